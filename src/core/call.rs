@@ -1,0 +1,480 @@
+//! The states of a call, and the one function that moves it: [`next`].
+//!
+//! ```text
+//!             claim            executed
+//!  (absent) ─────────► running ─────────► succeeded
+//!                        │  ▲
+//!           not_executed │  │ retry, or the same key again
+//!                        ▼  │
+//!                      failed
+//!
+//!  running ── ambiguous outcome / lease over / owner lost ──► unknown ── late answer ──► succeeded | failed
+//! ```
+//!
+//! Live traffic and recovery enter by this one door. What is not listed is refused by name.
+//! A call of a read tool never becomes unknown: it has no effect to be in doubt about.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use uuid::Uuid;
+
+use super::key;
+use super::outcome::{self, Content, Evidence, Failure, FailureKind, Outcome};
+use super::retry;
+use super::tool::{Effect, Tool};
+
+/// Names one call for ever; ordered by time (UUIDv7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallId(pub Uuid);
+
+impl fmt::Display for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+/// Names one attempt: 128 bits, random. Whoever holds it owns the attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttemptId(pub Uuid);
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.simple().fmt(f)
+    }
+}
+
+/// Names one run of a gateway process: 128 bits, random at each start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct InstanceId(pub Uuid);
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.simple().fmt(f)
+    }
+}
+
+/// What the first arrival asked for. Never changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Intent {
+    pub call_id: CallId,
+    pub tenant: String,
+    pub tool: String,
+    pub lookup: key::Lookup,
+    /// The key as the caller knows it.
+    pub key: String,
+    pub key_source: key::Source,
+    pub fingerprint: key::Fingerprint,
+    /// Empty if the caller named none; so is `session_id`.
+    pub user_id: String,
+    pub session_id: String,
+    pub trace_id: String,
+    /// The arguments as the tool gets them: one JSON object.
+    pub args: Bytes,
+    pub created_at: Timestamp,
+}
+
+/// One call: the intent, and how far it has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    pub intent: Arc<Intent>,
+    /// Rises by one with every change: what compare-and-swap compares.
+    pub version: u64,
+    pub state: State,
+    /// The newest attempt; in `Running`, the one under way.
+    pub attempt: Attempt,
+    /// Attempts in all, over every run of the call.
+    pub attempts: u32,
+    /// Whether an attempt before the newest may have been executed without anyone knowing.
+    pub doubted: bool,
+    /// The fencing token of the newest run; the store draws it. A read tool's call has none.
+    pub fencing: Option<u64>,
+    /// From the start of the newest run to its end.
+    pub latency_ms: Option<u64>,
+    pub updated_at: Timestamp,
+    /// From when on the key is no longer remembered. Unfinished and unknown calls never expire.
+    pub expires_at: Option<Timestamp>,
+    /// From when on the record may be deleted.
+    pub retain_until: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    Running,
+    Succeeded(Content),
+    /// Surely no effect. The same key may run again.
+    Failed(Failure),
+    /// May have been executed; says why nobody knows.
+    Unknown(String),
+}
+
+impl State {
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Succeeded(_) => "succeeded",
+            Self::Failed(_) => "failed",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+}
+
+/// One dispatch, from the decision to make it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    pub id: AttemptId,
+    /// The gateway that makes it.
+    pub owner: InstanceId,
+    /// The first of a run is 1.
+    pub number: u32,
+    pub run_started_at: Timestamp,
+    /// Until when the owner may take. A field, never a TTL: when it is over the call is unknown, not free.
+    pub lease_until: Timestamp,
+}
+
+/// What happens to a call.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A request asks for it.
+    Arrived { intent: Arc<Intent>, attempt: AttemptId, owner: InstanceId },
+    /// An attempt ended, as far as its owner can tell.
+    Ended {
+        attempt: AttemptId,
+        fencing: Option<u64>,
+        evidence: Evidence,
+        /// What a further attempt would go by; `None` if its owner will make none.
+        retry: Option<Retry>,
+    },
+    /// Nobody has been heard of the call until its lease was over.
+    LeaseOver,
+    /// The process that owned the running attempt is known to have ended.
+    OwnerLost,
+}
+
+/// The randomness that a further attempt needs.
+#[derive(Debug, Clone, Copy)]
+pub struct Retry {
+    pub attempt: AttemptId,
+    /// Of 0..1.
+    pub jitter: f64,
+}
+
+/// What to write, and what to do when it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Next {
+    pub change: Option<Change>,
+    pub action: Action,
+}
+
+/// A new version of a record with its entry in the ledger. Both are stored in one atomic step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub record: Record,
+    pub entry: Entry,
+    /// The store draws the session's next fencing token into the record.
+    pub draws_token: bool,
+}
+
+/// One line of a call's history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub at: Timestamp,
+    /// One word, the same in the ledger and in the log.
+    pub event: Cow<'static, str>,
+    pub attempt: Option<AttemptId>,
+    /// `executed`, `not_executed` or `unknown`, if an attempt ended.
+    pub outcome: Option<Cow<'static, str>>,
+    /// For an engineer at 3 a.m.; nothing secret.
+    pub detail: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Claim the key with the changed record, in place of the finished call that still has it, if
+    /// there is one; then dispatch.
+    Claim { instead_of: Option<CallId> },
+    /// Write the change, then dispatch.
+    Run,
+    /// Write the change, wait, then dispatch the record's new attempt.
+    Retry { after: Duration },
+    /// Write the change: this run is over.
+    Finish,
+    /// Somebody is at it.
+    Wait,
+    /// Answer with what the record says.
+    Answer,
+    /// Answer that the key stands for something else.
+    RefuseReused,
+    /// Answer that the key is too old.
+    RefuseExpired,
+}
+
+/// An event that does not fit the state. Changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Illegal {
+    #[error("there is no such call")]
+    NoCall,
+    /// A zombie: another owner has taken over, or the call is settled.
+    #[error("the attempt does not own the call any more")]
+    NotOwner,
+    #[error("the call's lease is not over")]
+    LeaseHeld,
+    #[error("the call is not running")]
+    NotRunning,
+    /// An ended attempt brought no news.
+    #[error("the call's outcome is as unknown as it was")]
+    StillUnknown,
+}
+
+/// Decides what an event does to a call.
+///
+/// # Errors
+/// The event does not fit the state; nothing changes.
+pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp) -> Result<Next, Illegal> {
+    match (record, event) {
+        (None, Event::Arrived { intent, attempt, owner }) => {
+            Ok(claim(tool, intent, *attempt, *owner, None, now))
+        }
+        (None, Event::Ended { .. } | Event::LeaseOver | Event::OwnerLost) => Err(Illegal::NoCall),
+        (Some(record), Event::Arrived { intent, attempt, owner }) => {
+            Ok(arrive_again(tool, record, intent, *attempt, *owner, now))
+        }
+        (Some(record), Event::Ended { attempt, fencing, evidence, retry }) => {
+            if record.attempt.id != *attempt || record.fencing != *fencing {
+                return Err(Illegal::NotOwner);
+            }
+            match record.state {
+                State::Running => Ok(end(tool, record, evidence, *retry, now)),
+                State::Unknown(_) => end_late(tool, record, evidence, now),
+                State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotOwner),
+            }
+        }
+        (Some(record), Event::LeaseOver) => match record.state {
+            State::Running if now < record.attempt.lease_until => Err(Illegal::LeaseHeld),
+            State::Running => Ok(lose(tool, record, "lease_over", "the lease ended without an outcome", now)),
+            State::Succeeded(_) | State::Failed(_) | State::Unknown(_) => Err(Illegal::NotRunning),
+        },
+        (Some(record), Event::OwnerLost) => match record.state {
+            State::Running => Ok(lose(tool, record, "owner_lost", "the gateway stopped in the middle", now)),
+            State::Succeeded(_) | State::Failed(_) | State::Unknown(_) => Err(Illegal::NotRunning),
+        },
+    }
+}
+
+fn arrive_again(
+    tool: &Tool,
+    record: &Record,
+    intent: &Arc<Intent>,
+    attempt: AttemptId,
+    owner: InstanceId,
+    now: Timestamp,
+) -> Next {
+    let passed = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
+    if passed(record.expires_at) {
+        if record.intent.key_source == key::Source::Runtime && !passed(record.retain_until) {
+            return Next { change: None, action: Action::RefuseExpired };
+        }
+        return claim(tool, intent, attempt, owner, Some(record.intent.call_id), now);
+    }
+    if record.intent.fingerprint != intent.fingerprint {
+        return Next { change: None, action: Action::RefuseReused };
+    }
+    match &record.state {
+        State::Running => Next { change: None, action: Action::Wait },
+        State::Succeeded(_) | State::Unknown(_) => Next { change: None, action: Action::Answer },
+        State::Failed(failure) if failure.kind == FailureKind::Rejected && tool.remember_rejections => {
+            Next { change: None, action: Action::Answer }
+        }
+        State::Failed(_) => run_again(tool, record, attempt, owner, now),
+    }
+}
+
+fn claim(
+    tool: &Tool,
+    intent: &Arc<Intent>,
+    attempt: AttemptId,
+    owner: InstanceId,
+    instead_of: Option<CallId>,
+    now: Timestamp,
+) -> Next {
+    let record = Record {
+        intent: intent.clone(),
+        version: 1,
+        state: State::Running,
+        attempt: first_attempt(tool, attempt, owner, now),
+        attempts: 1,
+        doubted: false,
+        fencing: None,
+        latency_ms: None,
+        updated_at: now,
+        expires_at: None,
+        retain_until: None,
+    };
+    let detail = match instead_of {
+        None => format!("claimed by gateway {owner}"),
+        Some(old) => format!("claimed by gateway {owner}; the key's earlier call {old} is past its window"),
+    };
+    let entry = Entry { at: now, event: "claimed".into(), attempt: Some(attempt), outcome: None, detail };
+    let change = Change { record, entry, draws_token: tool.effect == Effect::Write };
+    Next { change: Some(change), action: Action::Claim { instead_of } }
+}
+
+/// A failed call runs again under the same key.
+fn run_again(tool: &Tool, record: &Record, attempt: AttemptId, owner: InstanceId, now: Timestamp) -> Next {
+    let again = Record {
+        version: record.version + 1,
+        state: State::Running,
+        attempt: first_attempt(tool, attempt, owner, now),
+        attempts: record.attempts.saturating_add(1),
+        doubted: in_doubt(record),
+        latency_ms: None,
+        updated_at: now,
+        expires_at: None,
+        retain_until: None,
+        ..record.clone()
+    };
+    let detail = format!("the same key came again after a failure; run by gateway {owner}");
+    let entry = Entry { at: now, event: "run_again".into(), attempt: Some(attempt), outcome: None, detail };
+    let change = Change { record: again, entry, draws_token: tool.effect == Effect::Write };
+    Next { change: Some(change), action: Action::Run }
+}
+
+/// What a further attempt has to know of the ones before it.
+fn in_doubt(record: &Record) -> bool {
+    record.doubted || matches!(record.state, State::Unknown(_))
+}
+
+fn first_attempt(tool: &Tool, id: AttemptId, owner: InstanceId, now: Timestamp) -> Attempt {
+    Attempt { id, owner, number: 1, run_started_at: now, lease_until: after(now, tool.lease()) }
+}
+
+/// The running attempt ended.
+fn end(tool: &Tool, record: &Record, evidence: &Evidence, retry: Option<Retry>, now: Timestamp) -> Next {
+    let (outcome, why) = judge(tool, record, evidence);
+    if let (Outcome::NotExecuted(failure), Some(retry)) = (&outcome, retry)
+        && let Some(wait) = wait_before_retry(tool, record, failure, retry.jitter, now)
+    {
+        let again = Record {
+            version: record.version + 1,
+            attempt: Attempt {
+                id: retry.attempt,
+                number: record.attempt.number + 1,
+                ..record.attempt.clone()
+            },
+            attempts: record.attempts.saturating_add(1),
+            doubted: in_doubt(record),
+            updated_at: now,
+            ..record.clone()
+        };
+        let detail = format!("{why}; attempt {} follows in {} ms", retry.attempt, wait.as_millis());
+        let entry = ended("retried", record, &outcome, detail, now);
+        let change = Change { record: again, entry, draws_token: false };
+        return Next { change: Some(change), action: Action::Retry { after: wait } };
+    }
+    finish(tool, record, "ended", outcome, why, now)
+}
+
+/// An answer came after the call had been given up as unknown. It is the same attempt's, so it counts.
+fn end_late(tool: &Tool, record: &Record, evidence: &Evidence, now: Timestamp) -> Result<Next, Illegal> {
+    let (outcome, why) = outcome::classify(tool, evidence, record.doubted);
+    match outcome {
+        Outcome::Unknown => Err(Illegal::StillUnknown),
+        outcome => Ok(finish(tool, record, "ended_late", outcome, why, now)),
+    }
+}
+
+/// The owner of a running attempt is gone: nobody will say how it ended.
+fn lose(tool: &Tool, record: &Record, event: &'static str, why: &str, now: Timestamp) -> Next {
+    let (outcome, why) = judge(tool, record, &Evidence::NoAnswer { why: why.to_owned() });
+    finish(tool, record, event, outcome, why, now)
+}
+
+/// What the evidence means for this call. A read has no effect to be in doubt about: an attempt of
+/// it that was not answered, or answered with nothing definite, has simply failed.
+fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String) {
+    let (outcome, why) = outcome::classify(tool, evidence, record.doubted);
+    match (outcome, tool.effect) {
+        (Outcome::Unknown, Effect::Read) => {
+            let (status, retry_after) = match evidence {
+                Evidence::Answer { status, retry_after, .. } => (Some(*status), *retry_after),
+                Evidence::NotSent { .. } | Evidence::NoAnswer { .. } => (None, None),
+            };
+            let kind = FailureKind::Unavailable;
+            let failure = Failure { kind, status, body: None, retry_after, why: why.clone() };
+            (Outcome::NotExecuted(failure), format!("{why}; a read has no effect"))
+        }
+        (outcome, _) => (outcome, why),
+    }
+}
+
+/// How long to wait before another attempt of the same run, if there is to be one.
+fn wait_before_retry(
+    tool: &Tool,
+    record: &Record,
+    failure: &Failure,
+    jitter: f64,
+    now: Timestamp,
+) -> Option<Duration> {
+    if failure.kind == FailureKind::Rejected || record.attempt.number >= tool.retry.attempts {
+        return None;
+    }
+    let wait = retry::delay(&tool.retry, record.attempt.number, jitter, failure.retry_after);
+    let in_time = after(now, wait) < after(record.attempt.run_started_at, tool.deadline);
+    in_time.then_some(wait)
+}
+
+fn finish(
+    tool: &Tool,
+    record: &Record,
+    event: &'static str,
+    outcome: Outcome,
+    why: String,
+    now: Timestamp,
+) -> Next {
+    let entry = ended(event, record, &outcome, why.clone(), now);
+    let (state, known) = match outcome {
+        Outcome::Executed(content) => (State::Succeeded(content), true),
+        Outcome::NotExecuted(failure) => (State::Failed(failure), true),
+        Outcome::Unknown => (State::Unknown(why), false),
+    };
+    let window = tool.window(record.intent.key_source);
+    let finished = Record {
+        version: record.version + 1,
+        state,
+        latency_ms: Some(elapsed_ms(record.attempt.run_started_at, now)),
+        updated_at: now,
+        expires_at: known.then(|| after(now, window)),
+        retain_until: known.then(|| after(now, tool.retention.max(window))),
+        ..record.clone()
+    };
+    let change = Change { record: finished, entry, draws_token: false };
+    Next { change: Some(change), action: Action::Finish }
+}
+
+fn ended(event: &'static str, record: &Record, outcome: &Outcome, detail: String, now: Timestamp) -> Entry {
+    Entry {
+        at: now,
+        event: event.into(),
+        attempt: Some(record.attempt.id),
+        outcome: Some(outcome.as_str().into()),
+        detail,
+    }
+}
+
+fn after(time: Timestamp, span: Duration) -> Timestamp {
+    let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
+    time.checked_add(span).unwrap_or(Timestamp::MAX)
+}
+
+/// Whole milliseconds from one time to another; 0 if the clock was set back in between.
+pub fn elapsed_ms(from: Timestamp, to: Timestamp) -> u64 {
+    u64::try_from(to.duration_since(from).as_millis()).unwrap_or(0)
+}
+
+#[cfg(test)]
+#[path = "call_tests.rs"]
+mod tests;

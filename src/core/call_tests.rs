@@ -1,0 +1,246 @@
+//! The grid of states and events as one snapshot, and what must hold on every path.
+
+use super::*;
+use crate::core::tool::tests::tool;
+use proptest::prelude::*;
+
+const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
+}
+
+fn attempt(number: u128) -> AttemptId {
+    AttemptId(Uuid::from_u128(number))
+}
+
+fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
+    Arc::new(Intent {
+        call_id: CallId(Uuid::from_u128(0xca11)),
+        tenant: "shop".into(),
+        tool: "t".into(),
+        lookup: key::Lookup::new("shop", "t", "k"),
+        key: "k".into(),
+        key_source: source,
+        fingerprint: [fingerprint; 32],
+        user_id: String::new(),
+        session_id: String::new(),
+        trace_id: String::new(),
+        args: "{}".into(),
+        created_at: at(0),
+    })
+}
+
+fn arrived(source: key::Source, fingerprint: u8, id: u128) -> Event {
+    Event::Arrived { intent: intent(source, fingerprint), attempt: attempt(id), owner: ME }
+}
+
+fn answer(status: u16) -> Evidence {
+    Evidence::Answer { status, body: outcome::Body::Whole("{}".into()), retry_after: None }
+}
+
+fn not_sent() -> Evidence {
+    Evidence::NotSent { why: "connection refused".into() }
+}
+
+fn no_answer() -> Evidence {
+    Evidence::NoAnswer { why: "timed out".into() }
+}
+
+fn ended_with(id: u128, evidence: Evidence, retry: Option<u128>) -> Event {
+    let retry = retry.map(|id| Retry { attempt: attempt(id), jitter: 1.0 });
+    Event::Ended { attempt: attempt(id), fencing: None, evidence, retry }
+}
+
+/// A call claimed at second 0 as attempt 1, then moved by these events at the seconds given.
+fn record(tool: &Tool, source: key::Source, events: &[(Event, i64)]) -> Record {
+    let mut record = moved(tool, None, &arrived(source, 1, 1), 0).expect("a claim");
+    for (event, seconds) in events {
+        record = moved(tool, Some(&record), event, *seconds).expect("a change");
+    }
+    record
+}
+
+fn moved(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> Option<Record> {
+    next(tool, record, event, at(seconds)).ok()?.change.map(|change| change.record)
+}
+
+/// One cell: the action, and the new state if there is one; or the refusal.
+fn cell(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> String {
+    match next(tool, record, event, at(seconds)) {
+        Err(illegal) => format!("({illegal:?})"),
+        Ok(Next { change: None, action }) => format!("{action:?}"),
+        Ok(Next { change: Some(change), action }) => {
+            let action = match action {
+                Action::Claim { instead_of: None } => "Claim".to_owned(),
+                Action::Claim { instead_of: Some(_) } => "Claim instead".to_owned(),
+                Action::Retry { after } => format!("Retry in {after:?}"),
+                action => format!("{action:?}"),
+            };
+            format!("{action} -> {}", change.record.state.as_str())
+        }
+    }
+}
+
+#[test]
+fn the_whole_grid() {
+    use key::Source::{Derived, Runtime};
+    let write = tool("t");
+    let read = Tool { effect: Effect::Read, ..tool("t") };
+    let remembers = Tool { remember_rejections: true, ..tool("t") };
+    let finished = |evidence: Evidence| (ended_with(1, evidence, None), 1);
+    let (hour, day, month) = (3_600, 24 * 3_600, 31 * 24 * 3_600);
+
+    let records: Vec<(&str, &Tool, Option<Record>, i64)> = vec![
+        ("absent", &write, None, 2),
+        ("running", &write, Some(record(&write, Derived, &[])), 2),
+        ("running, at its deadline", &write, Some(record(&write, Derived, &[])), 30),
+        ("running, lease over", &write, Some(record(&write, Derived, &[])), 40),
+        ("running, a read", &read, Some(record(&read, Derived, &[])), 40),
+        ("succeeded", &write, Some(record(&write, Derived, &[finished(answer(200))])), 2),
+        ("succeeded, window over", &write, Some(record(&write, Derived, &[finished(answer(200))])), hour + 1),
+        ("succeeded, a read", &read, Some(record(&read, Derived, &[finished(answer(200))])), 2),
+        ("succeeded, runtime key", &write, Some(record(&write, Runtime, &[finished(answer(200))])), day),
+        ("same, window over", &write, Some(record(&write, Runtime, &[finished(answer(200))])), day + 1),
+        ("same, retention over", &write, Some(record(&write, Runtime, &[finished(answer(200))])), month),
+        ("failed, unreachable", &write, Some(record(&write, Derived, &[finished(not_sent())])), 2),
+        ("failed, rejected", &write, Some(record(&write, Derived, &[finished(answer(422))])), 2),
+        ("same, remembered", &remembers, Some(record(&remembers, Derived, &[finished(answer(422))])), 2),
+        ("unknown", &write, Some(record(&write, Derived, &[finished(no_answer())])), 2),
+        ("unknown, years later", &write, Some(record(&write, Derived, &[finished(no_answer())])), 99 * month),
+    ];
+    let events: Vec<(&str, Event)> = vec![
+        ("arrived", arrived(Derived, 1, 2)),
+        ("arrived, other fingerprint", arrived(Derived, 2, 2)),
+        ("ended: executed", ended_with(1, answer(200), Some(2))),
+        ("ended: rejected", ended_with(1, answer(422), Some(2))),
+        ("ended: not sent", ended_with(1, not_sent(), Some(2))),
+        ("ended: not sent, no retry", ended_with(1, not_sent(), None)),
+        ("ended: unavailable", ended_with(1, answer(429), Some(2))),
+        ("ended: no answer", ended_with(1, no_answer(), Some(2))),
+        ("ended: 502", ended_with(1, answer(502), Some(2))),
+        ("ended: another attempt", ended_with(9, answer(200), Some(2))),
+        ("lease over", Event::LeaseOver),
+        ("owner lost", Event::OwnerLost),
+    ];
+    let mut grid = String::new();
+    for (state, tool, record, seconds) in &records {
+        grid += &format!("{state}\n");
+        for (name, event) in &events {
+            grid += &format!("  {name:<27}{}\n", cell(tool, record.as_ref(), event, *seconds));
+        }
+    }
+    insta::assert_snapshot!("grid", grid);
+}
+
+#[test]
+fn a_retry_waits_no_longer_than_the_deadline_allows() {
+    let tool = tool("t");
+    let mut running = record(&tool, key::Source::Derived, &[]);
+    let slow = Evidence::Answer {
+        status: 429,
+        body: outcome::Body::Whole("{}".into()),
+        retry_after: Some(Duration::from_secs(20)),
+    };
+    let event = ended_with(1, slow, Some(2));
+    assert_eq!(cell(&tool, Some(&running), &event, 9), "Retry in 20s -> running");
+    assert_eq!(cell(&tool, Some(&running), &event, 10), "Finish -> failed");
+    running.attempt.number = tool.retry.attempts;
+    assert_eq!(cell(&tool, Some(&running), &event, 1), "Finish -> failed", "attempts are bounded");
+}
+
+#[test]
+fn a_zombie_with_an_old_token_is_refused() {
+    let tool = tool("t");
+    let mut running = record(&tool, key::Source::Derived, &[]);
+    running.fencing = Some(8);
+    let old = Event::Ended { attempt: attempt(1), fencing: Some(7), evidence: answer(200), retry: None };
+    assert_eq!(next(&tool, Some(&running), &old, at(1)), Err(Illegal::NotOwner));
+}
+
+#[test]
+fn a_clock_set_back_does_no_harm() {
+    let tool = tool("t");
+    let running = record(&tool, key::Source::Derived, &[]);
+    let done = moved(&tool, Some(&running), &ended_with(1, answer(200), None), -3600).expect("done");
+    assert_eq!(done.latency_ms, Some(0));
+}
+
+/// Any event that may reach a call; attempts 1..4, so that owners and zombies both occur.
+fn any_event() -> impl Strategy<Value = Event> {
+    let evidence = prop_oneof![
+        Just(not_sent()),
+        Just(no_answer()),
+        prop_oneof![Just(200_u16), Just(422), Just(429), Just(409), 200..600_u16].prop_map(answer),
+    ];
+    let source = prop_oneof![Just(key::Source::Runtime), Just(key::Source::Derived)];
+    prop_oneof![
+        3 => (source, 1..3_u8, 1..4_u128).prop_map(|(source, print, id)| arrived(source, print, id)),
+        4 => (1..4_u128, evidence, prop::option::of(1..4_u128)).prop_map(|(id, evidence, retry)| ended_with(id, evidence, retry)),
+        1 => Just(Event::LeaseOver),
+        1 => Just(Event::OwnerLost),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Random lives of a call, with the promise checked at each step.
+    #[test]
+    fn whatever_happens_the_promise_holds(
+        steps in prop::collection::vec((any_event(), 0..50_000_i64), 1..60),
+        read: bool,
+        remember_rejections: bool,
+    ) {
+        let effect = if read { Effect::Read } else { Effect::Write };
+        let tool = Tool { effect, remember_rejections, ..tool("t") };
+        let mut record: Option<Record> = None;
+        let mut seconds = 0;
+        for (event, pause) in steps {
+            seconds += pause;
+            let Ok(Next { change, action }) = next(&tool, record.as_ref(), &event, at(seconds)) else { continue };
+            let dispatches = matches!(action, Action::Claim { .. } | Action::Run | Action::Retry { .. });
+            let before = record.as_ref();
+            prop_assert_eq!(change.is_some(), dispatches || action == Action::Finish);
+            if dispatches {
+                // Nothing runs beside a running attempt, and nothing runs again that may have been executed.
+                match before.map(|record| &record.state) {
+                    None | Some(State::Failed(_)) => {}
+                    Some(State::Running) => {
+                        let surely_not = matches!(
+                            &event,
+                            Event::Ended { evidence: Evidence::NotSent { .. } | Evidence::Answer { status: 425 | 429, .. }, .. }
+                        );
+                        prop_assert!(surely_not || read, "retried after {:?}", event);
+                    }
+                    Some(State::Succeeded(_)) => {
+                        let anew = matches!(action, Action::Claim { instead_of: Some(_) });
+                        prop_assert!(anew, "a success was dispatched again");
+                    }
+                    Some(State::Unknown(_)) => prop_assert!(false, "an unknown call was dispatched"),
+                }
+            }
+            if let (Some(before), Some(change)) = (before, &change) {
+                let anew = matches!(action, Action::Claim { .. });
+                prop_assert_eq!(change.record.version, if anew { 1 } else { before.version + 1 });
+                if matches!(before.state, State::Unknown(_)) {
+                    // Unknown is left only by an answer to the attempt that left the doubt.
+                    let same = matches!(&event, Event::Ended { attempt, .. } if *attempt == before.attempt.id);
+                    prop_assert!(same, "left unknown by {:?}", event);
+                }
+                if matches!(action, Action::Claim { .. }) {
+                    prop_assert!(before.expires_at.is_some_and(|end| end <= at(seconds)), "a key was freed early");
+                }
+            }
+            if let Some(change) = change {
+                let done = matches!(change.record.state, State::Succeeded(_) | State::Failed(_));
+                prop_assert_eq!(change.record.expires_at.is_some(), done, "only what is done expires");
+                prop_assert_eq!(change.record.retain_until.is_some(), done, "only what is done is deleted");
+                prop_assert!(!(read && matches!(change.record.state, State::Unknown(_))));
+                prop_assert!(change.record.attempt.number <= tool.retry.attempts);
+                prop_assert!(change.record.attempt.lease_until >= at(seconds) || !dispatches);
+                record = Some(change.record);
+            }
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! What counts as the same call: keys, where they come from, and fingerprints.
+//!
+//! Must not know where a key is stored.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::json::canonical;
+use super::tool::Tool;
+
+/// The longest key in bytes: what Stripe, ACP and most tools accept.
+pub const MAX_LEN: usize = 255;
+
+/// The member of `args` in which a model may bring a key.
+pub const MODEL_MEMBER: &str = "idempotency_key";
+
+/// An idempotency key: 1–255 characters of ASCII 0x21–0x7E, case-sensitive.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Key(String);
+
+/// A key that is no key.
+#[derive(Debug, Clone, Copy, thiserror::Error, PartialEq, Eq)]
+#[error("an idempotency key is 1 to {MAX_LEN} visible ASCII characters (0x21 to 0x7E) without spaces")]
+pub struct Invalid;
+
+impl Key {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let visible = text.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
+        if text.is_empty() || text.len() > MAX_LEN || !visible {
+            return Err(Invalid);
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// Reads the value of an `Idempotency-Key` header line: bare as most clients send it, or quoted
+    /// as draft-ietf-httpapi-idempotency-key-header asks (an RFC 8941 string). `"k"` and `k` are
+    /// the same key.
+    pub fn from_header(line: &[u8]) -> Result<Self, Invalid> {
+        let text = std::str::from_utf8(line).map_err(|_| Invalid)?.trim_matches([' ', '\t']);
+        match text.strip_prefix('"') {
+            None => Self::parse(text),
+            Some(rest) => Self::parse(&unquote(rest.strip_suffix('"').ok_or(Invalid)?)?),
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The content of an RFC 8941 string, section 4.2.5: a backslash may only stand before `"` and `\`.
+fn unquote(inner: &str) -> Result<String, Invalid> {
+    let mut out = String::with_capacity(inner.len());
+    let mut rest = inner.chars();
+    while let Some(next) = rest.next() {
+        match next {
+            '"' => return Err(Invalid),
+            '\\' => out.push(rest.next().filter(|c| matches!(c, '"' | '\\')).ok_or(Invalid)?),
+            plain => out.push(plain),
+        }
+    }
+    Ok(out)
+}
+
+/// Keys are capability tokens: they are not printed whole by accident.
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(…)")
+    }
+}
+
+/// Where a call's key came from. The first source that yields one wins, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The caller's header or body member.
+    Runtime,
+    /// The tool's `key.fields`.
+    Business,
+    /// `args.idempotency_key`, which the model filled in.
+    Model,
+    /// All of `args`.
+    Derived,
+}
+
+impl Source {
+    pub const ALL: [Self; 4] = [Self::Runtime, Self::Business, Self::Model, Self::Derived];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Runtime => "runtime",
+            Self::Business => "business",
+            Self::Model => "model",
+            Self::Derived => "derived",
+        }
+    }
+}
+
+/// A JSON Pointer (RFC 6901) to something inside of `args`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pointer(String);
+
+impl Pointer {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The member names (or array indexes) on the way, unescaped.
+    pub fn steps(&self) -> impl Iterator<Item = String> {
+        self.0.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~"))
+    }
+
+    /// Takes what it points to out of `value`; nothing there is no change.
+    fn remove_from(&self, value: &mut Value) {
+        let Some((parent, _)) = self.0.rsplit_once('/') else { return };
+        let Some(last) = self.steps().last() else { return };
+        match value.pointer_mut(parent) {
+            Some(Value::Object(members)) => drop(members.remove(&last)),
+            Some(Value::Array(items)) => {
+                if let Some(index) = last.parse().ok().filter(|index| *index < items.len()) {
+                    items.remove(index);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl FromStr for Pointer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let escapes_hold = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+        if text.starts_with('/') && escapes_hold {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(format!("{text:?} is no JSON Pointer; one looks like \"/order/id\""))
+        }
+    }
+}
+
+/// A tool's rules about keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Refuse a call that brings no key of its own, rather than deriving one from all of `args`.
+    pub required: bool,
+    /// The business fields: what they hold makes the key. Empty: no business key.
+    pub fields: Vec<Pointer>,
+    /// What does not count for the fingerprint: free text that a model words anew each time.
+    pub ignore: Vec<Pointer>,
+}
+
+/// Why a call gets no key.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+pub enum Refused {
+    #[error("the idempotency key in the {0} is invalid: {1}")]
+    Invalid(&'static str, Invalid),
+    #[error("the Idempotency-Key header and the body member idempotency_key differ")]
+    Conflict,
+    #[error("this tool takes no call without an idempotency key of its own")]
+    Missing,
+    #[error("the arguments lack {0}, which makes the key of this tool's calls")]
+    FieldMissing(String),
+}
+
+/// The key that a call goes by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chosen {
+    pub key: Key,
+    pub source: Source,
+}
+
+/// The key that the caller's runtime brought, in the header, in the body, or in both alike.
+pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<Key>, Refused> {
+    let header = header.map(Key::from_header).transpose().map_err(|why| Refused::Invalid("header", why))?;
+    let body = body.map(Key::parse).transpose().map_err(|why| Refused::Invalid("body", why))?;
+    match (header, body) {
+        (Some(header), Some(body)) if header != body => Err(Refused::Conflict),
+        (header, body) => Ok(header.or(body)),
+    }
+}
+
+/// The key that the model put into `args`. It is taken out of them, so that neither the tool nor
+/// the fingerprint sees it, unless the tool's own schema asks for a member of that name.
+pub fn take_from_model(tool: &Tool, args: &mut Map<String, Value>) -> Result<Option<Key>, Refused> {
+    let brought = if tool.has_property(MODEL_MEMBER) {
+        args.get(MODEL_MEMBER).cloned()
+    } else {
+        args.remove(MODEL_MEMBER)
+    };
+    let invalid = Refused::Invalid("member args.idempotency_key", Invalid);
+    match brought {
+        None => Ok(None),
+        Some(Value::String(text)) => Key::parse(&text).map(Some).map_err(|_| invalid),
+        Some(_) => Err(invalid),
+    }
+}
+
+/// The key of a call, by the first source that has one. `args` is without the model's key.
+pub fn choose(
+    tool: &Tool,
+    runtime: Option<Key>,
+    model: Option<Key>,
+    user_id: &str,
+    args: &Value,
+) -> Result<Chosen, Refused> {
+    if let Some(key) = runtime {
+        return Ok(Chosen { key, source: Source::Runtime });
+    }
+    if !tool.key.fields.is_empty() {
+        let mut fields = Map::new();
+        for field in &tool.key.fields {
+            let value = args.pointer(field.as_str());
+            let value = value.ok_or_else(|| Refused::FieldMissing(field.as_str().to_owned()))?;
+            fields.insert(field.as_str().to_owned(), value.clone());
+        }
+        let key = derive(&tool.name, user_id, &Value::Object(fields));
+        return Ok(Chosen { key, source: Source::Business });
+    }
+    if let Some(key) = model {
+        return Ok(Chosen { key, source: Source::Model });
+    }
+    if tool.key.required {
+        return Err(Refused::Missing);
+    }
+    Ok(Chosen { key: derive(&tool.name, user_id, args), source: Source::Derived })
+}
+
+/// `hex(SHA-256(canonical JSON of {"name","user","args"}))[:32]`.
+fn derive(tool: &str, user_id: &str, args: &Value) -> Key {
+    let canonical = canonical(&json!({ "name": tool, "user": user_id, "args": args }));
+    let mut hex = hex::encode(Sha256::digest(canonical));
+    hex.truncate(32);
+    Key(hex)
+}
+
+/// What a call asks for: SHA-256 over the canonical `args` without the tool's `key.ignore`.
+pub type Fingerprint = [u8; 32];
+
+pub fn fingerprint(tool: &Tool, args: &Value) -> Fingerprint {
+    let mut counted = args.clone();
+    for pointer in &tool.key.ignore {
+        pointer.remove_from(&mut counted);
+    }
+    Sha256::digest(canonical(&counted)).into()
+}
+
+/// The key under which a call is claimed: SHA-256 over (tenant, tool, key), each behind its length
+/// in eight big-endian bytes, so that nothing can be smuggled across a border.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Lookup(pub [u8; 32]);
+
+impl Lookup {
+    pub fn new(tenant: &str, tool: &str, key: &str) -> Self {
+        let mut hash = Sha256::new();
+        for part in [tenant, tool, key] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        Self(hash.finalize().into())
+    }
+
+    /// The key that the tool gets: 32 hex digits, the same for every attempt of a call, and never
+    /// the caller's own key.
+    pub fn for_tool(&self) -> String {
+        hex::encode(&self.0[..16])
+    }
+
+    /// Enough of it to tell calls apart in a log.
+    pub fn short(&self) -> String {
+        hex::encode(&self.0[..4])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tool::tests::tool;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quoted_and_bare_are_the_same_key() {
+        let bare = Key::parse("8e03978e-40d5").expect("a key");
+        for line in ["8e03978e-40d5", "\"8e03978e-40d5\"", " \"8e03978e-40d5\" "] {
+            assert_eq!(Key::from_header(line.as_bytes()), Ok(bare.clone()), "{line:?}");
+        }
+        assert_eq!(Key::from_header(br#""a\"b\\c""#), Ok(Key(r#"a"b\c"#.to_owned())));
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        let long = "k".repeat(256);
+        for line in
+            ["", "\"\"", "\"", "\"a", "a b", "\"a b\"", "a, b", "ключ", r#""a\b""#, r#""a"b""#, "a\tb", &long]
+        {
+            assert_eq!(Key::from_header(line.as_bytes()), Err(Invalid), "{line:?}");
+        }
+        assert!(Key::parse(&"k".repeat(255)).is_ok());
+        assert_eq!(Key::from_header(b"\xff"), Err(Invalid));
+    }
+
+    #[test]
+    fn header_and_body_must_agree() {
+        let key = Key::parse("k").expect("a key");
+        assert_eq!(from_runtime(Some(b"\"k\""), Some("k")), Ok(Some(key.clone())));
+        assert_eq!(from_runtime(None, Some("k")), Ok(Some(key)));
+        assert_eq!(from_runtime(None, None), Ok(None));
+        assert_eq!(from_runtime(Some(b"k"), Some("other")), Err(Refused::Conflict));
+    }
+
+    #[test]
+    fn the_first_source_wins() {
+        let mut tool = tool("create_order");
+        let args = json!({ "business_id": "B1", "note": "please" });
+        let runtime = Key::parse("runtime").ok();
+        let model = Key::parse("model").ok();
+        let source = |tool: &Tool, runtime: &Option<Key>, model: &Option<Key>| {
+            choose(tool, runtime.clone(), model.clone(), "U1", &args).map(|chosen| chosen.source)
+        };
+        assert_eq!(source(&tool, &None, &None), Ok(Source::Derived));
+        assert_eq!(source(&tool, &None, &model), Ok(Source::Model));
+        tool.key.required = true;
+        assert_eq!(source(&tool, &None, &None), Err(Refused::Missing));
+        tool.key.fields = vec!["/business_id".parse().expect("a pointer")];
+        assert_eq!(
+            source(&tool, &None, &model),
+            Ok(Source::Business),
+            "a model's key never splits a business intent"
+        );
+        assert_eq!(source(&tool, &runtime, &model), Ok(Source::Runtime));
+        tool.key.fields = vec!["/missing".parse().expect("a pointer")];
+        assert_eq!(source(&tool, &None, &model), Err(Refused::FieldMissing("/missing".into())));
+    }
+
+    #[test]
+    fn derived_keys_are_what_an_independent_recipe_computes() {
+        // python3 -c 'import hashlib,json;print(hashlib.sha256(json.dumps({"name":"create_order",
+        //   "user":"U123","args":{"business_id":"B-1","amount":5}},sort_keys=True,
+        //   separators=(",",":"),ensure_ascii=False).encode()).hexdigest()[:32])'
+        let mut tool = tool("create_order");
+        let args = json!({ "business_id": "B-1", "amount": 5.0 });
+        let derived = choose(&tool, None, None, "U123", &args).expect("a key");
+        assert_eq!(derived.key.as_str(), "b8b8d98bab06c01fa8d3a047c28dc935");
+        // the same with "args":{"/business_id":"B-1"}
+        tool.key.fields = vec!["/business_id".parse().expect("a pointer")];
+        let business = choose(&tool, None, None, "U123", &args).expect("a key");
+        assert_eq!(business.key.as_str(), "845df666c3317c32ca5bfb32e87f5698");
+    }
+
+    #[test]
+    fn the_models_key_is_taken_out_unless_the_tool_asks_for_it() {
+        let mut tool = tool("create_order");
+        let mut args = Map::from_iter([("a".to_owned(), json!(1)), (MODEL_MEMBER.to_owned(), json!("m-1"))]);
+        let mut kept = args.clone();
+        assert_eq!(take_from_model(&tool, &mut args), Ok(Key::parse("m-1").ok()));
+        assert_eq!(Value::Object(args.clone()), json!({ "a": 1 }));
+        assert_eq!(take_from_model(&tool, &mut args), Ok(None));
+        args.insert(MODEL_MEMBER.to_owned(), json!(7));
+        assert!(take_from_model(&tool, &mut args).is_err());
+        tool.set_schema(json!({ "properties": { "idempotency_key": {} } }));
+        assert_eq!(take_from_model(&tool, &mut kept), Ok(Key::parse("m-1").ok()));
+        assert!(kept.contains_key(MODEL_MEMBER));
+    }
+
+    #[test]
+    fn ignored_members_do_not_count_for_the_fingerprint() {
+        let mut tool = tool("create_order");
+        tool.key.ignore = ["/note", "/lines/0/text", "/a~1b"].map(|p| p.parse().expect("a pointer")).to_vec();
+        let one = json!({ "sku": "w", "note": "one", "lines": [{ "text": "x", "n": 1 }], "a/b": 1 });
+        let two = json!({ "sku": "w", "lines": [{ "text": "y", "n": 1.0 }] });
+        let other = json!({ "sku": "w", "lines": [{ "text": "y", "n": 2 }] });
+        assert_eq!(fingerprint(&tool, &one), fingerprint(&tool, &two));
+        assert_ne!(fingerprint(&tool, &one), fingerprint(&tool, &other));
+    }
+
+    #[test]
+    fn nothing_is_smuggled_across_a_border() {
+        assert_ne!(Lookup::new("a:b", "t", "c"), Lookup::new("a", "t", "b:c"));
+        assert_ne!(Lookup::new("a", "bt", "c"), Lookup::new("ab", "t", "c"));
+        assert_eq!(
+            Lookup::new("default", "create_order", "k").for_tool(),
+            "b700221b7ed665c90e13a4fa78c6f68a"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn other_parts_are_another_call(a in ".{0,6}", b in ".{0,6}", c in ".{0,6}", d in ".{0,6}", e in ".{0,6}", f in ".{0,6}") {
+            let same = (&a, &b, &c) == (&d, &e, &f);
+            prop_assert_eq!(Lookup::new(&a, &b, &c) == Lookup::new(&d, &e, &f), same);
+        }
+
+        #[test]
+        fn a_key_survives_quoting(text in "[\\x21-\\x7e]{1,255}") {
+            let quoted = format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+            let key = Key::parse(&text).expect("visible ASCII");
+            prop_assert_eq!(Key::from_header(quoted.as_bytes()), Ok(key.clone()));
+            if !text.starts_with('"') {
+                prop_assert_eq!(Key::from_header(text.as_bytes()), Ok(key));
+            }
+        }
+    }
+}

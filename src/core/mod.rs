@@ -1,0 +1,12 @@
+//! The rules, and nothing else: from values to values.
+//!
+//! This room knows no clock, no network, no randomness, no async. Times, random numbers and
+//! what was observed come in as arguments; what to do goes out as data.
+
+pub mod call; // the states of a call and the one function that moves it
+pub mod caller; // who is calling and what they may do
+pub mod json; // strict JSON and its canonical form (RFC 8785)
+pub mod key; // what counts as the same call
+pub mod outcome; // what an attempt proved
+pub mod retry; // when to try again
+pub mod tool; // the policy of one tool

@@ -1,0 +1,343 @@
+//! What an attempt proved: one table from evidence to outcome.
+//!
+//! The rule: unknown unless there is positive evidence. Must not know what is done with an outcome.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::tool::{Declared, SuccessTest, Tool};
+
+/// What was observed of one attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Evidence {
+    /// No byte of the request was handed to a connection, and none will be.
+    NotSent { why: String },
+    /// A byte may have been sent, and there is no complete status line.
+    NoAnswer { why: String },
+    /// The tool answered.
+    Answer { status: u16, body: Body, retry_after: Option<Duration> },
+}
+
+/// The body of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body {
+    Whole(Bytes),
+    /// It could not be read whole, and why.
+    Broken(String),
+}
+
+/// What an attempt proved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Executed(Content),
+    NotExecuted(Failure),
+    /// It may have been executed.
+    Unknown,
+}
+
+impl Outcome {
+    /// The word for it in the ledger and in metrics.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Executed(_) => "executed",
+            Self::NotExecuted(_) => "not_executed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What is kept of an executed call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// One JSON text: the tool's own, byte for byte, or a wrapper around what is none.
+    Kept(Bytes),
+    /// The tool executed, but its answer could not be read; says why.
+    Unavailable(String),
+}
+
+/// Why a call surely had no effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: FailureKind,
+    /// The tool's status, if it answered.
+    pub status: Option<u16>,
+    /// The tool's body as one JSON text, if it answered with a rejection.
+    pub body: Option<Bytes>,
+    /// How long the tool asked to wait.
+    pub retry_after: Option<Duration>,
+    /// A sentence for an engineer; nothing secret.
+    pub why: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The tool refused this request. Never retried by the gateway.
+    Rejected,
+    /// The tool was not reached.
+    Unreachable,
+    /// The tool is there but did not take the request now.
+    Unavailable,
+}
+
+impl FailureKind {
+    pub const ALL: [Self; 3] = [Self::Rejected, Self::Unreachable, Self::Unavailable];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rejected => "rejected",
+            Self::Unreachable => "unreachable",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// What the evidence means for this tool, and a sentence that says why.
+///
+/// `doubted`: an earlier attempt of the same call may have been executed. Then nothing that the
+/// tool says of a later one proves that the call was not ("already exists" may be us).
+pub fn classify(tool: &Tool, evidence: &Evidence, doubted: bool) -> (Outcome, String) {
+    let (outcome, why) = match evidence {
+        Evidence::NotSent { why } => {
+            let failure = Failure {
+                kind: FailureKind::Unreachable,
+                status: None,
+                body: None,
+                retry_after: None,
+                why: why.clone(),
+            };
+            (Outcome::NotExecuted(failure), format!("nothing was sent: {why}"))
+        }
+        Evidence::NoAnswer { why } => {
+            (Outcome::Unknown, format!("the request was sent and not answered: {why}"))
+        }
+        Evidence::Answer { status, body, retry_after } => {
+            let (outcome, rule) = answered(tool, *status, body, *retry_after);
+            (outcome, format!("the tool answered {status} with {}{rule}", describe(body)))
+        }
+    };
+    match outcome {
+        Outcome::NotExecuted(_) if doubted => {
+            (Outcome::Unknown, format!("{why}; but an earlier attempt may have been executed"))
+        }
+        outcome => (outcome, why),
+    }
+}
+
+fn describe(body: &Body) -> String {
+    match body {
+        Body::Whole(bytes) => format!("{} bytes", bytes.len()),
+        Body::Broken(why) => format!("a body that could not be read ({why})"),
+    }
+}
+
+/// The table, and which row it was where that is not plain.
+fn answered(tool: &Tool, status: u16, body: &Body, retry_after: Option<Duration>) -> (Outcome, &'static str) {
+    if let Some(declared) = tool.outcomes.get(&status) {
+        return (by_declaration(*declared, status, body, retry_after), ", as declared for this tool");
+    }
+    match status {
+        200..=299 => match &tool.success {
+            Some(test) if !passes(test, body) => (
+                by_declaration(test.otherwise, status, body, retry_after),
+                ", which fails the tool's success test",
+            ),
+            _ => (Outcome::Executed(keep(body)), ""),
+        },
+        303 => (Outcome::Executed(keep(body)), ""),
+        400..=406 | 409..=417 | 421 | 422 | 424 | 426 | 428 | 431 | 451 | 501 | 505 => {
+            (by_declaration(Declared::Rejected, status, body, retry_after), "")
+        }
+        425 | 429 => (by_declaration(Declared::NotExecuted, status, body, retry_after), ""),
+        300..=399 => (Outcome::Unknown, "; redirects are never followed"),
+        _ => (Outcome::Unknown, "; that does not prove that it was not executed"),
+    }
+}
+
+fn by_declaration(declared: Declared, status: u16, body: &Body, retry_after: Option<Duration>) -> Outcome {
+    let failure = |kind, body| Failure {
+        kind,
+        status: Some(status),
+        body,
+        retry_after,
+        why: format!("the tool answered {status}"),
+    };
+    match declared {
+        Declared::Executed => Outcome::Executed(keep(body)),
+        Declared::NotExecuted => Outcome::NotExecuted(failure(FailureKind::Unavailable, None)),
+        Declared::Rejected => {
+            let body = match keep(body) {
+                Content::Kept(json) => Some(json),
+                Content::Unavailable(_) => None,
+            };
+            Outcome::NotExecuted(failure(FailureKind::Rejected, body))
+        }
+        Declared::Unknown => Outcome::Unknown,
+    }
+}
+
+/// A body that is no JSON, or could not be read, passes no test.
+fn passes(test: &SuccessTest, body: &Body) -> bool {
+    let Body::Whole(bytes) = body else { return false };
+    let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return false };
+    value.pointer(test.pointer.as_str()) == Some(&test.equals)
+}
+
+/// A body as one JSON text: JSON byte for byte, text as `{"text": …}`, anything else as `{"base64": …}`.
+fn keep(body: &Body) -> Content {
+    match body {
+        Body::Broken(why) => Content::Unavailable(why.clone()),
+        Body::Whole(bytes) => {
+            let is_json = serde_json::from_slice::<&serde_json::value::RawValue>(bytes).is_ok();
+            if is_json {
+                return Content::Kept(bytes.clone());
+            }
+            let wrapped = match std::str::from_utf8(bytes) {
+                Ok(text) => json!({ "text": text }),
+                Err(_) => json!({ "base64": BASE64.encode(bytes) }),
+            };
+            Content::Kept(wrapped.to_string().into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tool::tests::tool;
+    use proptest::prelude::*;
+
+    fn answer(status: u16, body: &'static str) -> Evidence {
+        Evidence::Answer { status, body: Body::Whole(body.into()), retry_after: None }
+    }
+
+    /// The outcome in one word, a failure by its kind.
+    fn word(tool: &Tool, evidence: &Evidence, doubted: bool) -> &'static str {
+        match classify(tool, evidence, doubted).0 {
+            Outcome::NotExecuted(failure) => failure.kind.as_str(),
+            outcome => outcome.as_str(),
+        }
+    }
+
+    #[test]
+    fn the_default_table() {
+        let tool = tool("t");
+        let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
+        for status in 200..=599 {
+            let word = word(&tool, &answer(status, "{}"), false);
+            match rows.last_mut() {
+                Some((last, range)) if *last == word => range.push(status.to_string()),
+                _ => rows.push((word, vec![status.to_string()])),
+            }
+        }
+        let table: String = rows
+            .iter()
+            .map(|(word, range)| match range.as_slice() {
+                [one] => format!("{one} {word}\n"),
+                [first, .., last] => format!("{first}-{last} {word}\n"),
+                [] => String::new(),
+            })
+            .collect();
+        insta::assert_snapshot!(table, @r"
+        200-299 executed
+        300-302 unknown
+        303 executed
+        304-399 unknown
+        400-406 rejected
+        407-408 unknown
+        409-417 rejected
+        418-420 unknown
+        421-422 rejected
+        423 unknown
+        424 rejected
+        425 unavailable
+        426 rejected
+        427 unknown
+        428 rejected
+        429 unavailable
+        430 unknown
+        431 rejected
+        432-450 unknown
+        451 rejected
+        452-500 unknown
+        501 rejected
+        502-504 unknown
+        505 rejected
+        506-599 unknown
+        ");
+    }
+
+    #[test]
+    fn only_what_was_surely_not_sent_is_not_executed_without_an_answer() {
+        let tool = tool("t");
+        assert_eq!(word(&tool, &Evidence::NotSent { why: "refused".into() }, false), "unreachable");
+        assert_eq!(word(&tool, &Evidence::NoAnswer { why: "reset".into() }, false), "unknown");
+    }
+
+    #[test]
+    fn a_tool_may_declare_single_statuses() {
+        let mut tool = tool("t");
+        tool.outcomes = BTreeMap::from([
+            (503, Declared::NotExecuted),
+            (404, Declared::Unknown),
+            (500, Declared::Executed),
+            (200, Declared::Rejected),
+        ]);
+        let words = [503, 404, 500, 200, 502].map(|status| word(&tool, &answer(status, "{}"), false));
+        assert_eq!(words, ["unavailable", "unknown", "executed", "rejected", "unknown"]);
+    }
+
+    #[test]
+    fn a_2xx_that_fails_the_success_test_is_what_the_tool_declares() {
+        let mut tool = tool("t");
+        let test = SuccessTest {
+            pointer: "/status".parse().expect("a pointer"),
+            equals: json!("ok"),
+            otherwise: Declared::Rejected,
+        };
+        tool.success = Some(test.clone());
+        assert_eq!(word(&tool, &answer(200, r#"{"status":"ok"}"#), false), "executed");
+        for body in [r#"{"status":"failed"}"#, "{}", "no JSON", ""] {
+            assert_eq!(word(&tool, &answer(200, body), false), "rejected", "{body}");
+        }
+        tool.success = Some(SuccessTest { otherwise: Declared::Unknown, ..test });
+        assert_eq!(word(&tool, &answer(200, "{}"), false), "unknown");
+        let cut = Evidence::Answer { status: 200, body: Body::Broken("cut".into()), retry_after: None };
+        assert_eq!(word(&tool, &cut, false), "unknown", "what cannot be read cannot be told");
+    }
+
+    #[test]
+    fn results_are_kept_byte_for_byte_and_what_is_no_json_is_wrapped() {
+        let kept = |bytes: &'static [u8]| match keep(&Body::Whole(bytes.into())) {
+            Content::Kept(json) => json,
+            Content::Unavailable(why) => panic!("{why}"),
+        };
+        assert_eq!(kept(b" {\"b\":1.0, \"a\":2,\"a\":3}\n"), " {\"b\":1.0, \"a\":2,\"a\":3}\n");
+        assert_eq!(kept(b"null"), "null");
+        assert_eq!(kept(b"thank \"you\""), r#"{"text":"thank \"you\""}"#);
+        assert_eq!(kept(b""), r#"{"text":""}"#);
+        assert_eq!(kept(b"\xff\x00"), r#"{"base64":"/wA="}"#);
+        assert_eq!(kept(b"\"\xff\""), r#"{"base64":"Iv8i"}"#);
+        assert_eq!(keep(&Body::Broken("cut".into())), Content::Unavailable("cut".into()));
+    }
+
+    proptest! {
+        #[test]
+        fn after_a_doubt_nothing_proves_that_it_was_not_executed(status in 100..700_u16, sent: bool) {
+            let evidence = if sent { answer(status, "{}") } else { Evidence::NotSent { why: "refused".into() } };
+            let word = word(&tool("t"), &evidence, true);
+            prop_assert!(word == "executed" || word == "unknown", "{word}");
+        }
+
+        #[test]
+        fn what_is_kept_is_always_one_json_text(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let Content::Kept(json) = keep(&Body::Whole(bytes.into())) else { panic!("must be kept") };
+            prop_assert!(serde_json::from_slice::<Value>(&json).is_ok());
+        }
+    }
+
+    use std::collections::BTreeMap;
+}

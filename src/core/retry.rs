@@ -1,0 +1,63 @@
+//! When to try again. Only attempts that surely had no effect come here; whether one had is
+//! `outcome`'s business.
+
+use std::time::Duration;
+
+/// How often and how far apart a tool is tried within one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Attempts in all, the first included; at least 1.
+    pub attempts: u32,
+    /// The upper bound of the first wait; it doubles with each further one.
+    pub base: Duration,
+    /// The upper bound of every wait.
+    pub max: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { attempts: 3, base: Duration::from_millis(200), max: Duration::from_secs(5) }
+    }
+}
+
+/// How long to wait after attempt number `attempt` (the first is 1).
+///
+/// Exponential with full jitter: `jitter` is a random number of 0..1. Never shorter than
+/// `retry_after`, what the tool asked for.
+/// Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+pub fn delay(policy: &Policy, attempt: u32, jitter: f64, retry_after: Option<Duration>) -> Duration {
+    let doublings = 2_u32.saturating_pow(attempt.saturating_sub(1));
+    let bound = policy.base.saturating_mul(doublings).min(policy.max);
+    let backoff = bound.mul_f64(jitter.clamp(0.0, 1.0));
+    backoff.max(retry_after.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn waits_double_up_to_the_maximum() {
+        let policy = Policy { attempts: 9, base: Duration::from_millis(200), max: Duration::from_secs(1) };
+        let waits = [1, 2, 3, 4, u32::MAX].map(|attempt| delay(&policy, attempt, 1.0, None).as_millis());
+        assert_eq!(waits, [200, 400, 800, 1000, 1000]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_wait_stays_in_its_bounds(
+            attempt: u32,
+            base in 0..100_000_u64,
+            max in 0..1_000_000_u64,
+            jitter in -1.0..2.0_f64,
+            after in prop::option::of(0..1_000_000_u64),
+        ) {
+            let policy = Policy { attempts: 3, base: Duration::from_millis(base), max: Duration::from_millis(max) };
+            let after = after.map(Duration::from_millis);
+            let wait = delay(&policy, attempt, jitter, after);
+            prop_assert!(wait >= after.unwrap_or_default());
+            prop_assert!(wait <= policy.max.max(after.unwrap_or_default()));
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The policy of one tool, as far as the rules need it. Where the tool lives is `downstream`'s business.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::key::{self, Pointer};
+use super::retry;
+
+/// How long after its deadline a call may still hold its key as running: the time to write down how it ended.
+pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
+
+/// The most mistakes that one refusal of arguments names.
+const MAX_SCHEMA_MISTAKES: usize = 20;
+
+/// Whether a tool changes the world. Undeclared is `Write`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    Read,
+    Write,
+}
+
+/// What a tool's configuration declares a status to mean, against the default of `outcome`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Declared {
+    Executed,
+    /// Surely not executed; may be tried again.
+    NotExecuted,
+    /// Surely not executed, and the request is to blame.
+    Rejected,
+    Unknown,
+}
+
+/// Looks into the body of a 2xx answer, for tools that say "failed" with status 200.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SuccessTest {
+    pub pointer: Pointer,
+    /// What must stand there.
+    pub equals: Value,
+    /// What it means if something else does: `Rejected` or `Unknown`.
+    pub otherwise: Declared,
+}
+
+/// A tool's rules. Built by the configuration, which has checked that they fit together.
+#[derive(Debug, Clone)]
+pub struct Tool {
+    pub name: String,
+    pub description: String,
+    pub effect: Effect,
+    /// Of one attempt, up to the tool's status line.
+    pub timeout: Duration,
+    /// Of the call with all its attempts. Nothing is dispatched after it.
+    pub deadline: Duration,
+    /// How long a finished call's key is remembered; `None` is the default of its key's source.
+    pub dedup_window: Option<Duration>,
+    /// How long a finished call stays in the ledger.
+    pub retention: Duration,
+    pub key: key::Policy,
+    pub retry: retry::Policy,
+    pub outcomes: BTreeMap<u16, Declared>,
+    pub success: Option<SuccessTest>,
+    /// Keep the tool's 4xx and replay it like a result, instead of letting the key run again.
+    pub remember_rejections: bool,
+    pub schema: Option<Schema>,
+}
+
+impl Tool {
+    /// A tool with every default.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            description: String::new(),
+            effect: Effect::Write,
+            timeout: Duration::from_secs(10),
+            deadline: Duration::from_secs(30),
+            dedup_window: None,
+            retention: Duration::from_hours(30 * 24),
+            key: key::Policy::default(),
+            retry: retry::Policy::default(),
+            outcomes: BTreeMap::new(),
+            success: None,
+            remember_rejections: false,
+            schema: None,
+        }
+    }
+
+    /// How long the owner of a running call may take. Longer than the deadline by construction.
+    pub fn lease(&self) -> Duration {
+        self.deadline + LEASE_MARGIN
+    }
+
+    /// How long the key of a finished call is remembered, from when it finished.
+    ///
+    /// A read has no effect that could be doubled, and an agent that polls or reads again after a
+    /// write wants the present state: unless told otherwise, only a key that the caller itself
+    /// brought is remembered for a read.
+    pub fn window(&self, source: key::Source) -> Duration {
+        let default = match (self.effect, source) {
+            (_, key::Source::Runtime) => Duration::from_hours(24),
+            (Effect::Read, _) => Duration::ZERO,
+            (Effect::Write, key::Source::Derived) => Duration::from_hours(1),
+            (Effect::Write, key::Source::Business | key::Source::Model) => Duration::from_hours(24),
+        };
+        self.dedup_window.unwrap_or(default)
+    }
+
+    /// Whether the tool's own schema names this member of `args`.
+    pub fn has_property(&self, name: &str) -> bool {
+        self.schema.as_ref().is_some_and(|schema| schema.text["properties"].get(name).is_some())
+    }
+}
+
+/// The JSON Schema of a tool's arguments.
+#[derive(Clone)]
+pub struct Schema {
+    text: Value,
+    validator: jsonschema::Validator,
+}
+
+impl Schema {
+    /// # Errors
+    /// Says why this is no JSON Schema. A `$ref` to another document is refused: nothing is fetched.
+    pub fn new(text: Value) -> Result<Self, String> {
+        let validator = jsonschema::validator_for(&text).map_err(|error| error.to_string())?;
+        Ok(Self { text, validator })
+    }
+
+    /// What is wrong with `args`: the place as a JSON Pointer, and a sentence. At most twenty.
+    ///
+    /// The sentences name what was expected and may quote the caller's own value.
+    pub fn mistakes(&self, args: &Value) -> Vec<(String, String)> {
+        let mistakes = self.validator.iter_errors(args).take(MAX_SCHEMA_MISTAKES);
+        mistakes.map(|mistake| (mistake.instance_path().to_string(), mistake.to_string())).collect()
+    }
+
+    /// Whether every valid `args` has something at `pointer`.
+    pub fn requires(&self, pointer: &Pointer) -> bool {
+        let mut at = &self.text;
+        for step in pointer.steps() {
+            let named = |required: &Vec<Value>| required.iter().any(|name| name.as_str() == Some(&step));
+            if !at["required"].as_array().is_some_and(named) {
+                return false;
+            }
+            at = &at["properties"][&step];
+        }
+        true
+    }
+}
+
+impl fmt::Debug for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A write tool with every default.
+    pub(crate) fn tool(name: &str) -> Tool {
+        Tool::new(name)
+    }
+
+    impl Tool {
+        pub(crate) fn set_schema(&mut self, schema: Value) {
+            self.schema = Some(Schema::new(schema).expect("a schema"));
+        }
+    }
+
+    #[test]
+    fn a_schema_names_every_mistake_with_its_place() {
+        let schema =
+            json!({ "type": "object", "required": ["a"], "properties": { "b": { "type": "integer" } } });
+        let schema = Schema::new(schema).expect("a schema");
+        assert_eq!(schema.mistakes(&json!({ "a": 1, "b": 2 })), []);
+        let places: Vec<String> =
+            schema.mistakes(&json!({ "b": "x" })).into_iter().map(|(place, _)| place).collect();
+        assert_eq!(places.len(), 2);
+        assert!(places.contains(&"/b".to_owned()) && places.contains(&String::new()));
+    }
+
+    #[test]
+    fn a_schema_that_is_none_or_lives_elsewhere_is_refused() {
+        assert!(Schema::new(json!({ "type": "nonsense" })).is_err());
+        assert!(Schema::new(json!({ "$ref": "http://127.0.0.1:9/schema.json" })).is_err());
+    }
+
+    #[test]
+    fn a_key_field_is_required_only_if_each_step_to_it_is() {
+        let schema = Schema::new(json!({
+            "required": ["order", "id"],
+            "properties": { "order": { "required": ["id"], "properties": { "id": {}, "note": {} } } },
+        }))
+        .expect("a schema");
+        let requires = |pointer: &str| schema.requires(&pointer.parse().expect("a pointer"));
+        assert!(requires("/id") && requires("/order") && requires("/order/id"));
+        assert!(!requires("/order/note") && !requires("/other") && !requires("/other/id"));
+    }
+
+    #[test]
+    fn windows_follow_the_keys_source() {
+        let hours = |tool: &Tool| key::Source::ALL.map(|source| tool.window(source).as_secs() / 3600);
+        let mut tool = tool("t");
+        assert_eq!(hours(&tool), [24, 24, 24, 1]);
+        tool.effect = Effect::Read;
+        assert_eq!(hours(&tool), [24, 0, 0, 0]);
+        tool.dedup_window = Some(Duration::from_hours(2));
+        assert_eq!(hours(&tool), [2, 2, 2, 2], "a configured window holds for every source");
+    }
+}

@@ -1,0 +1,13 @@
+//! oncegate: an HTTP gateway in front of side-effecting tools that turns "the agent may call this
+//! twice" into "the effect happens at most once, and everyone gets the same answer".
+//!
+//! The rooms, in reading order. Imports point down this list, never up.
+
+pub mod app; // build the parts, then run them
+pub mod config; // what an operator wrote
+pub mod core;
+pub mod downstream; // one HTTP request to one tool
+pub mod gateway; // the use cases
+pub mod http; // the wire
+pub mod metrics; // what is counted
+pub mod store; // where records are kept // the rules
