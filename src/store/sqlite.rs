@@ -1,0 +1,181 @@
+//! The embedded store: one SQLite file, one gateway process.
+//!
+//! WAL with `synchronous=FULL`: what is committed survives the loss of the process and, if the disk
+//! honours fsync, of power. All writes go through one thread that commits in groups; reading doors
+//! have a connection of their own, so that a long query never holds up a call.
+
+mod open; // start-up checks: file system, lock, schema, integrity
+mod reserve; // disk space for the outcomes of a full disk
+mod row; // records as rows
+mod worker; // the thread and its group commit
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, params};
+
+pub use self::open::OpenError;
+use self::worker::{Need, Worker};
+use super::{Census, Claimed, Due, Durability, Error, Readiness, Replaced, Store};
+use crate::core::call::{CallId, Change, Entry, InstanceId, Record};
+
+/// Sessions without a call for this long are forgotten. Their next token is still greater than
+/// every earlier one, because tokens never fall behind the clock.
+const SESSION_MEMORY_US: i64 = 7 * 24 * 3_600 * 1_000_000;
+
+/// Clones share one store.
+#[derive(Clone)]
+pub struct Sqlite {
+    writer: Worker,
+    reader: Worker,
+    /// This run of the gateway. A running call of another owner has lost it: the file is ours alone.
+    instance: InstanceId,
+    /// The disk is full and the reserve in use.
+    short_of_space: Arc<AtomicBool>,
+    _lock: Arc<open::Lock>,
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    async fn claim(&self, change: &Change, instead_of: Option<CallId>) -> Result<Claimed, Error> {
+        let change = change.clone();
+        let short_of_space = self.short_of_space.clone();
+        let claim = move |connection: &Connection| {
+            let holder = row::holder_of(connection, &change.record.intent.lookup)?;
+            if let Some(holder) = holder {
+                if holder.attempt.id == change.record.attempt.id {
+                    return Ok(Claimed::Yours(holder));
+                }
+                if Some(holder.intent.call_id) != instead_of {
+                    return Ok(Claimed::Existing(holder));
+                }
+                connection
+                    .prepare_cached("UPDATE calls SET holds_key = 0 WHERE call_id = ?1")?
+                    .execute([holder.intent.call_id.to_string()])?;
+            }
+            if short_of_space.load(Ordering::SeqCst) {
+                return Err(worker::full());
+            }
+            let record = with_token(connection, &change)?;
+            row::insert(connection, &record)?;
+            row::insert_entry(connection, &record, &change.entry)?;
+            Ok(Claimed::Yours(record))
+        };
+        self.writer.run(Need::Plain, claim).await
+    }
+
+    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+        let (change, expected) = (change.clone(), expected.clone());
+        let replace = move |connection: &Connection| {
+            let record = with_token(connection, &change)?;
+            if row::update(connection, &record, &expected)? {
+                row::insert_entry(connection, &record, &change.entry)?;
+                return Ok(Replaced::Done(record));
+            }
+            let stored = row::by_id(connection, expected.intent.call_id)?;
+            let is_ours = |stored: &Record| {
+                stored.version == record.version
+                    && stored.attempt.id == record.attempt.id
+                    && stored.state == record.state
+            };
+            Ok(match stored {
+                Some(stored) if is_ours(&stored) => Replaced::Done(stored),
+                stored => Replaced::Lost(stored),
+            })
+        };
+        self.writer.run(Need::Reserve, replace).await
+    }
+
+    async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
+        self.reader.run(Need::Plain, move |connection| row::by_id(connection, call_id)).await
+    }
+
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<(Record, Vec<Entry>)>, Error> {
+        let read = move |connection: &Connection| {
+            let Some(record) = row::by_id(connection, call_id)? else { return Ok(None) };
+            let entries = row::entries(connection, call_id, limit)?;
+            Ok(Some((record, entries)))
+        };
+        self.reader.run(Need::Plain, read).await
+    }
+
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
+        let instance = self.instance;
+        self.reader.run(Need::Plain, move |connection| row::due(connection, now, instance, limit)).await
+    }
+
+    async fn census(&self) -> Result<Vec<Census>, Error> {
+        let count = |connection: &Connection| {
+            let mut counts = connection.prepare_cached(
+                "SELECT tool, state, count(*) FROM calls WHERE state IN ('running', 'unknown') GROUP BY tool, state",
+            )?;
+            let rows = counts.query_map([], |row| {
+                let calls = row.get::<_, i64>(2)?.unsigned_abs();
+                Ok(Census { tool: row.get(0)?, state: row.get(1)?, calls })
+            })?;
+            rows.collect()
+        };
+        self.reader.run(Need::Plain, count).await
+    }
+
+    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+        let now = now.as_microsecond();
+        let prune = move |connection: &Connection| {
+            let mut over = connection.prepare_cached(
+                "SELECT call_id FROM calls WHERE retain_until <= ?1 ORDER BY retain_until LIMIT ?2",
+            )?;
+            let over: Vec<String> =
+                over.query_map(params![now, limit], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            for call_id in &over {
+                connection.prepare_cached("DELETE FROM events WHERE call_id = ?1")?.execute([call_id])?;
+                connection.prepare_cached("DELETE FROM calls WHERE call_id = ?1")?.execute([call_id])?;
+            }
+            connection
+                .prepare_cached(
+                    "DELETE FROM sessions WHERE (tenant, session_id) IN
+                     (SELECT tenant, session_id FROM sessions WHERE token < ?1 LIMIT ?2)",
+                )?
+                .execute(params![now - SESSION_MEMORY_US, limit])?;
+            Ok(over.len() as u64)
+        };
+        self.writer.run(Need::Plain, prune).await
+    }
+
+    async fn readiness(&self) -> Readiness {
+        let mut reasons = Vec::new();
+        if self.short_of_space.load(Ordering::SeqCst) {
+            reasons.push("the disk is full".to_owned());
+        }
+        if let Err(error) = self.writer.run(Need::Plain, |_| Ok(())).await {
+            reasons.push(error.to_string());
+        }
+        Readiness { durability: Durability::Strict, reasons }
+    }
+}
+
+/// The changed record, with the session's next fencing token if the change asks for one:
+/// max(previous + 1, the time in microseconds). So it rises even if the table were lost.
+fn with_token(connection: &Connection, change: &Change) -> rusqlite::Result<Record> {
+    let mut record = change.record.clone();
+    if change.draws_token {
+        let intent = &record.intent;
+        let token: i64 = connection
+            .prepare_cached(
+                "INSERT INTO sessions (tenant, session_id, token) VALUES (?1, ?2, ?3)
+                 ON CONFLICT DO UPDATE SET token = max(token + 1, excluded.token) RETURNING token",
+            )?
+            .query_row(
+                params![intent.tenant, intent.session_id, record.updated_at.as_microsecond()],
+                |row| row.get(0),
+            )?;
+        record.fencing = Some(token.unsigned_abs());
+    }
+    Ok(record)
+}
+
+/// The value of one PRAGMA.
+fn pragma<T: rusqlite::types::FromSql>(connection: &Connection, name: &str) -> rusqlite::Result<Option<T>> {
+    connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0)).optional()
+}

@@ -1,0 +1,82 @@
+//! Disk space kept back so that a full disk never loses an outcome.
+//!
+//! A file of fixed size beside the database. When the disk is full it is deleted, and outcomes are
+//! written into the room it leaves; claims are refused until it could be made again.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Sixteen outcomes of the largest size, or thousands of usual ones.
+pub(super) const SIZE: usize = 16 << 20;
+
+/// How often a released reserve is tried for again.
+const RETRY: Duration = Duration::from_secs(2);
+
+pub(super) struct Reserve {
+    path: PathBuf,
+    /// Whether the reserve is in use; shared with whoever has to refuse claims.
+    released: Arc<AtomicBool>,
+    tried_at: Option<Instant>,
+}
+
+impl Reserve {
+    /// # Errors
+    /// There is no room for it.
+    pub(super) fn new(path: PathBuf, released: Arc<AtomicBool>) -> io::Result<Self> {
+        fill(&path)?;
+        Ok(Self { path, released, tried_at: None })
+    }
+
+    /// Gives the space free. False if there is none left to give.
+    pub(super) fn release(&mut self) -> bool {
+        if self.released.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        self.tried_at = Some(Instant::now());
+        let freed = fs::remove_file(&self.path);
+        tracing::error!(
+            freed = freed.is_ok(),
+            "the disk is full: outcomes use the reserve, new calls are refused"
+        );
+        freed.is_ok()
+    }
+
+    /// Takes the space back as soon as the disk has room again.
+    pub(super) fn refill(&mut self) {
+        let due = self.tried_at.is_some_and(|tried| tried.elapsed() >= RETRY);
+        if !due || !self.released.load(Ordering::SeqCst) {
+            return;
+        }
+        self.tried_at = Some(Instant::now());
+        if fill(&self.path).is_ok() {
+            self.released.store(false, Ordering::SeqCst);
+            tracing::info!("the disk has room again: the reserve is back, new calls are accepted");
+        }
+    }
+}
+
+/// Writes real blocks: a sparse file would keep nothing back.
+fn fill(path: &Path) -> io::Result<()> {
+    let written = (|| {
+        if fs::metadata(path).is_ok_and(|file| file.len() == SIZE as u64) {
+            return Ok(());
+        }
+        let mut file = File::create(path)?;
+        let block = [0x5a; 64 << 10];
+        for _ in 0..SIZE / block.len() {
+            file.write_all(&block)?;
+        }
+        file.sync_all()
+    })();
+    if written.is_err() {
+        // Half a reserve would take the last room away from those who need it.
+        drop(fs::remove_file(path));
+    }
+    written
+}

@@ -1,0 +1,203 @@
+//! One thread with one connection, which commits in groups: every job that waits goes into one
+//! transaction, and each is answered after the commit.
+//!
+//! Must not know what the jobs do.
+
+use std::thread;
+
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::reserve::Reserve;
+use crate::store::Error;
+
+/// Jobs that may wait before callers do: enough to fill several commits.
+const QUEUE: usize = 4096;
+/// Jobs in one commit: bounds the time that the first one waits for the last.
+const BATCH: usize = 512;
+
+/// What a job may do when the disk is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// It is refused.
+    Plain,
+    /// An outcome: it gets the space that was kept back for it.
+    Reserve,
+}
+
+trait Job: Send {
+    fn need(&self) -> Need;
+    /// May be run again if the transaction it ran in was rolled back.
+    fn run(&mut self, connection: &Connection) -> rusqlite::Result<()>;
+    fn answer(self: Box<Self>, committed: Result<(), Error>);
+}
+
+struct Task<T, F> {
+    need: Need,
+    work: F,
+    done: Option<T>,
+    reply: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T, F> Job for Task<T, F>
+where
+    T: Send,
+    F: Fn(&Connection) -> rusqlite::Result<T> + Send,
+{
+    fn need(&self) -> Need {
+        self.need
+    }
+
+    fn run(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        self.done = Some((self.work)(connection)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), Error>) {
+        let Self { done, reply, .. } = *self;
+        let answer = committed.and_then(|()| done.ok_or(Error::Refused("the job was not run".into())));
+        // Whoever asked may have gone; what was committed stays.
+        drop(reply.send(answer));
+    }
+}
+
+/// The sending side. The thread ends when the last one is dropped.
+#[derive(Clone)]
+pub(super) struct Worker {
+    jobs: mpsc::Sender<Box<dyn Job>>,
+}
+
+impl Worker {
+    /// `reserve` is what a job with [`Need::Reserve`] falls back to. `fatal` is cancelled, and the
+    /// thread ends, when the file can no longer be trusted: a failed fsync must not be tried again.
+    pub(super) fn start(
+        name: &str,
+        connection: Connection,
+        begin: TransactionBehavior,
+        reserve: Option<Reserve>,
+        fatal: CancellationToken,
+    ) -> std::io::Result<Self> {
+        let (jobs, waiting) = mpsc::channel(QUEUE);
+        let thread = Thread { connection, begin, reserve, fatal };
+        thread::Builder::new().name(name.to_owned()).spawn(move || thread.work_off(waiting))?;
+        Ok(Self { jobs })
+    }
+
+    /// Runs `work` in a transaction and answers when it is committed. `work` may be run twice, the
+    /// first time for nothing.
+    pub(super) async fn run<T, F>(&self, need: Need, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Fn(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let gone = |_| Error::Ambiguous("the store has stopped".into());
+        let task = Box::new(Task { need, work, done: None, reply });
+        self.jobs.send(task).await.map_err(|_| Error::Refused("the store has stopped".into()))?;
+        answer.await.map_err(gone)?
+    }
+}
+
+struct Thread {
+    connection: Connection,
+    begin: TransactionBehavior,
+    reserve: Option<Reserve>,
+    fatal: CancellationToken,
+}
+
+impl Thread {
+    fn work_off(mut self, mut waiting: mpsc::Receiver<Box<dyn Job>>) {
+        let mut batch: Vec<Box<dyn Job>> = Vec::with_capacity(BATCH);
+        while waiting.blocking_recv_many(&mut batch, BATCH) > 0 {
+            if let Some(reserve) = &mut self.reserve {
+                reserve.refill();
+            }
+            if !self.commit_all(&mut batch) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the thread may go on.
+    fn commit_all(&mut self, batch: &mut Vec<Box<dyn Job>>) -> bool {
+        let together = transaction(&mut self.connection, self.begin, batch);
+        if together.as_ref().is_err_and(is_fatal) {
+            return self.give_up(batch);
+        }
+        let mut jobs = batch.drain(..);
+        while let Some(mut job) = jobs.next() {
+            // If one of them spoilt it for all, nothing was committed: each runs once more, alone.
+            let committed = match &together {
+                Ok(()) => Ok(()),
+                Err(_) => self.commit_alone(&mut job),
+            };
+            match committed {
+                Err(error) if is_fatal(&error) => {
+                    job.answer(Err(Error::Ambiguous(error.to_string())));
+                    return self.give_up(&mut jobs.collect());
+                }
+                committed => job.answer(committed.map_err(|error| Error::Refused(error.to_string()))),
+            }
+        }
+        true
+    }
+
+    /// A failed fsync leaves it open what is on the disk; only a start over with recovery finds out.
+    fn give_up(&self, batch: &mut Vec<Box<dyn Job>>) -> bool {
+        tracing::error!("the database file cannot be trusted any more; the gateway stops");
+        self.fatal.cancel();
+        for job in batch.drain(..) {
+            job.answer(Err(Error::Ambiguous("the database file failed".into())));
+        }
+        false
+    }
+
+    fn commit_alone(&mut self, job: &mut Box<dyn Job>) -> rusqlite::Result<()> {
+        let first = transaction(&mut self.connection, self.begin, std::slice::from_mut(job));
+        let outcome_without_room = job.need() == Need::Reserve && first.as_ref().is_err_and(is_full);
+        let has_room_now = outcome_without_room && self.reserve.as_mut().is_some_and(Reserve::release);
+        if has_room_now {
+            transaction(&mut self.connection, self.begin, std::slice::from_mut(job))
+        } else {
+            first
+        }
+    }
+}
+
+/// All of them, or none.
+fn transaction(
+    connection: &mut Connection,
+    begin: TransactionBehavior,
+    jobs: &mut [Box<dyn Job>],
+) -> rusqlite::Result<()> {
+    // Rolls back when dropped.
+    let transaction = connection.transaction_with_behavior(begin)?;
+    for job in jobs {
+        job.run(&transaction)?;
+    }
+    transaction.commit()
+}
+
+/// The error that a full disk gives.
+pub(super) fn full() -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some("the disk is full".into()))
+}
+
+fn is_full(error: &rusqlite::Error) -> bool {
+    match error {
+        // The index of the write-ahead log is a file too, and could not grow.
+        rusqlite::Error::SqliteFailure(code, _) => {
+            code.code == ErrorCode::DiskFull || code.extended_code == ffi::SQLITE_IOERR_SHMSIZE
+        }
+        _ => false,
+    }
+}
+
+fn is_fatal(error: &rusqlite::Error) -> bool {
+    let suspicious = matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    );
+    suspicious && !is_full(error)
+}
