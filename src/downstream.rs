@@ -1,0 +1,211 @@
+//! One HTTP request to one tool, and what was observed of it.
+//!
+//! Promises: a request is sent at most once (no retries, no redirects, no proxy from the
+//! environment, HTTP/1.1 only), never after its deadline, and "nothing was sent" is said only if no
+//! byte was and none will be. Must not know what an observation means: that is `core::outcome`'s.
+
+mod gate; // whether the first byte may leave, and whether it did
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::error::Error as _;
+use std::pin::Pin;
+use std::time::{Duration, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::{Method, Url};
+use tokio::time::{Instant, timeout_at};
+
+use self::gate::{Gate, GatedBody};
+use crate::core::outcome::{Body, Evidence};
+
+/// How long to try for a connection. Shorter than any sensible attempt, so that another attempt fits.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where a tool lives.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    pub method: Method,
+    pub url: Url,
+    /// The tool's own credentials among them; those are marked sensitive.
+    pub headers: HeaderMap,
+    /// A pooled connection that was idle for longer never carries a request of this tool; `None`: none does.
+    pub connection_reuse: Option<Duration>,
+}
+
+/// What one attempt sends, beside the endpoint's own headers.
+#[derive(Debug)]
+pub struct Request {
+    pub headers: HeaderMap,
+    /// One JSON object.
+    pub body: Bytes,
+    /// Right before the first byte the clock is asked once more; later than this nothing is sent.
+    pub send_before: Instant,
+}
+
+/// The client for all tools.
+#[derive(Debug)]
+pub struct Downstream {
+    /// One pool for each allowed idle time, because a pool knows only one.
+    pools: HashMap<Option<Duration>, reqwest::Client>,
+    max_result: usize,
+}
+
+impl Downstream {
+    /// `max_result` is in bytes: a longer answer is not read to its end.
+    ///
+    /// # Errors
+    /// The TLS library finds no roots to trust.
+    pub fn new<'a>(
+        endpoints: impl IntoIterator<Item = &'a Endpoint>,
+        max_result: usize,
+    ) -> Result<Self, reqwest::Error> {
+        let mut pools = HashMap::new();
+        for endpoint in endpoints {
+            let reuse = endpoint.connection_reuse;
+            if let Entry::Vacant(place) = pools.entry(reuse) {
+                place.insert(client(reuse)?);
+            }
+        }
+        Ok(Self { pools, max_result })
+    }
+
+    /// Begins an exchange. Nothing happens until it is awaited.
+    pub fn dispatch(&self, endpoint: &Endpoint, request: Request) -> Exchange {
+        let (gate, max_result) = (Gate::new(), self.max_result);
+        let Some(client) = self.pools.get(&endpoint.connection_reuse).cloned() else {
+            let why = "the gateway has no connection pool for this tool".to_owned();
+            return Exchange { gate, response: Box::pin(async { Err(why) }), max_result };
+        };
+        let body = GatedBody::new(gate.clone(), request.body, request.send_before);
+        let send = client
+            .request(endpoint.method.clone(), endpoint.url.clone())
+            .header(CONTENT_TYPE, "application/json")
+            .headers(endpoint.headers.clone())
+            .headers(request.headers)
+            .body(reqwest::Body::wrap(body))
+            .send();
+        Exchange { gate, response: Box::pin(async { send.await.map_err(|error| chain(&error)) }), max_result }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where a client is made")]
+fn client(reuse: Option<Duration>) -> Result<reqwest::Client, reqwest::Error> {
+    let builder = reqwest::Client::builder()
+        .retry(reqwest::retry::never())
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .http1_only()
+        .user_agent(concat!("oncegate/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true);
+    match reuse {
+        Some(idle) => builder.pool_idle_timeout(idle),
+        None => builder.pool_max_idle_per_host(0),
+    }
+    .build()
+}
+
+/// A request under way. Dropping it closes its connection; what was sent stays sent.
+pub struct Exchange {
+    gate: Gate,
+    response: Pin<Box<dyn Future<Output = Result<reqwest::Response, String>> + Send>>,
+    max_result: usize,
+}
+
+impl Exchange {
+    /// What came of the request, or `None` if there is no status line at `head_by`; then it may be
+    /// asked again. The body of an answer is read until `body_by`.
+    pub async fn until(&mut self, head_by: Instant, body_by: Instant) -> Option<Evidence> {
+        Some(match timeout_at(head_by, &mut self.response).await.ok()? {
+            Ok(response) => answer(response, self.max_result, body_by).await,
+            Err(why) => self.give_up(&why),
+        })
+    }
+
+    /// What is observed of a request that one waits for no longer. If its first byte has not left,
+    /// it never will.
+    pub fn give_up(&self, why: &str) -> Evidence {
+        let why = why.to_owned();
+        if self.gate.withdraw() { Evidence::NotSent { why } } else { Evidence::NoAnswer { why } }
+    }
+}
+
+async fn answer(response: reqwest::Response, max_result: usize, body_by: Instant) -> Evidence {
+    let status = response.status().as_u16();
+    let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);
+    let body = match timeout_at(body_by, read(response, max_result)).await {
+        Ok(body) => body,
+        Err(_) => Body::Broken("it did not end in time".into()),
+    };
+    Evidence::Answer { status, body, retry_after }
+}
+
+async fn read(mut response: reqwest::Response, max_result: usize) -> Body {
+    let mut whole = BytesMut::new();
+    loop {
+        match response.chunk().await {
+            Ok(None) => return Body::Whole(whole.freeze()),
+            Ok(Some(chunk)) if whole.len() + chunk.len() > max_result => {
+                return Body::Broken(format!("it is longer than {max_result} bytes"));
+            }
+            Ok(Some(chunk)) => whole.extend_from_slice(&chunk),
+            Err(error) => return Body::Broken(chain(&error)),
+        }
+    }
+}
+
+/// Seconds, or a date (RFC 9110 section 10.2.3).
+fn retry_after(value: &HeaderValue) -> Option<Duration> {
+    let text = value.to_str().ok()?.trim();
+    match text.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => {
+            let date = httpdate::parse_http_date(text).ok()?;
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a date on the wire means nothing without the clock"
+            )]
+            let now = SystemTime::now();
+            Some(date.duration_since(now).unwrap_or_default())
+        }
+    }
+}
+
+/// An error with its causes, without the URL, which may hold what is nobody's business.
+fn chain(error: &reqwest::Error) -> String {
+    let mut causes = Vec::new();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        causes.push(error.to_string());
+        cause = error.source();
+    }
+    if causes.is_empty() { "the request failed".to_owned() } else { causes.join(": ") }
+}
+
+/// A header of the tool's own, from the configuration. Its value is never printed.
+pub fn secret_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is no header name"))?;
+    if RESERVED.contains(&name.as_str()) {
+        return Err(format!("the header {name} is the gateway's own"));
+    }
+    let mut value = HeaderValue::from_str(value).map_err(|_| "this is no header value".to_owned())?;
+    value.set_sensitive(true);
+    Ok((name, value))
+}
+
+/// What a tool's configuration may not set: the gateway sets it, or the connection does.
+const RESERVED: [&str; 11] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "fencing-token",
+    "host",
+    "idempotency-key",
+    "te",
+    "traceparent",
+    "transfer-encoding",
+    "x-call-id",
+    "x-session-id",
+];

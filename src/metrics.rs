@@ -1,0 +1,184 @@
+//! Everything that is counted, declared in one place. Labels come from the configuration and from
+//! enums only: no key, session, user or tenant is ever a label.
+
+use std::sync::{Mutex, PoisonError};
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+use crate::store::Census;
+
+/// Seconds: from a replay out of memory to a tool that takes its whole deadline.
+const BUCKETS: [f64; 14] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+/// Seconds: two parallel calls of a model, an SDK's retry, a timed-out agent, a resumed run.
+const GAP_BUCKETS: [f64; 10] = [0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 600.0, 3600.0];
+
+/// What became of one request for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// It ran the call.
+    First,
+    /// It was answered with a stored result.
+    Replayed,
+    /// It waited for a running call and got its answer.
+    Joined,
+    /// It was neither run nor answered with a result: the outcome is unknown, or not there yet.
+    Suppressed,
+    /// It was refused.
+    Refused,
+}
+
+impl Arrival {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Replayed => "replayed",
+            Self::Joined => "joined",
+            Self::Suppressed => "suppressed",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// The metrics of one gateway.
+pub struct Metrics {
+    registry: Registry,
+    pub arrivals: IntCounterVec,
+    pub attempts: IntCounterVec,
+    pub first_arrival_failures: IntCounterVec,
+    pub call_duration: HistogramVec,
+    pub attempt_duration: HistogramVec,
+    pub duplicate_gap: HistogramVec,
+    pub stale_owners: IntCounter,
+    pub store_errors: IntCounterVec,
+    pub store_ready: IntGauge,
+    running: IntGaugeVec,
+    unknown: IntGaugeVec,
+    tools: Vec<String>,
+    scraping: Mutex<()>,
+}
+
+impl Metrics {
+    /// `tools` are the configured ones.
+    ///
+    /// # Panics
+    /// Never: the names below are valid and different, which every test that starts a gateway shows.
+    pub fn new(tools: Vec<String>) -> Self {
+        let registry = Registry::new();
+        #[cfg(target_os = "linux")]
+        drop(registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self())));
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            register(&registry, valid(IntCounterVec::new(Opts::new(name, help), labels)))
+        };
+        let gauges = |name: &str, help: &str, labels: &[&str]| {
+            register(&registry, valid(IntGaugeVec::new(Opts::new(name, help), labels)))
+        };
+        let histograms = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
+            let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+            register(&registry, valid(HistogramVec::new(options, labels)))
+        };
+        Self {
+            arrivals: counters(
+                "oncegate_arrivals_total",
+                "Requests for a call, by what became of them.",
+                &["tool", "kind"],
+            ),
+            attempts: counters(
+                "oncegate_attempts_total",
+                "Dispatches to a tool, by what they proved.",
+                &["tool", "outcome"],
+            ),
+            first_arrival_failures: counters(
+                "oncegate_first_arrival_failures_total",
+                "First arrivals that got no result, by reason.",
+                &["tool", "reason"],
+            ),
+            call_duration: histograms(
+                "oncegate_call_duration_seconds",
+                "From a request to its answer, by what became of it.",
+                &["tool", "kind"],
+                &BUCKETS,
+            ),
+            attempt_duration: histograms(
+                "oncegate_attempt_duration_seconds",
+                "From a dispatch to the tool's answer, or to giving up on it.",
+                &["tool"],
+                &BUCKETS,
+            ),
+            duplicate_gap: histograms(
+                "oncegate_duplicate_gap_seconds",
+                "From a call's first arrival to a duplicate: tells an agent's repeat from an SDK's.",
+                &["tool"],
+                &GAP_BUCKETS,
+            ),
+            stale_owners: register(
+                &registry,
+                valid(IntCounter::new(
+                    "oncegate_stale_owners_total",
+                    "Completions refused because their attempt did not own the call any more.",
+                )),
+            ),
+            store_errors: counters(
+                "oncegate_store_errors_total",
+                "Store operations that failed, by whether they surely did nothing.",
+                &["operation", "kind"],
+            ),
+            store_ready: register(
+                &registry,
+                valid(IntGauge::new("oncegate_store_ready", "1 if calls may be claimed.")),
+            ),
+            running: gauges("oncegate_running_calls", "Calls under way.", &["tool"]),
+            unknown: gauges(
+                "oncegate_unknown_calls",
+                "Calls of which nobody knows whether they were executed.",
+                &["tool"],
+            ),
+            registry,
+            tools,
+            scraping: Mutex::new(()),
+        }
+    }
+
+    /// The text exposition format, version 0.0.4, with the store's present counts if it gave them.
+    pub fn scrape(&self, census: Option<&[Census]>) -> String {
+        let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(census) = census {
+            self.take(census);
+        }
+        let mut text = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
+            tracing::error!(%error, "metrics could not be encoded");
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Every configured tool is there, at zero if need be, so that an alert has something to look
+    /// at; a tool that is no longer configured is there as long as it has such calls.
+    fn take(&self, census: &[Census]) {
+        for (state, gauge) in [("running", &self.running), ("unknown", &self.unknown)] {
+            gauge.reset();
+            for tool in &self.tools {
+                gauge.with_label_values(&[tool]).set(0);
+            }
+            for count in census.iter().filter(|count| count.state == state) {
+                let calls = i64::try_from(count.calls).unwrap_or(i64::MAX);
+                gauge.with_label_values(&[&count.tool]).set(calls);
+            }
+        }
+    }
+}
+
+#[expect(clippy::expect_used, reason = "a wrong metric name is a bug, found by the first test")]
+fn valid<T>(metric: prometheus::Result<T>) -> T {
+    metric.expect("a metric's name and labels are valid")
+}
+
+#[expect(clippy::expect_used, reason = "two metrics of one name are a bug, found by the first test")]
+fn register<T: Collector + Clone + 'static>(registry: &Registry, metric: T) -> T {
+    registry.register(Box::new(metric.clone())).expect("a metric's name is its own");
+    metric
+}
