@@ -1,0 +1,155 @@
+//! The whole gateway: build it, then run it. The only room that sees every part.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum_server::Handle;
+use hyper_util::rt::TokioTimer;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::downstream::Downstream;
+use crate::gateway::{self, Gateway};
+use crate::http::{self, Http};
+use crate::metrics::Metrics;
+use crate::store;
+use crate::store::sqlite::{OpenError, Sqlite};
+
+/// A request's head that drips in more slowly than this is given up.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often calls without an owner are looked for.
+const RECOVER_EVERY: Duration = Duration::from_secs(10);
+/// How long open connections may take to end once no call runs any more.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// Why a gateway does not start, or stopped by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the store cannot be opened: {0}")]
+    Store(#[from] OpenError),
+    #[error("calls left over from the last run cannot be settled: {0}")]
+    Recovery(#[from] store::Error),
+    #[error("the HTTP client for the tools cannot be made: {0}")]
+    Client(reqwest::Error),
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, std::io::Error),
+    #[error("serving failed: {0}")]
+    Serve(std::io::Error),
+    #[error("the store's file can no longer be trusted")]
+    StoreFailed,
+}
+
+/// A gateway that is ready to serve: its store is open and recovered, its address is bound.
+pub struct App {
+    gateway: Arc<Gateway>,
+    router: Router,
+    listener: TcpListener,
+    /// Cancelled by the store when the process must end at once.
+    fatal: CancellationToken,
+    shutdown_grace: Duration,
+}
+
+impl App {
+    /// Opens the store, settles what the last run left behind, and only then listens.
+    ///
+    /// # Errors
+    /// Says which part could not be had. Nothing was served.
+    pub async fn build(config: Config) -> Result<Self, Error> {
+        // Only the first call of a process has an effect; any provider will do.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        for warning in &config.warnings {
+            tracing::warn!("{warning}");
+        }
+        let fatal = CancellationToken::new();
+        let instance = gateway::new_instance();
+        let store = Sqlite::open(&config.store, instance, &fatal)?;
+        let names = config.tools.iter().map(|at| at.tool.name.clone()).collect();
+        let endpoints = config.tools.iter().map(|at| &at.endpoint);
+        let downstream = Downstream::new(endpoints, config.server.max_result).map_err(Error::Client)?;
+        let shutdown_grace = config.limits.shutdown_grace;
+        let metrics = Arc::new(Metrics::new(names));
+        let store = Arc::new(store);
+        let gateway =
+            Arc::new(Gateway::new(store, downstream, config.tools, metrics, instance, config.limits));
+        let settled = gateway.recover_all(gateway::now()).await?;
+
+        let address = config.server.listen;
+        let listener = TcpListener::bind(address).map_err(|error| Error::Listen(address, error))?;
+        listener.set_nonblocking(true).map_err(|error| Error::Listen(address, error))?;
+        let tokens: Arc<[_]> = config.tokens.into();
+        tracing::info!(
+            listen = %listener.local_addr().unwrap_or(address),
+            store = %config.store.display(),
+            durability = store::Durability::Strict.as_str(),
+            tokens = tokens.len(),
+            open_mode = tokens.is_empty(),
+            left_over_calls = settled,
+            %instance,
+            version = env!("CARGO_PKG_VERSION"),
+            "oncegate starts",
+        );
+        let http = Http { gateway: gateway.clone(), tokens, max_body: config.server.max_body };
+        Ok(Self { gateway, router: http::router(http), listener, fatal, shutdown_grace })
+    }
+
+    /// Where it listens; of use if port 0 was asked for.
+    ///
+    /// # Errors
+    /// The operating system does not say.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` is cancelled; then takes nothing new, finishes what runs, and says what
+    /// it had to leave.
+    ///
+    /// # Errors
+    /// Serving broke off, or the store failed so that only a new start can help.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
+        let handle = Handle::new();
+        let mut server = axum_server::from_tcp(self.listener).map_err(Error::Serve)?.handle(handle.clone());
+        server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+        let recovery = tokio::spawn(recover(self.gateway.clone(), stop.clone()));
+        let mut serving = tokio::spawn(server.serve(self.router.into_make_service()));
+        let ended = tokio::select! {
+            ended = &mut serving => Some(ended),
+            () = self.fatal.cancelled() => return Err(Error::StoreFailed),
+            () = stop.cancelled() => None,
+        };
+        if let Some(ended) = ended {
+            return ended.map_err(std::io::Error::other).flatten().map_err(Error::Serve);
+        }
+        tracing::info!("oncegate stops: nothing new is taken");
+        handle.graceful_shutdown(Some(self.shutdown_grace + LAST_ANSWERS));
+        tokio::select! {
+            () = self.gateway.shut_down() => {}
+            () = self.fatal.cancelled() => return Err(Error::StoreFailed),
+        }
+        recovery.abort();
+        if tokio::time::timeout(LAST_ANSWERS, serving).await.is_err() {
+            tracing::warn!(connections = handle.connection_count(), "connections were cut");
+        }
+        tracing::info!("oncegate has stopped");
+        Ok(())
+    }
+}
+
+/// Looks for calls without an owner now and then, until the gateway stops.
+async fn recover(gateway: Arc<Gateway>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        tokio::select! {
+            () = sleep(RECOVER_EVERY) => {}
+            () = stop.cancelled() => return,
+        }
+        match gateway.recover_once(gateway::now()).await {
+            Ok(report) if report.settled > 0 => {
+                tracing::warn!(settled = report.settled, "calls had lost their owner")
+            }
+            // A failure was said where it happened.
+            Ok(_) | Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! Reads TOML value by value, so that every mistake is found in one go, each with its place.
+//!
+//! Must not know which keys there are.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use jiff::SpanRelativeTo;
+use serde_json::Value as Json;
+use toml::de::{DeTable, DeValue};
+
+/// The environment, as far as it is handed in.
+pub type Environment = BTreeMap<String, String>;
+
+/// What overrides begin with: `ONCEGATE_SERVER__LISTEN` is `listen` in `[server]`.
+const PREFIX: &str = "ONCEGATE_";
+
+/// One thing that is wrong with a configuration, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    pub place: Place,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Both count from 1; columns in characters.
+    File {
+        line: usize,
+        column: usize,
+    },
+    Environment(String),
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::File { line, column } => write!(f, "{line}:{column}: {}", self.message),
+            Place::Environment(name) => write!(f, "environment variable {name}: {}", self.message),
+        }
+    }
+}
+
+/// Where a value stands.
+#[derive(Debug, Clone)]
+enum Origin {
+    File(Range<usize>),
+    Environment(String),
+}
+
+/// A value with its place.
+#[derive(Debug, Clone)]
+pub(super) struct Item {
+    origin: Origin,
+    node: Node,
+}
+
+#[derive(Debug, Clone)]
+enum Node {
+    Table(BTreeMap<String, Item>),
+    List(Vec<Item>),
+    Text(String),
+    Integer(i64),
+    Float(f64),
+    Bool(bool),
+}
+
+/// A configuration under inspection.
+pub(super) struct Reader<'a> {
+    text: &'a str,
+    environment: &'a Environment,
+    mistakes: RefCell<Vec<(Origin, String)>>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(text: &'a str, environment: &'a Environment) -> Self {
+        Self { text, environment, mistakes: RefCell::default() }
+    }
+
+    /// The whole file with what the environment puts over it.
+    pub(super) fn root(&self) -> Section<'_, 'a> {
+        let (table, errors) = DeTable::parse_recoverable(self.text);
+        for error in errors {
+            let span = error.span().unwrap_or_default();
+            self.note(Origin::File(span), error.message().to_owned());
+        }
+        let mut root = self.table(table.into_inner());
+        for (name, value) in self.environment {
+            if let Some(path) = name.strip_prefix(PREFIX).filter(|path| path.contains("__")) {
+                let path: Vec<String> = path.split("__").map(str::to_lowercase).collect();
+                let origin = Origin::Environment(name.clone());
+                // A number or a list is written as in TOML; anything else is text.
+                let node = match DeValue::parse(value) {
+                    Ok(value) => self.node(value.into_inner(), &origin),
+                    Err(_) => Node::Text(value.clone()),
+                };
+                if !put(&mut root, &path, Item { origin: origin.clone(), node }) {
+                    self.note(origin, "there is a value in the way, not a section".into());
+                }
+            }
+        }
+        Section::new(self, String::new(), Origin::File(0..0), root)
+    }
+
+    /// Every mistake that was found, in the order of the file.
+    pub(super) fn mistakes(&self) -> Vec<Mistake> {
+        let place = |origin: &Origin| match origin {
+            Origin::Environment(name) => Place::Environment(name.clone()),
+            Origin::File(span) => self.place(span.start),
+        };
+        let mistakes = self.mistakes.borrow();
+        let mistakes = mistakes.iter().map(|(origin, message)| (place(origin), message.clone()));
+        let mut mistakes: Vec<Mistake> =
+            mistakes.map(|(place, message)| Mistake { place, message }).collect();
+        mistakes.sort_by(|a, b| a.place.cmp(&b.place));
+        mistakes
+    }
+
+    fn place(&self, offset: usize) -> Place {
+        let before = &self.text[..self.text.floor_char_boundary(offset)];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        Place::File {
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+        }
+    }
+
+    fn note(&self, origin: Origin, message: String) {
+        self.mistakes.borrow_mut().push((origin, message));
+    }
+
+    fn table(&self, table: DeTable<'_>) -> BTreeMap<String, Item> {
+        let item = |value: toml::Spanned<DeValue<'_>>| {
+            let origin = Origin::File(value.span());
+            let node = self.node(value.into_inner(), &origin);
+            Item { origin, node }
+        };
+        table.into_iter().map(|(key, value)| (key.into_inner().into_owned(), item(value))).collect()
+    }
+
+    fn node(&self, value: DeValue<'_>, origin: &Origin) -> Node {
+        let plain = |value: &str| value.replace('_', "");
+        match value {
+            DeValue::String(text) => Node::Text(text.into_owned()),
+            DeValue::Boolean(value) => Node::Bool(value),
+            DeValue::Integer(number) => match i64::from_str_radix(&plain(number.as_str()), number.radix()) {
+                Ok(number) => Node::Integer(number),
+                Err(_) => {
+                    self.note(origin.clone(), "this number is too large".into());
+                    Node::Integer(0)
+                }
+            },
+            DeValue::Float(number) => Node::Float(plain(number.as_str()).parse().unwrap_or(f64::NAN)),
+            DeValue::Datetime(time) => Node::Text(time.to_string()),
+            DeValue::Table(table) => Node::Table(self.table(table)),
+            DeValue::Array(items) => {
+                let item = |value: toml::Spanned<DeValue<'_>>| {
+                    let origin = match origin {
+                        Origin::File(_) => Origin::File(value.span()),
+                        Origin::Environment(name) => Origin::Environment(name.clone()),
+                    };
+                    let node = self.node(value.into_inner(), &origin);
+                    Item { origin, node }
+                };
+                Node::List(items.into_iter().map(item).collect())
+            }
+        }
+    }
+
+    /// `${NAME}` in a text is taken from the environment.
+    fn fill_in(&self, text: &str) -> Result<String, String> {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${") {
+            let (name, after) = after.split_once('}').ok_or("${ without }")?;
+            let value = self.environment.get(name);
+            out.push_str(before);
+            out.push_str(value.ok_or_else(|| format!("the environment variable {name} is not set"))?);
+            rest = after;
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+}
+
+/// Puts an item at a path; false if a value is in the way.
+fn put(table: &mut BTreeMap<String, Item>, path: &[String], item: Item) -> bool {
+    match path {
+        [] => false,
+        [last] => {
+            table.insert(last.clone(), item);
+            true
+        }
+        [first, rest @ ..] => {
+            let empty = || Item { origin: item.origin.clone(), node: Node::Table(BTreeMap::new()) };
+            match &mut table.entry(first.clone()).or_insert_with(empty).node {
+                Node::Table(inner) => put(inner, rest, item),
+                _ => false,
+            }
+        }
+    }
+}
+
+/// One table. Each key is taken once; what is left in the end is unknown.
+pub(super) struct Section<'r, 'a> {
+    reader: &'r Reader<'a>,
+    path: String,
+    origin: Origin,
+    items: BTreeMap<String, Item>,
+    taken: HashMap<String, Origin>,
+    asked: Vec<&'static str>,
+}
+
+impl<'r, 'a> Section<'r, 'a> {
+    fn new(reader: &'r Reader<'a>, path: String, origin: Origin, items: BTreeMap<String, Item>) -> Self {
+        Self { reader, path, origin, items, taken: HashMap::new(), asked: Vec::new() }
+    }
+
+    /// The value of a key. A value that does not fit is noted, and then as good as absent.
+    pub(super) fn get<T: FromItem>(&mut self, key: &'static str) -> Option<T> {
+        let item = self.take(key)?;
+        match T::from_item(&item, self.reader) {
+            Ok(value) => Some(value),
+            Err(message) => {
+                self.mistake(key, &message);
+                None
+            }
+        }
+    }
+
+    /// The value of a key that must be there.
+    pub(super) fn need<T: FromItem>(&mut self, key: &'static str) -> Option<T> {
+        if !self.items.contains_key(key) {
+            self.asked.push(key);
+            self.mistake(key, "this key is missing");
+            return None;
+        }
+        self.get(key)
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.items.contains_key(key)
+    }
+
+    pub(super) fn get_or<T: FromItem>(&mut self, key: &'static str, default: T) -> T {
+        self.get(key).unwrap_or(default)
+    }
+
+    /// One of a few words.
+    pub(super) fn word<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
+        let text: String = self.get(key)?;
+        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        if found.is_none() {
+            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            self.mistake(key, &format!("{text:?} is none of {}", words.join(", ")));
+        }
+        found
+    }
+
+    /// A text that a function can read.
+    pub(super) fn parsed<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let text: String = self.get(key)?;
+        parse(&text).map_err(|message| self.mistake(key, &message)).ok()
+    }
+
+    pub(super) fn section(&mut self, key: &'static str) -> Option<Section<'r, 'a>> {
+        let item = self.take(key)?;
+        let path = self.path_to(key);
+        self.as_section(item, path)
+    }
+
+    /// The tables in a table, by name.
+    pub(super) fn named_sections(&mut self, key: &'static str) -> Vec<(String, Section<'r, 'a>)> {
+        let Some(outer) = self.section(key) else { return Vec::new() };
+        let sections = outer.items.into_iter().filter_map(|(name, item)| {
+            let path = format!("{}.{name}", outer.path);
+            Some((name, self.as_section(item, path)?))
+        });
+        sections.collect()
+    }
+
+    /// An array of tables.
+    pub(super) fn list_of_sections(&mut self, key: &'static str) -> Vec<Section<'r, 'a>> {
+        let Some(item) = self.take(key) else { return Vec::new() };
+        let Node::List(items) = item.node else {
+            self.mistake(key, "this must be an array of tables");
+            return Vec::new();
+        };
+        let path = self.path_to(key);
+        let numbered = items.into_iter().enumerate();
+        numbered.filter_map(|(index, item)| self.as_section(item, format!("{path}[{index}]"))).collect()
+    }
+
+    /// Texts by key, each read by a function.
+    pub(super) fn entries<T>(
+        &mut self,
+        key: &'static str,
+        read: impl Fn(&str, &str) -> Result<T, String>,
+    ) -> Vec<T> {
+        let Some(section) = self.section(key) else { return Vec::new() };
+        let mut entries = Vec::new();
+        for (name, item) in &section.items {
+            match String::from_item(item, self.reader).and_then(|text| read(name, &text)) {
+                Ok(entry) => entries.push(entry),
+                Err(message) => {
+                    self.reader.note(item.origin.clone(), format!("{}.{name}: {message}", section.path))
+                }
+            }
+        }
+        entries
+    }
+
+    /// Notes a mistake at a key's value, or at the section if the key is not there.
+    pub(super) fn mistake(&self, key: &str, message: &str) {
+        let origin = self.taken.get(key).unwrap_or(&self.origin).clone();
+        self.reader.note(origin, format!("{}: {message}", self.path_to(key)));
+    }
+
+    /// Every key that nobody asked for is a mistake: a misspelt one must not pass as a default.
+    pub(super) fn finish(self) {
+        for (key, item) in &self.items {
+            let known = self.asked.join(", ");
+            let message = format!("{}: there is no such key; known here: {known}", self.path_to(key));
+            self.reader.note(item.origin.clone(), message);
+        }
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<Item> {
+        self.asked.push(key);
+        let item = self.items.remove(key)?;
+        self.taken.insert(key.to_owned(), item.origin.clone());
+        Some(item)
+    }
+
+    fn as_section(&self, item: Item, path: String) -> Option<Section<'r, 'a>> {
+        match item.node {
+            Node::Table(items) => Some(Section::new(self.reader, path, item.origin, items)),
+            _ => {
+                self.reader.note(item.origin, format!("{path}: this must be a table"));
+                None
+            }
+        }
+    }
+
+    fn path_to(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+}
+
+/// What a configuration's value can be read as.
+pub(super) trait FromItem: Sized {
+    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String>;
+}
+
+impl FromItem for String {
+    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
+        match &item.node {
+            Node::Text(text) => reader.fill_in(text),
+            _ => Err("this must be a text in quotes".into()),
+        }
+    }
+}
+
+impl FromItem for bool {
+    fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
+        match &item.node {
+            Node::Bool(value) => Ok(*value),
+            _ => Err("this must be true or false".into()),
+        }
+    }
+}
+
+/// A number of things, at least one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Count(pub u32);
+
+impl FromItem for Count {
+    fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
+        match &item.node {
+            Node::Integer(number) => match u32::try_from(*number) {
+                Ok(number) if number > 0 => Ok(Self(number)),
+                _ => Err(format!("{number} must be at least 1")),
+            },
+            _ => Err("this must be a whole number".into()),
+        }
+    }
+}
+
+impl FromItem for Duration {
+    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
+        let text =
+            String::from_item(item, reader).map_err(|_| "this must be a duration like \"10s\"".to_owned())?;
+        duration(&text)
+            .ok_or_else(|| format!("{text:?} is no duration; one looks like \"200ms\", \"10s\", \"24h\""))
+    }
+}
+
+/// A duration, or `None` for `"off"`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Switch(pub Option<Duration>);
+
+impl FromItem for Switch {
+    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
+        match &item.node {
+            Node::Text(text) if text == "off" => Ok(Self(None)),
+            _ => Duration::from_item(item, reader)
+                .map(|time| Self(Some(time)))
+                .map_err(|why| format!("{why}, or \"off\"")),
+        }
+    }
+}
+
+/// A number of bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bytes(pub usize);
+
+impl FromItem for Bytes {
+    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
+        let wrong = || "this must be a size like \"1MiB\"".to_owned();
+        let text = String::from_item(item, reader).map_err(|_| wrong())?;
+        let size: bytesize::ByteSize = text.parse().map_err(|_| wrong())?;
+        usize::try_from(size.as_u64()).ok().filter(|size| *size > 0).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl FromItem for Vec<String> {
+    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
+        match &item.node {
+            Node::List(items) => items.iter().map(|item| String::from_item(item, reader)).collect(),
+            _ => Err("this must be a list of texts".into()),
+        }
+    }
+}
+
+/// As JSON. Nothing is taken from the environment here: a schema's pattern may hold a `${`.
+impl FromItem for Json {
+    fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
+        Ok(item.node.to_json())
+    }
+}
+
+impl Node {
+    fn to_json(&self) -> Json {
+        match self {
+            Self::Text(text) => Json::from(text.as_str()),
+            Self::Integer(number) => Json::from(*number),
+            Self::Float(number) => Json::from(*number),
+            Self::Bool(value) => Json::from(*value),
+            Self::List(items) => items.iter().map(|item| item.node.to_json()).collect(),
+            Self::Table(members) => {
+                members.iter().map(|(name, item)| (name.clone(), item.node.to_json())).collect()
+            }
+        }
+    }
+}
+
+/// `"10s"`, `"1h 30m"`, `"30d"`: a day has 24 hours, and nothing is negative.
+fn duration(text: &str) -> Option<Duration> {
+    let span: jiff::Span = text.parse().ok()?;
+    let exact = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
+    Duration::try_from(exact).ok()
+}

@@ -1,0 +1,285 @@
+//! The way of a call, on the side of the one who asks: read the request, join or begin the flight of
+//! its key, wait, answer. The other side is `run`: a task of its own, to which this one only attaches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
+
+use super::flight::Phase;
+use super::{Error, ErrorKind, Gateway, ToolAt, now};
+use crate::core::call::{CallId, Intent, Record, State, elapsed_ms};
+use crate::core::caller::Caller;
+use crate::core::outcome::{Content, FailureKind};
+use crate::core::tool::{LEASE_MARGIN, Tool};
+use crate::core::{json, key};
+use crate::metrics::Arrival;
+
+/// How long a caller that will not wait for the result waits for the claim.
+const CLAIM_WAIT: Duration = Duration::from_secs(10);
+
+/// One request for a call, as it came in.
+#[derive(Debug, Default)]
+pub struct Request {
+    pub tool: String,
+    /// JSON, as the caller wrote it.
+    pub args: String,
+    /// Empty if the caller named none; so is `session_id`.
+    pub user_id: String,
+    pub session_id: String,
+    pub trace_id: Option<String>,
+    /// The value of the `Idempotency-Key` header line.
+    pub key_header: Option<Bytes>,
+    /// The body's `idempotency_key`.
+    pub key_member: Option<String>,
+    pub patience: Patience,
+}
+
+/// How long a caller waits (RFC 7240).
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Patience {
+    /// `wait`: at the most this long.
+    pub wait: Option<Duration>,
+    /// `respond-async`: a running call is answered as accepted rather than waited for.
+    pub respond_async: bool,
+}
+
+/// What a caller gets.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    Result(Stored),
+    /// The call runs; ask for it later.
+    Accepted(Arc<Record>),
+}
+
+/// A stored result.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    pub record: Arc<Record>,
+    /// One JSON text, as the tool sent it.
+    pub json: Bytes,
+    /// For whoever did not run the call: how long ago it was asked for first.
+    pub replayed_age_ms: Option<u64>,
+}
+
+/// An arrival whose tool, arguments and key are known to be good.
+pub(super) struct Asked {
+    pub at: Arc<ToolAt>,
+    pub intent: Arc<Intent>,
+}
+
+impl Gateway {
+    /// Runs a call, or answers with what is known of it.
+    ///
+    /// Dropping the future does not stop a call that was begun.
+    ///
+    /// # Errors
+    /// Why there is no result, and by the kind of it whether there may have been an effect.
+    pub async fn call(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Answer, Error> {
+        let began = Instant::now();
+        let patience = request.patience;
+        let at = self.tool_for(caller, &request.tool)?;
+        let asked = match ask(at.clone(), caller, request) {
+            Ok(asked) => asked,
+            Err(error) => {
+                self.count_arrival(&at.tool.name, Arrival::Refused, began);
+                return Err(error);
+            }
+        };
+        let intent = asked.intent.clone();
+        let id = (intent.lookup, intent.fingerprint);
+        let (phases, pilot) = self.flights.join_or_begin(id);
+        let first = pilot.is_some();
+        if let Some(pilot) = pilot {
+            self.tasks.spawn(self.clone().fly(asked, pilot, began));
+        }
+        let phase = if first {
+            self.attend(phases, patience, at.tool.lease() + LEASE_MARGIN).await
+        } else {
+            // The first has its place by being the first; the bound is for those who join it.
+            let place = self.waiting.try_acquire();
+            let wait = if place.is_ok() { self.limits.join_wait } else { Duration::ZERO };
+            let patience = if place.is_ok() { patience } else { Patience { wait: None, ..patience } };
+            self.attend(phases, patience, wait).await
+        };
+        // A flight counts the arrival that ran it by itself, for its caller may have gone.
+        if !(first && phase.is_ours()) {
+            self.count_arrival(&at.tool.name, arrival_of(&phase), began);
+            if let Some(record) = phase.record() {
+                let gap = elapsed_ms(record.intent.created_at, now()) as f64 / 1000.0;
+                self.metrics.duplicate_gap.with_label_values(&[&at.tool.name]).observe(gap);
+            }
+        }
+        tell(&phase, patience, first).map_err(|(kind, call_id)| Error {
+            kind,
+            call_id,
+            key: Some(intent.key.clone()),
+        })
+    }
+
+    fn tool_for(&self, caller: &Caller, name: &str) -> Result<Arc<ToolAt>, Error> {
+        if !caller.may_call(name) {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        if self.draining.is_cancelled() {
+            return Err(ErrorKind::ShuttingDown.alone());
+        }
+        self.tools.get(name).cloned().ok_or_else(|| ErrorKind::UnknownTool.alone())
+    }
+
+    pub(super) fn count_arrival(&self, tool: &str, arrival: Arrival, began: Instant) {
+        let labels = [tool, arrival.as_str()];
+        self.metrics.arrivals.with_label_values(&labels).inc();
+        self.metrics.call_duration.with_label_values(&labels).observe(began.elapsed().as_secs_f64());
+    }
+}
+
+/// What a request asks for, as far as it decides which call it is.
+#[derive(Debug)]
+pub struct Identity {
+    pub key: key::Chosen,
+    pub fingerprint: key::Fingerprint,
+    /// What the tool will get: the caller's own bytes, unless the model's key had to be taken out.
+    pub args: Bytes,
+}
+
+/// Reads arguments and key. Nothing is claimed.
+///
+/// # Errors
+/// The request cannot be read, does not fit the tool's schema, or has no good key.
+pub fn identify(tool: &Tool, request: &Request) -> Result<Identity, Error> {
+    let unreadable = |why: String| ErrorKind::InvalidRequest(why).alone();
+    let args = json::parse(&request.args).map_err(|error| unreadable(format!("args: {error}")))?;
+    let Value::Object(mut args) = args else { return Err(unreadable("args is no JSON object".into())) };
+    let runtime = key::from_runtime(request.key_header.as_deref(), request.key_member.as_deref());
+    let runtime = runtime.map_err(|why| ErrorKind::Key(why).alone())?;
+    let brought = runtime.as_ref().map(|key| key.as_str().to_owned());
+    let refuse = |kind| Error { kind, call_id: None, key: brought.clone() };
+    let members = args.len();
+    let model = key::take_from_model(tool, &mut args).map_err(|why| refuse(ErrorKind::Key(why)))?;
+    let is_untouched = members == args.len();
+    let args = Value::Object(args);
+    if let Some(schema) = &tool.schema {
+        let mistakes = schema.mistakes(&args);
+        if !mistakes.is_empty() {
+            return Err(refuse(ErrorKind::InvalidArguments(mistakes)));
+        }
+    }
+    let key = key::choose(tool, runtime, model, &request.user_id, &args);
+    let key = key.map_err(|why| refuse(ErrorKind::Key(why)))?;
+    let fingerprint = key::fingerprint(tool, &args);
+    let args = if is_untouched { request.args.clone() } else { args.to_string() };
+    Ok(Identity { key, fingerprint, args: args.into() })
+}
+
+fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request) -> Result<Asked, Error> {
+    let Identity { key, fingerprint, args } = identify(&at.tool, &request)?;
+    let intent = Intent {
+        call_id: new_call_id(),
+        tenant: caller.tenant.clone(),
+        tool: at.tool.name.clone(),
+        lookup: key::Lookup::new(&caller.tenant, &at.tool.name, key.key.as_str()),
+        key: key.key.as_str().to_owned(),
+        key_source: key.source,
+        fingerprint,
+        user_id: request.user_id,
+        session_id: request.session_id,
+        trace_id: request.trace_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string()),
+        args,
+        created_at: now(),
+    };
+    Ok(Asked { at, intent: Arc::new(intent) })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where a call gets its id")]
+fn new_call_id() -> CallId {
+    CallId(Uuid::now_v7())
+}
+
+impl Gateway {
+    /// Waits for a flight until it is over or the caller will not wait any longer, and answers how
+    /// far it was then.
+    async fn attend(
+        &self,
+        mut phases: watch::Receiver<Phase>,
+        patience: Patience,
+        default: Duration,
+    ) -> Phase {
+        let came = Instant::now();
+        let default = if patience.respond_async { Duration::ZERO } else { default };
+        let until = came + patience.wait.unwrap_or(default);
+        loop {
+            let phase = phases.borrow_and_update().clone();
+            let until = match &phase {
+                Phase::Ended { .. } | Phase::Unwritten { .. } | Phase::Lost { .. } => return phase,
+                // Who wants a place to ask at must wait until there is one.
+                Phase::Claiming if patience.respond_async => until.max(came + CLAIM_WAIT),
+                Phase::Claiming | Phase::Running { .. } => until,
+            };
+            match timeout_at(until, phases.changed()).await {
+                Ok(Ok(())) => {}
+                // The flight is over. If its last word is not the end, it broke off.
+                Ok(Err(_)) => {
+                    return match phases.borrow().clone() {
+                        ended @ Phase::Ended { .. } => ended,
+                        broken => Phase::Lost { record: broken.record().cloned() },
+                    };
+                }
+                Err(_) => return phase,
+            }
+        }
+    }
+}
+
+/// What a caller is told who saw a flight that far. `first`: its request began the flight.
+fn tell(phase: &Phase, patience: Patience, first: bool) -> Result<Answer, (ErrorKind, Option<CallId>)> {
+    let id = |record: &Arc<Record>| Some(record.intent.call_id);
+    match phase {
+        Phase::Ended { record: Err(kind), .. } => Err((kind.clone(), None)),
+        Phase::Ended { record: Ok(record), ours } => {
+            read(record, !(first && *ours)).map_err(|kind| (kind, id(record)))
+        }
+        Phase::Running { record, .. } if patience.respond_async => Ok(Answer::Accepted(record.clone())),
+        Phase::Running { record, .. } => Err((ErrorKind::CallInProgress, id(record))),
+        Phase::Claiming => Err((ErrorKind::CallInProgress, None)),
+        Phase::Unwritten { record } => Err((ErrorKind::OutcomeUnknown, id(record))),
+        Phase::Lost { record } => Err((ErrorKind::OutcomeUnknown, record.as_ref().and_then(id))),
+    }
+}
+
+/// What a stored record answers.
+fn read(record: &Arc<Record>, replayed: bool) -> Result<Answer, ErrorKind> {
+    match &record.state {
+        State::Succeeded(Content::Kept(json)) => {
+            let age_ms = replayed.then(|| elapsed_ms(record.intent.created_at, now()));
+            Ok(Answer::Result(Stored { record: record.clone(), json: json.clone(), replayed_age_ms: age_ms }))
+        }
+        State::Succeeded(Content::Unavailable(why)) => Err(ErrorKind::ResultUnavailable(why.clone())),
+        State::Failed(failure) => Err(match failure.kind {
+            FailureKind::Rejected => ErrorKind::ToolRejected(failure.clone()),
+            FailureKind::Unreachable => ErrorKind::ToolUnreachable(failure.clone()),
+            FailureKind::Unavailable => ErrorKind::ToolUnavailable(failure.clone()),
+        }),
+        State::Unknown(_) => Err(ErrorKind::OutcomeUnknown),
+        State::Running => Err(ErrorKind::CallInProgress),
+    }
+}
+
+/// What became of a request that did not run the call itself.
+fn arrival_of(phase: &Phase) -> Arrival {
+    match phase {
+        Phase::Ended { record: Err(_), .. } => Arrival::Refused,
+        Phase::Ended { record: Ok(record), ours } => match record.state {
+            State::Succeeded(_) | State::Failed(_) if *ours => Arrival::Joined,
+            State::Succeeded(_) | State::Failed(_) => Arrival::Replayed,
+            State::Unknown(_) | State::Running => Arrival::Suppressed,
+        },
+        Phase::Claiming | Phase::Running { .. } | Phase::Unwritten { .. } | Phase::Lost { .. } => {
+            Arrival::Suppressed
+        }
+    }
+}

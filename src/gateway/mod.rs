@@ -1,0 +1,229 @@
+//! The use cases: they load, ask `core`, save and act. Every rule is in `core`, every status in `http`.
+
+mod call; // the way of a call
+mod flight; // one run, and everyone who waits for it
+pub mod ledger; // what is known of a call
+pub mod recover; // calls whose owner is gone
+mod run; // claim, dispatch, write down
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+pub use self::call::{Answer, Identity, Patience, Request, Stored, identify};
+use self::flight::Flights;
+use crate::core::call::{AttemptId, CallId, InstanceId, Record};
+use crate::core::key;
+use crate::core::outcome::Failure;
+use crate::core::tool::Tool;
+use crate::downstream::{Downstream, Endpoint};
+use crate::metrics::Metrics;
+use crate::store::{self, Store};
+
+/// The bounds of a gateway.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// How long a duplicate waits for a running call unless it says so itself.
+    pub join_wait: Duration,
+    /// Calls under way at once; more are refused before they are claimed.
+    pub max_running: usize,
+    /// Requests that wait for a running call at once; more are told at once that it is in progress.
+    pub max_waiting: usize,
+    /// How long running calls may still take when the gateway stops.
+    pub shutdown_grace: Duration,
+}
+
+/// The parts of a gateway, handed down; there are no globals.
+pub struct Gateway {
+    tools: BTreeMap<String, Arc<ToolAt>>,
+    store: Arc<dyn Store>,
+    downstream: Downstream,
+    pub metrics: Arc<Metrics>,
+    /// This run of the process.
+    instance: InstanceId,
+    limits: Limits,
+    flights: Arc<Flights>,
+    running: Arc<Semaphore>,
+    waiting: Semaphore,
+    /// Every call's task, so that none is dropped in mid-flight.
+    tasks: TaskTracker,
+    /// No new calls.
+    draining: CancellationToken,
+    /// No more time for the running ones.
+    abandoned: CancellationToken,
+}
+
+/// A tool's policy with its place.
+#[derive(Debug)]
+pub struct ToolAt {
+    pub tool: Tool,
+    pub endpoint: Endpoint,
+}
+
+/// Why a request got no result. `http::problem` turns it into a status; nobody else does.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{kind}")]
+pub struct Error {
+    pub kind: ErrorKind,
+    pub call_id: Option<CallId>,
+    /// The call's key as the caller knows it.
+    pub key: Option<String>,
+}
+
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ErrorKind {
+    #[error("the request cannot be read: {0}")]
+    InvalidRequest(String),
+    #[error(transparent)]
+    Key(key::Refused),
+    #[error("this token may not do that")]
+    Forbidden,
+    #[error("there is no tool of this name")]
+    UnknownTool,
+    #[error("there is no such call")]
+    UnknownCall,
+    #[error("the arguments do not fit the tool's schema")]
+    InvalidArguments(Vec<(String, String)>),
+    #[error("the call is still running")]
+    CallInProgress,
+    #[error("nobody knows whether the call was executed")]
+    OutcomeUnknown,
+    #[error("the key stands for another call")]
+    KeyReused,
+    #[error("the key is too old")]
+    KeyExpired,
+    #[error("the tool rejected the call")]
+    ToolRejected(Failure),
+    #[error("the tool was not reached")]
+    ToolUnreachable(Failure),
+    #[error("the tool did not take the call")]
+    ToolUnavailable(Failure),
+    #[error("the tool executed the call, but its result could not be read: {0}")]
+    ResultUnavailable(String),
+    #[error("too many calls are under way")]
+    RateLimited,
+    #[error("the store is not available")]
+    StoreUnavailable,
+    #[error("the gateway is shutting down")]
+    ShuttingDown,
+}
+
+impl ErrorKind {
+    /// Without a call or a key yet.
+    fn alone(self) -> Error {
+        Error { kind: self, call_id: None, key: None }
+    }
+}
+
+impl Gateway {
+    pub fn new(
+        store: Arc<dyn Store>,
+        downstream: Downstream,
+        tools: Vec<ToolAt>,
+        metrics: Arc<Metrics>,
+        instance: InstanceId,
+        limits: Limits,
+    ) -> Self {
+        let tools = tools.into_iter().map(|at| (at.tool.name.clone(), Arc::new(at))).collect();
+        Self {
+            tools,
+            store,
+            downstream,
+            metrics,
+            instance,
+            running: Arc::new(Semaphore::new(limits.max_running)),
+            waiting: Semaphore::new(limits.max_waiting),
+            limits,
+            flights: Arc::default(),
+            tasks: TaskTracker::new(),
+            draining: CancellationToken::new(),
+            abandoned: CancellationToken::new(),
+        }
+    }
+
+    /// Whether calls may be claimed, and if not, why.
+    pub async fn readiness(&self) -> store::Readiness {
+        let mut readiness = self.store.readiness().await;
+        self.metrics.store_ready.set(i64::from(readiness.reasons.is_empty()));
+        if self.draining.is_cancelled() {
+            readiness.reasons.push("the gateway is shutting down".into());
+        }
+        readiness
+    }
+
+    /// The metrics as text, with the store's present counts.
+    pub async fn scrape(&self) -> String {
+        self.readiness().await;
+        let census = self.counted("census", self.store.census().await);
+        self.metrics.scrape(census.ok().as_deref())
+    }
+
+    /// New calls are refused from now on; those that run go on.
+    pub fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    /// Waits until no call runs, but no longer than the grace allows; then makes an end of those
+    /// that are left, and says which. What may have been sent and was not answered is recorded as
+    /// unknown.
+    pub async fn shut_down(&self) {
+        self.drain();
+        self.tasks.close();
+        if tokio::time::timeout(self.limits.shutdown_grace, self.tasks.wait()).await.is_ok() {
+            return;
+        }
+        tracing::warn!(calls = self.tasks.len(), "the grace is over: running calls are given up");
+        self.abandoned.cancel();
+        if tokio::time::timeout(LAST_WRITES, self.tasks.wait()).await.is_err() {
+            tracing::error!(
+                calls = self.tasks.len(),
+                "left behind as running; the next start will find them"
+            );
+        }
+    }
+
+    /// A tool's rules. One that is no longer configured is treated as undeclared: it writes.
+    fn policy_of(&self, record: &Record) -> Tool {
+        let name = &record.intent.tool;
+        self.tools.get(name).map_or_else(|| Tool::new(name), |at| at.tool.clone())
+    }
+
+    /// Counts and logs a store operation that failed.
+    fn counted<T>(&self, operation: &str, result: Result<T, store::Error>) -> Result<T, store::Error> {
+        result.inspect_err(|error| {
+            self.metrics.store_errors.with_label_values(&[operation, error.kind()]).inc();
+            tracing::error!(operation, %error, "store operation failed");
+        })
+    }
+}
+
+/// How long the outcomes of abandoned calls may take to be written.
+const LAST_WRITES: Duration = Duration::from_secs(3);
+
+/// The wall clock, in whole microseconds as stores keep them. `core` gets its times from here.
+#[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
+pub fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
+}
+
+/// A new identity for this run of the process.
+pub fn new_instance() -> InstanceId {
+    InstanceId(Uuid::new_v4())
+}
+
+fn new_attempt() -> AttemptId {
+    AttemptId(Uuid::new_v4())
+}
+
+/// A random number of 0..1.
+fn jitter() -> f64 {
+    let (high, _) = Uuid::new_v4().as_u64_pair();
+    (high >> 32) as f64 / f64::from(u32::MAX)
+}

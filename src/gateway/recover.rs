@@ -1,0 +1,76 @@
+//! Calls whose owner is gone: what they did nobody can say, so they become unknown. Records whose
+//! retention is over are deleted here, too.
+
+use jiff::Timestamp;
+
+use super::Gateway;
+use crate::core::call::{self, Event};
+use crate::store::{self, Due, Replaced};
+
+/// Calls in one go, so that live traffic is not held up.
+const BATCH: u32 = 100;
+
+/// What one run did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Calls that were found without an owner.
+    pub due: usize,
+    /// Calls that were moved on.
+    pub settled: usize,
+    pub pruned: u64,
+}
+
+impl Gateway {
+    /// Settles a bounded number of calls that have lost their owner. Doing it twice, or on two
+    /// gateways at once, has the effect of once.
+    ///
+    /// # Errors
+    /// The store failed; what was settled so far stays so.
+    pub async fn recover_once(&self, now: Timestamp) -> Result<Report, store::Error> {
+        let due = self.counted("due", self.store.due(now, BATCH).await)?;
+        let mut report = Report { due: due.len(), ..Report::default() };
+        for lost in due {
+            if self.settle_lost(lost, now).await? {
+                report.settled += 1;
+            }
+        }
+        report.pruned = self.counted("prune", self.store.prune(now, BATCH).await)?;
+        Ok(report)
+    }
+
+    /// Settles every call that has lost its owner, before anything is served.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn recover_all(&self, now: Timestamp) -> Result<usize, store::Error> {
+        let mut settled = 0;
+        loop {
+            let report = self.recover_once(now).await?;
+            settled += report.settled;
+            // Those that were due and did not move are somebody else's by now.
+            if report.settled == 0 {
+                return Ok(settled);
+            }
+        }
+    }
+
+    /// Whether it was this run that settled it.
+    async fn settle_lost(&self, lost: Due, now: Timestamp) -> Result<bool, store::Error> {
+        let Due { record, owner_ended } = lost;
+        let tool = self.policy_of(&record);
+        let event = if owner_ended { Event::OwnerLost } else { Event::LeaseOver };
+        let Ok(next) = call::next(&tool, Some(&record), &event, now) else { return Ok(false) };
+        let Some(change) = next.change else { return Ok(false) };
+        let replaced = self.counted("replace", self.store.replace(&change, &record).await)?;
+        let Replaced::Done(settled) = replaced else { return Ok(false) };
+        tracing::warn!(
+            call_id = %settled.intent.call_id,
+            tool = settled.intent.tool,
+            trace_id = settled.intent.trace_id,
+            state = settled.state.as_str(),
+            reason = %change.entry.event,
+            "a call had lost its owner",
+        );
+        Ok(true)
+    }
+}

@@ -1,0 +1,325 @@
+//! The way of a call, on the side of the one who runs it: claim the key, dispatch, write down what
+//! came of it. Each step loads, asks `core::call::next`, saves and acts.
+//!
+//! The claim is durable before the first byte leaves, and an outcome is told only when it is durable.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use tokio::time::{Instant, sleep};
+
+use super::call::Asked;
+use super::flight::{Phase, Pilot};
+use super::{ErrorKind, Gateway, jitter, new_attempt, now};
+use crate::core::call::{self, Action, CallId, Change, Event, Illegal, Record, Retry, State};
+use crate::core::outcome::{self, Content, Evidence};
+use crate::core::tool::LEASE_MARGIN;
+use crate::downstream::{self, Exchange};
+use crate::metrics::Arrival;
+use crate::store::{self, Claimed, Replaced};
+
+/// How often a claim may meet a record that has just changed, and a completion one that has.
+const ROUNDS: usize = 8;
+/// How often a store that did not answer is asked whether the claim is ours.
+const CLAIM_TRIES: usize = 3;
+/// How often a call that another process runs is looked at.
+const POLL: Duration = Duration::from_millis(250);
+/// How long to wait before an outcome is offered to the store again.
+const WRITE_AGAIN: Duration = Duration::from_millis(200);
+/// How often an outcome is offered to the store once the gateway has run out of time.
+const LAST_TRIES: usize = 5;
+
+/// What came of trying to get hold of a key.
+enum Hold {
+    /// Ours to run.
+    Ours(Record),
+    /// Somebody else runs it.
+    Theirs(Record),
+    /// It is settled, and the record answers.
+    Settled(Record),
+}
+
+impl Gateway {
+    /// Flies a flight to its end: the whole life of a call in this process.
+    pub(super) async fn fly(self: Arc<Self>, asked: Asked, pilot: Pilot, began: Instant) {
+        let Ok(_place) = self.running.clone().try_acquire_owned() else {
+            return pilot.end(Err(ErrorKind::RateLimited), false);
+        };
+        let deadline = Instant::now() + asked.at.tool.deadline;
+        match self.hold(&asked).await {
+            Ok(Hold::Ours(record)) => self.run(&asked, record, pilot, began, deadline).await,
+            Ok(Hold::Theirs(record)) => self.watch(record, pilot).await,
+            Ok(Hold::Settled(record)) => pilot.end(Ok(Arc::new(record)), false),
+            Err(kind) => pilot.end(Err(kind), false),
+        }
+    }
+
+    /// Gets hold of the key, or finds out who has it.
+    async fn hold(&self, asked: &Asked) -> Result<Hold, ErrorKind> {
+        let tool = &asked.at.tool;
+        let event =
+            Event::Arrived { intent: asked.intent.clone(), attempt: new_attempt(), owner: self.instance };
+        let mut holder: Option<Record> = None;
+        for _ in 0..ROUNDS {
+            // An arrival is never illegal; if it were, nothing must run.
+            let Ok(next) = call::next(tool, holder.as_ref(), &event, now()) else { break };
+            holder = match (next.action, next.change, holder) {
+                (Action::Claim { instead_of }, Some(change), _) => {
+                    match self.claim(&change, instead_of).await {
+                        Ok(Claimed::Yours(record)) => return Ok(Hold::Ours(record)),
+                        Ok(Claimed::Existing(record)) => Some(record),
+                        Err(_) => break,
+                    }
+                }
+                (Action::Run, Some(change), Some(held)) => {
+                    match self.counted("replace", self.store.replace(&change, &held).await) {
+                        Ok(Replaced::Done(record)) => return Ok(Hold::Ours(record)),
+                        Ok(Replaced::Lost(newer)) => newer,
+                        Err(_) => break,
+                    }
+                }
+                (Action::Wait, _, Some(held)) => return Ok(Hold::Theirs(held)),
+                (Action::Answer, _, Some(held)) => return Ok(Hold::Settled(held)),
+                (Action::RefuseReused, _, _) => return Err(ErrorKind::KeyReused),
+                (Action::RefuseExpired, _, _) => return Err(ErrorKind::KeyExpired),
+                _ => break,
+            };
+        }
+        Err(ErrorKind::StoreUnavailable)
+    }
+
+    /// A claim whose answer was lost is asked for again: the store knows the attempt.
+    async fn claim(&self, change: &Change, instead_of: Option<CallId>) -> Result<Claimed, store::Error> {
+        let mut tries = 1;
+        loop {
+            match self.counted("claim", self.store.claim(change, instead_of).await) {
+                Err(store::Error::Ambiguous(_)) if tries < CLAIM_TRIES => tries += 1,
+                claimed => return claimed,
+            }
+        }
+    }
+
+    /// Looks at a call that somebody else runs, until it is settled or nobody here asks any more.
+    async fn watch(&self, record: Record, pilot: Pilot) {
+        let call_id = record.intent.call_id;
+        pilot.say(Phase::Running { record: Arc::new(record), ours: false });
+        while !pilot.is_alone() {
+            sleep(POLL).await;
+            match self.counted("load", self.store.load(call_id).await) {
+                Ok(Some(Record { state: State::Running, .. })) => {}
+                Ok(Some(record)) => return pilot.end(Ok(Arc::new(record)), false),
+                Ok(None) | Err(_) => return pilot.end(Err(ErrorKind::StoreUnavailable), false),
+            }
+        }
+    }
+
+    /// Runs a call that is ours, tells everyone, and stays for a late answer.
+    async fn run(&self, asked: &Asked, record: Record, pilot: Pilot, began: Instant, deadline: Instant) {
+        let tool = &asked.at.tool;
+        pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
+        let (record, silent) = self.run_attempts(asked, record, &pilot, deadline).await;
+        self.count_arrival(&tool.name, Arrival::First, began);
+        if let Some(reason) = failure_of(&record) {
+            self.metrics.first_arrival_failures.with_label_values(&[&tool.name, reason]).inc();
+        }
+        tracing::info!(
+            call_id = %record.intent.call_id,
+            tool = tool.name,
+            trace_id = record.intent.trace_id,
+            key = record.intent.lookup.short(),
+            key_source = record.intent.key_source.as_str(),
+            state = record.state.as_str(),
+            reason = failure_of(&record),
+            attempts = record.attempts,
+            latency_ms = record.latency_ms,
+            "call ended",
+        );
+        pilot.end(Ok(Arc::new(record.clone())), true);
+        if let Some(exchange) = silent {
+            self.listen_late(asked, record, exchange, deadline).await;
+        }
+    }
+
+    /// Attempt after attempt, until one settles the call. Answers with the stored record, and with
+    /// the exchange if it was left without an answer.
+    async fn run_attempts(
+        &self,
+        asked: &Asked,
+        mut record: Record,
+        pilot: &Pilot,
+        deadline: Instant,
+    ) -> (Record, Option<Exchange>) {
+        let tool = &asked.at.tool;
+        loop {
+            let (evidence, silent) = self.attempt(asked, &record, deadline).await;
+            let retry = Retry { attempt: new_attempt(), jitter: jitter() };
+            let retry = (!self.abandoned.is_cancelled()).then_some(retry);
+            let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry };
+            let (stored, wait) = self.settle(asked, record, &event, Some(pilot)).await;
+            let Some(wait) = wait else { return (stored, silent) };
+            record = stored;
+            tracing::debug!(call_id = %record.intent.call_id, tool = tool.name, wait_ms = wait.as_millis(), "retry");
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = self.abandoned.cancelled() => {}
+            }
+        }
+    }
+
+    /// One dispatch. The exchange comes back if it is still under way.
+    async fn attempt(
+        &self,
+        asked: &Asked,
+        record: &Record,
+        deadline: Instant,
+    ) -> (Evidence, Option<Exchange>) {
+        let tool = &asked.at.tool;
+        if self.abandoned.is_cancelled() {
+            return (Evidence::NotSent { why: "the gateway is shutting down".into() }, None);
+        }
+        let began = Instant::now();
+        let request = downstream::Request {
+            headers: headers(record),
+            body: record.intent.args.clone(),
+            send_before: deadline,
+        };
+        let mut exchange = self.downstream.dispatch(&asked.at.endpoint, request);
+        let head_by = deadline.min(began + tool.timeout);
+        let observed = tokio::select! {
+            observed = exchange.until(head_by, deadline) => observed,
+            () = self.abandoned.cancelled() => Some(exchange.give_up("the gateway is shutting down")),
+        };
+        let (evidence, silent) = match observed {
+            Some(evidence) => (evidence, None),
+            None => {
+                let waited = head_by.duration_since(began).as_millis();
+                let evidence = exchange.give_up(&format!("no answer within {waited} ms"));
+                let silent = matches!(evidence, Evidence::NoAnswer { .. }).then_some(exchange);
+                (evidence, silent)
+            }
+        };
+        let (proved, _) = outcome::classify(tool, &evidence, record.doubted);
+        self.metrics.attempts.with_label_values(&[&tool.name, proved.as_str()]).inc();
+        self.metrics.attempt_duration.with_label_values(&[&tool.name]).observe(began.elapsed().as_secs_f64());
+        (evidence, silent)
+    }
+
+    /// An answer to an attempt that was given up as unknown still settles the call.
+    async fn listen_late(&self, asked: &Asked, record: Record, mut exchange: Exchange, deadline: Instant) {
+        let until = deadline + LEASE_MARGIN;
+        let observed = tokio::select! {
+            observed = exchange.until(until, until) => observed,
+            () = self.abandoned.cancelled() => None,
+        };
+        let Some(evidence) = observed else { return };
+        let event =
+            Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry: None };
+        let (record, _) = self.settle(asked, record, &event, None).await;
+        tracing::info!(
+            call_id = %record.intent.call_id,
+            tool = asked.at.tool.name,
+            trace_id = record.intent.trace_id,
+            state = record.state.as_str(),
+            "a late answer",
+        );
+    }
+
+    /// Applies how an attempt ended to the record and writes it. Answers with the record as stored,
+    /// and how long to wait if another attempt is to be made.
+    async fn settle(
+        &self,
+        asked: &Asked,
+        mut record: Record,
+        event: &Event,
+        pilot: Option<&Pilot>,
+    ) -> (Record, Option<Duration>) {
+        for _ in 0..ROUNDS {
+            let next = match call::next(&asked.at.tool, Some(&record), event, now()) {
+                Ok(next) => next,
+                Err(Illegal::StillUnknown) => return (record, None),
+                Err(_) => {
+                    self.metrics.stale_owners.inc();
+                    return (record, None);
+                }
+            };
+            let Some(change) = next.change else { return (record, None) };
+            match (self.write(&change, &record, pilot).await, next.action) {
+                (Some(Replaced::Done(stored)), Action::Retry { after }) => return (stored, Some(after)),
+                (Some(Replaced::Done(stored)), _) => return (stored, None),
+                (Some(Replaced::Lost(Some(newer))), _) => {
+                    // Somebody took the call for lost. What they wrote stands, and we ask again.
+                    self.metrics.stale_owners.inc();
+                    tracing::warn!(
+                        call_id = %newer.intent.call_id,
+                        state = newer.state.as_str(),
+                        "a completion was refused: the call has changed under it",
+                    );
+                    record = newer;
+                }
+                (Some(Replaced::Lost(None)) | None, _) => return (record, None),
+            }
+        }
+        (record, None)
+    }
+
+    /// Writes a change, however long it takes. Meanwhile nobody hears of it. `None`: the gateway ran
+    /// out of time; the next start finds the call as running.
+    async fn write(&self, change: &Change, expected: &Record, pilot: Option<&Pilot>) -> Option<Replaced> {
+        let mut tries_left = LAST_TRIES;
+        loop {
+            match self.counted("replace", self.store.replace(change, expected).await) {
+                Ok(replaced) => return Some(replaced),
+                Err(_) if tries_left == 0 => return None,
+                Err(_) if self.abandoned.is_cancelled() => tries_left -= 1,
+                Err(_) => {}
+            }
+            if let Some(pilot) = pilot {
+                pilot.say(Phase::Unwritten { record: Arc::new(expected.clone()) });
+            }
+            sleep(WRITE_AGAIN).await;
+        }
+    }
+}
+
+/// Why the first arrival gets no result, in one word.
+fn failure_of(record: &Record) -> Option<&'static str> {
+    match &record.state {
+        State::Succeeded(Content::Kept(_)) => None,
+        State::Succeeded(Content::Unavailable(_)) => Some("result_unavailable"),
+        State::Failed(failure) => Some(failure.kind.as_str()),
+        State::Unknown(_) | State::Running => Some("unknown"),
+    }
+}
+
+/// What the gateway says to the tool about a call. Nothing of the caller's own headers.
+fn headers(record: &Record) -> HeaderMap {
+    let intent = &record.intent;
+    let mut headers = HeaderMap::new();
+    let mut say = |name: &'static str, value: &str| {
+        // Values were checked when they came in; one that fits no header is left out.
+        if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    };
+    say("idempotency-key", &intent.lookup.for_tool());
+    say("x-call-id", &intent.call_id.to_string());
+    if let Some(token) = record.fencing {
+        say("fencing-token", &token.to_string());
+    }
+    if !intent.session_id.is_empty() {
+        say("x-session-id", &intent.session_id);
+    }
+    if let Some(traceparent) = traceparent(&intent.trace_id, record) {
+        say("traceparent", &traceparent);
+    }
+    headers
+}
+
+/// W3C Trace Context: the call's trace id, and a span id for the attempt.
+fn traceparent(trace_id: &str, record: &Record) -> Option<String> {
+    let is_w3c = trace_id.len() == 32
+        && trace_id.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit))
+        && trace_id.bytes().any(|digit| digit != b'0');
+    is_w3c.then(|| format!("00-{trace_id}-{:.16}-01", record.attempt.id.to_string()))
+}

@@ -1,0 +1,35 @@
+//! Who is calling: from the bearer token, and from nothing else.
+
+use axum::extract::FromRequestParts;
+use axum::http::header::{AUTHORIZATION, ORIGIN};
+use axum::http::request::Parts;
+use sha2::{Digest, Sha256};
+
+use super::Http;
+use super::problem::Problem;
+use crate::core::caller::{self, Caller};
+
+/// The caller of a request that was let in.
+pub(super) struct Known(pub Caller);
+
+impl FromRequestParts<Http> for Known {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
+        if http.tokens.is_empty() {
+            // A web page in a browser on this machine reaches loopback, too. Agents send no Origin.
+            if parts.headers.contains_key(ORIGIN) {
+                return Err(Problem::forbidden("a gateway without tokens takes no requests from web pages"));
+            }
+            return Ok(Self(Caller::open()));
+        }
+        let mut lines = parts.headers.get_all(AUTHORIZATION).iter();
+        let (Some(line), None) = (lines.next(), lines.next()) else { return Err(Problem::unauthenticated()) };
+        let token = line.to_str().ok().and_then(|line| line.split_once(' '));
+        let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let (_, token) = token.ok_or_else(Problem::unauthenticated)?;
+        let digest: [u8; 32] = Sha256::digest(token.trim()).into();
+        let caller = caller::find(&http.tokens, &digest).ok_or_else(Problem::unauthenticated)?;
+        Ok(Self(caller.clone()))
+    }
+}

@@ -1,0 +1,40 @@
+//! The wire: parses requests and prints answers. Decides nothing.
+
+mod auth; // who is calling
+mod calls; // the main door, and what is known of a call
+mod ops; // for those who run the gateway
+pub mod problem; // every failure and its status, in one table
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+pub use self::calls::dry_run;
+use crate::core::caller::Token;
+use crate::gateway::Gateway;
+
+/// What handlers share.
+#[derive(Clone)]
+pub struct Http {
+    pub gateway: Arc<Gateway>,
+    /// None at all: open mode, for which the configuration has made sure of loopback.
+    pub tokens: Arc<[Token]>,
+    /// In bytes.
+    pub max_body: usize,
+}
+
+/// Every route of the gateway.
+pub fn router(http: Http) -> Router {
+    Router::new()
+        .route("/v1/tools/{tool}/calls", post(calls::call))
+        .route("/v1/calls/{id}", get(calls::show))
+        .route("/metrics", get(ops::metrics))
+        .route("/healthz", get(ops::healthz))
+        .route("/readyz", get(ops::readyz))
+        .route("/problems", get(problem::index))
+        .route("/problems/{slug}", get(problem::page))
+        .fallback(problem::unknown_path)
+        .method_not_allowed_fallback(problem::method_not_allowed)
+        .with_state(http)
+}

@@ -1,0 +1,444 @@
+//! Every failure that a client can see: one table, one exhaustive match. The only place that knows
+//! failure statuses. Problems are RFC 9457, and each `type` is a page that the gateway serves.
+
+use std::time::Duration;
+
+use axum::extract::Path;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{Html, IntoResponse, Response};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::calls::{CALL_ID, GATEWAY_OUTCOME, IDEMPOTENCY_KEY};
+use crate::core::key;
+use crate::core::outcome::Failure;
+use crate::gateway::{Error, ErrorKind};
+
+/// What `/readyz` answers while write tools may not be called.
+pub const NOT_READY: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+
+/// How soon to ask again for a call that is running.
+const RETRY_RUNNING: Duration = Duration::from_secs(1);
+/// How soon to ask again when the gateway or its store has to recover first.
+const RETRY_GATEWAY: Duration = Duration::from_secs(2);
+/// How soon to try a tool again that did not say itself.
+const RETRY_TOOL: Duration = Duration::from_secs(5);
+
+macro_rules! slugs {
+    ($($variant:ident = $slug:literal),* $(,)?) => {
+        /// The name of a problem; its `type` is `/problems/{slug}`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Slug { $($variant),* }
+
+        impl Slug {
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $slug),* }
+            }
+        }
+    };
+}
+
+slugs! {
+    InvalidRequest = "invalid-request",
+    KeyMissing = "key-missing",
+    KeyInvalid = "key-invalid",
+    KeyConflict = "key-conflict",
+    Unauthenticated = "unauthenticated",
+    Forbidden = "forbidden",
+    UnknownTool = "unknown-tool",
+    UnknownCall = "unknown-call",
+    UnknownPath = "unknown-path",
+    MethodNotAllowed = "method-not-allowed",
+    CallInProgress = "call-in-progress",
+    OutcomeUnknown = "outcome-unknown",
+    KeyExpired = "key-expired",
+    BodyTooLarge = "body-too-large",
+    KeyReused = "key-reused",
+    InvalidArguments = "invalid-arguments",
+    ToolRejected = "tool-rejected",
+    RateLimited = "rate-limited",
+    ToolUnreachable = "tool-unreachable",
+    ToolUnavailable = "tool-unavailable",
+    ResultUnavailable = "result-unavailable",
+    StoreUnavailable = "store-unavailable",
+    ShuttingDown = "shutting-down",
+}
+
+/// Whether the call may have changed the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    None,
+    Done,
+    Unknown,
+}
+
+impl Effect {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Done => "done",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The value of `Gateway-Outcome`.
+    fn as_outcome(self) -> &'static str {
+        match self {
+            Self::None => "not-executed",
+            Self::Done => "executed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What the caller should do with its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyAction {
+    Reuse,
+    Rotate,
+    Wait,
+    Stop,
+}
+
+impl KeyAction {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reuse => "reuse",
+            Self::Rotate => "rotate",
+            Self::Wait => "wait",
+            Self::Stop => "stop",
+        }
+    }
+}
+
+/// One row of the table.
+pub struct Row {
+    pub status: StatusCode,
+    pub effect: Effect,
+    pub key_action: KeyAction,
+    pub title: &'static str,
+    /// For the page: what it means and what to do.
+    pub text: &'static str,
+}
+
+impl Slug {
+    #[rustfmt::skip]
+    pub fn row(self) -> Row {
+        use Effect::{Done, None, Unknown};
+        use KeyAction::{Reuse, Rotate, Stop, Wait};
+        let row = |status, effect, key_action, title, text| Row { status, effect, key_action, title, text };
+        match self {
+            Self::InvalidRequest => row(StatusCode::BAD_REQUEST, None, Reuse, "The request cannot be read",
+                "Nothing was run. Mend the request as the detail says and send it again with the same key."),
+            Self::KeyMissing => row(StatusCode::BAD_REQUEST, None, Reuse, "An idempotency key is missing",
+                "This tool runs nothing without a key. Send one in the Idempotency-Key header, and the same one with every repetition of the same intent."),
+            Self::KeyInvalid => row(StatusCode::BAD_REQUEST, None, Reuse, "The idempotency key is invalid",
+                "A key is 1 to 255 visible ASCII characters without spaces, bare or as a quoted string."),
+            Self::KeyConflict => row(StatusCode::BAD_REQUEST, None, Reuse, "Two idempotency keys differ",
+                "The header and the body both bring a key, and they are not the same. Send one of them, or both alike."),
+            Self::Unauthenticated => row(StatusCode::UNAUTHORIZED, None, Stop, "No valid token",
+                "Send a bearer token that this gateway knows."),
+            Self::Forbidden => row(StatusCode::FORBIDDEN, None, Stop, "This token may not do that",
+                "The token is known, but its scopes do not cover this door or this tool."),
+            Self::UnknownTool => row(StatusCode::NOT_FOUND, None, Stop, "There is no such tool",
+                "Nothing was run. The gateway's configuration has no tool of this name."),
+            Self::UnknownCall => row(StatusCode::NOT_FOUND, None, Stop, "There is no such call",
+                "The ledger has no such call of this tenant; it may have been kept for its retention and then deleted."),
+            Self::UnknownPath => row(StatusCode::NOT_FOUND, None, Stop, "There is nothing at this path",
+                "The gateway has no such door."),
+            Self::MethodNotAllowed => row(StatusCode::METHOD_NOT_ALLOWED, None, Stop, "This door takes another method",
+                "The Allow header says which."),
+            Self::CallInProgress => row(StatusCode::CONFLICT, Unknown, Reuse, "The call is still running",
+                "An earlier request with this key is under way. Send the same request again after Retry-After, with the same key; it will get the same result."),
+            Self::OutcomeUnknown => row(StatusCode::CONFLICT, Unknown, Wait, "Nobody knows whether the call was executed",
+                "The request was sent to the tool, and no proof of success or failure came back. The gateway will not send it again. Do not repeat the intent under another key: look at the tool's own system, or have a person settle the call."),
+            Self::KeyExpired => row(StatusCode::GONE, Unknown, Rotate, "The key is too old",
+                "The key was used before, longer ago than results are remembered. If this is a new intent, use a new key; if it is a late repetition, look up what became of the first one."),
+            Self::BodyTooLarge => row(StatusCode::PAYLOAD_TOO_LARGE, None, Stop, "The request is too large",
+                "Nothing was run."),
+            Self::KeyReused => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The key stands for another call",
+                "This key was used with other arguments. A key names one intent: repeat it only with the same arguments, and use a new key for a new intent."),
+            Self::InvalidArguments => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The arguments do not fit the tool's schema",
+                "Nothing was run. The member errors names each mistake with its place."),
+            Self::ToolRejected => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The tool rejected the call",
+                "The tool answered that it will not do this; tool_status and tool_body say why. Change the request and use a new key."),
+            Self::RateLimited => row(StatusCode::TOO_MANY_REQUESTS, None, Reuse, "Too many calls are under way",
+                "Nothing was run. Send the same request again after Retry-After, with the same key."),
+            Self::ToolUnreachable => row(StatusCode::BAD_GATEWAY, None, Reuse, "The tool was not reached",
+                "Surely nothing was executed: no byte of the request was sent. Send it again after Retry-After, with the same key."),
+            Self::ToolUnavailable => row(StatusCode::BAD_GATEWAY, None, Reuse, "The tool did not take the call",
+                "Surely nothing was executed. Send the same request again after Retry-After, with the same key."),
+            Self::ResultUnavailable => row(StatusCode::BAD_GATEWAY, Done, Stop, "The tool executed the call, but its result is lost",
+                "The effect has happened and will not be repeated. The answer was cut off or too large; ask the tool's own system for the result."),
+            Self::StoreUnavailable => row(StatusCode::SERVICE_UNAVAILABLE, Unknown, Reuse, "The store is not available",
+                "This request ran nothing. Whether an earlier one with the same key did, the gateway cannot look up now. Send it again after Retry-After, with the same key."),
+            Self::ShuttingDown => row(StatusCode::SERVICE_UNAVAILABLE, None, Reuse, "The gateway is shutting down",
+                "This request ran nothing. Send it again after Retry-After, with the same key."),
+        }
+    }
+}
+
+/// One failure, on its way out.
+pub struct Problem {
+    slug: Slug,
+    detail: String,
+    call_id: Option<String>,
+    key: Option<String>,
+    retry_after: Option<Duration>,
+    errors: Option<Vec<Mistake>>,
+    tool_status: Option<u16>,
+    tool_body: Option<Box<RawValue>>,
+}
+
+/// One mistake in the arguments.
+#[derive(Debug, Serialize)]
+struct Mistake {
+    /// A JSON Pointer into `args`.
+    pointer: String,
+    detail: String,
+}
+
+impl Problem {
+    fn new(slug: Slug, detail: impl Into<String>) -> Self {
+        Self {
+            slug,
+            detail: detail.into(),
+            call_id: None,
+            key: None,
+            retry_after: None,
+            errors: None,
+            tool_status: None,
+            tool_body: None,
+        }
+    }
+
+    pub fn invalid_request(why: &str) -> Self {
+        Self::new(
+            Slug::InvalidRequest,
+            format!("Nothing was run, because {why}. Mend it and send it again with the same key."),
+        )
+    }
+
+    pub fn body_too_large(max_body: usize) -> Self {
+        Self::new(
+            Slug::BodyTooLarge,
+            format!(
+                "Nothing was run: the request's body is larger than {max_body} bytes. Do not repeat it as it is."
+            ),
+        )
+    }
+
+    pub fn unauthenticated() -> Self {
+        Self::new(
+            Slug::Unauthenticated,
+            "Nothing was run: the request brings no valid token. Repeating it will not help.",
+        )
+    }
+
+    pub fn forbidden(why: &str) -> Self {
+        Self::new(Slug::Forbidden, format!("Nothing was run: {why}. Repeating the request will not help."))
+    }
+
+    pub fn unknown_call() -> Self {
+        ErrorKind::UnknownCall.into()
+    }
+
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    fn waiting(self, time: Duration) -> Self {
+        Self { retry_after: Some(time), ..self }
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let Error { kind, call_id, key } = error;
+        Self { call_id: call_id.map(|id| id.to_string()), key, ..Self::from(kind) }
+    }
+}
+
+impl From<ErrorKind> for Problem {
+    /// What each failure says. `detail` is written for a model that has to decide what to do next.
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::InvalidRequest(why) => Self::invalid_request(&why),
+            ErrorKind::Key(refused @ key::Refused::Missing) => {
+                Self::new(Slug::KeyMissing, format!("Nothing was run: {refused}. Choose a key for this intent and send the request again with it in the Idempotency-Key header."))
+            }
+            ErrorKind::Key(refused @ key::Refused::Invalid(..)) => Self::new(Slug::KeyInvalid, format!("Nothing was run: {refused}.")),
+            ErrorKind::Key(refused @ key::Refused::Conflict) => {
+                Self::new(Slug::KeyConflict, format!("Nothing was run: {refused}. Send the same key in both, or in one only."))
+            }
+            ErrorKind::Key(refused @ key::Refused::FieldMissing(_)) => Self::invalid_request(&refused.to_string()),
+            ErrorKind::Forbidden => Self::forbidden("this token may not do that"),
+            ErrorKind::UnknownTool => Self::new(Slug::UnknownTool, "Nothing was run: there is no tool of this name. Do not repeat the request; choose a tool that exists."),
+            ErrorKind::UnknownCall => Self::new(Slug::UnknownCall, "There is no call with this id among those that you may read."),
+            ErrorKind::InvalidArguments(mistakes) => {
+                let errors: Vec<Mistake> = mistakes.into_iter().map(|(pointer, detail)| Mistake { pointer, detail }).collect();
+                let named: Vec<String> = errors.iter().map(|mistake| format!("{} {}", mistake.pointer, mistake.detail).trim().to_owned()).collect();
+                let detail = format!("Nothing was run: the arguments do not fit the tool's schema ({}). Correct them and call again with a new key.", named.join("; "));
+                Self { errors: Some(errors), ..Self::new(Slug::InvalidArguments, detail) }
+            }
+            ErrorKind::CallInProgress => Self::new(
+                Slug::CallInProgress,
+                "An earlier request with this key is still running. Do not use another key. Wait, then send exactly the same request again; it will get the result.",
+            )
+            .waiting(RETRY_RUNNING),
+            ErrorKind::OutcomeUnknown => Self::new(
+                Slug::OutcomeUnknown,
+                "The tool may or may not have executed this call, and it will not be sent again. Do not repeat it, neither with this key nor with a new one. Check the result in the tool's own system, or ask a person to settle it.",
+            ),
+            ErrorKind::KeyReused => Self::new(
+                Slug::KeyReused,
+                "Nothing was run: this key was already used for a call with other arguments. If this is a new intent, send it with a new key; if it is a repetition, send exactly the same arguments as before.",
+            ),
+            ErrorKind::KeyExpired => Self::new(
+                Slug::KeyExpired,
+                "Nothing was run: this key was used before, too long ago for its result to be remembered. Find out what became of the earlier call. Only if this is a new intent, send it with a new key.",
+            ),
+            ErrorKind::ToolRejected(failure) => {
+                let status = failure.status.map_or_else(String::new, |status| format!(" (status {status})"));
+                let detail = format!("Nothing was changed: the tool rejected this call{status}. Read tool_body, correct the request, and send it with a new key.");
+                Self { tool_status: failure.status, tool_body: body_of(&failure), ..Self::new(Slug::ToolRejected, detail) }
+            }
+            ErrorKind::ToolUnreachable(failure) => Self::new(
+                Slug::ToolUnreachable,
+                "Nothing was run: the tool could not be reached. Wait, then send the same request again with the same key.",
+            )
+            .waiting(failure.retry_after.unwrap_or(RETRY_TOOL)),
+            ErrorKind::ToolUnavailable(failure) => {
+                let problem = Self::new(
+                    Slug::ToolUnavailable,
+                    "Nothing was changed: the tool could not take the call now. Wait, then send the same request again with the same key.",
+                );
+                Self { tool_status: failure.status, ..problem }.waiting(failure.retry_after.unwrap_or(RETRY_TOOL))
+            }
+            ErrorKind::ResultUnavailable(_) => Self::new(
+                Slug::ResultUnavailable,
+                "The tool has executed this call, but its answer could not be read. The effect is done: do not call again. Look up the result in the tool's own system if you need it.",
+            ),
+            ErrorKind::RateLimited => Self::new(Slug::RateLimited, "Nothing was run: the gateway is busy. Wait, then send the same request again with the same key.").waiting(RETRY_RUNNING),
+            ErrorKind::StoreUnavailable => Self::new(
+                Slug::StoreUnavailable,
+                "This request was not run, because the gateway's store does not answer. Wait, then send the same request again with the same key; do not use another key.",
+            )
+            .waiting(RETRY_GATEWAY),
+            ErrorKind::ShuttingDown => Self::new(Slug::ShuttingDown, "This request was not run: the gateway is shutting down. Wait, then send the same request again with the same key.").waiting(RETRY_GATEWAY),
+        }
+    }
+}
+
+fn body_of(failure: &Failure) -> Option<Box<RawValue>> {
+    failure.body.as_deref().and_then(|json| serde_json::from_slice(json).ok())
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            r#type: String,
+            title: &'a str,
+            status: u16,
+            detail: &'a str,
+            call_id: Option<&'a str>,
+            idempotency_key: Option<&'a str>,
+            effect: &'static str,
+            key_action: &'static str,
+            retry_after_ms: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            errors: Option<Vec<Mistake>>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            tool_status: Option<u16>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            tool_body: Option<Box<RawValue>>,
+        }
+        let row = self.slug.row();
+        // Not to be led from one tenant's key to another call, by whoever guesses keys.
+        let named = !matches!(self.slug, Slug::KeyReused | Slug::KeyExpired);
+        let call_id = self.call_id.filter(|_| named);
+        let body = Body {
+            r#type: format!("/problems/{}", self.slug.as_str()),
+            title: row.title,
+            status: row.status.as_u16(),
+            detail: &self.detail,
+            call_id: call_id.as_deref(),
+            idempotency_key: self.key.as_deref(),
+            effect: row.effect.as_str(),
+            key_action: row.key_action.as_str(),
+            retry_after_ms: self.retry_after.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            errors: self.errors,
+            tool_status: self.tool_status,
+            tool_body: self.tool_body,
+        };
+        let mut response = (row.status, axum::Json(body)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(GATEWAY_OUTCOME, HeaderValue::from_static(row.effect.as_outcome()));
+        if let Some(time) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(time.as_millis().div_ceil(1000) as u64));
+        }
+        if let Some(call_id) = call_id.and_then(|id| HeaderValue::try_from(id).ok()) {
+            headers.insert(CALL_ID, call_id);
+        }
+        if let Some(key) = self.key.and_then(|key| HeaderValue::try_from(key).ok()) {
+            headers.insert(IDEMPOTENCY_KEY, key);
+        }
+        if self.slug == Slug::Unauthenticated {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// `GET /problems`
+pub async fn index() -> Html<String> {
+    let rows: String = Slug::ALL
+        .iter()
+        .map(|slug| {
+            let row = slug.row();
+            let name = slug.as_str();
+            format!(
+                "<li><a href=\"/problems/{name}\">{name}</a> ({}): {}</li>\n",
+                row.status.as_u16(),
+                row.title
+            )
+        })
+        .collect();
+    Html(document("Problems", &format!("<ul>\n{rows}</ul>")))
+}
+
+/// `GET /problems/{slug}`
+pub async fn page(Path(slug): Path<String>) -> Result<Html<String>, Problem> {
+    let slug = Slug::ALL.iter().find(|known| known.as_str() == slug);
+    let slug = slug.ok_or_else(|| {
+        Problem::new(Slug::UnknownPath, "There is no problem of this name; /problems lists them.")
+    })?;
+    let row = slug.row();
+    let text = format!(
+        "<p>{}</p>\n<dl><dt>status</dt><dd>{}</dd><dt>effect</dt><dd>{}</dd><dt>key_action</dt><dd>{}</dd></dl>\n<p><a href=\"/problems\">All problems</a></p>",
+        row.text,
+        row.status.as_u16(),
+        row.effect.as_str(),
+        row.key_action.as_str(),
+    );
+    Ok(Html(document(row.title, &text)))
+}
+
+fn document(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title} - oncegate</title>\n<h1>{title}</h1>\n{body}\n</html>\n"
+    )
+}
+
+pub async fn unknown_path() -> Problem {
+    Problem::new(Slug::UnknownPath, "There is nothing at this path. Calls go to POST /v1/tools/{tool}/calls.")
+}
+
+pub async fn method_not_allowed() -> Problem {
+    Problem::new(Slug::MethodNotAllowed, "This door takes another method; the Allow header says which.")
+}

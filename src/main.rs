@@ -1,0 +1,123 @@
+//! The command line: read it, read the configuration, build, run, exit.
+
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use oncegate::app::App;
+use oncegate::config::{Config, Environment, Log, LogFormat};
+use oncegate::http;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+/// An HTTP gateway between AI agents and the tools that change the world: one intent, at most one
+/// side effect.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the gateway.
+    Serve {
+        #[arg(long)]
+        config: PathBuf,
+    },
+    /// Check a configuration and print every mistake with its line and column.
+    Check {
+        #[arg(long)]
+        config: PathBuf,
+    },
+    /// Read a request body on standard input and print the key and the fingerprint that it gets.
+    Key {
+        #[arg(long)]
+        config: PathBuf,
+        #[arg(long)]
+        tool: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Serve { config } => read(&config).and_then(serve),
+        Command::Check { config } => read(&config).and_then(|config| {
+            let warnings: String =
+                config.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
+            say(&format!("{warnings}ok: {} tools, {} tokens\n", config.tools.len(), config.tokens.len()))
+        }),
+        Command::Key { config, tool } => read(&config).and_then(|config| key(&config, &tool)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            // Nowhere is left to complain to if standard error is closed.
+            drop(std::io::stderr().write_all(message.trim_end().as_bytes()));
+            drop(std::io::stderr().write_all(b"\n"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
+fn read(path: &Path) -> Result<Config, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let environment: Environment = std::env::vars().collect();
+    Config::read(&text, &environment).map_err(|mistakes| {
+        let lines: Vec<String> =
+            mistakes.iter().map(|mistake| format!("{}:{mistake}", path.display())).collect();
+        format!("{}\n{} mistakes, nothing was started", lines.join("\n"), mistakes.len())
+    })
+}
+
+fn serve(config: Config) -> Result<(), String> {
+    start_log(&config.log)?;
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+    let ended = runtime.block_on(async {
+        let app = App::build(config).await.map_err(|error| error.to_string())?;
+        let stop = CancellationToken::new();
+        let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
+        let on_signal = stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            on_signal.cancel();
+        });
+        app.run(stop).await.map_err(|error| error.to_string())
+    });
+    // Whatever still runs has been given up, and said so.
+    runtime.shutdown_background();
+    ended
+}
+
+fn start_log(log: &Log) -> Result<(), String> {
+    let filter = EnvFilter::try_new(&log.level).map_err(|error| error.to_string())?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match log.format {
+        LogFormat::Json => lines.json().flatten_event(true).init(),
+        LogFormat::Pretty => lines.with_ansi(std::io::stderr().is_terminal()).init(),
+    }
+    Ok(())
+}
+
+fn key(config: &Config, tool: &str) -> Result<(), String> {
+    let mut body = Vec::new();
+    std::io::stdin().read_to_end(&mut body).map_err(|error| error.to_string())?;
+    let tool = config
+        .tools
+        .iter()
+        .find(|at| at.tool.name == tool)
+        .ok_or_else(|| format!("there is no tool {tool:?}"))?;
+    say(&format!("{}\n", http::dry_run(&tool.tool, &body)?))
+}
+
+fn say(text: &str) -> Result<(), String> {
+    std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
+}
