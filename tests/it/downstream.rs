@@ -1,0 +1,168 @@
+use std::time::Duration;
+
+use oncegate::core::outcome::{Body, Evidence};
+use oncegate::downstream::{Downstream, Endpoint, Exchange, Request};
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep};
+
+use crate::support::{Act, Gateway, Tool, client};
+
+fn endpoint(url: &str, reuse_ms: Option<u64>) -> Endpoint {
+    Endpoint {
+        method: Method::POST,
+        url: url.parse().expect("a URL"),
+        headers: HeaderMap::new(),
+        connection_reuse: reuse_ms.map(Duration::from_millis),
+    }
+}
+
+fn dispatch(endpoint: &Endpoint, send_before: Instant) -> Exchange {
+    drop(client());
+    let downstream = Downstream::new([endpoint], 1 << 20).expect("a client");
+    downstream.dispatch(endpoint, Request { headers: HeaderMap::new(), body: "{}".into(), send_before })
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(5)
+}
+
+/// Accepts connections and counts the bytes that come in, answering nothing.
+async fn listener_that_counts() -> (String, tokio::sync::mpsc::UnboundedReceiver<usize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let (count, counted) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut bytes = Vec::new();
+            // A reset is an end, too.
+            drop(stream.read_to_end(&mut bytes).await);
+            count.send(bytes.len()).expect("somebody counts");
+        }
+    });
+    (url, counted)
+}
+
+#[tokio::test]
+async fn after_the_deadline_not_one_byte_leaves() {
+    let (url, mut counted) = listener_that_counts().await;
+    let mut exchange = dispatch(&endpoint(&url, None), Instant::now());
+    let evidence = exchange.until(soon(), soon()).await.expect("an end");
+    assert!(matches!(evidence, Evidence::NotSent { .. }), "{evidence:?}");
+    assert_eq!(counted.recv().await, Some(0), "a connection was made, and nothing sent over it");
+}
+
+#[tokio::test]
+async fn a_withdrawn_request_is_never_sent() {
+    // A listener whose queue is full keeps the client connecting.
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let listener = socket.listen(1).expect("a queue of one");
+    let address = listener.local_addr().expect("an address");
+    let mut fill = Vec::new();
+    while let Ok(Ok(stream)) =
+        tokio::time::timeout(Duration::from_millis(100), tokio::net::TcpStream::connect(address)).await
+    {
+        fill.push(stream);
+    }
+    let mut exchange = dispatch(&endpoint(&format!("http://{address}/"), None), soon());
+    let silent = exchange.until(Instant::now() + Duration::from_millis(50), soon()).await;
+    assert_eq!(silent, None);
+    assert!(matches!(exchange.give_up("enough"), Evidence::NotSent { .. }));
+    // Now there is room, and the connection comes about; but the gate is shut.
+    let counting = tokio::spawn(async move {
+        let mut bytes = 0;
+        while let Ok(Ok((mut stream, _))) = tokio::time::timeout(Duration::from_secs(2), listener.accept()).await {
+            drop(fill.pop());
+            let mut all = Vec::new();
+            drop(tokio::time::timeout(Duration::from_millis(200), stream.read_to_end(&mut all)).await);
+            bytes += all.len();
+        }
+        bytes
+    });
+    let evidence = exchange.until(Instant::now() + Duration::from_secs(4), soon()).await;
+    assert!(matches!(evidence, Some(Evidence::NotSent { .. }) | None), "{evidence:?}");
+    assert_eq!(counting.await.expect("counted"), 0);
+}
+
+#[tokio::test]
+async fn once_sent_it_cannot_be_withdrawn() {
+    let (url, _counted) = listener_that_counts().await;
+    let mut exchange = dispatch(&endpoint(&url, None), soon());
+    assert_eq!(exchange.until(Instant::now() + Duration::from_millis(200), soon()).await, None);
+    assert!(matches!(exchange.give_up("enough"), Evidence::NoAnswer { .. }));
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let (tool, elsewhere) = (Tool::start().await, Tool::start().await);
+    for status in [301, 302, 303, 307, 308] {
+        let location: &'static str = format!("location: {}\r\n", elsewhere.url()).leak();
+        tool.then(Act::Answer(status, location, b"{}"));
+        let evidence = dispatch(&endpoint(&tool.url(), None), soon()).until(soon(), soon()).await;
+        assert!(matches!(evidence, Some(Evidence::Answer { status: got, .. }) if got == status), "{evidence:?}");
+    }
+    assert_eq!((tool.requests(), elsewhere.requests()), (5, 0));
+}
+
+#[tokio::test]
+async fn a_connection_that_was_idle_too_long_carries_nothing() {
+    let tool = Tool::start().await;
+    for (reuse, expected) in [(Some(60_000), 1), (Some(20), 3), (None, 3)] {
+        let before = tool.connections();
+        let endpoint = endpoint(&tool.url(), reuse);
+        drop(client());
+        let downstream = Downstream::new([&endpoint], 1 << 20).expect("a client");
+        for _ in 0..3 {
+            let request = Request { headers: HeaderMap::new(), body: "{}".into(), send_before: soon() };
+            let evidence = downstream.dispatch(&endpoint, request).until(soon(), soon()).await;
+            let whole = Evidence::Answer { status: 200, body: Body::Whole("{\"ok\":true}".into()), retry_after: None };
+            assert_eq!(evidence, Some(whole));
+            sleep(Duration::from_millis(60)).await;
+        }
+        assert_eq!(tool.connections() - before, expected, "reuse {reuse:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pooled_connection_that_the_tool_closed_is_never_a_second_request() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::with_tool(&tool, "connection_reuse = \"60s\"").await;
+    // Answers, and closes right behind: the next request may meet the closing.
+    tool.always(Act::ExecuteThenSay(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"));
+    for n in 0..300 {
+        let answer = gateway.call(json!({ "n": n })).await;
+        assert!(matches!(answer.problem().as_str(), "" | "outcome-unknown"), "{}", answer.text);
+    }
+    assert!(tool.effects_by_key().values().all(|effects| *effects == 1));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn the_tool_gets_its_own_credentials_and_none_of_the_callers() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::with_tool(&tool, "method = \"PUT\"\nheaders = { Authorization = \"Bearer the-tools\" }").await;
+    let headers = [
+        ("authorization", "Bearer the-callers"),
+        ("cookie", "session=1"),
+        ("x-forwarded-for", "10.0.0.1"),
+        ("x-call-id", "forged"),
+        ("fencing-token", "1"),
+        ("idempotency-key", "the-callers-key"),
+    ];
+    gateway.post("act", &json!({ "args": { "a": 1 } }), &headers).await.expect_ok();
+    let seen = &tool.seen()[0];
+    assert!(seen.line.starts_with("PUT /do "), "{}", seen.line);
+    assert_eq!(seen.header("authorization"), "Bearer the-tools");
+    assert_eq!(seen.header("content-type"), "application/json");
+    assert_ne!(seen.header("x-call-id"), "forged");
+    assert_ne!(seen.header("fencing-token"), "1");
+    assert_ne!(seen.header("idempotency-key"), "the-callers-key");
+    for name in ["cookie", "x-forwarded-for", "x-session-id"] {
+        assert_eq!(seen.header(name), "", "{name}");
+    }
+    gateway.stop().await;
+}

@@ -1,0 +1,95 @@
+//! The real binary as a process of its own, which can be killed.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+/// A gateway process over a folder. Killed when dropped.
+pub struct Process {
+    child: Child,
+    pub port: u16,
+}
+
+/// A port that nobody listens on.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+}
+
+pub fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    command.args(arguments).current_dir(folder);
+    command
+}
+
+pub fn run(folder: &Path, arguments: &[&str]) -> Output {
+    command(folder, arguments).output().expect("the binary runs")
+}
+
+impl Process {
+    /// Starts it over `folder/oncegate.db` with this configuration, and waits until it serves. What
+    /// it logs goes to `folder/log`.
+    pub async fn start(folder: &Path, port: u16, config: &str) -> Self {
+        let server = format!("[server]\nlisten = \"127.0.0.1:{port}\"\nshutdown_grace = \"1s\"\n");
+        let store = "[store]\nurl = \"sqlite:oncegate.db\"\n";
+        std::fs::write(folder.join("oncegate.toml"), format!("{server}{store}{config}")).expect("a file");
+        let log = std::fs::OpenOptions::new().append(true).create(true).open(log(folder)).expect("a file");
+        let mut command = command(folder, &["serve", "--config", "oncegate.toml"]);
+        let child = command.stderr(log).stdout(Stdio::null()).spawn().expect("the binary starts");
+        let mut process = Self { child, port };
+        process.wait_until_it_serves(folder).await;
+        process
+    }
+
+    async fn wait_until_it_serves(&mut self, folder: &Path) {
+        let patience = Instant::now() + Duration::from_secs(20);
+        while tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
+            let said = || std::fs::read_to_string(log(folder)).unwrap_or_default();
+            assert!(self.child.try_wait().expect("a status").is_none(), "it ended: {}", said());
+            assert!(Instant::now() < patience, "it does not serve: {}", said());
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// `kill -9`
+    pub fn kill(mut self) {
+        self.child.kill().expect("it could be killed");
+        self.child.wait().expect("it ended");
+    }
+
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
+        assert!(status.success());
+    }
+
+    /// Waits for its end; whether it was a good one.
+    pub async fn ended(mut self) -> bool {
+        let patience = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a status") {
+                return status.success();
+            }
+            assert!(Instant::now() < patience, "it does not end");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+pub fn log(folder: &Path) -> PathBuf {
+    folder.join("log")
+}

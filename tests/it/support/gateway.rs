@@ -1,0 +1,134 @@
+//! A gateway in this process: the same router, store and loops as the binary's.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use oncegate::app::{self, App};
+use oncegate::config::{Config, Environment};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{Answer, Tool, client};
+
+pub struct Gateway {
+    pub address: SocketAddr,
+    pub client: reqwest::Client,
+    config: String,
+    folder: tempfile::TempDir,
+    stop: CancellationToken,
+    running: JoinHandle<Result<(), app::Error>>,
+}
+
+/// The configuration of one tool named `act` at this place, and whatever else is said of it.
+pub fn one_tool(tool: &Tool, more: &str) -> String {
+    format!("[tools.act]\nurl = \"{}\"\n{more}\n", tool.url())
+}
+
+impl Gateway {
+    /// With one tool named `act`, and whatever else is said of it, in lines of TOML.
+    pub async fn with_tool(tool: &Tool, more: &str) -> Self {
+        Self::start(&one_tool(tool, more)).await
+    }
+
+    /// With this configuration; address and store are the harness's.
+    pub async fn start(config: &str) -> Self {
+        Self::over(tempfile::tempdir().expect("a folder"), config).await
+    }
+
+    async fn over(folder: tempfile::TempDir, config: &str) -> Self {
+        let app = build(folder.path(), config).await.expect("a gateway");
+        let address = app.address().expect("an address");
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(app.run(stop.clone()));
+        Self { address, client: client(), config: config.to_owned(), folder, stop, running }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub fn database(&self) -> PathBuf {
+        self.folder.path().join("oncegate.db")
+    }
+
+    /// Calls `act` with these arguments.
+    pub async fn call(&self, args: Value) -> Answer {
+        self.post("act", &json!({ "args": args }), &[]).await
+    }
+
+    /// Calls `act` with this key.
+    pub async fn call_with_key(&self, key: &str, args: Value) -> Answer {
+        self.post("act", &json!({ "args": args }), &[("idempotency-key", key)]).await
+    }
+
+    pub async fn post(&self, tool: &str, body: &Value, headers: &[(&str, &str)]) -> Answer {
+        self.post_text(tool, body.to_string(), headers).await
+    }
+
+    pub async fn post_text(&self, tool: &str, body: String, headers: &[(&str, &str)]) -> Answer {
+        let mut request = self.client.post(self.url(&format!("/v1/tools/{tool}/calls"))).body(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Answer::read(request.send().await.expect("an answer")).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        Answer::read(self.client.get(self.url(path)).send().await.expect("an answer")).await
+    }
+
+    /// The ledger's view of the call that an answer is about.
+    pub async fn record(&self, answer: &Answer) -> Answer {
+        let id = answer.at("/call_id");
+        self.get(&format!("/v1/calls/{}", id.as_str().expect("a call id"))).await.expect_ok()
+    }
+
+    /// The value of one line of `/metrics`, 0 if it is not there.
+    pub async fn metric(&self, line: &str) -> f64 {
+        let text = self.get("/metrics").await.expect_ok().text;
+        let value = text.lines().find_map(|have| have.strip_prefix(line)?.strip_prefix(' ')).map(str::parse);
+        value.map_or(0.0, |value| value.expect("a number"))
+    }
+
+    /// Says that it shall stop, without waiting for it.
+    pub fn begin_stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Stops in good order and makes sure that nothing is left as running.
+    pub async fn stop(self) -> tempfile::TempDir {
+        self.stop.cancel();
+        self.running.await.expect("no panic").expect("a good end");
+        assert_eq!(count(&self.folder.path().join("oncegate.db"), "state = 'running'"), 0, "a call was left running");
+        self.folder
+    }
+
+    /// Stops in good order and starts again over the same store.
+    pub async fn restart(self) -> Self {
+        let config = self.config.clone();
+        Self::over(self.stop().await, &config).await
+    }
+}
+
+/// Builds a gateway over a folder. The address is any free one.
+pub async fn build(folder: &Path, config: &str) -> Result<App, app::Error> {
+    App::build(read(folder, config)).await
+}
+
+pub fn read(folder: &Path, config: &str) -> Config {
+    let store = folder.join("oncegate.db");
+    let environment = Environment::from([
+        ("ONCEGATE_SERVER__LISTEN".to_owned(), "127.0.0.1:0".to_owned()),
+        ("ONCEGATE_STORE__URL".to_owned(), format!("sqlite:{}", store.display())),
+    ]);
+    Config::read(config, &environment).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
+}
+
+/// How many calls of a store are so.
+pub fn count(database: &Path, condition: &str) -> u64 {
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let connection = rusqlite::Connection::open_with_flags(database, flags).expect("a store");
+    let sql = format!("SELECT count(*) FROM calls WHERE {condition}");
+    connection.query_row(&sql, [], |row| row.get::<_, i64>(0)).expect("a count").unsigned_abs()
+}

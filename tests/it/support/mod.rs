@@ -1,0 +1,88 @@
+//! The words that the tests are written in.
+
+pub mod binary; // the real binary as a process that can be killed
+pub mod gateway; // a gateway in this process
+pub mod tool; // a tool that counts its effects and misbehaves on request
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+pub use self::gateway::Gateway;
+pub use self::tool::{Act, Tool};
+
+/// A client without retries, redirects and proxies.
+#[expect(clippy::disallowed_methods, reason = "the agents of the tests")]
+pub fn client() -> reqwest::Client {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let builder = reqwest::Client::builder().retry(reqwest::retry::never()).no_proxy();
+    builder.redirect(reqwest::redirect::Policy::none()).build().expect("a client")
+}
+
+/// What a door answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: reqwest::header::HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    pub async fn read(response: reqwest::Response) -> Self {
+        let status = response.status().as_u16();
+        let headers = response.headers().clone();
+        Self { status, headers, text: response.text().await.expect("a body") }
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    /// A member of the body, by JSON Pointer; null if it is not there.
+    pub fn at(&self, pointer: &str) -> Value {
+        self.json().pointer(pointer).cloned().unwrap_or_default()
+    }
+
+    /// The bytes of the member `result`, as they came.
+    pub fn result(&self) -> String {
+        #[derive(serde::Deserialize)]
+        struct Body<'a> {
+            #[serde(borrow)]
+            result: &'a serde_json::value::RawValue,
+        }
+        let body: Body<'_> = serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text));
+        body.result.get().to_owned()
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("ASCII"))
+    }
+
+    /// The name of the problem; empty for a success.
+    pub fn problem(&self) -> String {
+        self.at("/type").as_str().unwrap_or_default().trim_start_matches("/problems/").to_owned()
+    }
+
+    #[track_caller]
+    pub fn expect_ok(self) -> Self {
+        assert_eq!(self.status, 200, "{}", self.text);
+        self
+    }
+
+    #[track_caller]
+    pub fn expect_problem(self, slug: &str) -> Self {
+        assert_eq!(self.problem(), slug, "{}", self.text);
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        self
+    }
+}
+
+/// Waits for a condition instead of sleeping for as long as it may take.
+pub async fn until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) {
+    let patience = Instant::now() + Duration::from_secs(20);
+    while !holds().await {
+        assert!(Instant::now() < patience, "still not so: {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}

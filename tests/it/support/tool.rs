@@ -1,0 +1,217 @@
+//! A fake tool over raw TCP: it counts its effects, remembers what it was sent, and misbehaves on
+//! request in ways that no HTTP library would.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+/// What the tool does with one request.
+#[derive(Debug, Clone)]
+pub enum Act {
+    /// Executes and answers 200 with this body.
+    Ok(&'static str),
+    /// Executes and answers 200 with a body that tells this effect from every other.
+    Numbered,
+    /// Answers with this status, header lines and body. A 2xx or 303 executes.
+    Answer(u16, &'static str, &'static [u8]),
+    /// Answers with this status and has executed all the same.
+    ExecuteThenAnswer(u16),
+    /// Executes and closes the connection without a byte.
+    ExecuteThenDrop,
+    /// Executes and resets the connection.
+    ExecuteThenReset,
+    /// Executes, and sends these bytes instead of an answer.
+    ExecuteThenSay(&'static [u8]),
+    /// Executes, promises more body than it sends, and closes.
+    HalfBody(u16),
+    /// Closes without having executed.
+    Drop,
+    /// Reads the request, then says nothing for ever.
+    Hang,
+    /// Waits, then does the other.
+    After(Duration, Box<Act>),
+}
+
+impl Act {
+    pub fn after_ms(ms: u64, act: Self) -> Self {
+        Self::After(Duration::from_millis(ms), Box::new(act))
+    }
+}
+
+/// One request that reached the tool.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    pub line: String,
+    /// Names in lower case.
+    pub headers: HashMap<String, String>,
+    pub body: String,
+    pub executed: bool,
+}
+
+impl Seen {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    seen: Vec<Seen>,
+    next: VecDeque<Act>,
+    otherwise: Option<Act>,
+    connections: usize,
+}
+
+#[derive(Clone)]
+pub struct Tool {
+    pub port: u16,
+    inner: Arc<Mutex<Inner>>,
+}
+
+impl Tool {
+    /// A tool that executes and answers `{"ok":true}`.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let tool = Self { port, inner: Arc::default() };
+        let serving = tool.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.expect("a connection");
+                serving.lock().connections += 1;
+                tokio::spawn(serving.clone().serve(stream));
+            }
+        });
+        tool
+    }
+
+    /// What it does with the next request that nothing is planned for yet.
+    pub fn then(&self, act: Act) -> &Self {
+        self.lock().next.push_back(act);
+        self
+    }
+
+    /// What it does whenever nothing else is planned.
+    pub fn always(&self, act: Act) -> &Self {
+        self.lock().otherwise = Some(act);
+        self
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/do", self.port)
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.lock().seen.clone()
+    }
+
+    pub fn requests(&self) -> usize {
+        self.lock().seen.len()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.lock().connections
+    }
+
+    pub fn effects(&self) -> usize {
+        self.lock().seen.iter().filter(|seen| seen.executed).count()
+    }
+
+    /// How often each key was executed.
+    pub fn effects_by_key(&self) -> HashMap<String, usize> {
+        let mut effects = HashMap::new();
+        for seen in self.lock().seen.iter().filter(|seen| seen.executed) {
+            *effects.entry(seen.header("idempotency-key").to_owned()).or_default() += 1;
+        }
+        effects
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("not poisoned")
+    }
+
+    async fn serve(self, mut stream: TcpStream) {
+        let mut buffer = Vec::new();
+        while let Some(seen) = read_request(&mut stream, &mut buffer).await {
+            let (index, act) = {
+                let mut inner = self.lock();
+                inner.seen.push(seen);
+                let act = inner.next.pop_front().or_else(|| inner.otherwise.clone());
+                (inner.seen.len() - 1, act.unwrap_or(Act::Ok("{\"ok\":true}")))
+            };
+            if !self.perform(&mut stream, index, act).await {
+                return;
+            }
+        }
+    }
+
+    /// Whether the connection may be used again.
+    async fn perform(&self, stream: &mut TcpStream, index: usize, mut act: Act) -> bool {
+        while let Act::After(time, then) = act {
+            sleep(time).await;
+            act = *then;
+        }
+        let executes = match act {
+            Act::Answer(status, ..) => (200..300).contains(&status) || status == 303,
+            Act::Drop | Act::Hang => false,
+            _ => true,
+        };
+        self.lock().seen[index].executed = executes;
+        let said = match act {
+            Act::Ok(body) => answer(200, "", body.as_bytes()),
+            Act::Numbered => answer(200, "", format!("{{ \"effect\": {index}.0 }}").as_bytes()),
+            Act::Answer(status, headers, body) => answer(status, headers, body),
+            Act::ExecuteThenAnswer(status) => answer(status, "", b"{}"),
+            Act::HalfBody(status) => {
+                format!("HTTP/1.1 {status} X\r\ncontent-length: 100\r\n\r\n{{\"half\":").into_bytes()
+            }
+            Act::ExecuteThenSay(bytes) => bytes.to_vec(),
+            Act::ExecuteThenReset => {
+                stream.set_zero_linger().expect("a socket option");
+                return false;
+            }
+            Act::Hang => {
+                sleep(Duration::from_secs(3600)).await;
+                return false;
+            }
+            Act::ExecuteThenDrop | Act::Drop | Act::After(..) => return false,
+        };
+        let whole = matches!(act, Act::Ok(_) | Act::Numbered | Act::Answer(..) | Act::ExecuteThenAnswer(_));
+        stream.write_all(&said).await.is_ok() && whole
+    }
+}
+
+fn answer(status: u16, headers: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("HTTP/1.1 {status} X\r\n{headers}content-length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Seen> {
+    let head_end = loop {
+        if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
+            break at + 4;
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8_lossy(&buffer[..head_end]).into_owned();
+    let mut lines = head.lines();
+    let line = lines.next()?.to_owned();
+    let headers = lines.filter_map(|line| line.split_once(':'));
+    let headers: HashMap<String, String> =
+        headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
+    let length: usize = headers.get("content-length").map_or(0, |length| length.parse().expect("a length"));
+    while buffer.len() < head_end + length {
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let body = String::from_utf8_lossy(&buffer[head_end..head_end + length]).into_owned();
+    buffer.drain(..head_end + length);
+    Some(Seen { line, headers, body, executed: false })
+}
