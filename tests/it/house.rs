@@ -1,0 +1,80 @@
+//! Which room may know which. Imports point one way; this test holds the direction.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The rooms, each with those that it may import from.
+const MAY_IMPORT: [(&str, &[&str]); 8] = [
+    ("core", &[]),
+    ("store", &["core"]),
+    ("downstream", &["core"]),
+    ("metrics", &["store"]),
+    ("gateway", &["core", "store", "downstream", "metrics"]),
+    ("http", &["core", "gateway"]),
+    ("config", &["core", "downstream", "gateway"]),
+    ("app", &["config", "http", "gateway", "store", "downstream", "metrics"]),
+];
+
+fn sources(under: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(under).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The rooms that a source names, by `crate::room`.
+fn named_rooms(source: &str) -> Vec<String> {
+    let names = source.split("crate::").skip(1);
+    names.map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()).collect()
+}
+
+#[test]
+fn imports_point_one_way() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut seen = 0;
+    for path in sources(&root) {
+        let inside = path.strip_prefix(&root).expect("below src");
+        let room = inside.components().next().expect("a room").as_os_str().to_string_lossy();
+        let room = room.trim_end_matches(".rs");
+        if matches!(room, "main" | "lib") {
+            continue;
+        }
+        let (_, allowed) = MAY_IMPORT.iter().find(|(name, _)| *name == room).unwrap_or_else(|| panic!("a new room: {room}"));
+        for named in named_rooms(&fs::read_to_string(&path).expect("a source")) {
+            seen += 1;
+            let is_allowed = named == room || allowed.contains(&named.as_str());
+            assert!(is_allowed, "{} imports from {named}; {room} may know {allowed:?}", path.display());
+        }
+    }
+    assert!(seen > 50, "the test reads nothing");
+}
+
+#[test]
+fn core_knows_no_clock_no_network_and_no_async() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
+    for path in sources(&root) {
+        let source = fs::read_to_string(&path).expect("a source");
+        for word in ["tokio", "async fn", ".await", "reqwest", "axum", "rusqlite", "std::fs", "std::env", "::now()", "new_v4"] {
+            assert!(!source.contains(word), "{} knows {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn only_the_table_of_problems_knows_failure_statuses() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http");
+    for path in sources(&root) {
+        let source = fs::read_to_string(&path).expect("a source");
+        let statuses = source.split("StatusCode::").skip(1).map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next());
+        for status in statuses.flatten() {
+            let is_success = matches!(status, "OK" | "ACCEPTED");
+            assert!(is_success || path.ends_with("problem.rs"), "{} knows {status}", path.display());
+        }
+    }
+}

@@ -1,0 +1,102 @@
+use serde_json::json;
+
+use crate::support::binary::{Process, free_port, log};
+use crate::support::gateway::one_tool;
+use crate::support::{Act, Answer, Gateway, Tool, client};
+
+#[tokio::test]
+async fn a_gateway_says_that_it_lives_and_is_ready() {
+    let gateway = Gateway::start("").await;
+    assert_eq!(gateway.get("/healthz").await.expect_ok().text, "ok\n");
+    let ready = gateway.get("/readyz").await.expect_ok().json();
+    assert_eq!(ready, json!({ "ready": true, "durability": "strict", "reasons": [] }));
+    assert_eq!(gateway.metric("oncegate_store_ready").await, 1.0);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn arrivals_attempts_and_failures_are_counted() {
+    let tool = Tool::start().await;
+    tool.then(Act::Numbered).then(Act::Answer(422, "", b"{}")).then(Act::ExecuteThenDrop);
+    let gateway = Gateway::with_tool(&tool, "").await;
+    for (n, answers) in [(1, ["", ""]), (2, ["tool-rejected", ""]), (3, ["outcome-unknown", "outcome-unknown"])] {
+        if n == 3 {
+            tool.then(Act::ExecuteThenDrop);
+        }
+        for expected in answers {
+            assert_eq!(gateway.call_with_key(&format!("k{n}"), json!({ "n": n })).await.problem(), expected, "{n}");
+            if n == 2 {
+                // The same rejected call runs again and is dropped by the plan's third act.
+                break;
+            }
+        }
+    }
+    gateway.call_with_key("k1", json!({ "n": 9 })).await.expect_problem("key-reused");
+    gateway.post_text("act", "{\"args\":7}".into(), &[]).await.expect_problem("invalid-request");
+    for (line, expected) in [
+        ("oncegate_arrivals_total{kind=\"first\",tool=\"act\"}", 3.0),
+        ("oncegate_arrivals_total{kind=\"replayed\",tool=\"act\"}", 1.0),
+        ("oncegate_arrivals_total{kind=\"suppressed\",tool=\"act\"}", 1.0),
+        ("oncegate_arrivals_total{kind=\"refused\",tool=\"act\"}", 2.0),
+        ("oncegate_attempts_total{outcome=\"executed\",tool=\"act\"}", 1.0),
+        ("oncegate_attempts_total{outcome=\"not_executed\",tool=\"act\"}", 1.0),
+        ("oncegate_attempts_total{outcome=\"unknown\",tool=\"act\"}", 1.0),
+        ("oncegate_first_arrival_failures_total{reason=\"rejected\",tool=\"act\"}", 1.0),
+        ("oncegate_first_arrival_failures_total{reason=\"unknown\",tool=\"act\"}", 1.0),
+        ("oncegate_call_duration_seconds_count{kind=\"first\",tool=\"act\"}", 3.0),
+        ("oncegate_attempt_duration_seconds_count{tool=\"act\"}", 3.0),
+        ("oncegate_duplicate_gap_seconds_count{tool=\"act\"}", 2.0),
+        ("oncegate_running_calls{tool=\"act\"}", 0.0),
+        ("oncegate_unknown_calls{tool=\"act\"}", 1.0),
+    ] {
+        assert_eq!(gateway.metric(line).await, expected, "{line}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn names_from_outside_never_become_labels() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::with_tool(&tool, "").await;
+    let lines = async || gateway.get("/metrics").await.text.lines().count();
+    gateway.call(json!({})).await.expect_ok();
+    gateway.get("/v1/no/such/path").await.expect_problem("unknown-path");
+    gateway.post("nobody-0", &json!({ "args": {} }), &[]).await.expect_problem("unknown-tool");
+    gateway.call(json!({})).await.expect_ok();
+    let before = lines().await;
+    for n in 0..50 {
+        gateway.post(&format!("nobody-{n}"), &json!({ "args": {} }), &[]).await.expect_problem("unknown-tool");
+        let body = json!({ "args": {}, "user_id": format!("U{n}"), "session_id": format!("S{n}") });
+        gateway.post("act", &body, &[("idempotency-key", &format!("k{n}"))]).await.expect_ok();
+    }
+    assert_eq!(lines().await, before);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_log_line_reads_alone_and_holds_no_secret() {
+    let tool = Tool::start().await;
+    tool.then(Act::Ok("{\"canary\":\"result-canary\"}"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let more = "headers = { Authorization = \"Bearer tool-canary\" }\n[log]\nlevel = \"trace\"";
+    let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, more)).await;
+    let url = gateway.url("/v1/tools/act/calls");
+    let request = client().post(url).header("authorization", "Bearer caller-canary").header("idempotency-key", "key-canary");
+    let body = json!({ "args": { "card": "args-canary" }, "user_id": "U\u{1b}[31m1", "trace_id": "trace-7" });
+    let refused = Answer::read(request.try_clone().expect("a copy").body(body.to_string()).send().await.expect("an answer")).await;
+    refused.expect_problem("invalid-request");
+    let body = json!({ "args": { "card": "args-canary" }, "user_id": "U1", "trace_id": "trace-7" });
+    let answer = Answer::read(request.body(body.to_string()).send().await.expect("an answer")).await.expect_ok();
+    let metrics = Answer::read(client().get(gateway.url("/metrics")).send().await.expect("an answer")).await.text;
+    gateway.signal("TERM");
+    assert!(gateway.ended().await);
+    let said = std::fs::read_to_string(log(folder.path())).expect("a log");
+    for canary in ["tool-canary", "caller-canary", "key-canary", "args-canary", "result-canary"] {
+        assert!(!said.contains(canary), "{canary} in the log");
+        assert!(!metrics.contains(canary), "{canary} in the metrics");
+    }
+    let line = said.lines().find(|line| line.contains("call ended")).expect("a line");
+    let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    assert_eq!(line["call_id"], answer.at("/call_id"));
+    assert_eq!((&line["tool"], &line["trace_id"], &line["state"]), (&json!("act"), &json!("trace-7"), &json!("succeeded")));
+}

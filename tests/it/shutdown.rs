@@ -1,0 +1,68 @@
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::support::binary::{Process, free_port, log};
+use crate::support::gateway::{count, one_tool};
+use crate::support::{Act, Answer, Gateway, Tool, client, until};
+
+#[tokio::test]
+async fn a_gateway_that_stops_finishes_what_runs_and_takes_nothing_new() {
+    let tool = Tool::start().await;
+    tool.then(Act::after_ms(400, Act::Numbered));
+    let gateway = Gateway::with_tool(&tool, "").await;
+    let running = gateway.call(json!({ "n": 1 }));
+    let stopping = async {
+        until("the tool was asked", async || tool.requests() == 1).await;
+        gateway.begin_stop();
+        // A connection that was there before is told; a new one is refused.
+        gateway.client.post(gateway.url("/v1/tools/act/calls")).body("{\"args\":{\"n\":2}}").send().await
+    };
+    let (answer, refused) = tokio::join!(running, stopping);
+    answer.expect_ok();
+    if let Ok(refused) = refused {
+        let refused = Answer::read(refused).await.expect_problem("shutting-down");
+        assert_eq!((refused.status, refused.at("/effect")), (503, "none".into()));
+    }
+    assert_eq!(tool.requests(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn what_outlasts_the_grace_is_recorded_as_unknown() {
+    let tool = Tool::start().await;
+    tool.then(Act::Hang);
+    let folder = tempfile::tempdir().expect("a folder");
+    let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
+    let url = gateway.url("/v1/tools/act/calls");
+    let call = tokio::spawn(async move { Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await });
+    until("the tool was asked", async || tool.requests() == 1).await;
+    let began = Instant::now();
+    gateway.signal("TERM");
+    call.await.expect("a caller").expect_problem("outcome-unknown");
+    assert!(gateway.ended().await, "a good end");
+    assert!(began.elapsed() < Duration::from_secs(10), "the grace is one second");
+    let database = folder.path().join("oncegate.db");
+    assert_eq!(count(&database, "state = 'unknown' AND why LIKE '%shutting down%'"), 1);
+    let said = std::fs::read_to_string(log(folder.path())).expect("a log");
+    assert!(said.contains("the grace is over") && said.contains("\"calls\":1"), "{said}");
+}
+
+#[tokio::test]
+async fn a_call_between_two_attempts_is_not_unknown_when_the_grace_ends() {
+    let port = free_port();
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = format!(
+        "[tools.act]\nurl = \"http://127.0.0.1:{port}/\"\ntimeout = \"1s\"\ndeadline = \"60s\"\nretry = {{ attempts = 20, base = \"20s\", max = \"20s\" }}\n"
+    );
+    let gateway = Process::start(folder.path(), free_port(), &config).await;
+    let url = gateway.url("/v1/tools/act/calls");
+    let call = tokio::spawn(async move { Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await });
+    let database = folder.path().join("oncegate.db");
+    until("the first attempt has failed", async || count(&database, "attempts > 1") == 1).await;
+    gateway.signal("TERM");
+    call.await.expect("a caller").expect_problem("tool-unreachable");
+    assert!(gateway.ended().await);
+    assert_eq!(count(&database, "state = 'failed'"), 1);
+}

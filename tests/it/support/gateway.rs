@@ -120,6 +120,7 @@ pub fn read(folder: &Path, config: &str) -> Config {
     let store = folder.join("oncegate.db");
     let environment = Environment::from([
         ("ONCEGATE_SERVER__LISTEN".to_owned(), "127.0.0.1:0".to_owned()),
+        ("ONCEGATE_SERVER__SHUTDOWN_GRACE".to_owned(), "1s".to_owned()),
         ("ONCEGATE_STORE__URL".to_owned(), format!("sqlite:{}", store.display())),
     ]);
     Config::read(config, &environment).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
