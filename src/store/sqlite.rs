@@ -34,7 +34,6 @@ pub struct Sqlite {
     instance: InstanceId,
     /// The disk is full and the reserve in use.
     short_of_space: Arc<AtomicBool>,
-    _lock: Arc<open::Lock>,
 }
 
 #[async_trait]

@@ -59,7 +59,8 @@ async fn the_same_key_in_two_tenants_is_two_calls_and_neither_sees_the_other() {
     let bank = call(&gateway, "token-bank", "k").await.expect_ok();
     assert_ne!(shop.at("/call_id"), bank.at("/call_id"));
     assert_eq!((bank.at("/replayed"), tool.effects()), (false.into(), 2));
-    let keys: Vec<String> = tool.seen().iter().map(|seen| seen.header("idempotency-key").to_owned()).collect();
+    let keys: Vec<String> =
+        tool.seen().iter().map(|seen| seen.header("idempotency-key").to_owned()).collect();
     assert_ne!(keys[0], keys[1]);
     assert_eq!(show(&gateway, "token-shop", &shop).await.expect_ok().at("/tenant"), "shop");
     show(&gateway, "token-bank", &shop).await.expect_problem("unknown-call");

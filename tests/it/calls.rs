@@ -40,7 +40,11 @@ async fn a_replay_differs_from_the_first_answer_only_in_saying_so() {
         ("idempotent-replayed", "false", "true"),
         ("gateway-outcome", "executed", "replayed"),
         ("idempotency-key", "k-1", "k-1"),
-        ("x-call-id", first.at("/call_id").as_str().expect("an id"), replay.at("/call_id").as_str().expect("an id")),
+        (
+            "x-call-id",
+            first.at("/call_id").as_str().expect("an id"),
+            replay.at("/call_id").as_str().expect("an id"),
+        ),
     ] {
         assert_eq!((first.header(header), replay.header(header)), (of_first, of_replay), "{header}");
     }
@@ -61,7 +65,9 @@ async fn five_hundred_concurrent_identical_calls_have_one_effect_and_one_answer(
     let answers: Vec<Answer> = callers.join_all().await;
     assert_eq!(tool.effects(), 1);
     assert_eq!(tool.requests(), 1);
-    let same = |answer: &Answer| (answer.result(), answer.at("/call_id"), answer.at("/latency_ms"), answer.at("/fencing"));
+    let same = |answer: &Answer| {
+        (answer.result(), answer.at("/call_id"), answer.at("/latency_ms"), answer.at("/fencing"))
+    };
     assert!(answers.iter().all(|answer| same(answer) == same(&answers[0])));
     let firsts = answers.iter().filter(|answer| answer.at("/replayed") == false).count();
     assert_eq!(firsts, 1, "one ran it, the others joined");

@@ -1,0 +1,200 @@
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use oncegate::config::{Config, Environment, Place};
+use oncegate::core::tool::{Effect, Tool};
+
+use crate::support::binary::run;
+
+const GOOD: &str = "[store]\nurl = \"sqlite:x.db\"\n[tools.t]\nurl = \"http://127.0.0.1:9/\"\n";
+
+fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, Vec<String>> {
+    let environment: Environment =
+        environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Config::read(text, &environment).map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
+}
+
+/// That this line, added to a good tool, is refused with these words.
+#[track_caller]
+fn check_refused(line: &str, words: &str) {
+    let mistakes = read(&format!("{GOOD}{line}\n"), &[]).expect_err(line);
+    assert!(mistakes.iter().any(|mistake| mistake.contains(words)), "{line}: {mistakes:#?}");
+}
+
+#[test]
+fn five_mistakes_are_five_lines_each_with_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = r#"[server]
+listen = "nowhere"
+max_bodies = "1MiB"
+
+[store]
+url = "sqlite:x.db"
+
+[tools.pay]
+url = "ftp://shop/pay"
+timeout = "10 parsecs"
+deadline = "5s"
+"#;
+    fs::write(folder.path().join("bad.toml"), text).expect("a file");
+    for command in ["check", "serve"] {
+        let output = run(folder.path(), &[command, "--config", "bad.toml"]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stderr).expect("text");
+        insta::assert_snapshot!("five_mistakes", said);
+    }
+    assert!(!folder.path().join("x.db").exists(), "nothing was started");
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    for (line, words) in [
+        ("deadline = \"20s\"", "shorter than 3 attempts"),
+        ("timeout = \"0s\"", "no tool answers in no time"),
+        ("dedup_window = \"10s\"", "forgotten before its call's deadline"),
+        ("retention = \"1h\"", "deleted while their keys are remembered"),
+        ("key = { fields = [\"/id\"] }", "input_schema does not require /id"),
+        ("key = { fields = [\"id\"] }", "no JSON Pointer"),
+        ("key = { source = \"model\" }", "none of derived, required"),
+        ("retry = { attempts = 0 }", "at least 1"),
+        ("retry = { attempts = 99 }", "help nobody"),
+        ("retry = { base = \"9s\" }", "longer than the longest"),
+        ("outcomes = { 99 = \"executed\" }", "no status"),
+        ("outcomes = { 500 = \"fine\" }", "is none of"),
+        ("success = { equals = 1 }", "success.pointer: this key is missing"),
+        ("input_schema = { type = \"nonsense\" }", "no JSON Schema"),
+        ("method = \"TRACE\"", "none of POST"),
+        ("headers = { Idempotency-Key = \"x\" }", "the gateway's own"),
+        ("headers = { X = \"${NO_SUCH_NAME}\" }", "NO_SUCH_NAME is not set"),
+        ("effect = \"maybe\"", "none of read, write"),
+        ("connection_reuse = \"on\"", "or \"off\""),
+        ("remember_rejections = \"yes\"", "true or false"),
+        // Keys that later versions will serve are not accepted and ignored.
+        ("budget = { per = \"session\", max = 5 }", "no such key"),
+        ("similar = { fields = [\"/a\"] }", "no such key"),
+        ("compensation = { tool = \"t\" }", "no such key"),
+        ("unknown = \"retry\"", "no such key"),
+        ("[reconciliations.r]\nevery = \"1h\"", "no such key"),
+        ("[tools.\"two words\"]\nurl = \"http://127.0.0.1/\"", "a tool's name"),
+        ("[server]\nlisten = \"0.0.0.0:80\"", "must be a loopback one"),
+        (
+            "[[auth.tokens]]\nname = \"a\"\ntenant = \"t\"\nsha256 = \"00\"\nscopes = [\"root\"]",
+            "unknown scope",
+        ),
+        (
+            "[[auth.tokens]]\nname = \"a\"\ntenant = \"t\"\nsha256 = \"00\"\nscopes = [\"read\"]",
+            "64 hex digits",
+        ),
+        ("= broken", "key"),
+    ] {
+        check_refused(line, words);
+    }
+    for (store, words) in
+        [("", "store"), ("url = \"redis://h\"", "names no store"), ("url = \"sqlite:\"", "names no store")]
+    {
+        let mistakes = read(&format!("[store]\n{store}\n"), &[]).expect_err(store);
+        assert!(mistakes.iter().any(|mistake| mistake.contains(words)), "{mistakes:?}");
+    }
+    read("", &[]).expect_err("a gateway without a store");
+}
+
+#[test]
+fn a_public_address_is_allowed_with_tokens() {
+    let digest = "0".repeat(64);
+    let token = format!(
+        "[[auth.tokens]]\nname = \"a\"\ntenant = \"t\"\nsha256 = \"{digest}\"\nscopes = [\"call\"]\n"
+    );
+    let text = format!("[server]\nlisten = \"0.0.0.0:80\"\n{token}{GOOD}");
+    assert_eq!(read(&text, &[]).expect("good").tokens.len(), 1);
+    let mistakes =
+        read(&format!("{text}{}", token.repeat(2)), &[]).expect_err("three of one name, all alike");
+    assert!(mistakes.iter().any(|mistake| mistake.contains("this is a third")), "{mistakes:?}");
+}
+
+#[test]
+fn the_environment_goes_over_the_file_and_into_its_texts() {
+    let text = format!("{GOOD}headers = {{ Authorization = \"Bearer ${{TOKEN}}\" }}\n");
+    let environment = [
+        ("TOKEN", "secret"),
+        ("ONCEGATE_SERVER__LISTEN", "127.0.0.1:1234"),
+        ("ONCEGATE_SERVER__MAX_RUNNING", "7"),
+        ("ONCEGATE_TOOLS__T__TIMEOUT", "2s"),
+        ("ONCEGATE_LOG", "not an override"),
+    ];
+    let config = read(&text, &environment).expect("good");
+    assert_eq!((config.server.listen.port(), config.limits.max_running), (1234, 7));
+    let tool = &config.tools[0];
+    assert_eq!(tool.tool.timeout, Duration::from_secs(2));
+    assert_eq!(tool.endpoint.headers["authorization"], "Bearer secret");
+    assert!(!format!("{config:?}").contains("secret"), "credentials are not printed by accident");
+
+    let wrong = [("ONCEGATE_SERVER__LISTEN", "x"), ("ONCEGATE_SERVER__LISTENS", "y"), ("TOKEN", "t")];
+    let environment: Environment = wrong.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+    let mistakes = Config::read(&text, &environment).expect_err("two mistakes");
+    let places: Vec<&Place> = mistakes.iter().map(|mistake| &mistake.place).collect();
+    let variable = |name: &str| Place::Environment(name.to_owned());
+    assert_eq!(places, [&variable("ONCEGATE_SERVER__LISTEN"), &variable("ONCEGATE_SERVER__LISTENS")]);
+}
+
+#[test]
+fn what_is_allowed_but_dangerous_is_said() {
+    let tool = "url = \"http://shop.example/\"\noutcomes = { 503 = \"not_executed\" }\n";
+    let config = read(&format!("[store]\nurl = \"sqlite:x.db\"\n[tools.t]\n{tool}"), &[]).expect("good");
+    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+    assert!(read(GOOD, &[]).expect("good").warnings.is_empty());
+}
+
+/// The reference says that it names every default; so it must be the default.
+#[test]
+fn the_reference_configuration_is_good_and_tells_the_defaults() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/oncegate.toml");
+    let text = fs::read_to_string(path).expect("the reference");
+    let reference = read(&text, &[]).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"));
+    let minimal = read(GOOD, &[]).expect("good");
+    assert_eq!(format!("{:?}", reference.server), format!("{:?}", minimal.server));
+    assert_eq!(format!("{:?}", reference.limits), format!("{:?}", minimal.limits));
+    assert_eq!(format!("{:?}", reference.log), format!("{:?}", minimal.log));
+    let (tool, default) = (&reference.tools[0].tool, Tool::new("create_order"));
+    assert_eq!((tool.effect, default.effect), (Effect::Write, Effect::Write));
+    assert_eq!(
+        (tool.timeout, tool.deadline, tool.retention),
+        (default.timeout, default.deadline, default.retention)
+    );
+    assert_eq!((tool.retry, tool.remember_rejections), (default.retry, default.remember_rejections));
+    let (endpoint, default) = (&reference.tools[0].endpoint, &minimal.tools[0].endpoint);
+    assert_eq!((&endpoint.method, endpoint.connection_reuse), (&default.method, default.connection_reuse));
+}
+
+/// A misspelt key is answered with the known ones; the reference must name each of them.
+#[test]
+fn the_reference_configuration_names_every_key() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/oncegate.toml");
+    let text = fs::read_to_string(path).expect("the reference");
+    let wrong = text
+        .replace("\nlisten =", "\nx = 1\nlisten =")
+        .replace("\nformat =", "\nx = 1\nformat =")
+        .replace("\ndurability =", "\nx = 1\ndurability =")
+        .replace("\ntenant =", "\nx = 1\ntenant =")
+        .replace("\ntimeout =", "\nx = 1\ntimeout =")
+        .replace("\nfields =", "\nx = 1\nfields =")
+        .replace("\nbase =", "\nx = 1\nbase =")
+        .replace("\npointer =", "\nx = 1\npointer =");
+    let mistakes = read(&wrong, &[]).expect_err("unknown keys");
+    assert_eq!(mistakes.len(), 8, "{mistakes:#?}");
+    for mistake in &mistakes {
+        let (_, known) = mistake.split_once("known here: ").unwrap_or_else(|| panic!("{mistake}"));
+        for key in known.split(", ") {
+            let is_named = text.contains(&format!("\n{key} =")) || text.contains(&format!(".{key}]"));
+            assert!(is_named, "{key} is not in the reference");
+        }
+    }
+}
+
+#[test]
+fn the_demo_configuration_is_good() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let output = run(root, &["check", "--config", "config/demo.toml"]);
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ok: 5 tools, 0 tokens\n");
+}

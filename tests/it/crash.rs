@@ -36,7 +36,8 @@ fn random(seed: &mut u64, below: u64) -> u64 {
 }
 
 async fn post(http: &reqwest::Client, port: u16, key: &str) -> Option<Answer> {
-    let request = http.post(format!("http://127.0.0.1:{port}/v1/tools/act/calls")).header("idempotency-key", key);
+    let request =
+        http.post(format!("http://127.0.0.1:{port}/v1/tools/act/calls")).header("idempotency-key", key);
     let body = json!({ "args": { "key": key } }).to_string();
     let response = timeout(Duration::from_secs(5), request.body(body).send()).await.ok()?.ok()?;
     let status = response.status().as_u16();
@@ -50,7 +51,8 @@ async fn act(seen: Arc<Seen>, agent: usize, mut seed: u64) {
     let http = client();
     let mut done: Vec<String> = Vec::new();
     for n in 0.. {
-        let old = (!done.is_empty() && random(&mut seed, 4) == 0).then(|| random(&mut seed, done.len() as u64));
+        let old =
+            (!done.is_empty() && random(&mut seed, 4) == 0).then(|| random(&mut seed, done.len() as u64));
         let key = old.map_or_else(|| format!("agent-{agent}-{n}"), |index| done[index as usize].clone());
         while !seen.over.load(Ordering::SeqCst) {
             let Some(answer) = post(&http, seen.port.load(Ordering::SeqCst), &key).await else {
@@ -60,7 +62,8 @@ async fn act(seen: Arc<Seen>, agent: usize, mut seed: u64) {
             match answer.problem().as_str() {
                 "" => {
                     let result = answer.result();
-                    let before = seen.acknowledged.lock().expect("unpoisoned").insert(key.clone(), result.clone());
+                    let before =
+                        seen.acknowledged.lock().expect("unpoisoned").insert(key.clone(), result.clone());
                     if let Some(before) = before {
                         assert_eq!(before, result, "a replay of {key} differs");
                         seen.replayed_after_restart.fetch_add(1, Ordering::SeqCst);
@@ -74,7 +77,9 @@ async fn act(seen: Arc<Seen>, agent: usize, mut seed: u64) {
                     seen.unknown.fetch_add(1, Ordering::SeqCst);
                     break;
                 }
-                "call-in-progress" | "store-unavailable" | "shutting-down" => sleep(Duration::from_millis(3)).await,
+                "call-in-progress" | "store-unavailable" | "shutting-down" => {
+                    sleep(Duration::from_millis(3)).await
+                }
                 other => panic!("{other}: {}", answer.text),
             }
         }

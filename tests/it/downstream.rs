@@ -75,7 +75,9 @@ async fn a_withdrawn_request_is_never_sent() {
     // Now there is room, and the connection comes about; but the gate is shut.
     let counting = tokio::spawn(async move {
         let mut bytes = 0;
-        while let Ok(Ok((mut stream, _))) = tokio::time::timeout(Duration::from_secs(2), listener.accept()).await {
+        while let Ok(Ok((mut stream, _))) =
+            tokio::time::timeout(Duration::from_secs(2), listener.accept()).await
+        {
             drop(fill.pop());
             let mut all = Vec::new();
             drop(tokio::time::timeout(Duration::from_millis(200), stream.read_to_end(&mut all)).await);
@@ -103,7 +105,10 @@ async fn redirects_are_not_followed() {
         let location: &'static str = format!("location: {}\r\n", elsewhere.url()).leak();
         tool.then(Act::Answer(status, location, b"{}"));
         let evidence = dispatch(&endpoint(&tool.url(), None), soon()).until(soon(), soon()).await;
-        assert!(matches!(evidence, Some(Evidence::Answer { status: got, .. }) if got == status), "{evidence:?}");
+        assert!(
+            matches!(evidence, Some(Evidence::Answer { status: got, .. }) if got == status),
+            "{evidence:?}"
+        );
     }
     assert_eq!((tool.requests(), elsewhere.requests()), (5, 0));
 }
@@ -119,7 +124,11 @@ async fn a_connection_that_was_idle_too_long_carries_nothing() {
         for _ in 0..3 {
             let request = Request { headers: HeaderMap::new(), body: "{}".into(), send_before: soon() };
             let evidence = downstream.dispatch(&endpoint, request).until(soon(), soon()).await;
-            let whole = Evidence::Answer { status: 200, body: Body::Whole("{\"ok\":true}".into()), retry_after: None };
+            let whole = Evidence::Answer {
+                status: 200,
+                body: Body::Whole("{\"ok\":true}".into()),
+                retry_after: None,
+            };
             assert_eq!(evidence, Some(whole));
             sleep(Duration::from_millis(60)).await;
         }
@@ -144,7 +153,9 @@ async fn a_pooled_connection_that_the_tool_closed_is_never_a_second_request() {
 #[tokio::test]
 async fn the_tool_gets_its_own_credentials_and_none_of_the_callers() {
     let tool = Tool::start().await;
-    let gateway = Gateway::with_tool(&tool, "method = \"PUT\"\nheaders = { Authorization = \"Bearer the-tools\" }").await;
+    let gateway =
+        Gateway::with_tool(&tool, "method = \"PUT\"\nheaders = { Authorization = \"Bearer the-tools\" }")
+            .await;
     let headers = [
         ("authorization", "Bearer the-callers"),
         ("cookie", "session=1"),

@@ -45,7 +45,8 @@ fn imports_point_one_way() {
         if matches!(room, "main" | "lib") {
             continue;
         }
-        let (_, allowed) = MAY_IMPORT.iter().find(|(name, _)| *name == room).unwrap_or_else(|| panic!("a new room: {room}"));
+        let (_, allowed) =
+            MAY_IMPORT.iter().find(|(name, _)| *name == room).unwrap_or_else(|| panic!("a new room: {room}"));
         for named in named_rooms(&fs::read_to_string(&path).expect("a source")) {
             seen += 1;
             let is_allowed = named == room || allowed.contains(&named.as_str());
@@ -60,7 +61,10 @@ fn core_knows_no_clock_no_network_and_no_async() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
     for path in sources(&root) {
         let source = fs::read_to_string(&path).expect("a source");
-        for word in ["tokio", "async fn", ".await", "reqwest", "axum", "rusqlite", "std::fs", "std::env", "::now()", "new_v4"] {
+        for word in [
+            "tokio", "async fn", ".await", "reqwest", "axum", "rusqlite", "std::fs", "std::env", "::now()",
+            "new_v4",
+        ] {
             assert!(!source.contains(word), "{} knows {word}", path.display());
         }
     }
@@ -71,7 +75,10 @@ fn only_the_table_of_problems_knows_failure_statuses() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http");
     for path in sources(&root) {
         let source = fs::read_to_string(&path).expect("a source");
-        let statuses = source.split("StatusCode::").skip(1).map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next());
+        let statuses = source
+            .split("StatusCode::")
+            .skip(1)
+            .map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next());
         for status in statuses.flatten() {
             let is_success = matches!(status, "OK" | "ACCEPTED");
             assert!(is_success || path.ends_with("problem.rs"), "{} knows {status}", path.display());

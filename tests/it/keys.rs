@@ -27,7 +27,8 @@ async fn header_quoted_header_and_body_bring_the_same_key() {
         assert_eq!((answer.header("idempotency-key"), answer.at("/idempotency_key")), ("k-1", "k-1".into()));
     }
     assert_eq!(tool.requests(), 1);
-    let conflict = gateway.post("act", &body, &[("idempotency-key", "k-2")]).await.expect_problem("key-conflict");
+    let conflict =
+        gateway.post("act", &body, &[("idempotency-key", "k-2")]).await.expect_problem("key-conflict");
     assert_eq!((conflict.status, conflict.at("/effect")), (400, "none".into()));
     gateway.stop().await;
 }
@@ -58,9 +59,14 @@ async fn sources_have_an_order_and_the_ledger_says_which_it_was() {
     let with_model = json!({ "args": { "business_id": "B1", "idempotency_key": "model-1" } });
     let business = gateway.post("act", &with_model, &[]).await.expect_ok();
     assert_eq!(gateway.record(&business).await.at("/key_source"), "business");
-    let other_model = json!({ "args": { "business_id": "B1", "idempotency_key": "model-2", "note": "again, please" } });
+    let other_model =
+        json!({ "args": { "business_id": "B1", "idempotency_key": "model-2", "note": "again, please" } });
     let again = gateway.post("act", &other_model, &[]).await.expect_ok();
-    assert_eq!(again.at("/call_id"), business.at("/call_id"), "neither a new model key nor a new wording splits an intent");
+    assert_eq!(
+        again.at("/call_id"),
+        business.at("/call_id"),
+        "neither a new model key nor a new wording splits an intent"
+    );
     let runtime = gateway.post("act", &with_model, &[("idempotency-key", "r")]).await.expect_ok();
     assert_eq!(gateway.record(&runtime).await.at("/key_source"), "runtime");
     assert!(tool.seen().iter().all(|seen| !seen.body.contains("idempotency_key")), "the tool never sees it");
@@ -90,12 +96,21 @@ async fn derived_keys_know_the_user_and_the_meaning_of_the_arguments_not_their_s
     let tool = Tool::start().await;
     tool.always(Act::Numbered);
     let gateway = Gateway::with_tool(&tool, "").await;
-    let call = async |body: &str| gateway.post_text("act", body.to_owned(), &[]).await.expect_ok().at("/call_id");
+    let call =
+        async |body: &str| gateway.post_text("act", body.to_owned(), &[]).await.expect_ok().at("/call_id");
     let first = call(r#"{"args":{"a":1,"b":"é"},"user_id":"U1"}"#).await;
     assert_eq!(call(r#"{"user_id":"U1","args":{ "b" : "\u00e9", "a": 1.0 }}"#).await, first);
     assert_ne!(call(r#"{"args":{"a":1,"b":"é"},"user_id":"U2"}"#).await, first);
-    assert_ne!(call(r#"{"args":{"a":1,"b":"e\u0301"},"user_id":"U1"}"#).await, first, "byte-equal only: NFC is not NFD");
-    assert_ne!(call(r#"{"args":{"a":1,"b":"é","c":null},"user_id":"U1"}"#).await, first, "null is not absent");
+    assert_ne!(
+        call(r#"{"args":{"a":1,"b":"e\u0301"},"user_id":"U1"}"#).await,
+        first,
+        "byte-equal only: NFC is not NFD"
+    );
+    assert_ne!(
+        call(r#"{"args":{"a":1,"b":"é","c":null},"user_id":"U1"}"#).await,
+        first,
+        "null is not absent"
+    );
     assert_eq!(tool.requests(), 4);
     gateway.stop().await;
 }
@@ -126,7 +141,11 @@ async fn what_two_readers_could_read_differently_is_refused() {
     ] {
         let refused = gateway.post_text("act", body.to_owned(), &[]).await;
         assert_eq!(refused.clone().expect_problem("invalid-request").status, 400, "{body}");
-        assert_eq!((refused.at("/effect"), refused.at("/key_action")), ("none".into(), "reuse".into()), "{body}");
+        assert_eq!(
+            (refused.at("/effect"), refused.at("/key_action")),
+            ("none".into(), "reuse".into()),
+            "{body}"
+        );
     }
     let deep = format!("{{\"args\":{{\"a\":{}1{}}}}}", "[".repeat(5_000), "]".repeat(5_000));
     gateway.post_text("act", deep, &[]).await.expect_problem("invalid-request");
@@ -141,7 +160,8 @@ async fn what_two_readers_could_read_differently_is_refused() {
 async fn arguments_that_do_not_fit_the_schema_are_refused_before_any_claim() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, BUSINESS).await;
-    let refused = gateway.call_with_key("k", json!({ "amount": "five" })).await.expect_problem("invalid-arguments");
+    let refused =
+        gateway.call_with_key("k", json!({ "amount": "five" })).await.expect_problem("invalid-arguments");
     assert_eq!((refused.status, refused.at("/key_action")), (422, "rotate".into()));
     let pointers: Vec<_> = (0..2).map(|index| refused.at(&format!("/errors/{index}/pointer"))).collect();
     assert!(pointers.contains(&json!("/amount")) && pointers.contains(&json!("")), "{pointers:?}");

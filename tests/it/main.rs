@@ -5,16 +5,16 @@
 
 mod support; // the words that the tests are written in
 
-mod calls; // the same call, sent again
-mod unknown; // ambiguous outcomes
-mod keys; // what counts as the same call
-mod outcomes; // what the tool's answers mean to a caller
-mod downstream; // nothing is sent twice or too late
-mod store; // the promises of the store
-mod crash; // kill -9
-mod shutdown; // stopping in good order
 mod access; // who may do what
-mod ops; // health, readiness, metrics, logs
+mod calls; // the same call, sent again
 mod config; // what an operator may write
+mod crash; // kill -9
+mod downstream; // nothing is sent twice or too late
+mod house;
+mod keys; // what counts as the same call
+mod ops; // health, readiness, metrics, logs
+mod outcomes; // what the tool's answers mean to a caller
 mod problems; // the table of failures
-mod house; // which room may know which
+mod shutdown; // stopping in good order
+mod store; // the promises of the store
+mod unknown; // ambiguous outcomes // which room may know which

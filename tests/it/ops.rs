@@ -19,12 +19,18 @@ async fn arrivals_attempts_and_failures_are_counted() {
     let tool = Tool::start().await;
     tool.then(Act::Numbered).then(Act::Answer(422, "", b"{}")).then(Act::ExecuteThenDrop);
     let gateway = Gateway::with_tool(&tool, "").await;
-    for (n, answers) in [(1, ["", ""]), (2, ["tool-rejected", ""]), (3, ["outcome-unknown", "outcome-unknown"])] {
+    for (n, answers) in
+        [(1, ["", ""]), (2, ["tool-rejected", ""]), (3, ["outcome-unknown", "outcome-unknown"])]
+    {
         if n == 3 {
             tool.then(Act::ExecuteThenDrop);
         }
         for expected in answers {
-            assert_eq!(gateway.call_with_key(&format!("k{n}"), json!({ "n": n })).await.problem(), expected, "{n}");
+            assert_eq!(
+                gateway.call_with_key(&format!("k{n}"), json!({ "n": n })).await.problem(),
+                expected,
+                "{n}"
+            );
             if n == 2 {
                 // The same rejected call runs again and is dropped by the plan's third act.
                 break;
@@ -65,7 +71,10 @@ async fn names_from_outside_never_become_labels() {
     gateway.call(json!({})).await.expect_ok();
     let before = lines().await;
     for n in 0..50 {
-        gateway.post(&format!("nobody-{n}"), &json!({ "args": {} }), &[]).await.expect_problem("unknown-tool");
+        gateway
+            .post(&format!("nobody-{n}"), &json!({ "args": {} }), &[])
+            .await
+            .expect_problem("unknown-tool");
         let body = json!({ "args": {}, "user_id": format!("U{n}"), "session_id": format!("S{n}") });
         gateway.post("act", &body, &[("idempotency-key", &format!("k{n}"))]).await.expect_ok();
     }
@@ -81,13 +90,21 @@ async fn a_log_line_reads_alone_and_holds_no_secret() {
     let more = "headers = { Authorization = \"Bearer tool-canary\" }\n[log]\nlevel = \"trace\"";
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, more)).await;
     let url = gateway.url("/v1/tools/act/calls");
-    let request = client().post(url).header("authorization", "Bearer caller-canary").header("idempotency-key", "key-canary");
+    let request = client()
+        .post(url)
+        .header("authorization", "Bearer caller-canary")
+        .header("idempotency-key", "key-canary");
     let body = json!({ "args": { "card": "args-canary" }, "user_id": "U\u{1b}[31m1", "trace_id": "trace-7" });
-    let refused = Answer::read(request.try_clone().expect("a copy").body(body.to_string()).send().await.expect("an answer")).await;
+    let refused = Answer::read(
+        request.try_clone().expect("a copy").body(body.to_string()).send().await.expect("an answer"),
+    )
+    .await;
     refused.expect_problem("invalid-request");
     let body = json!({ "args": { "card": "args-canary" }, "user_id": "U1", "trace_id": "trace-7" });
-    let answer = Answer::read(request.body(body.to_string()).send().await.expect("an answer")).await.expect_ok();
-    let metrics = Answer::read(client().get(gateway.url("/metrics")).send().await.expect("an answer")).await.text;
+    let answer =
+        Answer::read(request.body(body.to_string()).send().await.expect("an answer")).await.expect_ok();
+    let metrics =
+        Answer::read(client().get(gateway.url("/metrics")).send().await.expect("an answer")).await.text;
     gateway.signal("TERM");
     assert!(gateway.ended().await);
     let said = std::fs::read_to_string(log(folder.path())).expect("a log");
@@ -98,5 +115,8 @@ async fn a_log_line_reads_alone_and_holds_no_secret() {
     let line = said.lines().find(|line| line.contains("call ended")).expect("a line");
     let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
     assert_eq!(line["call_id"], answer.at("/call_id"));
-    assert_eq!((&line["tool"], &line["trace_id"], &line["state"]), (&json!("act"), &json!("trace-7"), &json!("succeeded")));
+    assert_eq!(
+        (&line["tool"], &line["trace_id"], &line["state"]),
+        (&json!("act"), &json!("trace-7"), &json!("succeeded"))
+    );
 }

@@ -13,7 +13,10 @@ async fn a_rejection_is_shown_and_the_same_call_may_run_again() {
     let gateway = Gateway::with_tool(&tool, "").await;
     let rejected = gateway.call_with_key("k", json!({})).await.expect_problem("tool-rejected");
     assert_eq!((rejected.status, rejected.header("gateway-outcome")), (422, "not-executed"));
-    assert_eq!((rejected.at("/tool_status"), rejected.at("/tool_body/error")), (402.into(), "card declined".into()));
+    assert_eq!(
+        (rejected.at("/tool_status"), rejected.at("/tool_body/error")),
+        (402.into(), "card declined".into())
+    );
     let record = gateway.record(&rejected).await;
     assert_eq!((record.at("/state"), record.at("/error/tool_status")), ("failed".into(), 402.into()));
     let again = gateway.call_with_key("k", json!({})).await.expect_ok();
@@ -49,7 +52,8 @@ async fn what_was_surely_not_executed_is_tried_again_inside_the_deadline() {
     assert_eq!(record.at("/attempts"), 3);
     let events: Vec<Value> = (0..4).map(|index| record.at(&format!("/events/{index}/event"))).collect();
     assert_eq!(events, ["claimed", "retried", "retried", "ended"]);
-    let keys: Vec<String> = tool.seen().iter().map(|seen| seen.header("idempotency-key").to_owned()).collect();
+    let keys: Vec<String> =
+        tool.seen().iter().map(|seen| seen.header("idempotency-key").to_owned()).collect();
     assert!(keys.iter().all(|key| key.len() == 32 && *key == keys[0]), "one key for every attempt");
     assert_ne!(record.at("/events/0/attempt_id"), record.at("/events/3/attempt_id"));
     gateway.stop().await;
@@ -70,10 +74,15 @@ async fn the_tools_retry_after_reaches_the_caller() {
 #[tokio::test]
 async fn a_tool_that_is_not_there_has_surely_done_nothing() {
     let port = free_port();
-    let config = format!("[tools.act]\nurl = \"http://127.0.0.1:{port}/\"\nretry = {{ attempts = 2, base = \"1ms\" }}\n");
+    let config = format!(
+        "[tools.act]\nurl = \"http://127.0.0.1:{port}/\"\nretry = {{ attempts = 2, base = \"1ms\" }}\n"
+    );
     let gateway = Gateway::start(&config).await;
     let answer = gateway.call(json!({})).await.expect_problem("tool-unreachable");
-    assert_eq!((answer.status, answer.at("/effect"), answer.at("/key_action")), (502, "none".into(), "reuse".into()));
+    assert_eq!(
+        (answer.status, answer.at("/effect"), answer.at("/key_action")),
+        (502, "none".into(), "reuse".into())
+    );
     let record = gateway.record(&answer).await;
     assert_eq!((record.at("/state"), record.at("/attempts")), ("failed".into(), 2.into()));
     assert!(record.at("/events/1/detail").as_str().is_some_and(|text| text.starts_with("nothing was sent")));
@@ -104,7 +113,9 @@ async fn declared_statuses_hold_for_their_tool() {
     let tool = Tool::start().await;
     let declared = "retry = { attempts = 1 }\noutcomes = { 503 = \"not_executed\", 404 = \"unknown\", 500 = \"executed\" }";
     let gateway = Gateway::with_tool(&tool, declared).await;
-    tool.then(Act::Answer(503, "", b"{}")).then(Act::Answer(404, "", b"{}")).then(Act::ExecuteThenAnswer(500));
+    tool.then(Act::Answer(503, "", b"{}"))
+        .then(Act::Answer(404, "", b"{}"))
+        .then(Act::ExecuteThenAnswer(500));
     gateway.call(json!({ "n": 1 })).await.expect_problem("tool-unavailable");
     gateway.call(json!({ "n": 2 })).await.expect_problem("outcome-unknown");
     gateway.call(json!({ "n": 3 })).await.expect_ok();
@@ -127,7 +138,9 @@ async fn results_that_are_no_json_are_wrapped() {
     let tool = Tool::start().await;
     tool.then(Act::Ok("thank you")).then(Act::Answer(200, "", b"\xff\x00")).then(Act::Answer(204, "", b""));
     let gateway = Gateway::with_tool(&tool, "").await;
-    for (n, result) in [r#"{"text":"thank you"}"#, r#"{"base64":"/wA="}"#, r#"{"text":""}"#].iter().enumerate() {
+    for (n, result) in
+        [r#"{"text":"thank you"}"#, r#"{"base64":"/wA="}"#, r#"{"text":""}"#].iter().enumerate()
+    {
         assert_eq!(gateway.call(json!({ "n": n })).await.expect_ok().result(), *result);
         assert_eq!(gateway.call(json!({ "n": n })).await.expect_ok().result(), *result);
     }

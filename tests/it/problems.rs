@@ -20,7 +20,8 @@ fn no_failure_that_may_have_had_an_effect_has_a_status_that_libraries_repeat_by_
     for slug in Slug::ALL {
         let row = slug.row();
         let repeated = row.status.is_server_error() || matches!(row.status.as_u16(), 408 | 425 | 429);
-        let may_have_run_now = matches!(slug.as_str(), "outcome-unknown" | "call-in-progress" | "key-expired");
+        let may_have_run_now =
+            matches!(slug.as_str(), "outcome-unknown" | "call-in-progress" | "key-expired");
         assert!(!(repeated && may_have_run_now), "{}", slug.as_str());
     }
 }

@@ -36,7 +36,9 @@ async fn what_outlasts_the_grace_is_recorded_as_unknown() {
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     let url = gateway.url("/v1/tools/act/calls");
-    let call = tokio::spawn(async move { Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await });
+    let call = tokio::spawn(async move {
+        Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await
+    });
     until("the tool was asked", async || tool.requests() == 1).await;
     let began = Instant::now();
     gateway.signal("TERM");
@@ -58,7 +60,9 @@ async fn a_call_between_two_attempts_is_not_unknown_when_the_grace_ends() {
     );
     let gateway = Process::start(folder.path(), free_port(), &config).await;
     let url = gateway.url("/v1/tools/act/calls");
-    let call = tokio::spawn(async move { Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await });
+    let call = tokio::spawn(async move {
+        Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await
+    });
     let database = folder.path().join("oncegate.db");
     until("the first attempt has failed", async || count(&database, "attempts > 1") == 1).await;
     gateway.signal("TERM");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oncegate::core::call::{AttemptId, CallId, Change, Event, InstanceId, Intent, Record, State, next};
+use oncegate::core::call::{AttemptId, CallId, Change, Event, InstanceId, Intent, Record, next};
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::outcome::{Body, Evidence};
 use oncegate::core::tool::Tool as Policy;
@@ -82,6 +82,18 @@ fn open(folder: &Path, instance: InstanceId) -> Result<Sqlite, OpenError> {
     Sqlite::open(&folder.join("oncegate.db"), instance, &CancellationToken::new())
 }
 
+/// Closes a store; its threads take a moment to end.
+async fn close(store: Sqlite, folder: &Path) {
+    drop(store);
+    let lock = fs::File::open(folder.join("oncegate.db.lock")).expect("a lock");
+    until("the file is free", async || lock.try_lock().is_ok()).await;
+}
+
+async fn reopen(store: Sqlite, folder: &Path) -> Sqlite {
+    close(store, folder).await;
+    open(folder, ME).expect("a store")
+}
+
 /// A store to make claims about, and the folder that it lives in.
 fn store() -> (Sqlite, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
@@ -130,8 +142,7 @@ async fn what_is_stored_is_what_comes_back() {
         all.push(replaced(&store, &ended(&record, status, 1), &record).await);
     }
     assert_eq!(all[1].state.as_str(), "succeeded");
-    drop(store);
-    let store = open(folder.path(), ME).expect("a store");
+    let store = reopen(store, folder.path()).await;
     for record in &all[1..] {
         assert_eq!(store.load(record.intent.call_id).await.expect("an answer").as_ref(), Some(record));
     }
@@ -186,8 +197,7 @@ async fn fencing_tokens_of_a_session_rise_whatever_the_clock_does() {
     for (n, second) in [0, 0, 10, 5, -3_600, 7_200, -7_200].into_iter().enumerate() {
         rises(&store, format!("a{n}"), second).await;
     }
-    drop(store);
-    let store = open(folder.path(), ME).expect("a store");
+    let store = reopen(store, folder.path()).await;
     rises(&store, "b".into(), 0).await;
     store.prune(at(90 * 24 * 3_600), 1_000).await.expect("pruned");
     rises(&store, "c".into(), 90 * 24 * 3_600).await;
@@ -232,8 +242,7 @@ async fn only_what_may_be_deleted_is_deleted() {
 async fn a_file_belongs_to_one_process() {
     let (store, folder) = store();
     assert!(matches!(open(folder.path(), ME), Err(OpenError::InUse(_))));
-    drop(store);
-    open(folder.path(), ME).expect("it is free again");
+    reopen(store, folder.path()).await;
 }
 
 #[tokio::test]
@@ -252,9 +261,10 @@ async fn a_file_that_cannot_be_trusted_is_refused() {
     for n in 0..200 {
         claimed(&store, &arrival(&format!("k{n}"), "S", n, ME)).await;
     }
-    drop(store);
+    close(store, folder.path()).await;
     let connection = rusqlite::Connection::open(&path).expect("opened");
-    connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").expect("one file");
+    let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+    connection.query_row(checkpoint, [], |_| Ok(())).expect("all is in one file");
     drop(connection);
     let whole = fs::read(&path).expect("read");
     let mut file = fs::OpenOptions::new().write(true).open(&path).expect("opened");
@@ -286,7 +296,8 @@ async fn a_call_that_the_last_run_left_behind_is_unknown_before_anything_is_serv
     drop(connection);
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
-    let duplicate = client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await.expect("an answer");
+    let duplicate =
+        client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await.expect("an answer");
     let duplicate = Answer::read(duplicate).await.expect_problem("outcome-unknown");
     assert_eq!(duplicate.at("/call_id"), id);
     let path = format!("/v1/calls/{}", id.as_str().expect("an id"));
@@ -302,7 +313,8 @@ impl SmallDisk {
     fn new(mib: u32) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let size = format!("size={mib}m");
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder.path()).status();
+        let mount =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder.path()).status();
         mount.is_ok_and(|status| status.success()).then_some(Self(folder))
     }
 

@@ -11,7 +11,11 @@ fn ambiguities() -> Vec<(&'static str, Act, &'static str)> {
         ("reset", Act::ExecuteThenReset, "the request was sent and not answered"),
         ("garbage", Act::ExecuteThenSay(b"what?\r\n\r\n"), "the request was sent and not answered"),
         ("half a head", Act::ExecuteThenSay(b"HTTP/1.1 200 O"), "the request was sent and not answered"),
-        ("only 100", Act::ExecuteThenSay(b"HTTP/1.1 100 Continue\r\n\r\n"), "the request was sent and not answered"),
+        (
+            "only 100",
+            Act::ExecuteThenSay(b"HTTP/1.1 100 Continue\r\n\r\n"),
+            "the request was sent and not answered",
+        ),
         ("silence", Act::Hang, "no answer within 200 ms"),
         ("500", Act::ExecuteThenAnswer(500), "the tool answered 500"),
         ("502", Act::ExecuteThenAnswer(502), "the tool answered 502"),
@@ -34,7 +38,11 @@ async fn an_ambiguous_outcome_is_said_held_and_explained() {
         let before = tool.requests();
         let answer = gateway.call(json!({ "case": name })).await.expect_problem("outcome-unknown");
         assert_eq!(answer.status, 409, "{name}: never a status that a client library repeats by itself");
-        assert_eq!((answer.at("/effect"), answer.at("/key_action")), ("unknown".into(), "wait".into()), "{name}");
+        assert_eq!(
+            (answer.at("/effect"), answer.at("/key_action")),
+            ("unknown".into(), "wait".into()),
+            "{name}"
+        );
         assert_eq!(answer.header("gateway-outcome"), "unknown");
         let duplicate = gateway.call(json!({ "case": name })).await.expect_problem("outcome-unknown");
         assert_eq!(duplicate.at("/call_id"), answer.at("/call_id"), "{name}");
@@ -49,7 +57,10 @@ async fn an_ambiguous_outcome_is_said_held_and_explained() {
     let unknown = ambiguities().len() as f64;
     assert_eq!(gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await, unknown);
     assert_eq!(gateway.metric("oncegate_attempts_total{outcome=\"unknown\",tool=\"act\"}").await, unknown);
-    assert_eq!(gateway.metric("oncegate_first_arrival_failures_total{reason=\"unknown\",tool=\"act\"}").await, unknown);
+    assert_eq!(
+        gateway.metric("oncegate_first_arrival_failures_total{reason=\"unknown\",tool=\"act\"}").await,
+        unknown
+    );
     let gateway = gateway.restart().await;
     for (name, ..) in ambiguities() {
         gateway.call(json!({ "case": name })).await.expect_problem("outcome-unknown");
@@ -61,7 +72,8 @@ async fn an_ambiguous_outcome_is_said_held_and_explained() {
 #[tokio::test]
 async fn an_answer_that_comes_late_settles_the_call() {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(500, Act::Numbered)).then(Act::after_ms(500, Act::Answer(422, "", b"{\"no\":1}")));
+    tool.then(Act::after_ms(500, Act::Numbered))
+        .then(Act::after_ms(500, Act::Answer(422, "", b"{\"no\":1}")));
     let gateway = Gateway::with_tool(&tool, "timeout = \"150ms\"\ndeadline = \"450ms\"").await;
     for (case, expected) in [("executed", "succeeded"), ("rejected", "failed")] {
         let answer = gateway.call(json!({ "case": case })).await.expect_problem("outcome-unknown");
@@ -93,7 +105,11 @@ async fn a_success_whose_body_is_lost_is_done_and_not_repeated() {
         tool.then(act);
         let answer = gateway.call(json!({ "case": name })).await.expect_problem("result-unavailable");
         assert_eq!((answer.status, answer.header("gateway-outcome")), (502, "executed"), "{name}");
-        assert_eq!((answer.at("/effect"), answer.at("/key_action")), ("done".into(), "stop".into()), "{name}");
+        assert_eq!(
+            (answer.at("/effect"), answer.at("/key_action")),
+            ("done".into(), "stop".into()),
+            "{name}"
+        );
         let duplicate = gateway.call(json!({ "case": name })).await.expect_problem("result-unavailable");
         assert_eq!(duplicate.at("/call_id"), answer.at("/call_id"));
         assert_eq!(gateway.record(&answer).await.at("/state"), "succeeded");
@@ -106,7 +122,8 @@ async fn a_success_whose_body_is_lost_is_done_and_not_repeated() {
 async fn a_read_without_an_answer_has_failed_and_may_be_read_again() {
     let tool = Tool::start().await;
     tool.then(Act::Drop).then(Act::Answer(500, "", b"{}")).then(Act::Numbered);
-    let gateway = Gateway::with_tool(&tool, "effect = \"read\"\nretry = { attempts = 2, base = \"1ms\" }").await;
+    let gateway =
+        Gateway::with_tool(&tool, "effect = \"read\"\nretry = { attempts = 2, base = \"1ms\" }").await;
     let answer = gateway.call(json!({})).await.expect_problem("tool-unavailable");
     assert_eq!((answer.at("/effect"), tool.requests()), ("none".into(), 2));
     gateway.call(json!({})).await.expect_ok();

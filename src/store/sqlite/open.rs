@@ -63,7 +63,7 @@ impl Sqlite {
         if rusqlite::version_number() < OLDEST_SQLITE {
             return Err(OpenError::OldSqlite(rusqlite::version()));
         }
-        let lock = lock(path)?;
+        let lock = Arc::new(lock(path)?);
         if on_network(path) {
             return Err(OpenError::NotLocal(path.to_owned()));
         }
@@ -78,7 +78,8 @@ impl Sqlite {
         let reserve = Reserve::new(beside(path, "reserve"), short_of_space.clone())
             .map_err(|error| OpenError::NoRoom { path: path.to_owned(), error })?;
         let start = |name, connection, begin, reserve| {
-            Worker::start(name, connection, begin, reserve, fatal.clone()).map_err(|error| io(path, error))
+            Worker::start(name, connection, begin, reserve, lock.clone(), fatal.clone())
+                .map_err(|error| io(path, error))
         };
         Ok(Self {
             // A writer that begins as a reader may find that it cannot become one.
@@ -86,7 +87,6 @@ impl Sqlite {
             reader: start("sqlite-reader", reader, TransactionBehavior::Deferred, None)?,
             instance,
             short_of_space,
-            _lock: Arc::new(lock),
         })
     }
 }

@@ -3,12 +3,14 @@
 //!
 //! Must not know what the jobs do.
 
+use std::sync::Arc;
 use std::thread;
 
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::open::Lock;
 use super::reserve::Reserve;
 use crate::store::Error;
 
@@ -69,17 +71,19 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// `reserve` is what a job with [`Need::Reserve`] falls back to. `fatal` is cancelled, and the
+    /// `reserve` is what a job with [`Need::Reserve`] falls back to; `lock` is kept as long as the
+    /// connection. `fatal` is cancelled, and the
     /// thread ends, when the file can no longer be trusted: a failed fsync must not be tried again.
     pub(super) fn start(
         name: &str,
         connection: Connection,
         begin: TransactionBehavior,
         reserve: Option<Reserve>,
+        lock: Arc<Lock>,
         fatal: CancellationToken,
     ) -> std::io::Result<Self> {
         let (jobs, waiting) = mpsc::channel(QUEUE);
-        let thread = Thread { connection, begin, reserve, fatal };
+        let thread = Thread { connection, begin, reserve, fatal, _lock: lock };
         thread::Builder::new().name(name.to_owned()).spawn(move || thread.work_off(waiting))?;
         Ok(Self { jobs })
     }
@@ -104,6 +108,8 @@ struct Thread {
     begin: TransactionBehavior,
     reserve: Option<Reserve>,
     fatal: CancellationToken,
+    /// Held until the connection is closed, which may be after the last handle has gone.
+    _lock: Arc<Lock>,
 }
 
 impl Thread {

@@ -100,7 +100,11 @@ impl Gateway {
     pub async fn stop(self) -> tempfile::TempDir {
         self.stop.cancel();
         self.running.await.expect("no panic").expect("a good end");
-        assert_eq!(count(&self.folder.path().join("oncegate.db"), "state = 'running'"), 0, "a call was left running");
+        assert_eq!(
+            count(&self.folder.path().join("oncegate.db"), "state = 'running'"),
+            0,
+            "a call was left running"
+        );
         self.folder
     }
 

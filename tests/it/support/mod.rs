@@ -51,7 +51,8 @@ impl Answer {
             #[serde(borrow)]
             result: &'a serde_json::value::RawValue,
         }
-        let body: Body<'_> = serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text));
+        let body: Body<'_> =
+            serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text));
         body.result.get().to_owned()
     }
 

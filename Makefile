@@ -1,0 +1,21 @@
+# What there is to do. `make test` is everything that CI runs.
+
+.PHONY: run test check bench
+
+# Builds the gateway and the demo shop, starts both, and prints what to try.
+run:
+	cargo build --quiet --bin oncegate --example shop
+	@scripts/demo
+
+# Formatting, lints, tests, documentation.
+test: check
+	cargo test --quiet
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+
+check:
+	cargo fmt --check
+	cargo clippy --quiet --all-targets -- -D warnings
+
+# Throughput and added latency, as ratios in one run.
+bench:
+	cargo bench --quiet --bench gateway
