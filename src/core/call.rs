@@ -149,10 +149,10 @@ pub enum Event {
         /// What a further attempt would go by; `None` if its owner will make none.
         retry: Option<Retry>,
     },
-    /// Nobody has been heard of the call until its lease was over.
-    LeaseOver,
-    /// The process that owned the running attempt is known to have ended.
-    OwnerLost,
+    /// Nothing has been heard of the call until its lease was over. `by` found it.
+    LeaseOver { by: InstanceId },
+    /// The process that owned the running attempt is known to have ended. `by` found it.
+    OwnerLost { by: InstanceId },
 }
 
 /// The randomness that a further attempt needs.
@@ -188,6 +188,8 @@ pub struct Entry {
     pub attempt: Option<AttemptId>,
     /// `executed`, `not_executed` or `unknown`, if an attempt ended.
     pub outcome: Option<Cow<'static, str>>,
+    /// Whose doing it was.
+    pub by: String,
     /// For an engineer at 3 a.m.; nothing secret.
     pub detail: String,
 }
@@ -239,7 +241,9 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
         (None, Event::Arrived { intent, attempt, owner }) => {
             Ok(claim(tool, intent, *attempt, *owner, None, now))
         }
-        (None, Event::Ended { .. } | Event::LeaseOver | Event::OwnerLost) => Err(Illegal::NoCall),
+        (None, Event::Ended { .. } | Event::LeaseOver { .. } | Event::OwnerLost { .. }) => {
+            Err(Illegal::NoCall)
+        }
         (Some(record), Event::Arrived { intent, attempt, owner }) => {
             Ok(arrive_again(tool, record, intent, *attempt, *owner, now))
         }
@@ -253,13 +257,21 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
                 State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotOwner),
             }
         }
-        (Some(record), Event::LeaseOver) => match record.state {
+        (Some(record), Event::LeaseOver { by }) => match record.state {
             State::Running if now < record.attempt.lease_until => Err(Illegal::LeaseHeld),
-            State::Running => Ok(lose(tool, record, "lease_over", "the lease ended without an outcome", now)),
+            State::Running => {
+                Ok(lose(tool, record, Occasion { event: "lease_over", by: *by }, "its lease was over", now))
+            }
             State::Succeeded(_) | State::Failed(_) | State::Unknown(_) => Err(Illegal::NotRunning),
         },
-        (Some(record), Event::OwnerLost) => match record.state {
-            State::Running => Ok(lose(tool, record, "owner_lost", "the gateway stopped in the middle", now)),
+        (Some(record), Event::OwnerLost { by }) => match record.state {
+            State::Running => Ok(lose(
+                tool,
+                record,
+                Occasion { event: "owner_lost", by: *by },
+                "its gateway had ended",
+                now,
+            )),
             State::Succeeded(_) | State::Failed(_) | State::Unknown(_) => Err(Illegal::NotRunning),
         },
     }
@@ -315,10 +327,10 @@ fn claim(
         retain_until: None,
     };
     let detail = match instead_of {
-        None => format!("claimed by gateway {owner}"),
-        Some(old) => format!("claimed by gateway {owner}; the key's earlier call {old} is past its window"),
+        None => "the key was free".to_owned(),
+        Some(old) => format!("the key's earlier call {old} is past its window"),
     };
-    let entry = Entry { at: now, event: "claimed".into(), attempt: Some(attempt), outcome: None, detail };
+    let entry = begun("claimed", attempt, owner, detail, now);
     let change = Change { record, entry, draws_token: tool.effect == Effect::Write };
     Next { change: Some(change), action: Action::Claim { instead_of } }
 }
@@ -337,8 +349,8 @@ fn run_again(tool: &Tool, record: &Record, attempt: AttemptId, owner: InstanceId
         retain_until: None,
         ..record.clone()
     };
-    let detail = format!("the same key came again after a failure; run by gateway {owner}");
-    let entry = Entry { at: now, event: "run_again".into(), attempt: Some(attempt), outcome: None, detail };
+    let detail = "the same key came again after a failure".to_owned();
+    let entry = begun("run_again", attempt, owner, detail, now);
     let change = Change { record: again, entry, draws_token: tool.effect == Effect::Write };
     Next { change: Some(change), action: Action::Run }
 }
@@ -371,11 +383,12 @@ fn end(tool: &Tool, record: &Record, evidence: &Evidence, retry: Option<Retry>, 
             ..record.clone()
         };
         let detail = format!("{why}; attempt {} follows in {} ms", retry.attempt, wait.as_millis());
-        let entry = ended("retried", record, &outcome, detail, now);
+        let entry =
+            ended(Occasion { event: "retried", by: record.attempt.owner }, record, &outcome, detail, now);
         let change = Change { record: again, entry, draws_token: false };
         return Next { change: Some(change), action: Action::Retry { after: wait } };
     }
-    finish(tool, record, "ended", outcome, why, now)
+    finish(tool, record, Occasion { event: "ended", by: record.attempt.owner }, outcome, why, now)
 }
 
 /// An answer came after the call had been given up as unknown. It is the same attempt's, so it counts.
@@ -383,14 +396,17 @@ fn end_late(tool: &Tool, record: &Record, evidence: &Evidence, now: Timestamp) -
     let (outcome, why) = outcome::classify(tool, evidence, record.doubted);
     match outcome {
         Outcome::Unknown => Err(Illegal::StillUnknown),
-        outcome => Ok(finish(tool, record, "ended_late", outcome, why, now)),
+        outcome => {
+            let occasion = Occasion { event: "ended_late", by: record.attempt.owner };
+            Ok(finish(tool, record, occasion, outcome, why, now))
+        }
     }
 }
 
 /// The owner of a running attempt is gone: nobody will say how it ended.
-fn lose(tool: &Tool, record: &Record, event: &'static str, why: &str, now: Timestamp) -> Next {
-    let (outcome, why) = judge(tool, record, &Evidence::NoAnswer { why: why.to_owned() });
-    finish(tool, record, event, outcome, why, now)
+fn lose(tool: &Tool, record: &Record, occasion: Occasion, why: &str, now: Timestamp) -> Next {
+    let (outcome, why) = judge(tool, record, &Evidence::Lost { why: why.to_owned() });
+    finish(tool, record, occasion, outcome, why, now)
 }
 
 /// What the evidence means for this call. A read has no effect to be in doubt about: an attempt of
@@ -401,7 +417,7 @@ fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String)
         (Outcome::Unknown, Effect::Read) => {
             let (status, retry_after) = match evidence {
                 Evidence::Answer { status, retry_after, .. } => (Some(*status), *retry_after),
-                Evidence::NotSent { .. } | Evidence::NoAnswer { .. } => (None, None),
+                Evidence::NotSent { .. } | Evidence::NoAnswer { .. } | Evidence::Lost { .. } => (None, None),
             };
             let kind = FailureKind::Unavailable;
             let failure = Failure { kind, status, body: None, retry_after, why: why.clone() };
@@ -430,12 +446,12 @@ fn wait_before_retry(
 fn finish(
     tool: &Tool,
     record: &Record,
-    event: &'static str,
+    occasion: Occasion,
     outcome: Outcome,
     why: String,
     now: Timestamp,
 ) -> Next {
-    let entry = ended(event, record, &outcome, why.clone(), now);
+    let entry = ended(occasion, record, &outcome, why.clone(), now);
     let (state, known) = match outcome {
         Outcome::Executed(content) => (State::Succeeded(content), true),
         Outcome::NotExecuted(failure) => (State::Failed(failure), true),
@@ -455,14 +471,31 @@ fn finish(
     Next { change: Some(change), action: Action::Finish }
 }
 
-fn ended(event: &'static str, record: &Record, outcome: &Outcome, detail: String, now: Timestamp) -> Entry {
+/// What an entry is about, and whose doing it was.
+#[derive(Clone, Copy)]
+struct Occasion {
+    event: &'static str,
+    by: InstanceId,
+}
+
+fn begun(event: &'static str, attempt: AttemptId, by: InstanceId, detail: String, now: Timestamp) -> Entry {
+    Entry { at: now, event: event.into(), attempt: Some(attempt), outcome: None, by: gateway(by), detail }
+}
+
+fn ended(occasion: Occasion, record: &Record, outcome: &Outcome, detail: String, now: Timestamp) -> Entry {
     Entry {
         at: now,
-        event: event.into(),
+        event: occasion.event.into(),
         attempt: Some(record.attempt.id),
         outcome: Some(outcome.as_str().into()),
+        by: gateway(occasion.by),
         detail,
     }
+}
+
+/// A gateway as an entry names it: its log says the same at its start.
+fn gateway(instance: InstanceId) -> String {
+    format!("gateway {instance}")
 }
 
 fn after(time: Timestamp, span: Duration) -> Timestamp {

@@ -120,8 +120,8 @@ fn the_whole_grid() {
         ("ended: no answer", ended_with(1, no_answer(), Some(2))),
         ("ended: 502", ended_with(1, answer(502), Some(2))),
         ("ended: another attempt", ended_with(9, answer(200), Some(2))),
-        ("lease over", Event::LeaseOver),
-        ("owner lost", Event::OwnerLost),
+        ("lease over", Event::LeaseOver { by: ME }),
+        ("owner lost", Event::OwnerLost { by: ME }),
     ];
     let mut grid = String::new();
     for (state, tool, record, seconds) in &records {
@@ -177,8 +177,8 @@ fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
         3 => (source, 1..3_u8, 1..4_u128).prop_map(|(source, print, id)| arrived(source, print, id)),
         4 => (1..4_u128, evidence, prop::option::of(1..4_u128)).prop_map(|(id, evidence, retry)| ended_with(id, evidence, retry)),
-        1 => Just(Event::LeaseOver),
-        1 => Just(Event::OwnerLost),
+        1 => Just(Event::LeaseOver { by: ME }),
+        1 => Just(Event::OwnerLost { by: ME }),
     ]
 }
 

@@ -16,8 +16,10 @@ use super::tool::{Declared, SuccessTest, Tool};
 pub enum Evidence {
     /// No byte of the request was handed to a connection, and none will be.
     NotSent { why: String },
-    /// A byte may have been sent, and there is no complete status line.
+    /// The request was handed to a connection, and there is no complete status line.
     NoAnswer { why: String },
+    /// Whoever made the attempt is gone and has left no word.
+    Lost { why: String },
     /// The tool answered.
     Answer { status: u16, body: Body, retry_after: Option<Duration> },
 }
@@ -114,6 +116,7 @@ pub fn classify(tool: &Tool, evidence: &Evidence, doubted: bool) -> (Outcome, St
         Evidence::NoAnswer { why } => {
             (Outcome::Unknown, format!("the request was sent and not answered: {why}"))
         }
+        Evidence::Lost { why } => (Outcome::Unknown, format!("nobody has seen how the attempt ended: {why}")),
         Evidence::Answer { status, body, retry_after } => {
             let (outcome, rule) = answered(tool, *status, body, *retry_after);
             (outcome, format!("the tool answered {status} with {}{rule}", describe(body)))
@@ -275,6 +278,7 @@ mod tests {
         let tool = tool("t");
         assert_eq!(word(&tool, &Evidence::NotSent { why: "refused".into() }, false), "unreachable");
         assert_eq!(word(&tool, &Evidence::NoAnswer { why: "reset".into() }, false), "unknown");
+        assert_eq!(word(&tool, &Evidence::Lost { why: "killed".into() }, false), "unknown");
     }
 
     #[test]

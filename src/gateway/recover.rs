@@ -58,7 +58,8 @@ impl Gateway {
     async fn settle_lost(&self, lost: Due, now: Timestamp) -> Result<bool, store::Error> {
         let Due { record, owner_ended } = lost;
         let tool = self.policy_of(&record);
-        let event = if owner_ended { Event::OwnerLost } else { Event::LeaseOver };
+        let by = self.instance;
+        let event = if owner_ended { Event::OwnerLost { by } } else { Event::LeaseOver { by } };
         let Ok(next) = call::next(&tool, Some(&record), &event, now) else { return Ok(false) };
         let Some(change) = next.change else { return Ok(false) };
         let replaced = self.counted("replace", self.store.replace(&change, &record).await)?;

@@ -340,6 +340,7 @@ struct EventView<'a> {
     event: &'a str,
     attempt_id: Option<String>,
     outcome: Option<&'a str>,
+    by: &'a str,
     detail: &'a str,
 }
 
@@ -350,6 +351,7 @@ impl<'a> EventView<'a> {
             event: &entry.event,
             attempt_id: entry.attempt.map(|id| id.to_string()),
             outcome: entry.outcome.as_deref(),
+            by: &entry.by,
             detail: &entry.detail,
         }
     }

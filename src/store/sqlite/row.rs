@@ -48,7 +48,7 @@ pub(super) fn due(
 /// The newest entries of a call, oldest first.
 pub(super) fn entries(connection: &Connection, call_id: CallId, limit: u32) -> rusqlite::Result<Vec<Entry>> {
     let mut newest = connection.prepare_cached(
-        "SELECT at, event, attempt_id, outcome, detail FROM events WHERE call_id = ?1 ORDER BY version DESC LIMIT ?2",
+        "SELECT at, event, attempt_id, outcome, actor, detail FROM events WHERE call_id = ?1 ORDER BY version DESC LIMIT ?2",
     )?;
     let newest = newest.query_map(params![call_id.to_string(), limit], |row| {
         let attempt: Option<Identity> = row.get("attempt_id")?;
@@ -57,6 +57,7 @@ pub(super) fn entries(connection: &Connection, call_id: CallId, limit: u32) -> r
             event: row.get::<_, String>("event")?.into(),
             attempt: attempt.map(|id| AttemptId(id.0)),
             outcome: row.get::<_, Option<String>>("outcome")?.map(Into::into),
+            by: row.get("actor")?,
             detail: row.get("detail")?,
         })
     })?;
@@ -67,7 +68,8 @@ pub(super) fn entries(connection: &Connection, call_id: CallId, limit: u32) -> r
 
 pub(super) fn insert_entry(connection: &Connection, record: &Record, entry: &Entry) -> rusqlite::Result<()> {
     let mut insert = connection.prepare_cached(
-        "INSERT INTO events (call_id, version, at, event, attempt_id, outcome, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        "INSERT INTO events (call_id, version, at, event, attempt_id, outcome, actor, detail)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?;
     insert.execute(params![
         record.intent.call_id.to_string(),
@@ -76,6 +78,7 @@ pub(super) fn insert_entry(connection: &Connection, record: &Record, entry: &Ent
         entry.event,
         entry.attempt.map(|id| id.to_string()),
         entry.outcome,
+        entry.by,
         entry.detail,
     ])?;
     Ok(())

@@ -50,6 +50,7 @@ CREATE TABLE events (
   event      TEXT NOT NULL,
   attempt_id TEXT,
   outcome    TEXT,
+  actor      TEXT NOT NULL,           -- whose doing it was
   detail     TEXT NOT NULL,
   PRIMARY KEY (call_id, version)
 ) STRICT, WITHOUT ROWID;
