@@ -37,6 +37,8 @@ impl Process {
         std::fs::write(folder.join("oncegate.toml"), format!("{server}{store}{config}")).expect("a file");
         let log = std::fs::OpenOptions::new().append(true).create(true).open(log(folder)).expect("a file");
         let mut command = command(folder, &["serve", "--config", "oncegate.toml"]);
+        // A proxy of the environment must never come between the gateway and a tool.
+        command.env("HTTP_PROXY", "http://127.0.0.1:9").env("http_proxy", "http://127.0.0.1:9");
         let child = command.stderr(log).stdout(Stdio::null()).spawn().expect("the binary starts");
         let mut process = Self { child, port };
         process.wait_until_it_serves(folder).await;
