@@ -18,8 +18,8 @@ use crate::metrics::Metrics;
 use crate::store;
 use crate::store::sqlite::{OpenError, Sqlite};
 
-/// A request's head that drips in more slowly than this is given up.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// A request's head that drips in more slowly than this is given up, and so is an idle connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often calls without an owner are looked for.
 const RECOVER_EVERY: Duration = Duration::from_secs(10);
 /// How long open connections may take to end once no call runs any more.

@@ -87,7 +87,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         .collect();
     let tokens = root.section("auth").map_or_else(Vec::new, tokens);
     let server = root.section("server").map(|section| server(section, tokens.is_empty()));
-    let (server, limits) = server.unwrap_or_else(|| Some(default_server()))?;
+    let (server, limits) = server.unwrap_or_else(default_server);
     let tool_names: Vec<&str> = tools.iter().map(|at| at.tool.name.as_str()).collect();
     for scope in tokens.iter().flat_map(|token| &token.caller.scopes) {
         if let Scope::CallTool(name) = scope
@@ -127,7 +127,7 @@ fn default_server() -> (Server, Limits) {
     (server, limits)
 }
 
-fn server(mut section: Section<'_, '_>, is_open: bool) -> Option<(Server, Limits)> {
+fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
     let (server, limits) = default_server();
     let listen = section.parsed("listen", |text| {
         text.parse::<SocketAddr>()
@@ -152,7 +152,7 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> Option<(Server, Limits
         shutdown_grace: section.get_or("shutdown_grace", limits.shutdown_grace),
     };
     section.finish();
-    Some((server, limits))
+    (server, limits)
 }
 
 fn store(mut section: Section<'_, '_>) -> Option<PathBuf> {

@@ -14,127 +14,16 @@
 //! Live traffic and recovery enter by this one door. What is not listed is refused by name.
 //! A call of a read tool never becomes unknown: it has no effect to be in doubt about.
 
-use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
-use uuid::Uuid;
 
 use super::key;
-use super::outcome::{self, Content, Evidence, Failure, FailureKind, Outcome};
+use super::outcome::{self, Evidence, Failure, FailureKind, Outcome};
+use super::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use super::retry;
 use super::tool::{Effect, Tool};
-
-/// Names one call for ever; ordered by time (UUIDv7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CallId(pub Uuid);
-
-impl fmt::Display for CallId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(f)
-    }
-}
-
-/// Names one attempt: 128 bits, random. Whoever holds it owns the attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct AttemptId(pub Uuid);
-
-impl fmt::Display for AttemptId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.simple().fmt(f)
-    }
-}
-
-/// Names one run of a gateway process: 128 bits, random at each start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct InstanceId(pub Uuid);
-
-impl fmt::Display for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.simple().fmt(f)
-    }
-}
-
-/// What the first arrival asked for. Never changes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Intent {
-    pub call_id: CallId,
-    pub tenant: String,
-    pub tool: String,
-    pub lookup: key::Lookup,
-    /// The key as the caller knows it.
-    pub key: String,
-    pub key_source: key::Source,
-    pub fingerprint: key::Fingerprint,
-    /// Empty if the caller named none; so is `session_id`.
-    pub user_id: String,
-    pub session_id: String,
-    pub trace_id: String,
-    /// The arguments as the tool gets them: one JSON object.
-    pub args: Bytes,
-    pub created_at: Timestamp,
-}
-
-/// One call: the intent, and how far it has come.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    pub intent: Arc<Intent>,
-    /// Rises by one with every change: what compare-and-swap compares.
-    pub version: u64,
-    pub state: State,
-    /// The newest attempt; in `Running`, the one under way.
-    pub attempt: Attempt,
-    /// Attempts in all, over every run of the call.
-    pub attempts: u32,
-    /// Whether an attempt before the newest may have been executed without anyone knowing.
-    pub doubted: bool,
-    /// The fencing token of the newest run; the store draws it. A read tool's call has none.
-    pub fencing: Option<u64>,
-    /// From the start of the newest run to its end.
-    pub latency_ms: Option<u64>,
-    pub updated_at: Timestamp,
-    /// From when on the key is no longer remembered. Unfinished and unknown calls never expire.
-    pub expires_at: Option<Timestamp>,
-    /// From when on the record may be deleted.
-    pub retain_until: Option<Timestamp>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    Running,
-    Succeeded(Content),
-    /// Surely no effect. The same key may run again.
-    Failed(Failure),
-    /// May have been executed; says why nobody knows.
-    Unknown(String),
-}
-
-impl State {
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Succeeded(_) => "succeeded",
-            Self::Failed(_) => "failed",
-            Self::Unknown(_) => "unknown",
-        }
-    }
-}
-
-/// One dispatch, from the decision to make it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
-    pub id: AttemptId,
-    /// The gateway that makes it.
-    pub owner: InstanceId,
-    /// The first of a run is 1.
-    pub number: u32,
-    pub run_started_at: Timestamp,
-    /// Until when the owner may take. A field, never a TTL: when it is over the call is unknown, not free.
-    pub lease_until: Timestamp,
-}
 
 /// What happens to a call.
 #[derive(Debug, Clone)]
@@ -177,21 +66,6 @@ pub struct Change {
     pub entry: Entry,
     /// The store draws the session's next fencing token into the record.
     pub draws_token: bool,
-}
-
-/// One line of a call's history.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    pub at: Timestamp,
-    /// One word, the same in the ledger and in the log.
-    pub event: Cow<'static, str>,
-    pub attempt: Option<AttemptId>,
-    /// `executed`, `not_executed` or `unknown`, if an attempt ended.
-    pub outcome: Option<Cow<'static, str>>,
-    /// Whose doing it was.
-    pub by: String,
-    /// For an engineer at 3 a.m.; nothing secret.
-    pub detail: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! The grid of states and events as one snapshot, and what must hold on every path.
 
+use uuid::Uuid;
+
 use super::*;
 use crate::core::tool::tests::tool;
 use proptest::prelude::*;

@@ -8,5 +8,6 @@ pub mod caller; // who is calling and what they may do
 pub mod json; // strict JSON and its canonical form (RFC 8785)
 pub mod key; // what counts as the same call
 pub mod outcome; // what an attempt proved
+pub mod record; // what is kept of a call
 pub mod retry; // when to try again
 pub mod tool; // the policy of one tool

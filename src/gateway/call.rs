@@ -12,9 +12,10 @@ use uuid::Uuid;
 
 use super::flight::Phase;
 use super::{Error, ErrorKind, Gateway, ToolAt, now};
-use crate::core::call::{CallId, Intent, Record, State, elapsed_ms};
+use crate::core::call::elapsed_ms;
 use crate::core::caller::Caller;
 use crate::core::outcome::{Content, FailureKind};
+use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::tool::{LEASE_MARGIN, Tool};
 use crate::core::{json, key};
 use crate::metrics::Arrival;

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use super::ErrorKind;
-use crate::core::call::Record;
 use crate::core::key::{Fingerprint, Lookup};
+use crate::core::record::Record;
 
 /// Arrivals with the same key and the same fingerprint share a flight.
 pub(super) type FlightId = (Lookup, Fingerprint);

@@ -1,8 +1,8 @@
 //! What is known of a call.
 
 use super::{Error, ErrorKind, Gateway};
-use crate::core::call::{CallId, Entry, Record};
 use crate::core::caller::Caller;
+use crate::core::record::{CallId, Entry, Record};
 
 /// The most entries of a call's history that one answer holds: the newest.
 const MAX_ENTRIES: u32 = 500;

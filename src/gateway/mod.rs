@@ -18,9 +18,9 @@ use uuid::Uuid;
 
 pub use self::call::{Answer, Identity, Patience, Request, Stored, identify};
 use self::flight::Flights;
-use crate::core::call::{AttemptId, CallId, InstanceId, Record};
 use crate::core::key;
 use crate::core::outcome::Failure;
+use crate::core::record::{AttemptId, CallId, InstanceId, Record};
 use crate::core::tool::Tool;
 use crate::downstream::{Downstream, Endpoint};
 use crate::metrics::Metrics;

@@ -38,17 +38,17 @@ impl Gateway {
         Ok(report)
     }
 
-    /// Settles every call that has lost its owner, before anything is served.
+    /// Does that until nothing is left to do, and answers how many calls were settled.
     ///
     /// # Errors
-    /// The store failed.
+    /// The store failed; what was done so far stays so.
     pub async fn recover_all(&self, now: Timestamp) -> Result<usize, store::Error> {
         let mut settled = 0;
         loop {
             let report = self.recover_once(now).await?;
             settled += report.settled;
             // Those that were due and did not move are somebody else's by now.
-            if report.settled == 0 {
+            if report.settled == 0 && report.pruned < u64::from(BATCH) {
                 return Ok(settled);
             }
         }

@@ -16,8 +16,8 @@ use uuid::Uuid;
 use super::Http;
 use super::auth::Known;
 use super::problem::Problem;
-use crate::core::call::{CallId, Entry, Record, State as CallState};
 use crate::core::outcome::Content;
+use crate::core::record::{CallId, Entry, Record, State as CallState};
 use crate::core::tool::Tool;
 use crate::gateway::{Answer, Patience, Request, Stored, identify};
 

@@ -8,7 +8,8 @@ pub mod sqlite; // the embedded store of one gateway
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use crate::core::call::{CallId, Change, Entry, Record};
+use crate::core::call::Change;
+use crate::core::record::{CallId, Entry, Record};
 
 /// Why a verb did nothing, or may have.
 #[derive(Debug, Clone, thiserror::Error)]

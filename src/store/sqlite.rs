@@ -19,7 +19,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 pub use self::open::OpenError;
 use self::worker::{Need, Worker};
 use super::{Census, Claimed, Due, Durability, Error, Readiness, Replaced, Store};
-use crate::core::call::{CallId, Change, Entry, InstanceId, Record};
+use crate::core::call::Change;
+use crate::core::record::{CallId, Entry, InstanceId, Record};
 
 /// Sessions without a call for this long are forgotten. Their next token is still greater than
 /// every earlier one, because tokens never fall behind the clock.

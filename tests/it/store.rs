@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oncegate::core::call::{AttemptId, CallId, Change, Event, InstanceId, Intent, Record, next};
+use oncegate::core::call::{Change, Event, next};
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::outcome::{Body, Evidence};
+use oncegate::core::record::{AttemptId, CallId, InstanceId, Intent, Record};
 use oncegate::core::tool::Tool as Policy;
 use oncegate::store::sqlite::{OpenError, Sqlite};
 use oncegate::store::{Claimed, Replaced, Store};

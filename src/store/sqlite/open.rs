@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::reserve::{self, Reserve};
 use super::worker::Worker;
 use super::{Sqlite, pragma};
-use crate::core::call::InstanceId;
+use crate::core::record::InstanceId;
 
 /// "once" in ASCII: says that the file is one of ours.
 const APPLICATION_ID: i32 = 0x6f6e_6365;

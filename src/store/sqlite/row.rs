@@ -9,9 +9,9 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, Type, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, named_params, params};
 use uuid::Uuid;
 
-use crate::core::call::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use crate::core::key;
 use crate::core::outcome::{Content, Failure, FailureKind};
+use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use crate::store::Due;
 
 const SELECT: &str = "SELECT call_id, lookup, tenant, tool, key, key_source, fingerprint, user_id, session_id,
