@@ -1,15 +1,21 @@
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate::core::outcome::{Body, Evidence};
 use oncegate::downstream::{Downstream, Endpoint, Exchange, Request};
 use reqwest::Method;
 use reqwest::header::HeaderMap;
+use rustls::pki_types::PrivateKeyDer;
 use serde_json::json;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{Act, Gateway, Tool, client};
+use tokio_rustls::TlsAcceptor;
+
+use crate::support::binary::{Process, free_port};
+use crate::support::{Act, Answer, Gateway, Tool, client};
 
 fn endpoint(url: &str, reuse_ms: Option<u64>) -> Endpoint {
     Endpoint {
@@ -176,4 +182,50 @@ async fn the_tool_gets_its_own_credentials_and_none_of_the_callers() {
         assert_eq!(seen.header(name), "", "{name}");
     }
     gateway.stop().await;
+}
+
+/// A tool over TLS with a certificate of its own, which is written to this file. Answers once per connection.
+async fn tool_over_tls(certificate: &Path) -> u16 {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    std::fs::write(certificate, made.cert.pem()).expect("a file");
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let server = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let server = server.expect("versions").with_no_client_auth();
+    let server = server.with_single_cert(vec![made.cert.der().clone()], key).expect("a server");
+    let acceptor = TlsAcceptor::from(Arc::new(server));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            // A client that does not trust us breaks off in the handshake.
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut request = vec![0; 4096];
+            if stream.read(&mut request).await.is_ok_and(|length| length > 0) {
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+                drop(stream.write_all(answer).await);
+                drop(stream.shutdown().await);
+            }
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_tool_over_tls_is_called_if_its_certificate_is_trusted_and_else_surely_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let certificate = folder.path().join("tool.pem");
+    let port = tool_over_tls(&certificate).await;
+    let url = format!("https://localhost:{port}/do");
+    for (trusted, expected) in [(true, ""), (false, "tool-unreachable")] {
+        let config = format!("[tools.act]\nurl = \"{url}\"\nretry = {{ attempts = 1 }}\n");
+        let roots = certificate.to_str().expect("a path");
+        let environment = if trusted { vec![("SSL_CERT_FILE", roots)] } else { Vec::new() };
+        let gateway = Process::start_in(folder.path(), free_port(), &config, &environment).await;
+        let body = json!({ "args": { "trusted": trusted } }).to_string();
+        let answer = client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await.expect("an answer");
+        let answer = Answer::read(answer).await;
+        assert_eq!(answer.problem(), expected, "{}", answer.text);
+        gateway.kill();
+    }
 }

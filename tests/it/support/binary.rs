@@ -32,6 +32,11 @@ impl Process {
     /// Starts it over `folder/oncegate.db` with this configuration, and waits until it serves. What
     /// it logs goes to `folder/log`.
     pub async fn start(folder: &Path, port: u16, config: &str) -> Self {
+        Self::start_in(folder, port, config, &[]).await
+    }
+
+    /// The same with something in the environment.
+    pub async fn start_in(folder: &Path, port: u16, config: &str, environment: &[(&str, &str)]) -> Self {
         let server = format!("[server]\nlisten = \"127.0.0.1:{port}\"\nshutdown_grace = \"1s\"\n");
         let store = "[store]\nurl = \"sqlite:oncegate.db\"\n";
         std::fs::write(folder.join("oncegate.toml"), format!("{server}{store}{config}")).expect("a file");
@@ -39,6 +44,7 @@ impl Process {
         let mut command = command(folder, &["serve", "--config", "oncegate.toml"]);
         // A proxy of the environment must never come between the gateway and a tool.
         command.env("HTTP_PROXY", "http://127.0.0.1:9").env("http_proxy", "http://127.0.0.1:9");
+        command.envs(environment.iter().copied());
         let child = command.stderr(log).stdout(Stdio::null()).spawn().expect("the binary starts");
         let mut process = Self { child, port };
         process.wait_until_it_serves(folder).await;
