@@ -223,7 +223,8 @@ async fn a_tool_over_tls_is_called_if_its_certificate_is_trusted_and_else_surely
         let environment = if trusted { vec![("SSL_CERT_FILE", roots)] } else { Vec::new() };
         let gateway = Process::start_in(folder.path(), free_port(), &config, &environment).await;
         let body = json!({ "args": { "trusted": trusted } }).to_string();
-        let answer = client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await.expect("an answer");
+        let answer =
+            client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await.expect("an answer");
         let answer = Answer::read(answer).await;
         assert_eq!(answer.problem(), expected, "{}", answer.text);
         gateway.kill();

@@ -10,6 +10,7 @@ mod calls; // the same call, sent again
 mod config; // what an operator may write
 mod crash; // kill -9
 mod downstream; // nothing is sent twice or too late
+mod faults; // a store that fails
 mod house;
 mod keys; // what counts as the same call
 mod ops; // health, readiness, metrics, logs
