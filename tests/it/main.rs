@@ -2,6 +2,7 @@
 //! tool that counts its effects. In suggested reading order:
 
 #![expect(unreachable_pub, reason = "a test binary has no outside")]
+#![expect(clippy::expect_used, reason = "a helper that fails fails the test")]
 
 mod support; // the words that the tests are written in
 
