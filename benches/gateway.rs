@@ -28,6 +28,8 @@ const CONNECTIONS: [usize; 3] = [1, 16, 64];
 const ROUNDS: usize = 3;
 /// One per connection: arrivals of one key at the same time would share their question to the store.
 const REPLAY_KEYS: usize = 64;
+/// The gateway's door to the tool.
+const CALLS: &str = "/v1/tools/do/calls";
 /// What the tool gets.
 const ARGS: &str = r#"{"business_id":"B-1001","sku":"widget-7","quantity":2,"amount_cents":1999}"#;
 /// The tool's result without its note.
@@ -138,24 +140,15 @@ impl Client {
         let serial = self.counts.asked[row as usize].fetch_add(1, Relaxed);
         let number = self.number;
         let call = || format!(r#"{{"args":{ARGS},"user_id":"u-{number}","session_id":"s-{number}"}}"#);
-        let gateway = "/v1/tools/do/calls";
+        let (executed, replayed) = ("gateway-outcome: executed", "gateway-outcome: replayed");
         let (request, proof) = match row {
             Row::Direct => (request("/do", "none", ARGS), ""),
             Row::Health => ("GET /healthz HTTP/1.1\r\nhost: bench\r\n\r\n".to_owned(), ""),
-            Row::Replay => (request(gateway, &format!("r-{number}"), &call()), "gateway-outcome: replayed"),
-            Row::First => (request(gateway, &format!("f-{serial}"), &call()), "gateway-outcome: executed"),
-            Row::Claim => (request(gateway, &format!("r-{number}"), &call()), "gateway-outcome: executed"),
+            Row::Replay => (request(CALLS, &format!("r-{number}"), &call()), replayed),
+            Row::First => (request(CALLS, &format!("f-{serial}"), &call()), executed),
+            Row::Claim => (request(CALLS, &format!("r-{number}"), &call()), executed),
         };
         self.stream.write_all(request.as_bytes()).await?;
-        self.read_answer().await?;
-        let answer = String::from_utf8_lossy(&self.answer);
-        if !answer.starts_with("HTTP/1.1 200") || !answer.contains(proof) {
-            return Err(format!("a 200 with \"{proof}\" was expected, but this came:\n{answer}").into());
-        }
-        Ok(())
-    }
-
-    async fn read_answer(&mut self) -> Fallible<()> {
         self.answer.clear();
         let mut whole = None;
         while whole.is_none_or(|length| self.answer.len() < length) {
@@ -163,6 +156,10 @@ impl Client {
                 return Err("the connection was closed".into());
             }
             whole = whole.or_else(|| whole_length(&self.answer));
+        }
+        let answer = String::from_utf8_lossy(&self.answer);
+        if !answer.starts_with("HTTP/1.1 200") || !answer.contains(proof) {
+            return Err(format!("a 200 with \"{proof}\" was expected, but this came:\n{answer}").into());
         }
         Ok(())
     }
@@ -350,15 +347,10 @@ fn say(line: &str) -> Fallible<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
 }
 
-fn main() -> ExitCode {
-    let ended =
-        tokio::runtime::Runtime::new().map_err(Into::into).and_then(|runtime| runtime.block_on(run()));
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Nowhere is left to complain to if standard error is closed.
-            drop(writeln!(std::io::stderr(), "{error}"));
-            ExitCode::FAILURE
-        }
-    }
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Err(error) = run().await else { return ExitCode::SUCCESS };
+    // Nowhere is left to complain to if standard error is closed.
+    drop(writeln!(std::io::stderr(), "{error}"));
+    ExitCode::FAILURE
 }

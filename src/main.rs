@@ -99,7 +99,9 @@ fn serve(config: Config) -> Result<(), String> {
 
 fn start_log(log: &Log) -> Result<(), String> {
     let filter = EnvFilter::try_new(&log.level).map_err(|error| error.to_string())?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A log on a full disk must not stop a call: complaining about it would panic.
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
+    let lines = lines.with_writer(std::io::stderr);
     match log.format {
         LogFormat::Json => lines.json().flatten_event(true).init(),
         LogFormat::Pretty => lines.with_ansi(std::io::stderr().is_terminal()).init(),

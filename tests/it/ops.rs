@@ -120,3 +120,20 @@ async fn a_log_line_reads_alone_and_holds_no_secret() {
         (&json!("act"), &json!("trace-7"), &json!("succeeded"))
     );
 }
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_log_that_cannot_be_written_stops_nothing() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let full = std::path::Path::new("/dev/full");
+    let config = one_tool(&tool, "");
+    let gateway = Process::start_logging_to(full, folder.path(), free_port(), &config, &[]).await;
+    for _ in 0..2 {
+        let request = client().post(gateway.url("/v1/tools/act/calls")).body("{\"args\":{}}");
+        Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+    }
+    gateway.signal("TERM");
+    assert!(gateway.ended().await);
+    assert_eq!(tool.requests(), 1);
+}

@@ -20,8 +20,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::binary::{Process, free_port};
-use crate::support::gateway::one_tool;
+use crate::support::binary::{Process, free_port, log};
+use crate::support::gateway::{one_tool, store_is_free};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 fn at(second: i64) -> Timestamp {
@@ -83,11 +83,9 @@ fn open(folder: &Path, instance: InstanceId) -> Result<Sqlite, OpenError> {
     Sqlite::open(&folder.join("oncegate.db"), instance, &CancellationToken::new())
 }
 
-/// Closes a store; its threads take a moment to end.
 async fn close(store: Sqlite, folder: &Path) {
     drop(store);
-    let lock = fs::File::open(folder.join("oncegate.db.lock")).expect("a lock");
-    until("the file is free", async || lock.try_lock().is_ok()).await;
+    store_is_free(folder).await;
 }
 
 async fn reopen(store: Sqlite, folder: &Path) -> Sqlite {
@@ -353,7 +351,12 @@ async fn a_full_disk_loses_no_outcome_and_takes_no_claim() {
     let post = |n: usize| {
         let request = client().post(gateway.url("/v1/tools/act/calls"));
         let body = json!({ "args": { "n": n } }).to_string();
-        async move { Answer::read(request.body(body).send().await.expect("an answer")).await }
+        let log = log(disk.0.path());
+        async move {
+            let answer = request.body(body).send().await;
+            let said = || fs::read_to_string(log).unwrap_or_default();
+            Answer::read(answer.unwrap_or_else(|error| panic!("{error:?}\n{}", said()))).await
+        }
     };
     let running: Vec<_> = (0..20).map(|n| tokio::spawn(post(n))).collect();
     until("all of them run", async || tool.requests() == 20).await;

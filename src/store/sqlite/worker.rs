@@ -114,6 +114,8 @@ struct Thread {
 
 impl Thread {
     fn work_off(mut self, mut waiting: mpsc::Receiver<Box<dyn Job>>) {
+        // Without its thread the store would refuse everything for ever.
+        let if_it_panics = self.fatal.clone().drop_guard();
         let mut batch: Vec<Box<dyn Job>> = Vec::with_capacity(BATCH);
         while waiting.blocking_recv_many(&mut batch, BATCH) > 0 {
             if let Some(reserve) = &mut self.reserve {
@@ -123,6 +125,7 @@ impl Thread {
                 return;
             }
         }
+        if_it_panics.disarm();
     }
 
     /// Whether the thread may go on.

@@ -37,10 +37,21 @@ impl Process {
 
     /// The same with something in the environment.
     pub async fn start_in(folder: &Path, port: u16, config: &str, environment: &[(&str, &str)]) -> Self {
+        Self::start_logging_to(&log(folder), folder, port, config, environment).await
+    }
+
+    /// The same with its log elsewhere.
+    pub async fn start_logging_to(
+        log: &Path,
+        folder: &Path,
+        port: u16,
+        config: &str,
+        environment: &[(&str, &str)],
+    ) -> Self {
         let server = format!("[server]\nlisten = \"127.0.0.1:{port}\"\nshutdown_grace = \"1s\"\n");
         let store = "[store]\nurl = \"sqlite:oncegate.db\"\n";
         std::fs::write(folder.join("oncegate.toml"), format!("{server}{store}{config}")).expect("a file");
-        let log = std::fs::OpenOptions::new().append(true).create(true).open(log(folder)).expect("a file");
+        let log = std::fs::OpenOptions::new().append(true).create(true).open(log).expect("a file");
         let mut command = command(folder, &["serve", "--config", "oncegate.toml"]);
         // A proxy of the environment must never come between the gateway and a tool.
         command.env("HTTP_PROXY", "http://127.0.0.1:9").env("http_proxy", "http://127.0.0.1:9");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, Tool, client};
+use super::{Answer, Tool, client, until};
 
 pub struct Gateway {
     pub address: SocketAddr,
@@ -100,6 +100,7 @@ impl Gateway {
     pub async fn stop(self) -> tempfile::TempDir {
         self.stop.cancel();
         self.running.await.expect("no panic").expect("a good end");
+        store_is_free(self.folder.path()).await;
         assert_eq!(
             count(&self.folder.path().join("oncegate.db"), "state = 'running'"),
             0,
@@ -113,6 +114,12 @@ impl Gateway {
         let config = self.config.clone();
         Self::over(self.stop().await, &config).await
     }
+}
+
+/// Waits until nobody in this process has the store open: its threads take a moment to end.
+pub async fn store_is_free(folder: &Path) {
+    let lock = std::fs::File::open(folder.join("oncegate.db.lock")).expect("a lock");
+    until("the store is free", async || lock.try_lock().is_ok()).await;
 }
 
 /// Builds a gateway over a folder. The address is any free one.
