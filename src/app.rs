@@ -74,7 +74,7 @@ impl App {
         let store = Arc::new(store);
         let gateway =
             Arc::new(Gateway::new(store, downstream, config.tools, metrics, instance, config.limits));
-        let settled = gateway.recover_all(gateway::now()).await?;
+        let settled = gateway.recover_all(gateway.now()).await?;
 
         let address = config.server.listen;
         let listener = TcpListener::bind(address).map_err(|error| Error::Listen(address, error))?;
@@ -111,6 +111,8 @@ impl App {
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         let handle = Handle::new();
         let mut server = axum_server::from_tcp(self.listener).map_err(Error::Serve)?.handle(handle.clone());
+        // Telling HTTP/2 apart has no timer; without it silent connections are given up, too.
+        server = server.http1_only();
         server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         let recovery = tokio::spawn(recover(self.gateway.clone(), stop.clone()));
         let mut serving = tokio::spawn(server.serve(self.router.into_make_service()));
@@ -144,12 +146,8 @@ async fn recover(gateway: Arc<Gateway>, stop: CancellationToken) {
             () = sleep(RECOVER_EVERY) => {}
             () = stop.cancelled() => return,
         }
-        match gateway.recover_once(gateway::now()).await {
-            Ok(report) if report.settled > 0 => {
-                tracing::warn!(settled = report.settled, "calls had lost their owner")
-            }
-            // A failure was said where it happened.
-            Ok(_) | Err(_) => {}
-        }
+        // A failure was said where it happened; the next round tries again.
+        drop(gateway.recover_all(gateway.now()).await);
+        drop(gateway.prune_all(gateway.now()).await);
     }
 }

@@ -80,6 +80,9 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let mut warnings = Vec::new();
     let log = root.section("log").map_or_else(default_log, log);
     let store = root.section("store").and_then(store);
+    if !root.has_taken("store") {
+        root.mistake("store", "this section is missing");
+    }
     let tools: Vec<ToolAt> = root
         .named_sections("tools")
         .into_iter()

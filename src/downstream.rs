@@ -76,7 +76,7 @@ impl Downstream {
         let (gate, max_result) = (Gate::new(), self.max_result);
         let Some(client) = self.pools.get(&endpoint.connection_reuse).cloned() else {
             let why = "the gateway has no connection pool for this tool".to_owned();
-            return Exchange { gate, response: Box::pin(async { Err(why) }), max_result };
+            return Exchange { gate, response: Box::pin(async { Err(why) }), max_result, status: None };
         };
         let body = GatedBody::new(gate.clone(), request.body, request.send_before);
         let send = client
@@ -86,7 +86,12 @@ impl Downstream {
             .headers(request.headers)
             .body(reqwest::Body::wrap(body))
             .send();
-        Exchange { gate, response: Box::pin(async { send.await.map_err(|error| chain(&error)) }), max_result }
+        Exchange {
+            gate,
+            response: Box::pin(async { send.await.map_err(|error| chain(&error)) }),
+            max_result,
+            status: None,
+        }
     }
 }
 
@@ -112,6 +117,8 @@ pub struct Exchange {
     gate: Gate,
     response: Pin<Box<dyn Future<Output = Result<reqwest::Response, String>> + Send>>,
     max_result: usize,
+    /// The status, as soon as it is there.
+    status: Option<u16>,
 }
 
 impl Exchange {
@@ -119,7 +126,10 @@ impl Exchange {
     /// asked again. The body of an answer is read until `body_by`.
     pub async fn until(&mut self, head_by: Instant, body_by: Instant) -> Option<Evidence> {
         Some(match timeout_at(head_by, &mut self.response).await.ok()? {
-            Ok(response) => answer(response, self.max_result, body_by).await,
+            Ok(response) => {
+                self.status = Some(response.status().as_u16());
+                answer(response, self.max_result, body_by).await
+            }
             Err(why) => self.give_up(&why),
         })
     }
@@ -128,7 +138,11 @@ impl Exchange {
     /// it never will.
     pub fn give_up(&self, why: &str) -> Evidence {
         let why = why.to_owned();
-        if self.gate.withdraw() { Evidence::NotSent { why } } else { Evidence::NoAnswer { why } }
+        match self.status {
+            Some(status) => Evidence::Answer { status, body: Body::Broken(why), retry_after: None },
+            None if self.gate.withdraw() => Evidence::NotSent { why },
+            None => Evidence::NoAnswer { why },
+        }
     }
 }
 

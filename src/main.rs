@@ -66,7 +66,10 @@ fn main() -> ExitCode {
 #[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
 fn read(path: &Path) -> Result<Config, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let environment: Environment = std::env::vars().collect();
+    // A variable that is no text can be meant for somebody else only.
+    let readable = |variable: std::ffi::OsString| variable.into_string().ok();
+    let environment: Environment =
+        std::env::vars_os().filter_map(|(name, value)| Some((readable(name)?, readable(value)?))).collect();
     Config::read(&text, &environment).map_err(|mistakes| {
         let lines: Vec<String> =
             mistakes.iter().map(|mistake| format!("{}:{mistake}", path.display())).collect();
@@ -82,11 +85,13 @@ fn serve(config: Config) -> Result<(), String> {
         let stop = CancellationToken::new();
         let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
+        let mut hang_up = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
         let on_signal = stop.clone();
         tokio::spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
+                _ = hang_up.recv() => {}
             }
             on_signal.cancel();
         });

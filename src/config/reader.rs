@@ -245,6 +245,10 @@ impl<'r, 'a> Section<'r, 'a> {
         self.items.contains_key(key)
     }
 
+    pub(super) fn has_taken(&self, key: &str) -> bool {
+        self.taken.contains_key(key)
+    }
+
     pub(super) fn get_or<T: FromItem>(&mut self, key: &'static str, default: T) -> T {
         self.get(key).unwrap_or(default)
     }

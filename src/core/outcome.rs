@@ -143,12 +143,13 @@ fn answered(tool: &Tool, status: u16, body: &Body, retry_after: Option<Duration>
         return (by_declaration(*declared, status, body, retry_after), ", as declared for this tool");
     }
     match status {
-        200..=299 => match &tool.success {
-            Some(test) if !passes(test, body) => (
-                by_declaration(test.otherwise, status, body, retry_after),
-                ", which fails the tool's success test",
-            ),
-            _ => (Outcome::Executed(keep(body)), ""),
+        200..=299 => match tool.success.as_ref().map(|test| (test, passes(test, body))) {
+            None | Some((_, Some(true))) => (Outcome::Executed(keep(body)), ""),
+            Some((test, Some(false))) => {
+                let outcome = by_declaration(test.otherwise, status, body, retry_after);
+                (outcome, ", which fails the tool's success test")
+            }
+            Some((_, None)) => (Outcome::Unknown, ", in which the tool's success test finds nothing"),
         },
         303 => (Outcome::Executed(keep(body)), ""),
         400..=406 | 409..=417 | 421 | 422 | 424 | 426 | 428 | 431 | 451 | 501 | 505 => {
@@ -182,11 +183,16 @@ fn by_declaration(declared: Declared, status: u16, body: &Body, retry_after: Opt
     }
 }
 
-/// A body that is no JSON, or could not be read, passes no test.
-fn passes(test: &SuccessTest, body: &Body) -> bool {
-    let Body::Whole(bytes) = body else { return false };
-    let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return false };
-    value.pointer(test.pointer.as_str()) == Some(&test.equals)
+/// Whether the body holds what the test asks for; `None` if there is nothing to be tested: the body
+/// is cut off or no JSON, or nothing stands at the pointer. That proves neither.
+fn passes(test: &SuccessTest, body: &Body) -> Option<bool> {
+    let Body::Whole(bytes) = body else { return None };
+    let value: Value = serde_json::from_slice(bytes).ok()?;
+    let found = value.pointer(test.pointer.as_str())?;
+    Some(match (found, &test.equals) {
+        (Value::Number(found), Value::Number(asked)) => found.as_f64() == asked.as_f64(),
+        (found, asked) => found == asked,
+    })
 }
 
 /// A body as one JSON text: JSON byte for byte, text as `{"text": …}`, anything else as `{"base64": …}`.
@@ -303,14 +309,21 @@ mod tests {
             otherwise: Declared::Rejected,
         };
         tool.success = Some(test.clone());
-        assert_eq!(word(&tool, &answer(200, r#"{"status":"ok"}"#), false), "executed");
-        for body in [r#"{"status":"failed"}"#, "{}", "no JSON", ""] {
-            assert_eq!(word(&tool, &answer(200, body), false), "rejected", "{body}");
-        }
-        tool.success = Some(SuccessTest { otherwise: Declared::Unknown, ..test });
-        assert_eq!(word(&tool, &answer(200, "{}"), false), "unknown");
         let cut = Evidence::Answer { status: 200, body: Body::Broken("cut".into()), retry_after: None };
+        assert_eq!(word(&tool, &answer(200, r#"{"status":"ok"}"#), false), "executed");
+        assert_eq!(word(&tool, &answer(200, r#"{"status":"failed"}"#), false), "rejected");
         assert_eq!(word(&tool, &cut, false), "unknown", "what cannot be read cannot be told");
+        for body in ["{}", "no JSON", "", "{\"status\":"] {
+            assert_eq!(word(&tool, &answer(200, body), false), "unknown", "{body}");
+        }
+        tool.success = Some(SuccessTest { otherwise: Declared::Unknown, ..test.clone() });
+        assert_eq!(word(&tool, &answer(200, r#"{"status":"failed"}"#), false), "unknown");
+        tool.success = Some(SuccessTest { equals: json!(0), ..test });
+        assert_eq!(
+            word(&tool, &answer(200, r#"{"status":0.0}"#), false),
+            "executed",
+            "numbers are compared by value"
+        );
     }
 
     #[test]

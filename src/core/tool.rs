@@ -14,6 +14,8 @@ pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
 
 /// The most mistakes that one refusal of arguments names.
 const MAX_SCHEMA_MISTAKES: usize = 20;
+/// The longest sentence about one of them, in bytes.
+const MAX_SENTENCE: usize = 200;
 
 /// Whether a tool changes the world. Undeclared is `Write`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,7 +134,7 @@ impl Schema {
     /// The sentences name what was expected and may quote the caller's own value.
     pub fn mistakes(&self, args: &Value) -> Vec<(String, String)> {
         let mistakes = self.validator.iter_errors(args).take(MAX_SCHEMA_MISTAKES);
-        mistakes.map(|mistake| (mistake.instance_path().to_string(), mistake.to_string())).collect()
+        mistakes.map(|mistake| (mistake.instance_path().to_string(), cut(mistake.to_string()))).collect()
     }
 
     /// Whether every valid `args` has something at `pointer`.
@@ -147,6 +149,15 @@ impl Schema {
         }
         true
     }
+}
+
+/// A sentence may quote what is wrong, which may be long.
+fn cut(mut sentence: String) -> String {
+    if sentence.len() > MAX_SENTENCE {
+        sentence.truncate(sentence.floor_char_boundary(MAX_SENTENCE));
+        sentence.push('…');
+    }
+    sentence
 }
 
 impl fmt::Debug for Schema {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::flight::Phase;
-use super::{Error, ErrorKind, Gateway, ToolAt, now};
+use super::{Error, ErrorKind, Gateway, ToolAt};
 use crate::core::call::elapsed_ms;
 use crate::core::caller::Caller;
 use crate::core::outcome::{Content, FailureKind};
@@ -20,8 +21,10 @@ use crate::core::tool::{LEASE_MARGIN, Tool};
 use crate::core::{json, key};
 use crate::metrics::Arrival;
 
-/// How long a caller that will not wait for the result waits for the claim.
+/// How long a caller waits for the claim, however short it wants to wait for the result.
 const CLAIM_WAIT: Duration = Duration::from_secs(10);
+/// How long a caller waits for an outcome that the store will not take.
+const UNWRITTEN_WAIT: Duration = Duration::from_secs(1);
 
 /// One request for a call, as it came in.
 #[derive(Debug, Default)]
@@ -83,21 +86,25 @@ impl Gateway {
     pub async fn call(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Answer, Error> {
         let began = Instant::now();
         let patience = request.patience;
+        // A gateway that drains waits for those who were let in before.
+        let let_in = self.tasks.token();
         let at = self.tool_for(caller, &request.tool)?;
-        let asked = match ask(at.clone(), caller, request) {
+        let asked = match ask(at.clone(), caller, request, self.now()) {
             Ok(asked) => asked,
             Err(error) => {
                 self.count_arrival(&at.tool.name, Arrival::Refused, began);
                 return Err(error);
             }
         };
-        let intent = asked.intent.clone();
-        let id = (intent.lookup, intent.fingerprint);
-        let (phases, pilot) = self.flights.join_or_begin(id);
+        let key = asked.intent.key.clone();
+        let (phases, pilot) = self.flights.join_or_begin((asked.intent.lookup, asked.intent.fingerprint));
         let first = pilot.is_some();
-        if let Some(pilot) = pilot {
-            self.tasks.spawn(self.clone().fly(asked, pilot, began));
+        match pilot {
+            Some(pilot) => drop(self.tasks.spawn(self.clone().fly(asked, pilot, began))),
+            // Who joins and waits need not keep its arguments in memory.
+            None => drop(asked),
         }
+        drop(let_in);
         let phase = if first {
             self.attend(phases, patience, at.tool.lease() + LEASE_MARGIN).await
         } else {
@@ -111,15 +118,12 @@ impl Gateway {
         if !(first && phase.is_ours()) {
             self.count_arrival(&at.tool.name, arrival_of(&phase), began);
             if let Some(record) = phase.record() {
-                let gap = elapsed_ms(record.intent.created_at, now()) as f64 / 1000.0;
+                let gap = elapsed_ms(record.intent.created_at, self.now()) as f64 / 1000.0;
                 self.metrics.duplicate_gap.with_label_values(&[&at.tool.name]).observe(gap);
             }
         }
-        tell(&phase, patience, first).map_err(|(kind, call_id)| Error {
-            kind,
-            call_id,
-            key: Some(intent.key.clone()),
-        })
+        let told = tell(&phase, patience, first, self.now());
+        told.map_err(|(kind, call_id)| Error { kind, call_id, key: Some(key) })
     }
 
     fn tool_for(&self, caller: &Caller, name: &str) -> Result<Arc<ToolAt>, Error> {
@@ -177,7 +181,7 @@ pub fn identify(tool: &Tool, request: &Request) -> Result<Identity, Error> {
     Ok(Identity { key, fingerprint, args: args.into() })
 }
 
-fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request) -> Result<Asked, Error> {
+fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request, now: Timestamp) -> Result<Asked, Error> {
     let Identity { key, fingerprint, args } = identify(&at.tool, &request)?;
     let intent = Intent {
         call_id: new_call_id(),
@@ -191,7 +195,7 @@ fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request) -> Result<Asked, Erro
         session_id: request.session_id,
         trace_id: request.trace_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string()),
         args,
-        created_at: now(),
+        created_at: now,
     };
     Ok(Asked { at, intent: Arc::new(intent) })
 }
@@ -216,10 +220,12 @@ impl Gateway {
         loop {
             let phase = phases.borrow_and_update().clone();
             let until = match &phase {
-                Phase::Ended { .. } | Phase::Unwritten { .. } | Phase::Lost { .. } => return phase,
-                // Who wants a place to ask at must wait until there is one.
-                Phase::Claiming if patience.respond_async => until.max(came + CLAIM_WAIT),
-                Phase::Claiming | Phase::Running { .. } => until,
+                Phase::Ended { .. } | Phase::Lost { .. } => return phase,
+                // It may be written in a moment; after that the caller is told the truth.
+                Phase::Unwritten { .. } => until.min(Instant::now() + UNWRITTEN_WAIT),
+                // Without a claim there is no call that one could ask for later.
+                Phase::Claiming => until.max(came + CLAIM_WAIT),
+                Phase::Running { .. } => until,
             };
             match timeout_at(until, phases.changed()).await {
                 Ok(Ok(())) => {}
@@ -237,12 +243,17 @@ impl Gateway {
 }
 
 /// What a caller is told who saw a flight that far. `first`: its request began the flight.
-fn tell(phase: &Phase, patience: Patience, first: bool) -> Result<Answer, (ErrorKind, Option<CallId>)> {
+fn tell(
+    phase: &Phase,
+    patience: Patience,
+    first: bool,
+    now: Timestamp,
+) -> Result<Answer, (ErrorKind, Option<CallId>)> {
     let id = |record: &Arc<Record>| Some(record.intent.call_id);
     match phase {
         Phase::Ended { record: Err(kind), .. } => Err((kind.clone(), None)),
         Phase::Ended { record: Ok(record), ours } => {
-            read(record, !(first && *ours)).map_err(|kind| (kind, id(record)))
+            read(record, !(first && *ours), now).map_err(|kind| (kind, id(record)))
         }
         Phase::Running { record, .. } if patience.respond_async => Ok(Answer::Accepted(record.clone())),
         Phase::Running { record, .. } => Err((ErrorKind::CallInProgress, id(record))),
@@ -253,10 +264,10 @@ fn tell(phase: &Phase, patience: Patience, first: bool) -> Result<Answer, (Error
 }
 
 /// What a stored record answers.
-fn read(record: &Arc<Record>, replayed: bool) -> Result<Answer, ErrorKind> {
+fn read(record: &Arc<Record>, replayed: bool, now: Timestamp) -> Result<Answer, ErrorKind> {
     match &record.state {
         State::Succeeded(Content::Kept(json)) => {
-            let age_ms = replayed.then(|| elapsed_ms(record.intent.created_at, now()));
+            let age_ms = replayed.then(|| elapsed_ms(record.intent.created_at, now));
             Ok(Answer::Result(Stored { record: record.clone(), json: json.clone(), replayed_age_ms: age_ms }))
         }
         State::Succeeded(Content::Unavailable(why)) => Err(ErrorKind::ResultUnavailable(why.clone())),

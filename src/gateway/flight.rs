@@ -101,14 +101,22 @@ impl Pilot {
         self.say(Phase::Ended { record, ours });
     }
 
-    /// Whether nobody waits any more.
-    pub(super) fn is_alone(&self) -> bool {
-        self.phase.receiver_count() == 0
+    /// Ends the flight if nobody waits for it any more. In one step, so that nobody joins in between.
+    pub(super) fn leave_if_alone(&self) -> bool {
+        let mut flights = self.flights.lock();
+        let alone = self.phase.receiver_count() == 0;
+        if alone {
+            flights.remove(&self.id);
+        }
+        alone
     }
 }
 
 impl Drop for Pilot {
     fn drop(&mut self) {
-        self.flights.lock().remove(&self.id);
+        let mut flights = self.flights.lock();
+        if flights.get(&self.id).is_some_and(|phase| phase.same_channel(&self.phase)) {
+            flights.remove(&self.id);
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! The use cases: they load, ask `core`, save and act. Every rule is in `core`, every status in `http`.
 
-mod call; // the way of a call
+mod call; // the way of a call, on the side of the one who asks
+mod clock; // the time that the rules go by
 mod flight; // one run, and everyone who waits for it
 pub mod ledger; // what is known of a call
 pub mod recover; // calls whose owner is gone
-mod run; // claim, dispatch, write down
+mod run; // the other side: claim, dispatch, write down
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 pub use self::call::{Answer, Identity, Patience, Request, Stored, identify};
+use self::clock::Clock;
 use self::flight::Flights;
 use crate::core::key;
 use crate::core::outcome::Failure;
@@ -48,8 +50,11 @@ pub struct Gateway {
     /// This run of the process.
     instance: InstanceId,
     limits: Limits,
+    clock: Clock,
     flights: Arc<Flights>,
     running: Arc<Semaphore>,
+    /// Places for attempts that were given up and may still be answered.
+    listening: Arc<Semaphore>,
     waiting: Semaphore,
     /// Every call's task, so that none is dropped in mid-flight.
     tasks: TaskTracker,
@@ -139,12 +144,19 @@ impl Gateway {
             instance,
             running: Arc::new(Semaphore::new(limits.max_running)),
             waiting: Semaphore::new(limits.max_waiting),
+            listening: Arc::new(Semaphore::new(limits.max_running)),
             limits,
+            clock: Clock::start(),
             flights: Arc::default(),
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
             abandoned: CancellationToken::new(),
         }
+    }
+
+    /// The time that the rules go by.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// Whether calls may be claimed, and if not, why.
@@ -205,13 +217,6 @@ impl Gateway {
 
 /// How long the outcomes of abandoned calls may take to be written.
 const LAST_WRITES: Duration = Duration::from_secs(3);
-
-/// The wall clock, in whole microseconds as stores keep them. `core` gets its times from here.
-#[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
-pub fn now() -> Timestamp {
-    let now = Timestamp::now();
-    Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
-}
 
 /// A new identity for this run of the process.
 pub fn new_instance() -> InstanceId {

@@ -1,5 +1,5 @@
-//! Calls whose owner is gone: what they did nobody can say, so they become unknown. Records whose
-//! retention is over are deleted here, too.
+//! Calls whose owner is gone: what they did nobody can say, so they become unknown. What is kept no
+//! longer is deleted here, too.
 
 use jiff::Timestamp;
 
@@ -17,7 +17,6 @@ pub struct Report {
     pub due: usize,
     /// Calls that were moved on.
     pub settled: usize,
-    pub pruned: u64,
 }
 
 impl Gateway {
@@ -28,30 +27,38 @@ impl Gateway {
     /// The store failed; what was settled so far stays so.
     pub async fn recover_once(&self, now: Timestamp) -> Result<Report, store::Error> {
         let due = self.counted("due", self.store.due(now, BATCH).await)?;
-        let mut report = Report { due: due.len(), ..Report::default() };
+        let mut report = Report { due: due.len(), settled: 0 };
         for lost in due {
             if self.settle_lost(lost, now).await? {
                 report.settled += 1;
             }
         }
-        report.pruned = self.counted("prune", self.store.prune(now, BATCH).await)?;
         Ok(report)
     }
 
-    /// Does that until nothing is left to do, and answers how many calls were settled.
+    /// Settles every such call, and answers how many there were.
     ///
     /// # Errors
-    /// The store failed; what was done so far stays so.
+    /// The store failed; what was settled so far stays so.
     pub async fn recover_all(&self, now: Timestamp) -> Result<usize, store::Error> {
         let mut settled = 0;
         loop {
             let report = self.recover_once(now).await?;
             settled += report.settled;
             // Those that were due and did not move are somebody else's by now.
-            if report.settled == 0 && report.pruned < u64::from(BATCH) {
+            if report.settled == 0 {
                 return Ok(settled);
             }
         }
+    }
+
+    /// Deletes every record whose retention is over, in small steps between live traffic.
+    ///
+    /// # Errors
+    /// The store failed; what was deleted stays so.
+    pub async fn prune_all(&self, now: Timestamp) -> Result<(), store::Error> {
+        while self.counted("prune", self.store.prune(now, BATCH).await)? >= u64::from(BATCH) {}
+        Ok(())
     }
 
     /// Whether it was this run that settled it.

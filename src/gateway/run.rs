@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::call::Asked;
 use super::flight::{Phase, Pilot};
-use super::{ErrorKind, Gateway, jitter, new_attempt, now};
+use super::{ErrorKind, Gateway, jitter, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Illegal, Retry};
 use crate::core::outcome::{self, Content, Evidence};
 use crate::core::record::{CallId, Record, State};
@@ -44,28 +44,38 @@ enum Hold {
 impl Gateway {
     /// Flies a flight to its end: the whole life of a call in this process.
     pub(super) async fn fly(self: Arc<Self>, asked: Asked, pilot: Pilot, began: Instant) {
-        let Ok(_place) = self.running.clone().try_acquire_owned() else {
-            return pilot.end(Err(ErrorKind::RateLimited), false);
-        };
+        let place = self.running.clone().try_acquire_owned().ok();
         let deadline = Instant::now() + asked.at.tool.deadline;
-        match self.hold(&asked).await {
-            Ok(Hold::Ours(record)) => self.run(&asked, record, pilot, began, deadline).await,
+        match self.hold(&asked, place.is_some()).await {
+            Ok(Hold::Ours(record)) => {
+                let silent = self.run(&asked, record, pilot, began, deadline).await;
+                drop(place);
+                if let (Some((record, exchange)), Ok(_place)) = (silent, self.listening.try_acquire()) {
+                    self.listen_late(&asked, record, exchange, deadline).await;
+                }
+            }
             Ok(Hold::Theirs(record)) => self.watch(record, pilot).await,
             Ok(Hold::Settled(record)) => pilot.end(Ok(Arc::new(record)), false),
             Err(kind) => pilot.end(Err(kind), false),
         }
     }
 
-    /// Gets hold of the key, or finds out who has it.
-    async fn hold(&self, asked: &Asked) -> Result<Hold, ErrorKind> {
+    /// Gets hold of the key, or finds out who has it. Without a place to run nothing is claimed, but
+    /// what is there is still found.
+    async fn hold(&self, asked: &Asked, has_place: bool) -> Result<Hold, ErrorKind> {
         let tool = &asked.at.tool;
         let event =
             Event::Arrived { intent: asked.intent.clone(), attempt: new_attempt(), owner: self.instance };
         let mut holder: Option<Record> = None;
+        if !has_place {
+            let found = self.counted("holder", self.store.holder(asked.intent.lookup).await);
+            holder = found.map_err(|_| ErrorKind::StoreUnavailable)?;
+        }
         for _ in 0..ROUNDS {
             // An arrival is never illegal; if it were, nothing must run.
-            let Ok(next) = call::next(tool, holder.as_ref(), &event, now()) else { break };
+            let Ok(next) = call::next(tool, holder.as_ref(), &event, self.now()) else { break };
             holder = match (next.action, next.change, holder) {
+                (Action::Claim { .. } | Action::Run, ..) if !has_place => return Err(ErrorKind::RateLimited),
                 (Action::Claim { instead_of }, Some(change), _) => {
                     match self.claim(&change, instead_of).await {
                         Ok(Claimed::Yours(record)) => return Ok(Hold::Ours(record)),
@@ -105,7 +115,7 @@ impl Gateway {
     async fn watch(&self, record: Record, pilot: Pilot) {
         let call_id = record.intent.call_id;
         pilot.say(Phase::Running { record: Arc::new(record), ours: false });
-        while !pilot.is_alone() {
+        while !pilot.leave_if_alone() {
             sleep(POLL).await;
             match self.counted("load", self.store.load(call_id).await) {
                 Ok(Some(Record { state: State::Running, .. })) => {}
@@ -115,8 +125,16 @@ impl Gateway {
         }
     }
 
-    /// Runs a call that is ours, tells everyone, and stays for a late answer.
-    async fn run(&self, asked: &Asked, record: Record, pilot: Pilot, began: Instant, deadline: Instant) {
+    /// Runs a call that is ours and tells everyone. Answers with the call and its exchange if it is in
+    /// doubt and may still be answered.
+    async fn run(
+        &self,
+        asked: &Asked,
+        record: Record,
+        pilot: Pilot,
+        began: Instant,
+        deadline: Instant,
+    ) -> Option<(Record, Exchange)> {
         let tool = &asked.at.tool;
         pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
         let (record, silent) = self.run_attempts(asked, record, &pilot, deadline).await;
@@ -136,10 +154,9 @@ impl Gateway {
             latency_ms = record.latency_ms,
             "call ended",
         );
+        let in_doubt = matches!(record.state, State::Unknown(_));
         pilot.end(Ok(Arc::new(record.clone())), true);
-        if let Some(exchange) = silent {
-            self.listen_late(asked, record, exchange, deadline).await;
-        }
+        silent.filter(|_| in_doubt).map(|exchange| (record, exchange))
     }
 
     /// Attempt after attempt, until one settles the call. Answers with the stored record, and with
@@ -160,6 +177,8 @@ impl Gateway {
             let (stored, wait) = self.settle(asked, record, &event, Some(pilot)).await;
             let Some(wait) = wait else { return (stored, silent) };
             record = stored;
+            // Writing it may have taken a while, in which nobody was to hear of it.
+            pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
             tracing::debug!(call_id = %record.intent.call_id, tool = tool.name, wait_ms = wait.as_millis(), "retry");
             tokio::select! {
                 () = sleep(wait) => {}
@@ -236,7 +255,7 @@ impl Gateway {
         pilot: Option<&Pilot>,
     ) -> (Record, Option<Duration>) {
         for _ in 0..ROUNDS {
-            let next = match call::next(&asked.at.tool, Some(&record), event, now()) {
+            let next = match call::next(&asked.at.tool, Some(&record), event, self.now()) {
                 Ok(next) => next,
                 Err(Illegal::StillUnknown) => return (record, None),
                 Err(_) => {
@@ -268,6 +287,7 @@ impl Gateway {
     /// out of time; the next start finds the call as running.
     async fn write(&self, change: &Change, expected: &Record, pilot: Option<&Pilot>) -> Option<Replaced> {
         let mut tries_left = LAST_TRIES;
+        let mut said = false;
         loop {
             match self.counted("replace", self.store.replace(change, expected).await) {
                 Ok(replaced) => return Some(replaced),
@@ -275,8 +295,9 @@ impl Gateway {
                 Err(_) if self.abandoned.is_cancelled() => tries_left -= 1,
                 Err(_) => {}
             }
-            if let Some(pilot) = pilot {
+            if let (Some(pilot), false) = (pilot, said) {
                 pilot.say(Phase::Unwritten { record: Arc::new(expected.clone()) });
+                said = true;
             }
             sleep(WRITE_AGAIN).await;
         }

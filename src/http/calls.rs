@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::body::{self, Body, Bytes};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -19,7 +20,7 @@ use super::problem::Problem;
 use crate::core::outcome::Content;
 use crate::core::record::{CallId, Entry, Record, State as CallState};
 use crate::core::tool::Tool;
-use crate::gateway::{Answer, Patience, Request, Stored, identify};
+use crate::gateway::{Answer, ErrorKind, Patience, Request, Stored, identify};
 
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
@@ -49,12 +50,15 @@ struct CallBody<'a> {
 pub(super) async fn call(
     State(http): State<Http>,
     Known(caller): Known,
-    Path(tool): Path<String>,
+    tool: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
+    let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let bytes = read_body(body, http.max_body).await?;
     let request = parse(tool, &headers, &bytes)?;
+    // Who waits for a call need not keep its request in memory.
+    drop(bytes);
     match http.gateway.call(&caller, request).await? {
         Answer::Result(stored) => Ok(result(&stored)),
         Answer::Accepted(record) => Ok(accepted(&record)),
@@ -130,24 +134,26 @@ fn identity(name: &str, id: String) -> Result<String, Problem> {
     Ok(id)
 }
 
-/// The trace id of a `traceparent` header (W3C Trace Context, version 00 and, as far as it goes, later).
+/// The trace id of a `traceparent` header (W3C Trace Context). A later version may say more behind
+/// what version 00 says.
 fn traced(headers: &HeaderMap) -> Option<String> {
     let mut fields = headers.get("traceparent")?.to_str().ok()?.split('-');
-    let (version, trace_id, span_id, _flags) =
+    let (version, trace_id, span_id, flags) =
         (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
     let is_hex = |text: &str, length| {
         text.len() == length && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
     };
     let is_id = |text: &str, length| is_hex(text, length) && text.bytes().any(|digit| digit != b'0');
-    (is_hex(version, 2) && version != "ff" && is_id(trace_id, 32) && is_id(span_id, 16))
-        .then(|| trace_id.to_owned())
+    let is_version = is_hex(version, 2) && version != "ff" && (version != "00" || fields.next().is_none());
+    let is_valid = is_version && is_id(trace_id, 32) && is_id(span_id, 16) && is_hex(flags, 2);
+    is_valid.then(|| trace_id.to_owned())
 }
 
 /// `Prefer: wait=SECONDS, respond-async` (RFC 7240). What is not understood is passed over.
 fn patience(headers: &HeaderMap) -> Patience {
     let mut patience = Patience::default();
     let lines = headers.get_all("prefer").iter().filter_map(|line| line.to_str().ok());
-    for preference in lines.flat_map(|line| line.split(',')) {
+    for preference in lines.flat_map(members) {
         let preference = preference.split(';').next().unwrap_or_default().trim();
         let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
         match name.trim().to_ascii_lowercase().as_str() {
@@ -160,6 +166,15 @@ fn patience(headers: &HeaderMap) -> Patience {
         }
     }
     patience
+}
+
+/// The members of a list: what stands between commas that stand in no quotes.
+fn members(line: &str) -> impl Iterator<Item = &str> {
+    let mut in_quotes = false;
+    line.split(move |c| {
+        in_quotes ^= c == '"';
+        c == ',' && !in_quotes
+    })
 }
 
 /// 200 with the tool's JSON, byte for byte, between members of our own.
@@ -243,8 +258,9 @@ fn object(value: &impl Serialize) -> String {
 pub(super) async fn show(
     State(http): State<Http>,
     Known(caller): Known,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
+    let Path(id) = id.map_err(|_| Problem::unknown_call())?;
     let call_id = Uuid::try_parse(&id).map_err(|_| Problem::unknown_call())?;
     let (record, entries) = http.gateway.find_call(&caller, CallId(call_id)).await?;
     let events: Vec<EventView<'_>> = entries.iter().map(EventView::of).collect();
@@ -388,6 +404,7 @@ mod tests {
             (&["wait=900"], Some(60), false),
             (&["wait=0"], Some(0), false),
             (&["wait=soon, return=minimal"], None, false),
+            (&["foo=\"a,respond-async,b\", wait=3"], Some(3), false),
             (&[], None, false),
         ] {
             let patience = patience(&headers("prefer", lines));
@@ -407,6 +424,8 @@ mod tests {
         for line in [
             "",
             "00",
+            &format!("00-{id}-00f067aa0ba902b7-01-more"),
+            &format!("00-{id}-00f067aa0ba902b7-zz"),
             &format!("ff-{id}-00f067aa0ba902b7-01"),
             &format!("00-{id}-0000000000000000-01"),
             "00-00000000000000000000000000000000-00f067aa0ba902b7-01",

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
@@ -413,7 +414,8 @@ pub async fn index() -> Html<String> {
 }
 
 /// `GET /problems/{slug}`
-pub async fn page(Path(slug): Path<String>) -> Result<Html<String>, Problem> {
+pub async fn page(slug: Result<Path<String>, PathRejection>) -> Result<Html<String>, Problem> {
+    let slug = slug.map_or_else(|_| String::new(), |Path(slug)| slug);
     let slug = Slug::ALL.iter().find(|known| known.as_str() == slug);
     let slug = slug.ok_or_else(|| {
         Problem::new(Slug::UnknownPath, "There is no problem of this name; /problems lists them.")

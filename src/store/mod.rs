@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::core::call::Change;
+use crate::core::key;
 use crate::core::record::{CallId, Entry, Record};
 
 /// Why a verb did nothing, or may have.
@@ -100,6 +101,9 @@ pub trait Store: Send + Sync + 'static {
     /// token. Asked again with the same change it answers `Done`.
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error>;
 
+    /// The call that holds a key now.
+    async fn holder(&self, lookup: key::Lookup) -> Result<Option<Record>, Error>;
+
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error>;
 
     /// A call with the newest entries of its ledger, oldest first, at most `limit`.
@@ -112,7 +116,8 @@ pub trait Store: Send + Sync + 'static {
     /// Counts running and unknown calls per tool.
     async fn census(&self) -> Result<Vec<Census>, Error>;
 
-    /// Deletes records whose retention is over, at most `limit`, and answers how many.
+    /// Deletes what is kept no longer, at most `limit` records and as many sessions, and answers how
+    /// many of both: none is left if it is less than `limit`.
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error>;
 
     async fn readiness(&self) -> Readiness;

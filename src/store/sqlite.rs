@@ -20,6 +20,7 @@ pub use self::open::OpenError;
 use self::worker::{Need, Worker};
 use super::{Census, Claimed, Due, Durability, Error, Readiness, Replaced, Store};
 use crate::core::call::Change;
+use crate::core::key;
 use crate::core::record::{CallId, Entry, InstanceId, Record};
 
 /// Sessions without a call for this long are forgotten. Their next token is still greater than
@@ -88,6 +89,10 @@ impl Store for Sqlite {
         self.writer.run(Need::Reserve, replace).await
     }
 
+    async fn holder(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
+        self.reader.run(Need::Plain, move |connection| row::holder_of(connection, &lookup)).await
+    }
+
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
         self.reader.run(Need::Plain, move |connection| row::by_id(connection, call_id)).await
     }
@@ -109,7 +114,8 @@ impl Store for Sqlite {
     async fn census(&self) -> Result<Vec<Census>, Error> {
         let count = |connection: &Connection| {
             let mut counts = connection.prepare_cached(
-                "SELECT tool, state, count(*) FROM calls WHERE state IN ('running', 'unknown') GROUP BY tool, state",
+                "SELECT tool, 'running', count(*) FROM calls WHERE state = 'running' GROUP BY tool
+                 UNION ALL SELECT tool, 'unknown', count(*) FROM calls WHERE state = 'unknown' GROUP BY tool",
             )?;
             let rows = counts.query_map([], |row| {
                 let calls = row.get::<_, i64>(2)?.unsigned_abs();
@@ -132,13 +138,13 @@ impl Store for Sqlite {
                 connection.prepare_cached("DELETE FROM events WHERE call_id = ?1")?.execute([call_id])?;
                 connection.prepare_cached("DELETE FROM calls WHERE call_id = ?1")?.execute([call_id])?;
             }
-            connection
+            let sessions = connection
                 .prepare_cached(
                     "DELETE FROM sessions WHERE (tenant, session_id) IN
                      (SELECT tenant, session_id FROM sessions WHERE token < ?1 LIMIT ?2)",
                 )?
                 .execute(params![now - SESSION_MEMORY_US, limit])?;
-            Ok(over.len() as u64)
+            Ok((over.len() + sessions) as u64)
         };
         self.writer.run(Need::Plain, prune).await
     }

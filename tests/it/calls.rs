@@ -136,8 +136,9 @@ async fn a_duplicate_waits_as_long_as_it_prefers_and_then_hears_that_the_call_ru
     tool.then(Act::after_ms(1_500, Act::Numbered));
     let gateway = Gateway::with_tool(&tool, "").await;
     let body = json!({ "args": {} });
-    let first = gateway.post("act", &body, &[("prefer", "wait=1")]).await.expect_problem("call-in-progress");
+    let first = gateway.post("act", &body, &[("prefer", "wait=0")]).await.expect_problem("call-in-progress");
     assert_eq!((first.status, first.header("retry-after")), (409, "1"));
+    assert!(first.at("/call_id").is_string(), "there is a call to ask for");
     assert_eq!(first.at("/retry_after_ms"), 1000);
     let began = Instant::now();
     let second = gateway.post("act", &body, &[("prefer", "wait=0")]).await.expect_problem("call-in-progress");
@@ -189,6 +190,17 @@ async fn what_waits_and_what_runs_has_a_bound() {
     let other = other.expect_problem("rate-limited");
     assert_eq!((other.status, other.at("/effect"), other.header("retry-after")), (429, "none".into(), "1"));
     gateway.call(json!({ "n": 2 })).await.expect_ok();
+
+    // A gateway without a place still knows what has been.
+    tool.then(Act::after_ms(500, Act::Numbered));
+    let requests = tool.requests();
+    let replay = async {
+        until("the tool was asked", async || tool.requests() > requests).await;
+        gateway.call(json!({ "n": 1 })).await
+    };
+    let (running, replay) = tokio::join!(gateway.call(json!({ "n": 3 })), replay);
+    running.expect_ok();
+    assert_eq!(replay.expect_ok().at("/replayed"), true);
     gateway.stop().await;
 }
 
@@ -203,6 +215,10 @@ async fn a_forgotten_key_runs_anew_unless_the_runtime_brought_it() {
     assert_eq!(gateway.call(json!({})).await.expect_ok().at("/call_id"), first.at("/call_id"));
     until("the derived key is forgotten", async || {
         gateway.call(json!({})).await.expect_ok().at("/call_id") != first.at("/call_id")
+    })
+    .await;
+    until("the caller's own key is too old", async || {
+        gateway.call_with_key("k", json!({})).await.status == 410
     })
     .await;
     let expired = gateway.call_with_key("k", json!({})).await.expect_problem("key-expired");

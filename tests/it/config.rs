@@ -96,7 +96,8 @@ fn what_does_not_fit_together_is_refused() {
         let mistakes = read(&format!("[store]\n{store}\n"), &[]).expect_err(store);
         assert!(mistakes.iter().any(|mistake| mistake.contains(words)), "{mistakes:?}");
     }
-    read("", &[]).expect_err("a gateway without a store");
+    let mistakes = read("", &[]).expect_err("a gateway without a store");
+    assert_eq!(mistakes, ["1:1: store: this section is missing"]);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::support::binary::{Process, free_port, log};
@@ -12,19 +14,23 @@ async fn a_gateway_that_stops_finishes_what_runs_and_takes_nothing_new() {
     let tool = Tool::start().await;
     tool.then(Act::after_ms(400, Act::Numbered));
     let gateway = Gateway::with_tool(&tool, "").await;
+    let mut begun = TcpStream::connect(gateway.address).await.expect("a connection");
+    let head = b"POST /v1/tools/act/calls HTTP/1.1\r\nhost: x\r\ncontent-length: 16\r\nconnection: close\r\n";
+    begun.write_all(head).await.expect("written");
     let running = gateway.call(json!({ "n": 1 }));
     let stopping = async {
         until("the tool was asked", async || tool.requests() == 1).await;
         gateway.begin_stop();
-        // A connection that was there before is told; a new one is refused.
-        gateway.client.post(gateway.url("/v1/tools/act/calls")).body("{\"args\":{\"n\":2}}").send().await
+        // A request that was begun before is told; a new connection is refused.
+        begun.write_all(b"\r\n{\"args\":{\"n\":2}}").await.expect("written");
+        let mut answer = String::new();
+        begun.read_to_string(&mut answer).await.expect("an answer");
+        answer
     };
     let (answer, refused) = tokio::join!(running, stopping);
     answer.expect_ok();
-    if let Ok(refused) = refused {
-        let refused = Answer::read(refused).await.expect_problem("shutting-down");
-        assert_eq!((refused.status, refused.at("/effect")), (503, "none".into()));
-    }
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("/problems/shutting-down"), "{refused}");
+    assert!(refused.contains("\"effect\":\"none\""));
     assert_eq!(tool.requests(), 1);
     gateway.stop().await;
 }
@@ -49,6 +55,23 @@ async fn what_outlasts_the_grace_is_recorded_as_unknown() {
     assert_eq!(count(&database, "state = 'unknown' AND why LIKE '%shutting down%'"), 1);
     let said = std::fs::read_to_string(log(folder.path())).expect("a log");
     assert!(said.contains("the grace is over") && said.contains("\"calls\":1"), "{said}");
+}
+
+#[tokio::test]
+async fn a_status_that_was_seen_is_not_forgotten_when_the_grace_ends() {
+    let tool = Tool::start().await;
+    tool.then(Act::ExecuteThenSay(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"drip"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
+    let url = gateway.url("/v1/tools/act/calls");
+    let call = tokio::spawn(async move {
+        Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await
+    });
+    until("the tool was asked", async || tool.requests() == 1).await;
+    gateway.signal("TERM");
+    call.await.expect("a caller").expect_problem("result-unavailable");
+    assert!(gateway.ended().await);
+    assert_eq!(count(&folder.path().join("oncegate.db"), "state = 'succeeded'"), 1);
 }
 
 #[tokio::test]

@@ -230,7 +230,7 @@ async fn only_what_may_be_deleted_is_deleted() {
     claimed(&store, &arrival("running", "S", 0, ME)).await;
     let years = 10 * 365 * 24 * 3_600;
     assert_eq!(store.prune(at(3_600), 10).await.expect("an answer"), 0);
-    assert_eq!(store.prune(at(years), 10).await.expect("an answer"), 1);
+    assert_eq!(store.prune(at(years), 10).await.expect("an answer"), 2, "a call and a session");
     assert_eq!(store.history(done.intent.call_id, 10).await.expect("an answer"), None);
     let census = store.census().await.expect("an answer");
     let counted: Vec<_> = census.iter().map(|count| (count.state.as_str(), count.calls)).collect();
@@ -242,6 +242,32 @@ async fn a_file_belongs_to_one_process() {
     let (store, folder) = store();
     assert!(matches!(open(folder.path(), ME), Err(OpenError::InUse(_))));
     reopen(store, folder.path()).await;
+}
+
+#[tokio::test]
+async fn a_link_to_a_file_is_the_file() {
+    let (_store, folder) = store();
+    std::os::unix::fs::symlink(folder.path(), folder.path().join("link")).expect("a link");
+    assert!(matches!(open(&folder.path().join("link"), ME), Err(OpenError::InUse(_))));
+}
+
+#[tokio::test]
+async fn a_file_that_is_deleted_under_us_ends_the_process_and_nothing_is_acknowledged() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
+    let call = |n| {
+        client().post(gateway.url("/v1/tools/act/calls")).body(format!("{{\"args\":{{\"n\":{n}}}}}")).send()
+    };
+    Answer::read(call(1).await.expect("an answer")).await.expect_ok();
+    for name in ["oncegate.db", "oncegate.db-wal", "oncegate.db-shm"] {
+        fs::remove_file(folder.path().join(name)).expect("removed");
+    }
+    if let Ok(answer) = call(2).await {
+        Answer::read(answer).await.expect_problem("store-unavailable");
+    }
+    assert!(!gateway.ended().await, "a bad end");
+    assert_eq!(tool.requests(), 1, "without a claim nothing is run");
 }
 
 #[tokio::test]

@@ -119,6 +119,23 @@ async fn a_success_whose_body_is_lost_is_done_and_not_repeated() {
 }
 
 #[tokio::test]
+async fn a_success_test_that_cannot_be_made_proves_nothing() {
+    let tool = Tool::start().await;
+    let test = "success = { pointer = \"/ok\", equals = true, otherwise = \"rejected\" }";
+    let gateway = Gateway::with_tool(&tool, test).await;
+    for (name, act) in
+        [("cut", Act::HalfBody(200)), ("empty", Act::Answer(204, "", b"")), ("no JSON", Act::Ok("<p>"))]
+    {
+        tool.then(act);
+        for _ in 0..2 {
+            gateway.call(json!({ "case": name })).await.expect_problem("outcome-unknown");
+        }
+    }
+    assert_eq!(tool.requests(), 3);
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_read_without_an_answer_has_failed_and_may_be_read_again() {
     let tool = Tool::start().await;
     tool.then(Act::Drop).then(Act::Answer(500, "", b"{}")).then(Act::Numbered);

@@ -2,9 +2,10 @@
 //! of a schema that we know.
 
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use tokio_util::sync::CancellationToken;
@@ -49,7 +50,30 @@ pub enum OpenError {
 }
 
 /// Held for as long as the store is open.
-pub(super) struct Lock(#[expect(dead_code, reason = "the lock lives as long as the file is open")] File);
+pub(super) struct Lock {
+    _file: File,
+    database: PathBuf,
+    /// Device and inode of the database, once it is there.
+    identity: OnceLock<(u64, u64)>,
+}
+
+impl Lock {
+    /// Whether the database's name still stands for the file that was opened. One that was deleted
+    /// or replaced takes writes without a complaint, and they are gone at the next start.
+    pub(super) fn is_of_the_file(&self) -> bool {
+        self.identity.get().is_none_or(|opened| identity(&self.database).is_some_and(|now| now == *opened))
+    }
+
+    fn remember_file(&self) {
+        if let Some(identity) = identity(&self.database) {
+            self.identity.get_or_init(|| identity);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok()
+}
 
 impl Sqlite {
     /// Opens the file at `path`, or makes it, after every start-up check.
@@ -63,6 +87,8 @@ impl Sqlite {
         if rusqlite::version_number() < OLDEST_SQLITE {
             return Err(OpenError::OldSqlite(rusqlite::version()));
         }
+        // However the file is called, there is one lock for it.
+        let path = &resolve(path).map_err(|error| io(path, error))?;
         let lock = Arc::new(lock(path)?);
         if on_network(path) {
             return Err(OpenError::NotLocal(path.to_owned()));
@@ -72,6 +98,7 @@ impl Sqlite {
         identify(&connection, path)?;
         check(&connection, path)?;
         migrate(&mut connection, path)?;
+        lock.remember_file();
         let reader = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
 
         let short_of_space = Arc::new(AtomicBool::new(false));
@@ -95,6 +122,18 @@ fn io(path: &Path, error: std::io::Error) -> OpenError {
     OpenError::Io { path: path.to_owned(), error }
 }
 
+/// The path without links; the file itself may not be there yet.
+fn resolve(path: &Path) -> std::io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new(".")).canonicalize()?;
+            Ok(path.file_name().map_or_else(|| folder.clone(), |name| folder.join(name)))
+        }
+        resolved => resolved,
+    }
+}
+
 /// `oncegate.db` and `lock` make `oncegate.db.lock`.
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -107,7 +146,7 @@ fn lock(path: &Path) -> Result<Lock, OpenError> {
     let lock_path = beside(path, "lock");
     let file = File::create(&lock_path).map_err(|error| io(&lock_path, error))?;
     match file.try_lock() {
-        Ok(()) => Ok(Lock(file)),
+        Ok(()) => Ok(Lock { _file: file, database: path.to_owned(), identity: OnceLock::new() }),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
         Err(TryLockError::Error(error)) => Err(io(&lock_path, error)),
     }

@@ -51,14 +51,14 @@ pub(super) fn entries(connection: &Connection, call_id: CallId, limit: u32) -> r
         "SELECT at, event, attempt_id, outcome, actor, detail FROM events WHERE call_id = ?1 ORDER BY version DESC LIMIT ?2",
     )?;
     let newest = newest.query_map(params![call_id.to_string(), limit], |row| {
-        let attempt: Option<Identity> = row.get("attempt_id")?;
+        let mut columns = Columns { row, next: 0 };
         Ok(Entry {
-            at: time(row, "at")?,
-            event: row.get::<_, String>("event")?.into(),
-            attempt: attempt.map(|id| AttemptId(id.0)),
-            outcome: row.get::<_, Option<String>>("outcome")?.map(Into::into),
-            by: row.get("actor")?,
-            detail: row.get("detail")?,
+            at: columns.time()?,
+            event: columns.read::<String>()?.into(),
+            attempt: columns.read::<Option<Identity>>()?.map(|id| AttemptId(id.0)),
+            outcome: columns.read::<Option<String>>()?.map(Into::into),
+            by: columns.read()?,
+            detail: columns.read()?,
         })
     })?;
     let mut entries = newest.collect::<Result<Vec<Entry>, _>>()?;
@@ -195,87 +195,112 @@ impl<'a> Told<'a> {
 }
 
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
+    // In the order of SELECT: looking columns up by name took a tenth of the gateway's time.
+    let mut columns = Columns { row, next: 0 };
     let intent = Intent {
-        call_id: CallId(row.get::<_, Identity>("call_id")?.0),
-        tenant: row.get("tenant")?,
-        tool: row.get("tool")?,
-        lookup: key::Lookup(row.get("lookup")?),
-        key: row.get("key")?,
-        key_source: word(row, "key_source", key::Source::ALL, key::Source::as_str)?,
-        fingerprint: row.get("fingerprint")?,
-        user_id: row.get("user_id")?,
-        session_id: row.get("session_id")?,
-        trace_id: row.get("trace_id")?,
-        args: row.get::<_, Vec<u8>>("args")?.into(),
-        created_at: time(row, "created_at")?,
+        call_id: CallId(columns.read::<Identity>()?.0),
+        lookup: key::Lookup(columns.read()?),
+        tenant: columns.read()?,
+        tool: columns.read()?,
+        key: columns.read()?,
+        key_source: columns.word(key::Source::ALL, key::Source::as_str)?,
+        fingerprint: columns.read()?,
+        user_id: columns.read()?,
+        session_id: columns.read()?,
+        trace_id: columns.read()?,
+        args: columns.read::<Vec<u8>>()?.into(),
+        created_at: columns.time()?,
     };
+    let version = columns.read::<i64>()?.unsigned_abs();
+    let state: String = columns.read()?;
     let attempt = Attempt {
-        id: AttemptId(row.get::<_, Identity>("attempt_id")?.0),
-        owner: InstanceId(row.get::<_, Identity>("owner")?.0),
-        number: row.get("attempt_number")?,
-        run_started_at: time(row, "run_started_at")?,
-        lease_until: time(row, "lease_until")?,
+        id: AttemptId(columns.read::<Identity>()?.0),
+        owner: InstanceId(columns.read::<Identity>()?.0),
+        number: columns.read()?,
+        run_started_at: columns.time()?,
+        lease_until: columns.time()?,
     };
+    let attempts = columns.read()?;
+    let doubted = columns.read()?;
+    let fencing = columns.read::<Option<i64>>()?.map(i64::unsigned_abs);
+    let latency_ms = columns.read::<Option<i64>>()?.map(i64::unsigned_abs);
+    let state = columns.state(&state)?;
+    let (updated_at, expires_at, retain_until) =
+        (columns.time()?, columns.maybe_time()?, columns.maybe_time()?);
     Ok(Record {
         intent: Arc::new(intent),
-        version: row.get::<_, i64>("version")?.unsigned_abs(),
-        state: state(row)?,
+        version,
+        state,
         attempt,
-        attempts: row.get("attempts")?,
-        doubted: row.get("doubted")?,
-        fencing: row.get::<_, Option<i64>>("fencing")?.map(i64::unsigned_abs),
-        latency_ms: row.get::<_, Option<i64>>("latency_ms")?.map(i64::unsigned_abs),
-        updated_at: time(row, "updated_at")?,
-        expires_at: maybe_time(row, "expires_at")?,
-        retain_until: maybe_time(row, "retain_until")?,
+        attempts,
+        doubted,
+        fencing,
+        latency_ms,
+        updated_at,
+        expires_at,
+        retain_until,
     })
 }
 
-fn state(row: &Row<'_>) -> rusqlite::Result<State> {
-    let result = row.get::<_, Option<Vec<u8>>>("result")?.map(Bytes::from);
-    let why = row.get::<_, Option<String>>("why")?.unwrap_or_default();
-    let name: String = row.get("state")?;
-    Ok(match name.as_str() {
-        "running" => State::Running,
-        "unknown" => State::Unknown(why),
-        "succeeded" => State::Succeeded(result.map_or(Content::Unavailable(why), Content::Kept)),
-        "failed" => State::Failed(Failure {
-            kind: word(row, "failure", FailureKind::ALL, FailureKind::as_str)?,
-            status: row.get("tool_status")?,
-            body: result,
-            retry_after: row
-                .get::<_, Option<i64>>("retry_after_ms")?
-                .map(|ms| Duration::from_millis(ms.unsigned_abs())),
-            why,
-        }),
-        // A corrupt record is never taken for an absent one.
-        _ => return Err(corrupt(row, "state")),
-    })
+/// The columns of a row, read one after the other.
+struct Columns<'a, 'row> {
+    row: &'a Row<'row>,
+    next: usize,
 }
 
-/// The one of `words` that the column holds.
-fn word<T: Copy, const N: usize>(
-    row: &Row<'_>,
-    column: &str,
-    words: [T; N],
-    name: fn(T) -> &'static str,
-) -> rusqlite::Result<T> {
-    let held: String = row.get(column)?;
-    words.into_iter().find(|word| name(*word) == held).ok_or_else(|| corrupt(row, column))
-}
+impl Columns<'_, '_> {
+    fn read<T: FromSql>(&mut self) -> rusqlite::Result<T> {
+        let value = self.row.get(self.next);
+        self.next += 1;
+        value
+    }
 
-fn corrupt(row: &Row<'_>, column: &str) -> rusqlite::Error {
-    let index = row.as_ref().column_index(column).unwrap_or_default();
-    rusqlite::Error::InvalidColumnType(index, column.to_owned(), Type::Text)
-}
+    fn state(&mut self, name: &str) -> rusqlite::Result<State> {
+        let result = self.read::<Option<Vec<u8>>>()?.map(Bytes::from);
+        let failure: Option<String> = self.read()?;
+        let why = self.read::<Option<String>>()?.unwrap_or_default();
+        let status = self.read()?;
+        let retry_after = self.read::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+        let kind = FailureKind::ALL.into_iter().find(|kind| failure.as_deref() == Some(kind.as_str()));
+        match (name, kind) {
+            ("running", _) => Ok(State::Running),
+            ("unknown", _) => Ok(State::Unknown(why)),
+            ("succeeded", _) => Ok(State::Succeeded(result.map_or(Content::Unavailable(why), Content::Kept))),
+            ("failed", Some(kind)) => {
+                Ok(State::Failed(Failure { kind, status, body: result, retry_after, why }))
+            }
+            // A corrupt record is never taken for an absent one.
+            _ => Err(self.corrupt()),
+        }
+    }
 
-fn time(row: &Row<'_>, column: &str) -> rusqlite::Result<Timestamp> {
-    maybe_time(row, column)?.ok_or_else(|| corrupt(row, column))
-}
+    /// The one of `words` that the column holds.
+    fn word<T: Copy, const N: usize>(
+        &mut self,
+        words: [T; N],
+        name: fn(T) -> &'static str,
+    ) -> rusqlite::Result<T> {
+        let held: String = self.read()?;
+        words.into_iter().find(|word| name(*word) == held).ok_or_else(|| self.corrupt())
+    }
 
-fn maybe_time(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<Timestamp>> {
-    let Some(microseconds) = row.get::<_, Option<i64>>(column)? else { return Ok(None) };
-    Timestamp::from_microsecond(microseconds).map(Some).map_err(|_| corrupt(row, column))
+    fn time(&mut self) -> rusqlite::Result<Timestamp> {
+        self.maybe_time()?.ok_or_else(|| self.corrupt())
+    }
+
+    fn maybe_time(&mut self) -> rusqlite::Result<Option<Timestamp>> {
+        let Some(microseconds) = self.read::<Option<i64>>()? else { return Ok(None) };
+        Timestamp::from_microsecond(microseconds).map(Some).map_err(|_| self.corrupt())
+    }
+
+    /// That the column read last holds what was never written.
+    fn corrupt(&self) -> rusqlite::Error {
+        rusqlite::Error::InvalidColumnType(
+            self.next.saturating_sub(1),
+            "calls or events".to_owned(),
+            Type::Text,
+        )
+    }
 }
 
 /// SQLite has no unsigned integers. Nothing here comes near the border.

@@ -40,7 +40,7 @@ CREATE TABLE calls (
 -- This index is the claim: one call per key.
 CREATE UNIQUE INDEX one_call_per_key ON calls (lookup) WHERE holds_key = 1;
 CREATE INDEX calls_running ON calls (lease_until) WHERE state = 'running';
-CREATE INDEX calls_unfinished ON calls (tool, state) WHERE state IN ('running', 'unknown');
+CREATE INDEX calls_unknown ON calls (tool) WHERE state = 'unknown';
 CREATE INDEX calls_to_prune ON calls (retain_until) WHERE retain_until IS NOT NULL;
 
 CREATE TABLE events (

@@ -83,7 +83,7 @@ impl Worker {
         fatal: CancellationToken,
     ) -> std::io::Result<Self> {
         let (jobs, waiting) = mpsc::channel(QUEUE);
-        let thread = Thread { connection, begin, reserve, fatal, _lock: lock };
+        let thread = Thread { connection, begin, reserve, lock, fatal };
         thread::Builder::new().name(name.to_owned()).spawn(move || thread.work_off(waiting))?;
         Ok(Self { jobs })
     }
@@ -107,9 +107,9 @@ struct Thread {
     connection: Connection,
     begin: TransactionBehavior,
     reserve: Option<Reserve>,
-    fatal: CancellationToken,
     /// Held until the connection is closed, which may be after the last handle has gone.
-    _lock: Arc<Lock>,
+    lock: Arc<Lock>,
+    fatal: CancellationToken,
 }
 
 impl Thread {
@@ -131,28 +131,33 @@ impl Thread {
     /// Whether the thread may go on.
     fn commit_all(&mut self, batch: &mut Vec<Box<dyn Job>>) -> bool {
         let together = transaction(&mut self.connection, self.begin, batch);
-        if together.as_ref().is_err_and(is_fatal) {
+        if together.as_ref().is_err_and(Failed::is_fatal) || !self.lock.is_of_the_file() {
             return self.give_up(batch);
         }
         let mut jobs = batch.drain(..);
         while let Some(mut job) = jobs.next() {
-            // If one of them spoilt it for all, nothing was committed: each runs once more, alone.
             let committed = match &together {
                 Ok(()) => Ok(()),
-                Err(_) => self.commit_alone(&mut job),
-            };
-            match committed {
-                Err(error) if is_fatal(&error) => {
-                    job.answer(Err(Error::Ambiguous(error.to_string())));
-                    return self.give_up(&mut jobs.collect());
+                // It did not even begin: somebody holds the file, and trying alone would take as long.
+                Err(Failed::Begin(error)) => Err(Error::Refused(error.to_string())),
+                // One of them spoilt it for all and nothing was committed: each runs once more, alone.
+                Err(Failed::Work(_)) => {
+                    match commit_alone(&mut self.connection, self.begin, &mut self.reserve, &mut job) {
+                        Err(failed) if failed.is_fatal() => {
+                            job.answer(Err(Error::Ambiguous(failed.to_string())));
+                            return self.give_up(&mut jobs.collect());
+                        }
+                        committed => committed.map_err(|failed| Error::Refused(failed.to_string())),
+                    }
                 }
-                committed => job.answer(committed.map_err(|error| Error::Refused(error.to_string()))),
-            }
+            };
+            job.answer(committed);
         }
         true
     }
 
-    /// A failed fsync leaves it open what is on the disk; only a start over with recovery finds out.
+    /// A failed fsync leaves it open what is on the disk, and a file that was deleted or replaced under
+    /// us keeps nothing. Only a start over with recovery finds out.
     fn give_up(&self, batch: &mut Vec<Box<dyn Job>>) -> bool {
         tracing::error!("the database file cannot be trusted any more; the gateway stops");
         self.fatal.cancel();
@@ -161,16 +166,54 @@ impl Thread {
         }
         false
     }
+}
 
-    fn commit_alone(&mut self, job: &mut Box<dyn Job>) -> rusqlite::Result<()> {
-        let first = transaction(&mut self.connection, self.begin, std::slice::from_mut(job));
-        let outcome_without_room = job.need() == Need::Reserve && first.as_ref().is_err_and(is_full);
-        let has_room_now = outcome_without_room && self.reserve.as_mut().is_some_and(Reserve::release);
-        if has_room_now {
-            transaction(&mut self.connection, self.begin, std::slice::from_mut(job))
-        } else {
-            first
+fn commit_alone(
+    connection: &mut Connection,
+    begin: TransactionBehavior,
+    reserve: &mut Option<Reserve>,
+    job: &mut Box<dyn Job>,
+) -> Result<(), Failed> {
+    let first = transaction(connection, begin, std::slice::from_mut(job));
+    let outcome_without_room = job.need() == Need::Reserve && first.as_ref().is_err_and(Failed::is_full);
+    let has_room_now = outcome_without_room && reserve.as_mut().is_some_and(Reserve::release);
+    if has_room_now { transaction(connection, begin, std::slice::from_mut(job)) } else { first }
+}
+
+/// A transaction that was rolled back.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    /// It could not begin.
+    #[error("{0}")]
+    Begin(rusqlite::Error),
+    /// A job, or the commit.
+    #[error("{0}")]
+    Work(#[from] rusqlite::Error),
+}
+
+impl Failed {
+    fn error(&self) -> &rusqlite::Error {
+        match self {
+            Self::Begin(error) | Self::Work(error) => error,
         }
+    }
+
+    fn is_full(&self) -> bool {
+        match self.error() {
+            // The index of the write-ahead log is a file too, and could not grow.
+            rusqlite::Error::SqliteFailure(code, _) => {
+                code.code == ErrorCode::DiskFull || code.extended_code == ffi::SQLITE_IOERR_SHMSIZE
+            }
+            _ => false,
+        }
+    }
+
+    fn is_fatal(&self) -> bool {
+        let suspicious = matches!(
+            self.error().sqlite_error_code(),
+            Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+        );
+        suspicious && !self.is_full()
     }
 }
 
@@ -179,34 +222,16 @@ fn transaction(
     connection: &mut Connection,
     begin: TransactionBehavior,
     jobs: &mut [Box<dyn Job>],
-) -> rusqlite::Result<()> {
+) -> Result<(), Failed> {
     // Rolls back when dropped.
-    let transaction = connection.transaction_with_behavior(begin)?;
+    let transaction = connection.transaction_with_behavior(begin).map_err(Failed::Begin)?;
     for job in jobs {
         job.run(&transaction)?;
     }
-    transaction.commit()
+    Ok(transaction.commit()?)
 }
 
 /// The error that a full disk gives.
 pub(super) fn full() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some("the disk is full".into()))
-}
-
-fn is_full(error: &rusqlite::Error) -> bool {
-    match error {
-        // The index of the write-ahead log is a file too, and could not grow.
-        rusqlite::Error::SqliteFailure(code, _) => {
-            code.code == ErrorCode::DiskFull || code.extended_code == ffi::SQLITE_IOERR_SHMSIZE
-        }
-        _ => false,
-    }
-}
-
-fn is_fatal(error: &rusqlite::Error) -> bool {
-    let suspicious = matches!(
-        error.sqlite_error_code(),
-        Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
-    );
-    suspicious && !is_full(error)
 }

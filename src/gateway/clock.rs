@@ -1,0 +1,67 @@
+//! The time that the rules go by: the wall clock, but never ahead of what has really passed.
+//!
+//! Keys are forgotten by time, so a wall clock that is set forward would free them early and let a
+//! late repetition run again. What has passed since the start is measured by the monotonic clock.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+/// How far the wall clock may be ahead: more than any correction by NTP that is no jump.
+const SLACK: SignedDuration = SignedDuration::from_secs(60);
+
+pub(super) struct Clock {
+    wall_at_start: Timestamp,
+    start: Instant,
+    has_jumped: AtomicBool,
+}
+
+impl Clock {
+    /// What the wall clock says now is believed.
+    pub(super) fn start() -> Self {
+        Self { wall_at_start: wall(), start: Instant::now(), has_jumped: AtomicBool::new(false) }
+    }
+
+    /// The time, in whole microseconds as stores keep them.
+    pub(super) fn now(&self) -> Timestamp {
+        self.checked(wall())
+    }
+
+    fn checked(&self, wall: Timestamp) -> Timestamp {
+        let passed = SignedDuration::try_from(self.start.elapsed()).unwrap_or(SignedDuration::MAX);
+        let latest = self.wall_at_start.checked_add(passed.saturating_add(SLACK)).unwrap_or(Timestamp::MAX);
+        let jumped = wall > latest;
+        if jumped != self.has_jumped.swap(jumped, Ordering::Relaxed) && jumped {
+            tracing::warn!(
+                "the wall clock was set forward: until the next start it is not believed, so that no key is forgotten early"
+            );
+        }
+        if jumped { in_microseconds(latest) } else { wall }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
+fn wall() -> Timestamp {
+    in_microseconds(Timestamp::now())
+}
+
+fn in_microseconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn time_passes_no_faster_than_it_does() {
+        let clock = Clock::start();
+        let begin = clock.wall_at_start;
+        let hour = SignedDuration::from_hours(1);
+        assert_eq!(clock.checked(begin + hour), begin + SLACK, "set forward");
+        assert_eq!(clock.checked(begin - hour), begin - hour, "set back: keys are only remembered longer");
+        tokio::time::advance(std::time::Duration::from_secs(3600)).await;
+        assert_eq!(clock.checked(begin + hour), begin + hour);
+    }
+}
