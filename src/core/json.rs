@@ -48,8 +48,7 @@ pub fn canonical(value: &Value) -> String {
 fn write_canonical(value: &Value, out: &mut String) {
     match value {
         Value::Null | Value::Bool(_) => out.push_str(&value.to_string()),
-        // serde_json escapes strings just as RFC 8785 section 3.2.2.2 asks.
-        Value::String(_) => out.push_str(&value.to_string()),
+        Value::String(text) => write_string(text, out),
         Value::Number(number) => match number.as_f64() {
             Some(float) => out.push_str(ryu_js::Buffer::new().format(float)),
             None => out.push_str(&number.to_string()),
@@ -72,12 +71,26 @@ fn write_canonical(value: &Value, out: &mut String) {
                 if index > 0 {
                     out.push(',');
                 }
-                out.push_str(&Value::from(name.as_str()).to_string());
+                write_string(name, out);
                 out.push(':');
                 write_canonical(member, out);
             }
             out.push('}');
         }
+    }
+}
+
+/// As RFC 8785 section 3.2.2.2 asks: short escapes where there are some, `\u00xx` for other
+/// control characters, everything else as it is.
+fn write_string(text: &str, out: &mut String) {
+    let needs_escapes = text.bytes().any(|byte| byte < 0x20 || matches!(byte, b'"' | b'\\'));
+    if needs_escapes {
+        // serde_json escapes just so.
+        out.push_str(&Value::from(text).to_string());
+    } else {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Must not know where a key is stored.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -240,9 +241,9 @@ fn derive(tool: &str, user_id: &str, args: &Value) -> Key {
 pub type Fingerprint = [u8; 32];
 
 pub fn fingerprint(tool: &Tool, args: &Value) -> Fingerprint {
-    let mut counted = args.clone();
+    let mut counted = Cow::Borrowed(args);
     for pointer in &tool.key.ignore {
-        pointer.remove_from(&mut counted);
+        pointer.remove_from(counted.to_mut());
     }
     Sha256::digest(canonical(&counted)).into()
 }

@@ -48,7 +48,8 @@ impl Gateway {
         let deadline = Instant::now() + asked.at.tool.deadline;
         match self.hold(&asked, place.is_some()).await {
             Ok(Hold::Ours(record)) => {
-                let silent = self.run(&asked, record, pilot, began, deadline).await;
+                // Boxed, so that a replay need not carry the room for a run.
+                let silent = Box::pin(self.run(&asked, record, pilot, began, deadline)).await;
                 drop(place);
                 if let (Some((record, exchange)), Ok(_place)) = (silent, self.listening.try_acquire()) {
                     self.listen_late(&asked, record, exchange, deadline).await;
