@@ -3,6 +3,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::support::binary::{Process, free_port, log};
@@ -35,16 +36,20 @@ async fn a_gateway_that_stops_finishes_what_runs_and_takes_nothing_new() {
     gateway.stop().await;
 }
 
+fn call_in_background(gateway: &Process) -> JoinHandle<Answer> {
+    let url = gateway.url("/v1/tools/act/calls");
+    tokio::spawn(async move {
+        Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await
+    })
+}
+
 #[tokio::test]
 async fn what_outlasts_the_grace_is_recorded_as_unknown() {
     let tool = Tool::start().await;
     tool.then(Act::Hang);
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
-    let url = gateway.url("/v1/tools/act/calls");
-    let call = tokio::spawn(async move {
-        Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await
-    });
+    let call = call_in_background(&gateway);
     until("the tool was asked", async || tool.requests() == 1).await;
     let began = Instant::now();
     gateway.signal("TERM");
@@ -63,10 +68,7 @@ async fn a_status_that_was_seen_is_not_forgotten_when_the_grace_ends() {
     tool.then(Act::ExecuteThenSay(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"drip"));
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
-    let url = gateway.url("/v1/tools/act/calls");
-    let call = tokio::spawn(async move {
-        Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await
-    });
+    let call = call_in_background(&gateway);
     until("the tool was asked", async || tool.requests() == 1).await;
     gateway.signal("TERM");
     call.await.expect("a caller").expect_problem("result-unavailable");
@@ -82,10 +84,7 @@ async fn a_call_between_two_attempts_is_not_unknown_when_the_grace_ends() {
         "[tools.act]\nurl = \"http://127.0.0.1:{port}/\"\ntimeout = \"1s\"\ndeadline = \"60s\"\nretry = {{ attempts = 20, base = \"20s\", max = \"20s\" }}\n"
     );
     let gateway = Process::start(folder.path(), free_port(), &config).await;
-    let url = gateway.url("/v1/tools/act/calls");
-    let call = tokio::spawn(async move {
-        Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await
-    });
+    let call = call_in_background(&gateway);
     let database = folder.path().join("oncegate.db");
     until("the first attempt has failed", async || count(&database, "attempts > 1") == 1).await;
     gateway.signal("TERM");
