@@ -368,6 +368,11 @@ fn warn(tool: &Tool, endpoint: &Endpoint, warnings: &mut Vec<String>) {
             warnings.push(format!("{name}: status {status} is taken as proof that nothing was executed"));
         }
     }
+    if tool.success.as_ref().is_some_and(|test| test.otherwise == Declared::Rejected) {
+        warnings.push(format!(
+            "{name}: a 2xx that fails its success test is taken as proof that nothing was executed"
+        ));
+    }
     let is_local = match endpoint.url.host_str() {
         Some("localhost") => true,
         Some(host) => {

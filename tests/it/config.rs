@@ -140,9 +140,10 @@ fn the_environment_goes_over_the_file_and_into_its_texts() {
 
 #[test]
 fn what_is_allowed_but_dangerous_is_said() {
-    let tool = "url = \"http://shop.example/\"\noutcomes = { 503 = \"not_executed\" }\n";
+    let tool = "url = \"http://shop.example/\"\noutcomes = { 503 = \"not_executed\" }\n\
+                success = { pointer = \"/ok\", equals = true, otherwise = \"rejected\" }\n";
     let config = read(&format!("[store]\nurl = \"sqlite:x.db\"\n[tools.t]\n{tool}"), &[]).expect("good");
-    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+    assert_eq!(config.warnings.len(), 3, "{:?}", config.warnings);
     assert!(read(GOOD, &[]).expect("good").warnings.is_empty());
 }
 

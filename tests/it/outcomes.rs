@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -160,7 +158,7 @@ async fn a_tool_that_comes_back_gets_the_same_call() {
         let mut request = vec![0; 4096];
         let length = stream.read(&mut request).await.expect("a request");
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.expect("written");
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        stream.shutdown().await.expect("closed");
         length
     });
     let second = gateway.call(json!({})).await.expect_ok();

@@ -5,7 +5,6 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use oncegate::core::call::{Change, Event, next};
@@ -397,7 +396,6 @@ async fn a_full_disk_loses_no_outcome_and_takes_no_claim() {
     assert_eq!((ready.status, ready.at("/reasons/0")), (503, "the disk is full".into()));
     assert_eq!(tool.requests(), 20, "what was refused was not run");
     disk.free();
-    tokio::time::sleep(Duration::from_millis(100)).await;
     until("claims are taken again", async || post(99).await.status == 200).await;
     gateway.kill();
 }
