@@ -65,7 +65,7 @@ async fn what_outlasts_the_grace_is_recorded_as_unknown() {
 #[tokio::test]
 async fn a_status_that_was_seen_is_not_forgotten_when_the_grace_ends() {
     let tool = Tool::start().await;
-    tool.then(Act::ExecuteThenSay(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"drip"));
+    tool.then(Act::ExecuteThenDrip(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"drip"));
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     let call = call_in_background(&gateway);

@@ -246,8 +246,9 @@ async fn a_file_belongs_to_one_process() {
 #[tokio::test]
 async fn a_link_to_a_file_is_the_file() {
     let (_store, folder) = store();
-    std::os::unix::fs::symlink(folder.path(), folder.path().join("link")).expect("a link");
-    assert!(matches!(open(&folder.path().join("link"), ME), Err(OpenError::InUse(_))));
+    let link = folder.path().join("link.db");
+    std::os::unix::fs::symlink(folder.path().join("oncegate.db"), &link).expect("a link");
+    assert!(matches!(Sqlite::open(&link, ME, &CancellationToken::new()), Err(OpenError::InUse(_))));
 }
 
 #[tokio::test]

@@ -98,7 +98,7 @@ async fn a_success_whose_body_is_lost_is_done_and_not_repeated() {
     for (name, act) in [
         ("cut", Act::HalfBody(200)),
         ("too large", Act::Answer(201, "", long)),
-        ("endless", Act::ExecuteThenSay(slow)),
+        ("endless", Act::ExecuteThenDrip(slow)),
     ] {
         tool.then(act);
         let answer = gateway.call(json!({ "case": name })).await.expect_problem("result-unavailable");

@@ -26,6 +26,8 @@ pub enum Act {
     ExecuteThenReset,
     /// Executes, and sends these bytes instead of an answer.
     ExecuteThenSay(&'static [u8]),
+    /// Executes, sends these bytes, and then nothing more, for ever.
+    ExecuteThenDrip(&'static [u8]),
     /// Executes, promises more body than it sends, and closes.
     HalfBody(u16),
     /// Closes without having executed.
@@ -170,6 +172,12 @@ impl Tool {
                 format!("HTTP/1.1 {status} X\r\ncontent-length: 100\r\n\r\n{{\"half\":").into_bytes()
             }
             Act::ExecuteThenSay(bytes) => bytes.to_vec(),
+            Act::ExecuteThenDrip(bytes) => {
+                // A client that has gone hears no more of it either.
+                drop(stream.write_all(bytes).await);
+                sleep(Duration::from_secs(3600)).await;
+                return false;
+            }
             Act::ExecuteThenReset => {
                 stream.set_zero_linger().expect("a socket option");
                 return false;
