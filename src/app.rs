@@ -10,13 +10,16 @@ use hyper_util::rt::TokioTimer;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
+use crate::config::{Config, StoreAt};
+use crate::core::caller::Caller;
+use crate::core::record::InstanceId;
 use crate::downstream::Downstream;
-use crate::gateway::{self, Gateway};
+use crate::gateway::{self, Gateway, Limits, ToolAt};
 use crate::http::{self, Http};
 use crate::metrics::Metrics;
-use crate::store;
-use crate::store::sqlite::{OpenError, Sqlite};
+use crate::store::redis::{self, Redis};
+use crate::store::sqlite::{self, Sqlite};
+use crate::store::{self, Store};
 
 /// A request's head that drips in more slowly than this is given up, and so is an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,7 +32,9 @@ const LAST_ANSWERS: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the store cannot be opened: {0}")]
-    Store(#[from] OpenError),
+    Sqlite(#[from] sqlite::OpenError),
+    #[error("the store cannot be opened: {0}")]
+    Redis(#[from] redis::OpenError),
     #[error("calls left over from the last run cannot be settled: {0}")]
     Recovery(#[from] store::Error),
     #[error("the HTTP client for the tools cannot be made: {0}")]
@@ -40,6 +45,43 @@ pub enum Error {
     Serve(std::io::Error),
     #[error("the store's file can no longer be trusted")]
     StoreFailed,
+    #[error("only a shared store can lose data and go on; this one is {0}")]
+    NotShared(StoreAt),
+    #[error("the loss was not accepted: {0}")]
+    NotAccepted(String),
+}
+
+/// Accepts, for whoever runs the command where the configuration is, that the store has lost data.
+/// Answers how many calls became unknown by it.
+///
+/// # Errors
+/// Nothing is lost, or the store is not reached.
+pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let StoreAt::Redis(settings) = &config.store else { return Err(Error::NotShared(config.store)) };
+    let store = Arc::new(Redis::visit(settings.clone()).await?);
+    let gateway =
+        new_gateway(store, config.tools, config.server.max_result, gateway::new_instance(), config.limits)?;
+    gateway.accept_loss(&Caller::operator(), reason).await.map_err(|error| {
+        Error::NotAccepted(match error.kind {
+            gateway::ErrorKind::WrongState(why) => why,
+            kind => kind.to_string(),
+        })
+    })
+}
+
+fn new_gateway(
+    store: Arc<dyn Store>,
+    tools: Vec<ToolAt>,
+    max_result: usize,
+    instance: InstanceId,
+    limits: Limits,
+) -> Result<Gateway, Error> {
+    let names = tools.iter().map(|at| at.tool.name.clone()).collect();
+    let endpoints = tools.iter().map(|at| &at.endpoint);
+    let downstream = Downstream::new(endpoints, max_result).map_err(Error::Client)?;
+    let metrics = Arc::new(Metrics::new(names));
+    Ok(Gateway::new(store, downstream, tools, metrics, instance, limits))
 }
 
 /// A gateway that is ready to serve: its store is open and recovered, its address is bound.
@@ -65,16 +107,19 @@ impl App {
         }
         let fatal = CancellationToken::new();
         let instance = gateway::new_instance();
-        let store = Sqlite::open(&config.store, instance, &fatal)?;
-        let names = config.tools.iter().map(|at| at.tool.name.clone()).collect();
-        let endpoints = config.tools.iter().map(|at| &at.endpoint);
-        let downstream = Downstream::new(endpoints, config.server.max_result).map_err(Error::Client)?;
+        let store: Arc<dyn Store> = match &config.store {
+            StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &fatal)?),
+            StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(settings.clone())).await?),
+        };
         let shutdown_grace = config.limits.shutdown_grace;
-        let metrics = Arc::new(Metrics::new(names));
-        let store = Arc::new(store);
-        let gateway =
-            Arc::new(Gateway::new(store, downstream, config.tools, metrics, instance, config.limits));
-        let settled = gateway.recover_all(gateway.now()).await?;
+        let gateway = new_gateway(store, config.tools, config.server.max_result, instance, config.limits)?;
+        let gateway = Arc::new(gateway);
+        let settled = match gateway.recover_all(gateway.now()).await {
+            Ok(settled) => settled,
+            // A Redis may come later; until then nothing is claimed.
+            Err(_) if matches!(config.store, StoreAt::Redis(_)) => 0,
+            Err(error) => return Err(error.into()),
+        };
 
         let address = config.server.listen;
         let listener = TcpListener::bind(address).map_err(|error| Error::Listen(address, error))?;
@@ -82,8 +127,8 @@ impl App {
         let tokens: Arc<[_]> = config.tokens.into();
         tracing::info!(
             listen = %listener.local_addr().unwrap_or(address),
-            store = %config.store.display(),
-            durability = store::Durability::Strict.as_str(),
+            store = %config.store,
+            ready = gateway.readiness().await.reasons.is_empty(),
             tokens = tokens.len(),
             open_mode = tokens.is_empty(),
             left_over_calls = settled,

@@ -4,6 +4,7 @@
 mod reader; // TOML with places
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::core::retry;
 use crate::core::tool::{Declared, Effect, Schema, SuccessTest, Tool};
 use crate::downstream::{Endpoint, secret_header};
 use crate::gateway::{Limits, ToolAt};
+use crate::store::{Durability, redis};
 
 /// Attempts of one call, at the most.
 const MAX_ATTEMPTS: u32 = 20;
@@ -28,13 +30,31 @@ const MAX_ATTEMPTS: u32 = 20;
 pub struct Config {
     pub server: Server,
     pub log: Log,
-    pub store: PathBuf,
+    pub store: StoreAt,
     /// None at all: open mode.
     pub tokens: Vec<Token>,
     pub tools: Vec<ToolAt>,
     pub limits: Limits,
     /// What is allowed, but should be said aloud at every start.
     pub warnings: Vec<String>,
+}
+
+/// Where records are kept.
+#[derive(Debug, Clone)]
+pub enum StoreAt {
+    /// A file of this gateway alone.
+    Sqlite(PathBuf),
+    /// Shared with other gateways.
+    Redis(redis::Settings),
+}
+
+impl fmt::Display for StoreAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Redis(settings) => settings.target.fmt(f),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -79,7 +99,7 @@ impl Config {
 fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let mut warnings = Vec::new();
     let log = root.section("log").map_or_else(default_log, log);
-    let store = root.section("store").and_then(store);
+    let store = root.section("store").and_then(|section| store(section, &mut warnings));
     if !root.has_taken("store") {
         root.mistake("store", "this section is missing");
     }
@@ -158,18 +178,55 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
     (server, limits)
 }
 
-fn store(mut section: Section<'_, '_>) -> Option<PathBuf> {
-    let path = section.need::<String>("url").and_then(|url| match url.strip_prefix("sqlite:") {
-        Some(path) if !path.is_empty() => Some(PathBuf::from(path)),
-        _ => {
-            section.mistake("url", "this names no store; one looks like \"sqlite:oncegate.db\"");
+/// What a store can be worth.
+const DURABILITIES: [(&str, Durability); 3] =
+    [("strict", Durability::Strict), ("bounded", Durability::Bounded), ("relaxed", Durability::Relaxed)];
+
+fn store(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> Option<StoreAt> {
+    // SQLite is of the strictest class, so it meets every demand.
+    let durability = section.word("durability", &DURABILITIES).unwrap_or(Durability::Strict);
+    let url: Option<String> = section.need("url");
+    let store = match url.as_deref().map(|url| (url, url.split_once(':'))) {
+        Some((_, Some(("sqlite", path)))) if !path.is_empty() => Some(StoreAt::Sqlite(path.into())),
+        Some((url, Some((scheme, _)))) if scheme.starts_with("redis") => match redis::Target::parse(url) {
+            Ok(target) => {
+                if target.is_plain_and_remote() {
+                    warnings.push(format!("the store {target} is on another machine and without TLS"));
+                }
+                let declared = section.word("declared_durability", &DURABILITIES);
+                let ca: Option<String> = section.get("ca");
+                let watermarks: Option<String> = section.get("watermarks");
+                Some(StoreAt::Redis(redis::Settings {
+                    target,
+                    durability,
+                    declared,
+                    ca: ca.map(PathBuf::from),
+                    watermarks: watermarks.unwrap_or_else(|| "oncegate.watermarks".into()).into(),
+                }))
+            }
+            Err(why) => {
+                section.mistake("url", &why);
+                None
+            }
+        },
+        Some(_) => {
+            section.mistake(
+                "url",
+                "this names no store; one looks like \"sqlite:oncegate.db\" or \"redis://HOST:6379\"",
+            );
             None
         }
-    });
-    // SQLite is of the strictest class, so every demand is met.
-    section.word("durability", &[("strict", ()), ("bounded", ()), ("relaxed", ())]);
+        None => None,
+    };
+    if !matches!(store, Some(StoreAt::Redis(_))) {
+        for key in ["declared_durability", "ca", "watermarks"] {
+            if section.get::<String>(key).is_some() && store.is_some() {
+                section.mistake(key, "this is for Redis only");
+            }
+        }
+    }
     section.finish();
-    path
+    store
 }
 
 fn tokens(mut section: Section<'_, '_>) -> Vec<Token> {

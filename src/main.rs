@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use oncegate::app::App;
+use oncegate::app::{self, App};
 use oncegate::config::{Config, Environment, Log, LogFormat};
 use oncegate::http;
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,6 +40,24 @@ enum Command {
         #[arg(long)]
         tool: String,
     },
+    /// Acts of a person upon the store.
+    Store {
+        #[command(subcommand)]
+        act: StoreAct,
+    },
+}
+
+#[derive(Subcommand)]
+enum StoreAct {
+    /// Accept that a Redis has lost data, so that calls are taken again. What ran, and what may run
+    /// again, becomes unknown first; what the store has forgotten altogether may be executed once more.
+    AcceptLoss {
+        #[arg(long)]
+        config: PathBuf,
+        /// What happened, for the ledger and the log.
+        #[arg(long)]
+        reason: String,
+    },
 }
 
 fn main() -> ExitCode {
@@ -51,6 +69,9 @@ fn main() -> ExitCode {
             say(&format!("{warnings}ok: {} tools, {} tokens\n", config.tools.len(), config.tokens.len()))
         }),
         Command::Key { config, tool } => read(&config).and_then(|config| key(&config, &tool)),
+        Command::Store { act: StoreAct::AcceptLoss { config, reason } } => {
+            read(&config).and_then(|config| accept_loss(config, &reason))
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -100,6 +121,14 @@ fn serve(config: Config) -> Result<(), String> {
     // Whatever still runs has been given up, and said so.
     runtime.shutdown_background();
     ended
+}
+
+fn accept_loss(config: Config, reason: &str) -> Result<(), String> {
+    start_log(&Log { level: "warn".into(), ..config.log.clone() })?;
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+    let accepted = runtime.block_on(app::accept_loss(config, reason));
+    let marked = accepted.map_err(|error| error.to_string())?;
+    say(&format!("the loss is accepted; {marked} calls became unknown\n"))
 }
 
 fn start_log(log: &Log) -> Result<(), String> {

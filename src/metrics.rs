@@ -9,7 +9,7 @@ use prometheus::{
     TextEncoder,
 };
 
-use crate::store::Census;
+use crate::store::{Census, Durability, Readiness};
 
 /// Seconds: from a replay out of memory to a tool that takes its whole deadline.
 const BUCKETS: [f64; 14] =
@@ -55,7 +55,12 @@ pub struct Metrics {
     pub duplicate_gap: HistogramVec,
     pub stale_owners: IntCounter,
     pub store_errors: IntCounterVec,
-    pub store_ready: IntGauge,
+    /// Reads that went to their tool although the store was not there.
+    pub passed_through: IntCounterVec,
+    store_ready: IntGauge,
+    store_durability: IntGaugeVec,
+    store_reasons: IntGaugeVec,
+    store_lost_writes: IntCounter,
     running: IntGaugeVec,
     unknown: IntGaugeVec,
     tools: Vec<String>,
@@ -131,6 +136,28 @@ impl Metrics {
                 &registry,
                 valid(IntGauge::new("oncegate_store_ready", "1 if calls may be claimed.")),
             ),
+            passed_through: counters(
+                "oncegate_passed_through_total",
+                "Reads that went to their tool although the store could not be asked.",
+                &["tool"],
+            ),
+            store_durability: gauges(
+                "oncegate_store_durability",
+                "1 for the class that the store is found to be.",
+                &["class"],
+            ),
+            store_reasons: gauges(
+                "oncegate_store_reasons",
+                "1 for each reason why nothing is claimed, and for each warning.",
+                &["kind", "reason"],
+            ),
+            store_lost_writes: register(
+                &registry,
+                valid(IntCounter::new(
+                    "oncegate_store_lost_claims_total",
+                    "Writes of this gateway that the store turned out to have lost.",
+                )),
+            ),
             running: gauges("oncegate_running_calls", "Calls under way.", &["tool"]),
             unknown: gauges(
                 "oncegate_unknown_calls",
@@ -154,6 +181,24 @@ impl Metrics {
             tracing::error!(%error, "metrics could not be encoded");
         }
         String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// What the store is worth, and why nothing is claimed.
+    pub fn take_readiness(&self, readiness: &Readiness) {
+        let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
+        self.store_ready.set(i64::from(readiness.reasons.is_empty()));
+        for class in Durability::ALL {
+            let found = readiness.durability == Some(class);
+            self.store_durability.with_label_values(&[class.as_str()]).set(found.into());
+        }
+        self.store_reasons.reset();
+        for (kind, reasons) in [("reason", &readiness.reasons), ("warning", &readiness.warnings)] {
+            for reason in reasons {
+                self.store_reasons.with_label_values(&[kind, reason.code]).set(1);
+            }
+        }
+        let news = readiness.lost_writes.saturating_sub(self.store_lost_writes.get());
+        self.store_lost_writes.inc_by(news);
     }
 
     /// Every configured tool is there, at zero if need be, so that an alert has something to look

@@ -42,6 +42,9 @@ pub enum Event {
     LeaseOver { by: InstanceId },
     /// The process that owned the running attempt is known to have ended. `by` found it.
     OwnerLost { by: InstanceId },
+    /// The store has lost its newest writes, and a person accepts that: what is running may have
+    /// ended, and what has failed may have run again. `by` is that person's token.
+    StoreLost { by: String, reason: String },
 }
 
 /// The randomness that a further attempt needs.
@@ -99,7 +102,7 @@ pub enum Illegal {
     NotOwner,
     #[error("the call's lease is not over")]
     LeaseHeld,
-    #[error("the call is not running")]
+    #[error("the call is not under way")]
     NotRunning,
     /// An ended attempt brought no news.
     #[error("the call's outcome is as unknown as it was")]
@@ -115,9 +118,10 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
         (None, Event::Arrived { intent, attempt, owner }) => {
             Ok(claim(tool, intent, *attempt, *owner, None, now))
         }
-        (None, Event::Ended { .. } | Event::LeaseOver { .. } | Event::OwnerLost { .. }) => {
-            Err(Illegal::NoCall)
-        }
+        (
+            None,
+            Event::Ended { .. } | Event::LeaseOver { .. } | Event::OwnerLost { .. } | Event::StoreLost { .. },
+        ) => Err(Illegal::NoCall),
         (Some(record), Event::Arrived { intent, attempt, owner }) => {
             Ok(arrive_again(tool, record, intent, *attempt, *owner, now))
         }
@@ -133,20 +137,31 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
         }
         (Some(record), Event::LeaseOver { by }) => match record.state {
             State::Running if now < record.attempt.lease_until => Err(Illegal::LeaseHeld),
-            State::Running => {
-                Ok(lose(tool, record, Occasion { event: "lease_over", by: *by }, "its lease was over", now))
-            }
+            State::Running => Ok(lose(
+                tool,
+                record,
+                Occasion { event: "lease_over", by: gateway(*by) },
+                "its lease was over",
+                now,
+            )),
             State::Succeeded(_) | State::Failed(_) | State::Unknown(_) => Err(Illegal::NotRunning),
         },
         (Some(record), Event::OwnerLost { by }) => match record.state {
             State::Running => Ok(lose(
                 tool,
                 record,
-                Occasion { event: "owner_lost", by: *by },
+                Occasion { event: "owner_lost", by: gateway(*by) },
                 "its gateway had ended",
                 now,
             )),
             State::Succeeded(_) | State::Failed(_) | State::Unknown(_) => Err(Illegal::NotRunning),
+        },
+        (Some(record), Event::StoreLost { by, reason }) => match (&record.state, tool.effect) {
+            (State::Running, _) | (State::Failed(_), Effect::Write) => {
+                let occasion = Occasion { event: "store_lost", by: format!("token {by}") };
+                Ok(lose(tool, record, occasion, &format!("the store has lost data ({reason})"), now))
+            }
+            (State::Succeeded(_) | State::Failed(_) | State::Unknown(_), _) => Err(Illegal::NotRunning),
         },
     }
 }
@@ -257,12 +272,17 @@ fn end(tool: &Tool, record: &Record, evidence: &Evidence, retry: Option<Retry>, 
             ..record.clone()
         };
         let detail = format!("{why}; attempt {} follows in {} ms", retry.attempt, wait.as_millis());
-        let entry =
-            ended(Occasion { event: "retried", by: record.attempt.owner }, record, &outcome, detail, now);
+        let entry = ended(
+            Occasion { event: "retried", by: gateway(record.attempt.owner) },
+            record,
+            &outcome,
+            detail,
+            now,
+        );
         let change = Change { record: again, entry, draws_token: false };
         return Next { change: Some(change), action: Action::Retry { after: wait } };
     }
-    finish(tool, record, Occasion { event: "ended", by: record.attempt.owner }, outcome, why, now)
+    finish(tool, record, Occasion { event: "ended", by: gateway(record.attempt.owner) }, outcome, why, now)
 }
 
 /// An answer came after the call had been given up as unknown. It is the same attempt's, so it counts.
@@ -271,7 +291,7 @@ fn end_late(tool: &Tool, record: &Record, evidence: &Evidence, now: Timestamp) -
     match outcome {
         Outcome::Unknown => Err(Illegal::StillUnknown),
         outcome => {
-            let occasion = Occasion { event: "ended_late", by: record.attempt.owner };
+            let occasion = Occasion { event: "ended_late", by: gateway(record.attempt.owner) };
             Ok(finish(tool, record, occasion, outcome, why, now))
         }
     }
@@ -346,10 +366,9 @@ fn finish(
 }
 
 /// What an entry is about, and whose doing it was.
-#[derive(Clone, Copy)]
 struct Occasion {
     event: &'static str,
-    by: InstanceId,
+    by: String,
 }
 
 fn begun(event: &'static str, attempt: AttemptId, by: InstanceId, detail: String, now: Timestamp) -> Entry {
@@ -362,7 +381,7 @@ fn ended(occasion: Occasion, record: &Record, outcome: &Outcome, detail: String,
         event: occasion.event.into(),
         attempt: Some(record.attempt.id),
         outcome: Some(outcome.as_str().into()),
-        by: gateway(occasion.by),
+        by: occasion.by,
         detail,
     }
 }

@@ -51,6 +51,15 @@ impl Caller {
         }
     }
 
+    /// Whoever runs a command where the gateway's configuration is.
+    pub fn operator() -> Self {
+        Self { name: "command line".into(), tenant: String::new(), scopes: vec![Scope::Admin] }
+    }
+
+    pub fn is_admin(&self) -> bool {
+        self.scopes.contains(&Scope::Admin)
+    }
+
     pub fn may_call(&self, tool: &str) -> bool {
         self.scopes.iter().any(|scope| match scope {
             Scope::Call => true,

@@ -71,6 +71,7 @@ pub struct Stored {
 }
 
 /// An arrival whose tool, arguments and key are known to be good.
+#[derive(Clone)]
 pub(super) struct Asked {
     pub at: Arc<ToolAt>,
     pub intent: Arc<Intent>,
@@ -183,11 +184,12 @@ pub fn identify(tool: &Tool, request: &Request) -> Result<Identity, Error> {
 
 fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request, now: Timestamp) -> Result<Asked, Error> {
     let Identity { key, fingerprint, args } = identify(&at.tool, &request)?;
+    let lookup = key::Lookup::new(&caller.tenant, &at.tool.name, key.key.as_str());
     let intent = Intent {
-        call_id: new_call_id(),
+        call_id: new_call_id(&lookup),
         tenant: caller.tenant.clone(),
         tool: at.tool.name.clone(),
-        lookup: key::Lookup::new(&caller.tenant, &at.tool.name, key.key.as_str()),
+        lookup,
         key: key.key.as_str().to_owned(),
         key_source: key.source,
         fingerprint,
@@ -201,8 +203,8 @@ fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request, now: Timestamp) -> Re
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where a call gets its id")]
-fn new_call_id() -> CallId {
-    CallId(Uuid::now_v7())
+fn new_call_id(lookup: &key::Lookup) -> CallId {
+    CallId::new(Uuid::now_v7(), lookup)
 }
 
 impl Gateway {

@@ -1,4 +1,4 @@
-//! The time that the rules go by: the wall clock, but never ahead of what has really passed.
+//! The time that the rules go by: the store's clock, but never ahead of what has really passed.
 //!
 //! Keys are forgotten by time, so a wall clock that is set forward would free them early and let a
 //! late repetition run again. What has passed since the start is measured by the monotonic clock.
@@ -18,14 +18,14 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// What the wall clock says now is believed.
-    pub(super) fn start() -> Self {
-        Self { wall_at_start: wall(), start: Instant::now(), has_jumped: AtomicBool::new(false) }
+    /// What the wall clock says now is believed. `offset`: how far the store's clock is ahead of it.
+    pub(super) fn start(offset: SignedDuration) -> Self {
+        Self { wall_at_start: wall(offset), start: Instant::now(), has_jumped: AtomicBool::new(false) }
     }
 
-    /// The time, in whole microseconds as stores keep them.
-    pub(super) fn now(&self) -> Timestamp {
-        self.checked(wall())
+    /// The store's time, in whole microseconds as stores keep them.
+    pub(super) fn now(&self, offset: SignedDuration) -> Timestamp {
+        self.checked(wall(offset))
     }
 
     fn checked(&self, wall: Timestamp) -> Timestamp {
@@ -42,8 +42,9 @@ impl Clock {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
-fn wall() -> Timestamp {
-    in_microseconds(Timestamp::now())
+fn wall(offset: SignedDuration) -> Timestamp {
+    let here = Timestamp::now();
+    in_microseconds(here.checked_add(offset).unwrap_or(here))
 }
 
 fn in_microseconds(time: Timestamp) -> Timestamp {
@@ -56,7 +57,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn time_passes_no_faster_than_it_does() {
-        let clock = Clock::start();
+        let clock = Clock::start(SignedDuration::ZERO);
         let begin = clock.wall_at_start;
         let hour = SignedDuration::from_hours(1);
         assert_eq!(clock.checked(begin + hour), begin + SLACK, "set forward");

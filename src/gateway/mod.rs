@@ -4,6 +4,7 @@ mod call; // the way of a call, on the side of the one who asks
 mod clock; // the time that the rules go by
 mod flight; // one run, and everyone who waits for it
 pub mod ledger; // what is known of a call
+mod loss; // a store that has lost data
 pub mod recover; // calls whose owner is gone
 mod run; // the other side: claim, dispatch, write down
 
@@ -111,6 +112,8 @@ pub enum ErrorKind {
     ToolUnavailable(Failure),
     #[error("the tool executed the call, but its result could not be read: {0}")]
     ResultUnavailable(String),
+    #[error("not in this state: {0}")]
+    WrongState(String),
     #[error("too many calls are under way")]
     RateLimited,
     #[error("the store is not available")]
@@ -135,6 +138,7 @@ impl Gateway {
         instance: InstanceId,
         limits: Limits,
     ) -> Self {
+        let clock = Clock::start(store.clock_offset());
         let tools = tools.into_iter().map(|at| (at.tool.name.clone(), Arc::new(at))).collect();
         Self {
             tools,
@@ -146,7 +150,7 @@ impl Gateway {
             waiting: Semaphore::new(limits.max_waiting),
             listening: Arc::new(Semaphore::new(limits.max_running)),
             limits,
-            clock: Clock::start(),
+            clock,
             flights: Arc::default(),
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
@@ -156,15 +160,16 @@ impl Gateway {
 
     /// The time that the rules go by.
     pub fn now(&self) -> Timestamp {
-        self.clock.now()
+        self.clock.now(self.store.clock_offset())
     }
 
     /// Whether calls may be claimed, and if not, why.
     pub async fn readiness(&self) -> store::Readiness {
         let mut readiness = self.store.readiness().await;
-        self.metrics.store_ready.set(i64::from(readiness.reasons.is_empty()));
+        self.metrics.take_readiness(&readiness);
         if self.draining.is_cancelled() {
-            readiness.reasons.push("the gateway is shutting down".into());
+            let reason = store::Reason::new("shutting_down", "the gateway is shutting down");
+            readiness.reasons.push(reason);
         }
         readiness
     }
@@ -187,6 +192,11 @@ impl Gateway {
     pub async fn shut_down(&self) {
         self.drain();
         self.tasks.close();
+        self.end_calls().await;
+        self.store.close().await;
+    }
+
+    async fn end_calls(&self) {
         if tokio::time::timeout(self.limits.shutdown_grace, self.tasks.wait()).await.is_ok() {
             return;
         }

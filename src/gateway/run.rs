@@ -12,24 +12,52 @@ use tokio::time::{Instant, sleep};
 use super::call::Asked;
 use super::flight::{Phase, Pilot};
 use super::{ErrorKind, Gateway, jitter, new_attempt};
-use crate::core::call::{self, Action, Change, Event, Illegal, Retry};
+use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence};
 use crate::core::record::{CallId, Record, State};
-use crate::core::tool::LEASE_MARGIN;
+use crate::core::tool::{Effect, LEASE_MARGIN};
 use crate::downstream::{self, Exchange};
 use crate::metrics::Arrival;
-use crate::store::{self, Claimed, Replaced};
+use crate::store::{self, Claimed, Listener, Replaced};
 
 /// How often a claim may meet a record that has just changed, and a completion one that has.
 const ROUNDS: usize = 8;
 /// How often a store that did not answer is asked whether the claim is ours.
 const CLAIM_TRIES: usize = 3;
-/// How often a call that another process runs is looked at.
-const POLL: Duration = Duration::from_millis(250);
+/// How often a call that another process runs is looked at: at first, and later on.
+const POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
+/// How often a claim is looked for that was never confirmed.
+const LOOK_FOR_CLAIM: Duration = Duration::from_millis(500);
+/// How often the store must say that there is none.
+const CLAIM_LOOKS: usize = 10;
 /// How long to wait before an outcome is offered to the store again.
 const WRITE_AGAIN: Duration = Duration::from_millis(200);
 /// How often an outcome is offered to the store once the gateway has run out of time.
 const LAST_TRIES: usize = 5;
+
+/// How a run begins in the store.
+#[derive(Clone, Copy)]
+enum Begin<'a> {
+    /// The key is claimed.
+    Claim { instead_of: Option<CallId> },
+    /// A failed call runs again.
+    Again { held: &'a Record },
+}
+
+/// Whether a run has begun.
+enum Begun {
+    Ours(Record),
+    /// The record that is there instead.
+    Not(Option<Record>),
+}
+
+/// Whether what comes of a run is written down.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    Stored,
+    /// A read that goes on without a store.
+    Nothing,
+}
 
 /// What came of trying to get hold of a key.
 enum Hold {
@@ -55,18 +83,40 @@ impl Gateway {
                     self.listen_late(&asked, record, exchange, deadline).await;
                 }
             }
-            Ok(Hold::Theirs(record)) => self.watch(record, pilot).await,
+            Ok(Hold::Theirs(record)) => {
+                drop(place);
+                self.watch(record, pilot).await;
+            }
             Ok(Hold::Settled(record)) => pilot.end(Ok(Arc::new(record)), false),
+            Err(ErrorKind::StoreUnavailable) if asked.at.tool.effect == Effect::Read && place.is_some() => {
+                self.pass_through(&asked, pilot, began, deadline).await;
+            }
             Err(kind) => pilot.end(Err(kind), false),
         }
     }
 
+    /// Runs a read without a store: it has no effect that could be doubled.
+    async fn pass_through(&self, asked: &Asked, pilot: Pilot, began: Instant, deadline: Instant) {
+        let tool = &asked.at.tool;
+        let next = call::next(tool, None, &self.arrival(asked), self.now());
+        let Ok(Next { change: Some(change), .. }) = next else {
+            return pilot.end(Err(ErrorKind::StoreUnavailable), false);
+        };
+        self.metrics.passed_through.with_label_values(&[&tool.name]).inc();
+        let (record, _) = self.run_attempts(asked, change.record, &pilot, deadline, Keep::Nothing).await;
+        self.ended(asked, &record, began);
+        pilot.end(Ok(Arc::new(record)), true);
+    }
+
+    fn arrival(&self, asked: &Asked) -> Event {
+        Event::Arrived { intent: asked.intent.clone(), attempt: new_attempt(), owner: self.instance }
+    }
+
     /// Gets hold of the key, or finds out who has it. Without a place to run nothing is claimed, but
     /// what is there is still found.
-    async fn hold(&self, asked: &Asked, has_place: bool) -> Result<Hold, ErrorKind> {
+    async fn hold(self: &Arc<Self>, asked: &Asked, has_place: bool) -> Result<Hold, ErrorKind> {
         let tool = &asked.at.tool;
-        let event =
-            Event::Arrived { intent: asked.intent.clone(), attempt: new_attempt(), owner: self.instance };
+        let event = self.arrival(asked);
         let mut holder: Option<Record> = None;
         if !has_place {
             let found = self.counted("holder", self.store.holder(asked.intent.lookup).await);
@@ -78,16 +128,16 @@ impl Gateway {
             holder = match (next.action, next.change, holder) {
                 (Action::Claim { .. } | Action::Run, ..) if !has_place => return Err(ErrorKind::RateLimited),
                 (Action::Claim { instead_of }, Some(change), _) => {
-                    match self.claim(&change, instead_of).await {
-                        Ok(Claimed::Yours(record)) => return Ok(Hold::Ours(record)),
-                        Ok(Claimed::Existing(record)) => Some(record),
+                    match self.begin(asked, change, Begin::Claim { instead_of }).await {
+                        Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record)),
+                        Ok(Begun::Not(there)) => there,
                         Err(_) => break,
                     }
                 }
                 (Action::Run, Some(change), Some(held)) => {
-                    match self.counted("replace", self.store.replace(&change, &held).await) {
-                        Ok(Replaced::Done(record)) => return Ok(Hold::Ours(record)),
-                        Ok(Replaced::Lost(newer)) => newer,
+                    match self.begin(asked, change, Begin::Again { held: &held }).await {
+                        Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record)),
+                        Ok(Begun::Not(there)) => there,
                         Err(_) => break,
                     }
                 }
@@ -101,23 +151,104 @@ impl Gateway {
         Err(ErrorKind::StoreUnavailable)
     }
 
-    /// A claim whose answer was lost is asked for again: the store knows the attempt.
-    async fn claim(&self, change: &Change, instead_of: Option<CallId>) -> Result<Claimed, store::Error> {
-        let mut tries = 1;
+    /// Begins a run. If the answer is lost the store is asked again: it knows the attempt. A beginning
+    /// that is never confirmed is not run; if it turns up after all, it is undone.
+    async fn begin(
+        self: &Arc<Self>,
+        asked: &Asked,
+        change: Change,
+        how: Begin<'_>,
+    ) -> Result<Begun, store::Error> {
+        let mut tries = 0;
+        let mut in_doubt = false;
         loop {
-            match self.counted("claim", self.store.claim(change, instead_of).await) {
-                Err(store::Error::Ambiguous(_)) if tries < CLAIM_TRIES => tries += 1,
-                claimed => return claimed,
+            tries += 1;
+            let begun = match how {
+                Begin::Claim { instead_of } => {
+                    let claimed = self.counted("claim", self.store.claim(&change, instead_of).await);
+                    claimed.map(|claimed| match claimed {
+                        Claimed::Yours(record) => Begun::Ours(record),
+                        Claimed::Existing(record) => Begun::Not(Some(record)),
+                    })
+                }
+                Begin::Again { held } => {
+                    let replaced = self.counted("replace", self.store.replace(&change, held).await);
+                    replaced.map(|replaced| match replaced {
+                        Replaced::Done(record) => Begun::Ours(record),
+                        Replaced::Lost(newer) => Begun::Not(newer),
+                    })
+                }
+            };
+            let error = match begun {
+                Ok(begun) => return Ok(begun),
+                Err(error) => error,
+            };
+            in_doubt |= matches!(error, store::Error::Ambiguous(_));
+            if !in_doubt {
+                return Err(error);
+            }
+            if tries == CLAIM_TRIES {
+                drop(self.tasks.spawn(self.clone().disown(asked.clone(), change.record)));
+                return Err(error);
             }
         }
     }
 
-    /// Looks at a call that somebody else runs, until it is settled or nobody here asks any more.
+    /// Looks for a run that was never confirmed to have begun. If the store has it after all, it is
+    /// ended: nothing was sent.
+    async fn disown(self: Arc<Self>, asked: Asked, begun: Record) {
+        let tool = &asked.at.tool;
+        let until = Instant::now() + tool.lease();
+        let mut looks = 0;
+        while looks < CLAIM_LOOKS && Instant::now() < until {
+            tokio::select! {
+                () = sleep(LOOK_FOR_CLAIM) => {}
+                () = self.abandoned.cancelled() => return,
+            }
+            match self.counted("load", self.store.load(begun.intent.call_id).await) {
+                Ok(Some(record))
+                    if record.attempt.id == begun.attempt.id && record.version == begun.version =>
+                {
+                    let evidence =
+                        Evidence::NotSent { why: "the claim was not confirmed by the store in time".into() };
+                    let (attempt, fencing) = (record.attempt.id, record.fencing);
+                    let event = Event::Ended { attempt, fencing, evidence, retry: None };
+                    let (record, _) = self.settle(&asked, record, &event, None, Keep::Stored).await;
+                    tracing::warn!(
+                        call_id = %record.intent.call_id,
+                        tool = tool.name,
+                        trace_id = record.intent.trace_id,
+                        state = record.state.as_str(),
+                        "a claim that was never confirmed was found and released",
+                    );
+                    return;
+                }
+                Ok(_) => looks += 1,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Follows a call that somebody else runs, until it is settled or nobody here asks any more. What is
+    /// heard of its end only says when to look.
     async fn watch(&self, record: Record, pilot: Pilot) {
         let call_id = record.intent.call_id;
+        let Ok(_place) = self.waiting.try_acquire() else {
+            return pilot.end(Ok(Arc::new(record)), false);
+        };
+        let listener = self.store.listen(call_id);
         pilot.say(Phase::Running { record: Arc::new(record), ours: false });
+        let mut pause = POLL.0;
+        let mut is_first = listener.is_some();
         while !pilot.leave_if_alone() {
-            sleep(POLL).await;
+            // It may have ended before anybody listened.
+            if !std::mem::take(&mut is_first) {
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    () = heard(listener.as_ref()) => {}
+                }
+                pause = (pause * 2).min(POLL.1);
+            }
             match self.counted("load", self.store.load(call_id).await) {
                 Ok(Some(Record { state: State::Running, .. })) => {}
                 Ok(Some(record)) => return pilot.end(Ok(Arc::new(record)), false),
@@ -136,11 +267,19 @@ impl Gateway {
         began: Instant,
         deadline: Instant,
     ) -> Option<(Record, Exchange)> {
-        let tool = &asked.at.tool;
         pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
-        let (record, silent) = self.run_attempts(asked, record, &pilot, deadline).await;
+        let (record, silent) = self.run_attempts(asked, record, &pilot, deadline, Keep::Stored).await;
+        self.ended(asked, &record, began);
+        let in_doubt = matches!(record.state, State::Unknown(_));
+        pilot.end(Ok(Arc::new(record.clone())), true);
+        silent.filter(|_| in_doubt).map(|exchange| (record, exchange))
+    }
+
+    /// Counts and logs how a run ended.
+    fn ended(&self, asked: &Asked, record: &Record, began: Instant) {
+        let tool = &asked.at.tool;
         self.count_arrival(&tool.name, Arrival::First, began);
-        if let Some(reason) = failure_of(&record) {
+        if let Some(reason) = failure_of(record) {
             self.metrics.first_arrival_failures.with_label_values(&[&tool.name, reason]).inc();
         }
         tracing::info!(
@@ -150,14 +289,11 @@ impl Gateway {
             key = record.intent.lookup.short(),
             key_source = record.intent.key_source.as_str(),
             state = record.state.as_str(),
-            reason = failure_of(&record),
+            reason = failure_of(record),
             attempts = record.attempts,
             latency_ms = record.latency_ms,
             "call ended",
         );
-        let in_doubt = matches!(record.state, State::Unknown(_));
-        pilot.end(Ok(Arc::new(record.clone())), true);
-        silent.filter(|_| in_doubt).map(|exchange| (record, exchange))
     }
 
     /// Attempt after attempt, until one settles the call. Answers with the stored record, and with
@@ -168,6 +304,7 @@ impl Gateway {
         mut record: Record,
         pilot: &Pilot,
         deadline: Instant,
+        keep: Keep,
     ) -> (Record, Option<Exchange>) {
         let tool = &asked.at.tool;
         loop {
@@ -175,7 +312,7 @@ impl Gateway {
             let retry = Retry { attempt: new_attempt(), jitter: jitter() };
             let retry = (!self.abandoned.is_cancelled()).then_some(retry);
             let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry };
-            let (stored, wait) = self.settle(asked, record, &event, Some(pilot)).await;
+            let (stored, wait) = self.settle(asked, record, &event, Some(pilot), keep).await;
             let Some(wait) = wait else { return (stored, silent) };
             record = stored;
             // Writing it may have taken a while, in which nobody was to hear of it.
@@ -236,7 +373,7 @@ impl Gateway {
         let Some(evidence) = observed else { return };
         let event =
             Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry: None };
-        let (record, _) = self.settle(asked, record, &event, None).await;
+        let (record, _) = self.settle(asked, record, &event, None, Keep::Stored).await;
         tracing::info!(
             call_id = %record.intent.call_id,
             tool = asked.at.tool.name,
@@ -254,6 +391,7 @@ impl Gateway {
         mut record: Record,
         event: &Event,
         pilot: Option<&Pilot>,
+        keep: Keep,
     ) -> (Record, Option<Duration>) {
         for _ in 0..ROUNDS {
             let next = match call::next(&asked.at.tool, Some(&record), event, self.now()) {
@@ -265,7 +403,11 @@ impl Gateway {
                 }
             };
             let Some(change) = next.change else { return (record, None) };
-            match (self.write(&change, &record, pilot).await, next.action) {
+            let written = match keep {
+                Keep::Stored => self.write(&change, &record, pilot).await,
+                Keep::Nothing => Some(Replaced::Done(change.record)),
+            };
+            match (written, next.action) {
                 (Some(Replaced::Done(stored)), Action::Retry { after }) => return (stored, Some(after)),
                 (Some(Replaced::Done(stored)), _) => return (stored, None),
                 (Some(Replaced::Lost(Some(newer))), _) => {
@@ -302,6 +444,14 @@ impl Gateway {
             }
             sleep(WRITE_AGAIN).await;
         }
+    }
+}
+
+/// Waits for word of a call's end; for ever if there is nobody to say it.
+async fn heard(listener: Option<&Listener>) {
+    match listener {
+        Some(listener) => listener.heard().await,
+        None => std::future::pending().await,
     }
 }
 

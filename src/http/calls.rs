@@ -88,7 +88,7 @@ pub fn dry_run(tool: &Tool, body: &[u8]) -> Result<String, String> {
     }))
 }
 
-async fn read_body(body: Body, max_body: usize) -> Result<Bytes, Problem> {
+pub(super) async fn read_body(body: Body, max_body: usize) -> Result<Bytes, Problem> {
     let read = timeout(BODY_TIMEOUT, body::to_bytes(body, max_body)).await;
     let read = read.map_err(|_| Problem::invalid_request("the request's body did not arrive in time"))?;
     read.map_err(|error| {

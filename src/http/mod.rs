@@ -29,6 +29,7 @@ pub fn router(http: Http) -> Router {
     Router::new()
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/calls/{id}", get(calls::show))
+        .route("/v1/store/accept-loss", post(ops::accept_loss))
         .route("/metrics", get(ops::metrics))
         .route("/healthz", get(ops::healthz))
         .route("/readyz", get(ops::readyz))

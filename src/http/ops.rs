@@ -1,13 +1,27 @@
 //! Doors for those who run the gateway: health, readiness, metrics. They tell nothing of any tenant.
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 use serde_json::json;
 
-use super::{Http, problem};
+use super::Http;
+use super::auth::Known;
+use super::calls::read_body;
+use super::problem::{self, Problem};
+
+/// The longest reason that a person may give, in bytes.
+const MAX_REASON: usize = 1_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reason {
+    reason: String,
+}
 
 /// The process lives.
 pub(super) async fn healthz() -> &'static str {
@@ -19,8 +33,10 @@ pub(super) async fn readyz(State(http): State<Http>) -> Response {
     let readiness = http.gateway.readiness().await;
     let ready = readiness.reasons.is_empty();
     let status = if ready { StatusCode::OK } else { problem::NOT_READY };
-    let body =
-        json!({ "ready": ready, "durability": readiness.durability.as_str(), "reasons": readiness.reasons });
+    let reasons: Vec<&str> = readiness.reasons.iter().map(|reason| reason.text.as_str()).collect();
+    let warnings: Vec<&str> = readiness.warnings.iter().map(|reason| reason.text.as_str()).collect();
+    let durability = readiness.durability.map(|durability| durability.as_str());
+    let body = json!({ "ready": ready, "durability": durability, "reasons": reasons, "warnings": warnings });
     (status, Json(body)).into_response()
 }
 
@@ -28,4 +44,20 @@ pub(super) async fn readyz(State(http): State<Http>) -> Response {
 pub(super) async fn metrics(State(http): State<Http>) -> Response {
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], http.gateway.scrape().await)
         .into_response()
+}
+
+/// `POST /v1/store/accept-loss`: a person accepts that the store has lost data.
+pub(super) async fn accept_loss(
+    State(http): State<Http>,
+    Known(caller): Known,
+    body: Body,
+) -> Result<Response, Problem> {
+    let bytes = read_body(body, http.max_body).await?;
+    let Reason { reason } = serde_json::from_slice(&bytes)
+        .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
+    if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control) {
+        return Err(Problem::invalid_request("reason must be a sentence of at most 1000 bytes in one line"));
+    }
+    let marked = http.gateway.accept_loss(&caller, &reason).await?;
+    Ok(Json(json!({ "accepted": true, "calls_now_unknown": marked })).into_response())
 }

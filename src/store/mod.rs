@@ -3,10 +3,14 @@
 //! The store compares and swaps what `core` decided. It must not know what a state means; of a
 //! record it looks only at the key it is claimed under, its version, its attempt and its times.
 
+mod endings; // who waits for a call that another process runs
+pub mod redis; // the store that many gateways share
 pub mod sqlite; // the embedded store of one gateway
 
+pub use self::endings::{Endings, Listener};
+
 use async_trait::async_trait;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::core::call::Change;
 use crate::core::key;
@@ -60,16 +64,25 @@ pub struct Census {
     pub calls: u64,
 }
 
-/// What a store's promise rests on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a store's promise rests on, the weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
+    /// What was acknowledged in the last seconds may be lost with power or in a failover. The loss is
+    /// noticed afterwards.
+    Relaxed,
+    /// What is acknowledged is on a second machine, too.
+    Bounded,
     /// What is acknowledged survives the loss of the process and of power.
     Strict,
 }
 
 impl Durability {
+    pub const ALL: [Self; 3] = [Self::Strict, Self::Bounded, Self::Relaxed];
+
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Relaxed => "relaxed",
+            Self::Bounded => "bounded",
             Self::Strict => "strict",
         }
     }
@@ -78,9 +91,32 @@ impl Durability {
 /// Whether calls may be claimed, and on what promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readiness {
-    pub durability: Durability,
+    /// What the store is found to be; `None` if that cannot be seen.
+    pub durability: Option<Durability>,
     /// Why no call may be claimed; empty if they may.
-    pub reasons: Vec<String>,
+    pub reasons: Vec<Reason>,
+    /// What is allowed as the store is configured, and weakens the promise.
+    pub warnings: Vec<Reason>,
+    /// Writes of this gateway that the store turned out to have lost, since the start.
+    pub lost_writes: u64,
+}
+
+/// The code of the reason that only a person can take away: see [`Store::accept_loss`].
+pub const LOST_DATA: &str = "lost_data";
+
+/// Something about a store that an operator should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    /// One word for it in metrics; one of few.
+    pub code: &'static str,
+    /// A sentence that says what was found and what was to be found.
+    pub text: String,
+}
+
+impl Reason {
+    pub fn new(code: &'static str, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
 }
 
 /// The one seam of the house.
@@ -121,6 +157,31 @@ pub trait Store: Send + Sync + 'static {
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error>;
 
     async fn readiness(&self) -> Readiness;
+
+    /// How far the store's clock is ahead of this machine's: all who share a store go by its clock.
+    fn clock_offset(&self) -> SignedDuration {
+        SignedDuration::ZERO
+    }
+
+    /// Begins to listen for the end of a call that another process runs. What is heard is only a
+    /// hint that it is time to look. `None`: nobody else uses this store.
+    fn listen(&self, _call_id: CallId) -> Option<Listener> {
+        None
+    }
+
+    /// The running and the failed calls: those about which a store that has lost its newest writes
+    /// may be wrong in the dangerous direction. Unbounded; asked for by a person only.
+    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// A person accepts that the store has lost data: from now on it counts as whole.
+    async fn accept_loss(&self, _reason: &str) -> Result<(), Error> {
+        Err(Error::Refused("an embedded store cannot lose data and go on".into()))
+    }
+
+    /// Writes down what has to outlive the process.
+    async fn close(&self) {}
 }
 
 /// A running call without a living owner, and how that is known.

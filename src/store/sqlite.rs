@@ -18,7 +18,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 pub use self::open::OpenError;
 use self::worker::{Need, Worker};
-use super::{Census, Claimed, Due, Durability, Error, Readiness, Replaced, Store};
+use super::{Census, Claimed, Due, Durability, Error, Readiness, Reason, Replaced, Store};
 use crate::core::call::Change;
 use crate::core::key;
 use crate::core::record::{CallId, Entry, InstanceId, Record};
@@ -152,12 +152,12 @@ impl Store for Sqlite {
     async fn readiness(&self) -> Readiness {
         let mut reasons = Vec::new();
         if self.short_of_space.load(Ordering::SeqCst) {
-            reasons.push("the disk is full".to_owned());
+            reasons.push(Reason::new("disk_full", "the disk is full"));
         }
         if let Err(error) = self.writer.run(Need::Plain, |_| Ok(())).await {
-            reasons.push(error.to_string());
+            reasons.push(Reason::new("failed", error.to_string()));
         }
-        Readiness { durability: Durability::Strict, reasons }
+        Readiness { durability: Some(Durability::Strict), reasons, warnings: Vec::new(), lost_writes: 0 }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use oncegate::config::StoreAt;
 use oncegate::core::call::Change;
 use oncegate::core::key::Lookup;
 use oncegate::core::record::{CallId, Entry, Record};
@@ -112,7 +113,8 @@ impl Shaky {
         let folder = tempfile::tempdir().expect("a folder");
         let config = read(folder.path(), &one_tool(tool, ""));
         let instance = gateway::new_instance();
-        let store = Sqlite::open(&config.store, instance, &CancellationToken::new()).expect("a store");
+        let StoreAt::Sqlite(path) = &config.store else { panic!("another store") };
+        let store = Sqlite::open(path, instance, &CancellationToken::new()).expect("a store");
         let faults = Arc::<Faults>::default();
         let faulty = Faulty { store: store.clone(), faults: faults.clone() };
         let downstream =

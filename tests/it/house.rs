@@ -11,8 +11,8 @@ const MAY_IMPORT: [(&str, &[&str]); 8] = [
     ("metrics", &["store"]),
     ("gateway", &["core", "store", "downstream", "metrics"]),
     ("http", &["core", "gateway"]),
-    ("config", &["core", "downstream", "gateway"]),
-    ("app", &["config", "http", "gateway", "store", "downstream", "metrics"]),
+    ("config", &["core", "downstream", "gateway", "store"]),
+    ("app", &["config", "core", "http", "gateway", "store", "downstream", "metrics"]),
 ];
 
 fn sources(under: &Path) -> Vec<PathBuf> {

@@ -9,6 +9,7 @@ mod support; // the words that the tests are written in
 mod access; // who may do what
 mod calls; // the same call, sent again
 mod config; // what an operator may write
+mod contract; // the promises of every store
 mod crash; // kill -9
 mod downstream; // nothing is sent twice or too late
 mod faults; // a store that fails
@@ -18,5 +19,5 @@ mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
 mod problems; // the table of failures
 mod shutdown; // stopping in good order
-mod store; // the promises of the store
+mod store; // a file, and a disk that fails
 mod unknown; // ambiguous outcomes // which room may know which

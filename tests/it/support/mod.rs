@@ -2,6 +2,7 @@
 
 pub mod binary; // the real binary as a process that can be killed
 pub mod gateway; // a gateway in this process
+pub mod redis; // real Redis servers
 pub mod tool; // a tool that counts its effects and misbehaves on request
 
 use std::time::Duration;

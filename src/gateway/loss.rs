@@ -1,0 +1,48 @@
+//! A store that has lost data opens again only when a person accepts it.
+
+use super::{Error, ErrorKind, Gateway};
+use crate::core::call::{self, Event};
+use crate::core::caller::Caller;
+use crate::store::{self, Replaced};
+
+impl Gateway {
+    /// Accepts that the store has lost its newest writes. First every call about which the store may
+    /// now be wrong in the dangerous direction becomes unknown: one that runs may have ended, and one
+    /// that has failed may have run again. Then the store counts as whole.
+    ///
+    /// Answers how many calls became unknown. What the store has forgotten altogether nobody can mark.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, nothing is lost, or the store cannot be written.
+    pub async fn accept_loss(&self, caller: &Caller, reason: &str) -> Result<usize, Error> {
+        if !caller.is_admin() {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let readiness = self.store.readiness().await;
+        if readiness.durability.is_none() {
+            return Err(ErrorKind::StoreUnavailable.alone());
+        }
+        if !readiness.reasons.iter().any(|reason| reason.code == store::LOST_DATA) {
+            return Err(ErrorKind::WrongState("the store has not lost any data".into()).alone());
+        }
+        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
+        let doubtful = self.counted("doubtful", self.store.doubtful().await).map_err(unavailable)?;
+        let mut marked = 0;
+        for call_id in doubtful {
+            let event = Event::StoreLost { by: caller.name.clone(), reason: reason.to_owned() };
+            let record = self.counted("load", self.store.load(call_id).await).map_err(unavailable)?;
+            let Some(record) = record else { continue };
+            let Ok(next) = call::next(&self.policy_of(&record), Some(&record), &event, self.now()) else {
+                continue;
+            };
+            let Some(change) = next.change else { continue };
+            let replaced = self.counted("replace", self.store.replace(&change, &record).await);
+            if let Replaced::Done(_) = replaced.map_err(unavailable)? {
+                marked += 1;
+            }
+        }
+        self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(unavailable)?;
+        tracing::warn!(by = caller.name, reason, marked, "the loss of data is accepted");
+        Ok(marked)
+    }
+}

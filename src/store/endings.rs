@@ -1,0 +1,56 @@
+//! Who waits here for a call that another process runs. Only hints: correctness comes from looking.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::core::record::CallId;
+
+/// The calls that somebody listens for.
+#[derive(Default)]
+pub struct Endings(Mutex<HashMap<CallId, Arc<Notify>>>);
+
+impl Endings {
+    /// Begins to listen: nothing that is said from now on is missed.
+    pub fn listen(self: &Arc<Self>, call_id: CallId) -> Listener {
+        let notify = self.lock().entry(call_id).or_default().clone();
+        Listener { call_id, notify, endings: self.clone() }
+    }
+
+    /// Wakes those who listen for this call.
+    pub fn say(&self, call_id: CallId) {
+        if let Some(notify) = self.lock().get(&call_id) {
+            // One flight per key listens; a permit is kept for one that is busy looking.
+            notify.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<CallId, Arc<Notify>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Listens for the end of one call until it is dropped.
+pub struct Listener {
+    call_id: CallId,
+    notify: Arc<Notify>,
+    endings: Arc<Endings>,
+}
+
+impl Listener {
+    /// Returns when the call may have ended. May never return.
+    pub async fn heard(&self) {
+        self.notify.notified().await;
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut listened = self.endings.lock();
+        // One in the map and one here: nobody else listens.
+        if listened.get(&self.call_id).is_some_and(|notify| Arc::strong_count(notify) <= 2) {
+            listened.remove(&self.call_id);
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! What is looked at at the start, on every trouble with the connection, and every two seconds: whether
+//! the Redis is there, what it is worth, whether its scripts work, and whether it has lost data.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use redis::{FromRedisValue, PushInfo, PushKind, Value, cmd};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::barrier::Barrier;
+use super::durability::{self, Demand, Node, Verdict};
+use super::keys::{PARTITIONS, Partition};
+use super::link::{Link, Wire};
+use super::loss::{self, Finding, Manifest, Memory, Sight};
+use super::{Inner, OpenError, Redis, Scripts, Settings, reply, unreadable};
+use crate::core::record::CallId;
+use crate::store::{Endings, Error, LOST_DATA, Readiness, Reason};
+
+/// How often everything is looked at.
+const EVERY: Duration = Duration::from_secs(2);
+/// How often it is tried to reach a Redis that is not reached.
+const TRY_EVERY: Duration = Duration::from_millis(250);
+/// Trouble is looked at at once, but not more often than this.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a start waits for the first look.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
+/// After so many looks in a row that failed, the connection is made anew.
+const PATIENCE: u32 = 3;
+
+impl Redis {
+    /// Opens a store and looks at it. If it is not reached, or is not as it should be, nothing can be
+    /// claimed until it is.
+    ///
+    /// # Errors
+    /// The file of watermarks or the certificate authority cannot be had.
+    pub async fn open(settings: Settings) -> Result<Self, OpenError> {
+        let memory = Memory::open(&settings.watermarks, false)?;
+        Self::over(settings, memory).await
+    }
+
+    /// Opens a store for one act of a person, beside the gateway that the watermarks belong to.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn visit(settings: Settings) -> Result<Self, OpenError> {
+        let memory = Memory::open(&settings.watermarks, true)?;
+        Self::over(settings, memory).await
+    }
+
+    async fn over(settings: Settings, memory: Memory) -> Result<Self, OpenError> {
+        let ca = match &settings.ca {
+            Some(path) => Some(std::fs::read(path).map_err(|error| OpenError::Ca(path.clone(), error))?),
+            None => None,
+        };
+        let link = Link::new(settings.target.clone(), ca);
+        let lanes = if link.target.is_cluster() { PARTITIONS.into() } else { 1 };
+        let reasons = vec![Reason::new("unreachable", "Redis has not been reached yet")];
+        let inner = Arc::new(Inner {
+            barrier: Barrier::new(&link, lanes),
+            link,
+            scripts: Scripts::new(),
+            memory: Arc::new(memory),
+            endings: Arc::<Endings>::default(),
+            settings,
+            status: RwLock::new(Readiness {
+                durability: None,
+                reasons,
+                warnings: Vec::new(),
+                lost_writes: 0,
+            }),
+            clock_offset_us: 0.into(),
+            lost_writes: 0.into(),
+            tried_on: RwLock::default(),
+        });
+        // The loop goes on with it if it takes longer.
+        drop(timeout(FIRST_LOOK, Box::pin(inner.look_after())).await);
+        tokio::spawn(keep_looking(Arc::downgrade(&inner)));
+        Ok(Self(inner))
+    }
+}
+
+/// Looks as long as there is somebody who has the store open.
+async fn keep_looking(store: Weak<Inner>) {
+    let mut failures: u32 = 0;
+    loop {
+        let Some(inner) = store.upgrade() else { return };
+        let (trouble, reached) = (inner.link.trouble.clone(), inner.link.is_connected());
+        drop(inner);
+        let rest = if reached && failures == 0 { EVERY } else { TRY_EVERY };
+        tokio::select! {
+            () = sleep(rest) => {}
+            () = trouble.notified() => sleep(PAUSE).await,
+        }
+        let Some(inner) = store.upgrade() else { return };
+        failures = if inner.look_after().await { 0 } else { failures + 1 };
+        if failures >= PATIENCE {
+            inner.link.disconnect();
+            failures = 1;
+        }
+    }
+}
+
+impl Inner {
+    pub(super) fn status(&self) -> Readiness {
+        self.status.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn store_time(&self) -> Timestamp {
+        let offset = self.clock_offset_us.load(Ordering::Relaxed);
+        let wall = local_time();
+        wall.checked_add(jiff::SignedDuration::from_micros(offset)).unwrap_or(wall)
+    }
+
+    /// One look at everything. Whether the Redis was reached.
+    async fn look_after(&self) -> bool {
+        let looked = self.look().await;
+        let reached = looked.is_ok();
+        let mut seen = looked.unwrap_or_else(|error| Readiness {
+            durability: None,
+            reasons: vec![Reason::new("unreachable", format!("Redis is not reached: {error}"))],
+            warnings: Vec::new(),
+            lost_writes: 0,
+        });
+        if !self.save_watermarks(false).await {
+            seen.reasons.push(Reason::new("watermarks", "the file of watermarks cannot be written"));
+        }
+        seen.lost_writes = self.lost_writes.load(Ordering::Relaxed);
+        self.publish(seen);
+        reached
+    }
+
+    /// Makes known what was seen, and says it when it has changed.
+    fn publish(&self, seen: Readiness) {
+        let codes =
+            |reasons: &[Reason]| reasons.iter().map(|reason| reason.code).collect::<Vec<_>>().join(",");
+        let before = std::mem::replace(
+            &mut *self.status.write().unwrap_or_else(PoisonError::into_inner),
+            seen.clone(),
+        );
+        let is_news = codes(&before.reasons) != codes(&seen.reasons)
+            || codes(&before.warnings) != codes(&seen.warnings)
+            || before.durability != seen.durability;
+        if !is_news {
+            return;
+        }
+        let texts = |reasons: &[Reason]| {
+            reasons.iter().map(|reason| reason.text.as_str()).collect::<Vec<_>>().join("; ")
+        };
+        let durability = seen.durability.map_or("not known", |durability| durability.as_str());
+        let (store, warnings) = (&self.link.target, texts(&seen.warnings));
+        if seen.reasons.is_empty() {
+            tracing::info!(%store, durability, warnings, "the store is ready");
+        } else {
+            tracing::error!(%store, durability, reasons = texts(&seen.reasons), warnings, "the store is not ready");
+        }
+    }
+
+    async fn look(&self) -> Result<Readiness, Error> {
+        if !self.link.is_connected() {
+            self.connect().await?;
+        }
+        self.compare_clocks().await?;
+        let nodes = self.ask_nodes().await?;
+        let demand = Demand {
+            durability: self.settings.durability,
+            declared: self.settings.declared,
+            fails_over: self.link.target.fails_over(),
+            clock_offset_us: self.clock_offset_us.load(Ordering::Relaxed),
+        };
+        let Verdict { durability, mut reasons, mut warnings, wait_for } = durability::judge(&nodes, demand);
+        self.barrier.demand(wait_for);
+        if reasons.iter().any(|reason| reason.code == "role") {
+            // Another one may be the master by now.
+            self.link.disconnect();
+        }
+        if reasons.is_empty() {
+            let servers: String = nodes.iter().filter_map(|node| node.info.get("run_id").cloned()).collect();
+            reasons.extend(self.try_scripts(&servers).await);
+        }
+        if !reasons.iter().any(|reason| matches!(reason.code, "role" | "loading" | "version")) {
+            reasons.extend(self.look_for_loss().await?);
+        }
+        warnings.extend(self.who_are_we().await);
+        Ok(Readiness { durability: Some(durability), reasons, warnings, lost_writes: 0 })
+    }
+
+    async fn connect(&self) -> Result<(), Error> {
+        let (endings, trouble) = (self.endings.clone(), self.link.trouble.clone());
+        let hear = move |push: PushInfo| match push.kind {
+            PushKind::Message | PushKind::SMessage => {
+                let id = push.data.into_iter().nth(1).and_then(|id| String::from_redis_value(id).ok());
+                if let Some(id) = id.and_then(|id| id.parse().ok()) {
+                    endings.say(CallId(id));
+                }
+            }
+            PushKind::Disconnection => trouble.notify_one(),
+            _ => {}
+        };
+        let wire = self.link.connect(hear).await.map_err(|error| Error::Refused(error.to_string()))?;
+        let channels: Vec<String> = Partition::all().map(Partition::endings).collect();
+        let subscribed = match wire {
+            Wire::One(mut manager) => manager.subscribe(&channels).await,
+            Wire::Cluster(mut cluster) => {
+                let mut subscribed = Ok(());
+                for channel in &channels {
+                    subscribed = subscribed.and(cluster.ssubscribe(channel).await);
+                }
+                subscribed
+            }
+        };
+        if let Err(error) = subscribed {
+            // Whoever waits still looks; it only takes longer.
+            tracing::warn!(%error, "the ends of other gateways' calls cannot be heard");
+        }
+        Ok(())
+    }
+
+    /// Where the server's clock is, seen from this machine's, to half of a round trip.
+    async fn compare_clocks(&self) -> Result<(), Error> {
+        let asked = Instant::now();
+        let answers = self.link.ask_masters(cmd("TIME")).await?;
+        let half = i64::try_from(asked.elapsed().as_micros() / 2).unwrap_or(0);
+        let here = local_time().as_microsecond() - half;
+        let offsets = answers.into_iter().map(|answer| {
+            let (seconds, microseconds) = <(i64, i64)>::from_redis_value(answer).map_err(unreadable)?;
+            Ok(seconds * 1_000_000 + microseconds - here)
+        });
+        let offsets = offsets.collect::<Result<Vec<i64>, Error>>()?;
+        // Of several masters the one that is furthest off.
+        let offset = offsets.into_iter().max_by_key(|offset| offset.unsigned_abs()).unwrap_or(0);
+        self.clock_offset_us.store(offset, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn ask_nodes(&self) -> Result<Vec<Node>, Error> {
+        let infos = self.link.ask_masters(cmd("INFO")).await?;
+        let mut ask = cmd("CONFIG");
+        ask.arg("GET").arg(&[
+            "appendfsync",
+            "no-appendfsync-on-rewrite",
+            "min-replicas-to-write",
+            "aof-load-truncated",
+        ]);
+        let mut configs = match self.link.ask_masters(ask).await {
+            Ok(configs) => configs.into_iter().map(Some).collect(),
+            // Not allowed, or not there; whoever asks for more than was declared hears of it.
+            Err(_) => Vec::new(),
+        };
+        configs.resize_with(infos.len(), || None);
+        let nodes = infos.into_iter().zip(configs).map(|(info, config)| {
+            let text = String::from_redis_value(info).map_err(unreadable)?;
+            let config = config.map(HashMap::from_redis_value).transpose().map_err(unreadable)?;
+            Ok(Node { info: fields(&text), config })
+        });
+        nodes.collect()
+    }
+
+    /// Tries every script on keys of its own, once on each run of the servers: a permission that is
+    /// missing is found now and not in the middle of a call.
+    async fn try_scripts(&self, servers: &str) -> Option<Reason> {
+        if *self.tried_on.read().unwrap_or_else(PoisonError::into_inner) == servers {
+            return None;
+        }
+        match self.try_each().await {
+            Ok(()) => {
+                servers.clone_into(&mut self.tried_on.write().unwrap_or_else(PoisonError::into_inner));
+                None
+            }
+            Err(error) => Some(Reason::new("selftest", format!("a trial of the scripts failed: {error}"))),
+        }
+    }
+
+    /// A claim, a conflict, a zombie, a completion, a look, in a corner of the first partition.
+    async fn try_each(&self) -> Result<(), Error> {
+        let prefix = format!("{}selftest:{}:", Partition::FIRST.prefix(), self.memory.gateway());
+        let names = ["key", "call:0", "epoch", "writes", "census", "running", "failed", "unknown", "token"];
+        let [key, call, epoch, writes, census, running, failed, unknown, token] =
+            names.map(|name| format!("{prefix}{name}"));
+        let clean = cmd("DEL")
+            .arg(&[&key, &call, &epoch, &writes, &census, &running, &failed, &unknown, &token])
+            .to_owned();
+        self.link.ask::<()>(&clean).await?;
+        self.link.ask::<()>(cmd("SET").arg(&epoch).arg("e")).await?;
+        let claim = async |id: &str| {
+            let mut run = self.scripts.claim.prepare_invoke();
+            run.key(&key).key(&call).key(&token).arg(&prefix).arg("g").arg("e").arg(0).arg(id).arg("");
+            run.arg("1:a").arg("{}").arg("{}").arg("p1").arg("{}").arg("t").arg(1).arg("draw").arg(1);
+            reply(self.link.run(&run).await?).map(|(word, rest)| (word, rest.first().cloned()))
+        };
+        let (claimed, drawn) = claim("0").await?;
+        let drawn = drawn.map(String::from_redis_value).transpose().map_err(unreadable)?.unwrap_or_default();
+        let (held, _) = claim("1").await?;
+        let replace = async |script: &redis::Script, expected: &str, cas: &str, fencing: &str| {
+            let mut run = script.prepare_invoke();
+            run.key(&call).key(&key).key(&token).arg(&prefix).arg("g").arg("e").arg(1).arg("0").arg(expected);
+            run.arg(&drawn).arg(cas).arg("p2").arg(1).arg("r").arg("e:2").arg("{}").arg("t").arg("failed");
+            run.arg(1).arg(60_000).arg(fencing).arg(1).arg(self.announcement(false));
+            reply(self.link.run(&run).await?).map(|(word, _)| word)
+        };
+        let refused = replace(&self.scripts.finish, "9:z", "10:z", "keep").await?;
+        let begun = replace(&self.scripts.begin, "1:a", "2:a", "keep").await?;
+        let again = replace(&self.scripts.finish, "1:a", "2:a", "keep").await?;
+        let mut run = self.scripts.holder.prepare_invoke();
+        let found = !matches!(self.link.run(run.key(&key).arg(&prefix)).await?, Value::Nil);
+        let mut run = self.scripts.assert.prepare_invoke();
+        run.key(&call)
+            .key(&key)
+            .arg(&prefix)
+            .arg("0")
+            .arg(3)
+            .arg("3:a")
+            .arg("{}")
+            .arg("{}")
+            .arg("p3")
+            .arg("");
+        run.arg(0).arg("").arg("t").arg("unknown").arg(1).arg("").arg("e:3").arg("{}");
+        let put = String::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
+        let mut run = self.scripts.token.prepare_invoke();
+        self.link.run(run.key(&token).arg(1)).await?;
+        self.link.ask::<()>(&clean).await?;
+        let words = [&claimed, &held, &refused, &begun, &again, &put];
+        if words != ["done", "held", "changed", "done", "done", "put"] || !found {
+            return Err(Error::Refused(format!("it answered {words:?}, found: {found}")));
+        }
+        Ok(())
+    }
+
+    /// A user who may do everything can lose everything.
+    async fn who_are_we(&self) -> Option<Reason> {
+        let who: Result<String, Error> = self.link.ask_quietly(cmd("ACL").arg("WHOAMI")).await;
+        let text = "the gateway is the user \"default\" of Redis; one that may do only what it needs is in the README";
+        (who.ok()? == "default").then(|| Reason::new("default_user", text))
+    }
+
+    /// Compares what is there with what is remembered, puts back what was lost and is still known, and
+    /// says what is missing.
+    async fn look_for_loss(&self) -> Result<Option<Reason>, Error> {
+        let (epoch, known) = (self.memory.epoch(), self.known_writes());
+        let mut found = loss::compare(&self.sight().await?, &epoch, &known);
+        if let Finding::Fresh(manifest) = found {
+            self.begin(manifest).await?;
+            found = loss::compare(&self.sight().await?, &epoch, &known);
+        }
+        match found {
+            Finding::Whole => Ok(None),
+            // Another gateway is at it, too.
+            Finding::Fresh(_) => Ok(Some(Reason::new("starting", "the store is being set up"))),
+            Finding::Adopt(epoch) => {
+                self.put_all_back().await?;
+                let sight = self.sight().await?;
+                self.memory.adopt(&epoch, sight.writes);
+                Ok(None)
+            }
+            Finding::Lost { what, writes } => {
+                let is_news = !self.status().reasons.iter().any(|reason| reason.code == LOST_DATA);
+                if is_news {
+                    self.lost_writes.fetch_add(writes, Ordering::Relaxed);
+                    self.put_all_back().await?;
+                }
+                let text =
+                    format!("{what}; nothing is claimed until a person runs `oncegate store accept-loss`");
+                Ok(Some(Reason::new(LOST_DATA, text)))
+            }
+        }
+    }
+
+    /// A script has found that the store is not what this gateway knows: from now on nothing is claimed.
+    pub(super) fn has_lost(&self, rest: &[Value]) -> Error {
+        let what =
+            rest.first().cloned().and_then(|what| String::from_redis_value(what).ok()).unwrap_or_default();
+        let error = Error::Refused(format!("the store has lost data: its {what} is not what it was"));
+        self.link.trouble.notify_one();
+        error
+    }
+
+    fn known_writes(&self) -> Vec<u64> {
+        Partition::all().map(|partition| self.memory.writes(partition)).collect()
+    }
+
+    async fn sight(&self) -> Result<Sight, Error> {
+        let gateway = self.memory.gateway();
+        let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
+        let manifest = manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)?;
+        let epochs = self.link.ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned()).await?;
+        let writes = self
+            .link
+            .ask_each(|partition| cmd("HGET").arg(partition.writes()).arg(&gateway).to_owned())
+            .await?;
+        let epochs = epochs
+            .into_iter()
+            .map(|epoch| Option::<String>::from_redis_value(epoch).map(Option::unwrap_or_default));
+        let writes = writes
+            .into_iter()
+            .map(|writes| Option::<u64>::from_redis_value(writes).map(Option::unwrap_or_default));
+        Ok(Sight {
+            manifest,
+            epochs: epochs.collect::<Result<_, _>>().map_err(unreadable)?,
+            writes: writes.collect::<Result<_, _>>().map_err(unreadable)?,
+        })
+    }
+
+    /// Sets up a Redis that nobody has used before. Several gateways may do it at once.
+    async fn begin(&self, manifest: Manifest) -> Result<(), Error> {
+        let key = manifest_key();
+        let text = serde_json::to_string(&manifest).map_err(unreadable)?;
+        self.link.ask::<()>(cmd("SET").arg(&key).arg(text).arg("NX")).await?;
+        // Whoever was first has chosen the epoch.
+        let chosen: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(&key)).await?;
+        let Some(chosen) = chosen else { return Ok(()) };
+        let chosen: Manifest = serde_json::from_slice(&chosen).map_err(unreadable)?;
+        let set =
+            |partition: Partition| cmd("SET").arg(partition.epoch()).arg(&chosen.epoch).arg("NX").to_owned();
+        self.link.ask_each(set).await?;
+        if !chosen.complete {
+            let text = serde_json::to_string(&Manifest { complete: true, ..chosen }).map_err(unreadable)?;
+            self.link.ask::<()>(cmd("SET").arg(&key).arg(text)).await?;
+        }
+        Ok(())
+    }
+
+    /// A person accepts what is missing: a new epoch begins, which those who remember the old one know
+    /// as its successor.
+    pub(super) async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
+        self.put_all_back().await?;
+        let sight = self.sight().await?;
+        let remembered = self.memory.epoch();
+        let before = sight.manifest.as_ref();
+        let mut epochs: Vec<&str> =
+            before.map(|manifest| manifest.follows.iter().map(String::as_str).collect()).unwrap_or_default();
+        epochs.extend(before.map(|manifest| manifest.epoch.as_str()));
+        epochs.push(&remembered);
+        let mut manifest = Manifest::after(&epochs, reason, false);
+        self.write_manifest(&manifest).await?;
+        let epoch = manifest.epoch.clone();
+        self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg(&epoch).to_owned()).await?;
+        manifest.complete = true;
+        self.write_manifest(&manifest).await?;
+        self.memory.adopt(&epoch, self.sight().await?.writes);
+        self.look_after().await;
+        Ok(())
+    }
+
+    async fn write_manifest(&self, manifest: &Manifest) -> Result<(), Error> {
+        let text = serde_json::to_string(manifest).map_err(unreadable)?;
+        self.link.ask(cmd("SET").arg(manifest_key()).arg(text)).await
+    }
+
+    /// Puts back every write that is remembered, unless it is there.
+    async fn put_all_back(&self) -> Result<(), Error> {
+        for remembered in self.memory.recent() {
+            self.put_back(&remembered.record, &remembered.entry).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the file of watermarks. False if it cannot be written.
+    pub(super) async fn save_watermarks(&self, always: bool) -> bool {
+        let memory = self.memory.clone();
+        let saved = tokio::task::spawn_blocking(move || memory.save(always)).await;
+        match saved.map_err(std::io::Error::other).flatten() {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(%error, "the file of watermarks cannot be written");
+                false
+            }
+        }
+    }
+}
+
+fn manifest_key() -> String {
+    Partition::FIRST.key("manifest")
+}
+
+/// The fields of INFO.
+fn fields(text: &str) -> HashMap<String, String> {
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+}
+
+#[expect(clippy::disallowed_methods, reason = "to be compared with the store's clock")]
+fn local_time() -> Timestamp {
+    Timestamp::now()
+}

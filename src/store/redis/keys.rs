@@ -1,0 +1,73 @@
+//! Names of keys. All keys of one call share the hash tag of its partition, so that one script may
+//! touch them on Redis Cluster; a session has a tag of its own.
+
+use crate::core::key::Lookup;
+use crate::core::record::{CallId, Intent};
+
+/// In how many parts the keys are split. Part of the format: with another number nothing is found.
+pub(super) const PARTITIONS: u8 = 64;
+
+/// One part of the store; on Redis Cluster it is on one master as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Partition(u8);
+
+impl Partition {
+    pub(super) const FIRST: Self = Self(0);
+
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        (0..PARTITIONS).map(Self)
+    }
+
+    pub(super) fn of(lookup: &Lookup) -> Self {
+        Self(lookup.0[31] % PARTITIONS)
+    }
+
+    /// The same as that of its lookup key: see [`CallId::new`].
+    pub(super) fn of_call(call_id: CallId) -> Self {
+        Self(call_id.0.as_bytes()[15] % PARTITIONS)
+    }
+
+    pub(super) fn index(self) -> usize {
+        self.0.into()
+    }
+
+    /// What stands before the name of each of its keys.
+    pub(super) fn prefix(self) -> String {
+        format!("oncegate:{{p{:03}}}:", self.0)
+    }
+
+    pub(super) fn key(self, name: &str) -> String {
+        format!("{}{name}", self.prefix())
+    }
+
+    /// The call that has this lookup key: its id.
+    pub(super) fn holder(self, lookup: &Lookup) -> String {
+        self.key(&format!("key:{}", hex::encode(lookup.0)))
+    }
+
+    /// A call's record with its history: a hash.
+    pub(super) fn call(self, call_id: CallId) -> String {
+        self.key(&format!("call:{call_id}"))
+    }
+
+    /// How many writes each gateway has made: a hash, by gateway.
+    pub(super) fn writes(self) -> String {
+        self.key("writes")
+    }
+
+    /// Which run of data this is. Lost data does not have the epoch that its gateways remember.
+    pub(super) fn epoch(self) -> String {
+        self.key("epoch")
+    }
+
+    /// Where the end of a call is announced.
+    pub(super) fn endings(self) -> String {
+        self.key("endings")
+    }
+}
+
+/// The newest fencing token of a session. Hashed: what callers write never gets into a hash tag.
+pub(super) fn token(intent: &Intent) -> String {
+    let session = Lookup::new(&intent.tenant, "session", &intent.session_id);
+    format!("oncegate:{{s{}}}:token", session.for_tool())
+}

@@ -1,0 +1,314 @@
+//! The connection: scripts and commands, and what their failures prove.
+//!
+//! Nothing is ever sent again by itself, with one exception: what a server said it has not run
+//! (`NOSCRIPT`, `MOVED`, `ASK`, `TRYAGAIN`).
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::{
+    Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, RedisError, RedisFuture, RedisResult,
+    ServerErrorKind, TlsCertificates, Value,
+};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::keys::Partition;
+use super::target::{Kind, Target};
+use crate::store::Error;
+
+/// How long a command may take. Longer than a slow fsync.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often something that a server has not run is sent again.
+const RESENDS: usize = 5;
+
+/// One connection, shared by everyone.
+#[derive(Clone)]
+pub(super) enum Wire {
+    One(ConnectionManager),
+    Cluster(ClusterConnection),
+}
+
+impl ConnectionLike for Wire {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        match self {
+            Self::One(manager) => manager.req_packed_command(cmd),
+            Self::Cluster(cluster) => cluster.req_packed_command(cmd),
+        }
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        match self {
+            Self::One(manager) => manager.req_packed_commands(pipeline, offset, count),
+            Self::Cluster(cluster) => cluster.req_packed_commands(pipeline, offset, count),
+        }
+    }
+
+    fn get_db(&self) -> i64 {
+        match self {
+            Self::One(manager) => manager.get_db(),
+            Self::Cluster(cluster) => cluster.get_db(),
+        }
+    }
+}
+
+/// The way to a Redis. Connects only when told to.
+pub(super) struct Link {
+    pub(super) target: Target,
+    tls: Option<TlsCertificates>,
+    /// What waits for a command to be answered may wait this long.
+    response_timeout: Duration,
+    wire: RwLock<Option<Wire>>,
+    /// Something went wrong that is worth a look.
+    pub(super) trouble: Arc<Notify>,
+}
+
+impl Link {
+    pub(super) fn new(target: Target, ca: Option<Vec<u8>>) -> Self {
+        let tls = ca.map(|pem| TlsCertificates { client_tls: None, root_cert: Some(pem) });
+        let trouble = Arc::default();
+        Self { target, tls, response_timeout: RESPONSE_TIMEOUT, wire: RwLock::default(), trouble }
+    }
+
+    /// A link of its own to the same place, for commands that block.
+    pub(super) fn beside(&self, response_timeout: Duration) -> Self {
+        Self {
+            target: self.target.clone(),
+            tls: self.tls.clone(),
+            response_timeout,
+            wire: RwLock::default(),
+            trouble: Arc::default(),
+        }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.wire.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Forgets the connection; the next [`connect`](Self::connect) makes a new one.
+    pub(super) fn disconnect(&self) {
+        self.wire.write().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Connects, asking sentinels anew where the master is. `hear` gets what the server pushes.
+    pub(super) async fn connect<F>(&self, hear: F) -> RedisResult<Wire>
+    where
+        F: Fn(PushInfo) + Send + Sync + 'static,
+    {
+        let hear = move |push: PushInfo| {
+            hear(push);
+            Ok::<_, redis::aio::SendError>(())
+        };
+        let wire = match &self.target.kind {
+            Kind::Cluster => Wire::Cluster(self.cluster(hear)?.get_async_connection().await?),
+            kind => {
+                let client = match (kind, &self.tls) {
+                    (Kind::Sentinel { name, db }, _) => self.find_master(name, *db).await?,
+                    (_, Some(tls)) => Client::build_with_tls(self.target.nodes[0].clone(), tls.clone())?,
+                    (_, None) => Client::open(self.target.nodes[0].clone())?,
+                };
+                let config = ConnectionManagerConfig::new()
+                    .set_number_of_retries(1)
+                    .set_min_delay(Duration::from_millis(20))
+                    .set_max_delay(Duration::from_millis(100))
+                    .set_connection_timeout(Some(CONNECT_TIMEOUT))
+                    .set_response_timeout(Some(self.response_timeout))
+                    .set_pipeline_buffer_size(512)
+                    .set_push_sender(hear)
+                    .set_automatic_resubscription();
+                Wire::One(ConnectionManager::new_with_config(client, config).await?)
+            }
+        };
+        *self.wire.write().unwrap_or_else(PoisonError::into_inner) = Some(wire.clone());
+        Ok(wire)
+    }
+
+    fn cluster<F>(&self, hear: F) -> RedisResult<ClusterClient>
+    where
+        F: Fn(PushInfo) -> Result<(), redis::aio::SendError> + Send + Sync + 'static,
+    {
+        let mut builder = ClusterClientBuilder::new(self.target.nodes.clone())
+            // A command whose answer is lost may have run: it is never sent again by itself.
+            .retries(0)
+            .connection_timeout(CONNECT_TIMEOUT)
+            .response_timeout(self.response_timeout)
+            .tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true))
+            .use_protocol(redis::ProtocolVersion::RESP3)
+            .push_sender(hear);
+        if let Some(tls) = &self.tls {
+            builder = builder.certs(tls.clone());
+        }
+        builder.build()
+    }
+
+    async fn find_master(&self, name: &str, db: i64) -> RedisResult<Client> {
+        let addresses = self.target.nodes.iter().map(|node| node.addr().clone());
+        let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?
+            .set_client_to_redis_db(db)
+            .set_client_to_redis_protocol(redis::ProtocolVersion::RESP3)
+            .set_client_to_redis_tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
+        let first = &self.target.nodes[0];
+        if let Some(username) = first.redis_settings().username() {
+            builder = builder.set_client_to_redis_username(username);
+        }
+        if let Some(password) = first.redis_settings().password() {
+            builder = builder.set_client_to_redis_password(password);
+        }
+        if matches!(first.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+            builder = builder
+                .set_client_to_redis_tls_mode(redis::TlsMode::Secure)
+                .set_client_to_sentinel_tls_mode(redis::TlsMode::Secure);
+        }
+        if let Some(tls) = &self.tls {
+            builder = builder
+                .set_client_to_redis_certificates(tls.clone())
+                .set_client_to_sentinel_certificates(tls.clone());
+        }
+        let mut sentinels = builder.build()?;
+        let found = tokio::time::timeout(CONNECT_TIMEOUT * 3, sentinels.async_get_client()).await;
+        found.unwrap_or_else(|_| Err((ErrorKind::Io, "no sentinel answered").into()))
+    }
+
+    fn wire(&self) -> Result<Wire, Error> {
+        let wire = self.wire.read().unwrap_or_else(PoisonError::into_inner).clone();
+        wire.ok_or_else(|| Error::Refused("not connected to Redis".into()))
+    }
+
+    /// Runs one command.
+    pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
+        let mut wire = self.wire()?;
+        let mut resends = RESENDS;
+        loop {
+            let error = match command.query_async(&mut wire).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if !has_not_run(&error) || resends == 0 {
+                return Err(self.judge(&error));
+            }
+            resends -= 1;
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Runs one script, loading it if the server does not have it.
+    pub(super) async fn run(&self, script: &redis::ScriptInvocation<'_>) -> Result<Value, Error> {
+        let mut wire = self.wire()?;
+        let mut resends = RESENDS;
+        loop {
+            let error = match script.invoke_async(&mut wire).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if !has_not_run(&error) || resends == 0 {
+                return Err(self.judge(&error));
+            }
+            resends -= 1;
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Asks every master the same.
+    pub(super) async fn ask_masters(&self, command: Cmd) -> Result<Vec<Value>, Error> {
+        match self.wire()? {
+            Wire::One(mut manager) => {
+                let answer = command.query_async(&mut manager).await;
+                Ok(vec![answer.map_err(|error| self.judge(&error))?])
+            }
+            Wire::Cluster(mut cluster) => {
+                let masters = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+                let answer = cluster.route_command(command, masters).await;
+                match answer.map_err(|error| self.judge(&error))? {
+                    Value::Map(answers) => Ok(answers.into_iter().map(|(_, answer)| answer).collect()),
+                    other => Ok(vec![other]),
+                }
+            }
+        }
+    }
+
+    /// The same where a refusal is no trouble.
+    pub(super) async fn ask_quietly<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
+        let mut wire = self.wire()?;
+        command.query_async(&mut wire).await.map_err(|error: RedisError| Error::Refused(error.to_string()))
+    }
+
+    /// Asks each partition for something; where all are on one server, in one go.
+    pub(super) async fn ask_each(&self, command: impl Fn(Partition) -> Cmd) -> Result<Vec<Value>, Error> {
+        match self.wire()? {
+            Wire::One(mut manager) => {
+                let mut all = redis::pipe();
+                for partition in Partition::all() {
+                    all.add_command(command(partition));
+                }
+                all.query_async(&mut manager).await.map_err(|error| self.judge(&error))
+            }
+            Wire::Cluster(_) => {
+                let mut answers = Vec::new();
+                for partition in Partition::all() {
+                    answers.push(self.ask(&command(partition)).await?);
+                }
+                Ok(answers)
+            }
+        }
+    }
+
+    /// Runs commands one after the other, all of them where the keys of the first one are.
+    pub(super) async fn ask_in_turn<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, Error> {
+        let mut wire = self.wire()?;
+        commands.query_async(&mut wire).await.map_err(|error: RedisError| self.judge(&error))
+    }
+
+    /// What a failure proves. Nothing was changed only if there is evidence for it.
+    fn judge(&self, error: &RedisError) -> Error {
+        let refused = match error.kind() {
+            ErrorKind::Server(kind) => matches!(
+                kind,
+                ServerErrorKind::BusyLoading
+                    | ServerErrorKind::NoScript
+                    | ServerErrorKind::Moved
+                    | ServerErrorKind::Ask
+                    | ServerErrorKind::TryAgain
+                    | ServerErrorKind::ClusterDown
+                    | ServerErrorKind::CrossSlot
+                    | ServerErrorKind::MasterDown
+                    | ServerErrorKind::ReadOnly
+            ),
+            ErrorKind::Extension => matches!(
+                error.code(),
+                Some("OOM" | "NOREPLICAS" | "MISCONF" | "BUSY" | "NOAUTH" | "WRONGPASS")
+            ),
+            ErrorKind::AuthenticationFailed
+            | ErrorKind::ClusterConnectionNotFound
+            | ErrorKind::InvalidClientConfig
+            | ErrorKind::MasterNameNotFoundBySentinel
+            | ErrorKind::EmptySentinelList => true,
+            ErrorKind::Io => error.is_connection_refusal(),
+            _ => false,
+        };
+        self.trouble.notify_one();
+        if refused { Error::Refused(error.to_string()) } else { Error::Ambiguous(error.to_string()) }
+    }
+}
+
+/// The server, or the want of one, says that the command was not run, and it may be in a moment.
+fn has_not_run(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain)
+            | ErrorKind::ClusterConnectionNotFound
+    )
+}
+
+/// For what has no use for the server's pushes.
+pub(super) fn deaf(_: PushInfo) {}

@@ -1,0 +1,7 @@
+-- The call that holds a key.
+--
+-- KEYS: 1 the key's holder
+-- ARGV: 1 prefix
+local holder = redis.call('GET', KEYS[1])
+if not holder then return nil end
+return fields(ARGV[1] .. 'call:' .. holder)

@@ -1,0 +1,281 @@
+//! Records as the fields of a hash. Must not decide anything.
+//!
+//! `intent` and `progress` are small JSON texts; `args` and `result` are bytes as they came. `cas` is
+//! what compare-and-swap compares beside `fencing`: the version and the attempt.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use redis::{FromRedisValue, Value};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::core::key;
+use crate::core::outcome::{Content, Failure, FailureKind};
+use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
+
+/// The fields of a record, in the order in which [`read`] takes them.
+pub(super) const FIELDS: [&str; 5] = ["intent", "args", "progress", "fencing", "result"];
+
+/// Times are microseconds since 1970 in UTC; hashes are hex digits.
+#[derive(Serialize, Deserialize)]
+struct StoredIntent<'a> {
+    call_id: Uuid,
+    tenant: &'a str,
+    tool: &'a str,
+    lookup: &'a str,
+    #[serde(borrow)]
+    key: std::borrow::Cow<'a, str>,
+    key_source: &'a str,
+    fingerprint: &'a str,
+    #[serde(borrow)]
+    user_id: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    session_id: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    trace_id: std::borrow::Cow<'a, str>,
+    created_at: i64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Progress<'a> {
+    version: u64,
+    state: &'a str,
+    attempt_id: Uuid,
+    owner: Uuid,
+    attempt_number: u32,
+    run_started_at: i64,
+    lease_until: i64,
+    attempts: u32,
+    doubted: bool,
+    latency_ms: Option<u64>,
+    updated_at: i64,
+    expires_at: Option<i64>,
+    retain_until: Option<i64>,
+    /// The kind of a failure.
+    failure: Option<&'a str>,
+    #[serde(borrow)]
+    why: Option<std::borrow::Cow<'a, str>>,
+    tool_status: Option<u16>,
+    retry_after_ms: Option<u64>,
+    /// Whether the field `result` belongs to this state.
+    has_result: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredEntry<'a> {
+    at: i64,
+    #[serde(borrow)]
+    event: std::borrow::Cow<'a, str>,
+    attempt_id: Option<Uuid>,
+    #[serde(borrow)]
+    outcome: Option<std::borrow::Cow<'a, str>>,
+    #[serde(borrow)]
+    by: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    detail: std::borrow::Cow<'a, str>,
+}
+
+/// A stored record that cannot be read. Never taken for an absent one.
+#[derive(Debug, thiserror::Error)]
+#[error("a stored call cannot be read: {0}")]
+pub(super) struct Corrupt(String);
+
+impl Corrupt {
+    fn new(why: impl ToString) -> Self {
+        Self(why.to_string())
+    }
+}
+
+pub(super) fn intent(intent: &Intent) -> String {
+    to_json(&StoredIntent {
+        call_id: intent.call_id.0,
+        tenant: &intent.tenant,
+        tool: &intent.tool,
+        lookup: &hex::encode(intent.lookup.0),
+        key: intent.key.as_str().into(),
+        key_source: intent.key_source.as_str(),
+        fingerprint: &hex::encode(intent.fingerprint),
+        user_id: intent.user_id.as_str().into(),
+        session_id: intent.session_id.as_str().into(),
+        trace_id: intent.trace_id.as_str().into(),
+        created_at: intent.created_at.as_microsecond(),
+    })
+}
+
+/// What changes of a record, but for its fencing token and its result.
+pub(super) fn progress(record: &Record) -> String {
+    let (failure, why) = match &record.state {
+        State::Running | State::Succeeded(Content::Kept(_)) => (None, None),
+        State::Succeeded(Content::Unavailable(why)) | State::Unknown(why) => (None, Some(why)),
+        State::Failed(failure) => (Some(failure), Some(&failure.why)),
+    };
+    to_json(&Progress {
+        version: record.version,
+        state: record.state.as_str(),
+        attempt_id: record.attempt.id.0,
+        owner: record.attempt.owner.0,
+        attempt_number: record.attempt.number,
+        run_started_at: record.attempt.run_started_at.as_microsecond(),
+        lease_until: record.attempt.lease_until.as_microsecond(),
+        attempts: record.attempts,
+        doubted: record.doubted,
+        latency_ms: record.latency_ms,
+        updated_at: record.updated_at.as_microsecond(),
+        expires_at: record.expires_at.map(Timestamp::as_microsecond),
+        retain_until: record.retain_until.map(Timestamp::as_microsecond),
+        failure: failure.map(|failure| failure.kind.as_str()),
+        why: why.map(|why| why.as_str().into()),
+        tool_status: failure.and_then(|failure| failure.status),
+        retry_after_ms: failure
+            .and_then(|failure| failure.retry_after)
+            .map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+        has_result: result(record).is_some(),
+    })
+}
+
+/// The result, or the body of a rejection.
+pub(super) fn result(record: &Record) -> Option<&Bytes> {
+    match &record.state {
+        State::Succeeded(Content::Kept(json)) => Some(json),
+        State::Failed(failure) => failure.body.as_ref(),
+        State::Running | State::Succeeded(Content::Unavailable(_)) | State::Unknown(_) => None,
+    }
+}
+
+/// Version and attempt: no two changes of a call have the same.
+pub(super) fn cas(record: &Record) -> String {
+    format!("{}:{}", record.version, record.attempt.id)
+}
+
+/// Empty for none.
+pub(super) fn fencing(record: &Record) -> String {
+    record.fencing.map(|token| token.to_string()).unwrap_or_default()
+}
+
+pub(super) fn entry(entry: &Entry) -> String {
+    to_json(&StoredEntry {
+        at: entry.at.as_microsecond(),
+        event: entry.event.as_ref().into(),
+        attempt_id: entry.attempt.map(|id| id.0),
+        outcome: entry.outcome.as_deref().map(Into::into),
+        by: entry.by.as_str().into(),
+        detail: entry.detail.as_str().into(),
+    })
+}
+
+/// The field of a call's hash in which the entry of this version is.
+pub(super) fn entry_field(version: u64) -> String {
+    format!("e:{version}")
+}
+
+/// A record out of its [`FIELDS`]; `None` if there are none.
+pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
+    let mut fields = fields.into_iter();
+    let mut field =
+        || Option::<Bytes>::from_redis_value(fields.next().unwrap_or(Value::Nil)).map_err(Corrupt::new);
+    let (intent, args, progress, fencing, result) = (field()?, field()?, field()?, field()?, field()?);
+    let (Some(intent), Some(progress)) = (intent, progress) else { return Ok(None) };
+    let intent: StoredIntent<'_> = serde_json::from_slice(&intent).map_err(Corrupt::new)?;
+    let progress: Progress<'_> = serde_json::from_slice(&progress).map_err(Corrupt::new)?;
+    let intent = Intent {
+        call_id: CallId(intent.call_id),
+        tenant: intent.tenant.to_owned(),
+        tool: intent.tool.to_owned(),
+        lookup: key::Lookup(digest(intent.lookup)?),
+        key: intent.key.into_owned(),
+        key_source: word(key::Source::ALL, key::Source::as_str, intent.key_source)?,
+        fingerprint: digest(intent.fingerprint)?,
+        user_id: intent.user_id.into_owned(),
+        session_id: intent.session_id.into_owned(),
+        trace_id: intent.trace_id.into_owned(),
+        args: args.unwrap_or_default(),
+        created_at: time(intent.created_at)?,
+    };
+    let fencing = match fencing.as_deref() {
+        None | Some(b"") => None,
+        Some(digits) => Some(str::from_utf8(digits).map_err(Corrupt::new)?.parse().map_err(Corrupt::new)?),
+    };
+    Ok(Some(Record {
+        intent: Arc::new(intent),
+        version: progress.version,
+        state: state(&progress, result)?,
+        attempt: Attempt {
+            id: AttemptId(progress.attempt_id),
+            owner: InstanceId(progress.owner),
+            number: progress.attempt_number,
+            run_started_at: time(progress.run_started_at)?,
+            lease_until: time(progress.lease_until)?,
+        },
+        attempts: progress.attempts,
+        doubted: progress.doubted,
+        fencing,
+        latency_ms: progress.latency_ms,
+        updated_at: time(progress.updated_at)?,
+        expires_at: progress.expires_at.map(time).transpose()?,
+        retain_until: progress.retain_until.map(time).transpose()?,
+    }))
+}
+
+pub(super) fn read_entry(text: &[u8]) -> Result<Entry, Corrupt> {
+    let stored: StoredEntry<'_> = serde_json::from_slice(text).map_err(Corrupt::new)?;
+    Ok(Entry {
+        at: time(stored.at)?,
+        event: stored.event.into_owned().into(),
+        attempt: stored.attempt_id.map(AttemptId),
+        outcome: stored.outcome.map(|word| word.into_owned().into()),
+        by: stored.by.into_owned(),
+        detail: stored.detail.into_owned(),
+    })
+}
+
+fn state(progress: &Progress<'_>, result: Option<Bytes>) -> Result<State, Corrupt> {
+    let why = || progress.why.as_deref().unwrap_or_default().to_owned();
+    let result = match (progress.has_result, result) {
+        (true, None) => return Err(Corrupt::new("its result is missing")),
+        (true, result) => result,
+        (false, _) => None,
+    };
+    match progress.state {
+        "running" => Ok(State::Running),
+        "unknown" => Ok(State::Unknown(why())),
+        "succeeded" => {
+            Ok(State::Succeeded(result.map_or_else(|| Content::Unavailable(why()), Content::Kept)))
+        }
+        "failed" => Ok(State::Failed(Failure {
+            kind: word(FailureKind::ALL, FailureKind::as_str, progress.failure.unwrap_or_default())?,
+            status: progress.tool_status,
+            body: result,
+            retry_after: progress.retry_after_ms.map(Duration::from_millis),
+            why: why(),
+        })),
+        other => Err(Corrupt(format!("there is no state {other:?}"))),
+    }
+}
+
+/// The one of `words` that was written.
+fn word<T: Copy, const N: usize>(
+    words: [T; N],
+    name: fn(T) -> &'static str,
+    written: &str,
+) -> Result<T, Corrupt> {
+    let found = words.into_iter().find(|word| name(*word) == written);
+    found.ok_or_else(|| Corrupt(format!("{written:?} is no word for this")))
+}
+
+fn digest(text: &str) -> Result<[u8; 32], Corrupt> {
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(text, &mut bytes).map_err(Corrupt::new)?;
+    Ok(bytes)
+}
+
+fn time(microseconds: i64) -> Result<Timestamp, Corrupt> {
+    Timestamp::from_microsecond(microseconds).map_err(Corrupt::new)
+}
+
+#[expect(clippy::expect_used, reason = "texts and numbers always make JSON")]
+fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain values")
+}

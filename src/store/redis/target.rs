@@ -1,0 +1,152 @@
+//! Which Redis, and how it is reached.
+
+use std::fmt;
+
+use redis::io::tcp::TcpSettings;
+use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+
+/// Where a Redis is. Printed without its password.
+#[derive(Clone)]
+pub struct Target {
+    pub(super) kind: Kind,
+    pub(super) nodes: Vec<ConnectionInfo>,
+    shown: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One master at a fixed place.
+    One,
+    /// The master of this name, wherever the sentinels say that it is.
+    Sentinel {
+        name: String,
+        db: i64,
+    },
+    Cluster,
+}
+
+impl Target {
+    /// Reads `redis://`, `redis+sentinel://` and `redis+cluster://` URLs, and the same with `rediss`
+    /// for TLS: `redis[+KIND]://[USER:PASSWORD@]HOST[:PORT][,HOST…][/NAME][/DB]`.
+    ///
+    /// # Errors
+    /// A sentence that does not repeat the URL, for it may hold a password.
+    pub fn parse(url: &str) -> Result<Self, String> {
+        let (scheme, rest) = url.split_once("://").ok_or("this is no URL")?;
+        let (transport, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
+        if !matches!(transport, "redis" | "rediss") || !matches!(kind, "" | "sentinel" | "cluster") {
+            return Err("this names no kind of Redis".into());
+        }
+        if rest.contains(['?', '#']) {
+            return Err("there is no room for options in it".into());
+        }
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (credentials, hosts) = authority
+            .rsplit_once('@')
+            .map_or((String::new(), authority), |(credentials, hosts)| (format!("{credentials}@"), hosts));
+        let (kind, db) = match kind {
+            "sentinel" => {
+                let (name, db) = path.split_once('/').unwrap_or((path, ""));
+                if name.is_empty() {
+                    return Err(
+                        "behind the sentinels stands the name of the master, as in …:26379/main".into()
+                    );
+                }
+                (Kind::Sentinel { name: name.to_owned(), db: number(db)? }, 0)
+            }
+            "cluster" if !matches!(path, "" | "0") => return Err("a cluster has one database only".into()),
+            "cluster" => (Kind::Cluster, 0),
+            _ if hosts.contains(',') => {
+                return Err("several hosts are a redis+sentinel:// or a redis+cluster://".into());
+            }
+            _ => (Kind::One, number(path)?),
+        };
+        let default_port = if matches!(kind, Kind::Sentinel { .. }) { ":26379" } else { "" };
+        let node = |host: &str| {
+            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            let port = if has_port { "" } else { default_port };
+            let info = format!("{transport}://{credentials}{host}{port}/{db}").into_connection_info();
+            let info = info.map_err(|_| format!("{host:?} is no HOST:PORT"))?;
+            let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+            Ok(info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+        };
+        let nodes = hosts.split(',').map(node).collect::<Result<Vec<_>, String>>()?;
+        let tail = if path.is_empty() { String::new() } else { format!("/{path}") };
+        Ok(Self { kind, nodes, shown: format!("{scheme}://{hosts}{tail}") })
+    }
+
+    /// Whether a failover may happen without anybody's doing.
+    pub(super) fn fails_over(&self) -> bool {
+        matches!(self.kind, Kind::Sentinel { .. } | Kind::Cluster)
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.kind == Kind::Cluster
+    }
+
+    /// Whether it is without TLS and on another machine.
+    pub fn is_plain_and_remote(&self) -> bool {
+        self.nodes.iter().any(|node| match node.addr() {
+            redis::ConnectionAddr::Tcp(host, _) => {
+                host != "localhost"
+                    && !host
+                        .trim_matches(['[', ']'])
+                        .parse()
+                        .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+            }
+            _ => false,
+        })
+    }
+}
+
+fn number(db: &str) -> Result<i64, String> {
+    if db.is_empty() { Ok(0) } else { db.parse().map_err(|_| format!("{db:?} is no number of a database")) }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shown.fmt(f)
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shown.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_read_and_shown_without_its_password() {
+        let shown = |url| Target::parse(url).expect(url).to_string();
+        assert_eq!(shown("redis://localhost"), "redis://localhost");
+        assert_eq!(shown("rediss://gate:s3cret@redis.internal:6380/2"), "rediss://redis.internal:6380/2");
+        let sentinel = Target::parse("redis+sentinel://:s3cret@a,b:26380/main/1").expect("a target");
+        assert_eq!(sentinel.kind, Kind::Sentinel { name: "main".into(), db: 1 });
+        assert_eq!(sentinel.nodes[0].addr().to_string(), "a:26379");
+        assert_eq!(format!("{sentinel:?}"), "redis+sentinel://a,b:26380/main/1");
+        assert_eq!(Target::parse("redis+cluster://a:1,b:2").expect("a target").nodes.len(), 2);
+        assert!(Target::parse("redis://10.0.0.1").expect("a target").is_plain_and_remote());
+        assert!(!Target::parse("rediss://10.0.0.1").expect("a target").is_plain_and_remote());
+    }
+
+    #[test]
+    fn what_is_no_target_is_refused_without_repeating_it() {
+        for url in [
+            "redis",
+            "http://h",
+            "redis+x://h",
+            "redis://a,b",
+            "redis+sentinel://a:1",
+            "redis://h/x",
+            "redis://h/0?x=y",
+            "redis+cluster://a/3",
+        ] {
+            assert!(Target::parse(url).is_err(), "{url}");
+        }
+        assert!(!Target::parse("redis://u:s3cret@h/x").expect_err("no number").contains("s3cret"));
+    }
+}

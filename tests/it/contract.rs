@@ -1,0 +1,382 @@
+//! What every store promises, asked of SQLite, of a Redis and of a Redis Cluster.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use oncegate::core::call::{Change, Event, next};
+use oncegate::core::key::{Lookup, Source};
+use oncegate::core::outcome::{Body, Evidence};
+use oncegate::core::record::{AttemptId, CallId, InstanceId, Intent, Record};
+use oncegate::core::tool::{Effect, Tool as Policy};
+use oncegate::store::redis::{Redis as RedisStore, Settings, Target};
+use oncegate::store::sqlite::Sqlite;
+use oncegate::store::{Claimed, Durability, Replaced, Store};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::support::gateway::store_is_free;
+use crate::support::redis::{Cluster, Redis};
+use crate::support::until;
+
+/// A store to make claims about, and what it lives in.
+struct Home {
+    store: Arc<dyn Store>,
+    place: Place,
+    folder: tempfile::TempDir,
+}
+
+enum Place {
+    Sqlite,
+    Redis(Redis),
+    Cluster(Cluster),
+}
+
+impl Home {
+    async fn sqlite() -> Self {
+        Self::over(Place::Sqlite, tempfile::tempdir().expect("a folder")).await
+    }
+
+    async fn redis() -> Self {
+        Self::over(Place::Redis(Redis::strict().await), tempfile::tempdir().expect("a folder")).await
+    }
+
+    async fn redis_cluster() -> Self {
+        Self::over(Place::Cluster(Cluster::start().await), tempfile::tempdir().expect("a folder")).await
+    }
+
+    async fn over(place: Place, folder: tempfile::TempDir) -> Self {
+        let store: Arc<dyn Store> = match &place {
+            Place::Sqlite => Arc::new(open_sqlite(folder.path())),
+            Place::Redis(redis) => Arc::new(open_redis(&redis.url(), folder.path()).await),
+            Place::Cluster(cluster) => Arc::new(open_redis(&cluster.url(), folder.path()).await),
+        };
+        Self { store, place, folder }
+    }
+
+    /// Kills what can be killed, and opens the store again.
+    async fn reopen(self) -> Self {
+        let Self { store, mut place, folder } = self;
+        store.close().await;
+        drop(store);
+        match &mut place {
+            Place::Sqlite => store_is_free(folder.path()).await,
+            Place::Redis(redis) => {
+                redis.kill();
+                redis.start_again().await;
+            }
+            // One of three: the others have to wait for it.
+            Place::Cluster(cluster) => {
+                cluster.nodes[1].kill();
+                cluster.nodes[1].start_again().await;
+            }
+        }
+        Self::over(place, folder).await
+    }
+
+    /// Whether others than its own process use the store.
+    fn is_shared(&self) -> bool {
+        !matches!(self.place, Place::Sqlite)
+    }
+}
+
+fn open_sqlite(folder: &Path) -> Sqlite {
+    Sqlite::open(&folder.join("oncegate.db"), ME, &CancellationToken::new()).expect("a store")
+}
+
+pub(crate) fn settings(url: &str, folder: &Path) -> Settings {
+    Settings {
+        target: Target::parse(url).expect("a target"),
+        durability: Durability::Strict,
+        declared: None,
+        ca: None,
+        watermarks: folder.join("watermarks"),
+    }
+}
+
+/// Opens a Redis, and waits until it is as it should be.
+pub(crate) async fn open_redis(url: &str, folder: &Path) -> RedisStore {
+    let mut opened = None;
+    until("the watermarks are free", async || {
+        opened = RedisStore::open(settings(url, folder)).await.ok();
+        opened.is_some()
+    })
+    .await;
+    let store = opened.expect("a store");
+    until("the store is ready", async || store.readiness().await.reasons.is_empty()).await;
+    store
+}
+
+macro_rules! contract {
+    ($($claim:ident),* $(,)?) => {
+        contract!(sqlite: $($claim),*);
+        contract!(redis: $($claim),*);
+        contract!(redis_cluster: $($claim),*);
+    };
+    ($home:ident: $($claim:ident),*) => {
+        mod $home {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $claim() {
+                super::$claim(super::Home::$home().await).await;
+            })*
+        }
+    };
+}
+
+contract! {
+    of_a_hundred_claims_of_one_key_one_holds_it,
+    a_claim_asked_again_is_still_ours_and_writes_nothing,
+    what_is_stored_is_what_comes_back,
+    a_replacement_needs_the_version_the_attempt_and_the_token,
+    a_finished_call_gives_up_its_key_only_in_the_step_that_claims_it,
+    a_failed_call_runs_again_under_its_own_key_with_a_new_token,
+    fencing_tokens_of_a_session_rise_whatever_the_clock_does,
+    due_are_calls_whose_lease_is_over,
+    what_is_deleted_has_come_to_an_end,
+}
+
+pub(crate) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).expect("a time")
+}
+
+fn policy() -> Policy {
+    Policy::new("t")
+}
+
+/// The change by which an arrival claims this key.
+pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) -> Change {
+    let lookup = Lookup::new("shop", "t", key);
+    let intent = Intent {
+        call_id: CallId::new(Uuid::new_v4(), &lookup),
+        tenant: "shop".into(),
+        tool: "t".into(),
+        lookup,
+        key: key.into(),
+        key_source: Source::Runtime,
+        fingerprint: [1; 32],
+        user_id: "U1".into(),
+        session_id: session.into(),
+        trace_id: "trace".into(),
+        args: "{\"a\":1}".into(),
+        created_at: at(second),
+    };
+    let event = Event::Arrived { intent: Arc::new(intent), attempt: AttemptId(Uuid::new_v4()), owner };
+    next(&policy(), None, &event, at(second)).expect("a claim").change.expect("a change")
+}
+
+/// The change by which the attempt of a record ends with this status.
+pub(crate) fn ended(record: &Record, status: u16, second: i64) -> Change {
+    ended_by(&policy(), record, status, second)
+}
+
+fn ended_by(policy: &Policy, record: &Record, status: u16, second: i64) -> Change {
+    let evidence = Evidence::Answer { status, body: Body::Whole("{\"b\": 1.0}".into()), retry_after: None };
+    let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry: None };
+    next(policy, Some(record), &event, at(second)).expect("an end").change.expect("a change")
+}
+
+pub(crate) const ME: InstanceId = InstanceId(Uuid::from_u128(1));
+
+pub(crate) async fn claim(store: &dyn Store, change: &Change) -> Claimed {
+    store.claim(change, None).await.expect("an answer")
+}
+
+pub(crate) async fn claimed(store: &dyn Store, change: &Change) -> Record {
+    match claim(store, change).await {
+        Claimed::Yours(record) => record,
+        Claimed::Existing(record) => panic!("held by {record:?}"),
+    }
+}
+
+pub(crate) async fn replaced(store: &dyn Store, change: &Change, expected: &Record) -> Record {
+    match store.replace(change, expected).await.expect("an answer") {
+        Replaced::Done(record) => record,
+        Replaced::Lost(newer) => panic!("lost to {newer:?}"),
+    }
+}
+
+async fn of_a_hundred_claims_of_one_key_one_holds_it(home: Home) {
+    let mut claims = JoinSet::new();
+    for _ in 0..100 {
+        let store = home.store.clone();
+        claims.spawn(async move {
+            let change = arrival("k", "S", 0, ME);
+            (change.record.attempt.id, claim(&*store, &change).await)
+        });
+    }
+    let answers = claims.join_all().await;
+    let holders: Vec<_> = answers.iter().filter(|(_, answer)| matches!(answer, Claimed::Yours(_))).collect();
+    assert_eq!(holders.len(), 1);
+    let (holder, _) = holders[0];
+    for (_, answer) in &answers {
+        let (Claimed::Yours(record) | Claimed::Existing(record)) = answer;
+        assert_eq!(record.attempt.id, *holder, "everyone is told the same holder");
+    }
+}
+
+async fn a_claim_asked_again_is_still_ours_and_writes_nothing(home: Home) {
+    let store = &*home.store;
+    let change = arrival("k", "S", 0, ME);
+    let first = claimed(store, &change).await;
+    assert_eq!(claimed(store, &change).await, first);
+    let (_, history) = store.history(first.intent.call_id, 10).await.expect("an answer").expect("a call");
+    assert_eq!(history, [change.entry]);
+}
+
+async fn what_is_stored_is_what_comes_back(home: Home) {
+    let store = &*home.store;
+    let record = claimed(store, &arrival("k", "S", 0, ME)).await;
+    let mut all = vec![record.clone()];
+    all.push(replaced(store, &ended(&record, 200, 1), &record).await);
+    for (key, status) in [("rejected", 422), ("unavailable", 429), ("unknown", 500)] {
+        let record = claimed(store, &arrival(key, "S", 0, ME)).await;
+        all.push(replaced(store, &ended(&record, status, 1), &record).await);
+    }
+    assert_eq!(all[1].state.as_str(), "succeeded");
+    let home = home.reopen().await;
+    let store = &*home.store;
+    for record in &all[1..] {
+        assert_eq!(store.load(record.intent.call_id).await.expect("an answer").as_ref(), Some(record));
+    }
+    assert_eq!(store.load(CallId(Uuid::new_v4())).await.expect("an answer"), None);
+}
+
+async fn a_replacement_needs_the_version_the_attempt_and_the_token(home: Home) {
+    let store = &*home.store;
+    let record = claimed(store, &arrival("k", "S", 0, ME)).await;
+    let done = ended(&record, 200, 1);
+    let mut version = record.clone();
+    version.version += 1;
+    let mut attempt = record.clone();
+    attempt.attempt.id = AttemptId(Uuid::new_v4());
+    let mut token = record.clone();
+    token.fencing = token.fencing.map(|token| token - 1);
+    for stale in [version, attempt, token] {
+        let answer = store.replace(&done, &stale).await.expect("an answer");
+        assert_eq!(answer, Replaced::Lost(Some(record.clone())), "and nothing has changed");
+    }
+    let first = replaced(store, &done, &record).await;
+    assert_eq!(replaced(store, &done, &record).await, first, "asked again it is done");
+    let other = ended(&record, 500, 2);
+    assert_eq!(store.replace(&other, &record).await.expect("an answer"), Replaced::Lost(Some(first)));
+}
+
+async fn a_finished_call_gives_up_its_key_only_in_the_step_that_claims_it(home: Home) {
+    let store = &*home.store;
+    let old = claimed(store, &arrival("k", "S", 0, ME)).await;
+    let anew = arrival("k", "S", 9, ME);
+    let wrong = store.claim(&anew, Some(CallId(Uuid::new_v4()))).await.expect("an answer");
+    assert_eq!(wrong, Claimed::Existing(old.clone()), "another call holds it");
+    let Claimed::Yours(new) = store.claim(&anew, Some(old.intent.call_id)).await.expect("an answer") else {
+        panic!("the key was given up")
+    };
+    assert_eq!(claim(store, &arrival("k", "S", 9, ME)).await, Claimed::Existing(new));
+    assert!(store.load(old.intent.call_id).await.expect("an answer").is_some(), "it stays in the ledger");
+}
+
+async fn fencing_tokens_of_a_session_rise_whatever_the_clock_does(home: Home) {
+    let store = &*home.store;
+    let mut last = 0;
+    let mut rises = async |store: &dyn Store, key: String, second: i64| {
+        let token = claimed(store, &arrival(&key, "S", second, ME)).await.fencing.expect("a token");
+        assert!(token > last, "{token} after {last}");
+        assert!(token < 1 << 53, "exact in every JSON reader");
+        last = token;
+    };
+    for (n, second) in [0, 0, 10, 5, -3_600, 7_200, -7_200].into_iter().enumerate() {
+        rises(store, format!("a{n}"), second).await;
+    }
+    let home = home.reopen().await;
+    let store = &*home.store;
+    rises(store, "b".into(), 0).await;
+    store.prune(at(90 * 24 * 3_600), 1_000).await.expect("pruned");
+    rises(store, "c".into(), 90 * 24 * 3_600).await;
+}
+
+async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(home: Home) {
+    let store = &*home.store;
+    let first = claimed(store, &arrival("k", "S", 0, ME)).await;
+    let failed = replaced(store, &ended(&first, 429, 1), &first).await;
+    let again = arrival("k", "S", 2, ME);
+    let event = Event::Arrived {
+        intent: again.record.intent.clone(),
+        attempt: again.record.attempt.id,
+        owner: again.record.attempt.owner,
+    };
+    let change = next(&policy(), Some(&failed), &event, at(2)).expect("a rerun").change.expect("a change");
+    let second = replaced(store, &change, &failed).await;
+    assert!(second.fencing > first.fencing, "{:?} after {:?}", second.fencing, first.fencing);
+    assert_eq!(
+        replaced(store, &change, &failed).await,
+        second,
+        "asked again it is done, with the same token"
+    );
+    let done = replaced(store, &ended(&second, 200, 3), &second).await;
+    assert_eq!(claim(store, &arrival("k", "S", 4, ME)).await, Claimed::Existing(done.clone()));
+    let (_, history) = store.history(done.intent.call_id, 10).await.expect("an answer").expect("a call");
+    let events: Vec<&str> = history.iter().map(|entry| entry.event.as_ref()).collect();
+    assert_eq!(events, ["claimed", "ended", "run_again", "ended"]);
+    let (_, newest) = store.history(done.intent.call_id, 2).await.expect("an answer").expect("a call");
+    assert_eq!(newest, history[2..]);
+}
+
+async fn due_are_calls_whose_lease_is_over(home: Home) {
+    let store = &*home.store;
+    let mine = claimed(store, &arrival("mine", "S", 0, ME)).await;
+    let theirs = claimed(store, &arrival("theirs", "S", 0, InstanceId(Uuid::from_u128(2)))).await;
+    let done = claimed(store, &arrival("done", "S", 0, ME)).await;
+    replaced(store, &ended(&done, 500, 1), &done).await;
+    let due = async |second| {
+        let due = store.due(at(second), 10).await.expect("an answer");
+        due.into_iter().map(|due| (due.record.intent.call_id, due.owner_ended)).collect::<HashSet<_>>()
+    };
+    // A file is ours alone, so another owner has ended; of a shared store nobody can know that.
+    let is_known = !home.is_shared();
+    let early = HashSet::from([(theirs.intent.call_id, true)]);
+    assert_eq!(due(1).await, if is_known { early } else { HashSet::new() });
+    assert_eq!(
+        due(40).await,
+        HashSet::from([(mine.intent.call_id, false), (theirs.intent.call_id, is_known)])
+    );
+    assert_eq!(store.due(at(40), 1).await.expect("an answer").len(), 1, "bounded");
+}
+
+async fn what_is_deleted_has_come_to_an_end(home: Home) {
+    let store = &*home.store;
+    // It is kept for one second, by the clock of the store.
+    let short = Policy { retention: std::time::Duration::from_secs(1), effect: Effect::Read, ..policy() };
+    let mut done = arrival("done", "S", 0, ME);
+    done.draws_token = false;
+    let done = claimed(store, &done).await;
+    let change = ended_by(&short, &done, 200, 1);
+    let kept = replaced(store, &Change { record: brief(change.record), ..change }, &done).await;
+    let unknown = claimed(store, &arrival("unknown", "S", 0, ME)).await;
+    let unknown = replaced(store, &ended(&unknown, 500, 1), &unknown).await;
+    let failed = claimed(store, &arrival("failed", "S", 0, ME)).await;
+    let failed = replaced(store, &ended(&failed, 429, 1), &failed).await;
+    let running = claimed(store, &arrival("running", "S", 0, ME)).await;
+    store.prune(at(1), 10).await.expect("an answer");
+    assert!(store.load(failed.intent.call_id).await.expect("an answer").is_some(), "its time has not come");
+    until("what may go is gone", async || {
+        store.prune(at(3_600), 10).await.expect("an answer");
+        store.history(kept.intent.call_id, 10).await.expect("an answer").is_none()
+    })
+    .await;
+    assert_eq!(store.holder(kept.intent.lookup).await.expect("an answer"), None, "and its key is free");
+    let years = 10 * 365 * 24 * 3_600;
+    store.prune(at(years), 10).await.expect("an answer");
+    for record in [&unknown, &running] {
+        let loaded = store.load(record.intent.call_id).await.expect("an answer");
+        assert_eq!(loaded.as_ref(), Some(record), "nobody settled it, so it stays");
+    }
+    let census = store.census().await.expect("an answer");
+    let counted: HashSet<_> = census.iter().map(|count| (count.state.as_str(), count.calls)).collect();
+    assert_eq!(counted, HashSet::from([("running", 1), ("unknown", 1)]));
+}
+
+/// The same, to be deleted a second after it ended.
+fn brief(record: Record) -> Record {
+    Record { retain_until: Some(record.updated_at + jiff::SignedDuration::from_secs(1)), ..record }
+}
