@@ -16,14 +16,17 @@ mod target; // which Redis
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use redis::{FromRedisValue, Script, Value, cmd};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use self::barrier::Barrier;
 use self::keys::Partition;
-use self::link::Link;
+use self::link::{Link, Run};
 pub use self::loss::WatermarksError;
 use self::loss::{Memory, TOKEN_LIMIT_US};
 pub use self::target::Target;
@@ -34,6 +37,9 @@ use crate::core::record::{CallId, Entry, Record, State};
 
 /// Records that changed less than this ago may not be on replicas yet.
 const SETTLING: SignedDuration = SignedDuration::from_secs(10);
+
+/// How long a call waits for a look at a server that was started anew.
+const LOOK_TIME: Duration = Duration::from_secs(2);
 
 /// What an operator says about a Redis.
 #[derive(Debug, Clone)]
@@ -75,6 +81,10 @@ struct Inner {
     lost_writes: AtomicU64,
     /// The servers that the scripts were tried on.
     tried_on: RwLock<String>,
+    /// The servers that are there now, and since when.
+    met: RwLock<(String, Option<Instant>)>,
+    /// How often everything has been looked at.
+    looks: watch::Sender<u64>,
 }
 
 struct Scripts {
@@ -86,19 +96,31 @@ struct Scripts {
     assert: Script,
     holder: Script,
     token: Script,
+    /// All of them, to be loaded.
+    texts: Vec<String>,
 }
 
 impl Scripts {
-    fn new() -> Self {
+    /// The scripts after which something may be sent are this gateway's own: a server has them only
+    /// since this gateway has looked at its data, whatever others have loaded.
+    fn new(gateway: &str) -> Self {
         const COMMON: &str = include_str!("redis/lua/common.lua");
-        let script = |flags: &str, text: &str| Script::new(&format!("#!lua{flags}\n{COMMON}{text}"));
+        let mut texts = Vec::new();
+        let mut script = |flags: &str, text: &str| {
+            let text = format!("#!lua{flags}\n{COMMON}{text}");
+            let script = Script::new(&text);
+            texts.push(text);
+            script
+        };
+        let own = format!("\n-- of gateway {gateway}\n");
         Self {
-            claim: script("", include_str!("redis/lua/claim.lua")),
-            begin: script("", include_str!("redis/lua/replace.lua")),
+            claim: script("", &(include_str!("redis/lua/claim.lua").to_owned() + &own)),
+            begin: script("", &(include_str!("redis/lua/replace.lua").to_owned() + &own)),
             finish: script(" flags=allow-oom", include_str!("redis/lua/replace.lua")),
             assert: script(" flags=allow-oom", include_str!("redis/lua/assert.lua")),
             holder: script(" flags=no-writes", include_str!("redis/lua/holder.lua")),
             token: script("", include_str!("redis/lua/token.lua")),
+            texts,
         }
     }
 }
@@ -146,7 +168,7 @@ impl Store for Redis {
             (true, true) => store.draw(&change.record, floor).await?,
         };
         let known = store.memory.writes(partition);
-        let mut run = script.prepare_invoke();
+        let mut run = Run::new(script);
         run.key(partition.call(intent.call_id)).key(partition.holder(&intent.lookup));
         if change.draws_token && !store.is_cluster() {
             run.key(keys::token(intent));
@@ -159,7 +181,8 @@ impl Store for Redis {
         run.arg(record::entry_field(change.record.version)).arg(record::entry(&change.entry));
         run.arg(&intent.tool).arg(change.record.state.as_str()).arg(score(&change.record));
         run.arg(time_to_live(&change.record)).arg(token).arg(floor).arg(store.announcement(begins));
-        let (word, rest) = reply(store.link.run(&run).await?)?;
+        let answer = if begins { store.run_guarded(&run).await? } else { store.link.run(&run).await? };
+        let (word, rest) = reply(answer)?;
         match word.as_str() {
             "done" => {
                 let mut record = change.record.clone();
@@ -325,7 +348,7 @@ impl Inner {
                 self.draw(&change.record, floor).await?
             }
         };
-        let mut run = self.scripts.claim.prepare_invoke();
+        let mut run = Run::new(&self.scripts.claim);
         run.key(partition.holder(&intent.lookup)).key(partition.call(intent.call_id));
         if token == "draw" {
             run.key(keys::token(intent));
@@ -337,7 +360,7 @@ impl Inner {
         run.arg(record::cas(&change.record)).arg(record::intent(intent)).arg(&intent.args[..]);
         run.arg(record::progress(&change.record)).arg(record::entry(&change.entry));
         run.arg(&intent.tool).arg(score(&change.record)).arg(token).arg(floor);
-        let (word, mut rest) = reply(self.link.run(&run).await?)?;
+        let (word, mut rest) = reply(self.run_guarded(&run).await?)?;
         match word.as_str() {
             "done" => {
                 let mut record = change.record.clone();
@@ -356,9 +379,31 @@ impl Inner {
         }
     }
 
+    /// Runs a script after which something may be sent. If the server does not have it, it has been
+    /// started anew: then what it holds is looked at first.
+    async fn run_guarded(&self, run: &Run<'_>) -> Result<Value, Error> {
+        if let Some(answer) = self.link.run_if_loaded(run).await? {
+            return Ok(answer);
+        }
+        let mut looks = self.looks.subscribe();
+        self.tried_on.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.link.trouble.notify_one();
+        // One that has begun before may not have seen it.
+        for _ in 0..2 {
+            if timeout(LOOK_TIME, looks.changed()).await.is_err() {
+                break;
+            }
+            self.must_be_open()?;
+            if let Some(answer) = self.link.run_if_loaded(run).await? {
+                return Ok(answer);
+            }
+        }
+        Err(Error::Refused("Redis has been started anew and has not been looked at yet".into()))
+    }
+
     /// Draws a token where the session lives.
     async fn draw(&self, record: &Record, floor: u64) -> Result<String, Error> {
-        let mut run = self.scripts.token.prepare_invoke();
+        let mut run = Run::new(&self.scripts.token);
         run.key(keys::token(&record.intent)).arg(floor);
         String::from_redis_value(self.link.run(&run).await?).map_err(unreadable)
     }
@@ -394,7 +439,7 @@ impl Inner {
 
     async fn held(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
         let partition = Partition::of(&lookup);
-        let mut run = self.scripts.holder.prepare_invoke();
+        let mut run = Run::new(&self.scripts.holder);
         run.key(partition.holder(&lookup)).arg(partition.prefix());
         match self.link.run(&run).await? {
             Value::Nil => Ok(None),
@@ -424,7 +469,7 @@ impl Inner {
         let intent = &record.intent;
         let partition = Partition::of(&intent.lookup);
         let result = record::result(record);
-        let mut run = self.scripts.assert.prepare_invoke();
+        let mut run = Run::new(&self.scripts.assert);
         run.key(partition.call(intent.call_id)).key(partition.holder(&intent.lookup));
         run.arg(partition.prefix()).arg(intent.call_id.to_string()).arg(record.version);
         run.arg(record::cas(record)).arg(record::intent(intent)).arg(&intent.args[..]);

@@ -90,9 +90,16 @@ fn what_does_not_fit_together_is_refused() {
     ] {
         check_refused(line, words);
     }
-    for (store, words) in
-        [("", "store"), ("url = \"redis://h\"", "names no store"), ("url = \"sqlite:\"", "names no store")]
-    {
+    for (store, words) in [
+        ("", "store"),
+        ("url = \"mysql://h\"", "names no store"),
+        ("url = \"sqlite:\"", "names no store"),
+        ("url = \"redis://h/x\"", "no number of a database"),
+        ("url = \"redis+sentinel://h\"", "name of the master"),
+        ("url = \"redis://a,b\"", "several hosts"),
+        ("url = \"redis://h\"\ndurability = \"firm\"", "none of strict, bounded, relaxed"),
+        ("url = \"sqlite:a.db\"\nwatermarks = \"w\"", "for Redis only"),
+    ] {
         let mistakes = read(&format!("[store]\n{store}\n"), &[]).expect_err(store);
         assert!(mistakes.iter().any(|mistake| mistake.contains(words)), "{mistakes:?}");
     }
@@ -187,10 +194,24 @@ fn the_reference_configuration_names_every_key() {
     for mistake in &mistakes {
         let (_, known) = mistake.split_once("known here: ").unwrap_or_else(|| panic!("{mistake}"));
         for key in known.split(", ") {
-            let is_named = text.contains(&format!("\n{key} =")) || text.contains(&format!(".{key}]"));
+            let is_named = text.contains(&format!("\n{key} ="))
+                || text.contains(&format!("\n# {key} ="))
+                || text.contains(&format!(".{key}]"));
             assert!(is_named, "{key} is not in the reference");
         }
     }
+}
+
+#[test]
+fn a_redis_is_configured_in_one_line_and_shown_without_its_password() {
+    let config =
+        read("[store]\nurl = \"rediss://gate:${PW}@redis.example/1\"\n", &[("PW", "s3cret")]).expect("good");
+    assert_eq!(config.store.to_string(), "rediss://redis.example/1");
+    assert!(!format!("{config:?}").contains("s3cret"));
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    let plain = read("[store]\nurl = \"redis://redis.example\"\n", &[]).expect("good");
+    assert_eq!(plain.warnings, ["the store redis://redis.example is on another machine and without TLS"]);
+    assert!(read("[store]\nurl = \"redis://localhost\"\n", &[]).expect("good").warnings.is_empty());
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod keys; // what counts as the same call
 mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
 mod problems; // the table of failures
+mod redis; // many gateways over one Redis
 mod shutdown; // stopping in good order
 mod store; // a file, and a disk that fails
 mod unknown; // ambiguous outcomes // which room may know which

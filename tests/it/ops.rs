@@ -9,7 +9,7 @@ async fn a_gateway_says_that_it_lives_and_is_ready() {
     let gateway = Gateway::start("").await;
     assert_eq!(gateway.get("/healthz").await.expect_ok().text, "ok\n");
     let ready = gateway.get("/readyz").await.expect_ok().json();
-    assert_eq!(ready, json!({ "ready": true, "durability": "strict", "reasons": [] }));
+    assert_eq!(ready, json!({ "ready": true, "durability": "strict", "reasons": [], "warnings": [] }));
     assert_eq!(gateway.metric("oncegate_store_ready").await, 1.0);
     gateway.stop().await;
 }

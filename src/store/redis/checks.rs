@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use redis::{FromRedisValue, PushInfo, PushKind, Value, cmd};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::barrier::Barrier;
 use super::durability::{self, Demand, Node, Verdict};
 use super::keys::{PARTITIONS, Partition};
-use super::link::{Link, Wire};
+use super::link::{Link, Run, Wire};
 use super::loss::{self, Finding, Manifest, Memory, Sight};
 use super::{Inner, OpenError, Redis, Scripts, Settings, reply, unreadable};
 use crate::core::record::CallId;
@@ -27,6 +28,8 @@ const TRY_EVERY: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a start waits for the first look.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
+/// How long after a restart of Redis nothing is claimed, so that every gateway may look.
+const OTHERS_LOOK: Duration = Duration::from_millis(500);
 /// After so many looks in a row that failed, the connection is made anew.
 const PATIENCE: u32 = 3;
 
@@ -61,7 +64,7 @@ impl Redis {
         let inner = Arc::new(Inner {
             barrier: Barrier::new(&link, lanes),
             link,
-            scripts: Scripts::new(),
+            scripts: Scripts::new(&memory.gateway()),
             memory: Arc::new(memory),
             endings: Arc::<Endings>::default(),
             settings,
@@ -74,6 +77,8 @@ impl Redis {
             clock_offset_us: 0.into(),
             lost_writes: 0.into(),
             tried_on: RwLock::default(),
+            met: RwLock::default(),
+            looks: watch::Sender::new(0),
         });
         // The loop goes on with it if it takes longer.
         drop(timeout(FIRST_LOOK, Box::pin(inner.look_after())).await);
@@ -87,9 +92,9 @@ async fn keep_looking(store: Weak<Inner>) {
     let mut failures: u32 = 0;
     loop {
         let Some(inner) = store.upgrade() else { return };
-        let (trouble, reached) = (inner.link.trouble.clone(), inner.link.is_connected());
+        let (trouble, is_well) = (inner.link.trouble.clone(), inner.status().reasons.is_empty());
         drop(inner);
-        let rest = if reached && failures == 0 { EVERY } else { TRY_EVERY };
+        let rest = if is_well { EVERY } else { TRY_EVERY };
         tokio::select! {
             () = sleep(rest) => {}
             () = trouble.notified() => sleep(PAUSE).await,
@@ -129,6 +134,7 @@ impl Inner {
         }
         seen.lost_writes = self.lost_writes.load(Ordering::Relaxed);
         self.publish(seen);
+        self.looks.send_modify(|looks| *looks += 1);
         reached
     }
 
@@ -176,12 +182,16 @@ impl Inner {
             // Another one may be the master by now.
             self.link.disconnect();
         }
-        if reasons.is_empty() {
-            let servers: String = nodes.iter().filter_map(|node| node.info.get("run_id").cloned()).collect();
-            reasons.extend(self.try_scripts(&servers).await);
-        }
+        let mut servers: Vec<&str> =
+            nodes.iter().filter_map(|node| node.info.get("run_id")).map(String::as_str).collect();
+        servers.sort_unstable();
+        let servers = servers.concat();
         if !reasons.iter().any(|reason| matches!(reason.code, "role" | "loading" | "version")) {
             reasons.extend(self.look_for_loss().await?);
+            reasons.extend(self.let_others_look(&servers));
+        }
+        if reasons.is_empty() {
+            reasons.extend(self.try_scripts(&servers).await);
         }
         warnings.extend(self.who_are_we().await);
         Ok(Readiness { durability: Some(durability), reasons, warnings, lost_writes: 0 })
@@ -258,13 +268,38 @@ impl Inner {
         nodes.collect()
     }
 
+    /// A server that was started anew may have lost what another gateway wrote, which only that one can
+    /// see: it gets the time to look and to say so.
+    fn let_others_look(&self, servers: &str) -> Option<Reason> {
+        let mut met = self.met.write().unwrap_or_else(PoisonError::into_inner);
+        let (known, since) = &mut *met;
+        if known != servers {
+            // Who comes anew has nothing that others would have to wait for.
+            *since = (!known.is_empty()).then(Instant::now);
+            servers.clone_into(known);
+        }
+        let is_new = since.is_some_and(|since| since.elapsed() < OTHERS_LOOK);
+        is_new.then(|| {
+            Reason::new(
+                "restarted",
+                "Redis was started anew, and every gateway looks first whether it has lost data",
+            )
+        })
+    }
+
     /// Tries every script on keys of its own, once on each run of the servers: a permission that is
     /// missing is found now and not in the middle of a call.
     async fn try_scripts(&self, servers: &str) -> Option<Reason> {
         if *self.tried_on.read().unwrap_or_else(PoisonError::into_inner) == servers {
             return None;
         }
-        match self.try_each().await {
+        let load = async || {
+            for text in &self.scripts.texts {
+                self.link.ask_masters(cmd("SCRIPT").arg("LOAD").arg(text).to_owned()).await?;
+            }
+            self.try_each().await
+        };
+        match load().await {
             Ok(()) => {
                 servers.clone_into(&mut self.tried_on.write().unwrap_or_else(PoisonError::into_inner));
                 None
@@ -285,7 +320,7 @@ impl Inner {
         self.link.ask::<()>(&clean).await?;
         self.link.ask::<()>(cmd("SET").arg(&epoch).arg("e")).await?;
         let claim = async |id: &str| {
-            let mut run = self.scripts.claim.prepare_invoke();
+            let mut run = Run::new(&self.scripts.claim);
             run.key(&key).key(&call).key(&token).arg(&prefix).arg("g").arg("e").arg(0).arg(id).arg("");
             run.arg("1:a").arg("{}").arg("{}").arg("p1").arg("{}").arg("t").arg(1).arg("draw").arg(1);
             reply(self.link.run(&run).await?).map(|(word, rest)| (word, rest.first().cloned()))
@@ -294,7 +329,7 @@ impl Inner {
         let drawn = drawn.map(String::from_redis_value).transpose().map_err(unreadable)?.unwrap_or_default();
         let (held, _) = claim("1").await?;
         let replace = async |script: &redis::Script, expected: &str, cas: &str, fencing: &str| {
-            let mut run = script.prepare_invoke();
+            let mut run = Run::new(script);
             run.key(&call).key(&key).key(&token).arg(&prefix).arg("g").arg("e").arg(1).arg("0").arg(expected);
             run.arg(&drawn).arg(cas).arg("p2").arg(1).arg("r").arg("e:2").arg("{}").arg("t").arg("failed");
             run.arg(1).arg(60_000).arg(fencing).arg(1).arg(self.announcement(false));
@@ -303,9 +338,9 @@ impl Inner {
         let refused = replace(&self.scripts.finish, "9:z", "10:z", "keep").await?;
         let begun = replace(&self.scripts.begin, "1:a", "2:a", "keep").await?;
         let again = replace(&self.scripts.finish, "1:a", "2:a", "keep").await?;
-        let mut run = self.scripts.holder.prepare_invoke();
+        let mut run = Run::new(&self.scripts.holder);
         let found = !matches!(self.link.run(run.key(&key).arg(&prefix)).await?, Value::Nil);
-        let mut run = self.scripts.assert.prepare_invoke();
+        let mut run = Run::new(&self.scripts.assert);
         run.key(&call)
             .key(&key)
             .arg(&prefix)
@@ -318,7 +353,7 @@ impl Inner {
             .arg("");
         run.arg(0).arg("").arg("t").arg("unknown").arg(1).arg("").arg("e:3").arg("{}");
         let put = String::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
-        let mut run = self.scripts.token.prepare_invoke();
+        let mut run = Run::new(&self.scripts.token);
         self.link.run(run.key(&token).arg(1)).await?;
         self.link.ask::<()>(&clean).await?;
         let words = [&claimed, &held, &refused, &begun, &again, &put];
@@ -338,14 +373,17 @@ impl Inner {
     /// Compares what is there with what is remembered, puts back what was lost and is still known, and
     /// says what is missing.
     async fn look_for_loss(&self) -> Result<Option<Reason>, Error> {
-        let (epoch, known) = (self.memory.epoch(), self.known_writes());
+        let (epoch, known) = (self.memory.epoch(), self.memory.all_writes());
         let mut found = loss::compare(&self.sight().await?, &epoch, &known);
         if let Finding::Fresh(manifest) = found {
             self.begin(manifest).await?;
             found = loss::compare(&self.sight().await?, &epoch, &known);
         }
         match found {
-            Finding::Whole => Ok(None),
+            Finding::Whole(writes) => {
+                self.memory.saw_all(&writes);
+                Ok(None)
+            }
             // Another gateway is at it, too.
             Finding::Fresh(_) => Ok(Some(Reason::new("starting", "the store is being set up"))),
             Finding::Adopt(epoch) => {
@@ -359,6 +397,7 @@ impl Inner {
                 if is_news {
                     self.lost_writes.fetch_add(writes, Ordering::Relaxed);
                     self.put_all_back().await?;
+                    self.warn_others(&what).await?;
                 }
                 let text =
                     format!("{what}; nothing is claimed until a person runs `oncegate store accept-loss`");
@@ -376,30 +415,36 @@ impl Inner {
         error
     }
 
-    fn known_writes(&self) -> Vec<u64> {
-        Partition::all().map(|partition| self.memory.writes(partition)).collect()
+    /// Closes the store for the other gateways, too: they may not know what is missing.
+    async fn warn_others(&self, what: &str) -> Result<(), Error> {
+        let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
+        if let Some(text) = manifest {
+            let manifest: Manifest = serde_json::from_slice(&text).map_err(unreadable)?;
+            if manifest.lost.is_empty() {
+                self.write_manifest(&Manifest { lost: what.to_owned(), ..manifest }).await?;
+            }
+        }
+        self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg("lost").to_owned()).await?;
+        Ok(())
     }
 
     async fn sight(&self) -> Result<Sight, Error> {
-        let gateway = self.memory.gateway();
         let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
         let manifest = manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)?;
         let epochs = self.link.ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned()).await?;
-        let writes = self
-            .link
-            .ask_each(|partition| cmd("HGET").arg(partition.writes()).arg(&gateway).to_owned())
-            .await?;
+        let writes =
+            self.link.ask_each(|partition| cmd("HGETALL").arg(partition.writes()).to_owned()).await?;
         let epochs = epochs
             .into_iter()
             .map(|epoch| Option::<String>::from_redis_value(epoch).map(Option::unwrap_or_default));
-        let writes = writes
-            .into_iter()
-            .map(|writes| Option::<u64>::from_redis_value(writes).map(Option::unwrap_or_default));
-        Ok(Sight {
-            manifest,
-            epochs: epochs.collect::<Result<_, _>>().map_err(unreadable)?,
-            writes: writes.collect::<Result<_, _>>().map_err(unreadable)?,
-        })
+        let mut sight = Sight { manifest, ..Sight::default() };
+        sight.epochs = epochs.collect::<Result<_, _>>().map_err(unreadable)?;
+        for (partition, counts) in Partition::all().zip(writes) {
+            for (gateway, count) in HashMap::<String, u64>::from_redis_value(counts).map_err(unreadable)? {
+                sight.writes.count(&gateway, partition, count);
+            }
+        }
+        Ok(sight)
     }
 
     /// Sets up a Redis that nobody has used before. Several gateways may do it at once.

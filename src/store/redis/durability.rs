@@ -105,6 +105,13 @@ fn fatal(node: &Node) -> Vec<Reason> {
     if node.info("aof_enabled") == "1" && node.info("aof_last_write_status") == "err" {
         because("aof_error", "Redis cannot write its append-only file".into());
     }
+    let (good, needed) = (node.info("min_slaves_good_slaves"), node.min_replicas());
+    if good.parse().is_ok_and(|good: u32| good < needed) {
+        because(
+            "replicas",
+            format!("{good} replicas are connected and keep up; min-replicas-to-write is {needed}"),
+        );
+    }
     let (used, limit) = (node.number("used_memory"), node.number("maxmemory"));
     if limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(FULL_PERCENT) {
         because(

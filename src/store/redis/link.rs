@@ -12,8 +12,8 @@ use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
-    Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, RedisError, RedisFuture, RedisResult,
-    ServerErrorKind, TlsCertificates, Value,
+    Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, RedisError, RedisFuture, RedisResult, Script,
+    ServerErrorKind, TlsCertificates, ToRedisArgs, Value,
 };
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -60,6 +60,35 @@ impl ConnectionLike for Wire {
             Self::One(manager) => manager.get_db(),
             Self::Cluster(cluster) => cluster.get_db(),
         }
+    }
+}
+
+/// A script with what it is told.
+pub(super) struct Run<'a> {
+    script: &'a Script,
+    keys: Vec<Vec<u8>>,
+    arguments: Vec<Vec<u8>>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(script: &'a Script) -> Self {
+        Self { script, keys: Vec::new(), arguments: Vec::new() }
+    }
+
+    pub(super) fn key(&mut self, key: impl ToRedisArgs) -> &mut Self {
+        key.write_redis_args(&mut self.keys);
+        self
+    }
+
+    pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+        argument.write_redis_args(&mut self.arguments);
+        self
+    }
+
+    fn command(&self) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(self.script.get_hash()).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
+        command
     }
 }
 
@@ -203,14 +232,30 @@ impl Link {
     }
 
     /// Runs one script, loading it if the server does not have it.
-    pub(super) async fn run(&self, script: &redis::ScriptInvocation<'_>) -> Result<Value, Error> {
+    pub(super) async fn run(&self, run: &Run<'_>) -> Result<Value, Error> {
+        if let Some(answer) = self.run_if_loaded(run).await? {
+            return Ok(answer);
+        }
+        let mut wire = self.wire()?;
+        run.script.load_async(&mut wire).await.map_err(|error| self.judge(&error))?;
+        let answer = self.run_if_loaded(run).await?;
+        answer.ok_or_else(|| Error::Refused("the server forgets its scripts".into()))
+    }
+
+    /// Runs one script; `None` if the server does not have it. A server that has been started anew has
+    /// none, so this cannot write to data that nobody has looked at since.
+    pub(super) async fn run_if_loaded(&self, run: &Run<'_>) -> Result<Option<Value>, Error> {
+        let command = run.command();
         let mut wire = self.wire()?;
         let mut resends = RESENDS;
         loop {
-            let error = match script.invoke_async(&mut wire).await {
-                Ok(answer) => return Ok(answer),
+            let error = match command.query_async(&mut wire).await {
+                Ok(answer) => return Ok(Some(answer)),
                 Err(error) => error,
             };
+            if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
+                return Ok(None);
+            }
             if !has_not_run(&error) || resends == 0 {
                 return Err(self.judge(&error));
             }

@@ -5,7 +5,7 @@
 //! compares them in its own atomic step. Where they do not fit nothing may be claimed until a person
 //! accepts the loss, which begins a new epoch.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -43,6 +43,44 @@ pub(super) struct Manifest {
     pub(super) complete: bool,
     /// Why a person began this epoch; empty for the first.
     pub(super) reason: String,
+    /// What a gateway has found to be missing; empty if nothing is. Closes the store for everyone.
+    #[serde(default)]
+    pub(super) lost: String,
+}
+
+/// How many writes each gateway has made in each partition.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Writes(BTreeMap<String, Vec<u64>>);
+
+impl Writes {
+    pub(super) fn of(&self, gateway: &str, partition: Partition) -> u64 {
+        self.0.get(gateway).and_then(|counts| counts.get(partition.index())).copied().unwrap_or(0)
+    }
+
+    /// Takes note of a count, unless a higher one is known.
+    pub(super) fn count(&mut self, gateway: &str, partition: Partition, writes: u64) {
+        let counts = self.0.entry(gateway.to_owned()).or_default();
+        counts.resize(PARTITIONS.into(), 0);
+        let known = &mut counts[partition.index()];
+        *known = writes.max(*known);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        for (gateway, counts) in &other.0 {
+            for (partition, writes) in Partition::all().zip(counts) {
+                self.count(gateway, partition, *writes);
+            }
+        }
+    }
+
+    /// How many of these `other` does not have.
+    fn missing_in(&self, other: &Self) -> u64 {
+        let missing = self.0.iter().flat_map(|(gateway, counts)| {
+            Partition::all().zip(counts).map(|(at, count)| count.saturating_sub(other.of(gateway, at)))
+        });
+        missing.sum()
+    }
 }
 
 impl Manifest {
@@ -63,7 +101,15 @@ impl Manifest {
         }
         follows.drain(..follows.len().saturating_sub(Self::MAX_FOLLOWED));
         let epoch = Uuid::new_v4().simple().to_string();
-        Self { format: FORMAT, partitions: PARTITIONS, epoch, follows, complete, reason: reason.to_owned() }
+        Self {
+            format: FORMAT,
+            partitions: PARTITIONS,
+            epoch,
+            follows,
+            complete,
+            reason: reason.to_owned(),
+            lost: String::new(),
+        }
     }
 }
 
@@ -74,8 +120,7 @@ struct Watermarks {
     gateway: String,
     /// Empty until the store was met.
     epoch: String,
-    /// Per partition.
-    writes: Vec<u64>,
+    writes: Writes,
     /// No token above this was ever given.
     token: u64,
 }
@@ -136,12 +181,11 @@ impl Memory {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Watermarks {
                 gateway: Uuid::new_v4().simple().to_string(),
                 epoch: String::new(),
-                writes: vec![0; PARTITIONS.into()],
+                writes: Writes::default(),
                 token: 0,
             },
             Err(error) => return Err(io(error)),
         };
-        let marks = Watermarks { writes: resized(marks.writes), ..marks };
         let state = State {
             saved: marks.clone(),
             marks,
@@ -166,7 +210,17 @@ impl Memory {
 
     /// How many of its own writes the gateway knows of in a partition.
     pub(super) fn writes(&self, partition: Partition) -> u64 {
-        self.state().marks.writes[partition.index()]
+        let state = self.state();
+        state.marks.writes.of(&state.marks.gateway, partition)
+    }
+
+    /// How many writes of each gateway it knows of.
+    pub(super) fn all_writes(&self) -> Writes {
+        self.state().marks.writes.clone()
+    }
+
+    pub(super) fn saw_all(&self, writes: &Writes) {
+        self.state().marks.writes.merge(writes);
     }
 
     /// The newest token that it ever saw; tokens in the file are counted as seen.
@@ -177,8 +231,8 @@ impl Memory {
     /// The store has counted this many.
     pub(super) fn saw_writes(&self, partition: Partition, writes: u64) {
         let mut state = self.state();
-        let known = &mut state.marks.writes[partition.index()];
-        *known = writes.max(*known);
+        let gateway = state.marks.gateway.clone();
+        state.marks.writes.count(&gateway, partition, writes);
     }
 
     /// A token was drawn. True if it is not covered by the file yet: save before it is used.
@@ -189,10 +243,10 @@ impl Memory {
     }
 
     /// From now on this epoch counts, with the store's own counts.
-    pub(super) fn adopt(&self, epoch: &str, writes: Vec<u64>) {
+    pub(super) fn adopt(&self, epoch: &str, writes: Writes) {
         let mut state = self.state();
         epoch.clone_into(&mut state.marks.epoch);
-        state.marks.writes = resized(writes);
+        state.marks.writes = writes;
     }
 
     pub(super) fn remember(&self, record: &Record, entry: &Entry) {
@@ -288,47 +342,44 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-fn resized(mut writes: Vec<u64>) -> Vec<u64> {
-    writes.resize(PARTITIONS.into(), 0);
-    writes
-}
-
 /// What a look at the store has shown.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Sight {
     pub(super) manifest: Option<Manifest>,
     /// Per partition; empty if there is none.
     pub(super) epochs: Vec<String>,
-    /// This gateway's writes per partition.
-    pub(super) writes: Vec<u64>,
+    pub(super) writes: Writes,
 }
 
 /// What to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// Everything is there.
-    Whole,
+    /// Everything is there, and this much has been written.
+    Whole(Writes),
     /// Nobody has used this Redis before, or somebody was interrupted at it: begin.
     Fresh(Manifest),
     /// A person has accepted a loss, or this gateway is new here: go by the store's words.
     Adopt(String),
-    /// Data is missing, and how many of this gateway's writes at least.
+    /// Data is missing, and how many writes at least.
     Lost { what: String, writes: u64 },
 }
 
 /// Compares what the store shows with what this gateway remembers. Pure.
-pub(super) fn compare(sight: &Sight, epoch: &str, known_writes: &[u64]) -> Finding {
+pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
     let lost = |what: String, writes| Finding::Lost { what, writes };
-    let all_known: u64 = known_writes.iter().sum();
+    let missing = known.missing_in(&sight.writes);
     let Some(manifest) = &sight.manifest else {
         return if epoch.is_empty() && sight.epochs.iter().all(String::is_empty) {
             Finding::Fresh(Manifest::first())
         } else {
-            lost("the store is not the one that was used before: its manifest is gone".into(), all_known)
+            lost("the store is not the one that was used before: its manifest is gone".into(), missing)
         };
     };
     if (manifest.format, manifest.partitions) != (FORMAT, PARTITIONS) {
         return lost(format!("the store has format {}, this gateway knows {FORMAT}", manifest.format), 0);
+    }
+    if !manifest.lost.is_empty() {
+        return lost(manifest.lost.clone(), missing);
     }
     if !manifest.complete {
         return if manifest.follows.is_empty() && epoch.is_empty() {
@@ -338,19 +389,18 @@ pub(super) fn compare(sight: &Sight, epoch: &str, known_writes: &[u64]) -> Findi
         };
     }
     if let Some(at) = sight.epochs.iter().position(|have| *have != manifest.epoch) {
-        return lost(format!("partition {at} has lost its data"), known_writes.get(at).copied().unwrap_or(0));
+        return lost(format!("partition {at} has lost its data"), missing);
     }
     if manifest.epoch != epoch {
         return if epoch.is_empty() || manifest.follows.iter().any(|followed| followed == epoch) {
             Finding::Adopt(manifest.epoch.clone())
         } else {
-            lost("the store holds other data than before: its epoch is a stranger".into(), all_known)
+            lost("the store holds other data than before: its epoch is a stranger".into(), missing)
         };
     }
-    let missing = known_writes.iter().zip(&sight.writes).map(|(known, have)| known.saturating_sub(*have));
-    match missing.sum() {
-        0 => Finding::Whole,
-        missing => lost(format!("the newest {missing} writes of this gateway are missing"), missing),
+    match missing {
+        0 => Finding::Whole(sight.writes.clone()),
+        missing => lost(format!("the newest {missing} writes are missing"), missing),
     }
 }
 
@@ -364,12 +414,22 @@ mod tests {
         Sight {
             manifest: Some(manifest),
             epochs: vec![epoch.into(); PARTITIONS.into()],
-            writes: vec![writes; PARTITIONS.into()],
+            writes: known(writes),
         }
     }
 
-    fn known(writes: u64) -> Vec<u64> {
-        vec![writes; PARTITIONS.into()]
+    /// Of two gateways, in every partition.
+    fn known(writes: u64) -> Writes {
+        let mut known = Writes::default();
+        for partition in Partition::all() {
+            known.count("me", partition, writes);
+            known.count("other", partition, writes);
+        }
+        known
+    }
+
+    fn partition(number: usize) -> Partition {
+        Partition::all().nth(number).expect("a partition")
     }
 
     fn missing(finding: Finding) -> Option<u64> {
@@ -381,31 +441,46 @@ mod tests {
 
     #[test]
     fn a_store_that_has_all_that_is_remembered_is_whole() {
-        assert_eq!(compare(&whole("e", 5), "e", &known(5)), Finding::Whole);
-        assert_eq!(compare(&whole("e", 6), "e", &known(5)), Finding::Whole, "written while it was looked at");
+        assert_eq!(compare(&whole("e", 5), "e", &known(5)), Finding::Whole(known(5)));
+        let later = compare(&whole("e", 6), "e", &known(5));
+        assert_eq!(later, Finding::Whole(known(6)), "written while it was looked at");
     }
 
     #[test]
     fn writes_that_are_missing_are_counted() {
+        for gateway in ["me", "other"] {
+            let mut more = known(5);
+            more.count(gateway, partition(7), 8);
+            assert_eq!(missing(compare(&whole("e", 5), "e", &more)), Some(3));
+        }
+    }
+
+    #[test]
+    fn what_one_gateway_has_found_missing_closes_the_store_for_all() {
         let mut sight = whole("e", 5);
-        sight.writes[7] = 2;
-        assert_eq!(missing(compare(&sight, "e", &known(5))), Some(3));
+        let manifest = sight.manifest.as_mut().expect("a manifest");
+        manifest.lost = "the newest 3 writes are missing".into();
+        assert_eq!(missing(compare(&sight, "e", &known(5))), Some(0));
+        assert_eq!(missing(compare(&sight, "", &Writes::default())), Some(0), "also for who comes anew");
     }
 
     #[test]
     fn an_empty_store_is_fresh_only_for_who_has_never_met_it() {
-        let empty = Sight { manifest: None, epochs: vec![String::new(); 64], writes: known(0) };
-        assert!(matches!(compare(&empty, "", &known(0)), Finding::Fresh(_)));
-        assert_eq!(missing(compare(&empty, "e", &known(1))), Some(64), "flushed");
+        let empty = Sight { manifest: None, epochs: vec![String::new(); 64], writes: Writes::default() };
+        assert!(matches!(compare(&empty, "", &Writes::default()), Finding::Fresh(_)));
+        assert_eq!(missing(compare(&empty, "e", &known(1))), Some(128), "flushed");
         let mut half = empty.clone();
         half.epochs[3] = "e".into();
-        assert!(missing(compare(&half, "", &known(0))).is_some(), "one master of a cluster was flushed");
+        assert!(
+            missing(compare(&half, "", &Writes::default())).is_some(),
+            "one master of a cluster was flushed"
+        );
     }
 
     #[test]
     fn an_epoch_is_adopted_by_newcomers_and_by_those_whose_loss_was_accepted() {
         let accepted = whole("e2", 0);
-        assert_eq!(compare(&accepted, "", &known(0)), Finding::Adopt("e2".into()));
+        assert_eq!(compare(&accepted, "", &Writes::default()), Finding::Adopt("e2".into()));
         assert_eq!(compare(&accepted, "older", &known(9)), Finding::Adopt("e2".into()));
         assert!(missing(compare(&accepted, "stranger", &known(9))).is_some());
     }
@@ -414,18 +489,21 @@ mod tests {
     fn a_partition_without_the_epoch_is_lost() {
         let mut sight = whole("e", 5);
         sight.epochs[63].clear();
-        assert_eq!(missing(compare(&sight, "e", &known(5))), Some(5));
+        assert_eq!(missing(compare(&sight, "e", &known(5))), Some(0));
     }
 
     #[test]
     fn who_was_interrupted_in_the_first_set_up_goes_on_with_it_and_in_an_acceptance_does_not() {
         let begun = Manifest::first();
-        let sight =
-            Sight { manifest: Some(begun.clone()), epochs: vec![String::new(); 64], writes: known(0) };
-        assert_eq!(compare(&sight, "", &known(0)), Finding::Fresh(begun));
+        let sight = Sight {
+            manifest: Some(begun.clone()),
+            epochs: vec![String::new(); 64],
+            writes: Writes::default(),
+        };
+        assert_eq!(compare(&sight, "", &Writes::default()), Finding::Fresh(begun));
         let accepting = Manifest::after(&["e"], "flushed", false);
         let sight = Sight { manifest: Some(accepting), ..sight };
-        assert!(missing(compare(&sight, "e", &known(0))).is_some());
+        assert!(missing(compare(&sight, "e", &Writes::default())).is_some());
     }
 
     #[test]
@@ -436,6 +514,7 @@ mod tests {
         assert!(matches!(Memory::open(&path, false), Err(WatermarksError::InUse(_))));
         memory.adopt("e", known(3));
         memory.saw_writes(Partition::FIRST, 9);
+        memory.saw_all(&known(4));
         assert!(memory.saw_token(1_000), "not covered yet");
         memory.save(false).expect("saved");
         assert!(!memory.saw_token(1_001), "covered");
@@ -443,7 +522,8 @@ mod tests {
         drop(memory);
         let again = Memory::open(&path, false).expect("a memory");
         assert_eq!((again.gateway(), again.epoch()), (gateway, "e".into()));
-        assert_eq!(again.writes(Partition::FIRST), 9);
+        assert_eq!((again.writes(Partition::FIRST), again.writes(partition(1))), (9, 0));
+        assert_eq!(again.all_writes().of("other", partition(1)), 4);
         assert!(again.token() >= 1_001, "no token is given twice");
         fs::write(&path, "{").expect("damaged");
         assert!(matches!(Memory::open(&path, true), Err(WatermarksError::Damaged(..))));

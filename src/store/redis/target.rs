@@ -67,7 +67,8 @@ impl Target {
             let port = if has_port { "" } else { default_port };
             let info = format!("{transport}://{credentials}{host}{port}/{db}").into_connection_info();
             let info = info.map_err(|_| format!("{host:?} is no HOST:PORT"))?;
-            let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+            let settings =
+                info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
             Ok(info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true)))
         };
         let nodes = hosts.split(',').map(node).collect::<Result<Vec<_>, String>>()?;
@@ -111,7 +112,7 @@ impl fmt::Display for Target {
 
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shown.fmt(f)
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -15,6 +15,8 @@ pub struct Gateway {
     pub address: SocketAddr,
     pub client: reqwest::Client,
     config: String,
+    /// Of a store that is shared; `None`: a file of its own.
+    store: Option<String>,
     folder: tempfile::TempDir,
     stop: CancellationToken,
     running: JoinHandle<Result<(), app::Error>>,
@@ -33,15 +35,42 @@ impl Gateway {
 
     /// With this configuration; address and store are the harness's.
     pub async fn start(config: &str) -> Self {
-        Self::over(tempfile::tempdir().expect("a folder"), config).await
+        Self::over(tempfile::tempdir().expect("a folder"), None, config).await
     }
 
-    async fn over(folder: tempfile::TempDir, config: &str) -> Self {
-        let app = build(folder.path(), config).await.expect("a gateway");
+    /// Over a store at this URL, which others may share.
+    pub async fn sharing(store: &str, config: &str) -> Self {
+        Self::over(tempfile::tempdir().expect("a folder"), Some(store.to_owned()), config).await
+    }
+
+    async fn over(folder: tempfile::TempDir, store: Option<String>, config: &str) -> Self {
+        let url = store.clone().unwrap_or_else(|| own_store(folder.path()));
+        let app = App::build(read_over(&url, folder.path(), config)).await.expect("a gateway");
         let address = app.address().expect("an address");
         let stop = CancellationToken::new();
         let running = tokio::spawn(app.run(stop.clone()));
-        Self { address, client: client(), config: config.to_owned(), folder, stop, running }
+        Self { address, client: client(), config: config.to_owned(), store, folder, stop, running }
+    }
+
+    /// Over a shared store, with what an earlier gateway has left in its folder.
+    pub async fn again(folder: tempfile::TempDir, store: &str, config: &str) -> Self {
+        Self::over(folder, Some(store.to_owned()), config).await
+    }
+
+    /// What it lives in.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Waits until calls may be claimed.
+    pub async fn until_ready(&self) {
+        until("the gateway is ready", async || self.get("/readyz").await.status == 200).await;
+    }
+
+    /// Why calls may not be claimed, in one text; empty if they may.
+    pub async fn reasons(&self) -> String {
+        let reasons = self.get("/readyz").await.at("/reasons");
+        reasons.as_array().expect("a list").iter().map(Value::to_string).collect::<Vec<_>>().join("; ")
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -100,6 +129,10 @@ impl Gateway {
     pub async fn stop(self) -> tempfile::TempDir {
         self.stop.cancel();
         self.running.await.expect("no panic").expect("a good end");
+        if self.store.is_some() {
+            is_free(&self.folder.path().join("watermarks.lock")).await;
+            return self.folder;
+        }
         store_is_free(self.folder.path()).await;
         assert_eq!(
             count(&self.folder.path().join("oncegate.db"), "state = 'running'"),
@@ -111,29 +144,40 @@ impl Gateway {
 
     /// Stops in good order and starts again over the same store.
     pub async fn restart(self) -> Self {
-        let config = self.config.clone();
-        Self::over(self.stop().await, &config).await
+        let (config, store) = (self.config.clone(), self.store.clone());
+        Self::over(self.stop().await, store, &config).await
     }
 }
 
 /// Waits until nobody in this process has the store open: its threads take a moment to end.
 pub async fn store_is_free(folder: &Path) {
-    let lock = std::fs::File::open(folder.join("oncegate.db.lock")).expect("a lock");
+    is_free(&folder.join("oncegate.db.lock")).await;
+}
+
+async fn is_free(lock: &Path) {
+    let lock = std::fs::File::open(lock).expect("a lock");
     until("the store is free", async || lock.try_lock().is_ok()).await;
 }
 
-/// Builds a gateway over a folder. The address is any free one.
-pub async fn build(folder: &Path, config: &str) -> Result<App, app::Error> {
-    App::build(read(folder, config)).await
+/// A configuration over a folder. The address is any free one.
+pub fn read(folder: &Path, config: &str) -> Config {
+    read_over(&own_store(folder), folder, config)
 }
 
-pub fn read(folder: &Path, config: &str) -> Config {
-    let store = folder.join("oncegate.db");
-    let environment = Environment::from([
+fn own_store(folder: &Path) -> String {
+    format!("sqlite:{}", folder.join("oncegate.db").display())
+}
+
+fn read_over(store: &str, folder: &Path, config: &str) -> Config {
+    let mut environment = Environment::from([
         ("ONCEGATE_SERVER__LISTEN".to_owned(), "127.0.0.1:0".to_owned()),
         ("ONCEGATE_SERVER__SHUTDOWN_GRACE".to_owned(), "1s".to_owned()),
-        ("ONCEGATE_STORE__URL".to_owned(), format!("sqlite:{}", store.display())),
+        ("ONCEGATE_STORE__URL".to_owned(), store.to_owned()),
     ]);
+    if store.starts_with("redis") {
+        let watermarks = folder.join("watermarks").display().to_string();
+        environment.insert("ONCEGATE_STORE__WATERMARKS".to_owned(), watermarks);
+    }
     Config::read(config, &environment).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
 }
 

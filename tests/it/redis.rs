@@ -1,0 +1,595 @@
+//! Many gateways over one Redis: the same promise, whatever becomes of the Redis.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::support::binary::run;
+use crate::support::gateway::one_tool;
+use crate::support::redis::{Cluster, Redis, Sentinel, TlsRedis};
+use crate::support::{Act, Answer, Gateway, Tool, until};
+
+/// Looked for within this time: what operators were promised.
+const NOTICED: Duration = Duration::from_secs(5);
+
+async fn gateway(redis: &Redis, tool: &Tool, more: &str) -> Gateway {
+    let gateway = Gateway::sharing(&redis.url(), &one_tool(tool, more)).await;
+    gateway.until_ready().await;
+    gateway
+}
+
+/// Waits until the gateway says that calls may not be claimed, for this reason.
+async fn notices(gateway: &Gateway, why: &str) {
+    let came = Instant::now();
+    until(why, async || gateway.reasons().await.contains(why)).await;
+    assert!(came.elapsed() < NOTICED, "noticed only after {:?}", came.elapsed());
+}
+
+async fn call(gateway: &Gateway, n: usize) -> Answer {
+    gateway.call(json!({ "n": n })).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_callers_of_one_key_at_two_gateways_have_one_effect_and_one_answer() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.always(Act::after_ms(300, Act::Numbered));
+    let gateways = [Arc::new(gateway(&redis, &tool, "").await), Arc::new(gateway(&redis, &tool, "").await)];
+    let mut callers = JoinSet::new();
+    for n in 0..200 {
+        let gateway = gateways[n % 2].clone();
+        callers.spawn(async move { call(&gateway, 1).await.expect_ok() });
+    }
+    let answers = callers.join_all().await;
+    assert_eq!(tool.effects(), 1);
+    let first = &answers[0];
+    for answer in &answers {
+        assert_eq!((answer.result(), answer.at("/call_id")), (first.result(), first.at("/call_id")));
+        assert_eq!(answer.at("/fencing"), first.at("/fencing"));
+    }
+    let fresh = answers.iter().filter(|answer| answer.at("/replayed") == false).count();
+    assert_eq!(fresh, 1);
+}
+
+#[tokio::test]
+async fn a_replay_is_one_round_trip_and_a_first_arrival_is_two() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    call(&gateway, 0).await.expect_ok();
+    let scripts = async || redis.commands().await.get("evalsha").copied().unwrap_or(0);
+    let before = scripts().await;
+    for n in 1..=50 {
+        call(&gateway, n).await.expect_ok();
+    }
+    let first_arrivals = scripts().await - before;
+    for n in 1..=50 {
+        assert_eq!(call(&gateway, n).await.expect_ok().at("/replayed"), true);
+    }
+    assert_eq!((first_arrivals, scripts().await - before - first_arrivals), (100, 50));
+    let others = redis.commands().await;
+    assert_eq!(others.get("set").copied().unwrap_or(0), others["set"], "what scripts do is counted apart");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_at_one_gateway_hears_of_the_end_at_another_at_once() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    // Later than the first looks, which become rarer.
+    tool.then(Act::after_ms(2_600, Act::Numbered));
+    let joined = async {
+        until("it runs", async || tool.requests() == 1).await;
+        let answer = call(&other, 1).await.expect_ok();
+        (answer, Instant::now())
+    };
+    let first = async { (call(&one, 1).await.expect_ok(), Instant::now()) };
+    let ((first, ended), (joined, heard)) = tokio::join!(first, joined);
+    assert_eq!(joined.result(), first.result());
+    assert!(heard.saturating_duration_since(ended) < Duration::from_millis(100), "{:?}", heard - ended);
+    assert_eq!(tool.effects(), 1);
+}
+
+#[tokio::test]
+async fn more_duplicates_than_may_wait_are_told_at_once() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let one = gateway(&redis, &tool, "").await;
+    let other = gateway(&redis, &tool, "[server]\nmax_waiting = 1").await;
+    tool.always(Act::after_ms(1_500, Act::Numbered));
+    let running = async {
+        tokio::join!(call(&one, 1), call(&one, 2));
+    };
+    let duplicates = async {
+        until("they run", async || tool.requests() == 2).await;
+        let waits = call(&other, 1);
+        let told = async {
+            sleep(Duration::from_millis(300)).await;
+            let came = Instant::now();
+            call(&other, 2).await.expect_problem("call-in-progress");
+            came.elapsed()
+        };
+        let (waited, told) = tokio::join!(waits, told);
+        waited.expect_ok();
+        assert!(told < Duration::from_millis(700), "{told:?}");
+    };
+    tokio::join!(running, duplicates);
+    assert_eq!(tool.effects(), 2);
+}
+
+/// Calls without end, each with a key of its own, some of them twice; remembers what was acknowledged.
+async fn load(
+    gateways: Vec<Arc<Gateway>>,
+    stop: Arc<AtomicBool>,
+    counter: Arc<AtomicUsize>,
+) -> Vec<(usize, String)> {
+    let mut acknowledged = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let n = counter.fetch_add(1, Ordering::Relaxed);
+        for gateway in [&gateways[n % gateways.len()], &gateways[(n + 1) % gateways.len()]] {
+            let answer = call(gateway, n).await;
+            if answer.status == 200 {
+                acknowledged.push((n, answer.result()));
+            } else {
+                let slug = answer.problem();
+                // A claim that was confirmed too late is released as never sent.
+                let honest = ["store-unavailable", "outcome-unknown", "call-in-progress", "tool-unreachable"];
+                let is_honest = honest.contains(&slug.as_str());
+                assert!(is_honest, "{}", answer.text);
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+    acknowledged
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_kills_of_redis_lose_no_acknowledged_success_and_double_no_effect() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.always(Act::Numbered);
+    let gateways =
+        vec![Arc::new(gateway(&redis, &tool, "").await), Arc::new(gateway(&redis, &tool, "").await)];
+    let (stop, counter) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut clients = JoinSet::new();
+    for _ in 0..8 {
+        clients.spawn(load(gateways.clone(), stop.clone(), counter.clone()));
+    }
+    for round in 0..20 {
+        let seen = tool.effects();
+        until("calls are run", async || tool.effects() > seen + 20).await;
+        sleep(Duration::from_millis(7 * round)).await;
+        redis.kill();
+        redis.start_again().await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let acknowledged: Vec<_> = clients.join_all().await.into_iter().flatten().collect();
+    for gateway in &gateways {
+        gateway.until_ready().await;
+    }
+    assert!(acknowledged.len() > 400, "too little happened: {}", acknowledged.len());
+    for (n, result) in &acknowledged {
+        let replay = call(&gateways[0], *n).await.expect_ok();
+        assert_eq!((&replay.result(), replay.at("/replayed")), (result, true.into()));
+    }
+    let doubled: Vec<_> = tool.effects_by_key().into_iter().filter(|(_, effects)| *effects > 1).collect();
+    assert!(doubled.is_empty(), "{doubled:?}");
+    assert_eq!(gateways[0].metric("oncegate_store_lost_claims_total").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_stops_for_five_seconds_is_waited_for_or_said() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = Arc::new(gateway(&redis, &tool, "").await);
+    call(&gateway, 0).await.expect_ok();
+    redis.pause();
+    let mut callers = JoinSet::new();
+    for n in 1..=20 {
+        let gateway = gateway.clone();
+        callers.spawn(async move { (n, call(&gateway, n).await) });
+    }
+    sleep(Duration::from_secs(5)).await;
+    redis.resume();
+    for (_, answer) in callers.join_all().await {
+        let slug = answer.problem();
+        assert!(answer.status == 200 || slug == "store-unavailable", "{}", answer.text);
+    }
+    gateway.until_ready().await;
+    // Claims that were applied late are recognised as never sent and released, long before their lease is over.
+    for n in 1..=20 {
+        until("the call can be run", async || call(&gateway, n).await.status == 200).await;
+    }
+    assert_eq!(tool.effects(), 21, "each once");
+    assert!(tool.effects_by_key().values().all(|effects| *effects == 1));
+}
+
+/// Does something to a Redis and sees the gateway close, without an effect, and open again with the
+/// operator's acceptance; tokens go on rising.
+async fn loses(redis: &mut Redis, gateway: &Gateway, tool: &Tool, lose: impl AsyncFnOnce(&mut Redis)) {
+    let session = |n: usize| json!({ "args": { "n": n }, "session_id": "S" });
+    let before = gateway.post("act", &session(1), &[]).await.expect_ok();
+    lose(redis).await;
+    let effects = tool.effects();
+    // Not even before anybody has looked.
+    gateway.post("act", &session(2), &[]).await.expect_problem("store-unavailable");
+    let again = gateway.post("act", &session(1), &[]).await;
+    assert!(again.status == 503 || again.at("/replayed") == true, "{}", again.text);
+    notices(gateway, "accept-loss").await;
+    gateway.post("act", &session(3), &[]).await.expect_problem("store-unavailable");
+    assert_eq!(tool.effects(), effects, "no effect meanwhile");
+    assert_eq!(gateway.metric("oncegate_store_ready").await, 0.0);
+    assert!(gateway.metric("oncegate_store_lost_claims_total").await > 0.0);
+    let accept = |body: Value| {
+        let request = gateway.client.post(gateway.url("/v1/store/accept-loss")).body(body.to_string());
+        async { Answer::read(request.send().await.expect("an answer")).await }
+    };
+    accept(json!({ "reason": " " })).await.expect_problem("invalid-request");
+    accept(json!({ "reason": "it was flushed" })).await.expect_ok();
+    gateway.until_ready().await;
+    accept(json!({ "reason": "again" })).await.expect_problem("wrong-state");
+    let after = gateway.post("act", &session(2), &[]).await.expect_ok();
+    let token = |answer: &Answer| answer.at("/fencing").as_u64().expect("a token");
+    assert!(token(&after) > token(&before), "{} after {}", token(&after), token(&before));
+}
+
+#[tokio::test]
+async fn a_flushed_redis_is_noticed_before_anything_runs_again() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    loses(&mut redis, &gateway, &tool, async |redis| {
+        redis.ask(&["FLUSHALL"]).await;
+    })
+    .await;
+    // What was remembered was put back first, so the call is known all the same.
+    let replay = gateway.post("act", &json!({ "args": { "n": 1 }, "session_id": "S" }), &[]).await;
+    assert_eq!(replay.expect_ok().at("/replayed"), true);
+    assert_eq!(tool.effects(), 2);
+}
+
+#[tokio::test]
+async fn an_older_snapshot_is_noticed_before_anything_runs_again() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    call(&gateway, 99).await.expect_ok();
+    let snapshot = redis.snapshot();
+    loses(&mut redis, &gateway, &tool, async |redis| redis.restore(snapshot.path()).await).await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_starts_again_notices_what_was_lost_while_it_was_away() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    let newcomer = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
+    call(&gateway, 1).await.expect_ok();
+    let config = one_tool(&tool, "");
+    let folder = gateway.stop().await;
+    redis.ask(&["FLUSHALL"]).await;
+    notices(&newcomer, "accept-loss").await;
+    let gateway = Gateway::again(folder, &redis.url(), &config).await;
+    notices(&gateway, "accept-loss").await;
+    call(&gateway, 1).await.expect_problem("store-unavailable");
+    assert_eq!(tool.effects(), 1);
+
+    // The command line does the same as the door, and every gateway that remembers follows.
+    let text = format!("[store]\nurl = \"{}\"\nwatermarks = \"watermarks\"\n{config}", redis.url());
+    std::fs::write(gateway.folder().join("oncegate.toml"), text).expect("a file");
+    let arguments = ["store", "accept-loss", "--config", "oncegate.toml", "--reason", "flushed by accident"];
+    let accepted = run(gateway.folder(), &arguments);
+    assert_eq!(String::from_utf8_lossy(&accepted.stdout), "the loss is accepted; 0 calls became unknown\n");
+    gateway.until_ready().await;
+    newcomer.until_ready().await;
+    let refused = run(gateway.folder(), &arguments);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("has not lost any data"), "{said}");
+}
+
+#[tokio::test]
+async fn what_may_have_run_again_before_the_loss_is_unknown_after_it() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "retry = { attempts = 1 }").await;
+    tool.then(Act::Answer(429, "", b"{}"));
+    call(&gateway, 1).await.expect_problem("tool-unavailable");
+    let snapshot = redis.snapshot();
+    call(&gateway, 1).await.expect_ok();
+    // Another gateway, which remembers nothing of it, is all that is left.
+    let config = one_tool(&tool, "");
+    let other = Gateway::sharing(&redis.url(), &config).await;
+    other.until_ready().await;
+    call(&other, 2).await.expect_ok();
+    drop(gateway.stop().await);
+    redis.restore(snapshot.path()).await;
+    notices(&other, "accept-loss").await;
+    let body = json!({ "reason": "an older snapshot was restored" }).to_string();
+    let request = other.client.post(other.url("/v1/store/accept-loss")).body(body);
+    let accepted = Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+    assert_eq!(accepted.at("/calls_now_unknown"), 1);
+    let doubtful = call(&other, 1).await.expect_problem("outcome-unknown");
+    let record = other.record(&doubtful).await;
+    assert_eq!(record.at("/events/2/event"), "store_lost");
+    assert_eq!(tool.effects(), 2);
+}
+
+#[tokio::test]
+async fn eviction_set_at_run_time_closes_the_gateway() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    let first = call(&gateway, 1).await.expect_ok();
+    redis.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    notices(&gateway, "maxmemory-policy is allkeys-lru").await;
+    call(&gateway, 2).await.expect_problem("store-unavailable");
+    assert_eq!(call(&gateway, 1).await.expect_ok().result(), first.result(), "what is there is told");
+    assert_eq!(gateway.metric("oncegate_store_reasons{kind=\"reason\",reason=\"eviction\"}").await, 1.0);
+    redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+    gateway.until_ready().await;
+    call(&gateway, 2).await.expect_ok();
+    assert_eq!(tool.effects(), 2);
+}
+
+#[tokio::test]
+async fn a_replica_is_no_store() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    call(&gateway, 1).await.expect_ok();
+    let master = Redis::strict().await;
+    redis.ask(&["REPLICAOF", "127.0.0.1", &master.port.to_string()]).await;
+    call(&gateway, 2).await.expect_problem("store-unavailable");
+    notices(&gateway, "not a master").await;
+    assert_eq!(tool.effects(), 1);
+}
+
+#[tokio::test]
+async fn each_weakness_of_a_redis_is_named_and_tolerated_only_by_who_asks_for_less() {
+    let tool = Tool::start().await;
+    for (settings, words) in [
+        (&[("appendonly", "no")][..], "appendonly is off"),
+        (&[("appendfsync", "everysec")], "appendfsync is not always"),
+        (&[("no-appendfsync-on-rewrite", "yes")], "during a rewrite nothing is synced"),
+    ] {
+        let redis = Redis::with(settings).await;
+        let strict = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
+        notices(&strict, words).await;
+        call(&strict, 1).await.expect_problem("store-unavailable");
+        let relaxed = gateway(&redis, &tool, "[store]\ndurability = \"relaxed\"").await;
+        let ready = relaxed.get("/readyz").await.expect_ok();
+        assert_eq!(ready.at("/durability"), "relaxed");
+        assert!(ready.at("/warnings").to_string().contains(words), "{}", ready.text);
+        assert_eq!(relaxed.metric("oncegate_store_durability{class=\"relaxed\"}").await, 1.0);
+        call(&relaxed, 1).await.expect_ok();
+    }
+    let replica_of = Redis::strict().await;
+    let strict = gateway(&replica_of, &tool, "").await;
+    let _replica = replica_of.replica().await;
+    notices(&strict, "min-replicas-to-write is 0").await;
+}
+
+#[tokio::test]
+async fn a_full_redis_takes_no_claim_and_loses_no_outcome() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    let first = call(&gateway, 0).await.expect_ok();
+    tool.then(Act::after_ms(700, Act::Numbered));
+    let running = call(&gateway, 1);
+    let filling = async {
+        until("it runs", async || tool.requests() == 2).await;
+        redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+        // Refused by the Redis itself, before anybody has looked.
+        call(&gateway, 2).await.expect_problem("store-unavailable");
+    };
+    let (ran, ()) = tokio::join!(running, filling);
+    ran.expect_ok();
+    notices(&gateway, "from 80 % on").await;
+    assert_eq!(call(&gateway, 0).await.expect_ok().result(), first.result());
+    assert_eq!(call(&gateway, 1).await.expect_ok().at("/replayed"), true);
+    redis.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    gateway.until_ready().await;
+    call(&gateway, 2).await.expect_ok();
+    assert_eq!(tool.effects(), 3);
+}
+
+#[tokio::test]
+async fn scripts_that_were_forgotten_are_loaded_again() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    for n in 0..3 {
+        redis.ask(&["SCRIPT", "FLUSH"]).await;
+        call(&gateway, n).await.expect_ok();
+        redis.ask(&["SCRIPT", "FLUSH"]).await;
+        assert_eq!(call(&gateway, n).await.expect_ok().at("/replayed"), true);
+    }
+    assert_eq!(tool.effects(), 3);
+}
+
+#[tokio::test]
+async fn with_redis_down_a_write_is_refused_and_a_read_goes_through() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let reads = format!("[tools.look]\nurl = \"{}\"\neffect = \"read\"", tool.url());
+    let gateway = gateway(&redis, &tool, &reads).await;
+    redis.kill();
+    let refused = call(&gateway, 1).await.expect_problem("store-unavailable");
+    assert_eq!(refused.status, 503);
+    assert_eq!(tool.requests(), 0);
+    tool.then(Act::Numbered);
+    let read = gateway.post("look", &json!({ "args": {} }), &[]).await.expect_ok();
+    assert_eq!((read.at("/replayed"), read.at("/fencing")), (false.into(), Value::Null));
+    tool.then(Act::Answer(422, "", b"{}"));
+    gateway.post("look", &json!({ "args": {} }), &[]).await.expect_problem("tool-rejected");
+    assert_eq!(gateway.metric("oncegate_passed_through_total{tool=\"look\"}").await, 2.0);
+    assert_eq!(tool.requests(), 2);
+    redis.start_again().await;
+    gateway.until_ready().await;
+    call(&gateway, 1).await.expect_ok();
+}
+
+#[tokio::test]
+async fn a_gateway_may_start_before_its_redis() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    redis.kill();
+    let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
+    notices(&gateway, "not reached").await;
+    call(&gateway, 1).await.expect_problem("store-unavailable");
+    redis.start_again().await;
+    gateway.until_ready().await;
+    call(&gateway, 1).await.expect_ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_gateway_died_is_unknown_when_its_lease_is_over_and_not_before() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    // The lease is the deadline and ten seconds: too long for a test, so the index is set back.
+    tool.always(Act::Hang);
+    let one = gateway(&redis, &tool, "").await;
+    let other = gateway(&redis, &tool, "").await;
+    let running = call(&one, 1);
+    let lost = async {
+        until("it runs", async || tool.requests() == 1).await;
+        let body = json!({ "args": { "n": 1 } });
+        other.post("act", &body, &[("prefer", "wait=0")]).await.expect_problem("call-in-progress")
+    };
+    tokio::select! {
+        _ = running => panic!("it cannot end"),
+        answer = lost => assert!(!answer.at("/call_id").is_null()),
+    }
+    assert_eq!(tool.requests(), 1);
+}
+
+/// What the README tells an operator to allow, and no more.
+fn minimal_user() -> Vec<String> {
+    let readme = include_str!("../../README.md");
+    let line =
+        readme.lines().find(|line| line.starts_with("ACL SETUSER gate ")).expect("the README names a user");
+    line.split_whitespace().map(|word| word.replace("PASSWORD", "s3cret")).collect()
+}
+
+#[tokio::test]
+async fn over_tls_and_as_a_user_who_may_do_only_what_is_needed() {
+    let (redis, tool) = (TlsRedis::start().await, Tool::start().await);
+    let command = minimal_user();
+    redis.redis.ask(&command.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let url = redis.url().replace("://", "://gate:s3cret@");
+    let ca = format!("[store]\nca = \"{}\"\n", redis.ca.display());
+    let one = Gateway::sharing(&url, &format!("{ca}{}", one_tool(&tool, ""))).await;
+    let other = Gateway::sharing(&url, &format!("{ca}{}", one_tool(&tool, ""))).await;
+    for gateway in [&one, &other] {
+        gateway.until_ready().await;
+        let ready = gateway.get("/readyz").await.expect_ok();
+        assert!(!ready.at("/warnings").to_string().contains("default"), "{}", ready.text);
+    }
+    tool.always(Act::after_ms(400, Act::Numbered));
+    let (first, joined) = tokio::join!(call(&one, 1), async {
+        until("it runs", async || tool.requests() == 1).await;
+        call(&other, 1).await
+    });
+    assert_eq!(first.expect_ok().result(), joined.expect_ok().result());
+    tool.always(Act::Answer(429, "", b"{}"));
+    call(&one, 2).await.expect_problem("tool-unavailable");
+    tool.always(Act::Numbered);
+    call(&other, 2).await.expect_ok();
+    assert_eq!(one.metric("oncegate_store_errors_total{kind=\"ambiguous\",operation=\"claim\"}").await, 0.0);
+
+    // One permission less is found before any call is in the middle of it.
+    redis.redis.ask(&["ACL", "SETUSER", "gate", "-hincrby"]).await;
+    let third = Gateway::sharing(&url, &format!("{ca}{}", one_tool(&tool, ""))).await;
+    notices(&third, "a trial of the scripts failed").await;
+
+    let stranger = Gateway::sharing(&url, &one_tool(&tool, "")).await;
+    notices(&stranger, "not reached").await;
+}
+
+#[tokio::test]
+async fn a_redis_that_hides_its_configuration_is_what_its_operator_declares() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let mut command = minimal_user();
+    command.push("-config".into());
+    redis.ask(&command.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let url = redis.url().replace("://", "://gate:s3cret@");
+    let silent = Gateway::sharing(&url, &one_tool(&tool, "")).await;
+    notices(&silent, "declared_durability").await;
+    let declared = "[store]\ndeclared_durability = \"strict\"\n";
+    let gateway = Gateway::sharing(&url, &format!("{declared}{}", one_tool(&tool, ""))).await;
+    gateway.until_ready().await;
+    call(&gateway, 1).await.expect_ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_keeps_the_promise_and_its_tokens_rise() {
+    let (cluster, tool) = (Cluster::start().await, Tool::start().await);
+    tool.always(Act::after_ms(100, Act::Numbered));
+    let config = one_tool(&tool, "");
+    let one = Gateway::sharing(&cluster.url(), &config).await;
+    let other = Gateway::sharing(&cluster.url(), &config).await;
+    one.until_ready().await;
+    other.until_ready().await;
+    let mut last = 0;
+    for n in 0..20 {
+        let body = json!({ "args": { "n": n }, "session_id": "S" });
+        let (first, second) = tokio::join!(one.post("act", &body, &[]), other.post("act", &body, &[]));
+        let (first, second) = (first.expect_ok(), second.expect_ok());
+        assert_eq!(first.result(), second.result());
+        let token = first.at("/fencing").as_u64().expect("a token");
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+    assert_eq!(tool.effects(), 20);
+    // One master of three loses everything.
+    cluster.nodes[0].ask(&["FLUSHALL"]).await;
+    notices(&one, "accept-loss").await;
+    call(&one, 99).await.expect_problem("store-unavailable");
+    assert_eq!(tool.effects(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_bounded_is_on_a_replica_before_it_is_acknowledged() {
+    let tool = Tool::start().await;
+    let redis = Redis::with(&[("min-replicas-to-write", "1")]).await;
+    let replica = redis.replica().await;
+    let gateway = gateway(&redis, &tool, "[store]\ndurability = \"bounded\"").await;
+    assert_eq!(gateway.get("/readyz").await.at("/durability"), "bounded");
+    call(&gateway, 1).await.expect_ok();
+    replica.pause();
+    // The master takes it, but nobody is told, and nothing is sent.
+    call(&gateway, 2).await.expect_problem("store-unavailable");
+    assert_eq!(tool.effects(), 1);
+    replica.resume();
+    until("it is on the replica", async || call(&gateway, 2).await.status == 200).await;
+    // An outcome is held back, too, until it is on the replica.
+    tool.then(Act::after_ms(500, Act::Numbered));
+    let running = call(&gateway, 3);
+    let cut_off = async {
+        until("it runs", async || tool.requests() == 3).await;
+        replica.pause();
+    };
+    let (held_back, ()) = tokio::join!(running, cut_off);
+    held_back.expect_problem("outcome-unknown");
+    replica.resume();
+    until("it is told", async || call(&gateway, 3).await.status == 200).await;
+    assert_eq!(tool.effects(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_failover_the_new_master_has_what_was_acknowledged() {
+    let tool = Tool::start().await;
+    tool.always(Act::Numbered);
+    let bounded = [("min-replicas-to-write", "1")];
+    let mut master = Redis::with(&bounded).await;
+    let (one, two) = (master.replica().await, master.replica().await);
+    for replica in [&one, &two] {
+        replica.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    }
+    let sentinel = Sentinel::of(&master).await;
+    let config = format!("[store]\ndurability = \"bounded\"\n{}", one_tool(&tool, ""));
+    let gateway = Gateway::sharing(&sentinel.url(), &config).await;
+    gateway.until_ready().await;
+    let mut acknowledged = Vec::new();
+    for n in 0..50 {
+        acknowledged.push(call(&gateway, n).await.expect_ok().result());
+    }
+    master.kill();
+    call(&gateway, 99).await.expect_problem("store-unavailable");
+    notices(&gateway, "not reached").await;
+    gateway.until_ready().await;
+    for (n, result) in acknowledged.iter().enumerate() {
+        let replay = call(&gateway, n).await.expect_ok();
+        assert_eq!((&replay.result(), replay.at("/replayed")), (result, true.into()));
+    }
+    call(&gateway, 100).await.expect_ok();
+    assert!(tool.effects_by_key().values().all(|effects| *effects == 1));
+}
