@@ -1,7 +1,8 @@
 //! What the gateway costs: a tool called directly and through the real binary, side by side.
 //!
 //! `cargo bench --bench gateway`. The tool and the clients live in this process; the gateway is a
-//! process of its own over a fresh SQLite file, on the disk that holds `target`. A row is measured
+//! process of its own, once over a fresh SQLite file and once over a Redis that syncs every write (if
+//! there is a `redis-server`), both on the disk that holds `target`. A row is measured
 //! in several rounds, in turn with the others, and every figure is the median of the rounds, for no
 //! machine is quiet for long. `ONCEGATE_BENCH_SECONDS` says how long one measurement takes.
 
@@ -55,12 +56,14 @@ enum Row {
     Claim,
 }
 
-/// In the order in which they are measured and printed.
-const ROWS: [(Row, &str); 4] = [
-    (Row::Direct, "direct"),
-    (Row::Health, "healthz"),
-    (Row::Replay, "replay"),
-    (Row::First, "first arrival"),
+/// In the order in which they are measured and printed, with the number of the gateway.
+const ROWS: [(Row, usize, &str); 6] = [
+    (Row::Direct, 0, "direct"),
+    (Row::Health, 0, "healthz"),
+    (Row::Replay, 0, "replay, SQLite"),
+    (Row::First, 0, "first, SQLite"),
+    (Row::Replay, 1, "replay, Redis"),
+    (Row::First, 1, "first, Redis"),
 ];
 
 /// What was asked for by row, and what the tool was asked for.
@@ -83,11 +86,12 @@ struct Gateway {
 }
 
 impl Gateway {
-    async fn start(folder: &Path, tool: SocketAddr) -> Fallible<Self> {
+    async fn start(folder: &Path, tool: SocketAddr, store: &str) -> Fallible<Self> {
+        std::fs::create_dir(folder)?;
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let config = format!(
             "[server]\nlisten = \"{address}\"\nmax_running = 10000\n[log]\nlevel = \"error\"\n\
-             [store]\nurl = \"sqlite:oncegate.db\"\n\
+             [store]\nurl = \"{store}\"\n\
              [tools.do]\nurl = \"http://{tool}/do\"\nconnection_reuse = \"1s\"\n"
         );
         std::fs::write(folder.join("oncegate.toml"), config)?;
@@ -113,6 +117,44 @@ impl Gateway {
 }
 
 impl Drop for Gateway {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A Redis that syncs every write before it answers. Killed when dropped.
+struct Redis {
+    child: Child,
+    url: String,
+}
+
+impl Redis {
+    /// `None` where there is no Redis to start.
+    async fn start(folder: &Path) -> Fallible<Option<Self>> {
+        std::fs::create_dir(folder)?;
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string(), "--save", ""]);
+        command.args(["--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"]);
+        let child = match command.current_dir(folder).stdout(Stdio::null()).spawn() {
+            Ok(child) => child,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let mut redis = Self { child, url: format!("redis://{address}") };
+        while TcpStream::connect(address).await.is_err() {
+            if let Some(status) = redis.child.try_wait()? {
+                return Err(format!("the Redis ended: {status}").into());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(Some(redis))
+    }
+}
+
+impl Drop for Redis {
     fn drop(&mut self) {
         // It may have ended by itself.
         drop(self.child.kill());
@@ -208,7 +250,9 @@ struct Figures {
 }
 
 struct Bench {
-    gateway: Gateway,
+    /// Over SQLite; and over Redis, if there is one.
+    gateways: Vec<Gateway>,
+    _redis: Option<Redis>,
     tool: SocketAddr,
     counts: Arc<Counts>,
     time: Duration,
@@ -224,18 +268,32 @@ impl Bench {
         tokio::spawn(async move { axum::serve(listener, router).await });
         // Not in /tmp, which may be memory: an fsync must cost what it costs.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
-        let gateway = timeout(PATIENCE, Gateway::start(folder.path(), address)).await??;
-        let mut client = Client::connect(0, gateway.address, &counts).await?;
-        client.ask(Row::Health).await?;
-        for number in 0..REPLAY_KEYS {
-            client.number = number;
-            client.ask(Row::Claim).await?;
+        let redis = timeout(PATIENCE, Redis::start(&folder.path().join("redis"))).await??;
+        let shared = redis.as_ref().map(|redis| redis.url.as_str());
+        let mut gateways = Vec::new();
+        for (at, store) in ["sqlite:oncegate.db"].into_iter().chain(shared).enumerate() {
+            let folder = folder.path().join(format!("gateway{at}"));
+            let gateway = timeout(PATIENCE, Gateway::start(&folder, address, store)).await??;
+            let mut client = Client::connect(0, gateway.address, &counts).await?;
+            client.ask(Row::Health).await?;
+            for number in 0..REPLAY_KEYS {
+                client.number = number;
+                client.ask(Row::Claim).await?;
+            }
+            gateways.push(gateway);
         }
-        Ok(Self { gateway, tool: address, counts, time, _folder: folder })
+        Ok(Self { gateways, tool: address, counts, time, _folder: folder, _redis: redis })
     }
 
-    async fn measure(&self, row: Row, connections: usize) -> Fallible<Figures> {
-        let address = if row == Row::Direct { self.tool } else { self.gateway.address };
+    /// The rows that can be measured here.
+    fn rows(&self) -> impl Iterator<Item = (Row, usize, &'static str)> {
+        let gateways = self.gateways.len();
+        ROWS.into_iter().filter(move |(_, at, _)| *at < gateways)
+    }
+
+    async fn measure(&self, row: Row, at: usize, connections: usize) -> Fallible<Figures> {
+        let gateway = &self.gateways[at];
+        let address = if row == Row::Direct { self.tool } else { gateway.address };
         let mut clients = Vec::new();
         for number in 0..connections {
             clients.push(Client::connect(number, address, &self.counts).await?);
@@ -245,9 +303,9 @@ impl Bench {
         let start = |client: Client| tokio::spawn(client.ask_all_the_time(row, from, until));
         let clients: Vec<_> = clients.into_iter().map(start).collect();
         sleep_until(from).await;
-        let before = self.gateway.cpu_seconds();
+        let before = gateway.cpu_seconds();
         sleep_until(until).await;
-        let cpu = before.zip(self.gateway.cpu_seconds()).map(|(before, after)| after - before);
+        let cpu = before.zip(gateway.cpu_seconds()).map(|(before, after)| after - before);
         let mut took = Vec::new();
         for client in clients {
             took.extend(client.await??);
@@ -269,19 +327,19 @@ impl Bench {
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
             let mut round = Vec::new();
-            for (row, _) in ROWS {
-                round.push(timeout(self.time * 2 + PATIENCE, self.measure(row, connections)).await??);
+            for (row, at, _) in self.rows() {
+                round.push(timeout(self.time * 2 + PATIENCE, self.measure(row, at, connections)).await??);
             }
             rounds.push(round);
         }
-        for (at, (_, name)) in ROWS.into_iter().enumerate() {
+        for (at, (_, _, name)) in self.rows().enumerate() {
             // A row is held against the direct calls of its own round.
             let each = |figure: fn(&Figures, &Figures) -> f64| {
                 median(rounds.iter().map(|round| figure(&round[at], &round[0])).collect())
             };
             let per_cpu: Option<Vec<f64>> = rounds.iter().map(|round| round[at].per_cpu_second).collect();
             say(&format!(
-                "{connections:>11}  {name:<13} {:>10.0} {:>9.3} {:>8.3} {:>8.3} {:>9.3} {:>18}",
+                "{connections:>11}  {name:<14} {:>10.0} {:>9.3} {:>8.3} {:>8.3} {:>9.3} {:>18}",
                 each(|row, _| row.per_second),
                 each(|row, direct| row.per_second / direct.per_second),
                 each(|row, _| row.p50),
@@ -325,7 +383,7 @@ fn time() -> Fallible<Duration> {
 async fn run() -> Fallible<()> {
     let fsync = fsync_time()?;
     let bench = Bench::start(time()?).await?;
-    say("connections  row           requests/s  x direct   p50 ms   p99 ms  added ms  per gateway CPU-s")?;
+    say("connections  row            requests/s  x direct   p50 ms   p99 ms  added ms  per gateway CPU-s")?;
     for connections in CONNECTIONS {
         bench.compare(connections).await?;
     }
@@ -336,6 +394,9 @@ async fn run() -> Fallible<()> {
         return Err(format!("effects: {effects}, but there were {wanted} first arrivals").into());
     }
     say(&format!("effects: {effects}, as many as first arrivals"))?;
+    if bench.gateways.len() == 1 {
+        say("Redis was left out: there is no redis-server here")?;
+    }
     let cores = std::thread::available_parallelism()?;
     say(&format!(
         "{cores} cores for clients, tool and gateway together; 16 KiB and an fsync take {fsync:.2} ms. \

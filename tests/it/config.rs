@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use oncegate::config::{Config, Environment, Place};
 use oncegate::core::tool::{Effect, Tool};
+use sha2::{Digest, Sha256};
 
 use crate::support::binary::run;
 
@@ -212,6 +213,16 @@ fn a_redis_is_configured_in_one_line_and_shown_without_its_password() {
     let plain = read("[store]\nurl = \"redis://redis.example\"\n", &[]).expect("good");
     assert_eq!(plain.warnings, ["the store redis://redis.example is on another machine and without TLS"]);
     assert!(read("[store]\nurl = \"redis://localhost\"\n", &[]).expect("good").warnings.is_empty());
+}
+
+#[test]
+fn the_configuration_of_the_composed_gateways_is_good() {
+    let redis = ("ONCEGATE_REDIS", "redis://gate:pw@redis:6379");
+    let config = read(include_str!("../../config/compose.toml"), &[redis]).expect("good");
+    assert_eq!(config.store.to_string(), "redis://redis:6379");
+    let compose = include_str!("../../docker-compose.yml");
+    let token = compose.split("Bearer ").nth(1).and_then(|rest| rest.split('\'').next()).expect("a token");
+    assert_eq!(config.tokens[0].sha256, <[u8; 32]>::from(Sha256::digest(token)), "the line to try works");
 }
 
 #[test]

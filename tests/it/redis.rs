@@ -432,9 +432,8 @@ async fn a_gateway_may_start_before_its_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_whose_gateway_died_is_unknown_when_its_lease_is_over_and_not_before() {
+async fn a_call_that_runs_at_another_gateway_is_in_progress() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    // The lease is the deadline and ten seconds: too long for a test, so the index is set back.
     tool.always(Act::Hang);
     let one = gateway(&redis, &tool, "").await;
     let other = gateway(&redis, &tool, "").await;
@@ -451,12 +450,30 @@ async fn a_call_whose_gateway_died_is_unknown_when_its_lease_is_over_and_not_bef
     assert_eq!(tool.requests(), 1);
 }
 
-/// What the README tells an operator to allow, and no more.
+/// The Redis that operators are told to copy.
+const CONFIGURED: &str = include_str!("../../config/redis.conf");
+
+/// The user that operators are told to make: it may do what is needed, and no more.
 fn minimal_user() -> Vec<String> {
-    let readme = include_str!("../../README.md");
-    let line =
-        readme.lines().find(|line| line.starts_with("ACL SETUSER gate ")).expect("the README names a user");
-    line.split_whitespace().map(|word| word.replace("PASSWORD", "s3cret")).collect()
+    let user = CONFIGURED.lines().find(|line| line.starts_with("user gate ")).expect("a user");
+    assert!(include_str!("../../README.md").contains(user), "the README says the same");
+    let rules = user.trim_start_matches("user gate ").replace(">change-this-password", ">s3cret");
+    ["ACL", "SETUSER", "gate", "reset"].into_iter().chain(rules.split(' ')).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_redis_that_operators_are_told_to_copy_is_strict_without_a_warning() {
+    let lines = CONFIGURED.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', ' ']));
+    let settings = lines.filter_map(|line| line.split_once(' ')).filter(|(_, value)| *value != "default off");
+    let settings: Vec<_> = settings.map(|(name, value)| (name, value.trim_matches('"'))).collect();
+    assert!(settings.len() > 6, "{settings:?}");
+    let (redis, tool) = (Redis::with(&settings).await, Tool::start().await);
+    let url = redis.url().replace("://", "://gate:change-this-password@");
+    let gateway = Gateway::sharing(&url, &one_tool(&tool, "")).await;
+    gateway.until_ready().await;
+    let ready = gateway.get("/readyz").await.expect_ok();
+    assert_eq!((ready.at("/durability"), ready.at("/warnings")), ("strict".into(), json!([])));
+    call(&gateway, 1).await.expect_ok();
 }
 
 #[tokio::test]
