@@ -24,7 +24,7 @@ use crate::store::{self, Store};
 /// A request's head that drips in more slowly than this is given up, and so is an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often calls without an owner are looked for.
-const RECOVER_EVERY: Duration = Duration::from_secs(10);
+const RECOVER_EVERY: Duration = Duration::from_secs(5);
 /// How long open connections may take to end once no call runs any more.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::binary::run;
+use crate::support::binary::{Process, free_port, run};
 use crate::support::gateway::one_tool;
 use crate::support::redis::{Cluster, Redis, Sentinel, TlsRedis};
 use crate::support::{Act, Answer, Gateway, Tool, until};
@@ -448,6 +448,79 @@ async fn a_call_that_runs_at_another_gateway_is_in_progress() {
         answer = lost => assert!(!answer.at("/call_id").is_null()),
     }
     assert_eq!(tool.requests(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_gateway_is_killed_is_in_progress_until_its_lease_is_over_and_then_unknown() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.always(Act::Hang);
+    let config = one_tool(&tool, "timeout = \"500ms\"\ndeadline = \"500ms\"\nretry = { attempts = 1 }");
+    let other = Gateway::sharing(&redis.url(), &config).await;
+    other.until_ready().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = redis.url();
+    let killed =
+        Process::start_in(folder.path(), free_port(), &config, &[("ONCEGATE_STORE__URL", &url)]).await;
+    let body = json!({ "args": { "n": 1 } });
+    let request = other.client.post(killed.url("/v1/tools/act/calls")).body(body.to_string());
+    let caller = tokio::spawn(async move { request.send().await.is_err() });
+    until("it runs", async || tool.requests() == 1).await;
+    killed.kill();
+    let came = Instant::now();
+    assert!(caller.await.expect("a caller"), "nobody was told anything");
+    let ask = || other.post("act", &body, &[("prefer", "wait=0")]);
+    ask().await.expect_problem("call-in-progress");
+    until("its lease is over", async || ask().await.problem() == "outcome-unknown").await;
+    assert!(
+        came.elapsed() > Duration::from_secs(9),
+        "after {:?}: it was taken for free early",
+        came.elapsed()
+    );
+    let record = other.record(&ask().await).await;
+    assert_eq!(record.at("/events/1/event"), "lease_over");
+    assert_eq!(tool.requests(), 1, "and never again");
+}
+
+#[tokio::test]
+async fn nothing_unfinished_has_a_time_to_live() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "retry = { attempts = 1 }\nretention = \"48h\"").await;
+    // In seconds, of the key and of its call; -1 is for ever.
+    let times = async |answer: &Answer| {
+        let id = answer.at("/call_id");
+        let all = redis.ask(&["KEYS", "oncegate:*:key:*"]).await;
+        let all: Vec<String> = redis::from_redis_value(all).expect("keys");
+        let mut times = Vec::new();
+        for key in all {
+            let holder: String = redis::from_redis_value(redis.ask(&["GET", &key]).await).expect("an id");
+            if Some(&*holder) == id.as_str() {
+                let (prefix, _) = key.split_once("key:").expect("a key");
+                for key in [&key, &format!("{prefix}call:{holder}")] {
+                    times.push(
+                        redis::from_redis_value::<i64>(redis.ask(&["TTL", key]).await).expect("a time"),
+                    );
+                }
+            }
+        }
+        times
+    };
+    let days = |times: &[i64]| times.iter().map(|time| (time + 60) / (24 * 3_600)).collect::<Vec<_>>();
+    tool.then(Act::ExecuteThenDrop);
+    let unknown = call(&gateway, 1).await.expect_problem("outcome-unknown");
+    assert_eq!(times(&unknown).await, [-1, -1]);
+    tool.then(Act::After(Duration::from_millis(500), Box::new(Act::Numbered)));
+    let body = json!({ "args": { "n": 2 } });
+    let running = gateway.post("act", &body, &[("prefer", "respond-async")]).await;
+    assert_eq!(times(&running).await, [-1, -1]);
+    until("it is done", async || call(&gateway, 2).await.status == 200).await;
+    assert_eq!(days(&times(&running).await), [2, 2]);
+    tool.then(Act::Answer(429, "", b"{}"));
+    let failed = call(&gateway, 3).await.expect_problem("tool-unavailable");
+    assert_eq!(days(&times(&failed).await), [2, 2]);
+    // It runs again, and is unfinished again.
+    tool.then(Act::ExecuteThenDrop);
+    call(&gateway, 3).await.expect_problem("outcome-unknown");
+    assert_eq!(times(&failed).await, [-1, -1]);
 }
 
 /// The Redis that operators are told to copy.
