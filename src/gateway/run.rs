@@ -14,7 +14,7 @@ use super::flight::{Phase, Pilot};
 use super::{ErrorKind, Gateway, jitter, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence};
-use crate::core::record::{CallId, Record, State};
+use crate::core::record::{Record, State};
 use crate::core::tool::{Effect, LEASE_MARGIN};
 use crate::downstream::{self, Exchange};
 use crate::metrics::Arrival;
@@ -39,7 +39,7 @@ const LAST_TRIES: usize = 5;
 #[derive(Clone, Copy)]
 enum Begin<'a> {
     /// The key is claimed.
-    Claim { instead_of: Option<CallId> },
+    Claim { instead_of: Option<&'a Record> },
     /// A failed call runs again.
     Again { held: &'a Record },
 }
@@ -127,7 +127,8 @@ impl Gateway {
             let Ok(next) = call::next(tool, holder.as_ref(), &event, self.now()) else { break };
             holder = match (next.action, next.change, holder) {
                 (Action::Claim { .. } | Action::Run, ..) if !has_place => return Err(ErrorKind::RateLimited),
-                (Action::Claim { instead_of }, Some(change), _) => {
+                (Action::Claim { instead_of }, Some(change), held) => {
+                    let instead_of = held.as_ref().filter(|_| instead_of.is_some());
                     match self.begin(asked, change, Begin::Claim { instead_of }).await {
                         Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record)),
                         Ok(Begun::Not(there)) => there,
@@ -188,7 +189,14 @@ impl Gateway {
                 return Err(error);
             }
             if tries == CLAIM_TRIES {
-                drop(self.tasks.spawn(self.clone().disown(asked.clone(), change.record)));
+                // Where there are too many of them, recovery finds it when its lease is over.
+                if let Ok(place) = self.listening.clone().try_acquire_owned() {
+                    let disown = self.clone().disown(asked.clone(), change.record);
+                    drop(self.tasks.spawn(async move {
+                        disown.await;
+                        drop(place);
+                    }));
+                }
                 return Err(error);
             }
         }

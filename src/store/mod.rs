@@ -128,13 +128,14 @@ pub trait Store: Send + Sync + 'static {
     /// Claims the key of `change.record` for its attempt, writes its first ledger entry and, if
     /// the change asks for it, draws the session's next fencing token.
     ///
-    /// If the key is held, nothing is written and the holder is returned, unless the holder is the
-    /// call `instead_of`: that one gives up the key in the same step and stays in the ledger. Asked
-    /// again with the same attempt it answers `Yours`.
-    async fn claim(&self, change: &Change, instead_of: Option<CallId>) -> Result<Claimed, Error>;
+    /// If the key is held, nothing is written and the holder is returned, unless the holder is still
+    /// exactly the record `instead_of`: that one gives up the key in the same step and stays in the
+    /// ledger. Asked again with the same attempt it answers `Yours`.
+    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error>;
 
     /// Writes `change` if the stored record is still `expected`: same version, attempt and fencing
-    /// token. Asked again with the same change it answers `Done`.
+    /// token. A change by which the call runs needs its key as well: if another call holds it by now,
+    /// nothing is written and that one is returned. Asked again with the same change it answers `Done`.
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error>;
 
     /// The call that holds a key now.

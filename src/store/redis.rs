@@ -127,14 +127,14 @@ impl Scripts {
 
 #[async_trait]
 impl Store for Redis {
-    async fn claim(&self, change: &Change, instead_of: Option<CallId>) -> Result<Claimed, Error> {
+    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
         let store = &*self.0;
         let intent = &change.record.intent;
         let claimed = store.try_claim(change, instead_of).await;
         let claimed = match claimed {
             // What is there can be told all the same.
-            Err(refused @ Error::Refused(_)) => match store.held(intent.lookup).await {
-                Ok(Some(holder)) if Some(holder.intent.call_id) != instead_of => Claimed::Existing(holder),
+            Err(refused @ Error::Refused(_)) if store.is_reached() => match store.held(intent.lookup).await {
+                Ok(Some(holder)) if !is_seen(&holder, instead_of) => Claimed::Existing(holder),
                 _ => return Err(refused),
             },
             claimed => claimed?,
@@ -330,7 +330,7 @@ impl Store for Redis {
 }
 
 impl Inner {
-    async fn try_claim(&self, change: &Change, instead_of: Option<CallId>) -> Result<Claimed, Error> {
+    async fn try_claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
         self.must_be_open()?;
         let intent = &change.record.intent;
         let partition = Partition::of(&intent.lookup);
@@ -341,7 +341,7 @@ impl Inner {
             (true, true) => {
                 // The session is in another slot. No token is drawn for a key that is held.
                 if let Some(holder) = self.held(intent.lookup).await?
-                    && Some(holder.intent.call_id) != instead_of
+                    && !is_seen(&holder, instead_of)
                 {
                     return Ok(Claimed::Existing(holder));
                 }
@@ -356,7 +356,8 @@ impl Inner {
         run.arg(partition.prefix()).arg(self.memory.gateway());
         run.arg(self.memory.epoch()).arg(self.memory.writes(partition));
         run.arg(intent.call_id.to_string());
-        run.arg(instead_of.map(|call_id| call_id.to_string()).unwrap_or_default());
+        run.arg(instead_of.map(|old| old.intent.call_id.to_string()).unwrap_or_default());
+        run.arg(instead_of.map(record::cas).unwrap_or_default());
         run.arg(record::cas(&change.record)).arg(record::intent(intent)).arg(&intent.args[..]);
         run.arg(record::progress(&change.record)).arg(record::entry(&change.entry));
         run.arg(&intent.tool).arg(score(&change.record)).arg(token).arg(floor);
@@ -489,6 +490,10 @@ impl Inner {
         Ok(())
     }
 
+    fn is_reached(&self) -> bool {
+        self.status.read().unwrap_or_else(PoisonError::into_inner).durability.is_some()
+    }
+
     fn must_be_open(&self) -> Result<(), Error> {
         let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
         match status.reasons.first() {
@@ -508,6 +513,13 @@ impl Inner {
             (false, true) => "SPUBLISH",
         }
     }
+}
+
+/// Whether the holder of a key is still the record that was seen.
+fn is_seen(holder: &Record, seen: Option<&Record>) -> bool {
+    seen.is_some_and(|seen| {
+        seen.intent.call_id == holder.intent.call_id && record::cas(seen) == record::cas(holder)
+    })
 }
 
 /// Where a call stands in the index of its state, in microseconds.

@@ -21,7 +21,7 @@ use self::worker::{Need, Worker};
 use super::{Census, Claimed, Due, Durability, Error, Readiness, Reason, Replaced, Store};
 use crate::core::call::Change;
 use crate::core::key;
-use crate::core::record::{CallId, Entry, InstanceId, Record};
+use crate::core::record::{AttemptId, CallId, Entry, InstanceId, Record, State};
 
 /// Sessions without a call for this long are forgotten. Their next token is still greater than
 /// every earlier one, because tokens never fall behind the clock.
@@ -40,8 +40,9 @@ pub struct Sqlite {
 
 #[async_trait]
 impl Store for Sqlite {
-    async fn claim(&self, change: &Change, instead_of: Option<CallId>) -> Result<Claimed, Error> {
+    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
         let change = change.clone();
+        let instead_of = instead_of.map(Seen::of);
         let short_of_space = self.short_of_space.clone();
         let claim = move |connection: &Connection| {
             let holder = row::holder_of(connection, &change.record.intent.lookup)?;
@@ -49,7 +50,7 @@ impl Store for Sqlite {
                 if holder.attempt.id == change.record.attempt.id {
                     return Ok(Claimed::Yours(holder));
                 }
-                if Some(holder.intent.call_id) != instead_of {
+                if Some(Seen::of(&holder)) != instead_of {
                     return Ok(Claimed::Existing(holder));
                 }
                 connection
@@ -70,6 +71,14 @@ impl Store for Sqlite {
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
         let (change, expected) = (change.clone(), expected.clone());
         let replace = move |connection: &Connection| {
+            if matches!(change.record.state, State::Running) {
+                let holder = row::holder_of(connection, &change.record.intent.lookup)?;
+                if let Some(holder) = holder
+                    && holder.intent.call_id != change.record.intent.call_id
+                {
+                    return Ok(Replaced::Lost(Some(holder)));
+                }
+            }
             let record = with_token(connection, &change)?;
             if row::update(connection, &record, &expected)? {
                 row::insert_entry(connection, &record, &change.entry)?;
@@ -158,6 +167,20 @@ impl Store for Sqlite {
             reasons.push(Reason::new("failed", error.to_string()));
         }
         Readiness { durability: Some(Durability::Strict), reasons, warnings: Vec::new(), lost_writes: 0 }
+    }
+}
+
+/// A record as somebody has seen it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    call_id: CallId,
+    version: u64,
+    attempt: AttemptId,
+}
+
+impl Seen {
+    fn of(record: &Record) -> Self {
+        Self { call_id: record.intent.call_id, version: record.version, attempt: record.attempt.id }
     }
 }
 

@@ -267,11 +267,17 @@ async fn a_finished_call_gives_up_its_key_only_in_the_step_that_claims_it(home: 
     let store = &*home.store;
     let old = claimed(store, &arrival("k", "S", 0, ME)).await;
     let anew = arrival("k", "S", 9, ME);
-    let wrong = store.claim(&anew, Some(CallId(Uuid::new_v4()))).await.expect("an answer");
-    assert_eq!(wrong, Claimed::Existing(old.clone()), "another call holds it");
-    let Claimed::Yours(new) = store.claim(&anew, Some(old.intent.call_id)).await.expect("an answer") else {
+    let failed = replaced(store, &ended(&old, 429, 1), &old).await;
+    let other = arrival("k", "S", 2, ME).record;
+    for seen in [&other, &old] {
+        let wrong = store.claim(&anew, Some(seen)).await.expect("an answer");
+        assert_eq!(wrong, Claimed::Existing(failed.clone()), "what was seen is not what is there");
+    }
+    let Claimed::Yours(new) = store.claim(&anew, Some(&failed)).await.expect("an answer") else {
         panic!("the key was given up")
     };
+    let late = store.replace(&rerun(&failed, 9), &failed).await.expect("an answer");
+    assert_eq!(late, Replaced::Lost(Some(new.clone())), "without its key a call does not run again");
     assert_eq!(claim(store, &arrival("k", "S", 9, ME)).await, Claimed::Existing(new));
     assert!(store.load(old.intent.call_id).await.expect("an answer").is_some(), "it stays in the ledger");
 }
@@ -299,13 +305,7 @@ async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(home: Home)
     let store = &*home.store;
     let first = claimed(store, &arrival("k", "S", 0, ME)).await;
     let failed = replaced(store, &ended(&first, 429, 1), &first).await;
-    let again = arrival("k", "S", 2, ME);
-    let event = Event::Arrived {
-        intent: again.record.intent.clone(),
-        attempt: again.record.attempt.id,
-        owner: again.record.attempt.owner,
-    };
-    let change = next(&policy(), Some(&failed), &event, at(2)).expect("a rerun").change.expect("a change");
+    let change = rerun(&failed, 2);
     let second = replaced(store, &change, &failed).await;
     assert!(second.fencing > first.fencing, "{:?} after {:?}", second.fencing, first.fencing);
     assert_eq!(
@@ -320,6 +320,13 @@ async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(home: Home)
     assert_eq!(events, ["claimed", "ended", "run_again", "ended"]);
     let (_, newest) = store.history(done.intent.call_id, 2).await.expect("an answer").expect("a call");
     assert_eq!(newest, history[2..]);
+}
+
+/// The change by which a failed call runs again.
+fn rerun(failed: &Record, second: i64) -> Change {
+    let intent = failed.intent.clone();
+    let event = Event::Arrived { intent, attempt: AttemptId(Uuid::new_v4()), owner: ME };
+    next(&policy(), Some(failed), &event, at(second)).expect("a rerun").change.expect("a change")
 }
 
 async fn due_are_calls_whose_lease_is_over(home: Home) {

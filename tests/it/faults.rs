@@ -44,7 +44,7 @@ struct Faulty {
 
 #[async_trait]
 impl Store for Faulty {
-    async fn claim(&self, change: &Change, instead_of: Option<CallId>) -> Result<Claimed, Error> {
+    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
         if takes(&self.faults.claims_refused) {
             return Err(Error::Refused("on request".into()));
         }

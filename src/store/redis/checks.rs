@@ -321,7 +321,16 @@ impl Inner {
         self.link.ask::<()>(cmd("SET").arg(&epoch).arg("e")).await?;
         let claim = async |id: &str| {
             let mut run = Run::new(&self.scripts.claim);
-            run.key(&key).key(&call).key(&token).arg(&prefix).arg("g").arg("e").arg(0).arg(id).arg("");
+            run.key(&key)
+                .key(&call)
+                .key(&token)
+                .arg(&prefix)
+                .arg("g")
+                .arg("e")
+                .arg(0)
+                .arg(id)
+                .arg("")
+                .arg("");
             run.arg("1:a").arg("{}").arg("{}").arg("p1").arg("{}").arg("t").arg(1).arg("draw").arg(1);
             reply(self.link.run(&run).await?).map(|(word, rest)| (word, rest.first().cloned()))
         };
@@ -420,6 +429,10 @@ impl Inner {
         let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
         if let Some(text) = manifest {
             let manifest: Manifest = serde_json::from_slice(&text).map_err(unreadable)?;
+            if manifest.epoch != self.memory.epoch() {
+                // Another Redis than ours was given to this gateway. Its own gateways need not suffer.
+                return Ok(());
+            }
             if manifest.lost.is_empty() {
                 self.write_manifest(&Manifest { lost: what.to_owned(), ..manifest }).await?;
             }

@@ -1,4 +1,5 @@
--- Writes a change of a call, if the call is still what was expected. Asked again, it is done.
+-- Writes a change of a call, if the call is still what was expected; and if something is to be sent
+-- after it, only while the call holds its key. Asked again, it is done.
 --
 -- KEYS: 1 the call, 2 the key's holder; 3 the session's token, if it is drawn here
 -- ARGV: 1 prefix, 2 gateway, 3 epoch or '' if no effect can follow, 4 known writes, 5 call id,
@@ -13,6 +14,8 @@ if stored[1] == ARGV[8] and stored[3] == ARGV[9] then
 end
 if stored[1] ~= ARGV[6] or stored[2] ~= ARGV[7] then return { 'changed', fields(KEYS[1]) } end
 if ARGV[3] ~= '' then
+  local holder = redis.call('GET', KEYS[2])
+  if holder ~= ARGV[5] then return { 'changed', holder and fields(prefix .. 'call:' .. holder) or {} } end
   local why = missing(prefix, ARGV[2], ARGV[3], ARGV[4])
   if why then return { 'lost', why } end
 end
