@@ -54,3 +54,28 @@ impl Drop for Listener {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_listens_hears_of_its_own_call_only_and_leaves_nothing_behind() {
+        let endings = Arc::<Endings>::default();
+        let (mine, other) = (CallId(Uuid::from_u128(1)), CallId(Uuid::from_u128(2)));
+        endings.say(mine);
+        let listener = endings.listen(mine);
+        endings.say(other);
+        let hears = async || timeout(Duration::from_secs(1), listener.heard()).await.is_ok();
+        assert!(!hears().await, "what was said before, or of another");
+        endings.say(mine);
+        assert!(hears().await, "also what was said while it was busy");
+        drop(listener);
+        assert!(endings.lock().is_empty());
+    }
+}

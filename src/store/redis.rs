@@ -7,10 +7,14 @@
 mod barrier; // WAIT, for what replicas must have
 mod checks; // what is looked at, and when
 mod durability; // what a Redis is worth
+mod epoch; // lost data: noticing it, mending it, accepting it
 mod keys; // names of keys
 mod link; // the connection
 mod loss; // whether the store has lost data
+mod memory; // what a gateway remembers of it
 mod record; // records as fields of a hash
+mod scripts; // one per verb
+mod selftest; // a trial of them
 mod target; // which Redis
 
 use std::path::PathBuf;
@@ -20,15 +24,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
-use redis::{FromRedisValue, Script, Value, cmd};
+use redis::{FromRedisValue, Value, cmd};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::barrier::Barrier;
 use self::keys::Partition;
-use self::link::{Link, Run};
-pub use self::loss::WatermarksError;
-use self::loss::{Memory, TOKEN_LIMIT_US};
+use self::link::Link;
+pub use self::memory::WatermarksError;
+use self::memory::{Memory, TOKEN_LIMIT_US};
+use self::scripts::{Run, Scripts};
 pub use self::target::Target;
 use super::{Census, Claimed, Due, Durability, Endings, Error, Listener, Readiness, Replaced, Store};
 use crate::core::call::Change;
@@ -85,44 +90,6 @@ struct Inner {
     met: RwLock<(String, Option<Instant>)>,
     /// How often everything has been looked at.
     looks: watch::Sender<u64>,
-}
-
-struct Scripts {
-    claim: Script,
-    /// A change after which something is sent.
-    begin: Script,
-    /// A change after which nothing is sent; works when memory is full.
-    finish: Script,
-    assert: Script,
-    holder: Script,
-    token: Script,
-    /// All of them, to be loaded.
-    texts: Vec<String>,
-}
-
-impl Scripts {
-    /// The scripts after which something may be sent are this gateway's own: a server has them only
-    /// since this gateway has looked at its data, whatever others have loaded.
-    fn new(gateway: &str) -> Self {
-        const COMMON: &str = include_str!("redis/lua/common.lua");
-        let mut texts = Vec::new();
-        let mut script = |flags: &str, text: &str| {
-            let text = format!("#!lua{flags}\n{COMMON}{text}");
-            let script = Script::new(&text);
-            texts.push(text);
-            script
-        };
-        let own = format!("\n-- of gateway {gateway}\n");
-        Self {
-            claim: script("", &(include_str!("redis/lua/claim.lua").to_owned() + &own)),
-            begin: script("", &(include_str!("redis/lua/replace.lua").to_owned() + &own)),
-            finish: script(" flags=allow-oom", include_str!("redis/lua/replace.lua")),
-            assert: script(" flags=allow-oom", include_str!("redis/lua/assert.lua")),
-            holder: script(" flags=no-writes", include_str!("redis/lua/holder.lua")),
-            token: script("", include_str!("redis/lua/token.lua")),
-            texts,
-        }
-    }
 }
 
 #[async_trait]
@@ -463,31 +430,6 @@ impl Inner {
             self.barrier.pass(Partition::of(&record.intent.lookup)).await?;
         }
         Ok(record)
-    }
-
-    /// Puts a record back that the store has lost.
-    async fn put_back(&self, record: &Record, entry: &Entry) -> Result<(), Error> {
-        let intent = &record.intent;
-        let partition = Partition::of(&intent.lookup);
-        let result = record::result(record);
-        let mut run = Run::new(&self.scripts.assert);
-        run.key(partition.call(intent.call_id)).key(partition.holder(&intent.lookup));
-        run.arg(partition.prefix()).arg(intent.call_id.to_string()).arg(record.version);
-        run.arg(record::cas(record)).arg(record::intent(intent)).arg(&intent.args[..]);
-        run.arg(record::progress(record)).arg(record::fencing(record));
-        run.arg(u8::from(result.is_some())).arg(result.map_or(&[][..], AsRef::as_ref));
-        run.arg(&intent.tool).arg(record.state.as_str()).arg(score(record)).arg(time_to_live(record));
-        run.arg(record::entry_field(record.version)).arg(record::entry(entry));
-        let word = String::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
-        if word == "conflict" {
-            tracing::error!(
-                call_id = %intent.call_id,
-                tool = intent.tool,
-                "a call that the store had lost was put back, but its key is held by another call by now: \
-                 the same intent may have run twice",
-            );
-        }
-        Ok(())
     }
 
     fn is_reached(&self) -> bool {

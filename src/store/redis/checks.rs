@@ -7,18 +7,19 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use redis::{FromRedisValue, PushInfo, PushKind, Value, cmd};
+use redis::{FromRedisValue, PushInfo, PushKind, cmd};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::barrier::Barrier;
 use super::durability::{self, Demand, Node, Verdict};
 use super::keys::{PARTITIONS, Partition};
-use super::link::{Link, Run, Wire};
-use super::loss::{self, Finding, Manifest, Memory, Sight};
-use super::{Inner, OpenError, Redis, Scripts, Settings, reply, unreadable};
+use super::link::{Link, Wire};
+use super::memory::Memory;
+use super::scripts::Scripts;
+use super::{Inner, OpenError, Redis, Settings, unreadable};
 use crate::core::record::CallId;
-use crate::store::{Endings, Error, LOST_DATA, Readiness, Reason};
+use crate::store::{Endings, Error, Readiness, Reason};
 
 /// How often everything is looked at.
 const EVERY: Duration = Duration::from_secs(2);
@@ -30,6 +31,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// How long after a restart of Redis nothing is claimed, so that every gateway may look.
 const OTHERS_LOOK: Duration = Duration::from_millis(500);
+/// A server that was started longer ago has been looked at by all who are connected.
+const YOUNG: Duration = Duration::from_secs(3);
 /// After so many looks in a row that failed, the connection is made anew.
 const PATIENCE: u32 = 3;
 
@@ -120,7 +123,7 @@ impl Inner {
     }
 
     /// One look at everything. Whether the Redis was reached.
-    async fn look_after(&self) -> bool {
+    pub(super) async fn look_after(&self) -> bool {
         let looked = self.look().await;
         let reached = looked.is_ok();
         let mut seen = looked.unwrap_or_else(|error| Readiness {
@@ -188,7 +191,7 @@ impl Inner {
         let servers = servers.concat();
         if !reasons.iter().any(|reason| matches!(reason.code, "role" | "loading" | "version")) {
             reasons.extend(self.look_for_loss().await?);
-            reasons.extend(self.let_others_look(&servers));
+            reasons.extend(self.let_others_look(&servers, &nodes));
         }
         if reasons.is_empty() {
             reasons.extend(self.try_scripts(&servers).await);
@@ -270,12 +273,14 @@ impl Inner {
 
     /// A server that was started anew may have lost what another gateway wrote, which only that one can
     /// see: it gets the time to look and to say so.
-    fn let_others_look(&self, servers: &str) -> Option<Reason> {
+    fn let_others_look(&self, servers: &str, nodes: &[Node]) -> Option<Reason> {
         let mut met = self.met.write().unwrap_or_else(PoisonError::into_inner);
         let (known, since) = &mut *met;
         if known != servers {
-            // Who comes anew has nothing that others would have to wait for.
-            *since = (!known.is_empty()).then(Instant::now);
+            let uptime =
+                nodes.iter().filter_map(|node| node.info.get("uptime_in_seconds")?.parse().ok()).min();
+            let is_young = uptime.is_none_or(|seconds: u64| seconds <= YOUNG.as_secs());
+            *since = (is_young || !known.is_empty()).then(Instant::now);
             servers.clone_into(known);
         }
         let is_new = since.is_some_and(|since| since.elapsed() < OTHERS_LOOK);
@@ -287,231 +292,11 @@ impl Inner {
         })
     }
 
-    /// Tries every script on keys of its own, once on each run of the servers: a permission that is
-    /// missing is found now and not in the middle of a call.
-    async fn try_scripts(&self, servers: &str) -> Option<Reason> {
-        if *self.tried_on.read().unwrap_or_else(PoisonError::into_inner) == servers {
-            return None;
-        }
-        let load = async || {
-            for text in &self.scripts.texts {
-                self.link.ask_masters(cmd("SCRIPT").arg("LOAD").arg(text).to_owned()).await?;
-            }
-            self.try_each().await
-        };
-        match load().await {
-            Ok(()) => {
-                servers.clone_into(&mut self.tried_on.write().unwrap_or_else(PoisonError::into_inner));
-                None
-            }
-            Err(error) => Some(Reason::new("selftest", format!("a trial of the scripts failed: {error}"))),
-        }
-    }
-
-    /// A claim, a conflict, a zombie, a completion, a look, in a corner of the first partition.
-    async fn try_each(&self) -> Result<(), Error> {
-        let prefix = format!("{}selftest:{}:", Partition::FIRST.prefix(), self.memory.gateway());
-        let names = ["key", "call:0", "epoch", "writes", "census", "running", "failed", "unknown", "token"];
-        let [key, call, epoch, writes, census, running, failed, unknown, token] =
-            names.map(|name| format!("{prefix}{name}"));
-        let clean = cmd("DEL")
-            .arg(&[&key, &call, &epoch, &writes, &census, &running, &failed, &unknown, &token])
-            .to_owned();
-        self.link.ask::<()>(&clean).await?;
-        self.link.ask::<()>(cmd("SET").arg(&epoch).arg("e")).await?;
-        let claim = async |id: &str| {
-            let mut run = Run::new(&self.scripts.claim);
-            run.key(&key)
-                .key(&call)
-                .key(&token)
-                .arg(&prefix)
-                .arg("g")
-                .arg("e")
-                .arg(0)
-                .arg(id)
-                .arg("")
-                .arg("");
-            run.arg("1:a").arg("{}").arg("{}").arg("p1").arg("{}").arg("t").arg(1).arg("draw").arg(1);
-            reply(self.link.run(&run).await?).map(|(word, rest)| (word, rest.first().cloned()))
-        };
-        let (claimed, drawn) = claim("0").await?;
-        let drawn = drawn.map(String::from_redis_value).transpose().map_err(unreadable)?.unwrap_or_default();
-        let (held, _) = claim("1").await?;
-        let replace = async |script: &redis::Script, expected: &str, cas: &str, fencing: &str| {
-            let mut run = Run::new(script);
-            run.key(&call).key(&key).key(&token).arg(&prefix).arg("g").arg("e").arg(1).arg("0").arg(expected);
-            run.arg(&drawn).arg(cas).arg("p2").arg(1).arg("r").arg("e:2").arg("{}").arg("t").arg("failed");
-            run.arg(1).arg(60_000).arg(fencing).arg(1).arg(self.announcement(false));
-            reply(self.link.run(&run).await?).map(|(word, _)| word)
-        };
-        let refused = replace(&self.scripts.finish, "9:z", "10:z", "keep").await?;
-        let begun = replace(&self.scripts.begin, "1:a", "2:a", "keep").await?;
-        let again = replace(&self.scripts.finish, "1:a", "2:a", "keep").await?;
-        let mut run = Run::new(&self.scripts.holder);
-        let found = !matches!(self.link.run(run.key(&key).arg(&prefix)).await?, Value::Nil);
-        let mut run = Run::new(&self.scripts.assert);
-        run.key(&call)
-            .key(&key)
-            .arg(&prefix)
-            .arg("0")
-            .arg(3)
-            .arg("3:a")
-            .arg("{}")
-            .arg("{}")
-            .arg("p3")
-            .arg("");
-        run.arg(0).arg("").arg("t").arg("unknown").arg(1).arg("").arg("e:3").arg("{}");
-        let put = String::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
-        let mut run = Run::new(&self.scripts.token);
-        self.link.run(run.key(&token).arg(1)).await?;
-        self.link.ask::<()>(&clean).await?;
-        let words = [&claimed, &held, &refused, &begun, &again, &put];
-        if words != ["done", "held", "changed", "done", "done", "put"] || !found {
-            return Err(Error::Refused(format!("it answered {words:?}, found: {found}")));
-        }
-        Ok(())
-    }
-
     /// A user who may do everything can lose everything.
     async fn who_are_we(&self) -> Option<Reason> {
         let who: Result<String, Error> = self.link.ask_quietly(cmd("ACL").arg("WHOAMI")).await;
         let text = "the gateway is the user \"default\" of Redis; one that may do only what it needs is in the README";
         (who.ok()? == "default").then(|| Reason::new("default_user", text))
-    }
-
-    /// Compares what is there with what is remembered, puts back what was lost and is still known, and
-    /// says what is missing.
-    async fn look_for_loss(&self) -> Result<Option<Reason>, Error> {
-        let (epoch, known) = (self.memory.epoch(), self.memory.all_writes());
-        let mut found = loss::compare(&self.sight().await?, &epoch, &known);
-        if let Finding::Fresh(manifest) = found {
-            self.begin(manifest).await?;
-            found = loss::compare(&self.sight().await?, &epoch, &known);
-        }
-        match found {
-            Finding::Whole(writes) => {
-                self.memory.saw_all(&writes);
-                Ok(None)
-            }
-            // Another gateway is at it, too.
-            Finding::Fresh(_) => Ok(Some(Reason::new("starting", "the store is being set up"))),
-            Finding::Adopt(epoch) => {
-                self.put_all_back().await?;
-                let sight = self.sight().await?;
-                self.memory.adopt(&epoch, sight.writes);
-                Ok(None)
-            }
-            Finding::Lost { what, writes } => {
-                let is_news = !self.status().reasons.iter().any(|reason| reason.code == LOST_DATA);
-                if is_news {
-                    self.lost_writes.fetch_add(writes, Ordering::Relaxed);
-                    self.put_all_back().await?;
-                    self.warn_others(&what).await?;
-                }
-                let text =
-                    format!("{what}; nothing is claimed until a person runs `oncegate store accept-loss`");
-                Ok(Some(Reason::new(LOST_DATA, text)))
-            }
-        }
-    }
-
-    /// A script has found that the store is not what this gateway knows: from now on nothing is claimed.
-    pub(super) fn has_lost(&self, rest: &[Value]) -> Error {
-        let what =
-            rest.first().cloned().and_then(|what| String::from_redis_value(what).ok()).unwrap_or_default();
-        let error = Error::Refused(format!("the store has lost data: its {what} is not what it was"));
-        self.link.trouble.notify_one();
-        error
-    }
-
-    /// Closes the store for the other gateways, too: they may not know what is missing.
-    async fn warn_others(&self, what: &str) -> Result<(), Error> {
-        let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
-        if let Some(text) = manifest {
-            let manifest: Manifest = serde_json::from_slice(&text).map_err(unreadable)?;
-            if manifest.epoch != self.memory.epoch() {
-                // Another Redis than ours was given to this gateway. Its own gateways need not suffer.
-                return Ok(());
-            }
-            if manifest.lost.is_empty() {
-                self.write_manifest(&Manifest { lost: what.to_owned(), ..manifest }).await?;
-            }
-        }
-        self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg("lost").to_owned()).await?;
-        Ok(())
-    }
-
-    async fn sight(&self) -> Result<Sight, Error> {
-        let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
-        let manifest = manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)?;
-        let epochs = self.link.ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned()).await?;
-        let writes =
-            self.link.ask_each(|partition| cmd("HGETALL").arg(partition.writes()).to_owned()).await?;
-        let epochs = epochs
-            .into_iter()
-            .map(|epoch| Option::<String>::from_redis_value(epoch).map(Option::unwrap_or_default));
-        let mut sight = Sight { manifest, ..Sight::default() };
-        sight.epochs = epochs.collect::<Result<_, _>>().map_err(unreadable)?;
-        for (partition, counts) in Partition::all().zip(writes) {
-            for (gateway, count) in HashMap::<String, u64>::from_redis_value(counts).map_err(unreadable)? {
-                sight.writes.count(&gateway, partition, count);
-            }
-        }
-        Ok(sight)
-    }
-
-    /// Sets up a Redis that nobody has used before. Several gateways may do it at once.
-    async fn begin(&self, manifest: Manifest) -> Result<(), Error> {
-        let key = manifest_key();
-        let text = serde_json::to_string(&manifest).map_err(unreadable)?;
-        self.link.ask::<()>(cmd("SET").arg(&key).arg(text).arg("NX")).await?;
-        // Whoever was first has chosen the epoch.
-        let chosen: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(&key)).await?;
-        let Some(chosen) = chosen else { return Ok(()) };
-        let chosen: Manifest = serde_json::from_slice(&chosen).map_err(unreadable)?;
-        let set =
-            |partition: Partition| cmd("SET").arg(partition.epoch()).arg(&chosen.epoch).arg("NX").to_owned();
-        self.link.ask_each(set).await?;
-        if !chosen.complete {
-            let text = serde_json::to_string(&Manifest { complete: true, ..chosen }).map_err(unreadable)?;
-            self.link.ask::<()>(cmd("SET").arg(&key).arg(text)).await?;
-        }
-        Ok(())
-    }
-
-    /// A person accepts what is missing: a new epoch begins, which those who remember the old one know
-    /// as its successor.
-    pub(super) async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
-        self.put_all_back().await?;
-        let sight = self.sight().await?;
-        let remembered = self.memory.epoch();
-        let before = sight.manifest.as_ref();
-        let mut epochs: Vec<&str> =
-            before.map(|manifest| manifest.follows.iter().map(String::as_str).collect()).unwrap_or_default();
-        epochs.extend(before.map(|manifest| manifest.epoch.as_str()));
-        epochs.push(&remembered);
-        let mut manifest = Manifest::after(&epochs, reason, false);
-        self.write_manifest(&manifest).await?;
-        let epoch = manifest.epoch.clone();
-        self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg(&epoch).to_owned()).await?;
-        manifest.complete = true;
-        self.write_manifest(&manifest).await?;
-        self.memory.adopt(&epoch, self.sight().await?.writes);
-        self.look_after().await;
-        Ok(())
-    }
-
-    async fn write_manifest(&self, manifest: &Manifest) -> Result<(), Error> {
-        let text = serde_json::to_string(manifest).map_err(unreadable)?;
-        self.link.ask(cmd("SET").arg(manifest_key()).arg(text)).await
-    }
-
-    /// Puts back every write that is remembered, unless it is there.
-    async fn put_all_back(&self) -> Result<(), Error> {
-        for remembered in self.memory.recent() {
-            self.put_back(&remembered.record, &remembered.entry).await?;
-        }
-        Ok(())
     }
 
     /// Writes the file of watermarks. False if it cannot be written.
@@ -526,10 +311,6 @@ impl Inner {
             }
         }
     }
-}
-
-fn manifest_key() -> String {
-    Partition::FIRST.key("manifest")
 }
 
 /// The fields of INFO.

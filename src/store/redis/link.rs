@@ -12,13 +12,14 @@ use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
-    Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, RedisError, RedisFuture, RedisResult, Script,
-    ServerErrorKind, TlsCertificates, ToRedisArgs, Value,
+    Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, RedisError, RedisFuture, RedisResult,
+    ServerErrorKind, TlsCertificates, Value,
 };
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::keys::Partition;
+use super::scripts::Run;
 use super::target::{Kind, Target};
 use crate::store::Error;
 
@@ -60,35 +61,6 @@ impl ConnectionLike for Wire {
             Self::One(manager) => manager.get_db(),
             Self::Cluster(cluster) => cluster.get_db(),
         }
-    }
-}
-
-/// A script with what it is told.
-pub(super) struct Run<'a> {
-    script: &'a Script,
-    keys: Vec<Vec<u8>>,
-    arguments: Vec<Vec<u8>>,
-}
-
-impl<'a> Run<'a> {
-    pub(super) fn new(script: &'a Script) -> Self {
-        Self { script, keys: Vec::new(), arguments: Vec::new() }
-    }
-
-    pub(super) fn key(&mut self, key: impl ToRedisArgs) -> &mut Self {
-        key.write_redis_args(&mut self.keys);
-        self
-    }
-
-    pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
-        argument.write_redis_args(&mut self.arguments);
-        self
-    }
-
-    fn command(&self) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(self.script.get_hash()).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
-        command
     }
 }
 

@@ -1,0 +1,180 @@
+//! The acts behind `loss`: begin an epoch, notice that it is gone, put back what is remembered, and begin
+//! the next one when a person accepts what is missing.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use redis::{FromRedisValue, Value, cmd};
+
+use super::keys::Partition;
+use super::loss::{self, Finding, Manifest, Sight};
+use super::scripts::Run;
+use super::{Inner, record, score, time_to_live, unreadable};
+use crate::core::record::{Entry, Record};
+use crate::store::{Error, LOST_DATA, Reason};
+
+impl Inner {
+    /// Compares what is there with what is remembered, puts back what was lost and is still known, and
+    /// says what is missing.
+    pub(super) async fn look_for_loss(&self) -> Result<Option<Reason>, Error> {
+        let (epoch, known) = (self.memory.epoch(), self.memory.all_writes());
+        let mut found = loss::compare(&self.sight().await?, &epoch, &known);
+        if let Finding::Fresh(manifest) = found {
+            self.begin(manifest).await?;
+            found = loss::compare(&self.sight().await?, &epoch, &known);
+        }
+        match found {
+            Finding::Whole(writes) => {
+                self.memory.saw_all(&writes);
+                Ok(None)
+            }
+            // Another gateway is at it, too.
+            Finding::Fresh(_) => Ok(Some(Reason::new("starting", "the store is being set up"))),
+            Finding::Adopt(epoch) => {
+                self.put_all_back().await?;
+                let sight = self.sight().await?;
+                self.memory.adopt(&epoch, sight.writes);
+                Ok(None)
+            }
+            Finding::Lost { what, writes } => {
+                let is_news = !self.status().reasons.iter().any(|reason| reason.code == LOST_DATA);
+                if is_news {
+                    self.lost_writes.fetch_add(writes, Ordering::Relaxed);
+                    self.put_all_back().await?;
+                    self.warn_others(&what).await?;
+                }
+                let text =
+                    format!("{what}; nothing is claimed until a person runs `oncegate store accept-loss`");
+                Ok(Some(Reason::new(LOST_DATA, text)))
+            }
+        }
+    }
+
+    /// A script has found that the store is not what this gateway knows: from now on nothing is claimed.
+    pub(super) fn has_lost(&self, rest: &[Value]) -> Error {
+        let what =
+            rest.first().cloned().and_then(|what| String::from_redis_value(what).ok()).unwrap_or_default();
+        let error = Error::Refused(format!("the store has lost data: its {what} is not what it was"));
+        self.link.trouble.notify_one();
+        error
+    }
+
+    /// Closes the store for the other gateways, too: they may not know what is missing.
+    async fn warn_others(&self, what: &str) -> Result<(), Error> {
+        let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
+        if let Some(text) = manifest {
+            let manifest: Manifest = serde_json::from_slice(&text).map_err(unreadable)?;
+            if manifest.epoch != self.memory.epoch() {
+                // Another Redis than ours was given to this gateway. Its own gateways need not suffer.
+                return Ok(());
+            }
+            if manifest.lost.is_empty() {
+                self.write_manifest(&Manifest { lost: what.to_owned(), ..manifest }).await?;
+            }
+        }
+        self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg("lost").to_owned()).await?;
+        Ok(())
+    }
+
+    async fn sight(&self) -> Result<Sight, Error> {
+        let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
+        let manifest = manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)?;
+        let epochs = self.link.ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned()).await?;
+        let writes =
+            self.link.ask_each(|partition| cmd("HGETALL").arg(partition.writes()).to_owned()).await?;
+        let epochs = epochs
+            .into_iter()
+            .map(|epoch| Option::<String>::from_redis_value(epoch).map(Option::unwrap_or_default));
+        let mut sight = Sight { manifest, ..Sight::default() };
+        sight.epochs = epochs.collect::<Result<_, _>>().map_err(unreadable)?;
+        for (partition, counts) in Partition::all().zip(writes) {
+            for (gateway, count) in HashMap::<String, u64>::from_redis_value(counts).map_err(unreadable)? {
+                sight.writes.count(&gateway, partition, count);
+            }
+        }
+        Ok(sight)
+    }
+
+    /// Sets up a Redis that nobody has used before. Several gateways may do it at once.
+    async fn begin(&self, manifest: Manifest) -> Result<(), Error> {
+        let key = manifest_key();
+        let text = serde_json::to_string(&manifest).map_err(unreadable)?;
+        self.link.ask::<()>(cmd("SET").arg(&key).arg(text).arg("NX")).await?;
+        // Whoever was first has chosen the epoch.
+        let chosen: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(&key)).await?;
+        let Some(chosen) = chosen else { return Ok(()) };
+        let chosen: Manifest = serde_json::from_slice(&chosen).map_err(unreadable)?;
+        let set =
+            |partition: Partition| cmd("SET").arg(partition.epoch()).arg(&chosen.epoch).arg("NX").to_owned();
+        self.link.ask_each(set).await?;
+        if !chosen.complete {
+            let text = serde_json::to_string(&Manifest { complete: true, ..chosen }).map_err(unreadable)?;
+            self.link.ask::<()>(cmd("SET").arg(&key).arg(text)).await?;
+        }
+        Ok(())
+    }
+
+    /// A person accepts what is missing: a new epoch begins, which those who remember the old one know
+    /// as its successor.
+    pub(super) async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
+        self.put_all_back().await?;
+        let sight = self.sight().await?;
+        let remembered = self.memory.epoch();
+        let before = sight.manifest.as_ref();
+        let mut epochs: Vec<&str> =
+            before.map(|manifest| manifest.follows.iter().map(String::as_str).collect()).unwrap_or_default();
+        epochs.extend(before.map(|manifest| manifest.epoch.as_str()));
+        epochs.push(&remembered);
+        let mut manifest = Manifest::after(&epochs, reason, false);
+        self.write_manifest(&manifest).await?;
+        let epoch = manifest.epoch.clone();
+        self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg(&epoch).to_owned()).await?;
+        manifest.complete = true;
+        self.write_manifest(&manifest).await?;
+        self.memory.adopt(&epoch, self.sight().await?.writes);
+        self.look_after().await;
+        Ok(())
+    }
+
+    async fn write_manifest(&self, manifest: &Manifest) -> Result<(), Error> {
+        let text = serde_json::to_string(manifest).map_err(unreadable)?;
+        self.link.ask(cmd("SET").arg(manifest_key()).arg(text)).await
+    }
+
+    /// Puts back every write that is remembered, unless it is there.
+    async fn put_all_back(&self) -> Result<(), Error> {
+        for remembered in self.memory.recent() {
+            self.put_back(&remembered.record, &remembered.entry).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts a record back that the store has lost.
+    pub(super) async fn put_back(&self, record: &Record, entry: &Entry) -> Result<(), Error> {
+        let intent = &record.intent;
+        let partition = Partition::of(&intent.lookup);
+        let result = record::result(record);
+        let mut run = Run::new(&self.scripts.assert);
+        run.key(partition.call(intent.call_id)).key(partition.holder(&intent.lookup));
+        run.arg(partition.prefix()).arg(intent.call_id.to_string()).arg(record.version);
+        run.arg(record::cas(record)).arg(record::intent(intent)).arg(&intent.args[..]);
+        run.arg(record::progress(record)).arg(record::fencing(record));
+        run.arg(u8::from(result.is_some())).arg(result.map_or(&[][..], AsRef::as_ref));
+        run.arg(&intent.tool).arg(record.state.as_str()).arg(score(record)).arg(time_to_live(record));
+        run.arg(record::entry_field(record.version)).arg(record::entry(entry));
+        let word = String::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
+        if word == "conflict" {
+            tracing::error!(
+                call_id = %intent.call_id,
+                tool = intent.tool,
+                "a call that the store had lost was put back, but its key is held by another call by now: \
+                 the same intent may have run twice",
+            );
+        }
+        Ok(())
+    }
+}
+
+fn manifest_key() -> String {
+    Partition::FIRST.key("manifest")
+}

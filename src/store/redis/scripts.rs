@@ -1,0 +1,71 @@
+//! The scripts, and what they are told.
+
+use redis::{Cmd, Script, ToRedisArgs};
+
+/// One script per verb.
+pub(super) struct Scripts {
+    pub(super) claim: Script,
+    /// A change after which something is sent.
+    pub(super) begin: Script,
+    /// A change after which nothing is sent; works when memory is full.
+    pub(super) finish: Script,
+    pub(super) assert: Script,
+    pub(super) holder: Script,
+    pub(super) token: Script,
+    /// All of them, to be loaded.
+    pub(super) texts: Vec<String>,
+}
+
+impl Scripts {
+    /// The scripts after which something may be sent are this gateway's own: a server has them only
+    /// since this gateway has looked at its data, whatever others have loaded.
+    pub(super) fn new(gateway: &str) -> Self {
+        const COMMON: &str = include_str!("lua/common.lua");
+        let mut texts = Vec::new();
+        let mut script = |flags: &str, text: &str| {
+            let text = format!("#!lua{flags}\n{COMMON}{text}");
+            let script = Script::new(&text);
+            texts.push(text);
+            script
+        };
+        let own = format!("\n-- of gateway {gateway}\n");
+        Self {
+            claim: script("", &(include_str!("lua/claim.lua").to_owned() + &own)),
+            begin: script("", &(include_str!("lua/replace.lua").to_owned() + &own)),
+            finish: script(" flags=allow-oom", include_str!("lua/replace.lua")),
+            assert: script(" flags=allow-oom", include_str!("lua/assert.lua")),
+            holder: script(" flags=no-writes", include_str!("lua/holder.lua")),
+            token: script("", include_str!("lua/token.lua")),
+            texts,
+        }
+    }
+}
+
+/// A script with what it is told.
+pub(super) struct Run<'a> {
+    pub(super) script: &'a Script,
+    keys: Vec<Vec<u8>>,
+    arguments: Vec<Vec<u8>>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(script: &'a Script) -> Self {
+        Self { script, keys: Vec::new(), arguments: Vec::new() }
+    }
+
+    pub(super) fn key(&mut self, key: impl ToRedisArgs) -> &mut Self {
+        key.write_redis_args(&mut self.keys);
+        self
+    }
+
+    pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+        argument.write_redis_args(&mut self.arguments);
+        self
+    }
+
+    pub(super) fn command(&self) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(self.script.get_hash()).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
+        command
+    }
+}

@@ -1,0 +1,97 @@
+//! A trial of every script, once on each run of the servers: a permission that is missing is found now
+//! and not in the middle of a call. It also loads the scripts.
+
+use std::sync::PoisonError;
+
+use redis::{FromRedisValue, Value, cmd};
+
+use super::keys::Partition;
+use super::scripts::Run;
+use super::{Inner, reply, unreadable};
+use crate::store::{Error, Reason};
+
+impl Inner {
+    /// Why the scripts do not work here.
+    pub(super) async fn try_scripts(&self, servers: &str) -> Option<Reason> {
+        if *self.tried_on.read().unwrap_or_else(PoisonError::into_inner) == servers {
+            return None;
+        }
+        let load = async || {
+            for text in &self.scripts.texts {
+                self.link.ask_masters(cmd("SCRIPT").arg("LOAD").arg(text).to_owned()).await?;
+            }
+            self.try_each().await
+        };
+        match load().await {
+            Ok(()) => {
+                servers.clone_into(&mut self.tried_on.write().unwrap_or_else(PoisonError::into_inner));
+                None
+            }
+            Err(error) => Some(Reason::new("selftest", format!("a trial of the scripts failed: {error}"))),
+        }
+    }
+
+    /// A claim, a conflict, a zombie, a completion, a look, in a corner of the first partition.
+    async fn try_each(&self) -> Result<(), Error> {
+        let prefix = format!("{}selftest:{}:", Partition::FIRST.prefix(), self.memory.gateway());
+        let names = ["key", "call:0", "epoch", "writes", "census", "running", "failed", "unknown", "token"];
+        let [key, call, epoch, writes, census, running, failed, unknown, token] =
+            names.map(|name| format!("{prefix}{name}"));
+        let clean = cmd("DEL")
+            .arg(&[&key, &call, &epoch, &writes, &census, &running, &failed, &unknown, &token])
+            .to_owned();
+        self.link.ask::<()>(&clean).await?;
+        self.link.ask::<()>(cmd("SET").arg(&epoch).arg("e")).await?;
+        let claim = async |id: &str| {
+            let mut run = Run::new(&self.scripts.claim);
+            run.key(&key)
+                .key(&call)
+                .key(&token)
+                .arg(&prefix)
+                .arg("g")
+                .arg("e")
+                .arg(0)
+                .arg(id)
+                .arg("")
+                .arg("");
+            run.arg("1:a").arg("{}").arg("{}").arg("p1").arg("{}").arg("t").arg(1).arg("draw").arg(1);
+            reply(self.link.run(&run).await?).map(|(word, rest)| (word, rest.first().cloned()))
+        };
+        let (claimed, drawn) = claim("0").await?;
+        let drawn = drawn.map(String::from_redis_value).transpose().map_err(unreadable)?.unwrap_or_default();
+        let (held, _) = claim("1").await?;
+        let replace = async |script: &redis::Script, expected: &str, cas: &str, fencing: &str| {
+            let mut run = Run::new(script);
+            run.key(&call).key(&key).key(&token).arg(&prefix).arg("g").arg("e").arg(1).arg("0").arg(expected);
+            run.arg(&drawn).arg(cas).arg("p2").arg(1).arg("r").arg("e:2").arg("{}").arg("t").arg("failed");
+            run.arg(1).arg(60_000).arg(fencing).arg(1).arg(self.announcement(false));
+            reply(self.link.run(&run).await?).map(|(word, _)| word)
+        };
+        let refused = replace(&self.scripts.finish, "9:z", "10:z", "keep").await?;
+        let begun = replace(&self.scripts.begin, "1:a", "2:a", "keep").await?;
+        let again = replace(&self.scripts.finish, "1:a", "2:a", "keep").await?;
+        let mut run = Run::new(&self.scripts.holder);
+        let found = !matches!(self.link.run(run.key(&key).arg(&prefix)).await?, Value::Nil);
+        let mut run = Run::new(&self.scripts.assert);
+        run.key(&call)
+            .key(&key)
+            .arg(&prefix)
+            .arg("0")
+            .arg(3)
+            .arg("3:a")
+            .arg("{}")
+            .arg("{}")
+            .arg("p3")
+            .arg("");
+        run.arg(0).arg("").arg("t").arg("unknown").arg(1).arg("").arg("e:3").arg("{}");
+        let put = String::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
+        let mut run = Run::new(&self.scripts.token);
+        self.link.run(run.key(&token).arg(1)).await?;
+        self.link.ask::<()>(&clean).await?;
+        let words = [&claimed, &held, &refused, &begun, &again, &put];
+        if words != ["done", "held", "changed", "done", "done", "put"] || !found {
+            return Err(Error::Refused(format!("it answered {words:?}, found: {found}")));
+        }
+        Ok(())
+    }
+}
