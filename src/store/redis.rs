@@ -32,7 +32,7 @@ use self::barrier::Barrier;
 use self::keys::Partition;
 use self::link::Link;
 pub use self::memory::WatermarksError;
-use self::memory::{Memory, TOKEN_LIMIT_US};
+use self::memory::{Memory, Need, TOKEN_LIMIT_US};
 use self::scripts::{Run, Scripts};
 pub use self::target::Target;
 use super::{Census, Claimed, Due, Durability, Endings, Error, Listener, Readiness, Replaced, Store};
@@ -292,7 +292,7 @@ impl Store for Redis {
     }
 
     async fn close(&self) {
-        self.0.save_watermarks(true).await;
+        self.0.save_watermarks(Need::Always).await;
     }
 }
 
@@ -396,7 +396,7 @@ impl Inner {
         }
         if let Some(token) = token
             && self.memory.saw_token(token)
-            && !self.save_watermarks(true).await
+            && !self.save_watermarks(Need::Token(token)).await
         {
             return Err(Error::Ambiguous(
                 "written, but the token could not be noted in the watermarks".into(),

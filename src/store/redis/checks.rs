@@ -15,7 +15,7 @@ use super::barrier::Barrier;
 use super::durability::{self, Demand, Node, Verdict};
 use super::keys::{PARTITIONS, Partition};
 use super::link::{Link, Wire};
-use super::memory::Memory;
+use super::memory::{Memory, Need};
 use super::scripts::Scripts;
 use super::{Inner, OpenError, Redis, Settings, unreadable};
 use crate::core::record::CallId;
@@ -132,7 +132,7 @@ impl Inner {
             warnings: Vec::new(),
             lost_writes: 0,
         });
-        if !self.save_watermarks(false).await {
+        if !self.save_watermarks(Need::IfOld).await {
             seen.reasons.push(Reason::new("watermarks", "the file of watermarks cannot be written"));
         }
         seen.lost_writes = self.lost_writes.load(Ordering::Relaxed);
@@ -162,6 +162,8 @@ impl Inner {
         let (store, warnings) = (&self.link.target, texts(&seen.warnings));
         if seen.reasons.is_empty() {
             tracing::info!(%store, durability, warnings, "the store is ready");
+        } else if seen.reasons.iter().all(|reason| matches!(reason.code, "starting" | "restarted")) {
+            tracing::warn!(%store, durability, reasons = texts(&seen.reasons), warnings, "the store is not ready yet");
         } else {
             tracing::error!(%store, durability, reasons = texts(&seen.reasons), warnings, "the store is not ready");
         }
@@ -300,9 +302,9 @@ impl Inner {
     }
 
     /// Writes the file of watermarks. False if it cannot be written.
-    pub(super) async fn save_watermarks(&self, always: bool) -> bool {
+    pub(super) async fn save_watermarks(&self, need: Need) -> bool {
         let memory = self.memory.clone();
-        let saved = tokio::task::spawn_blocking(move || memory.save(always)).await;
+        let saved = tokio::task::spawn_blocking(move || memory.save(need)).await;
         match saved.map_err(std::io::Error::other).flatten() {
             Ok(()) => true,
             Err(error) => {

@@ -55,6 +55,17 @@ pub(super) struct Memory {
     /// Held as long as this process may write the file; `None` if it only looks.
     lock: Option<File>,
     state: Mutex<State>,
+    saving: Mutex<()>,
+}
+
+/// When the file has to be written.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Need {
+    Always,
+    /// If it is behind what is remembered, or its tokens are about to be reached.
+    IfOld,
+    /// If this token is above those in it.
+    Token(u64),
 }
 
 struct State {
@@ -106,9 +117,12 @@ impl Memory {
             recent: VecDeque::new(),
             recent_bytes: 0,
         };
-        let memory = Self { path: path.to_owned(), lock, state: Mutex::new(state) };
+        let memory = Self { path: path.to_owned(), lock, state: Mutex::new(state), saving: Mutex::default() };
         // What cannot be written is found now and not in the middle of an incident.
-        memory.save(true).map_err(io)?;
+        if memory.lock.is_some() {
+            let marks = memory.state().marks.clone();
+            memory.write(&marks).map_err(io)?;
+        }
         Ok(memory)
     }
 
@@ -197,37 +211,46 @@ impl Memory {
         recent
     }
 
-    /// Writes the file if it has become old. Blocks.
+    /// Writes the file, if there is need to. Blocks.
     ///
     /// The tokens in it run ahead of those that were given, as in a timestamp oracle, so that not every
     /// token has to wait for the disk.
-    pub(super) fn save(&self, always: bool) -> std::io::Result<()> {
+    pub(super) fn save(&self, need: Need) -> std::io::Result<()> {
         if self.lock.is_none() {
             return Ok(());
         }
+        let _one_at_a_time = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut marks = {
             let state = self.state();
-            if !always
-                && state.marks.epoch == state.saved.epoch
-                && state.marks.writes == state.saved.writes
-                && state.marks.token < state.saved.token.saturating_sub(TOKENS_AHEAD_US / 2)
-            {
+            let (marks, saved) = (&state.marks, &state.saved);
+            let is_old = marks.epoch != saved.epoch
+                || marks.writes != saved.writes
+                || marks.token > saved.token.saturating_sub(TOKENS_AHEAD_US / 2);
+            let is_needed = match need {
+                Need::Always => true,
+                Need::IfOld => is_old,
+                Need::Token(token) => token > saved.token,
+            };
+            if !is_needed {
                 return Ok(());
             }
-            state.marks.clone()
+            marks.clone()
         };
-        if marks.token > 0 {
-            marks.token += TOKENS_AHEAD_US;
-        }
+        marks.token = marks.token.saturating_add(TOKENS_AHEAD_US).max(self.state().saved.token);
+        self.write(&marks)?;
+        self.state().saved = marks;
+        Ok(())
+    }
+
+    fn write(&self, marks: &Watermarks) -> std::io::Result<()> {
         let beside = beside(&self.path, "new");
         let mut file = File::create(&beside)?;
-        file.write_all(&serde_json::to_vec(&marks)?)?;
+        file.write_all(&serde_json::to_vec(marks)?)?;
         file.sync_all()?;
         fs::rename(&beside, &self.path)?;
         if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             File::open(folder)?.sync_all()?;
         }
-        self.state().saved = marks;
         Ok(())
     }
 
@@ -275,7 +298,7 @@ mod tests {
         all.count("other", partition(1), 4);
         memory.saw_all(&all);
         assert!(memory.saw_token(1_000), "not covered yet");
-        memory.save(false).expect("saved");
+        memory.save(Need::IfOld).expect("saved");
         assert!(!memory.saw_token(1_001), "covered");
         let gateway = memory.gateway();
         drop(memory);
