@@ -47,6 +47,19 @@ pub enum Event {
     StoreLost { by: String, reason: String },
 }
 
+impl Event {
+    /// The same, but no further attempt is to be made.
+    #[must_use]
+    pub fn without_retry(&self) -> Self {
+        match self {
+            Self::Ended { attempt, fencing, evidence, .. } => {
+                Self::Ended { attempt: *attempt, fencing: *fencing, evidence: evidence.clone(), retry: None }
+            }
+            other => other.clone(),
+        }
+    }
+}
+
 /// The randomness that a further attempt needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
@@ -157,6 +170,10 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             State::Succeeded(_) | State::Failed(_) | State::Unknown(_) => Err(Illegal::NotRunning),
         },
         (Some(record), Event::StoreLost { by, reason }) => match (&record.state, tool.effect) {
+            // One whose key is free has nothing that could run again.
+            (State::Failed(_), _) if record.expires_at.is_some_and(|expires_at| expires_at <= now) => {
+                Err(Illegal::NotRunning)
+            }
             (State::Running, _) | (State::Failed(_), Effect::Write) => {
                 let occasion = Occasion { event: "store_lost", by: format!("token {by}") };
                 Ok(lose(tool, record, occasion, &format!("the store has lost data ({reason})"), now))

@@ -130,7 +130,11 @@ impl Gateway {
                 (Action::Claim { instead_of }, Some(change), held) => {
                     let instead_of = held.as_ref().filter(|_| instead_of.is_some());
                     match self.begin(asked, change, Begin::Claim { instead_of }).await {
-                        Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record)),
+                        Ok(Begun::Ours(record)) if record.state == State::Running => {
+                            return Ok(Hold::Ours(record));
+                        }
+                        // Ours, but confirmed so late that somebody has taken it for lost.
+                        Ok(Begun::Ours(record)) => Some(record),
                         Ok(Begun::Not(there)) => there,
                         Err(_) => break,
                     }
@@ -240,7 +244,7 @@ impl Gateway {
     /// Follows a call that somebody else runs, until it is settled or nobody here asks any more. What is
     /// heard of its end only says when to look.
     async fn watch(&self, record: Record, pilot: Pilot) {
-        let call_id = record.intent.call_id;
+        let (call_id, version) = (record.intent.call_id, record.version);
         let Ok(_place) = self.waiting.try_acquire() else {
             return pilot.end(Ok(Arc::new(record)), false);
         };
@@ -259,6 +263,10 @@ impl Gateway {
             }
             match self.counted("load", self.store.load(call_id).await) {
                 Ok(Some(Record { state: State::Running, .. })) => {}
+                // A store that has gone back knows less of it than we have seen.
+                Ok(Some(record)) if record.version < version => {
+                    return pilot.end(Err(ErrorKind::StoreUnavailable), false);
+                }
                 Ok(Some(record)) => return pilot.end(Ok(Arc::new(record)), false),
                 Ok(None) | Err(_) => return pilot.end(Err(ErrorKind::StoreUnavailable), false),
             }
@@ -320,8 +328,12 @@ impl Gateway {
             let retry = Retry { attempt: new_attempt(), jitter: jitter() };
             let retry = (!self.abandoned.is_cancelled()).then_some(retry);
             let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry };
-            let (stored, wait) = self.settle(asked, record, &event, Some(pilot), keep).await;
-            let Some(wait) = wait else { return (stored, silent) };
+            let (stored, wait) = self.settle(asked, record.clone(), &event, Some(pilot), keep).await;
+            let Some(wait) = wait else {
+                // Another attempt's record, in a store that has gone back, says nothing of ours.
+                let is_ours = stored.attempt.id == record.attempt.id;
+                return if is_ours { (stored, silent) } else { (record, None) };
+            };
             record = stored;
             // Writing it may have taken a while, in which nobody was to hear of it.
             pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
@@ -401,7 +413,9 @@ impl Gateway {
         pilot: Option<&Pilot>,
         keep: Keep,
     ) -> (Record, Option<Duration>) {
+        let (mut for_good, mut refusals) = (None, 0);
         for _ in 0..ROUNDS {
+            let event = for_good.as_ref().unwrap_or(event);
             let next = match call::next(&asked.at.tool, Some(&record), event, self.now()) {
                 Ok(next) => next,
                 Err(Illegal::StillUnknown) => return (record, None),
@@ -411,9 +425,25 @@ impl Gateway {
                 }
             };
             let Some(change) = next.change else { return (record, None) };
-            let written = match keep {
-                Keep::Stored => self.write(&change, &record, pilot).await,
-                Keep::Nothing => Some(Replaced::Done(change.record)),
+            let written = match (keep, &next.action) {
+                (Keep::Nothing, _) => Some(Replaced::Done(change.record)),
+                (Keep::Stored, Action::Retry { .. }) => {
+                    match self.counted("replace", self.store.replace(&change, &record).await) {
+                        Ok(replaced) => Some(replaced),
+                        // Nothing may be begun now; but that nothing was executed can be written.
+                        Err(store::Error::Refused(_)) => {
+                            refusals += 1;
+                            if refusals < CLAIM_TRIES {
+                                sleep(WRITE_AGAIN).await;
+                            } else {
+                                for_good = Some(event.without_retry());
+                            }
+                            continue;
+                        }
+                        Err(store::Error::Ambiguous(_)) => self.write(&change, &record, pilot).await,
+                    }
+                }
+                (Keep::Stored, _) => self.write(&change, &record, pilot).await,
             };
             match (written, next.action) {
                 (Some(Replaced::Done(stored)), Action::Retry { after }) => return (stored, Some(after)),

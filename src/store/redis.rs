@@ -18,8 +18,8 @@ mod selftest; // a trial of them
 mod target; // which Redis
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU64};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -39,9 +39,6 @@ use super::{Census, Claimed, Due, Durability, Endings, Error, Listener, Readines
 use crate::core::call::Change;
 use crate::core::key;
 use crate::core::record::{CallId, Entry, Record, State};
-
-/// Records that changed less than this ago may not be on replicas yet.
-const SETTLING: SignedDuration = SignedDuration::from_secs(10);
 
 /// How long a call waits for a look at a server that was started anew.
 const LOOK_TIME: Duration = Duration::from_secs(2);
@@ -80,14 +77,18 @@ struct Inner {
     memory: Arc<Memory>,
     endings: Arc<Endings>,
     settings: Settings,
-    status: RwLock<Readiness>,
+    status: Arc<RwLock<Readiness>>,
     /// From this machine's clock to the store's, in microseconds.
     clock_offset_us: AtomicI64,
     lost_writes: AtomicU64,
+    /// This gateway was the first that ever used the store.
+    is_first: AtomicBool,
+    /// What is remembered has been put back since the loss was noticed.
+    is_mended: AtomicBool,
     /// The servers that the scripts were tried on.
     tried_on: RwLock<String>,
-    /// The servers that are there now, and since when.
-    met: RwLock<(String, Option<Instant>)>,
+    /// Since when other servers are there than before.
+    met_at: Mutex<Option<Instant>>,
     /// How often everything has been looked at.
     looks: watch::Sender<u64>,
 }
@@ -97,22 +98,17 @@ impl Store for Redis {
     async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
         let store = &*self.0;
         let intent = &change.record.intent;
-        let claimed = store.try_claim(change, instead_of).await;
-        let claimed = match claimed {
-            // What is there can be told all the same.
-            Err(refused @ Error::Refused(_)) if store.is_reached() => match store.held(intent.lookup).await {
-                Ok(Some(holder)) if !is_seen(&holder, instead_of) => Claimed::Existing(holder),
-                _ => return Err(refused),
+        match store.try_claim(change, instead_of).await {
+            // What is there can be told all the same; but nothing runs on it.
+            Err(Error::Refused(why)) if store.is_reached() => match store.held(intent.lookup).await {
+                Ok(Some(holder)) if holder.intent.call_id == intent.call_id => Err(Error::Ambiguous(why)),
+                Ok(Some(holder)) if !is_seen(&holder, instead_of) => {
+                    Ok(Claimed::Existing(store.settled(holder).await?))
+                }
+                _ => Err(Error::Refused(why)),
             },
-            claimed => claimed?,
-        };
-        match claimed {
-            Claimed::Existing(holder) if holder.attempt.id == change.record.attempt.id => {
-                store.barrier.pass(Partition::of(&intent.lookup)).await?;
-                Ok(Claimed::Yours(holder))
-            }
-            Claimed::Existing(holder) => Ok(Claimed::Existing(store.settled(holder).await?)),
-            yours => Ok(yours),
+            Ok(Claimed::Existing(holder)) => Ok(Claimed::Existing(store.settled(holder).await?)),
+            claimed => claimed,
         }
     }
 
@@ -128,18 +124,16 @@ impl Store for Redis {
         };
         let intent = &change.record.intent;
         let partition = Partition::of(&intent.lookup);
-        let floor = store.floor(change.record.updated_at)?;
+        let floor = if change.draws_token { store.floor()? } else { 0 };
         let token = match (change.draws_token, store.is_cluster()) {
             (false, _) => "keep".to_owned(),
             (true, false) => "draw".to_owned(),
             (true, true) => store.draw(&change.record, floor).await?,
         };
         let known = store.memory.writes(partition);
+        let drawn_here = (token == "draw").then(|| keys::token(intent));
         let mut run = Run::new(script);
-        run.key(partition.call(intent.call_id)).key(partition.holder(&intent.lookup));
-        if change.draws_token && !store.is_cluster() {
-            run.key(keys::token(intent));
-        }
+        run.key(&partition.of_script(&intent.lookup, intent.call_id, drawn_here)[..]);
         let result = record::result(&change.record);
         run.arg(partition.prefix()).arg(store.memory.gateway()).arg(epoch).arg(known);
         run.arg(intent.call_id.to_string()).arg(record::cas(expected)).arg(record::fencing(expected));
@@ -158,19 +152,23 @@ impl Store for Redis {
                 store.barrier.pass(partition).await?;
                 Ok(Replaced::Done(record))
             }
+            "gone" if begins => Err(store.has_lost("call")),
+            "gone" => store.complete_lost(change).await,
             "changed" => {
-                store.memory.forget(intent.call_id);
-                Ok(Replaced::Lost(stored(rest)?))
+                let newer = stored(rest)?;
+                let is_older = newer.as_ref().is_some_and(|stored| {
+                    stored.intent.call_id == intent.call_id && stored.version < expected.version
+                });
+                match (is_older, begins) {
+                    (true, true) => Err(store.has_lost("call")),
+                    (true, false) => store.complete_lost(change).await,
+                    (false, _) => {
+                        store.memory.forget(intent.call_id);
+                        Ok(Replaced::Lost(newer))
+                    }
+                }
             }
-            // Nothing unfinished is ever deleted, so the store has lost it; what is known of it goes back.
-            "gone" if !begins => {
-                store.put_back(&change.record, &change.entry).await?;
-                store.link.trouble.notify_one();
-                store.barrier.pass(partition).await?;
-                Ok(Replaced::Done(change.record.clone()))
-            }
-            "gone" => Ok(Replaced::Lost(None)),
-            _ => Err(store.has_lost(&rest)),
+            _ => Err(store.has_lost(&text(&rest, 0).unwrap_or_default())),
         }
     }
 
@@ -219,8 +217,17 @@ impl Store for Redis {
         over.sort_by_key(|(_, lease)| *lease);
         let mut due = Vec::new();
         for (call_id, _) in over.into_iter().take(limit as usize) {
-            // That the owner has ended nobody can know; its lease is what counts.
-            due.extend(self.0.fields_of(call_id).await?.map(|record| Due { record, owner_ended: false }));
+            match self.0.fields_of(call_id).await? {
+                // That the owner has ended nobody can know; its lease is what counts.
+                Some(record) if matches!(record.state, State::Running) => {
+                    due.push(Due { record, owner_ended: false });
+                }
+                // A script that broke off may leave such an entry; it must not stand in the way.
+                _ => {
+                    let index = Partition::of_call(call_id).key("running");
+                    self.0.link.ask::<()>(cmd("ZREM").arg(index).arg(call_id.to_string())).await?;
+                }
+            }
         }
         Ok(due)
     }
@@ -233,7 +240,7 @@ impl Store for Redis {
             for (name, calls) in Vec::<(String, i64)>::from_redis_value(counts).map_err(unreadable)? {
                 let Some((state, tool)) = name.split_once(':') else { continue };
                 let calls = u64::try_from(calls).unwrap_or(0);
-                if calls == 0 || state == "failed" {
+                if calls == 0 {
                     continue;
                 }
                 match census.iter_mut().find(|count| count.state == state && count.tool == tool) {
@@ -247,19 +254,13 @@ impl Store for Redis {
 
     /// Finished calls and sessions go by themselves when their time is over; here only what points
     /// to failed ones is taken away.
-    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+    async fn prune(&self, now: Timestamp, _limit: u32) -> Result<u64, Error> {
         let until = now.as_microsecond();
-        let mut pruned = 0;
-        for partition in Partition::all() {
-            let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(partition.key("failed")).arg("-inf").arg(until).arg("LIMIT").arg(0).arg(limit);
-            let ids: Vec<String> = self.0.link.ask(&ask).await?;
-            if !ids.is_empty() {
-                let ask = cmd("ZREM").arg(partition.key("failed")).arg(&ids).to_owned();
-                pruned += self.0.link.ask::<u64>(&ask).await?;
-            }
-        }
-        Ok(pruned)
+        let over = |partition: Partition| {
+            cmd("ZREMRANGEBYSCORE").arg(partition.key("failed")).arg("-inf").arg(until).to_owned()
+        };
+        self.0.link.ask_each(over).await?;
+        Ok(0)
     }
 
     async fn readiness(&self) -> Readiness {
@@ -301,25 +302,24 @@ impl Inner {
         self.must_be_open()?;
         let intent = &change.record.intent;
         let partition = Partition::of(&intent.lookup);
-        let floor = self.floor(change.record.updated_at)?;
+        let floor = if change.draws_token { self.floor()? } else { 0 };
         let token = match (change.draws_token, self.is_cluster()) {
             (false, _) => String::new(),
             (true, false) => "draw".to_owned(),
             (true, true) => {
                 // The session is in another slot. No token is drawn for a key that is held.
-                if let Some(holder) = self.held(intent.lookup).await?
-                    && !is_seen(&holder, instead_of)
-                {
-                    return Ok(Claimed::Existing(holder));
+                match self.held(intent.lookup).await? {
+                    // Asked again: it has its token.
+                    Some(holder) if holder.intent.call_id == intent.call_id => record::fencing(&holder),
+                    Some(holder) if !is_seen(&holder, instead_of) => return Ok(Claimed::Existing(holder)),
+                    _ => self.draw(&change.record, floor).await?,
                 }
-                self.draw(&change.record, floor).await?
             }
         };
         let mut run = Run::new(&self.scripts.claim);
-        run.key(partition.holder(&intent.lookup)).key(partition.call(intent.call_id));
-        if token == "draw" {
-            run.key(keys::token(intent));
-        }
+        let drawn_here = (token == "draw").then(|| keys::token(intent));
+        run.key(&partition.of_script(&intent.lookup, intent.call_id, drawn_here)[..]);
+        run.key(partition.call(instead_of.map_or(intent.call_id, |old| old.intent.call_id)));
         run.arg(partition.prefix()).arg(self.memory.gateway());
         run.arg(self.memory.epoch()).arg(self.memory.writes(partition));
         run.arg(intent.call_id.to_string());
@@ -343,7 +343,7 @@ impl Inner {
                 let missing = || Error::Refused("the record behind a key is missing".into());
                 Ok(Claimed::Existing(holder.ok_or_else(missing)?))
             }
-            _ => Err(self.has_lost(&rest)),
+            _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
         }
     }
 
@@ -376,11 +376,11 @@ impl Inner {
         String::from_redis_value(self.link.run(&run).await?).map_err(unreadable)
     }
 
-    /// What no token may be below: this gateway's clock, and every token that it has seen.
-    fn floor(&self, now: Timestamp) -> Result<u64, Error> {
-        let now = now.as_microsecond().unsigned_abs();
+    /// What no token may be below: the clock, and every token that this gateway has seen.
+    fn floor(&self) -> Result<u64, Error> {
+        let now = self.store_time().as_microsecond().unsigned_abs();
         let floor = now.max(self.memory.token() + 1);
-        if floor - now > TOKEN_LIMIT_US {
+        if floor.saturating_sub(now) > TOKEN_LIMIT_US {
             return Err(Error::Refused("fencing tokens are more than a day ahead of the clock".into()));
         }
         Ok(floor)
@@ -388,10 +388,9 @@ impl Inner {
 
     /// Takes note of what a script has written: the token, and the count of this gateway's writes.
     async fn wrote(&self, partition: Partition, rest: &[Value]) -> Result<Option<u64>, Error> {
-        let text = |at: usize| rest.get(at).cloned().and_then(|value| String::from_redis_value(value).ok());
-        let token = text(0).filter(|token| !token.is_empty()).map(|token| token.parse());
+        let token = text(rest, 0).filter(|token| !token.is_empty()).map(|token| token.parse());
         let token = token.transpose().map_err(unreadable)?;
-        if let Some(writes) = text(1).and_then(|writes| writes.parse().ok()) {
+        if let Some(writes) = text(rest, 1).and_then(|writes| writes.parse().ok()) {
             self.memory.saw_writes(partition, writes);
         }
         if let Some(token) = token
@@ -423,13 +422,22 @@ impl Inner {
         stored_in(self.link.ask(&ask).await?)
     }
 
-    /// A record, when replicas have it too, if they have to.
+    /// A record, when replicas have it too, if they have to. One that runs is told to nobody.
     async fn settled(&self, record: Record) -> Result<Record, Error> {
-        let now = record.updated_at.checked_add(SETTLING).unwrap_or(Timestamp::MAX);
-        if now > self.store_time() {
-            self.barrier.pass(Partition::of(&record.intent.lookup)).await?;
+        if !matches!(record.state, State::Running) {
+            let partition = Partition::of(&record.intent.lookup);
+            self.barrier.cover(partition, record.updated_at, self.store_time()).await?;
         }
         Ok(record)
+    }
+
+    /// Writes how a call ended that the store has lost, or of which it has an older version only:
+    /// nothing unfinished is ever deleted. What is known of it goes back as a whole.
+    async fn complete_lost(&self, change: &Change) -> Result<Replaced, Error> {
+        self.put_back(&change.record, &change.entry).await?;
+        self.link.trouble.notify_one();
+        self.barrier.pass(Partition::of(&change.record.intent.lookup)).await?;
+        Ok(Replaced::Done(change.record.clone()))
     }
 
     fn is_reached(&self) -> bool {
@@ -482,6 +490,11 @@ fn time_to_live(record: &Record) -> String {
 
 fn call_id(text: &str) -> Option<CallId> {
     text.parse().ok().map(CallId)
+}
+
+/// One of the texts behind a script's word.
+fn text(rest: &[Value], at: usize) -> Option<String> {
+    rest.get(at).cloned().and_then(|value| String::from_redis_value(value).ok())
 }
 
 /// A script's answer: a word and what follows it.

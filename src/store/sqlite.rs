@@ -47,7 +47,7 @@ impl Store for Sqlite {
         let claim = move |connection: &Connection| {
             let holder = row::holder_of(connection, &change.record.intent.lookup)?;
             if let Some(holder) = holder {
-                if holder.attempt.id == change.record.attempt.id {
+                if Seen::of(&holder) == Seen::of(&change.record) {
                     return Ok(Claimed::Yours(holder));
                 }
                 if Some(Seen::of(&holder)) != instead_of {

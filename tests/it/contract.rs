@@ -138,7 +138,7 @@ contract! {
 }
 
 pub(crate) fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + second).expect("a time")
+    Timestamp::from_second(1_700_000_000 + second).expect("a time")
 }
 
 fn policy() -> Policy {
@@ -248,7 +248,7 @@ async fn a_replacement_needs_the_version_the_attempt_and_the_token(home: Home) {
     let record = claimed(store, &arrival("k", "S", 0, ME)).await;
     let done = ended(&record, 200, 1);
     let mut version = record.clone();
-    version.version += 1;
+    version.version -= 1;
     let mut attempt = record.clone();
     attempt.attempt.id = AttemptId(Uuid::new_v4());
     let mut token = record.clone();

@@ -8,6 +8,7 @@ mod support; // the words that the tests are written in
 
 mod access; // who may do what
 mod calls; // the same call, sent again
+mod chaos; // whatever goes wrong: at most one effect, and nothing is lost
 mod config; // what an operator may write
 mod contract; // the promises of every store
 mod crash; // kill -9

@@ -2,45 +2,60 @@
 //!
 //! Replication is one ordered stream. So a small write of our own, sent after the answer to the write
 //! that matters, covers it as soon as the replicas have that one; and one such barrier covers all who
-//! wait at the moment.
+//! wait at the moment. The connection may lead to another server than the write went to; so the barrier
+//! first asks whether the writes that it is to cover are there.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use super::keys::Partition;
 use super::link::{Link, deaf};
+use super::memory::Memory;
 use crate::store::Error;
 
 /// How long replicas may take.
 const WAIT: Duration = Duration::from_millis(500);
 /// How many may wait for one barrier.
 const WAITERS: usize = 4_096;
+/// By how much the clocks of two gateways may differ.
+const CLOCKS: SignedDuration = SignedDuration::from_secs(10);
 
-type Waiter = oneshot::Sender<Result<(), Error>>;
+/// One who waits for a barrier.
+struct Waiter {
+    partition: Partition,
+    /// The writes of this gateway that must be on the same server.
+    writes: u64,
+    passed: oneshot::Sender<Result<(), Error>>,
+}
 
 /// The barriers of a store: on a cluster each partition has its own.
 pub(super) struct Barrier {
     lanes: Vec<mpsc::Sender<Waiter>>,
     replicas: Arc<AtomicU32>,
+    memory: Arc<Memory>,
+    /// Per lane: what was written before this is on replicas.
+    covered: Mutex<Vec<Timestamp>>,
 }
 
 impl Barrier {
     /// Connects when it is needed first.
-    pub(super) fn new(link: &Link, lanes: usize) -> Self {
+    pub(super) fn new(link: &Link, lanes: usize, memory: Arc<Memory>) -> Self {
         let link = Arc::new(link.beside(WAIT * 2));
         let replicas = Arc::<AtomicU32>::default();
-        let lanes = Partition::all()
-            .take(lanes)
-            .map(|partition| {
+        let covered = Mutex::new(vec![Timestamp::MIN; lanes]);
+        let lanes = (0..lanes)
+            .map(|_| {
                 let (waiters, waiting) = mpsc::channel(WAITERS);
-                tokio::spawn(serve(link.clone(), partition, waiting, replicas.clone()));
+                tokio::spawn(serve(link.clone(), waiting, replicas.clone(), memory.gateway()));
                 waiters
             })
             .collect();
-        Self { lanes, replicas }
+        Self { lanes, replicas, memory, covered }
     }
 
     /// From now on this many replicas must have a write; 0: none.
@@ -54,44 +69,80 @@ impl Barrier {
             return Ok(());
         }
         let ended = || Error::Ambiguous("the store is being closed".into());
-        let (waiter, passed) = oneshot::channel();
-        let lane = &self.lanes[partition.index() % self.lanes.len()];
-        lane.send(waiter).await.map_err(|_| ended())?;
-        passed.await.map_err(|_| ended())?
+        let (passed, answer) = oneshot::channel();
+        let waiter = Waiter { partition, writes: self.memory.writes(partition), passed };
+        self.lanes[self.lane(partition)].send(waiter).await.map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())?
+    }
+
+    /// The same for what somebody wrote at this time, unless a barrier since then has covered it.
+    pub(super) async fn cover(
+        &self,
+        partition: Partition,
+        written_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let lane = self.lane(partition);
+        let latest = written_at.checked_add(CLOCKS).unwrap_or(Timestamp::MAX);
+        if self.covered.lock().unwrap_or_else(PoisonError::into_inner)[lane] > latest {
+            return Ok(());
+        }
+        self.pass(partition).await?;
+        let mut covered = self.covered.lock().unwrap_or_else(PoisonError::into_inner);
+        covered[lane] = covered[lane].max(now);
+        Ok(())
+    }
+
+    fn lane(&self, partition: Partition) -> usize {
+        partition.index() % self.lanes.len()
     }
 }
 
 /// One barrier after the other, each for all who have come until then.
 async fn serve(
     link: Arc<Link>,
-    partition: Partition,
     mut waiting: mpsc::Receiver<Waiter>,
     replicas: Arc<AtomicU32>,
+    gateway: String,
 ) {
     let mut waiters = Vec::new();
     while waiting.recv_many(&mut waiters, WAITERS).await > 0 {
-        let passed = raise(&link, partition, replicas.load(Ordering::Relaxed)).await;
+        let passed = raise(&link, &waiters, replicas.load(Ordering::Relaxed), &gateway).await;
         if passed.is_err() {
             link.disconnect();
         }
         for waiter in waiters.drain(..) {
             // Who has gone need not hear it.
-            drop(waiter.send(passed.clone()));
+            drop(waiter.passed.send(passed.clone()));
         }
     }
 }
 
-async fn raise(link: &Link, partition: Partition, replicas: u32) -> Result<(), Error> {
+async fn raise(link: &Link, waiters: &[Waiter], replicas: u32, gateway: &str) -> Result<(), Error> {
     if !link.is_connected() {
         let connected = link.connect(deaf).await;
         connected
             .map_err(|error| Error::Ambiguous(format!("no connection to wait for replicas on: {error}")))?;
     }
+    let mut least = BTreeMap::<usize, (Partition, u64)>::new();
+    for waiter in waiters {
+        let (_, writes) = least.entry(waiter.partition.index()).or_insert((waiter.partition, 0));
+        *writes = waiter.writes.max(*writes);
+    }
+    let Some((first, _)) = least.values().next() else { return Ok(()) };
     let mut commands = redis::pipe();
-    commands.cmd("SET").arg(partition.key("barrier")).arg("").ignore();
+    for (partition, _) in least.values() {
+        commands.cmd("HGET").arg(partition.writes()).arg(gateway);
+    }
+    commands.cmd("SET").arg(first.key("barrier")).arg("").ignore();
     commands.cmd("WAIT").arg(replicas).arg(WAIT.as_millis() as u64);
-    let (have,): (u32,) = link.ask_in_turn(&commands).await.map_err(unsure)?;
-    if have < replicas {
+    let mut answers: Vec<Option<u64>> = link.ask_in_turn(&commands).await.map_err(unsure)?;
+    let acknowledged = answers.pop().flatten().unwrap_or(0);
+    let is_there = least.values().zip(&answers).all(|((_, writes), have)| have.unwrap_or(0) >= *writes);
+    if !is_there {
+        return Err(Error::Ambiguous("written, but not to the server that is the master now".into()));
+    }
+    if acknowledged < u64::from(replicas) {
         return Err(Error::Ambiguous(format!("written, but not on {replicas} replicas yet")));
     }
     Ok(())

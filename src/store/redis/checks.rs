@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use super::barrier::Barrier;
 use super::durability::{self, Demand, Node, Verdict};
 use super::keys::{PARTITIONS, Partition};
 use super::link::{Link, Wire};
-use super::memory::{Memory, Need};
+use super::memory::{Memory, Need, TOKEN_LIMIT_US};
 use super::scripts::Scripts;
 use super::{Inner, OpenError, Redis, Settings, unreadable};
 use crate::core::record::CallId;
@@ -30,9 +30,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long a start waits for the first look.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// How long after a restart of Redis nothing is claimed, so that every gateway may look.
-const OTHERS_LOOK: Duration = Duration::from_millis(500);
-/// A server that was started longer ago has been looked at by all who are connected.
-const YOUNG: Duration = Duration::from_secs(3);
+const OTHERS_LOOK: Duration = Duration::from_secs(2);
 /// After so many looks in a row that failed, the connection is made anew.
 const PATIENCE: u32 = 3;
 
@@ -63,24 +61,27 @@ impl Redis {
         };
         let link = Link::new(settings.target.clone(), ca);
         let lanes = if link.target.is_cluster() { PARTITIONS.into() } else { 1 };
+        let memory = Arc::new(memory);
         let reasons = vec![Reason::new("unreachable", "Redis has not been reached yet")];
         let inner = Arc::new(Inner {
-            barrier: Barrier::new(&link, lanes),
+            barrier: Barrier::new(&link, lanes, memory.clone()),
             link,
-            scripts: Scripts::new(&memory.gateway()),
-            memory: Arc::new(memory),
+            scripts: Scripts::new(&memory.name()),
+            memory,
             endings: Arc::<Endings>::default(),
             settings,
-            status: RwLock::new(Readiness {
+            status: Arc::new(RwLock::new(Readiness {
                 durability: None,
                 reasons,
                 warnings: Vec::new(),
                 lost_writes: 0,
-            }),
+            })),
             clock_offset_us: 0.into(),
             lost_writes: 0.into(),
+            is_mended: false.into(),
+            is_first: false.into(),
             tried_on: RwLock::default(),
-            met: RwLock::default(),
+            met_at: Mutex::default(),
             looks: watch::Sender::new(0),
         });
         // The loop goes on with it if it takes longer.
@@ -178,7 +179,6 @@ impl Inner {
         let demand = Demand {
             durability: self.settings.durability,
             declared: self.settings.declared,
-            fails_over: self.link.target.fails_over(),
             clock_offset_us: self.clock_offset_us.load(Ordering::Relaxed),
         };
         let Verdict { durability, mut reasons, mut warnings, wait_for } = durability::judge(&nodes, demand);
@@ -187,10 +187,18 @@ impl Inner {
             // Another one may be the master by now.
             self.link.disconnect();
         }
-        let mut servers: Vec<&str> =
-            nodes.iter().filter_map(|node| node.info.get("run_id")).map(String::as_str).collect();
+        let mut servers: Vec<&str> = nodes
+            .iter()
+            .flat_map(|node| [node.info.get("run_id"), node.info.get("master_replid")])
+            .flatten()
+            .map(String::as_str)
+            .collect();
         servers.sort_unstable();
         let servers = servers.concat();
+        if self.memory.token() > self.store_time().as_microsecond().unsigned_abs() + TOKEN_LIMIT_US {
+            reasons
+                .push(Reason::new("tokens_ahead", "fencing tokens are more than a day ahead of the clock"));
+        }
         if !reasons.iter().any(|reason| matches!(reason.code, "role" | "loading" | "version")) {
             reasons.extend(self.look_for_loss().await?);
             reasons.extend(self.let_others_look(&servers, &nodes));
@@ -203,7 +211,8 @@ impl Inner {
     }
 
     async fn connect(&self) -> Result<(), Error> {
-        let (endings, trouble) = (self.endings.clone(), self.link.trouble.clone());
+        let (endings, trouble, status) =
+            (self.endings.clone(), self.link.trouble.clone(), self.status.clone());
         let hear = move |push: PushInfo| match push.kind {
             PushKind::Message | PushKind::SMessage => {
                 let id = push.data.into_iter().nth(1).and_then(|id| String::from_redis_value(id).ok());
@@ -211,7 +220,11 @@ impl Inner {
                     endings.say(CallId(id));
                 }
             }
-            PushKind::Disconnection => trouble.notify_one(),
+            PushKind::Disconnection => {
+                // Whoever answers next may be another one, or the same with other data.
+                close(&status, &Reason::new("disconnected", "the connection to Redis was lost"));
+                trouble.notify_one();
+            }
             _ => {}
         };
         let wire = self.link.connect(hear).await.map_err(|error| Error::Refused(error.to_string()))?;
@@ -259,31 +272,44 @@ impl Inner {
             "min-replicas-to-write",
             "aof-load-truncated",
         ]);
-        let mut configs = match self.link.ask_masters(ask).await {
-            Ok(configs) => configs.into_iter().map(Some).collect(),
-            // Not allowed, or not there; whoever asks for more than was declared hears of it.
-            Err(_) => Vec::new(),
-        };
+        let configs = self.link.ask_masters_if_allowed(ask).await?;
+        let mut configs: Vec<_> = configs.into_iter().flatten().map(Some).collect();
         configs.resize_with(infos.len(), || None);
+        let fails_over = self.fails_over().await?;
         let nodes = infos.into_iter().zip(configs).map(|(info, config)| {
             let text = String::from_redis_value(info).map_err(unreadable)?;
             let config = config.map(HashMap::from_redis_value).transpose().map_err(unreadable)?;
-            Ok(Node { info: fields(&text), config })
+            Ok(Node { info: fields(&text), config, fails_over })
         });
         nodes.collect()
+    }
+
+    /// Whether somebody may make a replica the master without asking.
+    async fn fails_over(&self) -> Result<bool, Error> {
+        if !self.link.target.is_cluster() {
+            return Ok(self.link.target.fails_over());
+        }
+        let nodes: String = self.link.ask(cmd("CLUSTER").arg("NODES")).await?;
+        Ok(nodes.lines().any(|line| line.split(' ').nth(2).is_some_and(|flags| flags.contains("slave"))))
+    }
+
+    /// From now on nothing is claimed, until a look finds everything well.
+    pub(super) fn close_for(&self, reason: &Reason) {
+        close(&self.status, reason);
     }
 
     /// A server that was started anew may have lost what another gateway wrote, which only that one can
     /// see: it gets the time to look and to say so.
     fn let_others_look(&self, servers: &str, nodes: &[Node]) -> Option<Reason> {
-        let mut met = self.met.write().unwrap_or_else(PoisonError::into_inner);
-        let (known, since) = &mut *met;
+        let mut since = self.met_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.memory.meet(servers);
         if known != servers {
             let uptime =
                 nodes.iter().filter_map(|node| node.info.get("uptime_in_seconds")?.parse().ok()).min();
-            let is_young = uptime.is_none_or(|seconds: u64| seconds <= YOUNG.as_secs());
-            *since = (is_young || !known.is_empty()).then(Instant::now);
-            servers.clone_into(known);
+            let is_young = uptime.is_none_or(|seconds: u64| seconds <= OTHERS_LOOK.as_secs());
+            // Where nobody has been before, nobody has lost anything.
+            let is_first = known.is_empty() && self.is_first.load(Ordering::Relaxed);
+            *since = (!is_first && (is_young || !known.is_empty())).then(Instant::now);
         }
         let is_new = since.is_some_and(|since| since.elapsed() < OTHERS_LOOK);
         is_new.then(|| {
@@ -312,6 +338,15 @@ impl Inner {
                 false
             }
         }
+    }
+}
+
+/// Adds a reason why nothing may be claimed, unless there is one.
+fn close(status: &RwLock<Readiness>, reason: &Reason) {
+    let mut status = status.write().unwrap_or_else(PoisonError::into_inner);
+    if status.reasons.is_empty() {
+        tracing::warn!(reason = reason.text, "the store is closed for the time being");
+        status.reasons.push(reason.clone());
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Node {
     pub(super) info: HashMap<String, String>,
     /// The answer to CONFIG GET; `None` if that is not allowed.
     pub(super) config: Option<HashMap<String, String>>,
+    /// The sentinels, or the cluster, may make a replica the master, whether it is connected or not.
+    pub(super) fails_over: bool,
 }
 
 /// What was asked for, and what is known from elsewhere.
@@ -27,8 +29,6 @@ pub(super) struct Demand {
     pub(super) durability: Durability,
     /// What the operator says of a Redis that does not let itself be looked at.
     pub(super) declared: Option<Durability>,
-    /// Sentinels, or a cluster, may make a replica the master without anybody's doing.
-    pub(super) fails_over: bool,
     /// From this machine's clock to the server's, in microseconds.
     pub(super) clock_offset_us: i64,
 }
@@ -65,10 +65,7 @@ pub(super) fn judge(nodes: &[Node], demand: Demand) -> Verdict {
 fn judge_one(node: &Node, demand: Demand) -> Verdict {
     let mut reasons = fatal(node);
     let weak = weaknesses(node, demand);
-    let found = match &node.config {
-        None => demand.declared.unwrap_or(Durability::Relaxed),
-        Some(_) => weak.iter().map(|(class, _)| *class).min().unwrap_or(Durability::Strict),
-    };
+    let found = weak.iter().map(|(class, _)| *class).min().unwrap_or(Durability::Strict);
     let (refused, tolerated): (Vec<_>, Vec<_>) =
         weak.into_iter().partition(|(class, _)| *class < demand.durability);
     reasons.extend(refused.into_iter().map(|(_, reason)| reason));
@@ -78,7 +75,13 @@ fn judge_one(node: &Node, demand: Demand) -> Verdict {
                     the counters then notice";
         warnings.push(Reason::new("aof_truncated", text));
     }
-    let wait_for = if found == Durability::Bounded { node.min_replicas().max(1) } else { 0 };
+    // Also while something else is amiss: what runs must still be written as it was promised.
+    let may_fail_over = node.fails_over || (demand.durability == Durability::Bounded && node.has_replicas());
+    let wait_for = if may_fail_over && demand.durability >= Durability::Bounded {
+        node.min_replicas().max(1)
+    } else {
+        0
+    };
     Verdict { durability: found, reasons, warnings, wait_for }
 }
 
@@ -154,13 +157,13 @@ fn weaknesses(node: &Node, demand: Demand) -> Vec<(Durability, Reason)> {
         if class < Durability::Strict || demand.declared.is_none() {
             allows(class, "undeclared", text);
         }
-    } else if replicas > 0 && node.min_replicas() == 0 {
+    } else if (replicas > 0 || node.fails_over) && node.min_replicas() == 0 {
         allows(
             Durability::Relaxed,
             "replicas",
             "it has replicas and min-replicas-to-write is 0: a failover may lose the newest writes",
         );
-    } else if node.min_replicas() > 0 && (demand.fails_over || demand.durability == Durability::Bounded) {
+    } else if node.fails_over || (node.has_replicas() && demand.durability == Durability::Bounded) {
         allows(
             Durability::Bounded,
             "failover",
@@ -185,6 +188,10 @@ impl Node {
 
     fn is_set(&self, setting: &str, value: &str) -> bool {
         self.config.as_ref().is_some_and(|config| config.get(setting).is_some_and(|have| have == value))
+    }
+
+    fn has_replicas(&self) -> bool {
+        self.number("connected_slaves") > 0 || self.min_replicas() > 0
     }
 
     fn min_replicas(&self) -> u32 {
@@ -227,11 +234,10 @@ mod tests {
             ("no-appendfsync-on-rewrite", "no"),
             ("min-replicas-to-write", "0"),
         ]);
-        Node { info, config: Some(config) }
+        Node { info, config: Some(config), fails_over: false }
     }
 
-    const ASKED: Demand =
-        Demand { durability: Durability::Strict, declared: None, fails_over: false, clock_offset_us: 0 };
+    const ASKED: Demand = Demand { durability: Durability::Strict, declared: None, clock_offset_us: 0 };
 
     fn codes(reasons: &[Reason]) -> Vec<&str> {
         reasons.iter().map(|reason| reason.code).collect()
@@ -303,15 +309,32 @@ mod tests {
 
     #[test]
     fn where_a_failover_may_happen_a_replica_must_have_each_write() {
-        let mut node = strict();
-        node.info.insert("connected_slaves".into(), "2".into());
-        node.config.as_mut().expect("a config").insert("min-replicas-to-write".into(), "1".into());
-        let nodes = [node];
-        let bounded = Demand { durability: Durability::Bounded, fails_over: true, ..ASKED };
-        let verdict = judge(&nodes, bounded);
+        let replicated = |fails_over, connected: &str, needed: &str| {
+            let mut node = Node { fails_over, ..strict() };
+            node.info.insert("connected_slaves".into(), connected.into());
+            node.config.as_mut().expect("a config").insert("min-replicas-to-write".into(), needed.into());
+            [node]
+        };
+        let bounded = Demand { durability: Durability::Bounded, ..ASKED };
+        let verdict = judge(&replicated(true, "2", "1"), bounded);
         assert_eq!((verdict.durability, verdict.wait_for, verdict.reasons), (Durability::Bounded, 1, vec![]));
-        assert_eq!(codes(&judge(&nodes, Demand { fails_over: true, ..ASKED }).reasons), ["failover"]);
-        assert_eq!(judge(&nodes, ASKED).durability, Durability::Strict, "nobody fails over behind our back");
+        assert_eq!(codes(&judge(&replicated(true, "2", "1"), ASKED).reasons), ["failover"]);
+        let alone = judge(&replicated(false, "1", "1"), ASKED);
+        assert_eq!(
+            (alone.durability, alone.wait_for),
+            (Durability::Strict, 0),
+            "nobody fails over behind our back"
+        );
+        // The replica that is away just now may be promoted all the same.
+        for connected in ["0", "1"] {
+            for durability in [Durability::Strict, Durability::Bounded] {
+                let verdict = judge(&replicated(true, connected, "0"), Demand { durability, ..ASKED });
+                assert_eq!(codes(&verdict.reasons), ["replicas"], "{connected} {durability:?}");
+            }
+        }
+        let late = judge(&replicated(true, "1", "1"), Demand { clock_offset_us: 3_000_000, ..bounded });
+        assert_eq!(codes(&late.reasons), ["clock"]);
+        assert_eq!(late.wait_for, 1, "outcomes are waited for, whatever else is amiss");
     }
 
     #[test]

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use redis::{FromRedisValue, Value, cmd};
+use redis::{FromRedisValue, cmd};
 
 use super::keys::Partition;
 use super::loss::{self, Finding, Manifest, Sight};
 use super::scripts::Run;
-use super::{Inner, record, score, time_to_live, unreadable};
-use crate::core::record::{Entry, Record};
+use super::{Inner, call_id, record, reply, score, text, time_to_live, unreadable};
+use crate::core::record::{CallId, Entry, Record};
 use crate::store::{Error, LOST_DATA, Reason};
 
 impl Inner {
@@ -20,43 +20,53 @@ impl Inner {
         let (epoch, known) = (self.memory.epoch(), self.memory.all_writes());
         let mut found = loss::compare(&self.sight().await?, &epoch, &known);
         if let Finding::Fresh(manifest) = found {
+            self.is_first.store(true, Ordering::Relaxed);
             self.begin(manifest).await?;
             found = loss::compare(&self.sight().await?, &epoch, &known);
         }
         match found {
             Finding::Whole(writes) => {
                 self.memory.saw_all(&writes);
+                self.is_mended.store(false, Ordering::Relaxed);
                 Ok(None)
             }
             // Another gateway is at it, too.
             Finding::Fresh(_) => Ok(Some(Reason::new("starting", "the store is being set up"))),
-            Finding::Adopt(epoch) => {
+            Finding::Adopt(adopted) => {
                 self.put_all_back().await?;
                 let sight = self.sight().await?;
-                self.memory.adopt(&epoch, sight.writes);
+                self.memory.adopt(&adopted, sight.writes);
+                let before = if epoch.is_empty() { "none" } else { &epoch };
+                tracing::info!(store = %self.link.target, epoch = adopted, before, "this data is gone by from now on");
                 Ok(None)
             }
             Finding::Lost { what, writes } => {
                 let is_news = !self.status().reasons.iter().any(|reason| reason.code == LOST_DATA);
                 if is_news {
                     self.lost_writes.fetch_add(writes, Ordering::Relaxed);
-                    self.put_all_back().await?;
-                    self.warn_others(&what).await?;
+                    self.is_mended.store(false, Ordering::Relaxed);
                 }
                 let text =
                     format!("{what}; nothing is claimed until a person runs `oncegate store accept-loss`");
-                Ok(Some(Reason::new(LOST_DATA, text)))
+                let reason = Reason::new(LOST_DATA, text);
+                // Nobody may claim what is about to be put back.
+                self.close_for(&reason);
+                self.warn_others(&what).await?;
+                if !self.is_mended.swap(true, Ordering::Relaxed)
+                    && let Err(error) = self.put_all_back().await
+                {
+                    self.is_mended.store(false, Ordering::Relaxed);
+                    tracing::error!(%error, "what is remembered could not be put back yet");
+                }
+                Ok(Some(reason))
             }
         }
     }
 
     /// A script has found that the store is not what this gateway knows: from now on nothing is claimed.
-    pub(super) fn has_lost(&self, rest: &[Value]) -> Error {
-        let what =
-            rest.first().cloned().and_then(|what| String::from_redis_value(what).ok()).unwrap_or_default();
-        let error = Error::Refused(format!("the store has lost data: its {what} is not what it was"));
+    pub(super) fn has_lost(&self, what: &str) -> Error {
         self.link.trouble.notify_one();
-        error
+        Error::Refused(format!("the store has lost data: its {what} is not what it was"))
     }
 
     /// Closes the store for the other gateways, too: they may not know what is missing.
@@ -68,9 +78,10 @@ impl Inner {
                 // Another Redis than ours was given to this gateway. Its own gateways need not suffer.
                 return Ok(());
             }
-            if manifest.lost.is_empty() {
-                self.write_manifest(&Manifest { lost: what.to_owned(), ..manifest }).await?;
+            if !manifest.lost.is_empty() {
+                return Ok(());
             }
+            self.write_manifest(&Manifest { lost: what.to_owned(), ..manifest }).await?;
         }
         self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg("lost").to_owned()).await?;
         Ok(())
@@ -149,29 +160,50 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts a record back that the store has lost.
+    /// Puts a record back that the store has lost. If its key is held by a call whose time was over when
+    /// this one was made, it gets the key back.
     pub(super) async fn put_back(&self, record: &Record, entry: &Entry) -> Result<(), Error> {
+        let Some(holder) = self.try_put_back(record, entry, "").await? else { return Ok(()) };
+        let intent = &record.intent;
+        let before = self.fields_of(holder).await?;
+        let is_over = before.is_some_and(|before| {
+            before.expires_at.is_some_and(|expires_at| expires_at <= intent.created_at)
+        });
+        if is_over && self.try_put_back(record, entry, &holder.to_string()).await?.is_none() {
+            return Ok(());
+        }
+        tracing::error!(
+            call_id = %intent.call_id,
+            tool = intent.tool,
+            %holder,
+            "a call that the store had lost was put back, but its key is held by another call by now: \
+             the same intent may have run twice",
+        );
+        Ok(())
+    }
+
+    /// Answers with the call that holds the key instead.
+    async fn try_put_back(
+        &self,
+        record: &Record,
+        entry: &Entry,
+        instead_of: &str,
+    ) -> Result<Option<CallId>, Error> {
         let intent = &record.intent;
         let partition = Partition::of(&intent.lookup);
         let result = record::result(record);
         let mut run = Run::new(&self.scripts.assert);
-        run.key(partition.call(intent.call_id)).key(partition.holder(&intent.lookup));
-        run.arg(partition.prefix()).arg(intent.call_id.to_string()).arg(record.version);
-        run.arg(record::cas(record)).arg(record::intent(intent)).arg(&intent.args[..]);
+        run.key(&partition.of_script(&intent.lookup, intent.call_id, None)[..]);
+        run.arg(partition.prefix()).arg(self.memory.gateway()).arg("").arg(0);
+        run.arg(intent.call_id.to_string()).arg(record.version).arg(record::cas(record));
+        run.arg(record::intent(intent)).arg(&intent.args[..]);
         run.arg(record::progress(record)).arg(record::fencing(record));
         run.arg(u8::from(result.is_some())).arg(result.map_or(&[][..], AsRef::as_ref));
         run.arg(&intent.tool).arg(record.state.as_str()).arg(score(record)).arg(time_to_live(record));
-        run.arg(record::entry_field(record.version)).arg(record::entry(entry));
-        let word = String::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
-        if word == "conflict" {
-            tracing::error!(
-                call_id = %intent.call_id,
-                tool = intent.tool,
-                "a call that the store had lost was put back, but its key is held by another call by now: \
-                 the same intent may have run twice",
-            );
-        }
-        Ok(())
+        run.arg(record::entry_field(record.version)).arg(record::entry(entry)).arg(instead_of);
+        let (word, rest) = reply(self.link.run(&run).await?)?;
+        let holder = text(&rest, 0).and_then(|id| call_id(&id));
+        Ok(holder.filter(|_| word == "conflict"))
     }
 }
 

@@ -60,6 +60,16 @@ impl Partition {
         self.key("epoch")
     }
 
+    /// What a script about a call may touch, in the order in which scripts name it. `token`: the
+    /// session's, where it is drawn with the call.
+    pub(super) fn of_script(self, lookup: &Lookup, call_id: CallId, token: Option<String>) -> [String; 9] {
+        let call = self.call(call_id);
+        let [census, running, unknown, failed] =
+            ["census", "running", "unknown", "failed"].map(|name| self.key(name));
+        let token = token.unwrap_or_else(|| call.clone());
+        [self.holder(lookup), call, self.epoch(), self.writes(), census, running, unknown, failed, token]
+    }
+
     /// Where the end of a call is announced.
     pub(super) fn endings(self) -> String {
         self.key("endings")

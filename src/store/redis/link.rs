@@ -1,7 +1,7 @@
 //! The connection: scripts and commands, and what their failures prove.
 //!
 //! Nothing is ever sent again by itself, with one exception: what a server said it has not run
-//! (`NOSCRIPT`, `MOVED`, `ASK`, `TRYAGAIN`).
+//! (`MOVED`, `TRYAGAIN`).
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -280,6 +280,20 @@ impl Link {
         }
     }
 
+    /// The same, but `None` where the command is not allowed, or there is none of this name.
+    pub(super) async fn ask_masters_if_allowed(&self, command: Cmd) -> Result<Option<Vec<Value>>, Error> {
+        match self.ask_masters(command).await {
+            Err(Error::Refused(why) | Error::Ambiguous(why))
+                if ["NOPERM", "no permissions", "unknown command", "unknown subcommand"]
+                    .iter()
+                    .any(|word| why.contains(word)) =>
+            {
+                Ok(None)
+            }
+            answers => answers.map(Some),
+        }
+    }
+
     /// Runs commands one after the other, all of them where the keys of the first one are.
     pub(super) async fn ask_in_turn<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, Error> {
         let mut wire = self.wire()?;
@@ -322,7 +336,7 @@ impl Link {
 fn has_not_run(error: &RedisError) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain)
+        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::TryAgain)
             | ErrorKind::ClusterConnectionNotFound
     )
 }

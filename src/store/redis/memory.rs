@@ -34,6 +34,9 @@ struct Watermarks {
     /// Empty until the store was met.
     epoch: String,
     writes: Writes,
+    /// The servers that it met last.
+    #[serde(default)]
+    servers: String,
     /// No token above this was ever given.
     token: u64,
 }
@@ -106,6 +109,7 @@ impl Memory {
                 gateway: Uuid::new_v4().simple().to_string(),
                 epoch: String::new(),
                 writes: Writes::default(),
+                servers: String::new(),
                 token: 0,
             },
             Err(error) => return Err(io(error)),
@@ -128,6 +132,11 @@ impl Memory {
 
     pub(super) fn gateway(&self) -> String {
         self.state().marks.gateway.clone()
+    }
+
+    /// Names this process' scripts. What a visitor loads is no sign that the gateway has looked.
+    pub(super) fn name(&self) -> String {
+        if self.lock.is_some() { self.gateway() } else { format!("visitor {}", Uuid::new_v4()) }
     }
 
     /// Empty if the store was never met.
@@ -153,6 +162,11 @@ impl Memory {
     /// The newest token that it ever saw; tokens in the file are counted as seen.
     pub(super) fn token(&self) -> u64 {
         self.state().marks.token
+    }
+
+    /// These servers are there now. Answers with those that were there before.
+    pub(super) fn meet(&self, servers: &str) -> String {
+        std::mem::replace(&mut self.state().marks.servers, servers.to_owned())
     }
 
     /// The store has counted this many.
@@ -225,6 +239,7 @@ impl Memory {
             let (marks, saved) = (&state.marks, &state.saved);
             let is_old = marks.epoch != saved.epoch
                 || marks.writes != saved.writes
+                || marks.servers != saved.servers
                 || marks.token > saved.token.saturating_sub(TOKENS_AHEAD_US / 2);
             let is_needed = match need {
                 Need::Always => true,

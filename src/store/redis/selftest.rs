@@ -3,11 +3,11 @@
 
 use std::sync::PoisonError;
 
-use redis::{FromRedisValue, Value, cmd};
+use redis::{Script, Value, cmd};
 
 use super::keys::Partition;
 use super::scripts::Run;
-use super::{Inner, reply, unreadable};
+use super::{Inner, reply, text};
 use crate::store::{Error, Reason};
 
 impl Inner {
@@ -17,8 +17,8 @@ impl Inner {
             return None;
         }
         let load = async || {
-            for text in &self.scripts.texts {
-                self.link.ask_masters(cmd("SCRIPT").arg("LOAD").arg(text).to_owned()).await?;
+            for script in &self.scripts.texts {
+                self.link.ask_masters(cmd("SCRIPT").arg("LOAD").arg(script).to_owned()).await?;
             }
             self.try_each().await
         };
@@ -34,59 +34,44 @@ impl Inner {
     /// A claim, a conflict, a zombie, a completion, a look, in a corner of the first partition.
     async fn try_each(&self) -> Result<(), Error> {
         let prefix = format!("{}selftest:{}:", Partition::FIRST.prefix(), self.memory.gateway());
-        let names = ["key", "call:0", "epoch", "writes", "census", "running", "failed", "unknown", "token"];
-        let [key, call, epoch, writes, census, running, failed, unknown, token] =
-            names.map(|name| format!("{prefix}{name}"));
-        let clean = cmd("DEL")
-            .arg(&[&key, &call, &epoch, &writes, &census, &running, &failed, &unknown, &token])
-            .to_owned();
+        let names = ["key", "call:0", "epoch", "writes", "census", "running", "unknown", "failed", "token"];
+        let names = names.map(|name| format!("{prefix}{name}"));
+        let [key, call, epoch, ..] = &names;
+        let clean = cmd("DEL").arg(&names).to_owned();
         self.link.ask::<()>(&clean).await?;
-        self.link.ask::<()>(cmd("SET").arg(&epoch).arg("e")).await?;
-        let claim = async |id: &str| {
-            let mut run = Run::new(&self.scripts.claim);
-            run.key(&key)
-                .key(&call)
-                .key(&token)
-                .arg(&prefix)
-                .arg("g")
-                .arg("e")
-                .arg(0)
-                .arg(id)
-                .arg("")
-                .arg("");
-            run.arg("1:a").arg("{}").arg("{}").arg("p1").arg("{}").arg("t").arg(1).arg("draw").arg(1);
-            reply(self.link.run(&run).await?).map(|(word, rest)| (word, rest.first().cloned()))
-        };
-        let (claimed, drawn) = claim("0").await?;
-        let drawn = drawn.map(String::from_redis_value).transpose().map_err(unreadable)?.unwrap_or_default();
-        let (held, _) = claim("1").await?;
-        let replace = async |script: &redis::Script, expected: &str, cas: &str, fencing: &str| {
+        self.link.ask::<()>(cmd("SET").arg(epoch).arg("e")).await?;
+        // What every script is told first: prefix, gateway, epoch, known writes.
+        fn begin<'a>(script: &'a Script, names: &[String], prefix: &str, known: u64) -> Run<'a> {
             let mut run = Run::new(script);
-            run.key(&call).key(&key).key(&token).arg(&prefix).arg("g").arg("e").arg(1).arg("0").arg(expected);
-            run.arg(&drawn).arg(cas).arg("p2").arg(1).arg("r").arg("e:2").arg("{}").arg("t").arg("failed");
-            run.arg(1).arg(60_000).arg(fencing).arg(1).arg(self.announcement(false));
+            run.key(names).arg(prefix).arg("g").arg("e").arg(known);
+            run
+        }
+        let claim = async |id: &str| {
+            let mut run = begin(&self.scripts.claim, &names, &prefix, 0);
+            run.key(call).arg(id).arg("").arg("");
+            run.arg("1:a").arg("{}").arg("{}").arg("p1").arg("{}").arg("t").arg(1).arg("draw").arg(1);
+            reply(self.link.run(&run).await?)
+        };
+        let (claimed, told) = claim("0").await?;
+        let drawn = text(&told, 0).unwrap_or_default();
+        let (held, _) = claim("1").await?;
+        let replace = async |script: &Script, expected: &str, cas: &str| {
+            let mut run = begin(script, &names, &prefix, 1);
+            run.arg("0").arg(expected).arg(&drawn).arg(cas).arg("p2").arg(1).arg("r").arg("e:2").arg("{}");
+            run.arg("t").arg("failed").arg(1).arg(60_000).arg("keep").arg(1).arg(self.announcement(false));
             reply(self.link.run(&run).await?).map(|(word, _)| word)
         };
-        let refused = replace(&self.scripts.finish, "9:z", "10:z", "keep").await?;
-        let begun = replace(&self.scripts.begin, "1:a", "2:a", "keep").await?;
-        let again = replace(&self.scripts.finish, "1:a", "2:a", "keep").await?;
+        let refused = replace(&self.scripts.finish, "9:z", "10:z").await?;
+        let begun = replace(&self.scripts.begin, "1:a", "2:a").await?;
+        let again = replace(&self.scripts.finish, "1:a", "2:a").await?;
         let mut run = Run::new(&self.scripts.holder);
-        let found = !matches!(self.link.run(run.key(&key).arg(&prefix)).await?, Value::Nil);
-        let mut run = Run::new(&self.scripts.assert);
-        run.key(&call)
-            .key(&key)
-            .arg(&prefix)
-            .arg("0")
-            .arg(3)
-            .arg("3:a")
-            .arg("{}")
-            .arg("{}")
-            .arg("p3")
-            .arg("");
-        run.arg(0).arg("").arg("t").arg("unknown").arg(1).arg("").arg("e:3").arg("{}");
-        let put = String::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
+        let found = !matches!(self.link.run(run.key(key).arg(&prefix)).await?, Value::Nil);
+        let mut run = begin(&self.scripts.assert, &names, &prefix, 0);
+        run.arg("0").arg(3).arg("3:a").arg("{}").arg("{}").arg("p3").arg("").arg(0).arg("").arg("t");
+        run.arg("unknown").arg(1).arg("").arg("e:3").arg("{}").arg("");
+        let (put, _) = reply(self.link.run(&run).await?)?;
         let mut run = Run::new(&self.scripts.token);
-        self.link.run(run.key(&token).arg(1)).await?;
+        self.link.run(run.key(&names[8]).arg(1)).await?;
         self.link.ask::<()>(&clean).await?;
         let words = [&claimed, &held, &refused, &begun, &again, &put];
         if words != ["done", "held", "changed", "done", "done", "put"] || !found {

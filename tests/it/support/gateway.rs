@@ -2,10 +2,19 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use oncegate::app::{self, App};
 use oncegate::config::{Config, Environment};
+use oncegate::core::record::InstanceId;
+use oncegate::downstream::Downstream;
+use oncegate::gateway;
+use oncegate::http::{self, Http};
+use oncegate::metrics::Metrics;
+use oncegate::store::Store;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -146,6 +155,33 @@ impl Gateway {
     pub async fn restart(self) -> Self {
         let (config, store) = (self.config.clone(), self.store.clone());
         Self::over(self.stop().await, store, &config).await
+    }
+}
+
+/// A gateway and its router over a store of the test's own, without loops.
+pub struct Bare {
+    pub gateway: Arc<gateway::Gateway>,
+    pub url: String,
+}
+
+impl Bare {
+    /// With one tool named `act`, and whatever else is said of it, in lines of TOML.
+    pub async fn over(store: impl Store, instance: InstanceId, tool: &Tool, more: &str) -> Self {
+        drop(client());
+        let config = read(Path::new("nowhere"), &one_tool(tool, more));
+        let endpoints = config.tools.iter().map(|at| &at.endpoint);
+        let downstream = Downstream::new(endpoints, 1 << 20).expect("a client");
+        let metrics = Arc::new(Metrics::new(vec!["act".into()]));
+        // On a busy machine calls must not be given up that are about to end.
+        let limits = gateway::Limits { shutdown_grace: Duration::from_secs(10), ..config.limits };
+        let store = Arc::new(store);
+        let gateway = gateway::Gateway::new(store, downstream, config.tools, metrics, instance, limits);
+        let gateway = Arc::new(gateway);
+        let http = Http { gateway: gateway.clone(), tokens: Arc::default(), max_body: 1 << 20 };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/v1/tools/act/calls", listener.local_addr().expect("an address"));
+        tokio::spawn(async move { axum::serve(listener, http::router(http)).await });
+        Self { gateway, url }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// What the tool does with one request.
 #[derive(Debug, Clone)]
@@ -51,6 +51,8 @@ pub struct Seen {
     /// Names in lower case.
     pub headers: HashMap<String, String>,
     pub body: String,
+    /// When it had arrived as a whole.
+    pub at: Option<Instant>,
     pub executed: bool,
 }
 
@@ -66,6 +68,8 @@ struct Inner {
     next: VecDeque<Act>,
     otherwise: Option<Act>,
     connections: usize,
+    /// Requests of which it is not settled yet whether they are executed.
+    undecided: usize,
 }
 
 #[derive(Clone)]
@@ -103,6 +107,12 @@ impl Tool {
         self
     }
 
+    /// Nothing is planned any more for the next requests.
+    pub fn forget(&self) -> &Self {
+        self.lock().next.clear();
+        self
+    }
+
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}/do", self.port)
     }
@@ -132,6 +142,11 @@ impl Tool {
         effects
     }
 
+    /// Whether it may still execute something that it was sent.
+    pub fn is_undecided(&self) -> bool {
+        self.lock().undecided > 0
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("not poisoned")
     }
@@ -142,6 +157,7 @@ impl Tool {
             let (index, act) = {
                 let mut inner = self.lock();
                 inner.seen.push(seen);
+                inner.undecided += 1;
                 let act = inner.next.pop_front().or_else(|| inner.otherwise.clone());
                 (inner.seen.len() - 1, act.unwrap_or(Act::Ok("{\"ok\":true}")))
             };
@@ -162,7 +178,11 @@ impl Tool {
             Act::Drop | Act::Hang => false,
             _ => true,
         };
-        self.lock().seen[index].executed = executes;
+        {
+            let mut inner = self.lock();
+            inner.seen[index].executed = executes;
+            inner.undecided -= 1;
+        }
         let said = match act {
             Act::Ok(body) => answer(200, "", body.as_bytes()),
             Act::Numbered => answer(200, "", format!("{{ \"effect\": {index}.0 }}").as_bytes()),
@@ -221,5 +241,5 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Se
     }
     let body = String::from_utf8_lossy(&buffer[head_end..head_end + length]).into_owned();
     buffer.drain(..head_end + length);
-    Some(Seen { line, headers, body, executed: false })
+    Some(Seen { line, headers, body, at: Some(Instant::now()), executed: false })
 }

@@ -1,28 +1,30 @@
 -- Puts back a record that a gateway remembers and the store may have lost. What the store has and is
--- as new stays. A key that another call holds by now is not taken from it.
+-- as new stays. A key that another call holds by now is not taken from it, unless that one is named.
 --
--- KEYS: 1 the call, 2 the key's holder; 3 the session's token
--- ARGV: 1 prefix, 2 call id, 3 version, 4 cas, 5 intent, 6 args, 7 progress, 8 fencing token,
---       9 '1' if there is a result, 10 result, 11 tool, 12 state, 13 score, 14 time to live or '';
---       then fields and entries of the ledger in turn
-local prefix = ARGV[1]
-local cas = redis.call('HGET', KEYS[1], 'cas')
-if cas and tonumber(string.match(cas, '^%d+')) >= tonumber(ARGV[3]) then return 'there' end
+-- KEYS: as in common
+-- ARGV: 1 prefix; 5 call id, 6 version, 7 cas, 8 intent, 9 args, 10 progress, 11 fencing token,
+--       12 '1' if there is a result, 13 result, 14 tool, 15 state, 16 score, 17 time to live or '',
+--       18 entry's field, 19 entry, 20 the call to take the key from or ''
+local cas = redis.call('HGET', KEYS[2], 'cas')
+local is_there = cas and tonumber(string.match(cas, '^%d+')) >= tonumber(ARGV[6])
+if is_there and ARGV[20] == '' then return { 'there' } end
+local holder = redis.call('GET', KEYS[1])
 
-redis.call('HSET', KEYS[1], 'cas', ARGV[4], 'intent', ARGV[5], 'args', ARGV[6], 'progress', ARGV[7],
-  'fencing', ARGV[8])
-if ARGV[9] == '1' then
-  redis.call('HSET', KEYS[1], 'result', ARGV[10])
-else
-  redis.call('HDEL', KEYS[1], 'result')
+if not is_there then
+  redis.call('HSET', KEYS[2], 'cas', ARGV[7], 'intent', ARGV[8], 'args', ARGV[9], 'progress', ARGV[10],
+    'fencing', ARGV[11], ARGV[18], ARGV[19])
+  if ARGV[12] == '1' then
+    redis.call('HSET', KEYS[2], 'result', ARGV[13])
+  else
+    redis.call('HDEL', KEYS[2], 'result')
+  end
+  move(ARGV[5], ARGV[14], ARGV[15], ARGV[16])
+  retain(KEYS[2], ARGV[17])
 end
-for at = 15, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1]) end
-move(prefix, ARGV[2], ARGV[11], ARGV[12], ARGV[13])
-retain(KEYS[1], ARGV[14])
-local holder = redis.call('GET', KEYS[2])
-if not holder then redis.call('SET', KEYS[2], ARGV[2]) end
-if not holder or holder == ARGV[2] then
-  retain(KEYS[2], ARGV[14])
-  return 'put'
+if not holder or holder == ARGV[20] then
+  redis.call('SET', KEYS[1], ARGV[5])
+  holder = ARGV[5]
 end
-return 'conflict'
+if holder ~= ARGV[5] then return { 'conflict', holder } end
+retain(KEYS[1], ARGV[17])
+return { 'put' }

@@ -1,17 +1,22 @@
 -- Claims a key for a call, with its record, its first ledger entry, its place in the index of running
--- calls, and the session's next fencing token.
+-- calls, and the session's next fencing token. Asked again, it is done.
 --
--- KEYS: 1 the key's holder, 2 the call; 3 the session's token, if it is drawn here
--- ARGV: 1 prefix, 2 gateway, 3 epoch, 4 known writes, 5 call id,
---       6 and 7 the call that gives up the key, and its cas, or '',
+-- KEYS: as in common; 10 the call that gives up the key
+-- ARGV: 5 call id, 6 and 7 the call that gives up the key, and its cas, or '',
 --       8 cas, 9 intent, 10 args, 11 progress, 12 entry, 13 tool, 14 lease,
 --       15 'draw' or the fencing token, 16 floor
-local prefix = ARGV[1]
 local holder = redis.call('GET', KEYS[1])
-if holder and (holder ~= ARGV[6] or redis.call('HGET', prefix .. 'call:' .. holder, 'cas') ~= ARGV[7]) then
-  return { 'held', fields(prefix .. 'call:' .. holder) }
+if holder == ARGV[5] then
+  local stored = redis.call('HMGET', KEYS[2], 'cas', 'fencing')
+  if stored[1] ~= ARGV[8] then return { 'held', fields(KEYS[2]) } end
+  local why = missing()
+  if why then return { 'lost', why } end
+  return { 'done', stored[2], written() }
 end
-local why = missing(prefix, ARGV[2], ARGV[3], ARGV[4])
+if holder and (holder ~= ARGV[6] or redis.call('HGET', KEYS[10], 'cas') ~= ARGV[7]) then
+  return { 'held', fields(ARGV[1] .. 'call:' .. holder) }
+end
+local why = missing()
 if why then return { 'lost', why } end
 
 if holder then
@@ -20,8 +25,8 @@ else
   redis.call('SET', KEYS[1], ARGV[5], 'NX')
 end
 local token = ARGV[15]
-if token == 'draw' then token = draw(KEYS[3], ARGV[16]) end
+if token == 'draw' then token = draw(KEYS[9], ARGV[16]) end
 redis.call('HSET', KEYS[2], 'cas', ARGV[8], 'intent', ARGV[9], 'args', ARGV[10], 'progress', ARGV[11],
   'fencing', token, 'e:1', ARGV[12])
-move(prefix, ARGV[5], ARGV[13], 'running', ARGV[14])
-return { 'done', token, count(prefix, ARGV[2], ARGV[4]) }
+move(ARGV[5], ARGV[13], 'running', ARGV[14])
+return { 'done', token, count() }

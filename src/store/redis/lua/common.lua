@@ -1,27 +1,35 @@
 -- Common to the scripts that write. Scripts hold no rules: they compare, and write what they are told.
--- Each one checks first and writes last, because what a script wrote before it broke off stays.
+-- Each one checks first and writes last, because what a script wrote before it broke off stays. All keys
+-- that it writes are declared, so that a slot on the move is refused before anything runs.
+--
+-- KEYS: 1 the key's holder, 2 the call, 3 epoch, 4 everyone's writes, 5 census, 6 running, 7 unknown, 8 failed,
+--       9 the session's token, or again the call where none is drawn here
+-- ARGV: 1 prefix, 2 gateway, 3 epoch, 4 known writes
 
-local INDEXES = { 'running', 'unknown', 'failed' }
+local INDEXES = { running = KEYS[6], unknown = KEYS[7], failed = KEYS[8] }
 
 -- The fields of a call, as the gateway reads them.
 local function fields(call)
   return redis.call('HMGET', call, 'intent', 'args', 'progress', 'fencing', 'result')
 end
 
+local function written()
+  return tonumber(redis.call('HGET', KEYS[4], ARGV[2]) or '0')
+end
+
 -- Why nothing that leads to an effect may be written: this is not the data that the gateway knows.
 -- A gateway that knows of more writes than there are has lost some.
-local function missing(prefix, gateway, epoch, known)
-  if redis.call('GET', prefix .. 'epoch') ~= epoch then return 'epoch' end
-  local writes = tonumber(redis.call('HGET', prefix .. 'writes', gateway) or '0')
-  if writes < tonumber(known) then return 'writes' end
+local function missing()
+  if redis.call('GET', KEYS[3]) ~= ARGV[3] then return 'epoch' end
+  if written() < tonumber(ARGV[4]) then return 'writes' end
   return nil
 end
 
 -- Counts a write of this gateway, unless it knows of more than there are: that must not heal itself.
-local function count(prefix, gateway, known)
-  local writes = tonumber(redis.call('HGET', prefix .. 'writes', gateway) or '0')
-  if writes < tonumber(known) then return writes end
-  return redis.call('HINCRBY', prefix .. 'writes', gateway, 1)
+local function count()
+  local writes = written()
+  if writes < tonumber(ARGV[4]) then return writes end
+  return redis.call('HINCRBY', KEYS[4], ARGV[2], 1)
 end
 
 -- The session's next token: max(previous + 1, this server's clock in microseconds, floor). It rises
@@ -39,14 +47,13 @@ local function draw(key, floor)
 end
 
 -- Puts a call into the index of its state, and out of every other; the census follows.
-local function move(prefix, call_id, tool, state, score)
-  for _, name in ipairs(INDEXES) do
-    if redis.call('ZREM', prefix .. name, call_id) == 1 then
-      redis.call('HINCRBY', prefix .. 'census', name .. ':' .. tool, -1)
-    end
-    if name == state then
-      redis.call('ZADD', prefix .. name, score, call_id)
-      redis.call('HINCRBY', prefix .. 'census', name .. ':' .. tool, 1)
+local function move(call_id, tool, state, score)
+  for name, index in pairs(INDEXES) do
+    local was = redis.call('ZREM', index, call_id)
+    local is = 0
+    if name == state then is = redis.call('ZADD', index, score, call_id) end
+    if name ~= 'failed' and is ~= was then
+      redis.call('HINCRBY', KEYS[5], name .. ':' .. tool, is - was)
     end
   end
 end

@@ -4,4 +4,4 @@
 -- ARGV: 1 prefix
 local holder = redis.call('GET', KEYS[1])
 if not holder then return nil end
-return fields(ARGV[1] .. 'call:' .. holder)
+return redis.call('HMGET', ARGV[1] .. 'call:' .. holder, 'intent', 'args', 'progress', 'fencing', 'result')

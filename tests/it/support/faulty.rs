@@ -1,0 +1,342 @@
+//! A store that goes wrong: on request, or by a plan that a seed decides.
+//!
+//! A verb that the trait gains gets a [`Verb`] and one line in the implementation below.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use oncegate::core::call::Change;
+use oncegate::core::key::Lookup;
+use oncegate::core::record::{AttemptId, CallId, Entry, Record, State};
+use oncegate::store::{Census, Claimed, Due, Error, Readiness, Replaced, Store};
+use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
+
+/// What goes wrong with one operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Refused, and nothing is done.
+    ErrBefore,
+    /// Carried out, but the answer is lost.
+    ExecuteThenTimeout,
+    /// The answer is lost at once, and it is carried out this much later.
+    ExecuteLate(Duration),
+    /// Carried out twice in a row; the second answer is given.
+    Duplicate,
+}
+
+impl Fault {
+    fn kind(self) -> usize {
+        match self {
+            Self::ErrBefore => 0,
+            Self::ExecuteThenTimeout => 1,
+            Self::ExecuteLate(_) => 2,
+            Self::Duplicate => 3,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verb {
+    Claim,
+    Replace,
+    Holder,
+    Load,
+    History,
+    Due,
+    Census,
+    Prune,
+}
+
+const VERBS: usize = Verb::Prune as usize + 1;
+const KINDS: usize = 4;
+
+/// How often each fault comes, in percent.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rates {
+    pub err_before: u8,
+    pub execute_then_timeout: u8,
+    pub execute_late: u8,
+    pub duplicate: u8,
+}
+
+/// What goes wrong by itself. The n-th operation of a verb has the same fate in every run.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    pub seed: u64,
+    pub claim: Rates,
+    pub replace: Rates,
+    /// Of every other verb.
+    pub others: Rates,
+    /// The most that a late execution is late.
+    pub late_ms: u64,
+    /// The most that the way to the store takes, and the most that the way back takes.
+    pub way_ms: u64,
+}
+
+impl Plan {
+    fn fault(&self, verb: Verb, n: usize) -> Option<Fault> {
+        let rates = match verb {
+            Verb::Claim => self.claim,
+            Verb::Replace => self.replace,
+            _ => self.others,
+        };
+        let late = Duration::from_millis(self.draw(verb, n, 1) % (self.late_ms + 1));
+        let mut left = self.draw(verb, n, 0) % 100;
+        for (rate, fault) in [
+            (rates.err_before, Fault::ErrBefore),
+            (rates.execute_then_timeout, Fault::ExecuteThenTimeout),
+            (rates.execute_late, Fault::ExecuteLate(late)),
+            (rates.duplicate, Fault::Duplicate),
+        ] {
+            let Some(rest) = left.checked_sub(rate.into()) else { return Some(fault) };
+            left = rest;
+        }
+        None
+    }
+
+    /// How long the way there takes, and the way back.
+    fn ways(&self, verb: Verb, n: usize) -> [Duration; 2] {
+        [2, 3].map(|what| Duration::from_millis(self.draw(verb, n, what) % (self.way_ms + 1)))
+    }
+
+    /// A number that depends on nothing but this (SplitMix64).
+    fn draw(&self, verb: Verb, n: usize, what: u64) -> u64 {
+        let mut mixed = self.seed;
+        for part in [verb as u64, n as u64, what] {
+            mixed = (mixed ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^= mixed >> 31;
+        }
+        mixed
+    }
+}
+
+/// Clones share one store.
+#[derive(Clone)]
+pub struct FaultStore {
+    store: Arc<dyn Store>,
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// `None` once it is healed.
+    plan: Mutex<Option<Plan>>,
+    /// How many of the next operations of a verb go wrong so, before the plan is asked.
+    ordered: Mutex<Vec<(Verb, Fault, usize)>>,
+    is_down: AtomicBool,
+    asked: [AtomicUsize; VERBS],
+    injected: [[AtomicUsize; KINDS]; VERBS],
+    late: TaskTracker,
+    /// When a gateway was first told that this attempt is durable and its own.
+    acknowledged: Mutex<HashMap<AttemptId, Instant>>,
+    /// Attempts of which a gateway was told that it is not known whether they are.
+    doubted: Mutex<HashSet<(Verb, AttemptId)>>,
+}
+
+impl FaultStore {
+    /// Nothing goes wrong until it is asked for.
+    pub fn over(store: impl Store) -> Self {
+        Self { store: Arc::new(store), inner: Arc::default() }
+    }
+
+    pub fn with_plan(store: impl Store, plan: Plan) -> Self {
+        let faulty = Self::over(store);
+        *faulty.plan() = Some(plan);
+        faulty
+    }
+
+    /// The next `n` operations of this verb go wrong in this way.
+    pub fn next(&self, verb: Verb, fault: Fault, n: usize) {
+        self.ordered().push((verb, fault, n));
+    }
+
+    /// Everything is refused until it is up again.
+    pub fn set_down(&self, is_down: bool) {
+        self.inner.is_down.store(is_down, Ordering::SeqCst);
+    }
+
+    /// Nothing goes wrong from now on.
+    pub fn heal(&self) {
+        self.set_down(false);
+        self.ordered().clear();
+        *self.plan() = None;
+    }
+
+    /// Waits until everything is carried out that is late.
+    pub async fn is_quiet(&self) {
+        self.inner.late.close();
+        self.inner.late.wait().await;
+        self.inner.late.reopen();
+    }
+
+    /// How many operations of a verb went wrong in this way; however late, if late.
+    pub fn injected(&self, verb: Verb, fault: Fault) -> usize {
+        self.inner.injected[verb as usize][fault.kind()].load(Ordering::SeqCst)
+    }
+
+    /// When gateways were told that an attempt is durable and theirs to make.
+    pub fn acknowledged(&self) -> HashMap<AttemptId, Instant> {
+        self.inner.acknowledged.lock().expect("not poisoned").clone()
+    }
+
+    /// How many attempts were acknowledged although an answer of this verb about them was lost.
+    pub fn confirmed(&self, verb: Verb) -> usize {
+        let doubted = self.inner.doubted.lock().expect("not poisoned").clone();
+        self.acknowledged().keys().filter(|attempt| doubted.contains(&(verb, **attempt))).count()
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Option<Plan>> {
+        self.inner.plan.lock().expect("not poisoned")
+    }
+
+    fn ordered(&self) -> MutexGuard<'_, Vec<(Verb, Fault, usize)>> {
+        self.inner.ordered.lock().expect("not poisoned")
+    }
+
+    /// What goes wrong with the n-th operation of a verb.
+    fn fault(&self, verb: Verb, n: usize) -> Option<Fault> {
+        if self.inner.is_down.load(Ordering::SeqCst) {
+            return Some(Fault::ErrBefore);
+        }
+        let mut ordered = self.ordered();
+        if let Some((_, fault, left)) = ordered.iter_mut().find(|(of, _, left)| *of == verb && *left > 0) {
+            *left -= 1;
+            return Some(*fault);
+        }
+        self.plan().as_ref().and_then(|plan| plan.fault(verb, n))
+    }
+
+    /// Carries out one operation, or whatever the fault makes of it.
+    async fn ask<T, F>(
+        &self,
+        verb: Verb,
+        operation: impl Fn(Arc<dyn Store>) -> F + Send + Sync,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let n = self.inner.asked[verb as usize].fetch_add(1, Ordering::SeqCst);
+        let [there, back] = self.plan().as_ref().map(|plan| plan.ways(verb, n)).unwrap_or_default();
+        pass(there).await;
+        let fault = self.fault(verb, n);
+        if let Some(fault) = fault {
+            self.inner.injected[verb as usize][fault.kind()].fetch_add(1, Ordering::SeqCst);
+        }
+        let run = || operation(self.store.clone());
+        let unanswered = || Err(Error::Ambiguous("the answer was lost on request".into()));
+        let answer = match fault {
+            None => run().await,
+            Some(Fault::ErrBefore) => Err(Error::Refused("on request".into())),
+            Some(Fault::ExecuteThenTimeout) => {
+                drop(run().await);
+                unanswered()
+            }
+            Some(Fault::ExecuteLate(late)) => {
+                let run = run();
+                self.inner.late.spawn(async move {
+                    sleep(late).await;
+                    drop(run.await);
+                });
+                unanswered()
+            }
+            Some(Fault::Duplicate) => {
+                drop(run().await);
+                run().await
+            }
+        };
+        pass(back).await;
+        answer
+    }
+
+    /// Keeps in mind what a gateway was told about an attempt that it wants to make.
+    fn note(&self, verb: Verb, change: &Change, told: Result<Option<&Record>, &Error>) {
+        if change.record.state != State::Running {
+            return;
+        }
+        match told {
+            Ok(Some(record)) if record.state == State::Running => {
+                let mut acknowledged = self.inner.acknowledged.lock().expect("not poisoned");
+                acknowledged.entry(record.attempt.id).or_insert_with(Instant::now);
+            }
+            Err(Error::Ambiguous(_)) => {
+                self.inner.doubted.lock().expect("not poisoned").insert((verb, change.record.attempt.id));
+            }
+            Ok(_) | Err(Error::Refused(_)) => {}
+        }
+    }
+}
+
+async fn pass(way: Duration) {
+    if !way.is_zero() {
+        sleep(way).await;
+    }
+}
+
+#[async_trait]
+impl Store for FaultStore {
+    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
+        let asked = Arc::new((change.clone(), instead_of.cloned()));
+        let claim = move |store: Arc<dyn Store>| {
+            let asked = asked.clone();
+            async move { store.claim(&asked.0, asked.1.as_ref()).await }
+        };
+        let claimed = self.ask(Verb::Claim, claim).await;
+        let ours = claimed.as_ref().map(|claimed| match claimed {
+            Claimed::Yours(record) => Some(record),
+            Claimed::Existing(_) => None,
+        });
+        self.note(Verb::Claim, change, ours);
+        claimed
+    }
+
+    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+        let asked = Arc::new((change.clone(), expected.clone()));
+        let replace = move |store: Arc<dyn Store>| {
+            let asked = asked.clone();
+            async move { store.replace(&asked.0, &asked.1).await }
+        };
+        let replaced = self.ask(Verb::Replace, replace).await;
+        let done = replaced.as_ref().map(|replaced| match replaced {
+            Replaced::Done(record) => Some(record),
+            Replaced::Lost(_) => None,
+        });
+        self.note(Verb::Replace, change, done);
+        replaced
+    }
+
+    async fn holder(&self, lookup: Lookup) -> Result<Option<Record>, Error> {
+        self.ask(Verb::Holder, move |store| async move { store.holder(lookup).await }).await
+    }
+
+    async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
+        self.ask(Verb::Load, move |store| async move { store.load(call_id).await }).await
+    }
+
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<(Record, Vec<Entry>)>, Error> {
+        self.ask(Verb::History, move |store| async move { store.history(call_id, limit).await }).await
+    }
+
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
+        self.ask(Verb::Due, move |store| async move { store.due(now, limit).await }).await
+    }
+
+    async fn census(&self) -> Result<Vec<Census>, Error> {
+        self.ask(Verb::Census, |store| async move { store.census().await }).await
+    }
+
+    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+        self.ask(Verb::Prune, move |store| async move { store.prune(now, limit).await }).await
+    }
+
+    async fn readiness(&self) -> Readiness {
+        self.store.readiness().await
+    }
+}
