@@ -75,8 +75,8 @@ async fn a_replay_is_one_round_trip_and_a_first_arrival_is_two() {
 async fn a_caller_at_one_gateway_hears_of_the_end_at_another_at_once() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
-    // Later than the first looks, which become rarer.
-    tool.then(Act::after_ms(2_600, Act::Numbered));
+    // Looks become rarer: the ones around this time are one second apart.
+    tool.then(Act::after_ms(1_900, Act::Numbered));
     let joined = async {
         until("it runs", async || tool.requests() == 1).await;
         let answer = call(&other, 1).await.expect_ok();
@@ -85,7 +85,7 @@ async fn a_caller_at_one_gateway_hears_of_the_end_at_another_at_once() {
     let first = async { (call(&one, 1).await.expect_ok(), Instant::now()) };
     let ((first, ended), (joined, heard)) = tokio::join!(first, joined);
     assert_eq!(joined.result(), first.result());
-    assert!(heard.saturating_duration_since(ended) < Duration::from_millis(100), "{:?}", heard - ended);
+    assert!(heard.saturating_duration_since(ended) < Duration::from_millis(400), "{:?}", heard - ended);
     assert_eq!(tool.effects(), 1);
 }
 
@@ -109,7 +109,7 @@ async fn more_duplicates_than_may_wait_are_told_at_once() {
         };
         let (waited, told) = tokio::join!(waits, told);
         waited.expect_ok();
-        assert!(told < Duration::from_millis(700), "{told:?}");
+        assert!(told < Duration::from_millis(900), "{told:?}");
     };
     tokio::join!(running, duplicates);
     assert_eq!(tool.effects(), 2);

@@ -387,7 +387,9 @@ fn signal(child: &Child, name: &str) {
 
 /// The server with the configuration in this folder; what it says goes to `log` there.
 fn spawn(folder: &Path, arguments: &[&str]) -> Child {
-    let program = SERVER.expect("redis-server on the path; get it with `apt-get install redis-server`");
+    let program = SERVER.expect(
+        "redis-server on the path; get it with `apt-get install redis-server` or `brew install redis`",
+    );
     let log = OpenOptions::new().append(true).create(true).open(folder.join("log")).expect("a file");
     let mut command = Command::new(program[0]);
     command.args(&program[1..]).arg("redis.conf").args(arguments).current_dir(folder);
