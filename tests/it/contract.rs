@@ -323,7 +323,7 @@ async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(home: Home)
 }
 
 /// The change by which a failed call runs again.
-fn rerun(failed: &Record, second: i64) -> Change {
+pub(crate) fn rerun(failed: &Record, second: i64) -> Change {
     let intent = failed.intent.clone();
     let event = Event::Arrived { intent, attempt: AttemptId(Uuid::new_v4()), owner: ME };
     next(&policy(), Some(failed), &event, at(second)).expect("a rerun").change.expect("a change")

@@ -4,10 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use oncegate::store::{self, Store};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::contract::{ME, arrival, claimed, ended, open_redis, replaced, rerun};
 use crate::support::binary::{Process, free_port, run};
 use crate::support::gateway::one_tool;
 use crate::support::redis::{Cluster, Redis, Sentinel, TlsRedis};
@@ -322,6 +326,86 @@ async fn what_may_have_run_again_before_the_loss_is_unknown_after_it() {
     let record = other.record(&doubtful).await;
     assert_eq!(record.at("/events/2/event"), "store_lost");
     assert_eq!(tool.effects(), 2);
+}
+
+#[tokio::test]
+async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole() {
+    let redis = Redis::strict().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let first = claimed(&store, &arrival("k", "S", 0, ME)).await;
+    let failed = replaced(&store, &ended(&first, 429, 1), &first).await;
+    let keys: Vec<String> =
+        redis::from_redis_value(redis.ask(&["KEYS", "oncegate:*:call:*"]).await).expect("keys");
+    redis.ask(&["COPY", &keys[0], "before"]).await;
+    let second = replaced(&store, &rerun(&failed, 2), &failed).await;
+    redis.ask(&["COPY", "before", &keys[0], "REPLACE"]).await;
+
+    // What would be begun on it is refused, and what is known of it is not lost.
+    let retry = store.replace(&rerun(&failed, 2), &second).await;
+    assert!(matches!(retry, Err(store::Error::Refused(_))), "{retry:?}");
+    let done = replaced(&store, &ended(&second, 200, 3), &second).await;
+    assert_eq!(store.load(done.intent.call_id).await.expect("an answer"), Some(done.clone()));
+    assert_eq!(store.holder(done.intent.lookup).await.expect("an answer"), Some(done));
+}
+
+/// Forwards to a Redis, and on request cuts the line instead of passing on the next answer.
+async fn cutting_line(port: u16) -> (u16, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let own = listener.local_addr().expect("an address").port();
+    let cut = Arc::new(AtomicBool::new(false));
+    let cuts = cut.clone();
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let far = TcpStream::connect(("127.0.0.1", port)).await.expect("the Redis");
+            let cut = cuts.clone();
+            tokio::spawn(async move {
+                let ((mut near_in, mut near_out), (mut far_in, mut far_out)) =
+                    (near.into_split(), far.into_split());
+                tokio::spawn(async move { tokio::io::copy(&mut near_in, &mut far_out).await });
+                let mut buffer = vec![0; 1 << 16];
+                while let Ok(read @ 1..) = far_in.read(&mut buffer).await {
+                    if cut.swap(false, Ordering::SeqCst) || near_out.write_all(&buffer[..read]).await.is_err()
+                    {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (own, cut)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_is_cut_before_the_answer_makes_no_second_effect() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (port, cut) = cutting_line(redis.port).await;
+    let gateway = Gateway::sharing(&format!("redis://127.0.0.1:{port}"), &one_tool(&tool, "")).await;
+    let mut doubted = 0;
+    for n in 0..20 {
+        gateway.until_ready().await;
+        tool.then(Act::after_ms(20, Act::Numbered));
+        // The answer to a claim in one half of the cases, that to an outcome in the other.
+        let cutting = async {
+            if n % 2 == 1 {
+                until("it runs", async || tool.requests() > n).await;
+            }
+            cut.store(true, Ordering::SeqCst);
+        };
+        let (answer, ()) = tokio::join!(call(&gateway, n), cutting);
+        let slug = answer.problem();
+        assert!(["", "outcome-unknown", "store-unavailable"].contains(&slug.as_str()), "{}", answer.text);
+        doubted += usize::from(!slug.is_empty());
+        until("it is known", async || call(&gateway, n).await.status == 200).await;
+        cut.store(false, Ordering::SeqCst);
+    }
+    assert!(tool.effects_by_key().values().all(|effects| *effects == 1), "{doubted} were in doubt");
+    assert_eq!(tool.effects(), 20);
+    let unanswered = ["claim", "replace"]
+        .map(|verb| format!("oncegate_store_errors_total{{kind=\"ambiguous\",operation=\"{verb}\"}}"));
+    for line in unanswered {
+        assert!(gateway.metric(&line).await >= 1.0, "the line was cut at other times than meant: {line}");
+    }
 }
 
 #[tokio::test]
