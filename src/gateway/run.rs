@@ -130,11 +130,7 @@ impl Gateway {
                 (Action::Claim { instead_of }, Some(change), held) => {
                     let instead_of = held.as_ref().filter(|_| instead_of.is_some());
                     match self.begin(asked, change, Begin::Claim { instead_of }).await {
-                        Ok(Begun::Ours(record)) if record.state == State::Running => {
-                            return Ok(Hold::Ours(record));
-                        }
-                        // Ours, but confirmed so late that somebody has taken it for lost.
-                        Ok(Begun::Ours(record)) => Some(record),
+                        Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record)),
                         Ok(Begun::Not(there)) => there,
                         Err(_) => break,
                     }

@@ -130,7 +130,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// If the key is held, nothing is written and the holder is returned, unless the holder is still
     /// exactly the record `instead_of`: that one gives up the key in the same step and stays in the
-    /// ledger. Asked again with the same attempt it answers `Yours`.
+    /// ledger. Asked again with the same attempt it answers `Yours`, as long as nobody has changed the
+    /// call since.
     async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error>;
 
     /// Writes `change` if the stored record is still `expected`: same version, attempt and fencing

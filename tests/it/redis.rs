@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use oncegate::store::{self, Store};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::contract::{ME, arrival, claimed, ended, open_redis, replaced, rerun};
 use crate::support::binary::{Process, free_port, run};
 use crate::support::gateway::one_tool;
+use crate::support::line::Line;
 use crate::support::redis::{Cluster, Redis, Sentinel, TlsRedis};
 use crate::support::{Act, Answer, Gateway, Tool, until};
 
@@ -259,19 +258,27 @@ async fn an_older_snapshot_is_noticed_before_anything_runs_again() {
 #[tokio::test]
 async fn what_one_gateway_has_lost_does_not_run_again_at_another() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
-    let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    let line = Line::to(redis.port).await;
+    let one = gateway(&redis, &tool, "").await;
+    let other = Gateway::sharing(&line.url(), &one_tool(&tool, "")).await;
+    other.until_ready().await;
     call(&other, 0).await.expect_ok();
     let snapshot = redis.snapshot();
     for n in 1..=5 {
         call(&other, n).await.expect_ok();
     }
+    // Only the other one knows what is missing, and it comes late to say so.
+    line.block(true);
     redis.restore(snapshot.path()).await;
-    for n in 1..=5 {
-        let again = call(&one, n).await;
-        assert!(again.status == 503 || again.at("/replayed") == true, "{}", again.text);
+    let until = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < until {
+        for n in 1..=5 {
+            call(&one, n).await.expect_problem("store-unavailable");
+        }
     }
+    line.block(false);
     notices(&one, "accept-loss").await;
-    assert_eq!(tool.effects(), 6, "this one has lost nothing, and waited for the other to say so");
+    assert_eq!(tool.effects(), 6, "this one has lost nothing, and waited for the other");
 }
 
 #[tokio::test]
@@ -349,38 +356,11 @@ async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole
     assert_eq!(store.holder(done.intent.lookup).await.expect("an answer"), Some(done));
 }
 
-/// Forwards to a Redis, and on request cuts the line instead of passing on the next answer.
-async fn cutting_line(port: u16) -> (u16, Arc<AtomicBool>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let own = listener.local_addr().expect("an address").port();
-    let cut = Arc::new(AtomicBool::new(false));
-    let cuts = cut.clone();
-    tokio::spawn(async move {
-        while let Ok((near, _)) = listener.accept().await {
-            let far = TcpStream::connect(("127.0.0.1", port)).await.expect("the Redis");
-            let cut = cuts.clone();
-            tokio::spawn(async move {
-                let ((mut near_in, mut near_out), (mut far_in, mut far_out)) =
-                    (near.into_split(), far.into_split());
-                tokio::spawn(async move { tokio::io::copy(&mut near_in, &mut far_out).await });
-                let mut buffer = vec![0; 1 << 16];
-                while let Ok(read @ 1..) = far_in.read(&mut buffer).await {
-                    if cut.swap(false, Ordering::SeqCst) || near_out.write_all(&buffer[..read]).await.is_err()
-                    {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    (own, cut)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_is_cut_before_the_answer_makes_no_second_effect() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let (port, cut) = cutting_line(redis.port).await;
-    let gateway = Gateway::sharing(&format!("redis://127.0.0.1:{port}"), &one_tool(&tool, "")).await;
+    let line = Line::to(redis.port).await;
+    let gateway = Gateway::sharing(&line.url(), &one_tool(&tool, "")).await;
     let mut doubted = 0;
     for n in 0..20 {
         gateway.until_ready().await;
@@ -390,14 +370,14 @@ async fn a_line_that_is_cut_before_the_answer_makes_no_second_effect() {
             if n % 2 == 1 {
                 until("it runs", async || tool.requests() > n).await;
             }
-            cut.store(true, Ordering::SeqCst);
+            line.cut(true);
         };
         let (answer, ()) = tokio::join!(call(&gateway, n), cutting);
         let slug = answer.problem();
         assert!(["", "outcome-unknown", "store-unavailable"].contains(&slug.as_str()), "{}", answer.text);
         doubted += usize::from(!slug.is_empty());
         until("it is known", async || call(&gateway, n).await.status == 200).await;
-        cut.store(false, Ordering::SeqCst);
+        line.cut(false);
     }
     assert!(tool.effects_by_key().values().all(|effects| *effects == 1), "{doubted} were in doubt");
     assert_eq!(tool.effects(), 20);
@@ -790,6 +770,25 @@ async fn what_is_bounded_is_on_a_replica_before_it_is_acknowledged() {
     replica.resume();
     until("it is told", async || call(&gateway, 3).await.status == 200).await;
     assert_eq!(tool.effects(), 3);
+}
+
+#[tokio::test]
+async fn a_replica_of_another_master_is_no_proof() {
+    let tool = Tool::start().await;
+    let bounded = [("min-replicas-to-write", "1")];
+    let (written, other) = (Redis::with(&bounded).await, Redis::with(&bounded).await);
+    let _replicas = (written.replica().await, other.replica().await);
+    let line = Line::to(written.port).await;
+    let config = format!("[store]\ndurability = \"bounded\"\n{}", one_tool(&tool, ""));
+    let gateway = Gateway::sharing(&line.url(), &config).await;
+    gateway.until_ready().await;
+    // The connection on which replicas are waited for is made when it is needed first.
+    line.lead_to(other.port);
+    call(&gateway, 1).await.expect_problem("store-unavailable");
+    assert_eq!(tool.requests(), 0);
+    line.lead_to(written.port);
+    until("the right one is asked", async || call(&gateway, 1).await.status == 200).await;
+    assert_eq!(tool.effects(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

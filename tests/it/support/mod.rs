@@ -3,6 +3,7 @@
 pub mod binary; // the real binary as a process that can be killed
 pub mod faulty; // a store that goes wrong
 pub mod gateway; // a gateway in this process
+pub mod line; // a line to a server that can be cut
 pub mod memory; // a store in memory that can lose its newest writes
 pub mod redis; // real Redis servers
 pub mod tool; // a tool that counts its effects and misbehaves on request

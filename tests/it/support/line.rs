@@ -1,0 +1,68 @@
+//! A line to a server that can be cut, blocked, and led elsewhere.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Forwards connections to a port of this machine.
+pub struct Line {
+    pub port: u16,
+    /// Where new connections lead to.
+    target: Arc<AtomicU16>,
+    blocked: Arc<AtomicBool>,
+    cut: Arc<AtomicBool>,
+}
+
+impl Line {
+    pub async fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let own = listener.local_addr().expect("an address").port();
+        let line =
+            Self { port: own, target: Arc::new(port.into()), blocked: Arc::default(), cut: Arc::default() };
+        let (target, blocked, cut) = (line.target.clone(), line.blocked.clone(), line.cut.clone());
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let target = target.load(Ordering::SeqCst);
+                if !blocked.load(Ordering::SeqCst)
+                    && let Ok(far) = TcpStream::connect(("127.0.0.1", target)).await
+                {
+                    tokio::spawn(forward(near, far, cut.clone()));
+                }
+            }
+        });
+        line
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// New connections lead to this port.
+    pub fn lead_to(&self, port: u16) {
+        self.target.store(port, Ordering::SeqCst);
+    }
+
+    /// New connections are closed at once.
+    pub fn block(&self, blocked: bool) {
+        self.blocked.store(blocked, Ordering::SeqCst);
+    }
+
+    /// The next answer is not passed on; instead the connection ends. `false` takes it back.
+    pub fn cut(&self, cut: bool) {
+        self.cut.store(cut, Ordering::SeqCst);
+    }
+}
+
+async fn forward(near: TcpStream, far: TcpStream, cut: Arc<AtomicBool>) {
+    let (mut near_in, mut near_out) = near.into_split();
+    let (mut far_in, mut far_out) = far.into_split();
+    tokio::spawn(async move { tokio::io::copy(&mut near_in, &mut far_out).await });
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(read @ 1..) = far_in.read(&mut buffer).await {
+        if cut.swap(false, Ordering::SeqCst) || near_out.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+}
