@@ -8,8 +8,9 @@ run:
 	@scripts/demo
 
 # Formatting, lints, tests, documentation.
+# Most tests wait most of the time, so there are more of them at once than processors.
 test: check
-	cargo test --quiet
+	cargo test --quiet -- --test-threads=6
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
 
 check:

@@ -170,8 +170,12 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             State::Succeeded(_) | State::Failed(_) | State::Unknown(_) => Err(Illegal::NotRunning),
         },
         (Some(record), Event::StoreLost { by, reason }) => match (&record.state, tool.effect) {
-            // One whose key is free has nothing that could run again.
-            (State::Failed(_), _) if record.expires_at.is_some_and(|expires_at| expires_at <= now) => {
+            // Had it run again while its key was remembered, that run would be forgotten by now, too.
+            (State::Failed(_), _)
+                if record.expires_at.is_some_and(|expires_at| {
+                    after(expires_at, tool.lease() + tool.window(record.intent.key_source)) <= now
+                }) =>
+            {
                 Err(Illegal::NotRunning)
             }
             (State::Running, _) | (State::Failed(_), Effect::Write) => {

@@ -41,7 +41,10 @@ impl Gateway {
                 marked += 1;
             }
         }
-        self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(unavailable)?;
+        self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(|error| match error {
+            store::Error::Refused(why) => ErrorKind::WrongState(why).alone(),
+            error @ store::Error::Ambiguous(_) => unavailable(error),
+        })?;
         tracing::warn!(by = caller.name, reason, marked, "the loss of data is accepted");
         Ok(marked)
     }

@@ -282,6 +282,10 @@ impl Gateway {
         pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
         let (record, silent) = self.run_attempts(asked, record, &pilot, deadline, Keep::Stored).await;
         self.ended(asked, &record, began);
+        if record.state == State::Running {
+            // Nobody runs it any more, and how it ended could not be written: the flight breaks off.
+            return None;
+        }
         let in_doubt = matches!(record.state, State::Unknown(_));
         pilot.end(Ok(Arc::new(record.clone())), true);
         silent.filter(|_| in_doubt).map(|exchange| (record, exchange))
@@ -409,7 +413,7 @@ impl Gateway {
         pilot: Option<&Pilot>,
         keep: Keep,
     ) -> (Record, Option<Duration>) {
-        let (mut for_good, mut refusals) = (None, 0);
+        let (mut for_good, mut begun, mut failures) = (None, None, 0);
         for _ in 0..ROUNDS {
             let event = for_good.as_ref().unwrap_or(event);
             let next = match call::next(&asked.at.tool, Some(&record), event, self.now()) {
@@ -424,19 +428,19 @@ impl Gateway {
             let written = match (keep, &next.action) {
                 (Keep::Nothing, _) => Some(Replaced::Done(change.record)),
                 (Keep::Stored, Action::Retry { .. }) => {
+                    begun = Some(change.record.attempt.id);
                     match self.counted("replace", self.store.replace(&change, &record).await) {
                         Ok(replaced) => Some(replaced),
                         // Nothing may be begun now; but that nothing was executed can be written.
-                        Err(store::Error::Refused(_)) => {
-                            refusals += 1;
-                            if refusals < CLAIM_TRIES {
+                        Err(_) => {
+                            failures += 1;
+                            if failures < CLAIM_TRIES {
                                 sleep(WRITE_AGAIN).await;
                             } else {
                                 for_good = Some(event.without_retry());
                             }
                             continue;
                         }
-                        Err(store::Error::Ambiguous(_)) => self.write(&change, &record, pilot).await,
                     }
                 }
                 (Keep::Stored, _) => self.write(&change, &record, pilot).await,
@@ -444,6 +448,17 @@ impl Gateway {
             match (written, next.action) {
                 (Some(Replaced::Done(stored)), Action::Retry { after }) => return (stored, Some(after)),
                 (Some(Replaced::Done(stored)), _) => return (stored, None),
+                // Our own further attempt, whose beginning was not confirmed and which was not sent.
+                (Some(Replaced::Lost(Some(newer))), _) if Some(newer.attempt.id) == begun => {
+                    let why = "its beginning was not confirmed by the store in time".into();
+                    for_good = Some(Event::Ended {
+                        attempt: newer.attempt.id,
+                        fencing: newer.fencing,
+                        evidence: Evidence::NotSent { why },
+                        retry: None,
+                    });
+                    record = newer;
+                }
                 (Some(Replaced::Lost(Some(newer))), _) => {
                     // Somebody took the call for lost. What they wrote stands, and we ask again.
                     self.metrics.stale_owners.inc();

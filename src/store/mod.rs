@@ -154,8 +154,8 @@ pub trait Store: Send + Sync + 'static {
     /// Counts running and unknown calls per tool.
     async fn census(&self) -> Result<Vec<Census>, Error>;
 
-    /// Deletes what is kept no longer, at most `limit` records and as many sessions, and answers how
-    /// many of both: none is left if it is less than `limit`.
+    /// Deletes what is kept no longer and does not go by itself, at most `limit` records and as many
+    /// sessions, and answers how many of both: none is left if it is less than `limit`.
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error>;
 
     async fn readiness(&self) -> Readiness;

@@ -1,6 +1,7 @@
 //! The shared store: one Redis (or the master of its sentinels, or a cluster), many gateways.
 //!
-//! Each verb that writes is one script, so it is one atomic step and one round trip. What a Redis is
+//! Each verb that writes is one script, so it is one atomic step and one round trip (but for a session's
+//! token on a cluster). What a Redis is
 //! worth is looked at all the time, and so is whether it still has what was written to it; while either
 //! is not as it should be, nothing is claimed.
 
@@ -19,7 +20,7 @@ mod target; // which Redis
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -35,7 +36,9 @@ pub use self::memory::WatermarksError;
 use self::memory::{Memory, Need, TOKEN_LIMIT_US};
 use self::scripts::{Run, Scripts};
 pub use self::target::Target;
-use super::{Census, Claimed, Due, Durability, Endings, Error, Listener, Readiness, Replaced, Store};
+use super::{
+    Census, Claimed, Due, Durability, Endings, Error, LOST_DATA, Listener, Readiness, Replaced, Store,
+};
 use crate::core::call::Change;
 use crate::core::key;
 use crate::core::record::{CallId, Entry, Record, State};
@@ -71,24 +74,27 @@ pub enum OpenError {
 pub struct Redis(Arc<Inner>);
 
 struct Inner {
+    weak: Weak<Inner>,
     link: Link,
     barrier: Barrier,
     scripts: Scripts,
     memory: Arc<Memory>,
     endings: Arc<Endings>,
     settings: Settings,
-    status: Arc<RwLock<Readiness>>,
+    status: RwLock<Readiness>,
     /// From this machine's clock to the store's, in microseconds.
     clock_offset_us: AtomicI64,
     lost_writes: AtomicU64,
-    /// This gateway was the first that ever used the store.
-    is_first: AtomicBool,
+    /// This process has found its own data here.
+    was_whole: AtomicBool,
     /// What is remembered has been put back since the loss was noticed.
     is_mended: AtomicBool,
     /// The servers that the scripts were tried on.
     tried_on: RwLock<String>,
     /// Since when other servers are there than before.
     met_at: Mutex<Option<Instant>>,
+    /// How often the store was closed between looks.
+    closings: AtomicU64,
     /// How often everything has been looked at.
     looks: watch::Sender<u64>,
 }
@@ -202,6 +208,10 @@ impl Store for Redis {
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
+        // What was lost is put back before anybody takes the rest for its end.
+        if self.0.is_in_doubt() {
+            return Ok(Vec::new());
+        }
         let until = now.as_microsecond();
         let mut over: Vec<(CallId, i64)> = Vec::new();
         let found = self.0.link.ask_each(|partition| {
@@ -217,17 +227,9 @@ impl Store for Redis {
         over.sort_by_key(|(_, lease)| *lease);
         let mut due = Vec::new();
         for (call_id, _) in over.into_iter().take(limit as usize) {
-            match self.0.fields_of(call_id).await? {
-                // That the owner has ended nobody can know; its lease is what counts.
-                Some(record) if matches!(record.state, State::Running) => {
-                    due.push(Due { record, owner_ended: false });
-                }
-                // A script that broke off may leave such an entry; it must not stand in the way.
-                _ => {
-                    let index = Partition::of_call(call_id).key("running");
-                    self.0.link.ask::<()>(cmd("ZREM").arg(index).arg(call_id.to_string())).await?;
-                }
-            }
+            // That the owner has ended nobody can know; its lease is what counts.
+            let record = self.0.fields_of(call_id).await?;
+            due.extend(record.map(|record| Due { record, owner_ended: false }));
         }
         Ok(due)
     }
@@ -435,13 +437,32 @@ impl Inner {
     /// nothing unfinished is ever deleted. What is known of it goes back as a whole.
     async fn complete_lost(&self, change: &Change) -> Result<Replaced, Error> {
         self.put_back(&change.record, &change.entry).await?;
+        self.memory.remember(&change.record, &change.entry);
         self.link.trouble.notify_one();
-        self.barrier.pass(Partition::of(&change.record.intent.lookup)).await?;
-        Ok(Replaced::Done(change.record.clone()))
+        let call_id = change.record.intent.call_id;
+        match self.fields_of(call_id).await? {
+            // Somebody was faster; what is known here may still settle it.
+            Some(there) if there != change.record => {
+                self.memory.forget(call_id);
+                Ok(Replaced::Lost(Some(there)))
+            }
+            _ => {
+                self.barrier.pass(Partition::of(&change.record.intent.lookup)).await?;
+                Ok(Replaced::Done(change.record.clone()))
+            }
+        }
     }
 
     fn is_reached(&self) -> bool {
         self.status.read().unwrap_or_else(PoisonError::into_inner).durability.is_some()
+    }
+
+    /// Whether it is not known yet that all data is there.
+    fn is_in_doubt(&self) -> bool {
+        let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
+        let doubts =
+            ["unreachable", "disconnected", "starting", "restarted", "suspect", "foreign", LOST_DATA];
+        status.reasons.iter().any(|reason| doubts.contains(&reason.code))
     }
 
     fn must_be_open(&self) -> Result<(), Error> {

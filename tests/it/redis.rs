@@ -282,6 +282,31 @@ async fn what_one_gateway_has_lost_does_not_run_again_at_another() {
 }
 
 #[tokio::test]
+async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    call(&gateway, 1).await.expect_ok();
+    redis.ask(&["FLUSHALL"]).await;
+    let newcomer = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
+    let until = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < until {
+        let again = call(&newcomer, 1).await;
+        assert!(again.status == 503 || again.at("/replayed") == true, "{}", again.text);
+        call(&newcomer, 2).await.expect_problem("store-unavailable");
+        sleep(Duration::from_millis(50)).await;
+    }
+    notices(&newcomer, "accept-loss").await;
+    // Accepted at the newcomer, which knows nothing of what was: the other one follows all the same.
+    let body = json!({ "reason": "it was emptied" }).to_string();
+    let request = newcomer.client.post(newcomer.url("/v1/store/accept-loss")).body(body);
+    Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+    newcomer.until_ready().await;
+    gateway.until_ready().await;
+    assert_eq!(call(&newcomer, 1).await.expect_ok().at("/replayed"), true, "it was put back");
+    assert_eq!(tool.effects(), 1);
+}
+
+#[tokio::test]
 async fn a_gateway_that_starts_again_notices_what_was_lost_while_it_was_away() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = gateway(&redis, &tool, "").await;

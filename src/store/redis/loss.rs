@@ -115,6 +115,8 @@ pub(super) enum Finding {
     Fresh(Manifest),
     /// A person has accepted a loss, or this gateway is new here: go by the store's words.
     Adopt(String),
+    /// This is not for this version of the gateway: nothing is written to it.
+    Foreign(String),
     /// Data is missing, and how many writes at least.
     Lost { what: String, writes: u64 },
 }
@@ -131,7 +133,10 @@ pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
         };
     };
     if (manifest.format, manifest.partitions) != (FORMAT, PARTITIONS) {
-        return lost(format!("the store has format {}, this gateway knows {FORMAT}", manifest.format), 0);
+        return Finding::Foreign(format!(
+            "the store has format {} in {} partitions; this gateway knows format {FORMAT} in {PARTITIONS}",
+            manifest.format, manifest.partitions
+        ));
     }
     if !manifest.lost.is_empty() {
         return lost(manifest.lost.clone(), missing);

@@ -97,6 +97,21 @@ impl Remembered {
     }
 }
 
+impl State {
+    /// Forgets writes that are older than this, and those that are too many.
+    fn forget_old(&mut self, age: Duration) {
+        while let Some(oldest) = self.recent.front() {
+            let (count, bytes) = MAX_REMEMBERED;
+            let are_many = self.recent.len() > count || self.recent_bytes > bytes;
+            if !are_many && oldest.at.elapsed() < age {
+                return;
+            }
+            self.recent_bytes = self.recent_bytes.saturating_sub(oldest.size());
+            self.recent.pop_front();
+        }
+    }
+}
+
 impl Memory {
     /// Reads the file, or begins one. Somebody who only `looks` neither locks nor writes it.
     pub(super) fn open(path: &Path, looks: bool) -> Result<Self, WatermarksError> {
@@ -155,8 +170,11 @@ impl Memory {
         self.state().marks.writes.clone()
     }
 
+    /// A look has found this, and nothing missing: what was written a while ago need not be put back.
     pub(super) fn saw_all(&self, writes: &Writes) {
-        self.state().marks.writes.merge(writes);
+        let mut state = self.state();
+        state.marks.writes.merge(writes);
+        state.forget_old(REMEMBERED);
     }
 
     /// The newest token that it ever saw; tokens in the file are counted as seen.
@@ -200,16 +218,7 @@ impl Memory {
         }
         state.recent_bytes += remembered.size();
         state.recent.push_back(remembered);
-        while let Some(oldest) = state.recent.front() {
-            let (count, bytes) = MAX_REMEMBERED;
-            let is_over = state.recent.len() > count || state.recent_bytes > bytes;
-            if !is_over && oldest.at.elapsed() < REMEMBERED {
-                break;
-            }
-            let size = oldest.size();
-            state.recent_bytes = state.recent_bytes.saturating_sub(size);
-            state.recent.pop_front();
-        }
+        state.forget_old(Duration::MAX);
     }
 
     /// Somebody else has written the call since.

@@ -17,8 +17,8 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    /// The scripts after which something may be sent are this gateway's own: a server has them only
-    /// since this gateway has looked at its data, whatever others have loaded.
+    /// The scripts after which something may be sent are this gateway's own: a server that was started
+    /// anew has them only since this gateway has looked at its data, whatever others have loaded.
     pub(super) fn new(gateway: &str) -> Self {
         const COMMON: &str = include_str!("lua/common.lua");
         let mut texts = Vec::new();
