@@ -797,6 +797,38 @@ async fn what_is_bounded_is_on_a_replica_before_it_is_acknowledged() {
     assert_eq!(tool.effects(), 3);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_with_replicas_is_bounded_and_survives_the_loss_of_a_master() {
+    let tool = Tool::start().await;
+    tool.always(Act::Numbered);
+    let mut cluster = Cluster::start().await;
+    let _replicas = cluster.replicas().await;
+    let strict = Gateway::sharing(&cluster.url(), &one_tool(&tool, "")).await;
+    notices(&strict, "a failover may lose").await;
+    let config = format!("[store]\ndurability = \"bounded\"\n{}", one_tool(&tool, ""));
+    let gateway = Arc::new(Gateway::sharing(&cluster.url(), &config).await);
+    gateway.until_ready().await;
+    assert_eq!(gateway.get("/readyz").await.at("/durability"), "bounded");
+    let mut callers = JoinSet::new();
+    for n in 0..50 {
+        let gateway = gateway.clone();
+        callers.spawn(async move { (n, call(&gateway, n).await.expect_ok().result()) });
+    }
+    let acknowledged = callers.join_all().await;
+    cluster.nodes[0].kill();
+    until("it is missed", async || gateway.get("/readyz").await.status == 503).await;
+    // Its replica takes over, but takes no write until it has a replica itself.
+    until("it is replaced", async || gateway.reasons().await.contains("0 replicas are connected")).await;
+    call(&gateway, 99).await.expect_problem("store-unavailable");
+    cluster.nodes[0].start_again().await;
+    gateway.until_ready().await;
+    for (n, result) in &acknowledged {
+        let replay = call(&gateway, *n).await.expect_ok();
+        assert_eq!((&replay.result(), replay.at("/replayed")), (result, true.into()));
+    }
+    assert_eq!(tool.effects(), 50);
+}
+
 #[tokio::test]
 async fn a_replica_of_another_master_is_no_proof() {
     let tool = Tool::start().await;

@@ -241,19 +241,9 @@ pub struct Cluster {
 
 impl Cluster {
     pub async fn start() -> Self {
-        let settings = |bus_port: u16| {
-            let bus_port = bus_port.to_string();
-            let cluster = [
-                ("cluster-enabled", "yes"),
-                ("cluster-port", bus_port.as_str()),
-                ("cluster-node-timeout", "3000"),
-                ("cluster-require-full-coverage", "yes"),
-            ];
-            changed(&owned(&STRICT), &cluster)
-        };
         let mut nodes = Vec::new();
         for (epoch, slots) in [("1", ["0", "5460"]), ("2", ["5461", "10922"]), ("3", ["10923", "16383"])] {
-            let node = Redis::start(settings, &[]).await;
+            let node = Redis::start(Self::settings, &[]).await;
             node.ask(&["CLUSTER", "SET-CONFIG-EPOCH", epoch]).await;
             node.ask(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]).await;
             nodes.push(node);
@@ -265,6 +255,37 @@ impl Cluster {
         let cluster = Self { nodes };
         cluster.until_whole().await;
         cluster
+    }
+
+    fn settings(bus_port: u16) -> Vec<(String, String)> {
+        let bus_port = bus_port.to_string();
+        let cluster = [
+            ("cluster-enabled", "yes"),
+            ("cluster-port", bus_port.as_str()),
+            ("cluster-node-timeout", "3000"),
+            ("cluster-require-full-coverage", "yes"),
+        ];
+        changed(&owned(&STRICT), &cluster)
+    }
+
+    /// A replica for each master, which from now on takes no write without it.
+    pub async fn replicas(&self) -> Vec<Redis> {
+        let mut replicas = Vec::new();
+        for master in &self.nodes {
+            let replica = Redis::start(Self::settings, &[]).await;
+            let bus_port = master.setting("cluster-port").expect("a port");
+            replica.ask(&["CLUSTER", "MEET", "127.0.0.1", &master.port.to_string(), bus_port]).await;
+            let id = text(&master.ask(&["CLUSTER", "MYID"]).await);
+            until("it may be a replica", async || {
+                replica.try_ask(&["CLUSTER", "REPLICATE", &id]).await.is_ok()
+            })
+            .await;
+            until("its link is up", async || master.info("replication").await.contains("state=online")).await;
+            master.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+            replica.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+            replicas.push(replica);
+        }
+        replicas
     }
 
     /// Waits until every node knows all three and takes commands.
