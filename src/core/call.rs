@@ -9,6 +9,7 @@
 //!                      failed
 //!
 //!  running ── ambiguous outcome / lease over / owner lost ──► unknown ── late answer ──► succeeded | failed
+//!  running, failed ── the store has lost data ──► unknown
 //! ```
 //!
 //! Live traffic and recovery enter by this one door. What is not listed is refused by name.

@@ -84,6 +84,10 @@ fn cell(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> St
     }
 }
 
+fn store_lost() -> Event {
+    Event::StoreLost { by: "ops".into(), reason: "an older snapshot".into() }
+}
+
 #[test]
 fn the_whole_grid() {
     use key::Source::{Derived, Runtime};
@@ -106,6 +110,9 @@ fn the_whole_grid() {
         ("same, window over", &write, Some(record(&write, Runtime, &[finished(answer(200))])), day + 1),
         ("same, retention over", &write, Some(record(&write, Runtime, &[finished(answer(200))])), month),
         ("failed, unreachable", &write, Some(record(&write, Derived, &[finished(not_sent())])), 2),
+        ("same, window over", &write, Some(record(&write, Derived, &[finished(not_sent())])), hour + 2),
+        ("same, a rerun's, too", &write, Some(record(&write, Derived, &[finished(not_sent())])), 3 * hour),
+        ("failed, a read", &read, Some(record(&read, Derived, &[finished(not_sent())])), 1),
         ("failed, rejected", &write, Some(record(&write, Derived, &[finished(answer(422))])), 2),
         ("same, remembered", &remembers, Some(record(&remembers, Derived, &[finished(answer(422))])), 2),
         ("unknown", &write, Some(record(&write, Derived, &[finished(no_answer())])), 2),
@@ -124,6 +131,7 @@ fn the_whole_grid() {
         ("ended: another attempt", ended_with(9, answer(200), Some(2))),
         ("lease over", Event::LeaseOver { by: ME }),
         ("owner lost", Event::OwnerLost { by: ME }),
+        ("store lost", store_lost()),
     ];
     let mut grid = String::new();
     for (state, tool, record, seconds) in &records {
@@ -181,6 +189,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         4 => (1..4_u128, evidence, prop::option::of(1..4_u128)).prop_map(|(id, evidence, retry)| ended_with(id, evidence, retry)),
         1 => Just(Event::LeaseOver { by: ME }),
         1 => Just(Event::OwnerLost { by: ME }),
+        1 => Just(store_lost()),
     ]
 }
 

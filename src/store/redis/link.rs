@@ -188,18 +188,21 @@ impl Link {
 
     /// Runs one command.
     pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
+        self.send(command).await?.map_err(|error| self.judge(&error))
+    }
+
+    /// Sends one command, and once more what a server said that it has not run.
+    async fn send<T: FromRedisValue>(&self, command: &Cmd) -> Result<RedisResult<T>, Error> {
         let mut wire = self.wire()?;
         let mut resends = RESENDS;
         loop {
-            let error = match command.query_async(&mut wire).await {
-                Ok(answer) => return Ok(answer),
-                Err(error) => error,
-            };
-            if !has_not_run(&error) || resends == 0 {
-                return Err(self.judge(&error));
+            match command.query_async(&mut wire).await {
+                Err(error) if has_not_run(&error) && resends > 0 => {
+                    resends -= 1;
+                    sleep(Duration::from_millis(20)).await;
+                }
+                answer => return Ok(answer),
             }
-            resends -= 1;
-            sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -217,22 +220,10 @@ impl Link {
     /// Runs one script; `None` if the server does not have it. A server that has been started anew has
     /// none, so this cannot write to data that nobody has looked at since.
     pub(super) async fn run_if_loaded(&self, run: &Run<'_>) -> Result<Option<Value>, Error> {
-        let command = run.command();
-        let mut wire = self.wire()?;
-        let mut resends = RESENDS;
-        loop {
-            let error = match command.query_async(&mut wire).await {
-                Ok(answer) => return Ok(Some(answer)),
-                Err(error) => error,
-            };
-            if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
-                return Ok(None);
-            }
-            if !has_not_run(&error) || resends == 0 {
-                return Err(self.judge(&error));
-            }
-            resends -= 1;
-            sleep(Duration::from_millis(20)).await;
+        match self.send(&run.command()).await? {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => Ok(None),
+            Err(error) => Err(self.judge(&error)),
         }
     }
 
