@@ -231,6 +231,8 @@ impl Gateway {
                     );
                     return;
                 }
+                // A gateway that stops does not wait for what most likely never was.
+                Ok(_) if self.draining.is_cancelled() => looks += CLAIM_LOOKS / 2,
                 Ok(_) => looks += 1,
                 Err(_) => {}
             }
