@@ -379,6 +379,16 @@ async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole
     let done = replaced(&store, &ended(&second, 200, 3), &second).await;
     assert_eq!(store.load(done.intent.call_id).await.expect("an answer"), Some(done.clone()));
     assert_eq!(store.holder(done.intent.lookup).await.expect("an answer"), Some(done));
+
+    // The same if nothing at all is left of the call.
+    until("it has been looked at", async || store.readiness().await.reasons.is_empty()).await;
+    let running = claimed(&store, &arrival("gone", "S", 4, ME)).await;
+    let all: Vec<String> =
+        redis::from_redis_value(redis.ask(&["KEYS", "oncegate:*:call:*"]).await).expect("keys");
+    let gone = all.iter().find(|key| key.ends_with(&running.intent.call_id.to_string())).expect("its key");
+    redis.ask(&["DEL", gone]).await;
+    let done = replaced(&store, &ended(&running, 200, 5), &running).await;
+    assert_eq!(store.load(done.intent.call_id).await.expect("an answer"), Some(done));
 }
 
 #[tokio::test(flavor = "multi_thread")]
