@@ -62,7 +62,8 @@ pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
     let store = Arc::new(Redis::visit(settings.clone()).await?);
     let gateway =
         new_gateway(store, config.tools, config.server.max_result, gateway::new_instance(), config.limits)?;
-    gateway.accept_loss(&Caller::operator(), reason).await.map_err(|error| {
+    let gateway = Arc::new(gateway);
+    gateway.accept_loss(Caller::operator(), reason.to_owned()).await.map_err(|error| {
         Error::NotAccepted(match error.kind {
             gateway::ErrorKind::WrongState(why) => why,
             kind => kind.to_string(),

@@ -1,5 +1,7 @@
 //! A store that has lost data opens again only when a person accepts it.
 
+use std::sync::Arc;
+
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Event};
 use crate::core::caller::Caller;
@@ -14,10 +16,17 @@ impl Gateway {
     ///
     /// # Errors
     /// Who asks is no administrator, nothing is lost, or the store cannot be written.
-    pub async fn accept_loss(&self, caller: &Caller, reason: &str) -> Result<usize, Error> {
+    pub async fn accept_loss(self: &Arc<Self>, caller: Caller, reason: String) -> Result<usize, Error> {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
+        // In a task of its own: who asked may hang up, and half of it is of no use.
+        let gateway = self.clone();
+        let accepting = self.tasks.spawn(async move { gateway.mark_and_accept(&caller, &reason).await });
+        accepting.await.unwrap_or_else(|_| Err(ErrorKind::StoreUnavailable.alone()))
+    }
+
+    async fn mark_and_accept(&self, caller: &Caller, reason: &str) -> Result<usize, Error> {
         let readiness = self.store.readiness().await;
         if readiness.durability.is_none() {
             return Err(ErrorKind::StoreUnavailable.alone());

@@ -58,6 +58,6 @@ pub(super) async fn accept_loss(
     if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control) {
         return Err(Problem::invalid_request("reason must be a sentence of at most 1000 bytes in one line"));
     }
-    let marked = http.gateway.accept_loss(&caller, &reason).await?;
+    let marked = http.gateway.accept_loss(caller, reason).await?;
     Ok(Json(json!({ "accepted": true, "calls_now_unknown": marked })).into_response())
 }

@@ -16,6 +16,7 @@ mod downstream; // nothing is sent twice or too late
 mod faults; // a store that fails
 mod house;
 mod keys; // what counts as the same call
+mod losses; // a Redis that has lost data
 mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
 mod problems; // the table of failures

@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use oncegate::store::{self, Store};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::contract::{ME, arrival, claimed, ended, open_redis, replaced, rerun};
-use crate::support::binary::{Process, free_port, run};
+use crate::support::binary::{Process, free_port};
 use crate::support::gateway::one_tool;
 use crate::support::line::Line;
 use crate::support::redis::{Cluster, Redis, Sentinel, TlsRedis};
@@ -19,20 +17,20 @@ use crate::support::{Act, Answer, Gateway, Tool, until};
 /// Looked for within this time: what operators were promised.
 const NOTICED: Duration = Duration::from_secs(5);
 
-async fn gateway(redis: &Redis, tool: &Tool, more: &str) -> Gateway {
+pub(crate) async fn gateway(redis: &Redis, tool: &Tool, more: &str) -> Gateway {
     let gateway = Gateway::sharing(&redis.url(), &one_tool(tool, more)).await;
     gateway.until_ready().await;
     gateway
 }
 
 /// Waits until the gateway says that calls may not be claimed, for this reason.
-async fn notices(gateway: &Gateway, why: &str) {
+pub(crate) async fn notices(gateway: &Gateway, why: &str) {
     let came = Instant::now();
     until(why, async || gateway.reasons().await.contains(why)).await;
     assert!(came.elapsed() < NOTICED, "noticed only after {:?}", came.elapsed());
 }
 
-async fn call(gateway: &Gateway, n: usize) -> Answer {
+pub(crate) async fn call(gateway: &Gateway, n: usize) -> Answer {
     gateway.call(json!({ "n": n })).await
 }
 
@@ -201,194 +199,6 @@ async fn a_redis_that_stops_for_five_seconds_is_waited_for_or_said() {
     }
     assert_eq!(tool.effects(), 21, "each once");
     assert!(tool.effects_by_key().values().all(|effects| *effects == 1));
-}
-
-/// Does something to a Redis and sees the gateway close, without an effect, and open again with the
-/// operator's acceptance; tokens go on rising.
-async fn loses(redis: &mut Redis, gateway: &Gateway, tool: &Tool, lose: impl AsyncFnOnce(&mut Redis)) {
-    let session = |n: usize| json!({ "args": { "n": n }, "session_id": "S" });
-    let before = gateway.post("act", &session(1), &[]).await.expect_ok();
-    lose(redis).await;
-    let effects = tool.effects();
-    // Not even before anybody has looked.
-    gateway.post("act", &session(2), &[]).await.expect_problem("store-unavailable");
-    let again = gateway.post("act", &session(1), &[]).await;
-    assert!(again.status == 503 || again.at("/replayed") == true, "{}", again.text);
-    notices(gateway, "accept-loss").await;
-    gateway.post("act", &session(3), &[]).await.expect_problem("store-unavailable");
-    assert_eq!(tool.effects(), effects, "no effect meanwhile");
-    assert_eq!(gateway.metric("oncegate_store_ready").await, 0.0);
-    assert!(gateway.metric("oncegate_store_lost_claims_total").await > 0.0);
-    let accept = |body: Value| {
-        let request = gateway.client.post(gateway.url("/v1/store/accept-loss")).body(body.to_string());
-        async { Answer::read(request.send().await.expect("an answer")).await }
-    };
-    accept(json!({ "reason": " " })).await.expect_problem("invalid-request");
-    accept(json!({ "reason": "it was flushed" })).await.expect_ok();
-    gateway.until_ready().await;
-    accept(json!({ "reason": "again" })).await.expect_problem("wrong-state");
-    let after = gateway.post("act", &session(2), &[]).await.expect_ok();
-    let token = |answer: &Answer| answer.at("/fencing").as_u64().expect("a token");
-    assert!(token(&after) > token(&before), "{} after {}", token(&after), token(&before));
-}
-
-#[tokio::test]
-async fn a_flushed_redis_is_noticed_before_anything_runs_again() {
-    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = gateway(&redis, &tool, "").await;
-    loses(&mut redis, &gateway, &tool, async |redis| {
-        redis.ask(&["FLUSHALL"]).await;
-    })
-    .await;
-    // What was remembered was put back first, so the call is known all the same.
-    let replay = gateway.post("act", &json!({ "args": { "n": 1 }, "session_id": "S" }), &[]).await;
-    assert_eq!(replay.expect_ok().at("/replayed"), true);
-    assert_eq!(tool.effects(), 2);
-}
-
-#[tokio::test]
-async fn an_older_snapshot_is_noticed_before_anything_runs_again() {
-    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = gateway(&redis, &tool, "").await;
-    call(&gateway, 99).await.expect_ok();
-    let snapshot = redis.snapshot();
-    loses(&mut redis, &gateway, &tool, async |redis| redis.restore(snapshot.path()).await).await;
-}
-
-#[tokio::test]
-async fn what_one_gateway_has_lost_does_not_run_again_at_another() {
-    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
-    let line = Line::to(redis.port).await;
-    let one = gateway(&redis, &tool, "").await;
-    let other = Gateway::sharing(&line.url(), &one_tool(&tool, "")).await;
-    other.until_ready().await;
-    call(&other, 0).await.expect_ok();
-    let snapshot = redis.snapshot();
-    for n in 1..=5 {
-        call(&other, n).await.expect_ok();
-    }
-    // Only the other one knows what is missing, and it comes late to say so.
-    line.block(true);
-    redis.restore(snapshot.path()).await;
-    let until = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < until {
-        for n in 1..=5 {
-            call(&one, n).await.expect_problem("store-unavailable");
-        }
-    }
-    line.block(false);
-    notices(&one, "accept-loss").await;
-    assert_eq!(tool.effects(), 6, "this one has lost nothing, and waited for the other");
-}
-
-#[tokio::test]
-async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
-    let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = gateway(&redis, &tool, "").await;
-    call(&gateway, 1).await.expect_ok();
-    redis.ask(&["FLUSHALL"]).await;
-    let newcomer = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
-    let until = Instant::now() + Duration::from_secs(4);
-    while Instant::now() < until {
-        let again = call(&newcomer, 1).await;
-        assert!(again.status == 503 || again.at("/replayed") == true, "{}", again.text);
-        call(&newcomer, 2).await.expect_problem("store-unavailable");
-        sleep(Duration::from_millis(50)).await;
-    }
-    notices(&newcomer, "accept-loss").await;
-    // Accepted at the newcomer, which knows nothing of what was: the other one follows all the same.
-    let body = json!({ "reason": "it was emptied" }).to_string();
-    let request = newcomer.client.post(newcomer.url("/v1/store/accept-loss")).body(body);
-    Answer::read(request.send().await.expect("an answer")).await.expect_ok();
-    newcomer.until_ready().await;
-    gateway.until_ready().await;
-    assert_eq!(call(&newcomer, 1).await.expect_ok().at("/replayed"), true, "it was put back");
-    assert_eq!(tool.effects(), 1);
-}
-
-#[tokio::test]
-async fn a_gateway_that_starts_again_notices_what_was_lost_while_it_was_away() {
-    let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = gateway(&redis, &tool, "").await;
-    let newcomer = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
-    call(&gateway, 1).await.expect_ok();
-    let config = one_tool(&tool, "");
-    let folder = gateway.stop().await;
-    redis.ask(&["FLUSHALL"]).await;
-    notices(&newcomer, "accept-loss").await;
-    let gateway = Gateway::again(folder, &redis.url(), &config).await;
-    notices(&gateway, "accept-loss").await;
-    call(&gateway, 1).await.expect_problem("store-unavailable");
-    assert_eq!(tool.effects(), 1);
-
-    // The command line does the same as the door, and every gateway that remembers follows.
-    let text = format!("[store]\nurl = \"{}\"\nwatermarks = \"watermarks\"\n{config}", redis.url());
-    std::fs::write(gateway.folder().join("oncegate.toml"), text).expect("a file");
-    let arguments = ["store", "accept-loss", "--config", "oncegate.toml", "--reason", "flushed by accident"];
-    let accepted = run(gateway.folder(), &arguments);
-    assert_eq!(String::from_utf8_lossy(&accepted.stdout), "the loss is accepted; 0 calls became unknown\n");
-    gateway.until_ready().await;
-    newcomer.until_ready().await;
-    let refused = run(gateway.folder(), &arguments);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("has not lost any data"), "{said}");
-}
-
-#[tokio::test]
-async fn what_may_have_run_again_before_the_loss_is_unknown_after_it() {
-    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = gateway(&redis, &tool, "retry = { attempts = 1 }").await;
-    tool.then(Act::Answer(429, "", b"{}"));
-    call(&gateway, 1).await.expect_problem("tool-unavailable");
-    let snapshot = redis.snapshot();
-    call(&gateway, 1).await.expect_ok();
-    // Another gateway, which remembers nothing of it, is all that is left.
-    let config = one_tool(&tool, "");
-    let other = Gateway::sharing(&redis.url(), &config).await;
-    other.until_ready().await;
-    call(&other, 2).await.expect_ok();
-    drop(gateway.stop().await);
-    redis.restore(snapshot.path()).await;
-    notices(&other, "accept-loss").await;
-    let body = json!({ "reason": "an older snapshot was restored" }).to_string();
-    let request = other.client.post(other.url("/v1/store/accept-loss")).body(body);
-    let accepted = Answer::read(request.send().await.expect("an answer")).await.expect_ok();
-    assert_eq!(accepted.at("/calls_now_unknown"), 1);
-    let doubtful = call(&other, 1).await.expect_problem("outcome-unknown");
-    let record = other.record(&doubtful).await;
-    assert_eq!(record.at("/events/2/event"), "store_lost");
-    assert_eq!(tool.effects(), 2);
-}
-
-#[tokio::test]
-async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole() {
-    let redis = Redis::strict().await;
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open_redis(&redis.url(), folder.path()).await;
-    let first = claimed(&store, &arrival("k", "S", 0, ME)).await;
-    let failed = replaced(&store, &ended(&first, 429, 1), &first).await;
-    let keys: Vec<String> =
-        redis::from_redis_value(redis.ask(&["KEYS", "oncegate:*:call:*"]).await).expect("keys");
-    redis.ask(&["COPY", &keys[0], "before"]).await;
-    let second = replaced(&store, &rerun(&failed, 2), &failed).await;
-    redis.ask(&["COPY", "before", &keys[0], "REPLACE"]).await;
-
-    // What would be begun on it is refused, and what is known of it is not lost.
-    let retry = store.replace(&rerun(&failed, 2), &second).await;
-    assert!(matches!(retry, Err(store::Error::Refused(_))), "{retry:?}");
-    let done = replaced(&store, &ended(&second, 200, 3), &second).await;
-    assert_eq!(store.load(done.intent.call_id).await.expect("an answer"), Some(done.clone()));
-    assert_eq!(store.holder(done.intent.lookup).await.expect("an answer"), Some(done));
-
-    // The same if nothing at all is left of the call.
-    until("it has been looked at", async || store.readiness().await.reasons.is_empty()).await;
-    let running = claimed(&store, &arrival("gone", "S", 4, ME)).await;
-    let all: Vec<String> =
-        redis::from_redis_value(redis.ask(&["KEYS", "oncegate:*:call:*"]).await).expect("keys");
-    let gone = all.iter().find(|key| key.ends_with(&running.intent.call_id.to_string())).expect("its key");
-    redis.ask(&["DEL", gone]).await;
-    let done = replaced(&store, &ended(&running, 200, 5), &running).await;
-    assert_eq!(store.load(done.intent.call_id).await.expect("an answer"), Some(done));
 }
 
 #[tokio::test(flavor = "multi_thread")]
