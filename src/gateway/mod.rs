@@ -3,6 +3,7 @@
 mod call; // the way of a call, on the side of the one who asks
 mod clock; // the time that the rules go by
 mod flight; // one run, and everyone who waits for it
+mod hold; // getting hold of a key
 pub mod ledger; // what is known of a call
 mod loss; // a store that has lost data
 pub mod recover; // calls whose owner is gone

@@ -1,5 +1,4 @@
-//! The way of a call, on the side of the one who runs it: claim the key, dispatch, write down what
-//! came of it. Each step loads, asks `core::call::next`, saves and acts.
+//! The way of a call, on the side of the one who runs it: dispatch, and write down what came of it. Each step loads, asks `core::call::next`, saves and acts.
 //!
 //! The claim is durable before the first byte leaves, and an outcome is told only when it is durable.
 
@@ -11,6 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::call::Asked;
 use super::flight::{Phase, Pilot};
+use super::hold::Hold;
 use super::{ErrorKind, Gateway, jitter, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence};
@@ -18,55 +18,25 @@ use crate::core::record::{Record, State};
 use crate::core::tool::{Effect, LEASE_MARGIN};
 use crate::downstream::{self, Exchange};
 use crate::metrics::Arrival;
-use crate::store::{self, Claimed, Listener, Replaced};
+use crate::store::{Listener, Replaced};
 
 /// How often a claim may meet a record that has just changed, and a completion one that has.
-const ROUNDS: usize = 8;
+pub(super) const ROUNDS: usize = 8;
 /// How often a store that did not answer is asked whether the claim is ours.
-const CLAIM_TRIES: usize = 3;
+pub(super) const CLAIM_TRIES: usize = 3;
 /// How often a call that another process runs is looked at: at first, and later on.
 const POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
-/// How often a claim is looked for that was never confirmed.
-const LOOK_FOR_CLAIM: Duration = Duration::from_millis(500);
-/// How often the store must say that there is none.
-const CLAIM_LOOKS: usize = 10;
 /// How long to wait before an outcome is offered to the store again.
 const WRITE_AGAIN: Duration = Duration::from_millis(200);
 /// How often an outcome is offered to the store once the gateway has run out of time.
 const LAST_TRIES: usize = 5;
 
-/// How a run begins in the store.
-#[derive(Clone, Copy)]
-enum Begin<'a> {
-    /// The key is claimed.
-    Claim { instead_of: Option<&'a Record> },
-    /// A failed call runs again.
-    Again { held: &'a Record },
-}
-
-/// Whether a run has begun.
-enum Begun {
-    Ours(Record),
-    /// The record that is there instead.
-    Not(Option<Record>),
-}
-
 /// Whether what comes of a run is written down.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Keep {
+pub(super) enum Keep {
     Stored,
     /// A read that goes on without a store.
     Nothing,
-}
-
-/// What came of trying to get hold of a key.
-enum Hold {
-    /// Ours to run.
-    Ours(Record),
-    /// Somebody else runs it.
-    Theirs(Record),
-    /// It is settled, and the record answers.
-    Settled(Record),
 }
 
 impl Gateway {
@@ -106,137 +76,6 @@ impl Gateway {
         let (record, _) = self.run_attempts(asked, change.record, &pilot, deadline, Keep::Nothing).await;
         self.ended(asked, &record, began);
         pilot.end(Ok(Arc::new(record)), true);
-    }
-
-    fn arrival(&self, asked: &Asked) -> Event {
-        Event::Arrived { intent: asked.intent.clone(), attempt: new_attempt(), owner: self.instance }
-    }
-
-    /// Gets hold of the key, or finds out who has it. Without a place to run nothing is claimed, but
-    /// what is there is still found.
-    async fn hold(self: &Arc<Self>, asked: &Asked, has_place: bool) -> Result<Hold, ErrorKind> {
-        let tool = &asked.at.tool;
-        let event = self.arrival(asked);
-        let mut holder: Option<Record> = None;
-        if !has_place {
-            let found = self.counted("holder", self.store.holder(asked.intent.lookup).await);
-            holder = found.map_err(|_| ErrorKind::StoreUnavailable)?;
-        }
-        for _ in 0..ROUNDS {
-            // An arrival is never illegal; if it were, nothing must run.
-            let Ok(next) = call::next(tool, holder.as_ref(), &event, self.now()) else { break };
-            holder = match (next.action, next.change, holder) {
-                (Action::Claim { .. } | Action::Run, ..) if !has_place => return Err(ErrorKind::RateLimited),
-                (Action::Claim { instead_of }, Some(change), held) => {
-                    let instead_of = held.as_ref().filter(|_| instead_of.is_some());
-                    match self.begin(asked, change, Begin::Claim { instead_of }).await {
-                        Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record)),
-                        Ok(Begun::Not(there)) => there,
-                        Err(_) => break,
-                    }
-                }
-                (Action::Run, Some(change), Some(held)) => {
-                    match self.begin(asked, change, Begin::Again { held: &held }).await {
-                        Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record)),
-                        Ok(Begun::Not(there)) => there,
-                        Err(_) => break,
-                    }
-                }
-                (Action::Wait, _, Some(held)) => return Ok(Hold::Theirs(held)),
-                (Action::Answer, _, Some(held)) => return Ok(Hold::Settled(held)),
-                (Action::RefuseReused, _, _) => return Err(ErrorKind::KeyReused),
-                (Action::RefuseExpired, _, _) => return Err(ErrorKind::KeyExpired),
-                _ => break,
-            };
-        }
-        Err(ErrorKind::StoreUnavailable)
-    }
-
-    /// Begins a run. If the answer is lost the store is asked again: it knows the attempt. A beginning
-    /// that is never confirmed is not run; if it turns up after all, it is undone.
-    async fn begin(
-        self: &Arc<Self>,
-        asked: &Asked,
-        change: Change,
-        how: Begin<'_>,
-    ) -> Result<Begun, store::Error> {
-        let mut tries = 0;
-        let mut in_doubt = false;
-        loop {
-            tries += 1;
-            let begun = match how {
-                Begin::Claim { instead_of } => {
-                    let claimed = self.counted("claim", self.store.claim(&change, instead_of).await);
-                    claimed.map(|claimed| match claimed {
-                        Claimed::Yours(record) => Begun::Ours(record),
-                        Claimed::Existing(record) => Begun::Not(Some(record)),
-                    })
-                }
-                Begin::Again { held } => {
-                    let replaced = self.counted("replace", self.store.replace(&change, held).await);
-                    replaced.map(|replaced| match replaced {
-                        Replaced::Done(record) => Begun::Ours(record),
-                        Replaced::Lost(newer) => Begun::Not(newer),
-                    })
-                }
-            };
-            let error = match begun {
-                Ok(begun) => return Ok(begun),
-                Err(error) => error,
-            };
-            in_doubt |= matches!(error, store::Error::Ambiguous(_));
-            if !in_doubt {
-                return Err(error);
-            }
-            if tries == CLAIM_TRIES {
-                // Where there are too many of them, recovery finds it when its lease is over.
-                if let Ok(place) = self.listening.clone().try_acquire_owned() {
-                    let disown = self.clone().disown(asked.clone(), change.record);
-                    drop(self.tasks.spawn(async move {
-                        disown.await;
-                        drop(place);
-                    }));
-                }
-                return Err(error);
-            }
-        }
-    }
-
-    /// Looks for a run that was never confirmed to have begun. If the store has it after all, it is
-    /// ended: nothing was sent.
-    async fn disown(self: Arc<Self>, asked: Asked, begun: Record) {
-        let tool = &asked.at.tool;
-        let until = Instant::now() + tool.lease();
-        let mut looks = 0;
-        while looks < CLAIM_LOOKS && Instant::now() < until {
-            tokio::select! {
-                () = sleep(LOOK_FOR_CLAIM) => {}
-                () = self.abandoned.cancelled() => return,
-            }
-            match self.counted("load", self.store.load(begun.intent.call_id).await) {
-                Ok(Some(record))
-                    if record.attempt.id == begun.attempt.id && record.version == begun.version =>
-                {
-                    let evidence =
-                        Evidence::NotSent { why: "the claim was not confirmed by the store in time".into() };
-                    let (attempt, fencing) = (record.attempt.id, record.fencing);
-                    let event = Event::Ended { attempt, fencing, evidence, retry: None };
-                    let (record, _) = self.settle(&asked, record, &event, None, Keep::Stored).await;
-                    tracing::warn!(
-                        call_id = %record.intent.call_id,
-                        tool = tool.name,
-                        trace_id = record.intent.trace_id,
-                        state = record.state.as_str(),
-                        "a claim that was never confirmed was found and released",
-                    );
-                    return;
-                }
-                // A gateway that stops does not wait for what most likely never was.
-                Ok(_) if self.draining.is_cancelled() => looks += CLAIM_LOOKS / 2,
-                Ok(_) => looks += 1,
-                Err(_) => {}
-            }
-        }
     }
 
     /// Follows a call that somebody else runs, until it is settled or nobody here asks any more. What is
@@ -407,7 +246,7 @@ impl Gateway {
 
     /// Applies how an attempt ended to the record and writes it. Answers with the record as stored,
     /// and how long to wait if another attempt is to be made.
-    async fn settle(
+    pub(super) async fn settle(
         &self,
         asked: &Asked,
         mut record: Record,
