@@ -44,6 +44,9 @@ pub struct Request {
     pub send_before: Instant,
 }
 
+/// In an answer: the newest token that the tool has seen of the session.
+const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
+
 /// The client for all tools.
 #[derive(Debug)]
 pub struct Downstream {
@@ -139,7 +142,9 @@ impl Exchange {
     pub fn give_up(&self, why: &str) -> Evidence {
         let why = why.to_owned();
         match self.status {
-            Some(status) => Evidence::Answer { status, body: Body::Broken(why), retry_after: None },
+            Some(status) => {
+                Evidence::Answer { status, body: Body::Broken(why), retry_after: None, newest_token: None }
+            }
             None if self.gate.withdraw() => Evidence::NotSent { why },
             None => Evidence::NoAnswer { why },
         }
@@ -149,11 +154,13 @@ impl Exchange {
 async fn answer(response: reqwest::Response, max_result: usize, body_by: Instant) -> Evidence {
     let status = response.status().as_u16();
     let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);
+    let newest_token = response.headers().get(FENCING_TOKEN);
+    let newest_token = newest_token.and_then(|token| token.to_str().ok()?.trim().parse().ok());
     let body = match timeout_at(body_by, read(response, max_result)).await {
         Ok(body) => body,
         Err(_) => Body::Broken("it did not end in time".into()),
     };
-    Evidence::Answer { status, body, retry_after }
+    Evidence::Answer { status, body, retry_after, newest_token }
 }
 
 async fn read(mut response: reqwest::Response, max_result: usize) -> Body {

@@ -55,6 +55,8 @@ pub struct Metrics {
     pub duplicate_gap: HistogramVec,
     pub stale_owners: IntCounter,
     pub store_errors: IntCounterVec,
+    /// Calls that their session did not let begin.
+    pub barred: IntCounterVec,
     /// Reads that went to their tool although the store was not there.
     pub passed_through: IntCounterVec,
     store_ready: IntGauge,
@@ -135,6 +137,11 @@ impl Metrics {
             store_ready: register(
                 &registry,
                 valid(IntGauge::new("oncegate_store_ready", "1 if calls may be claimed.")),
+            ),
+            barred: counters(
+                "oncegate_barred_total",
+                "Calls that were not begun: frozen or busy session, stale token, budget, similar call.",
+                &["tool", "reason"],
             ),
             passed_through: counters(
                 "oncegate_passed_through_total",

@@ -24,13 +24,14 @@ use super::key;
 use super::outcome::{self, Evidence, Failure, FailureKind, Outcome};
 use super::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use super::retry;
+use super::session::{self, Brought, Release, Terms};
 use super::tool::{Effect, Tool};
 
 /// What happens to a call.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A request asks for it.
-    Arrived { intent: Arc<Intent>, attempt: AttemptId, owner: InstanceId },
+    Arrived { intent: Arc<Intent>, brought: Brought, attempt: AttemptId, owner: InstanceId },
     /// An attempt ended, as far as its owner can tell.
     Ended {
         attempt: AttemptId,
@@ -46,6 +47,8 @@ pub enum Event {
     /// The store has lost its newest writes, and a person accepts that: what is running may have
     /// ended, and what has failed may have run again. `by` is that person's token.
     StoreLost { by: String, reason: String },
+    /// A person takes the session's lock away from it. `by` is that person's token.
+    Unlocked { by: String, reason: String },
 }
 
 impl Event {
@@ -81,8 +84,10 @@ pub struct Next {
 pub struct Change {
     pub record: Record,
     pub entry: Entry,
-    /// The store draws the session's next fencing token into the record.
-    pub draws_token: bool,
+    /// On which terms the call begins; the store writes into the record what follows from them.
+    pub terms: Option<Terms>,
+    /// What the call gives back.
+    pub release: Release,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,15 +134,21 @@ pub enum Illegal {
 /// The event does not fit the state; nothing changes.
 pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp) -> Result<Next, Illegal> {
     match (record, event) {
-        (None, Event::Arrived { intent, attempt, owner }) => {
-            Ok(claim(tool, intent, *attempt, *owner, None, now))
+        (None, Event::Arrived { intent, brought, attempt, owner }) => {
+            let arrival = Arrival { intent, brought: *brought, attempt: *attempt, owner: *owner };
+            Ok(claim(tool, &arrival, None, now))
         }
         (
             None,
-            Event::Ended { .. } | Event::LeaseOver { .. } | Event::OwnerLost { .. } | Event::StoreLost { .. },
+            Event::Ended { .. }
+            | Event::LeaseOver { .. }
+            | Event::OwnerLost { .. }
+            | Event::StoreLost { .. }
+            | Event::Unlocked { .. },
         ) => Err(Illegal::NoCall),
-        (Some(record), Event::Arrived { intent, attempt, owner }) => {
-            Ok(arrive_again(tool, record, intent, *attempt, *owner, now))
+        (Some(record), Event::Arrived { intent, brought, attempt, owner }) => {
+            let arrival = Arrival { intent, brought: *brought, attempt: *attempt, owner: *owner };
+            Ok(arrive_again(tool, record, &arrival, now))
         }
         (Some(record), Event::Ended { attempt, fencing, evidence, retry }) => {
             if record.attempt.id != *attempt || record.fencing != *fencing {
@@ -185,25 +196,30 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             }
             (State::Succeeded(_) | State::Failed(_) | State::Unknown(_), _) => Err(Illegal::NotRunning),
         },
+        (Some(record), Event::Unlocked { by, reason }) => match record.state {
+            State::Running | State::Unknown(_) => Ok(unlock(record, by, reason, now)),
+            State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotRunning),
+        },
     }
 }
 
-fn arrive_again(
-    tool: &Tool,
-    record: &Record,
-    intent: &Arc<Intent>,
+/// A request, as the event brings it.
+struct Arrival<'a> {
+    intent: &'a Arc<Intent>,
+    brought: Brought,
     attempt: AttemptId,
     owner: InstanceId,
-    now: Timestamp,
-) -> Next {
+}
+
+fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
     let passed = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
     if passed(record.expires_at) {
         if record.intent.key_source == key::Source::Runtime && !passed(record.retain_until) {
             return Next { change: None, action: Action::RefuseExpired };
         }
-        return claim(tool, intent, attempt, owner, Some(record.intent.call_id), now);
+        return claim(tool, arrival, Some(record.intent.call_id), now);
     }
-    if record.intent.fingerprint != intent.fingerprint {
+    if record.intent.fingerprint != arrival.intent.fingerprint {
         return Next { change: None, action: Action::RefuseReused };
     }
     match &record.state {
@@ -212,26 +228,20 @@ fn arrive_again(
         State::Failed(failure) if failure.kind == FailureKind::Rejected && tool.remember_rejections => {
             Next { change: None, action: Action::Answer }
         }
-        State::Failed(_) => run_again(tool, record, attempt, owner, now),
+        State::Failed(_) => run_again(tool, record, arrival, now),
     }
 }
 
-fn claim(
-    tool: &Tool,
-    intent: &Arc<Intent>,
-    attempt: AttemptId,
-    owner: InstanceId,
-    instead_of: Option<CallId>,
-    now: Timestamp,
-) -> Next {
+fn claim(tool: &Tool, arrival: &Arrival<'_>, instead_of: Option<CallId>, now: Timestamp) -> Next {
     let record = Record {
-        intent: intent.clone(),
+        intent: arrival.intent.clone(),
         version: 1,
         state: State::Running,
-        attempt: first_attempt(tool, attempt, owner, now),
+        attempt: first_attempt(tool, arrival, now),
         attempts: 1,
         doubted: false,
         fencing: None,
+        similar_to: None,
         latency_ms: None,
         updated_at: now,
         expires_at: None,
@@ -241,19 +251,21 @@ fn claim(
         None => "the key was free".to_owned(),
         Some(old) => format!("the key's earlier call {old} is past its window"),
     };
-    let entry = begun("claimed", attempt, owner, detail, now);
-    let change = Change { record, entry, draws_token: tool.effect == Effect::Write };
+    let entry = begun("claimed", arrival, detail, now);
+    let terms = session::terms(tool, arrival.intent, arrival.brought);
+    let change = Change { record, entry, terms, release: Release::default() };
     Next { change: Some(change), action: Action::Claim { instead_of } }
 }
 
 /// A failed call runs again under the same key.
-fn run_again(tool: &Tool, record: &Record, attempt: AttemptId, owner: InstanceId, now: Timestamp) -> Next {
+fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
     let again = Record {
         version: record.version + 1,
         state: State::Running,
-        attempt: first_attempt(tool, attempt, owner, now),
+        attempt: first_attempt(tool, arrival, now),
         attempts: record.attempts.saturating_add(1),
         doubted: in_doubt(record),
+        similar_to: None,
         latency_ms: None,
         updated_at: now,
         expires_at: None,
@@ -261,8 +273,9 @@ fn run_again(tool: &Tool, record: &Record, attempt: AttemptId, owner: InstanceId
         ..record.clone()
     };
     let detail = "the same key came again after a failure".to_owned();
-    let entry = begun("run_again", attempt, owner, detail, now);
-    let change = Change { record: again, entry, draws_token: tool.effect == Effect::Write };
+    let entry = begun("run_again", arrival, detail, now);
+    let terms = session::terms(tool, &record.intent, arrival.brought);
+    let change = Change { record: again, entry, terms, release: Release::default() };
     Next { change: Some(change), action: Action::Run }
 }
 
@@ -271,8 +284,9 @@ fn in_doubt(record: &Record) -> bool {
     record.doubted || matches!(record.state, State::Unknown(_))
 }
 
-fn first_attempt(tool: &Tool, id: AttemptId, owner: InstanceId, now: Timestamp) -> Attempt {
-    Attempt { id, owner, number: 1, run_started_at: now, lease_until: after(now, tool.lease()) }
+fn first_attempt(tool: &Tool, arrival: &Arrival<'_>, now: Timestamp) -> Attempt {
+    let lease_until = after(now, tool.lease());
+    Attempt { id: arrival.attempt, owner: arrival.owner, number: 1, run_started_at: now, lease_until }
 }
 
 /// The running attempt ended.
@@ -301,7 +315,7 @@ fn end(tool: &Tool, record: &Record, evidence: &Evidence, retry: Option<Retry>, 
             detail,
             now,
         );
-        let change = Change { record: again, entry, draws_token: false };
+        let change = Change { record: again, entry, terms: None, release: Release::default() };
         return Next { change: Some(change), action: Action::Retry { after: wait } };
     }
     finish(tool, record, Occasion { event: "ended", by: gateway(record.attempt.owner) }, outcome, why, now)
@@ -309,7 +323,7 @@ fn end(tool: &Tool, record: &Record, evidence: &Evidence, retry: Option<Retry>, 
 
 /// An answer came after the call had been given up as unknown. It is the same attempt's, so it counts.
 fn end_late(tool: &Tool, record: &Record, evidence: &Evidence, now: Timestamp) -> Result<Next, Illegal> {
-    let (outcome, why) = outcome::classify(tool, evidence, record.doubted);
+    let (outcome, why) = outcome::classify(tool, evidence, record.sent());
     match outcome {
         Outcome::Unknown => Err(Illegal::StillUnknown),
         outcome => {
@@ -328,7 +342,7 @@ fn lose(tool: &Tool, record: &Record, occasion: Occasion, why: &str, now: Timest
 /// What the evidence means for this call. A read has no effect to be in doubt about: an attempt of
 /// it that was not answered, or answered with nothing definite, has simply failed.
 fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String) {
-    let (outcome, why) = outcome::classify(tool, evidence, record.doubted);
+    let (outcome, why) = outcome::classify(tool, evidence, record.sent());
     match (outcome, tool.effect) {
         (Outcome::Unknown, Effect::Read) => {
             let (status, retry_after) = match evidence {
@@ -351,7 +365,8 @@ fn wait_before_retry(
     jitter: f64,
     now: Timestamp,
 ) -> Option<Duration> {
-    if failure.kind == FailureKind::Rejected || record.attempt.number >= tool.retry.attempts {
+    let is_final = matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced);
+    if is_final || record.attempt.number >= tool.retry.attempts {
         return None;
     }
     let wait = retry::delay(&tool.retry, record.attempt.number, jitter, failure.retry_after);
@@ -383,7 +398,31 @@ fn finish(
         retain_until: known.then(|| after(now, tool.retention.max(window))),
         ..record.clone()
     };
-    let change = Change { record: finished, entry, draws_token: false };
+    // The effect of an unknown call may still be under way: its session waits until the lease is over.
+    let free_from = if known { now } else { record.attempt.lease_until };
+    let release = Release {
+        lock_from: session::is_exclusive(tool).then_some(free_from),
+        // What surely had no effect is no earlier call.
+        similar: record.intent.similar.filter(|_| matches!(finished.state, State::Failed(_))),
+    };
+    let change = Change { record: finished, entry, terms: None, release };
+    Next { change: Some(change), action: Action::Finish }
+}
+
+/// The session goes on without it; what the call does stays as it is.
+fn unlock(record: &Record, by: &str, reason: &str, now: Timestamp) -> Next {
+    let unlocked = Record { version: record.version + 1, updated_at: now, ..record.clone() };
+    let detail = format!("the session's lock was taken away from it ({reason})");
+    let entry = Entry {
+        at: now,
+        event: "unlocked".into(),
+        attempt: Some(record.attempt.id),
+        outcome: None,
+        by: format!("token {by}"),
+        detail,
+    };
+    let release = Release { lock_from: Some(now), similar: None };
+    let change = Change { record: unlocked, entry, terms: None, release };
     Next { change: Some(change), action: Action::Finish }
 }
 
@@ -393,8 +432,9 @@ struct Occasion {
     by: String,
 }
 
-fn begun(event: &'static str, attempt: AttemptId, by: InstanceId, detail: String, now: Timestamp) -> Entry {
-    Entry { at: now, event: event.into(), attempt: Some(attempt), outcome: None, by: gateway(by), detail }
+fn begun(event: &'static str, arrival: &Arrival<'_>, detail: String, now: Timestamp) -> Entry {
+    let (attempt, by) = (Some(arrival.attempt), gateway(arrival.owner));
+    Entry { at: now, event: event.into(), attempt, outcome: None, by, detail }
 }
 
 fn ended(occasion: Occasion, record: &Record, outcome: &Outcome, detail: String, now: Timestamp) -> Entry {

@@ -28,17 +28,24 @@ fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
         user_id: String::new(),
         session_id: String::new(),
         trace_id: String::new(),
+        similar: None,
         args: "{}".into(),
         created_at: at(0),
     })
 }
 
 fn arrived(source: key::Source, fingerprint: u8, id: u128) -> Event {
-    Event::Arrived { intent: intent(source, fingerprint), attempt: attempt(id), owner: ME }
+    let intent = intent(source, fingerprint);
+    Event::Arrived { intent, brought: Brought::default(), attempt: attempt(id), owner: ME }
 }
 
 fn answer(status: u16) -> Evidence {
-    Evidence::Answer { status, body: outcome::Body::Whole("{}".into()), retry_after: None }
+    Evidence::Answer {
+        status,
+        body: outcome::Body::Whole("{}".into()),
+        retry_after: None,
+        newest_token: None,
+    }
 }
 
 fn not_sent() -> Evidence {
@@ -88,6 +95,10 @@ fn store_lost() -> Event {
     Event::StoreLost { by: "ops".into(), reason: "an older snapshot".into() }
 }
 
+fn unlocked() -> Event {
+    Event::Unlocked { by: "ops".into(), reason: "it hangs".into() }
+}
+
 #[test]
 fn the_whole_grid() {
     use key::Source::{Derived, Runtime};
@@ -132,6 +143,7 @@ fn the_whole_grid() {
         ("lease over", Event::LeaseOver { by: ME }),
         ("owner lost", Event::OwnerLost { by: ME }),
         ("store lost", store_lost()),
+        ("unlocked", unlocked()),
     ];
     let mut grid = String::new();
     for (state, tool, record, seconds) in &records {
@@ -151,6 +163,7 @@ fn a_retry_waits_no_longer_than_the_deadline_allows() {
         status: 429,
         body: outcome::Body::Whole("{}".into()),
         retry_after: Some(Duration::from_secs(20)),
+        newest_token: None,
     };
     let event = ended_with(1, slow, Some(2));
     assert_eq!(cell(&tool, Some(&running), &event, 9), "Retry in 20s -> running");
@@ -190,6 +203,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::LeaseOver { by: ME }),
         1 => Just(Event::OwnerLost { by: ME }),
         1 => Just(store_lost()),
+        1 => Just(unlocked()),
     ]
 }
 
@@ -234,7 +248,7 @@ proptest! {
             if let (Some(before), Some(change)) = (before, &change) {
                 let anew = matches!(action, Action::Claim { .. });
                 prop_assert_eq!(change.record.version, if anew { 1 } else { before.version + 1 });
-                if matches!(before.state, State::Unknown(_)) {
+                if matches!(before.state, State::Unknown(_)) && before.state != change.record.state {
                     // Unknown is left only by an answer to the attempt that left the doubt.
                     let same = matches!(&event, Event::Ended { attempt, .. } if *attempt == before.attempt.id);
                     prop_assert!(same, "left unknown by {:?}", event);

@@ -255,12 +255,7 @@ pub struct Lookup(pub [u8; 32]);
 
 impl Lookup {
     pub fn new(tenant: &str, tool: &str, key: &str) -> Self {
-        let mut hash = Sha256::new();
-        for part in [tenant, tool, key] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
-        }
-        Self(hash.finalize().into())
+        Self(digest([tenant, tool, key]))
     }
 
     /// The key that the tool gets: 32 hex digits, the same for every attempt of a call, and never
@@ -273,6 +268,16 @@ impl Lookup {
     pub fn short(&self) -> String {
         hex::encode(&self.0[..4])
     }
+}
+
+/// SHA-256 over length-prefixed parts: nothing is smuggled across a border.
+pub fn digest<const N: usize>(parts: [&str; N]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
 }
 
 #[cfg(test)]

@@ -10,4 +10,5 @@ pub mod key; // what counts as the same call
 pub mod outcome; // what an attempt proved
 pub mod record; // what is kept of a call
 pub mod retry; // when to try again
+pub mod session; // what bounds the parallel branches of one conversation
 pub mod tool; // the policy of one tool

@@ -21,7 +21,13 @@ pub enum Evidence {
     /// Whoever made the attempt is gone and has left no word.
     Lost { why: String },
     /// The tool answered.
-    Answer { status: u16, body: Body, retry_after: Option<Duration> },
+    Answer {
+        status: u16,
+        body: Body,
+        retry_after: Option<Duration>,
+        /// The newest fencing token that the tool says it has seen.
+        newest_token: Option<u64>,
+    },
 }
 
 /// The body of an answer.
@@ -30,6 +36,15 @@ pub enum Body {
     Whole(Bytes),
     /// It could not be read whole, and why.
     Broken(String),
+}
+
+/// What is known of the attempt that evidence is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// An earlier attempt of the same call may have been executed.
+    pub doubted: bool,
+    /// The fencing token that it was sent with.
+    pub fencing: Option<u64>,
 }
 
 /// What an attempt proved.
@@ -79,6 +94,8 @@ pub struct Failure {
 pub enum FailureKind {
     /// The tool refused this request. Never retried by the gateway.
     Rejected,
+    /// The tool has seen a newer fencing token of the session. Never retried by the gateway.
+    Fenced,
     /// The tool was not reached.
     Unreachable,
     /// The tool is there but did not take the request now.
@@ -86,11 +103,12 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    pub const ALL: [Self; 3] = [Self::Rejected, Self::Unreachable, Self::Unavailable];
+    pub const ALL: [Self; 4] = [Self::Rejected, Self::Fenced, Self::Unreachable, Self::Unavailable];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Rejected => "rejected",
+            Self::Fenced => "fenced",
             Self::Unreachable => "unreachable",
             Self::Unavailable => "unavailable",
         }
@@ -99,9 +117,9 @@ impl FailureKind {
 
 /// What the evidence means for this tool, and a sentence that says why.
 ///
-/// `doubted`: an earlier attempt of the same call may have been executed. Then nothing that the
-/// tool says of a later one proves that the call was not ("already exists" may be us).
-pub fn classify(tool: &Tool, evidence: &Evidence, doubted: bool) -> (Outcome, String) {
+/// If an earlier attempt of the same call may have been executed, nothing that the tool says of a later
+/// one proves that the call was not ("already exists" may be us).
+pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, String) {
     let (outcome, why) = match evidence {
         Evidence::NotSent { why } => {
             let failure = Failure {
@@ -117,13 +135,14 @@ pub fn classify(tool: &Tool, evidence: &Evidence, doubted: bool) -> (Outcome, St
             (Outcome::Unknown, format!("the request was sent and not answered: {why}"))
         }
         Evidence::Lost { why } => (Outcome::Unknown, format!("nobody has seen how the attempt ended: {why}")),
-        Evidence::Answer { status, body, retry_after } => {
-            let (outcome, rule) = answered(tool, *status, body, *retry_after);
+        Evidence::Answer { status, body, retry_after, newest_token } => {
+            let is_stale = is_stale(*status, sent.fencing, *newest_token);
+            let (outcome, rule) = answered(tool, *status, body, *retry_after, is_stale);
             (outcome, format!("the tool answered {status} with {}{rule}", describe(body)))
         }
     };
     match outcome {
-        Outcome::NotExecuted(_) if doubted => {
+        Outcome::NotExecuted(_) if sent.doubted => {
             (Outcome::Unknown, format!("{why}; but an earlier attempt may have been executed"))
         }
         outcome => (outcome, why),
@@ -137,8 +156,21 @@ fn describe(body: &Body) -> String {
     }
 }
 
+/// Whether the tool has refused our fencing token: it names a newer one, or says that a precondition
+/// does not hold, of which we send no other.
+fn is_stale(status: u16, ours: Option<u64>, newest: Option<u64>) -> bool {
+    let Some(ours) = ours else { return false };
+    status == 412 || (status == 409 && newest.is_some_and(|newest| newest > ours))
+}
+
 /// The table, and which row it was where that is not plain.
-fn answered(tool: &Tool, status: u16, body: &Body, retry_after: Option<Duration>) -> (Outcome, &'static str) {
+fn answered(
+    tool: &Tool,
+    status: u16,
+    body: &Body,
+    retry_after: Option<Duration>,
+    is_stale: bool,
+) -> (Outcome, &'static str) {
     if let Some(declared) = tool.outcomes.get(&status) {
         return (by_declaration(*declared, status, body, retry_after), ", as declared for this tool");
     }
@@ -152,6 +184,10 @@ fn answered(tool: &Tool, status: u16, body: &Body, retry_after: Option<Duration>
             Some((_, None)) => (Outcome::Unknown, ", in which the tool's success test finds nothing"),
         },
         303 => (Outcome::Executed(keep(body)), ""),
+        _ if is_stale => (
+            by_declaration(Declared::Fenced, status, body, retry_after),
+            ": the session's fencing token is not the newest",
+        ),
         400..=406 | 409..=417 | 421 | 422 | 424 | 426 | 428 | 431 | 451 | 501 | 505 => {
             (by_declaration(Declared::Rejected, status, body, retry_after), "")
         }
@@ -172,12 +208,14 @@ fn by_declaration(declared: Declared, status: u16, body: &Body, retry_after: Opt
     match declared {
         Declared::Executed => Outcome::Executed(keep(body)),
         Declared::NotExecuted => Outcome::NotExecuted(failure(FailureKind::Unavailable, None)),
-        Declared::Rejected => {
+        Declared::Rejected | Declared::Fenced => {
             let body = match keep(body) {
                 Content::Kept(json) => Some(json),
                 Content::Unavailable(_) => None,
             };
-            Outcome::NotExecuted(failure(FailureKind::Rejected, body))
+            let is_fenced = declared == Declared::Fenced;
+            let kind = if is_fenced { FailureKind::Fenced } else { FailureKind::Rejected };
+            Outcome::NotExecuted(failure(kind, body))
         }
         Declared::Unknown => Outcome::Unknown,
     }
@@ -220,12 +258,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn answer(status: u16, body: &'static str) -> Evidence {
-        Evidence::Answer { status, body: Body::Whole(body.into()), retry_after: None }
+        Evidence::Answer { status, body: Body::Whole(body.into()), retry_after: None, newest_token: None }
     }
 
     /// The outcome in one word, a failure by its kind.
     fn word(tool: &Tool, evidence: &Evidence, doubted: bool) -> &'static str {
-        match classify(tool, evidence, doubted).0 {
+        match classify(tool, evidence, Sent { doubted, fencing: None }).0 {
             Outcome::NotExecuted(failure) => failure.kind.as_str(),
             outcome => outcome.as_str(),
         }
@@ -301,6 +339,31 @@ mod tests {
     }
 
     #[test]
+    fn a_stale_token_is_told_from_other_conflicts() {
+        let tool = tool("t");
+        let refused = |status, ours, newest_token, doubted| {
+            let body = Body::Whole("{}".into());
+            let evidence = Evidence::Answer { status, body, retry_after: None, newest_token };
+            match classify(&tool, &evidence, Sent { doubted, fencing: ours }).0 {
+                Outcome::NotExecuted(failure) => failure.kind.as_str(),
+                outcome => outcome.as_str(),
+            }
+        };
+        assert_eq!(refused(409, Some(7), Some(8), false), "fenced");
+        assert_eq!(refused(409, Some(7), Some(7), false), "rejected", "it has seen nothing newer");
+        assert_eq!(refused(409, Some(7), None, false), "rejected", "any conflict may be meant");
+        assert_eq!(refused(409, None, Some(8), false), "rejected", "none was sent");
+        assert_eq!(refused(412, Some(7), None, false), "fenced", "no other precondition was sent");
+        assert_eq!(refused(422, Some(7), Some(8), false), "rejected");
+        assert_eq!(refused(200, Some(7), Some(8), false), "executed");
+        assert_eq!(
+            refused(412, Some(7), Some(8), true),
+            "unknown",
+            "the first attempt may have been executed"
+        );
+    }
+
+    #[test]
     fn a_2xx_that_fails_the_success_test_is_what_the_tool_declares() {
         let mut tool = tool("t");
         let test = SuccessTest {
@@ -309,7 +372,12 @@ mod tests {
             otherwise: Declared::Rejected,
         };
         tool.success = Some(test.clone());
-        let cut = Evidence::Answer { status: 200, body: Body::Broken("cut".into()), retry_after: None };
+        let cut = Evidence::Answer {
+            status: 200,
+            body: Body::Broken("cut".into()),
+            retry_after: None,
+            newest_token: None,
+        };
         assert_eq!(word(&tool, &answer(200, r#"{"status":"ok"}"#), false), "executed");
         assert_eq!(word(&tool, &answer(200, r#"{"status":"failed"}"#), false), "rejected");
         assert_eq!(word(&tool, &cut, false), "unknown", "what cannot be read cannot be told");

@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::key;
-use super::outcome::{Content, Failure};
+use super::outcome::{Content, Failure, Sent};
+use super::session::Room;
 
 /// Names one call for ever; ordered by time (UUIDv7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,6 +68,8 @@ pub struct Intent {
     pub user_id: String,
     pub session_id: String,
     pub trace_id: String,
+    /// Where calls that look like this one are found, if the tool asks for that.
+    pub similar: Option<Room>,
     /// The arguments as the tool gets them: one JSON object.
     pub args: Bytes,
     pub created_at: Timestamp,
@@ -87,6 +90,8 @@ pub struct Record {
     pub doubted: bool,
     /// The fencing token of the newest run; the store draws it. A read tool's call has none.
     pub fencing: Option<u64>,
+    /// The newest earlier call that looked the same when the newest run began; the store finds it.
+    pub similar_to: Option<CallId>,
     /// From the start of the newest run to its end.
     pub latency_ms: Option<u64>,
     pub updated_at: Timestamp,
@@ -94,6 +99,13 @@ pub struct Record {
     pub expires_at: Option<Timestamp>,
     /// From when on the record may be deleted.
     pub retain_until: Option<Timestamp>,
+}
+
+impl Record {
+    /// What its newest attempt was sent with.
+    pub fn sent(&self) -> Sent {
+        Sent { doubted: self.doubted, fencing: self.fencing }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

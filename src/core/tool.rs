@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::key::{self, Pointer};
-use super::retry;
+use super::{retry, session};
 
 /// How long after its deadline a call may still hold its key as running: the time to write down how it ended.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
@@ -32,6 +32,8 @@ pub enum Declared {
     NotExecuted,
     /// Surely not executed, and the request is to blame.
     Rejected,
+    /// Surely not executed: the tool has seen a newer fencing token of the session.
+    Fenced,
     Unknown,
 }
 
@@ -61,6 +63,9 @@ pub struct Tool {
     pub retention: Duration,
     pub key: key::Policy,
     pub retry: retry::Policy,
+    pub session: session::Policy,
+    pub budget: Option<session::Budget>,
+    pub similar: Option<session::Similar>,
     pub outcomes: BTreeMap<u16, Declared>,
     pub success: Option<SuccessTest>,
     /// Keep the tool's 4xx and replay it like a result, instead of letting the key run again.
@@ -81,6 +86,9 @@ impl Tool {
             retention: Duration::from_hours(30 * 24),
             key: key::Policy::default(),
             retry: retry::Policy::default(),
+            session: session::Policy::default(),
+            budget: None,
+            similar: None,
             outcomes: BTreeMap::new(),
             success: None,
             remember_rejections: false,

@@ -17,6 +17,7 @@ use crate::core::call::elapsed_ms;
 use crate::core::caller::Caller;
 use crate::core::outcome::{Content, FailureKind};
 use crate::core::record::{CallId, Intent, Record, State};
+use crate::core::session::{self, Brought};
 use crate::core::tool::{LEASE_MARGIN, Tool};
 use crate::core::{json, key};
 use crate::metrics::Arrival;
@@ -40,6 +41,7 @@ pub struct Request {
     pub key_header: Option<Bytes>,
     /// The body's `idempotency_key`.
     pub key_member: Option<String>,
+    pub brought: Brought,
     pub patience: Patience,
 }
 
@@ -75,6 +77,7 @@ pub struct Stored {
 pub(super) struct Asked {
     pub at: Arc<ToolAt>,
     pub intent: Arc<Intent>,
+    pub brought: Brought,
 }
 
 impl Gateway {
@@ -107,13 +110,14 @@ impl Gateway {
         }
         drop(let_in);
         let phase = if first {
-            self.attend(phases, patience, at.tool.lease() + LEASE_MARGIN).await
+            let wait = at.tool.session.wait + at.tool.lease() + LEASE_MARGIN;
+            self.attend(phases, patience, wait, at.tool.session.wait).await
         } else {
             // The first has its place by being the first; the bound is for those who join it.
             let place = self.waiting.try_acquire();
             let wait = if place.is_ok() { self.limits.join_wait } else { Duration::ZERO };
             let patience = if place.is_ok() { patience } else { Patience { wait: None, ..patience } };
-            self.attend(phases, patience, wait).await
+            self.attend(phases, patience, wait, at.tool.session.wait).await
         };
         // A flight counts the arrival that ran it by itself, for its caller may have gone.
         if !(first && phase.is_ours()) {
@@ -149,6 +153,8 @@ impl Gateway {
 pub struct Identity {
     pub key: key::Chosen,
     pub fingerprint: key::Fingerprint,
+    /// The arguments as they were read.
+    pub value: Value,
     /// What the tool will get: the caller's own bytes, unless the model's key had to be taken out.
     pub args: Bytes,
 }
@@ -168,22 +174,33 @@ pub fn identify(tool: &Tool, request: &Request) -> Result<Identity, Error> {
     let members = args.len();
     let model = key::take_from_model(tool, &mut args).map_err(|why| refuse(ErrorKind::Key(why)))?;
     let is_untouched = members == args.len();
-    let args = Value::Object(args);
+    let value = Value::Object(args);
     if let Some(schema) = &tool.schema {
-        let mistakes = schema.mistakes(&args);
+        let mistakes = schema.mistakes(&value);
         if !mistakes.is_empty() {
             return Err(refuse(ErrorKind::InvalidArguments(mistakes)));
         }
     }
-    let key = key::choose(tool, runtime, model, &request.user_id, &args);
+    let key = key::choose(tool, runtime, model, &request.user_id, &value);
     let key = key.map_err(|why| refuse(ErrorKind::Key(why)))?;
-    let fingerprint = key::fingerprint(tool, &args);
-    let args = if is_untouched { request.args.clone() } else { args.to_string() };
-    Ok(Identity { key, fingerprint, args: args.into() })
+    let fingerprint = key::fingerprint(tool, &value);
+    let args = if is_untouched { request.args.clone() } else { value.to_string() };
+    Ok(Identity { key, fingerprint, value, args: args.into() })
 }
 
 fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request, now: Timestamp) -> Result<Asked, Error> {
-    let Identity { key, fingerprint, args } = identify(&at.tool, &request)?;
+    let Identity { key, fingerprint, value, args } = identify(&at.tool, &request)?;
+    let refuse = |why: &str| {
+        let kind = ErrorKind::InvalidRequest(why.to_owned());
+        Error { kind, call_id: None, key: Some(key.key.as_str().to_owned()) }
+    };
+    if !request.brought.is_plausible(now) {
+        return Err(refuse("fencing_token is none that this gateway can have given"));
+    }
+    if session::is_exclusive(&at.tool) && request.session_id.is_empty() {
+        return Err(refuse("session_id is missing, and this tool runs one call of a session at a time"));
+    }
+    let similar = session::similar_room(&at.tool, &caller.tenant, &request.user_id, &value);
     let lookup = key::Lookup::new(&caller.tenant, &at.tool.name, key.key.as_str());
     let intent = Intent {
         call_id: new_call_id(&lookup),
@@ -196,10 +213,11 @@ fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request, now: Timestamp) -> Re
         user_id: request.user_id,
         session_id: request.session_id,
         trace_id: request.trace_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string()),
+        similar,
         args,
         created_at: now,
     };
-    Ok(Asked { at, intent: Arc::new(intent) })
+    Ok(Asked { at, intent: Arc::new(intent), brought: request.brought })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where a call gets its id")]
@@ -215,6 +233,7 @@ impl Gateway {
         mut phases: watch::Receiver<Phase>,
         patience: Patience,
         default: Duration,
+        session_wait: Duration,
     ) -> Phase {
         let came = Instant::now();
         let default = if patience.respond_async { Duration::ZERO } else { default };
@@ -227,6 +246,8 @@ impl Gateway {
                 Phase::Unwritten { .. } => until.min(Instant::now() + UNWRITTEN_WAIT),
                 // Without a claim there is no call that one could ask for later.
                 Phase::Claiming => until.max(came + CLAIM_WAIT),
+                Phase::Queued if patience.wait.is_some() => until,
+                Phase::Queued => until.max(came + session_wait + CLAIM_WAIT),
                 Phase::Running { .. } => until,
             };
             match timeout_at(until, phases.changed()).await {
@@ -259,7 +280,7 @@ fn tell(
         }
         Phase::Running { record, .. } if patience.respond_async => Ok(Answer::Accepted(record.clone())),
         Phase::Running { record, .. } => Err((ErrorKind::CallInProgress, id(record))),
-        Phase::Claiming => Err((ErrorKind::CallInProgress, None)),
+        Phase::Claiming | Phase::Queued => Err((ErrorKind::CallInProgress, None)),
         Phase::Unwritten { record } => Err((ErrorKind::OutcomeUnknown, id(record))),
         Phase::Lost { record } => Err((ErrorKind::OutcomeUnknown, record.as_ref().and_then(id))),
     }
@@ -275,6 +296,7 @@ fn read(record: &Arc<Record>, replayed: bool, now: Timestamp) -> Result<Answer, 
         State::Succeeded(Content::Unavailable(why)) => Err(ErrorKind::ResultUnavailable(why.clone())),
         State::Failed(failure) => Err(match failure.kind {
             FailureKind::Rejected => ErrorKind::ToolRejected(failure.clone()),
+            FailureKind::Fenced => ErrorKind::Fenced(failure.clone()),
             FailureKind::Unreachable => ErrorKind::ToolUnreachable(failure.clone()),
             FailureKind::Unavailable => ErrorKind::ToolUnavailable(failure.clone()),
         }),
@@ -292,8 +314,10 @@ fn arrival_of(phase: &Phase) -> Arrival {
             State::Succeeded(_) | State::Failed(_) => Arrival::Replayed,
             State::Unknown(_) | State::Running => Arrival::Suppressed,
         },
-        Phase::Claiming | Phase::Running { .. } | Phase::Unwritten { .. } | Phase::Lost { .. } => {
-            Arrival::Suppressed
-        }
+        Phase::Claiming
+        | Phase::Queued
+        | Phase::Running { .. }
+        | Phase::Unwritten { .. }
+        | Phase::Lost { .. } => Arrival::Suppressed,
     }
 }

@@ -20,6 +20,8 @@ pub(super) type FlightId = (Lookup, Fingerprint);
 #[derive(Debug, Clone)]
 pub(super) enum Phase {
     Claiming,
+    /// Another call of the session is at it; nothing is claimed.
+    Queued,
     /// The claim is durable. `ours`: this flight runs the call; otherwise somebody else does.
     Running {
         record: Arc<Record>,
@@ -46,7 +48,7 @@ impl Phase {
     /// Whether this flight runs the call, or ran it.
     pub(super) fn is_ours(&self) -> bool {
         match self {
-            Self::Claiming | Self::Lost { .. } => false,
+            Self::Claiming | Self::Queued | Self::Lost { .. } => false,
             Self::Running { ours, .. } | Self::Ended { ours, .. } => *ours,
             Self::Unwritten { .. } => true,
         }
@@ -54,7 +56,7 @@ impl Phase {
 
     pub(super) fn record(&self) -> Option<&Arc<Record>> {
         match self {
-            Self::Claiming | Self::Ended { record: Err(_), .. } => None,
+            Self::Claiming | Self::Queued | Self::Ended { record: Err(_), .. } => None,
             Self::Lost { record } => record.as_ref(),
             Self::Running { record, .. }
             | Self::Unwritten { record }

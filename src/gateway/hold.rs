@@ -9,10 +9,12 @@ use tokio::time::{Instant, sleep};
 
 use super::call::Asked;
 use super::run::{CLAIM_TRIES, Keep, ROUNDS};
+use super::session::Place;
 use super::{ErrorKind, Gateway, new_attempt};
 use crate::core::call::{self, Action, Change, Event};
 use crate::core::outcome::Evidence;
 use crate::core::record::Record;
+use crate::core::session::{Bar, SessionId};
 use crate::store::{self, Claimed, Replaced};
 
 /// How often a claim is looked for that was never confirmed.
@@ -28,6 +30,8 @@ pub(super) enum Hold {
     Theirs(Record),
     /// It is settled, and the record answers.
     Settled(Record),
+    /// Nobody has it, but the session does not let the call begin.
+    Barred(Bar, Place),
 }
 
 /// How a run begins in the store.
@@ -44,11 +48,13 @@ enum Begun {
     Ours(Record),
     /// The record that is there instead.
     Not(Option<Record>),
+    Barred(Bar, Place),
 }
 
 impl Gateway {
     pub(super) fn arrival(&self, asked: &Asked) -> Event {
-        Event::Arrived { intent: asked.intent.clone(), attempt: new_attempt(), owner: self.instance }
+        let (intent, brought) = (asked.intent.clone(), asked.brought);
+        Event::Arrived { intent, brought, attempt: new_attempt(), owner: self.instance }
     }
 
     /// Gets hold of the key, or finds out who has it. Without a place to run nothing is claimed, but
@@ -70,6 +76,7 @@ impl Gateway {
                     let instead_of = held.as_ref().filter(|_| instead_of.is_some());
                     match self.begin(asked, change, Begin::Claim { instead_of }).await {
                         Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record)),
+                        Ok(Begun::Barred(bar, place)) => return Ok(Hold::Barred(bar, place)),
                         Ok(Begun::Not(there)) => there,
                         Err(_) => break,
                     }
@@ -77,6 +84,7 @@ impl Gateway {
                 (Action::Run, Some(change), Some(held)) => {
                     match self.begin(asked, change, Begin::Again { held: &held }).await {
                         Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record)),
+                        Ok(Begun::Barred(bar, place)) => return Ok(Hold::Barred(bar, place)),
                         Ok(Begun::Not(there)) => there,
                         Err(_) => break,
                     }
@@ -101,6 +109,9 @@ impl Gateway {
     ) -> Result<Begun, store::Error> {
         let mut tries = 0;
         let mut in_doubt = false;
+        let intent = &change.record.intent;
+        let barred =
+            |bar| Begun::Barred(bar, Place { session: SessionId::of(intent), call_id: intent.call_id });
         loop {
             tries += 1;
             let begun = match how {
@@ -109,6 +120,7 @@ impl Gateway {
                     claimed.map(|claimed| match claimed {
                         Claimed::Yours(record) => Begun::Ours(record),
                         Claimed::Existing(record) => Begun::Not(Some(record)),
+                        Claimed::Barred(bar) => barred(bar),
                     })
                 }
                 Begin::Again { held } => {
@@ -116,10 +128,15 @@ impl Gateway {
                     replaced.map(|replaced| match replaced {
                         Replaced::Done(record) => Begun::Ours(record),
                         Replaced::Lost(newer) => Begun::Not(newer),
+                        Replaced::Barred(bar) => barred(bar),
                     })
                 }
             };
             let error = match begun {
+                // An earlier try may still be carried out: nobody waits for a session behind that.
+                Ok(Begun::Barred(..)) if in_doubt => {
+                    store::Error::Ambiguous("an earlier claim was not answered".into())
+                }
                 Ok(begun) => return Ok(begun),
                 Err(error) => error,
             };

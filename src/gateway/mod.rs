@@ -8,6 +8,7 @@ pub mod ledger; // what is known of a call
 mod loss; // a store that has lost data
 pub mod recover; // calls whose owner is gone
 mod run; // the other side: claim, dispatch, write down
+mod session; // one's turn in a session, and what persons do to one
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use self::flight::Flights;
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::record::{AttemptId, CallId, InstanceId, Record};
+use crate::core::session::Refusal;
 use crate::core::tool::Tool;
 use crate::downstream::{Downstream, Endpoint};
 use crate::metrics::Metrics;
@@ -115,6 +117,10 @@ pub enum ErrorKind {
     ResultUnavailable(String),
     #[error("not in this state: {0}")]
     WrongState(String),
+    #[error("the session does not let it begin: {0}")]
+    Refused(Refusal),
+    #[error("the tool has seen a newer fencing token")]
+    Fenced(Failure),
     #[error("too many calls are under way")]
     RateLimited,
     #[error("the store is not available")]

@@ -62,7 +62,7 @@ impl Gateway {
     }
 
     /// Whether it was this run that settled it.
-    async fn settle_lost(&self, lost: Due, now: Timestamp) -> Result<bool, store::Error> {
+    pub(super) async fn settle_lost(&self, lost: Due, now: Timestamp) -> Result<bool, store::Error> {
         let Due { record, owner_ended } = lost;
         let tool = self.policy_of(&record);
         let by = self.instance;

@@ -1,4 +1,5 @@
-//! The way of a call, on the side of the one who runs it: dispatch, and write down what came of it. Each step loads, asks `core::call::next`, saves and acts.
+//! The way of a call, on the side of the one who runs it: dispatch, and write down what came of it.
+//! Each step loads, asks `core::call::next`, saves and acts.
 //!
 //! The claim is durable before the first byte leaves, and an outcome is told only when it is durable.
 
@@ -11,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::call::Asked;
 use super::flight::{Phase, Pilot};
 use super::hold::Hold;
+use super::session::Turn;
 use super::{ErrorKind, Gateway, jitter, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence};
@@ -25,7 +27,7 @@ pub(super) const ROUNDS: usize = 8;
 /// How often a store that did not answer is asked whether the claim is ours.
 pub(super) const CLAIM_TRIES: usize = 3;
 /// How often a call that another process runs is looked at: at first, and later on.
-const POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
+pub(super) const POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 /// How long to wait before an outcome is offered to the store again.
 const WRITE_AGAIN: Duration = Duration::from_millis(200);
 /// How often an outcome is offered to the store once the gateway has run out of time.
@@ -42,9 +44,8 @@ pub(super) enum Keep {
 impl Gateway {
     /// Flies a flight to its end: the whole life of a call in this process.
     pub(super) async fn fly(self: Arc<Self>, asked: Asked, pilot: Pilot, began: Instant) {
-        let place = self.running.clone().try_acquire_owned().ok();
-        let deadline = Instant::now() + asked.at.tool.deadline;
-        match self.hold(&asked, place.is_some()).await {
+        let Turn { held, place, deadline } = self.hold_in_turn(&asked, &pilot).await;
+        match held {
             Ok(Hold::Ours(record)) => {
                 // Boxed, so that a replay need not carry the room for a run.
                 let silent = Box::pin(self.run(&asked, record, pilot, began, deadline)).await;
@@ -58,6 +59,8 @@ impl Gateway {
                 self.watch(record, pilot).await;
             }
             Ok(Hold::Settled(record)) => pilot.end(Ok(Arc::new(record)), false),
+            // It is no one's turn for ever: what waited has been refused by now.
+            Ok(Hold::Barred(..)) => pilot.end(Err(ErrorKind::StoreUnavailable), false),
             Err(ErrorKind::StoreUnavailable) if asked.at.tool.effect == Effect::Read && place.is_some() => {
                 self.pass_through(&asked, pilot, began, deadline).await;
             }
@@ -218,7 +221,7 @@ impl Gateway {
                 (evidence, silent)
             }
         };
-        let (proved, _) = outcome::classify(tool, &evidence, record.doubted);
+        let (proved, _) = outcome::classify(tool, &evidence, record.sent());
         self.metrics.attempts.with_label_values(&[&tool.name, proved.as_str()]).inc();
         self.metrics.attempt_duration.with_label_values(&[&tool.name]).observe(began.elapsed().as_secs_f64());
         (evidence, silent)
@@ -300,6 +303,12 @@ impl Gateway {
                     });
                     record = newer;
                 }
+                // A person has written into its history meanwhile; it is ours as before.
+                (Some(Replaced::Lost(Some(newer))), _)
+                    if newer.attempt.id == record.attempt.id && newer.state == State::Running =>
+                {
+                    record = newer;
+                }
                 (Some(Replaced::Lost(Some(newer))), _) => {
                     // Somebody took the call for lost. What they wrote stands, and we ask again.
                     self.metrics.stale_owners.inc();
@@ -310,7 +319,7 @@ impl Gateway {
                     );
                     record = newer;
                 }
-                (Some(Replaced::Lost(None)) | None, _) => return (record, None),
+                (Some(Replaced::Lost(None) | Replaced::Barred(_)) | None, _) => return (record, None),
             }
         }
         (record, None)
@@ -338,7 +347,7 @@ impl Gateway {
 }
 
 /// Waits for word of a call's end; for ever if there is nobody to say it.
-async fn heard(listener: Option<&Listener>) {
+pub(super) async fn heard(listener: Option<&Listener>) {
     match listener {
         Some(listener) => listener.heard().await,
         None => std::future::pending().await,

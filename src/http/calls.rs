@@ -19,6 +19,7 @@ use super::auth::Known;
 use super::problem::Problem;
 use crate::core::outcome::Content;
 use crate::core::record::{CallId, Entry, Record, State as CallState};
+use crate::core::session::Brought;
 use crate::core::tool::Tool;
 use crate::gateway::{Answer, ErrorKind, Patience, Request, Stored, identify};
 
@@ -44,6 +45,8 @@ struct CallBody<'a> {
     session_id: Option<String>,
     idempotency_key: Option<String>,
     trace_id: Option<String>,
+    fencing_token: Option<u64>,
+    confirm_duplicate_of: Option<Uuid>,
 }
 
 /// `POST /v1/tools/{tool}/calls`
@@ -121,12 +124,13 @@ fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<Request, Pro
         trace_id: trace_id.filter(|id| !id.is_empty()),
         key_header,
         key_member: body.idempotency_key,
+        brought: Brought { fencing: body.fencing_token, confirmed: body.confirm_duplicate_of.map(CallId) },
         patience: patience(headers),
     })
 }
 
 /// An id that can be stored, logged and sent on in a header.
-fn identity(name: &str, id: String) -> Result<String, Problem> {
+pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
     if id.len() > MAX_ID || id.chars().any(char::is_control) {
         let why = format!("{name} must be at most {MAX_ID} bytes without control characters");
         return Err(Problem::invalid_request(&why));
@@ -192,6 +196,8 @@ fn result(stored: &Stored) -> Response {
         replayed: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
         age_ms: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        similar_to: Option<String>,
     }
     let record = &stored.record;
     let replayed = stored.replayed_age_ms.is_some();
@@ -202,6 +208,7 @@ fn result(stored: &Stored) -> Response {
         idempotency_key: &record.intent.key,
         replayed,
         age_ms: stored.replayed_age_ms,
+        similar_to: record.similar_to.map(|call_id| call_id.to_string()),
     };
     let (before, after) = (object(&before), object(&after));
     let mut json = Vec::with_capacity(before.len() + stored.json.len() + after.len() + 16);
@@ -284,6 +291,7 @@ struct CallView<'a> {
     result: Option<&'a RawValue>,
     error: Option<ErrorView<'a>>,
     fencing: Option<u64>,
+    similar_to: Option<String>,
     attempts: u32,
     latency_ms: Option<u64>,
     created_at: String,
@@ -314,6 +322,7 @@ impl<'a> CallView<'a> {
             result: result.and_then(|json| raw(json)),
             error: ErrorView::of(&record.state),
             fencing: record.fencing,
+            similar_to: record.similar_to.map(|call_id| call_id.to_string()),
             attempts: record.attempts,
             latency_ms: record.latency_ms,
             created_at: time(intent.created_at),
@@ -351,7 +360,7 @@ impl<'a> ErrorView<'a> {
 }
 
 #[derive(Serialize)]
-struct EventView<'a> {
+pub(super) struct EventView<'a> {
     at: String,
     event: &'a str,
     attempt_id: Option<String>,
@@ -361,7 +370,7 @@ struct EventView<'a> {
 }
 
 impl<'a> EventView<'a> {
-    fn of(entry: &'a Entry) -> Self {
+    pub(super) fn of(entry: &'a Entry) -> Self {
         Self {
             at: time(entry.at),
             event: &entry.event,
@@ -378,7 +387,7 @@ fn raw(json: &[u8]) -> Option<&RawValue> {
 }
 
 /// RFC 3339 in UTC with milliseconds.
-fn time(time: jiff::Timestamp) -> String {
+pub(super) fn time(time: jiff::Timestamp) -> String {
     format!("{time:.3}")
 }
 

@@ -3,7 +3,9 @@
 mod auth; // who is calling
 mod calls; // the main door, and what is known of a call
 mod ops; // for those who run the gateway
+mod pages; // a page for each problem
 pub mod problem; // every failure and its status, in one table
+mod sessions; // what a session is like, and what a person may do to it
 
 use std::sync::Arc;
 
@@ -29,12 +31,16 @@ pub fn router(http: Http) -> Router {
     Router::new()
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/calls/{id}", get(calls::show))
+        .route("/v1/sessions/{id}", get(sessions::show))
+        .route("/v1/sessions/{id}/unlock", post(sessions::unlock))
+        .route("/v1/sessions/{id}/freeze", post(sessions::freeze))
+        .route("/v1/sessions/{id}/thaw", post(sessions::thaw))
         .route("/v1/store/accept-loss", post(ops::accept_loss))
         .route("/metrics", get(ops::metrics))
         .route("/healthz", get(ops::healthz))
         .route("/readyz", get(ops::readyz))
-        .route("/problems", get(problem::index))
-        .route("/problems/{slug}", get(problem::page))
+        .route("/problems", get(pages::index))
+        .route("/problems/{slug}", get(pages::page))
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .with_state(http)

@@ -52,12 +52,18 @@ pub(super) async fn accept_loss(
     Known(caller): Known,
     body: Body,
 ) -> Result<Response, Problem> {
-    let bytes = read_body(body, http.max_body).await?;
+    let reason = read_reason(body, http.max_body).await?;
+    let marked = http.gateway.accept_loss(caller, reason).await?;
+    Ok(Json(json!({ "accepted": true, "calls_now_unknown": marked })).into_response())
+}
+
+/// Why a person does something: `{"reason": "…"}`.
+pub(super) async fn read_reason(body: Body, max_body: usize) -> Result<String, Problem> {
+    let bytes = read_body(body, max_body).await?;
     let Reason { reason } = serde_json::from_slice(&bytes)
         .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
     if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control) {
         return Err(Problem::invalid_request("reason must be a sentence of at most 1000 bytes in one line"));
     }
-    let marked = http.gateway.accept_loss(caller, reason).await?;
-    Ok(Json(json!({ "accepted": true, "calls_now_unknown": marked })).into_response())
+    Ok(reason)
 }

@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use axum::extract::Path;
-use axum::extract::rejection::PathRejection;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::calls::{CALL_ID, GATEWAY_OUTCOME, IDEMPOTENCY_KEY};
 use crate::core::key;
 use crate::core::outcome::Failure;
+use crate::core::record::CallId;
+use crate::core::session::Refusal;
 use crate::gateway::{Error, ErrorKind};
 
 /// What `/readyz` answers while write tools may not be called.
@@ -56,12 +56,17 @@ slugs! {
     CallInProgress = "call-in-progress",
     OutcomeUnknown = "outcome-unknown",
     WrongState = "wrong-state",
+    SessionBusy = "session-busy",
+    SessionFrozen = "session-frozen",
+    StaleFencingToken = "stale-fencing-token",
+    PossibleDuplicate = "possible-duplicate",
     KeyExpired = "key-expired",
     BodyTooLarge = "body-too-large",
     KeyReused = "key-reused",
     InvalidArguments = "invalid-arguments",
     ToolRejected = "tool-rejected",
     RateLimited = "rate-limited",
+    BudgetExceeded = "budget-exceeded",
     ToolUnreachable = "tool-unreachable",
     ToolUnavailable = "tool-unavailable",
     ResultUnavailable = "result-unavailable",
@@ -159,6 +164,14 @@ impl Slug {
                 "The request was sent to the tool, and no proof of success or failure came back. The gateway will not send it again. Do not repeat the intent under another key: look at the tool's own system, or have a person settle the call."),
             Self::WrongState => row(StatusCode::CONFLICT, None, Stop, "Not in this state",
                 "Nothing was changed: what was asked for does not fit the present state, which the detail names."),
+            Self::SessionBusy => row(StatusCode::CONFLICT, None, Reuse, "Another call of the session is under way",
+                "Nothing was run: this tool runs one call of a session at a time. Send the same request again after Retry-After, with the same key."),
+            Self::SessionFrozen => row(StatusCode::CONFLICT, None, Stop, "The session is frozen",
+                "Nothing was run: a person has stopped this session. Nothing of it runs until a person thaws it."),
+            Self::StaleFencingToken => row(StatusCode::CONFLICT, None, Stop, "The fencing token is stale",
+                "Nothing was run: a newer branch of this session has taken over. An old branch that has woken up must stop."),
+            Self::PossibleDuplicate => row(StatusCode::CONFLICT, None, Stop, "This looks like an earlier call",
+                "Nothing was run: a short while ago a call with another key asked for the same. The member similar_to names it. If both are meant, send the request again with confirm_duplicate_of set to that call's id."),
             Self::KeyExpired => row(StatusCode::GONE, Unknown, Rotate, "The key is too old",
                 "The key was used before, longer ago than results are remembered. If this is a new intent, use a new key; if it is a late repetition, look up what became of the first one."),
             Self::BodyTooLarge => row(StatusCode::PAYLOAD_TOO_LARGE, None, Stop, "The request is too large",
@@ -171,6 +184,8 @@ impl Slug {
                 "The tool answered that it will not do this; tool_status and tool_body say why. Change the request and use a new key."),
             Self::RateLimited => row(StatusCode::TOO_MANY_REQUESTS, None, Reuse, "Too many calls are under way",
                 "Nothing was run. Send the same request again after Retry-After, with the same key."),
+            Self::BudgetExceeded => row(StatusCode::TOO_MANY_REQUESTS, None, Reuse, "The budget is used up",
+                "Nothing was run: this session or user has called this tool as often as it may for now. Retry-After says when there is room again; a repetition of an earlier call costs nothing."),
             Self::ToolUnreachable => row(StatusCode::BAD_GATEWAY, None, Reuse, "The tool was not reached",
                 "Surely nothing was executed: no byte of the request was sent. Send it again after Retry-After, with the same key."),
             Self::ToolUnavailable => row(StatusCode::BAD_GATEWAY, None, Reuse, "The tool did not take the call",
@@ -195,6 +210,7 @@ pub struct Problem {
     errors: Option<Vec<Mistake>>,
     tool_status: Option<u16>,
     tool_body: Option<Box<RawValue>>,
+    similar_to: Option<CallId>,
 }
 
 /// One mistake in the arguments.
@@ -216,6 +232,7 @@ impl Problem {
             errors: None,
             tool_status: None,
             tool_body: None,
+            similar_to: None,
         }
     }
 
@@ -244,6 +261,10 @@ impl Problem {
 
     pub fn forbidden(why: &str) -> Self {
         Self::new(Slug::Forbidden, format!("Nothing was run: {why}. Repeating the request will not help."))
+    }
+
+    pub fn unknown_problem() -> Self {
+        Self::new(Slug::UnknownPath, "There is no problem of this name; /problems lists them.")
     }
 
     pub fn unknown_call() -> Self {
@@ -311,6 +332,11 @@ impl From<ErrorKind> for Problem {
                 let detail = format!("Nothing was changed: the tool rejected this call{status}. Read tool_body, correct the request, and send it with a new key.");
                 Self { tool_status: failure.status, tool_body: body_of(&failure), ..Self::new(Slug::ToolRejected, detail) }
             }
+            ErrorKind::Fenced(failure) => {
+                let detail = "Nothing was changed: the tool has seen a newer branch of this session, which has taken over. Do not repeat the request; stop this branch.";
+                Self { tool_status: failure.status, tool_body: body_of(&failure), ..Self::new(Slug::StaleFencingToken, detail) }
+            }
+            ErrorKind::Refused(refusal) => refused(&refusal),
             ErrorKind::ToolUnreachable(failure) => Self::new(
                 Slug::ToolUnreachable,
                 "Nothing was run: the tool could not be reached. Wait, then send the same request again with the same key.",
@@ -338,6 +364,39 @@ impl From<ErrorKind> for Problem {
     }
 }
 
+/// A call that its session does not let begin.
+fn refused(refusal: &Refusal) -> Problem {
+    match refusal {
+        Refusal::Frozen => Problem::new(
+            Slug::SessionFrozen,
+            "Nothing was run: a person has frozen this session. Stop calling tools in it and tell the user; only a person can thaw it.",
+        ),
+        Refusal::Stale => Problem::new(
+            Slug::StaleFencingToken,
+            "Nothing was run: the session has given out a newer fencing token, so another branch has taken over. Do not repeat the request; stop this branch.",
+        ),
+        Refusal::Busy { retry_after } => Problem::new(
+            Slug::SessionBusy,
+            "Nothing was run: another call of this session is still under way, or its outcome is not known yet. Wait, then send the same request again with the same key.",
+        )
+        .waiting(*retry_after),
+        Refusal::Spent { retry_after } => Problem::new(
+            Slug::BudgetExceeded,
+            format!(
+                "Nothing was run: this tool has been called as often as it may be for now. There is room again in {} seconds. Ask yourself whether this call is really needed; then send the same request with the same key.",
+                retry_after.as_millis().div_ceil(1000)
+            ),
+        )
+        .waiting(*retry_after),
+        Refusal::Similar { call_id } => {
+            let detail = format!(
+                "Nothing was run: call {call_id} asked for the same a short while ago, with another key. If this is a repetition, do not send it. If both are meant, send it again with \"confirm_duplicate_of\": \"{call_id}\"."
+            );
+            Problem { similar_to: Some(*call_id), ..Problem::new(Slug::PossibleDuplicate, detail) }
+        }
+    }
+}
+
 fn body_of(failure: &Failure) -> Option<Box<RawValue>> {
     failure.body.as_deref().and_then(|json| serde_json::from_slice(json).ok())
 }
@@ -361,6 +420,8 @@ impl IntoResponse for Problem {
             tool_status: Option<u16>,
             #[serde(skip_serializing_if = "Option::is_none")]
             tool_body: Option<Box<RawValue>>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            similar_to: Option<String>,
         }
         let row = self.slug.row();
         // Not to be led from one tenant's key to another call, by whoever guesses keys.
@@ -379,6 +440,7 @@ impl IntoResponse for Problem {
             errors: self.errors,
             tool_status: self.tool_status,
             tool_body: self.tool_body,
+            similar_to: self.similar_to.map(|call_id| call_id.to_string()),
         };
         let mut response = (row.status, axum::Json(body)).into_response();
         let headers = response.headers_mut();
@@ -398,47 +460,6 @@ impl IntoResponse for Problem {
         }
         response
     }
-}
-
-/// `GET /problems`
-pub async fn index() -> Html<String> {
-    let rows: String = Slug::ALL
-        .iter()
-        .map(|slug| {
-            let row = slug.row();
-            let name = slug.as_str();
-            format!(
-                "<li><a href=\"/problems/{name}\">{name}</a> ({}): {}</li>\n",
-                row.status.as_u16(),
-                row.title
-            )
-        })
-        .collect();
-    Html(document("Problems", &format!("<ul>\n{rows}</ul>")))
-}
-
-/// `GET /problems/{slug}`
-pub async fn page(slug: Result<Path<String>, PathRejection>) -> Result<Html<String>, Problem> {
-    let slug = slug.map_or_else(|_| String::new(), |Path(slug)| slug);
-    let slug = Slug::ALL.iter().find(|known| known.as_str() == slug);
-    let slug = slug.ok_or_else(|| {
-        Problem::new(Slug::UnknownPath, "There is no problem of this name; /problems lists them.")
-    })?;
-    let row = slug.row();
-    let text = format!(
-        "<p>{}</p>\n<dl><dt>status</dt><dd>{}</dd><dt>effect</dt><dd>{}</dd><dt>key_action</dt><dd>{}</dd></dl>\n<p><a href=\"/problems\">All problems</a></p>",
-        row.text,
-        row.status.as_u16(),
-        row.effect.as_str(),
-        row.key_action.as_str(),
-    );
-    Ok(Html(document(row.title, &text)))
-}
-
-fn document(title: &str, body: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title} - oncegate</title>\n<h1>{title}</h1>\n{body}\n</html>\n"
-    )
 }
 
 pub async fn unknown_path() -> Problem {

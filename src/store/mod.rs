@@ -15,6 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::core::call::Change;
 use crate::core::key;
 use crate::core::record::{CallId, Entry, Record};
+use crate::core::session::{Bar, Lock, Session, SessionId};
 
 /// Why a verb did nothing, or may have.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -44,6 +45,8 @@ pub enum Claimed {
     Yours(Record),
     /// Another call, or another attempt of it, holds the key.
     Existing(Record),
+    /// The key is free, but the terms do not hold.
+    Barred(Bar),
 }
 
 /// What came of a replacement.
@@ -53,6 +56,8 @@ pub enum Replaced {
     Done(Record),
     /// The record has changed since, or is gone. Nothing was written.
     Lost(Option<Record>),
+    /// It is as expected, but the terms do not hold.
+    Barred(Bar),
 }
 
 /// How many calls of a tool are in a state that is not an end.
@@ -125,8 +130,12 @@ impl Reason {
 /// what it wrote is durable, as far as the store's [`Durability`] goes.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Claims the key of `change.record` for its attempt, writes its first ledger entry and, if
-    /// the change asks for it, draws the session's next fencing token.
+    /// Claims the key of `change.record` for its attempt, if the change's terms hold, and writes its
+    /// first ledger entry and what follows from the terms: the fencing token, the session's lock, its
+    /// place in budgets and among what looks alike.
+    ///
+    /// If the terms do not hold, nothing is written but a place in the line for the lock. (Where a
+    /// session and a call are on different servers, what was written for the terms is taken back.)
     ///
     /// If the key is held, nothing is written and the holder is returned, unless the holder is still
     /// exactly the record `instead_of`: that one gives up the key in the same step and stays in the
@@ -136,7 +145,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes `change` if the stored record is still `expected`: same version, attempt and fencing
     /// token. A change by which the call runs needs its key as well: if another call holds it by now,
-    /// nothing is written and that one is returned. Asked again with the same change it answers `Done`.
+    /// nothing is written and that one is returned. Terms are as in `claim`; what the change releases is
+    /// given back in the same step. Asked again with the same change it answers `Done`.
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error>;
 
     /// The call that holds a key now.
@@ -157,6 +167,20 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes what is kept no longer and does not go by itself, at most `limit` records and as many
     /// sessions, and answers how many of both: none is left if it is less than `limit`.
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error>;
+
+    /// What is known of a session; nothing of one that was never seen, or not for a week.
+    async fn session(&self, id: &SessionId) -> Result<Session, Error>;
+
+    /// Gives a session's lock free, if it is still exactly this one, and writes down whose doing it was.
+    /// Answers whether it was.
+    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error>;
+
+    /// Freezes or thaws a session and writes down whose doing it was. Answers whether it was not so
+    /// before. While it is frozen no terms of it hold.
+    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error>;
+
+    /// Gives up a call's place in the line for the session's lock, if it has one.
+    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error>;
 
     async fn readiness(&self) -> Readiness;
 

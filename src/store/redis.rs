@@ -16,24 +16,25 @@ mod memory; // what a gateway remembers of it
 mod record; // records as fields of a hash
 mod scripts; // one per verb
 mod selftest; // a trial of them
+mod session; // terms, and what persons do to a session
 mod target; // which Redis
+mod write; // claims and changes of calls
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use redis::{FromRedisValue, Value, cmd};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use self::barrier::Barrier;
 use self::keys::Partition;
 use self::link::Link;
 pub use self::memory::WatermarksError;
-use self::memory::{Memory, Need, TOKEN_LIMIT_US};
+use self::memory::{Memory, Need};
 use self::scripts::{Run, Scripts};
 pub use self::target::Target;
 use super::{
@@ -42,9 +43,7 @@ use super::{
 use crate::core::call::Change;
 use crate::core::key;
 use crate::core::record::{CallId, Entry, Record, State};
-
-/// How long a call waits for a look at a server that was started anew.
-const LOOK_TIME: Duration = Duration::from_secs(2);
+use crate::core::session::{Lock, Session, SessionId};
 
 /// What an operator says about a Redis.
 #[derive(Debug, Clone)]
@@ -102,80 +101,11 @@ struct Inner {
 #[async_trait]
 impl Store for Redis {
     async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
-        let store = &*self.0;
-        let intent = &change.record.intent;
-        match store.try_claim(change, instead_of).await {
-            // What is there can be told all the same; but nothing runs on it.
-            Err(Error::Refused(why)) if store.is_reached() => match store.held(intent.lookup).await {
-                Ok(Some(holder)) if holder.intent.call_id == intent.call_id => Err(Error::Ambiguous(why)),
-                Ok(Some(holder)) if !is_seen(&holder, instead_of) => {
-                    Ok(Claimed::Existing(store.settled(holder).await?))
-                }
-                _ => Err(Error::Refused(why)),
-            },
-            Ok(Claimed::Existing(holder)) => Ok(Claimed::Existing(store.settled(holder).await?)),
-            claimed => claimed,
-        }
+        self.0.claim(change, instead_of).await
     }
 
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
-        let store = &*self.0;
-        // Where something is to be sent next, the store must be as it should be.
-        let begins = matches!(change.record.state, State::Running);
-        let (epoch, script) = if begins {
-            store.must_be_open()?;
-            (store.memory.epoch(), &store.scripts.begin)
-        } else {
-            (String::new(), &store.scripts.finish)
-        };
-        let intent = &change.record.intent;
-        let partition = Partition::of(&intent.lookup);
-        let floor = if change.draws_token { store.floor()? } else { 0 };
-        let token = match (change.draws_token, store.is_cluster()) {
-            (false, _) => "keep".to_owned(),
-            (true, false) => "draw".to_owned(),
-            (true, true) => store.draw(&change.record, floor).await?,
-        };
-        let known = store.memory.writes(partition);
-        let drawn_here = (token == "draw").then(|| keys::token(intent));
-        let mut run = Run::new(script);
-        run.key(&partition.of_script(&intent.lookup, intent.call_id, drawn_here)[..]);
-        let result = record::result(&change.record);
-        run.arg(partition.prefix()).arg(store.memory.gateway()).arg(epoch).arg(known);
-        run.arg(intent.call_id.to_string()).arg(record::cas(expected)).arg(record::fencing(expected));
-        run.arg(record::cas(&change.record)).arg(record::progress(&change.record));
-        run.arg(u8::from(result.is_some())).arg(result.map_or(&[][..], AsRef::as_ref));
-        run.arg(record::entry_field(change.record.version)).arg(record::entry(&change.entry));
-        run.arg(&intent.tool).arg(change.record.state.as_str()).arg(score(&change.record));
-        run.arg(time_to_live(&change.record)).arg(token).arg(floor).arg(store.announcement(begins));
-        let answer = if begins { store.run_guarded(&run).await? } else { store.link.run(&run).await? };
-        let (word, rest) = reply(answer)?;
-        match word.as_str() {
-            "done" => {
-                let mut record = change.record.clone();
-                record.fencing = store.wrote(partition, &rest).await?;
-                store.memory.remember(&record, &change.entry);
-                store.barrier.pass(partition).await?;
-                Ok(Replaced::Done(record))
-            }
-            "gone" if begins => Err(store.has_lost("call")),
-            "gone" => store.complete_lost(change).await,
-            "changed" => {
-                let newer = stored(rest)?;
-                let is_older = newer.as_ref().is_some_and(|stored| {
-                    stored.intent.call_id == intent.call_id && stored.version < expected.version
-                });
-                match (is_older, begins) {
-                    (true, true) => Err(store.has_lost("call")),
-                    (true, false) => store.complete_lost(change).await,
-                    (false, _) => {
-                        store.memory.forget(intent.call_id);
-                        Ok(Replaced::Lost(newer))
-                    }
-                }
-            }
-            _ => Err(store.has_lost(&text(&rest, 0).unwrap_or_default())),
-        }
+        self.0.replace(change, expected).await
     }
 
     async fn holder(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
@@ -265,6 +195,26 @@ impl Store for Redis {
         Ok(0)
     }
 
+    async fn session(&self, id: &SessionId) -> Result<Session, Error> {
+        self.0.look_at(id).await
+    }
+
+    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
+        let unlocked = self.0.act(id, "unlock", entry, Some(lock)).await?;
+        self.0.announce(lock.call_id).await;
+        Ok(unlocked)
+    }
+
+    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
+        self.0.act(id, if frozen { "freeze" } else { "thaw" }, entry, None).await
+    }
+
+    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
+        self.0.leave_line(id, call_id).await?;
+        self.0.announce(call_id).await;
+        Ok(())
+    }
+
     async fn readiness(&self) -> Readiness {
         self.0.status()
     }
@@ -300,112 +250,6 @@ impl Store for Redis {
 }
 
 impl Inner {
-    async fn try_claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
-        self.must_be_open()?;
-        let intent = &change.record.intent;
-        let partition = Partition::of(&intent.lookup);
-        let floor = if change.draws_token { self.floor()? } else { 0 };
-        let token = match (change.draws_token, self.is_cluster()) {
-            (false, _) => String::new(),
-            (true, false) => "draw".to_owned(),
-            (true, true) => {
-                // The session is in another slot. No token is drawn for a key that is held.
-                match self.held(intent.lookup).await? {
-                    // Asked again: it has its token.
-                    Some(holder) if holder.intent.call_id == intent.call_id => record::fencing(&holder),
-                    Some(holder) if !is_seen(&holder, instead_of) => return Ok(Claimed::Existing(holder)),
-                    _ => self.draw(&change.record, floor).await?,
-                }
-            }
-        };
-        let mut run = Run::new(&self.scripts.claim);
-        let drawn_here = (token == "draw").then(|| keys::token(intent));
-        run.key(&partition.of_script(&intent.lookup, intent.call_id, drawn_here)[..]);
-        run.key(partition.call(instead_of.map_or(intent.call_id, |old| old.intent.call_id)));
-        run.arg(partition.prefix()).arg(self.memory.gateway());
-        run.arg(self.memory.epoch()).arg(self.memory.writes(partition));
-        run.arg(intent.call_id.to_string());
-        run.arg(instead_of.map(|old| old.intent.call_id.to_string()).unwrap_or_default());
-        run.arg(instead_of.map(record::cas).unwrap_or_default());
-        run.arg(record::cas(&change.record)).arg(record::intent(intent)).arg(&intent.args[..]);
-        run.arg(record::progress(&change.record)).arg(record::entry(&change.entry));
-        run.arg(&intent.tool).arg(score(&change.record)).arg(token).arg(floor);
-        let (word, mut rest) = reply(self.run_guarded(&run).await?)?;
-        match word.as_str() {
-            "done" => {
-                let mut record = change.record.clone();
-                record.fencing = self.wrote(partition, &rest).await?;
-                self.memory.remember(&record, &change.entry);
-                self.barrier.pass(partition).await?;
-                Ok(Claimed::Yours(record))
-            }
-            "held" => {
-                let fields = Vec::from_redis_value(rest.pop().unwrap_or(Value::Nil)).map_err(unreadable)?;
-                let holder = record::read(fields).map_err(unreadable)?;
-                let missing = || Error::Refused("the record behind a key is missing".into());
-                Ok(Claimed::Existing(holder.ok_or_else(missing)?))
-            }
-            _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
-        }
-    }
-
-    /// Runs a script after which something may be sent. If the server does not have it, it has been
-    /// started anew: then what it holds is looked at first.
-    async fn run_guarded(&self, run: &Run<'_>) -> Result<Value, Error> {
-        if let Some(answer) = self.link.run_if_loaded(run).await? {
-            return Ok(answer);
-        }
-        let mut looks = self.looks.subscribe();
-        self.tried_on.write().unwrap_or_else(PoisonError::into_inner).clear();
-        self.link.trouble.notify_one();
-        // One that has begun before may not have seen it.
-        for _ in 0..2 {
-            if timeout(LOOK_TIME, looks.changed()).await.is_err() {
-                break;
-            }
-            self.must_be_open()?;
-            if let Some(answer) = self.link.run_if_loaded(run).await? {
-                return Ok(answer);
-            }
-        }
-        Err(Error::Refused("Redis has been started anew and has not been looked at yet".into()))
-    }
-
-    /// Draws a token where the session lives.
-    async fn draw(&self, record: &Record, floor: u64) -> Result<String, Error> {
-        let mut run = Run::new(&self.scripts.token);
-        run.key(keys::token(&record.intent)).arg(floor);
-        String::from_redis_value(self.link.run(&run).await?).map_err(unreadable)
-    }
-
-    /// What no token may be below: the clock, and every token that this gateway has seen.
-    fn floor(&self) -> Result<u64, Error> {
-        let now = self.store_time().as_microsecond().unsigned_abs();
-        let floor = now.max(self.memory.token() + 1);
-        if floor.saturating_sub(now) > TOKEN_LIMIT_US {
-            return Err(Error::Refused("fencing tokens are more than a day ahead of the clock".into()));
-        }
-        Ok(floor)
-    }
-
-    /// Takes note of what a script has written: the token, and the count of this gateway's writes.
-    async fn wrote(&self, partition: Partition, rest: &[Value]) -> Result<Option<u64>, Error> {
-        let token = text(rest, 0).filter(|token| !token.is_empty()).map(|token| token.parse());
-        let token = token.transpose().map_err(unreadable)?;
-        if let Some(writes) = text(rest, 1).and_then(|writes| writes.parse().ok()) {
-            self.memory.saw_writes(partition, writes);
-        }
-        if let Some(token) = token
-            && self.memory.saw_token(token)
-            && !self.save_watermarks(Need::Token(token)).await
-        {
-            return Err(Error::Ambiguous(
-                "written, but the token could not be noted in the watermarks".into(),
-            ));
-        }
-        Ok(token)
-    }
-
     async fn held(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
         let partition = Partition::of(&lookup);
         let mut run = Run::new(&self.scripts.holder);
@@ -433,26 +277,6 @@ impl Inner {
         Ok(record)
     }
 
-    /// Writes how a call ended that the store has lost, or of which it has an older version only:
-    /// nothing unfinished is ever deleted. What is known of it goes back as a whole.
-    async fn complete_lost(&self, change: &Change) -> Result<Replaced, Error> {
-        self.put_back(&change.record, &change.entry).await?;
-        self.memory.remember(&change.record, &change.entry);
-        self.link.trouble.notify_one();
-        let call_id = change.record.intent.call_id;
-        match self.fields_of(call_id).await? {
-            // Somebody was faster; what is known here may still settle it.
-            Some(there) if there != change.record => {
-                self.memory.forget(call_id);
-                Ok(Replaced::Lost(Some(there)))
-            }
-            _ => {
-                self.barrier.pass(Partition::of(&change.record.intent.lookup)).await?;
-                Ok(Replaced::Done(change.record.clone()))
-            }
-        }
-    }
-
     fn is_reached(&self) -> bool {
         self.status.read().unwrap_or_else(PoisonError::into_inner).durability.is_some()
     }
@@ -476,21 +300,6 @@ impl Inner {
     fn is_cluster(&self) -> bool {
         self.link.target.is_cluster()
     }
-
-    fn announcement(&self, begins: bool) -> &'static str {
-        match (begins, self.is_cluster()) {
-            (true, _) => "",
-            (false, false) => "PUBLISH",
-            (false, true) => "SPUBLISH",
-        }
-    }
-}
-
-/// Whether the holder of a key is still the record that was seen.
-fn is_seen(holder: &Record, seen: Option<&Record>) -> bool {
-    seen.is_some_and(|seen| {
-        seen.intent.call_id == holder.intent.call_id && record::cas(seen) == record::cas(holder)
-    })
 }
 
 /// Where a call stands in the index of its state, in microseconds.
@@ -527,10 +336,6 @@ fn reply(answer: Value) -> Result<(String, Vec<Value>), Error> {
     let rest = parts.split_off(1);
     let word = parts.pop().unwrap_or(Value::Nil);
     Ok((String::from_redis_value(word).map_err(unreadable)?, rest))
-}
-
-fn stored(mut rest: Vec<Value>) -> Result<Option<Record>, Error> {
-    stored_in(rest.pop().unwrap_or(Value::Nil))
 }
 
 fn stored_in(fields: Value) -> Result<Option<Record>, Error> {

@@ -7,6 +7,7 @@
 mod open; // start-up checks: file system, lock, schema, integrity
 mod reserve; // disk space for the outcomes of a full disk
 mod row; // records as rows
+mod session; // terms, and what follows from them
 mod worker; // the thread and its group commit
 
 use std::sync::Arc;
@@ -18,14 +19,11 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 pub use self::open::OpenError;
 use self::worker::{Need, Worker};
-use super::{Census, Claimed, Due, Durability, Error, Readiness, Reason, Replaced, Store};
+use super::{Census, Claimed, Due, Durability, Endings, Error, Listener, Readiness, Reason, Replaced, Store};
 use crate::core::call::Change;
 use crate::core::key;
 use crate::core::record::{AttemptId, CallId, Entry, InstanceId, Record, State};
-
-/// Sessions without a call for this long are forgotten. Their next token is still greater than
-/// every earlier one, because tokens never fall behind the clock.
-const SESSION_MEMORY_US: i64 = 7 * 24 * 3_600 * 1_000_000;
+use crate::core::session::{Lock, Session, SessionId};
 
 /// Clones share one store.
 #[derive(Clone)]
@@ -36,6 +34,8 @@ pub struct Sqlite {
     instance: InstanceId,
     /// The disk is full and the reserve in use.
     short_of_space: Arc<AtomicBool>,
+    /// Who waits for a call of this process.
+    endings: Arc<Endings>,
 }
 
 #[async_trait]
@@ -53,14 +53,17 @@ impl Store for Sqlite {
                 if Some(Seen::of(&holder)) != instead_of {
                     return Ok(Claimed::Existing(holder));
                 }
-                connection
-                    .prepare_cached("UPDATE calls SET holds_key = 0 WHERE call_id = ?1")?
-                    .execute([holder.intent.call_id.to_string()])?;
             }
             if short_of_space.load(Ordering::SeqCst) {
                 return Err(worker::full());
             }
-            let record = with_token(connection, &change)?;
+            let record = match session::enter(connection, &change)? {
+                Ok(record) => record,
+                Err(bar) => return Ok(Claimed::Barred(bar)),
+            };
+            connection
+                .prepare_cached("UPDATE calls SET holds_key = 0 WHERE lookup = ?1 AND holds_key = 1")?
+                .execute([&record.intent.lookup.0])?;
             row::insert(connection, &record)?;
             row::insert_entry(connection, &record, &change.entry)?;
             Ok(Claimed::Yours(record))
@@ -79,23 +82,31 @@ impl Store for Sqlite {
                     return Ok(Replaced::Lost(Some(holder)));
                 }
             }
-            let record = with_token(connection, &change)?;
-            if row::update(connection, &record, &expected)? {
-                row::insert_entry(connection, &record, &change.entry)?;
-                return Ok(Replaced::Done(record));
+            if !row::is_still(connection, &expected)? {
+                let is_ours = |stored: &Record| {
+                    Seen::of(stored) == Seen::of(&change.record) && stored.state == change.record.state
+                };
+                return Ok(match row::by_id(connection, expected.intent.call_id)? {
+                    Some(stored) if is_ours(&stored) => Replaced::Done(stored),
+                    stored => Replaced::Lost(stored),
+                });
             }
-            let stored = row::by_id(connection, expected.intent.call_id)?;
-            let is_ours = |stored: &Record| {
-                stored.version == record.version
-                    && stored.attempt.id == record.attempt.id
-                    && stored.state == record.state
+            let record = match session::enter(connection, &change)? {
+                Ok(record) => record,
+                Err(bar) => return Ok(Replaced::Barred(bar)),
             };
-            Ok(match stored {
-                Some(stored) if is_ours(&stored) => Replaced::Done(stored),
-                stored => Replaced::Lost(stored),
-            })
+            row::update(connection, &record)?;
+            row::insert_entry(connection, &record, &change.entry)?;
+            session::release(connection, &change)?;
+            Ok(Replaced::Done(record))
         };
-        self.writer.run(Need::Reserve, replace).await
+        let replaced = self.writer.run(Need::Reserve, replace).await?;
+        if let Replaced::Done(record) = &replaced
+            && !matches!(record.state, State::Running)
+        {
+            self.endings.say(record.intent.call_id);
+        }
+        Ok(replaced)
     }
 
     async fn holder(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
@@ -147,15 +158,40 @@ impl Store for Sqlite {
                 connection.prepare_cached("DELETE FROM events WHERE call_id = ?1")?.execute([call_id])?;
                 connection.prepare_cached("DELETE FROM calls WHERE call_id = ?1")?.execute([call_id])?;
             }
-            let sessions = connection
-                .prepare_cached(
-                    "DELETE FROM sessions WHERE (tenant, session_id) IN
-                     (SELECT tenant, session_id FROM sessions WHERE token < ?1 LIMIT ?2)",
-                )?
-                .execute(params![now - SESSION_MEMORY_US, limit])?;
-            Ok((over.len() + sessions) as u64)
+            Ok((over.len() + session::prune(connection, now, limit)?) as u64)
         };
         self.writer.run(Need::Plain, prune).await
+    }
+
+    async fn session(&self, id: &SessionId) -> Result<Session, Error> {
+        let id = id.clone();
+        self.reader.run(Need::Plain, move |connection| session::look(connection, &id)).await
+    }
+
+    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
+        let (id, lock, entry) = (id.clone(), *lock, entry.clone());
+        let unlock = move |connection: &Connection| session::unlock(connection, &id, &lock, &entry);
+        let unlocked = self.writer.run(Need::Plain, unlock).await?;
+        self.endings.say(lock.call_id);
+        Ok(unlocked)
+    }
+
+    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
+        let (id, entry) = (id.clone(), entry.clone());
+        let freeze = move |connection: &Connection| session::set_frozen(connection, &id, frozen, &entry);
+        self.writer.run(Need::Plain, freeze).await
+    }
+
+    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
+        let id = id.clone();
+        let leave = move |connection: &Connection| session::leave_line(connection, &id, call_id);
+        self.writer.run(Need::Plain, leave).await?;
+        self.endings.say(call_id);
+        Ok(())
+    }
+
+    fn listen(&self, call_id: CallId) -> Option<Listener> {
+        Some(self.endings.listen(call_id))
     }
 
     async fn readiness(&self) -> Readiness {
@@ -182,26 +218,6 @@ impl Seen {
     fn of(record: &Record) -> Self {
         Self { call_id: record.intent.call_id, version: record.version, attempt: record.attempt.id }
     }
-}
-
-/// The changed record, with the session's next fencing token if the change asks for one:
-/// max(previous + 1, the time in microseconds). So it rises even if the table were lost.
-fn with_token(connection: &Connection, change: &Change) -> rusqlite::Result<Record> {
-    let mut record = change.record.clone();
-    if change.draws_token {
-        let intent = &record.intent;
-        let token: i64 = connection
-            .prepare_cached(
-                "INSERT INTO sessions (tenant, session_id, token) VALUES (?1, ?2, ?3)
-                 ON CONFLICT DO UPDATE SET token = max(token + 1, excluded.token) RETURNING token",
-            )?
-            .query_row(
-                params![intent.tenant, intent.session_id, record.updated_at.as_microsecond()],
-                |row| row.get(0),
-            )?;
-        record.fencing = Some(token.unsigned_abs());
-    }
-    Ok(record)
 }
 
 /// The value of one PRAGMA.

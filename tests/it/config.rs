@@ -71,9 +71,19 @@ fn what_does_not_fit_together_is_refused() {
         ("effect = \"maybe\"", "none of read, write"),
         ("connection_reuse = \"on\"", "or \"off\""),
         ("remember_rejections = \"yes\"", "true or false"),
+        ("session = \"mine\"", "none of exclusive, fenced, shared"),
+        ("session_wait = \"1h\"", "for more than ten minutes"),
+        ("budget = { per = \"session\", max = 5 }", "budget.window: this key is missing"),
+        ("budget = { max = 5, window = \"1m\" }", "budget.per: this key is missing"),
+        ("budget = { per = \"user\", max = 0, window = \"1m\" }", "at least 1"),
+        ("budget = { per = \"user\", max = 10001, window = \"1m\" }", "bounds nothing"),
+        ("budget = { per = \"user\", max = 5, window = \"0s\" }", "in no time"),
+        ("similar = { fields = [], window = \"1m\" }", "nothing is similar"),
+        ("similar = { fields = [\"/a\"], window = \"60d\" }", "longer than the retention"),
+        ("similar = { fields = [\"/a\"], window = \"1m\", action = \"warn\" }", "none of flag, refuse"),
+        ("effect = \"read\"\nsession = \"exclusive\"", "this one reads"),
+        ("effect = \"read\"\nbudget = { per = \"user\", max = 1, window = \"1m\" }", "this one reads"),
         // Keys that later versions will serve are not accepted and ignored.
-        ("budget = { per = \"session\", max = 5 }", "no such key"),
-        ("similar = { fields = [\"/a\"] }", "no such key"),
         ("compensation = { tool = \"t\" }", "no such key"),
         ("unknown = \"retry\"", "no such key"),
         ("[reconciliations.r]\nevery = \"1h\"", "no such key"),
@@ -172,6 +182,7 @@ fn the_reference_configuration_is_good_and_tells_the_defaults() {
         (default.timeout, default.deadline, default.retention)
     );
     assert_eq!((tool.retry, tool.remember_rejections), (default.retry, default.remember_rejections));
+    assert_eq!(tool.session, default.session);
     let (endpoint, default) = (&reference.tools[0].endpoint, &minimal.tools[0].endpoint);
     assert_eq!((&endpoint.method, endpoint.connection_reuse), (&default.method, default.connection_reuse));
 }
@@ -187,11 +198,13 @@ fn the_reference_configuration_names_every_key() {
         .replace("\ndurability =", "\nx = 1\ndurability =")
         .replace("\ntenant =", "\nx = 1\ntenant =")
         .replace("\ntimeout =", "\nx = 1\ntimeout =")
-        .replace("\nfields =", "\nx = 1\nfields =")
+        .replace("\nsource =", "\nx = 1\nsource =")
+        .replace("\nper =", "\nx = 1\nper =")
+        .replace("\naction =", "\nx = 1\naction =")
         .replace("\nbase =", "\nx = 1\nbase =")
         .replace("\npointer =", "\nx = 1\npointer =");
     let mistakes = read(&wrong, &[]).expect_err("unknown keys");
-    assert_eq!(mistakes.len(), 8, "{mistakes:#?}");
+    assert_eq!(mistakes.len(), 10, "{mistakes:#?}");
     for mistake in &mistakes {
         let (_, known) = mistake.split_once("known here: ").unwrap_or_else(|| panic!("{mistake}"));
         for key in known.split(", ") {

@@ -9,6 +9,7 @@ use oncegate::core::call::{Change, Event, next};
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::outcome::{Body, Evidence};
 use oncegate::core::record::{AttemptId, CallId, InstanceId, Intent, Record};
+use oncegate::core::session::Brought;
 use oncegate::core::tool::{Effect, Tool as Policy};
 use oncegate::store::redis::{Redis as RedisStore, Settings, Target};
 use oncegate::store::sqlite::Sqlite;
@@ -159,10 +160,12 @@ pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) 
         user_id: "U1".into(),
         session_id: session.into(),
         trace_id: "trace".into(),
+        similar: None,
         args: "{\"a\":1}".into(),
         created_at: at(second),
     };
-    let event = Event::Arrived { intent: Arc::new(intent), attempt: AttemptId(Uuid::new_v4()), owner };
+    let (intent, brought) = (Arc::new(intent), Brought::default());
+    let event = Event::Arrived { intent, brought, attempt: AttemptId(Uuid::new_v4()), owner };
     next(&policy(), None, &event, at(second)).expect("a claim").change.expect("a change")
 }
 
@@ -172,7 +175,8 @@ pub(crate) fn ended(record: &Record, status: u16, second: i64) -> Change {
 }
 
 fn ended_by(policy: &Policy, record: &Record, status: u16, second: i64) -> Change {
-    let evidence = Evidence::Answer { status, body: Body::Whole("{\"b\": 1.0}".into()), retry_after: None };
+    let body = Body::Whole("{\"b\": 1.0}".into());
+    let evidence = Evidence::Answer { status, body, retry_after: None, newest_token: None };
     let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry: None };
     next(policy, Some(record), &event, at(second)).expect("an end").change.expect("a change")
 }
@@ -186,14 +190,14 @@ pub(crate) async fn claim(store: &dyn Store, change: &Change) -> Claimed {
 pub(crate) async fn claimed(store: &dyn Store, change: &Change) -> Record {
     match claim(store, change).await {
         Claimed::Yours(record) => record,
-        Claimed::Existing(record) => panic!("held by {record:?}"),
+        other => panic!("not claimed: {other:?}"),
     }
 }
 
 pub(crate) async fn replaced(store: &dyn Store, change: &Change, expected: &Record) -> Record {
     match store.replace(change, expected).await.expect("an answer") {
         Replaced::Done(record) => record,
-        Replaced::Lost(newer) => panic!("lost to {newer:?}"),
+        other => panic!("not replaced: {other:?}"),
     }
 }
 
@@ -211,7 +215,7 @@ async fn of_a_hundred_claims_of_one_key_one_holds_it(home: Home) {
     assert_eq!(holders.len(), 1);
     let (holder, _) = holders[0];
     for (_, answer) in &answers {
-        let (Claimed::Yours(record) | Claimed::Existing(record)) = answer;
+        let (Claimed::Yours(record) | Claimed::Existing(record)) = answer else { panic!("barred") };
         assert_eq!(record.attempt.id, *holder, "everyone is told the same holder");
     }
 }
@@ -324,8 +328,8 @@ async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(home: Home)
 
 /// The change by which a failed call runs again.
 pub(crate) fn rerun(failed: &Record, second: i64) -> Change {
-    let intent = failed.intent.clone();
-    let event = Event::Arrived { intent, attempt: AttemptId(Uuid::new_v4()), owner: ME };
+    let (intent, brought) = (failed.intent.clone(), Brought::default());
+    let event = Event::Arrived { intent, brought, attempt: AttemptId(Uuid::new_v4()), owner: ME };
     next(&policy(), Some(failed), &event, at(second)).expect("a rerun").change.expect("a change")
 }
 
@@ -355,7 +359,7 @@ async fn what_is_deleted_has_come_to_an_end(home: Home) {
     // It is kept for one second, by the clock of the store.
     let short = Policy { retention: std::time::Duration::from_secs(1), effect: Effect::Read, ..policy() };
     let mut done = arrival("done", "S", 0, ME);
-    done.draws_token = false;
+    done.terms = None;
     let done = claimed(store, &done).await;
     let change = ended_by(&short, &done, 200, 1);
     let kept = replaced(store, &Change { record: brief(change.record), ..change }, &done).await;

@@ -134,6 +134,7 @@ async fn a_connection_that_was_idle_too_long_carries_nothing() {
                 status: 200,
                 body: Body::Whole("{\"ok\":true}".into()),
                 retry_after: None,
+                newest_token: None,
             };
             assert_eq!(evidence, Some(whole));
             sleep(Duration::from_millis(60)).await;

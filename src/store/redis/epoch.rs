@@ -214,6 +214,7 @@ impl Inner {
         run.arg(u8::from(result.is_some())).arg(result.map_or(&[][..], AsRef::as_ref));
         run.arg(&intent.tool).arg(record.state.as_str()).arg(score(record)).arg(time_to_live(record));
         run.arg(record::entry_field(record.version)).arg(record::entry(entry)).arg(instead_of);
+        run.arg(record::similar_to(record));
         let (word, rest) = reply(self.link.run(&run).await?)?;
         let holder = text(&rest, 0).and_then(|id| call_id(&id));
         Ok(holder.filter(|_| word == "conflict"))

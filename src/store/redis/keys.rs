@@ -2,7 +2,8 @@
 //! touch them on Redis Cluster; a session has a tag of its own.
 
 use crate::core::key::Lookup;
-use crate::core::record::{CallId, Intent};
+use crate::core::record::CallId;
+use crate::core::session::{Room, SessionId};
 
 /// In how many parts the keys are split. Part of the format: with another number nothing is found.
 pub(super) const PARTITIONS: u8 = 64;
@@ -60,14 +61,22 @@ impl Partition {
         self.key("epoch")
     }
 
-    /// What a script about a call may touch, in the order in which scripts name it. `token`: the
-    /// session's, where it is drawn with the call.
-    pub(super) fn of_script(self, lookup: &Lookup, call_id: CallId, token: Option<String>) -> [String; 9] {
+    /// What a script about a call may touch, in the order in which scripts name it. `rooms`: of its
+    /// session, where that is written with the call.
+    pub(super) fn of_script(
+        self,
+        lookup: &Lookup,
+        call_id: CallId,
+        rooms: Option<[String; 5]>,
+    ) -> Vec<String> {
         let call = self.call(call_id);
         let [census, running, unknown, failed] =
             ["census", "running", "unknown", "failed"].map(|name| self.key(name));
-        let token = token.unwrap_or_else(|| call.clone());
-        [self.holder(lookup), call, self.epoch(), self.writes(), census, running, unknown, failed, token]
+        let rooms = rooms.unwrap_or_else(|| [const { String::new() }; 5].map(|_| call.clone()));
+        let mut keys =
+            vec![self.holder(lookup), call, self.epoch(), self.writes(), census, running, unknown, failed];
+        keys.extend(rooms);
+        keys
     }
 
     /// Where the end of a call is announced.
@@ -76,8 +85,23 @@ impl Partition {
     }
 }
 
-/// The newest fencing token of a session. Hashed: what callers write never gets into a hash tag.
-pub(super) fn token(intent: &Intent) -> String {
-    let session = Lookup::new(&intent.tenant, "session", &intent.session_id);
-    format!("oncegate:{{s{}}}:token", session.for_tool())
+/// What is kept of a session: its newest token, its lock, whether it is frozen; the line for the lock;
+/// who in it is alive. Hashed: what callers write never gets into a hash tag.
+pub(super) fn session(id: &SessionId) -> [String; 3] {
+    ["session", "line", "alive"].map(|name| of_session(id, name))
+}
+
+/// What persons have done to a session.
+pub(super) fn session_events(id: &SessionId) -> String {
+    of_session(id, "events")
+}
+
+fn of_session(id: &SessionId, name: &str) -> String {
+    let session = Lookup::new(&id.tenant, "session", &id.id);
+    format!("oncegate:{{s{}}}:{name}", session.for_tool())
+}
+
+/// The calls that have a place in a room.
+pub(super) fn room(room: Room) -> String {
+    format!("oncegate:{{r{}}}:places", hex::encode(&room.0[..16]))
 }

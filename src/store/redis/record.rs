@@ -3,6 +3,7 @@
 //! `intent` and `progress` are small JSON texts; `args` and `result` are bytes as they came. `cas` is
 //! what compare-and-swap compares beside `fencing`: the version and the attempt.
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +16,10 @@ use uuid::Uuid;
 use crate::core::key;
 use crate::core::outcome::{Content, Failure, FailureKind};
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
+use crate::core::session::Room;
 
 /// The fields of a record, in the order in which [`read`] takes them.
-pub(super) const FIELDS: [&str; 5] = ["intent", "args", "progress", "fencing", "result"];
+pub(super) const FIELDS: [&str; 6] = ["intent", "args", "progress", "fencing", "result", "similar_to"];
 
 /// Times are microseconds since 1970 in UTC; hashes are hex digits.
 #[derive(Serialize, Deserialize)]
@@ -36,6 +38,8 @@ struct StoredIntent<'a> {
     session_id: std::borrow::Cow<'a, str>,
     #[serde(borrow)]
     trace_id: std::borrow::Cow<'a, str>,
+    #[serde(borrow, skip_serializing_if = "Option::is_none")]
+    similar: Option<std::borrow::Cow<'a, str>>,
     created_at: i64,
 }
 
@@ -101,6 +105,7 @@ pub(super) fn intent(intent: &Intent) -> String {
         user_id: intent.user_id.as_str().into(),
         session_id: intent.session_id.as_str().into(),
         trace_id: intent.trace_id.as_str().into(),
+        similar: intent.similar.map(|room| hex::encode(room.0).into()),
         created_at: intent.created_at.as_microsecond(),
     })
 }
@@ -155,6 +160,11 @@ pub(super) fn fencing(record: &Record) -> String {
     record.fencing.map(|token| token.to_string()).unwrap_or_default()
 }
 
+/// Empty for none.
+pub(super) fn similar_to(record: &Record) -> String {
+    record.similar_to.map(|call_id| call_id.to_string()).unwrap_or_default()
+}
+
 pub(super) fn entry(entry: &Entry) -> String {
     to_json(&StoredEntry {
         at: entry.at.as_microsecond(),
@@ -176,7 +186,8 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
     let mut fields = fields.into_iter();
     let mut field =
         || Option::<Bytes>::from_redis_value(fields.next().unwrap_or(Value::Nil)).map_err(Corrupt::new);
-    let (intent, args, progress, fencing, result) = (field()?, field()?, field()?, field()?, field()?);
+    let (intent, args, progress) = (field()?, field()?, field()?);
+    let (fencing, result, similar_to) = (field()?, field()?, field()?);
     let (Some(intent), Some(progress)) = (intent, progress) else { return Ok(None) };
     let intent: StoredIntent<'_> = serde_json::from_slice(&intent).map_err(Corrupt::new)?;
     let progress: Progress<'_> = serde_json::from_slice(&progress).map_err(Corrupt::new)?;
@@ -191,13 +202,12 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         user_id: intent.user_id.into_owned(),
         session_id: intent.session_id.into_owned(),
         trace_id: intent.trace_id.into_owned(),
+        similar: intent.similar.as_deref().map(digest).transpose()?.map(Room),
         args: args.unwrap_or_default(),
         created_at: time(intent.created_at)?,
     };
-    let fencing = match fencing.as_deref() {
-        None | Some(b"") => None,
-        Some(digits) => Some(str::from_utf8(digits).map_err(Corrupt::new)?.parse().map_err(Corrupt::new)?),
-    };
+    let fencing = parsed(fencing)?;
+    let similar_to = parsed::<Uuid>(similar_to)?.map(CallId);
     Ok(Some(Record {
         intent: Arc::new(intent),
         version: progress.version,
@@ -212,6 +222,7 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         attempts: progress.attempts,
         doubted: progress.doubted,
         fencing,
+        similar_to,
         latency_ms: progress.latency_ms,
         updated_at: time(progress.updated_at)?,
         expires_at: progress.expires_at.map(time).transpose()?,
@@ -263,6 +274,13 @@ fn word<T: Copy, const N: usize>(
 ) -> Result<T, Corrupt> {
     let found = words.into_iter().find(|word| name(*word) == written);
     found.ok_or_else(|| Corrupt(format!("{written:?} is no word for this")))
+}
+
+/// What a field holds as text; an empty one is none.
+fn parsed<T: FromStr<Err: ToString>>(field: Option<Bytes>) -> Result<Option<T>, Corrupt> {
+    let Some(text) = field.filter(|text| !text.is_empty()) else { return Ok(None) };
+    let text = str::from_utf8(&text).map_err(Corrupt::new)?;
+    text.parse().map(Some).map_err(Corrupt::new)
 }
 
 fn digest(text: &str) -> Result<[u8; 32], Corrupt> {

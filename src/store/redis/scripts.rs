@@ -11,7 +11,10 @@ pub(super) struct Scripts {
     pub(super) finish: Script,
     pub(super) assert: Script,
     pub(super) holder: Script,
-    pub(super) token: Script,
+    pub(super) enter: Script,
+    pub(super) leave: Script,
+    pub(super) act: Script,
+    pub(super) look: Script,
     /// All of them, to be loaded.
     pub(super) texts: Vec<String>,
 }
@@ -20,10 +23,11 @@ impl Scripts {
     /// The scripts after which something may be sent are this gateway's own: a server that was started
     /// anew has them only since this gateway has looked at its data, whatever others have loaded.
     pub(super) fn new(gateway: &str) -> Self {
+        const SESSION: &str = include_str!("lua/session.lua");
         const COMMON: &str = include_str!("lua/common.lua");
         let mut texts = Vec::new();
         let mut script = |flags: &str, text: &str| {
-            let text = format!("#!lua{flags}\n{COMMON}{text}");
+            let text = format!("#!lua{flags}\n{SESSION}{COMMON}{text}");
             let script = Script::new(&text);
             texts.push(text);
             script
@@ -35,7 +39,10 @@ impl Scripts {
             finish: script(" flags=allow-oom", include_str!("lua/replace.lua")),
             assert: script(" flags=allow-oom", include_str!("lua/assert.lua")),
             holder: script(" flags=no-writes", include_str!("lua/holder.lua")),
-            token: script("", include_str!("lua/token.lua")),
+            enter: script("", include_str!("lua/enter.lua")),
+            leave: script(" flags=allow-oom", include_str!("lua/leave.lua")),
+            act: script(" flags=allow-oom", include_str!("lua/act.lua")),
+            look: script(" flags=no-writes", include_str!("lua/look.lua")),
             texts,
         }
     }

@@ -4,6 +4,7 @@
 use std::sync::PoisonError;
 
 use redis::{Script, Value, cmd};
+use serde_json::json;
 
 use super::keys::Partition;
 use super::scripts::Run;
@@ -31,25 +32,48 @@ impl Inner {
         }
     }
 
-    /// A claim, a conflict, a zombie, a completion, a look, in a corner of the first partition.
+    /// A claim, a conflict, a zombie, a completion, a look, and what is done to a session, in a corner of
+    /// the first partition.
     async fn try_each(&self) -> Result<(), Error> {
         let prefix = format!("{}selftest:{}:", Partition::FIRST.prefix(), self.memory.gateway());
-        let names = ["key", "call:0", "epoch", "writes", "census", "running", "unknown", "failed", "token"];
+        let names = [
+            "key", "call:0", "epoch", "writes", "census", "running", "unknown", "failed", "session", "line",
+            "alive", "budget", "similar", "events",
+        ];
         let names = names.map(|name| format!("{prefix}{name}"));
-        let [key, call, epoch, ..] = &names;
+        let [key, call, epoch, .., events] = &names;
+        let rooms = &names[8..13];
+        // Every term is asked, and none is in the way.
+        let terms = |call: &str| {
+            let place = json!({ "max": 2, "window_us": 60_000_000, "refuses": false });
+            json!({
+                "call": call, "token": "next", "floor": "1", "lock": true, "lease": "1", "line_us": 3_000_000,
+                "line_length": 2, "budget": place, "similar": place,
+            })
+            .to_string()
+        };
         let clean = cmd("DEL").arg(&names).to_owned();
         self.link.ask::<()>(&clean).await?;
         self.link.ask::<()>(cmd("SET").arg(epoch).arg("e")).await?;
         // What every script is told first: prefix, gateway, epoch, known writes.
         fn begin<'a>(script: &'a Script, names: &[String], prefix: &str, known: u64) -> Run<'a> {
             let mut run = Run::new(script);
-            run.key(names).arg(prefix).arg("g").arg("e").arg(known);
+            run.key(&names[..13]).arg(prefix).arg("g").arg("e").arg(known);
             run
         }
         let claim = async |id: &str| {
             let mut run = begin(&self.scripts.claim, &names, &prefix, 0);
             run.key(call).arg(id).arg("").arg("");
-            run.arg("1:a").arg("{}").arg("{}").arg("p1").arg("{}").arg("t").arg(1).arg("draw").arg(1);
+            run.arg("1:a")
+                .arg("{}")
+                .arg("{}")
+                .arg("p1")
+                .arg("{}")
+                .arg("t")
+                .arg(1)
+                .arg(terms(id))
+                .arg("")
+                .arg("");
             reply(self.link.run(&run).await?)
         };
         let (claimed, told) = claim("0").await?;
@@ -58,7 +82,8 @@ impl Inner {
         let replace = async |script: &Script, expected: &str, cas: &str| {
             let mut run = begin(script, &names, &prefix, 1);
             run.arg("0").arg(expected).arg(&drawn).arg(cas).arg("p2").arg(1).arg("r").arg("e:2").arg("{}");
-            run.arg("t").arg("failed").arg(1).arg(60_000).arg("keep").arg(1).arg(self.announcement(false));
+            run.arg("t").arg("failed").arg(1).arg(60_000).arg("").arg("keep").arg("").arg("1").arg("1");
+            run.arg(self.announcement(false));
             reply(self.link.run(&run).await?).map(|(word, _)| word)
         };
         let refused = replace(&self.scripts.finish, "9:z", "10:z").await?;
@@ -68,13 +93,23 @@ impl Inner {
         let found = !matches!(self.link.run(run.key(key).arg(&prefix)).await?, Value::Nil);
         let mut run = begin(&self.scripts.assert, &names, &prefix, 0);
         run.arg("0").arg(3).arg("3:a").arg("{}").arg("{}").arg("p3").arg("").arg(0).arg("").arg("t");
-        run.arg("unknown").arg(1).arg("").arg("e:3").arg("{}").arg("");
+        run.arg("unknown").arg(1).arg("").arg("e:3").arg("{}").arg("").arg("");
         let (put, _) = reply(self.link.run(&run).await?)?;
-        let mut run = Run::new(&self.scripts.token);
-        self.link.run(run.key(&names[8]).arg(1)).await?;
+        let enter = async |id: &str| {
+            let mut run = Run::new(&self.scripts.enter);
+            reply(self.link.run(run.key(rooms).arg(terms(id))).await?).map(|(word, _)| word)
+        };
+        let entered = enter("0").await?;
+        let barred = enter("1").await?;
+        let mut run = Run::new(&self.scripts.act);
+        self.link.run(run.key(&names[8]).key(events).arg("freeze").arg("{}").arg("").arg("")).await?;
+        let mut run = Run::new(&self.scripts.look);
+        self.link.run(run.key(&names[8]).key(&names[9]).key(events)).await?;
+        let mut run = Run::new(&self.scripts.leave);
+        self.link.run(run.key(rooms).arg("0").arg("now").arg("1").arg("1").arg("1")).await?;
         self.link.ask::<()>(&clean).await?;
-        let words = [&claimed, &held, &refused, &begun, &again, &put];
-        if words != ["done", "held", "changed", "done", "done", "put"] || !found {
+        let words = [&claimed, &held, &refused, &begun, &again, &put, &entered, &barred];
+        if words != ["done", "held", "changed", "done", "done", "put", "done", "barred"] || !found {
             return Err(Error::Refused(format!("it answered {words:?}, found: {found}")));
         }
         Ok(())

@@ -18,7 +18,7 @@ use crate::core::record::InstanceId;
 /// "once" in ASCII: says that the file is one of ours.
 const APPLICATION_ID: i32 = 0x6f6e_6365;
 /// One step of the schema each. `user_version` counts those that were made.
-const MIGRATIONS: [&str; 1] = [include_str!("schema.sql")];
+const MIGRATIONS: [&str; 2] = [include_str!("schema.sql"), include_str!("sessions.sql")];
 /// The first version in which a checkpoint beside other connections cannot reset the log under them.
 const OLDEST_SQLITE: i32 = 3_051_003;
 /// On macOS only a full fsync reaches the disk; elsewhere the last two change nothing.
@@ -117,6 +117,7 @@ impl Sqlite {
             reader: start("sqlite-reader", reader, TransactionBehavior::Deferred, None)?,
             instance,
             short_of_space,
+            endings: Arc::default(),
         })
     }
 }

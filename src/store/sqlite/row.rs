@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::core::key;
 use crate::core::outcome::{Content, Failure, FailureKind};
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
+use crate::core::session::Room;
 use crate::store::Due;
 
 /// A query for whole records: the columns as `record` reads them, and this condition.
@@ -19,9 +20,9 @@ macro_rules! select {
     ($condition:literal) => {
         concat!(
             "SELECT call_id, lookup, tenant, tool, key, key_source, fingerprint, user_id, session_id, trace_id,
-                args, created_at, version, state, attempt_id, owner, attempt_number, run_started_at, lease_until,
-                attempts, doubted, fencing, latency_ms, result, failure, why, tool_status, retry_after_ms,
-                updated_at, expires_at, retain_until
+                args, created_at, similar, version, state, attempt_id, owner, attempt_number, run_started_at,
+                lease_until, attempts, doubted, fencing, similar_to, latency_ms, result, failure, why, tool_status,
+                retry_after_ms, updated_at, expires_at, retain_until
              FROM calls WHERE ",
             $condition
         )
@@ -59,7 +60,7 @@ pub(super) fn entries(connection: &Connection, call_id: CallId, limit: u32) -> r
         "SELECT at, event, attempt_id, outcome, actor, detail FROM events WHERE call_id = ?1 ORDER BY version DESC LIMIT ?2",
     )?;
     let newest = newest.query_map(params![call_id.to_string(), limit], |row| {
-        let mut columns = Columns { row, next: 0 };
+        let mut columns = Columns::of(row);
         Ok(Entry {
             at: columns.time()?,
             event: columns.read::<String>()?.into(),
@@ -97,10 +98,10 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
     let mut insert = connection.prepare_cached(
         "INSERT INTO calls (call_id, holds_key, lookup, tenant, tool, key, key_source, fingerprint, user_id,
             session_id, trace_id, args, created_at, version, state, attempt_id, owner, attempt_number,
-            run_started_at, lease_until, attempts, doubted, fencing, updated_at)
+            run_started_at, lease_until, attempts, doubted, fencing, updated_at, similar, similar_to)
          VALUES (:call_id, 1, :lookup, :tenant, :tool, :key, :key_source, :fingerprint, :user_id, :session_id,
             :trace_id, :args, :created_at, :version, :state, :attempt_id, :owner, :attempt_number,
-            :run_started_at, :lease_until, :attempts, :doubted, :fencing, :updated_at)",
+            :run_started_at, :lease_until, :attempts, :doubted, :fencing, :updated_at, :similar, :similar_to)",
     )?;
     insert.execute(named_params! {
         ":call_id": intent.call_id.to_string(),
@@ -126,12 +127,27 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":doubted": record.doubted,
         ":fencing": record.fencing.map(integer),
         ":updated_at": record.updated_at.as_microsecond(),
+        ":similar": intent.similar.map(|room| room.0),
+        ":similar_to": record.similar_to.map(|id| id.to_string()),
     })?;
     Ok(())
 }
 
-/// Compares version, attempt and fencing token with `expected`, and swaps. False: it was not so.
-pub(super) fn update(connection: &Connection, record: &Record, expected: &Record) -> rusqlite::Result<bool> {
+/// Compares version, attempt and fencing token with what is stored.
+pub(super) fn is_still(connection: &Connection, expected: &Record) -> rusqlite::Result<bool> {
+    let mut same = connection.prepare_cached(
+        "SELECT 1 FROM calls WHERE call_id = ?1 AND version = ?2 AND attempt_id = ?3 AND fencing IS ?4",
+    )?;
+    same.exists(params![
+        expected.intent.call_id.to_string(),
+        integer(expected.version),
+        expected.attempt.id.to_string(),
+        expected.fencing.map(integer),
+    ])
+}
+
+/// Writes what changes of a call.
+pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
     let told = Told::of(&record.state);
     let mut update = connection.prepare_cached(
         "UPDATE calls SET version = :version, state = :state, attempt_id = :attempt_id, owner = :owner,
@@ -139,11 +155,10 @@ pub(super) fn update(connection: &Connection, record: &Record, expected: &Record
             attempts = :attempts, doubted = :doubted, fencing = :fencing, latency_ms = :latency_ms,
             result = :result, failure = :failure, why = :why, tool_status = :tool_status,
             retry_after_ms = :retry_after_ms, updated_at = :updated_at, expires_at = :expires_at,
-            retain_until = :retain_until
-         WHERE call_id = :call_id AND version = :expected_version AND attempt_id = :expected_attempt
-            AND fencing IS :expected_fencing",
+            retain_until = :retain_until, similar_to = :similar_to
+         WHERE call_id = :call_id",
     )?;
-    let changed = update.execute(named_params! {
+    update.execute(named_params! {
         ":version": integer(record.version),
         ":state": record.state.as_str(),
         ":attempt_id": record.attempt.id.to_string(),
@@ -163,12 +178,10 @@ pub(super) fn update(connection: &Connection, record: &Record, expected: &Record
         ":updated_at": record.updated_at.as_microsecond(),
         ":expires_at": record.expires_at.map(Timestamp::as_microsecond),
         ":retain_until": record.retain_until.map(Timestamp::as_microsecond),
+        ":similar_to": record.similar_to.map(|id| id.to_string()),
         ":call_id": record.intent.call_id.to_string(),
-        ":expected_version": integer(expected.version),
-        ":expected_attempt": expected.attempt.id.to_string(),
-        ":expected_fencing": expected.fencing.map(integer),
     })?;
-    Ok(changed == 1)
+    Ok(())
 }
 
 /// The columns that a state fills beside its name.
@@ -204,7 +217,7 @@ impl<'a> Told<'a> {
 
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     // In the order of the query: looking columns up by name took a tenth of the gateway's time.
-    let mut columns = Columns { row, next: 0 };
+    let mut columns = Columns::of(row);
     let intent = Intent {
         call_id: CallId(columns.read::<Identity>()?.0),
         lookup: key::Lookup(columns.read()?),
@@ -218,6 +231,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         trace_id: columns.read()?,
         args: columns.read::<Vec<u8>>()?.into(),
         created_at: columns.time()?,
+        similar: columns.read::<Option<[u8; 32]>>()?.map(Room),
     };
     let version = columns.read::<i64>()?.unsigned_abs();
     let state: String = columns.read()?;
@@ -231,6 +245,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let attempts = columns.read()?;
     let doubted = columns.read()?;
     let fencing = columns.read::<Option<i64>>()?.map(i64::unsigned_abs);
+    let similar_to = columns.read::<Option<Identity>>()?.map(|id| CallId(id.0));
     let latency_ms = columns.read::<Option<i64>>()?.map(i64::unsigned_abs);
     let state = columns.state(&state)?;
     let (updated_at, expires_at, retain_until) =
@@ -243,6 +258,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         attempts,
         doubted,
         fencing,
+        similar_to,
         latency_ms,
         updated_at,
         expires_at,
@@ -251,13 +267,17 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
 }
 
 /// The columns of a row, read one after the other.
-struct Columns<'a, 'row> {
+pub(super) struct Columns<'a, 'row> {
     row: &'a Row<'row>,
     next: usize,
 }
 
-impl Columns<'_, '_> {
-    fn read<T: FromSql>(&mut self) -> rusqlite::Result<T> {
+impl<'a, 'row> Columns<'a, 'row> {
+    pub(super) fn of(row: &'a Row<'row>) -> Self {
+        Self { row, next: 0 }
+    }
+
+    pub(super) fn read<T: FromSql>(&mut self) -> rusqlite::Result<T> {
         let value = self.row.get(self.next);
         self.next += 1;
         value
@@ -292,11 +312,11 @@ impl Columns<'_, '_> {
         words.into_iter().find(|word| name(*word) == held).ok_or_else(|| self.corrupt())
     }
 
-    fn time(&mut self) -> rusqlite::Result<Timestamp> {
+    pub(super) fn time(&mut self) -> rusqlite::Result<Timestamp> {
         self.maybe_time()?.ok_or_else(|| self.corrupt())
     }
 
-    fn maybe_time(&mut self) -> rusqlite::Result<Option<Timestamp>> {
+    pub(super) fn maybe_time(&mut self) -> rusqlite::Result<Option<Timestamp>> {
         let Some(microseconds) = self.read::<Option<i64>>()? else { return Ok(None) };
         Timestamp::from_microsecond(microseconds).map(Some).map_err(|_| self.corrupt())
     }
@@ -312,11 +332,11 @@ impl Columns<'_, '_> {
 }
 
 /// SQLite has no unsigned integers. Nothing here comes near the border.
-fn integer(number: u64) -> i64 {
+pub(super) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-struct Identity(Uuid);
+pub(super) struct Identity(pub(super) Uuid);
 
 impl FromSql for Identity {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use oncegate::core::call::Change;
 use oncegate::core::key::Lookup;
 use oncegate::core::record::{AttemptId, CallId, Entry, Record, State};
+use oncegate::core::session::{Lock, Session, SessionId};
 use oncegate::store::{Census, Claimed, Due, Error, Readiness, Replaced, Store};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
@@ -50,9 +51,13 @@ pub enum Verb {
     Due,
     Census,
     Prune,
+    Session,
+    Unlock,
+    SetFrozen,
+    LeaveLine,
 }
 
-const VERBS: usize = Verb::Prune as usize + 1;
+const VERBS: usize = Verb::LeaveLine as usize + 1;
 const KINDS: usize = 4;
 
 /// How often each fault comes, in percent.
@@ -291,7 +296,7 @@ impl Store for FaultStore {
         let claimed = self.ask(Verb::Claim, claim).await;
         let ours = claimed.as_ref().map(|claimed| match claimed {
             Claimed::Yours(record) => Some(record),
-            Claimed::Existing(_) => None,
+            Claimed::Existing(_) | Claimed::Barred(_) => None,
         });
         self.note(Verb::Claim, change, ours);
         claimed
@@ -306,7 +311,7 @@ impl Store for FaultStore {
         let replaced = self.ask(Verb::Replace, replace).await;
         let done = replaced.as_ref().map(|replaced| match replaced {
             Replaced::Done(record) => Some(record),
-            Replaced::Lost(_) => None,
+            Replaced::Lost(_) | Replaced::Barred(_) => None,
         });
         self.note(Verb::Replace, change, done);
         replaced
@@ -334,6 +339,38 @@ impl Store for FaultStore {
 
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
         self.ask(Verb::Prune, move |store| async move { store.prune(now, limit).await }).await
+    }
+
+    async fn session(&self, id: &SessionId) -> Result<Session, Error> {
+        let look = |store: Arc<dyn Store>| {
+            let id = id.clone();
+            async move { store.session(&id).await }
+        };
+        self.ask(Verb::Session, look).await
+    }
+
+    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
+        let unlock = |store: Arc<dyn Store>| {
+            let (id, lock, entry) = (id.clone(), *lock, entry.clone());
+            async move { store.unlock(&id, &lock, &entry).await }
+        };
+        self.ask(Verb::Unlock, unlock).await
+    }
+
+    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
+        let freeze = |store: Arc<dyn Store>| {
+            let (id, entry) = (id.clone(), entry.clone());
+            async move { store.set_frozen(&id, frozen, &entry).await }
+        };
+        self.ask(Verb::SetFrozen, freeze).await
+    }
+
+    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
+        let leave = |store: Arc<dyn Store>| {
+            let id = id.clone();
+            async move { store.leave_line(&id, call_id).await }
+        };
+        self.ask(Verb::LeaveLine, leave).await
     }
 
     async fn readiness(&self) -> Readiness {

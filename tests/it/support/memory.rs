@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use oncegate::core::call::Change;
 use oncegate::core::key::Lookup;
 use oncegate::core::record::{CallId, Entry, Record, State};
+use oncegate::core::session::{Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token};
 use oncegate::store::{
     Census, Claimed, Due, Durability, Error, LOST_DATA, Readiness, Reason, Replaced, Store,
 };
@@ -34,8 +35,11 @@ struct Inner {
 struct Kept {
     calls: HashMap<CallId, (Record, Vec<Entry>)>,
     holders: HashMap<Lookup, CallId>,
-    /// The newest fencing token of each tenant's session.
-    tokens: HashMap<(String, String), u64>,
+    sessions: HashMap<SessionId, Session>,
+    /// Until when who waits in a line is waited for.
+    alive: HashMap<CallId, Timestamp>,
+    /// The calls in a room, and until when.
+    rooms: HashMap<Room, Vec<(CallId, Timestamp)>>,
 }
 
 impl Memory {
@@ -80,13 +84,14 @@ impl Memory {
 }
 
 impl Inner {
-    /// Writes a change as it is to be stored.
+    /// Writes a change whose terms hold as it is to be stored.
     fn write(&mut self, change: &Change) -> Record {
         let mut record = change.record.clone();
         self.before.push((self.kept.clone(), record.intent.lookup));
-        if change.draws_token {
-            record.fencing = Some(self.kept.next_token(&record));
+        if let Some(terms) = &change.terms {
+            self.kept.enter(terms, &mut record);
         }
+        self.kept.release(change);
         let call_id = record.intent.call_id;
         let (stored, entries) =
             self.kept.calls.entry(call_id).or_insert_with(|| (record.clone(), Vec::new()));
@@ -111,18 +116,105 @@ impl Kept {
         self.calls.get(&call_id).map(|(record, _)| record)
     }
 
-    /// The session's token after this one: it rises, and never falls behind the clock.
-    fn next_token(&mut self, record: &Record) -> u64 {
-        let session = (record.intent.tenant.clone(), record.intent.session_id.clone());
-        let now = u64::try_from(record.updated_at.as_microsecond()).expect("after 1970");
-        let token = self.tokens.entry(session).or_default();
-        *token = now.max(*token + 1);
-        *token
+    /// The first of the terms that does not hold.
+    fn bar(&mut self, change: &Change) -> Option<Bar> {
+        let terms = change.terms.as_ref()?;
+        let (call_id, now) = (change.record.intent.call_id, change.record.updated_at);
+        let session = self.sessions.entry(SessionId::of(&change.record.intent)).or_default();
+        if session.frozen {
+            return Some(Bar::Frozen);
+        }
+        if matches!(terms.token, Token::This(token) if Some(token) < session.token) {
+            return Some(Bar::Stale);
+        }
+        if let Some(spending) = terms.budget {
+            let places = in_time(self.rooms.get(&spending.room), now);
+            let has_place = places.iter().any(|(id, _)| *id == call_id);
+            if let (false, Some(over)) = (has_place, places.len().checked_sub(spending.max as usize)) {
+                return Some(Bar::Spent { frees_at: places[over].1 });
+            }
+        }
+        if let Some(likeness) = terms.similar.filter(|likeness| likeness.refuses)
+            && let Some(other) = newest(self.rooms.get(&likeness.room), call_id, now)
+            && Some(other) != likeness.confirmed
+        {
+            return Some(Bar::Similar { call_id: other });
+        }
+        let line = terms.lock?;
+        let alive = &self.alive;
+        session.waiting.retain(|(id, _)| alive.get(id).is_some_and(|until| *until > now));
+        let is_free = |lock: &Lock| lock.call_id == call_id || lock.free_from.is_some_and(|from| from <= now);
+        let lock = session.lock.filter(|lock| !is_free(lock));
+        let place = session.waiting.iter().position(|(id, _)| *id == call_id);
+        let ahead = place.unwrap_or(session.waiting.len());
+        let in_front = ahead.checked_sub(1).map(|last| session.waiting[last].0);
+        let behind = in_front.or(lock.map(|lock| lock.call_id))?;
+        if line == Line::Leaves {
+            return Some(Bar::Busy { lock, behind: None });
+        }
+        if place.is_none() {
+            session.waiting.push((call_id, now));
+        }
+        self.alive.insert(call_id, now + LINE_PLACE);
+        Some(Bar::Busy { lock, behind: Some(behind) })
+    }
+
+    /// Writes what follows from terms that hold.
+    fn enter(&mut self, terms: &Terms, record: &mut Record) {
+        let (call_id, now) = (record.intent.call_id, record.updated_at);
+        let session = self.sessions.entry(SessionId::of(&record.intent)).or_default();
+        let clock = u64::try_from(now.as_microsecond()).expect("after 1970");
+        let token = match terms.token {
+            Token::Next => clock.max(session.token.unwrap_or(0) + 1),
+            Token::This(token) => token,
+        };
+        session.token = Some(token);
+        record.fencing = Some(token);
+        if terms.lock.is_some() {
+            let lease_until = record.attempt.lease_until;
+            session.lock = Some(Lock { call_id, token, lease_until, free_from: None });
+            session.waiting.retain(|(id, _)| *id != call_id);
+        }
+        if let Some(spending) = terms.budget {
+            self.take(spending.room, call_id, now + spending.window);
+        }
+        if let Some(likeness) = terms.similar {
+            record.similar_to = newest(self.rooms.get(&likeness.room), call_id, now);
+            self.take(likeness.room, call_id, now + likeness.window);
+        }
+    }
+
+    fn take(&mut self, room: Room, call_id: CallId, until: Timestamp) {
+        let room = self.rooms.entry(room).or_default();
+        room.retain(|(id, _)| *id != call_id);
+        room.push((call_id, until));
+    }
+
+    fn release(&mut self, change: &Change) {
+        let call_id = change.record.intent.call_id;
+        if let (Some(from), Some(session)) =
+            (change.release.lock_from, self.sessions.get_mut(&SessionId::of(&change.record.intent)))
+            && let Some(lock) = session.lock.as_mut().filter(|lock| lock.call_id == call_id)
+        {
+            lock.free_from = Some(from);
+        }
+        if let Some(room) = change.release.similar.and_then(|room| self.rooms.get_mut(&room)) {
+            room.retain(|(id, _)| *id != call_id);
+        }
     }
 
     fn in_state(&self, name: &str) -> impl Iterator<Item = &Record> {
         self.calls.values().map(|(record, _)| record).filter(move |record| record.state.as_str() == name)
     }
+}
+
+/// The calls of a room whose time there is not over, the oldest first.
+fn in_time(room: Option<&Vec<(CallId, Timestamp)>>, now: Timestamp) -> Vec<(CallId, Timestamp)> {
+    room.into_iter().flatten().filter(|(_, until)| *until > now).copied().collect()
+}
+
+fn newest(room: Option<&Vec<(CallId, Timestamp)>>, but: CallId, now: Timestamp) -> Option<CallId> {
+    in_time(room, now).iter().rev().map(|(id, _)| *id).find(|id| *id != but)
 }
 
 /// The same version of the same call.
@@ -144,6 +236,9 @@ impl Store for Memory {
             if !instead_of.is_some_and(|seen| is_same(holder, seen)) {
                 return Ok(Claimed::Existing(holder.clone()));
             }
+        }
+        if let Some(bar) = inner.kept.bar(change) {
+            return Ok(Claimed::Barred(bar));
         }
         let record = inner.write(change);
         inner.kept.holders.insert(lookup, record.intent.call_id);
@@ -172,7 +267,10 @@ impl Store for Memory {
         }
         Ok(match stored {
             Some(stored) if is_same(&stored, expected) && stored.fencing == expected.fencing => {
-                Replaced::Done(inner.write(change))
+                match inner.kept.bar(change) {
+                    Some(bar) => Replaced::Barred(bar),
+                    None => Replaced::Done(inner.write(change)),
+                }
             }
             Some(stored) if is_same(&stored, &change.record) && stored.state == change.record.state => {
                 Replaced::Done(stored)
@@ -233,6 +331,38 @@ impl Store for Memory {
             inner.kept.holders.retain(|_, holder| holder != call_id);
         }
         Ok(over.len() as u64)
+    }
+
+    async fn session(&self, id: &SessionId) -> Result<Session, Error> {
+        Ok(self.lock().kept.sessions.get(id).cloned().unwrap_or_default())
+    }
+
+    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
+        let mut inner = self.lock();
+        let session = inner.kept.sessions.entry(id.clone()).or_default();
+        let run = |lock: &Lock| (lock.call_id, lock.token);
+        let is_it = session.lock.as_ref().map(run) == Some(run(lock));
+        if is_it {
+            session.lock = None;
+            session.events.push(entry.clone());
+        }
+        Ok(is_it)
+    }
+
+    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
+        let mut inner = self.lock();
+        let session = inner.kept.sessions.entry(id.clone()).or_default();
+        let was = std::mem::replace(&mut session.frozen, frozen);
+        if was != frozen {
+            session.events.push(entry.clone());
+        }
+        Ok(was != frozen)
+    }
+
+    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
+        let mut inner = self.lock();
+        inner.kept.sessions.entry(id.clone()).or_default().waiting.retain(|(waits, _)| *waits != call_id);
+        Ok(())
     }
 
     async fn readiness(&self) -> Readiness {

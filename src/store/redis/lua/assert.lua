@@ -4,7 +4,7 @@
 -- KEYS: as in common
 -- ARGV: 1 prefix; 5 call id, 6 version, 7 cas, 8 intent, 9 args, 10 progress, 11 fencing token,
 --       12 '1' if there is a result, 13 result, 14 tool, 15 state, 16 score, 17 time to live or '',
---       18 entry's field, 19 entry, 20 the call to take the key from or ''
+--       18 entry's field, 19 entry, 20 the call to take the key from or '', 21 similar call or ''
 local cas = redis.call('HGET', KEYS[2], 'cas')
 local is_there = cas and tonumber(string.match(cas, '^%d+')) >= tonumber(ARGV[6])
 if is_there and ARGV[20] == '' then return { 'there' } end
@@ -12,7 +12,7 @@ local holder = redis.call('GET', KEYS[1])
 
 if not is_there then
   redis.call('HSET', KEYS[2], 'cas', ARGV[7], 'intent', ARGV[8], 'args', ARGV[9], 'progress', ARGV[10],
-    'fencing', ARGV[11], ARGV[18], ARGV[19])
+    'fencing', ARGV[11], 'similar_to', ARGV[21], ARGV[18], ARGV[19])
   if ARGV[12] == '1' then
     redis.call('HSET', KEYS[2], 'result', ARGV[13])
   else

@@ -3,14 +3,14 @@
 -- that it writes are declared, so that a slot on the move is refused before anything runs.
 --
 -- KEYS: 1 the key's holder, 2 the call, 3 epoch, 4 everyone's writes, 5 census, 6 running, 7 unknown, 8 failed,
---       9 the session's token, or again the call where none is drawn here
+--       9 to 13 session, line, who is alive in it, budget, what looks alike; or again the call
 -- ARGV: 1 prefix, 2 gateway, 3 epoch, 4 known writes
 
 local INDEXES = { running = KEYS[6], unknown = KEYS[7], failed = KEYS[8] }
 
 -- The fields of a call, as the gateway reads them.
 local function fields(call)
-  return redis.call('HMGET', call, 'intent', 'args', 'progress', 'fencing', 'result')
+  return redis.call('HMGET', call, 'intent', 'args', 'progress', 'fencing', 'result', 'similar_to')
 end
 
 local function written()
@@ -30,20 +30,6 @@ local function count()
   local writes = written()
   if writes < tonumber(ARGV[4]) then return writes end
   return redis.call('HINCRBY', KEYS[4], ARGV[2], 1)
-end
-
--- The session's next token: max(previous + 1, this server's clock in microseconds, floor). It rises
--- even if the key, or the clock, was set back. Sessions that rest for a week are forgotten.
-local function draw(key, floor)
-  local now = redis.call('TIME')
-  local token = math.max(
-    (tonumber(redis.call('GET', key)) or 0) + 1,
-    tonumber(now[1]) * 1000000 + tonumber(now[2]),
-    tonumber(floor)
-  )
-  token = string.format('%.0f', token)
-  redis.call('SET', key, token, 'EX', 604800)
-  return token
 end
 
 -- Puts a call into the index of its state, and out of every other; the census follows.

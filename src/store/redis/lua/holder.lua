@@ -4,4 +4,5 @@
 -- ARGV: 1 prefix
 local holder = redis.call('GET', KEYS[1])
 if not holder then return nil end
-return redis.call('HMGET', ARGV[1] .. 'call:' .. holder, 'intent', 'args', 'progress', 'fencing', 'result')
+return redis.call('HMGET', ARGV[1] .. 'call:' .. holder, 'intent', 'args', 'progress', 'fencing', 'result',
+  'similar_to')

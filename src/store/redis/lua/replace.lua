@@ -4,10 +4,11 @@
 -- KEYS: as in common
 -- ARGV: 3 is '' if nothing is to be sent after it; 5 call id, 6 expected cas, 7 expected fencing token,
 --       8 cas, 9 progress, 10 '1' if there is a result, 11 result, 12 entry's field, 13 entry, 14 tool,
---       15 state, 16 score, 17 time to live or '', 18 'draw', 'keep' or the fencing token, 19 floor,
---       20 'PUBLISH', 'SPUBLISH' or ''
+--       15 state, 16 score, 17 time to live or '', 18 terms or '', 19 and 20 'keep', or fencing token and
+--       similar call, where the terms were met before; 21 from when on the session's lock is free, 'now' or
+--       '', 22 '1' if nothing shall look like it any more, 23 'PUBLISH', 'SPUBLISH' or ''
 local begins = ARGV[3] ~= ''
-local stored = redis.call('HMGET', KEYS[2], 'cas', 'fencing', 'progress')
+local stored = redis.call('HMGET', KEYS[2], 'cas', 'fencing', 'progress', 'similar_to')
 if not stored[1] then return { 'gone' } end
 local again = stored[1] == ARGV[8] and stored[3] == ARGV[9]
 if not again and (stored[1] ~= ARGV[6] or stored[2] ~= ARGV[7]) then
@@ -22,14 +23,18 @@ if begins then
   if why then return { 'lost', why } end
 end
 
-local token = stored[2]
+local token, other = stored[2], stored[4] or ''
 if not again then
-  if ARGV[18] == 'draw' then
-    token = draw(KEYS[9], ARGV[19])
-  elseif ARGV[18] ~= 'keep' then
-    token = ARGV[18]
+  local terms, now = ARGV[18] ~= '' and cjson.decode(ARGV[18]), clock()
+  if terms then
+    local bar = barred(rooms(9), terms, now)
+    if bar then return bar end
+    token, other = enter(rooms(9), terms, now)
+  elseif ARGV[19] ~= 'keep' then
+    token, other = ARGV[19], ARGV[20]
   end
-  redis.call('HSET', KEYS[2], 'cas', ARGV[8], 'progress', ARGV[9], 'fencing', token, ARGV[12], ARGV[13])
+  redis.call('HSET', KEYS[2], 'cas', ARGV[8], 'progress', ARGV[9], 'fencing', token, 'similar_to', other,
+    ARGV[12], ARGV[13])
 end
 if ARGV[10] == '1' then
   redis.call('HSET', KEYS[2], 'result', ARGV[11])
@@ -39,6 +44,8 @@ end
 move(ARGV[5], ARGV[14], ARGV[15], ARGV[16])
 retain(KEYS[2], ARGV[17])
 if holder == ARGV[5] then retain(KEYS[1], ARGV[17]) end
+if ARGV[21] ~= '' then release(KEYS[9], ARGV[5], ARGV[21]) end
+if ARGV[22] == '1' then redis.call('ZREM', KEYS[13], ARGV[5]) end
 local writes = again and written() or count()
-if ARGV[20] ~= '' then redis.call(ARGV[20], ARGV[1] .. 'endings', ARGV[5]) end
-return { 'done', token, writes }
+if ARGV[23] ~= '' then redis.call(ARGV[23], ARGV[1] .. 'endings', ARGV[5]) end
+return { 'done', token, writes, other }

@@ -1,0 +1,267 @@
+//! What an operator says of one tool.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use reqwest::header::HeaderMap;
+use reqwest::{Method, Url};
+
+use super::reader::{Count, Section, Switch};
+use crate::core::key::{self, Pointer};
+use crate::core::retry;
+use crate::core::session::{self, Budget, Mode, OnSimilar, Per, Similar};
+use crate::core::tool::{Declared, Effect, Schema, SuccessTest, Tool};
+use crate::downstream::{Endpoint, secret_header};
+use crate::gateway::ToolAt;
+
+/// Attempts of one call, at the most.
+const MAX_ATTEMPTS: u32 = 20;
+/// The longest wait for a session: what waits holds a connection.
+const MAX_SESSION_WAIT: Duration = Duration::from_secs(600);
+/// The largest budget: each call in it is remembered for the window.
+const MAX_BUDGET: u32 = 10_000;
+
+pub(super) fn tool(name: &str, mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> Option<ToolAt> {
+    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    if !plain || name.is_empty() || name.len() > 64 {
+        section.mistake("", "a tool's name has 1 to 64 characters of a-z, A-Z, 0-9, _ and -");
+    }
+    let default = Tool::new(name);
+    let tool = Tool {
+        name: name.to_owned(),
+        description: section.get_or("description", default.description),
+        effect: section
+            .word("effect", &[("read", Effect::Read), ("write", Effect::Write)])
+            .unwrap_or(default.effect),
+        timeout: section.get_or("timeout", default.timeout),
+        deadline: section.get_or("deadline", default.deadline),
+        dedup_window: section.get("dedup_window"),
+        retention: section.get_or("retention", default.retention),
+        schema: section.get("input_schema").and_then(|text| {
+            Schema::new(text)
+                .map_err(|why| section.mistake("input_schema", &format!("this is no JSON Schema: {why}")))
+                .ok()
+        }),
+        key: section.section("key").map(key_policy).unwrap_or_default(),
+        retry: section.section("retry").map_or(default.retry, retry_policy),
+        session: session_policy(&mut section),
+        budget: section.section("budget").and_then(budget),
+        similar: section.section("similar").and_then(similar),
+        outcomes: outcomes(&mut section),
+        success: section.section("success").and_then(success_test),
+        remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
+    };
+    let endpoint = endpoint(&mut section);
+    check_times(&tool, &section);
+    check_key_fields(&tool, &section);
+    check_session(&tool, &section);
+    section.finish();
+    let endpoint = endpoint?;
+    warn(&tool, &endpoint, warnings);
+    Some(ToolAt { tool, endpoint })
+}
+
+fn endpoint(section: &mut Section<'_, '_>) -> Option<Endpoint> {
+    let methods = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::GET];
+    let methods: Vec<(&str, &Method)> = methods.iter().map(|method| (method.as_str(), method)).collect();
+    let method = section.word("method", &methods).cloned().unwrap_or(Method::POST);
+    let reuse = section.get_or("connection_reuse", Switch(Some(Duration::from_secs(1))));
+    let headers: HeaderMap = section.entries("headers", secret_header).into_iter().collect();
+    let url = section.need::<String>("url").and_then(|text| match text.parse::<Url>() {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Some(url),
+        // The text may hold a secret, so it is not repeated.
+        _ => {
+            section.mistake("url", "this is no http:// or https:// URL");
+            None
+        }
+    });
+    Some(Endpoint { method, url: url?, headers, connection_reuse: reuse.0 })
+}
+
+fn key_policy(mut section: Section<'_, '_>) -> key::Policy {
+    let required = section.word("source", &[("derived", false), ("required", true)]).unwrap_or(false);
+    let (fields, ignore) = (pointers(&mut section, "fields"), pointers(&mut section, "ignore"));
+    let policy = key::Policy { required, fields, ignore };
+    section.finish();
+    policy
+}
+
+fn session_policy(section: &mut Section<'_, '_>) -> session::Policy {
+    let default = session::Policy::default();
+    let modes = [("exclusive", Mode::Exclusive), ("fenced", Mode::Fenced), ("shared", Mode::Shared)];
+    let wait = section.get_or("session_wait", default.wait);
+    if wait > MAX_SESSION_WAIT {
+        section.mistake("session_wait", "nobody waits for a session for more than ten minutes");
+    }
+    session::Policy { mode: section.word("session", &modes).unwrap_or(default.mode), wait }
+}
+
+fn budget(mut section: Section<'_, '_>) -> Option<Budget> {
+    if !section.has("per") {
+        section.mistake("per", "this key is missing");
+    }
+    let per = section.word("per", &[("session", Per::Session), ("user", Per::User)]);
+    let max = section.need("max").map(|Count(max)| max);
+    if max.is_some_and(|max| max > MAX_BUDGET) {
+        section.mistake("max", &format!("a budget of more than {MAX_BUDGET} bounds nothing"));
+    }
+    let window = window(&mut section);
+    section.finish();
+    Some(Budget { per: per?, max: max?, window: window? })
+}
+
+fn similar(mut section: Section<'_, '_>) -> Option<Similar> {
+    let fields = pointers(&mut section, "fields");
+    if fields.is_empty() {
+        section.mistake("fields", "without a field that they have in common nothing is similar");
+    }
+    let window = window(&mut section);
+    let action = section.word("action", &[("flag", OnSimilar::Flag), ("refuse", OnSimilar::Refuse)]);
+    section.finish();
+    Some(Similar { fields, window: window?, action: action.unwrap_or(OnSimilar::Flag) })
+}
+
+fn window(section: &mut Section<'_, '_>) -> Option<Duration> {
+    let window: Option<Duration> = section.need("window");
+    if window.is_some_and(|window| window.is_zero()) {
+        section.mistake("window", "in no time nothing is counted");
+    }
+    window
+}
+
+fn pointers(section: &mut Section<'_, '_>, key: &'static str) -> Vec<Pointer> {
+    let texts: Vec<String> = section.get(key).unwrap_or_default();
+    let read = |text: &String| text.parse::<Pointer>().map_err(|why| section.mistake(key, &why)).ok();
+    texts.iter().filter_map(read).collect()
+}
+
+fn retry_policy(mut section: Section<'_, '_>) -> retry::Policy {
+    let default = retry::Policy::default();
+    let policy = retry::Policy {
+        attempts: section.get("attempts").map_or(default.attempts, |Count(count)| count),
+        base: section.get_or("base", default.base),
+        max: section.get_or("max", default.max),
+    };
+    if policy.attempts > MAX_ATTEMPTS {
+        section.mistake("attempts", &format!("more than {MAX_ATTEMPTS} attempts help nobody"));
+    }
+    if policy.base > policy.max {
+        section.mistake("base", "the first wait is longer than the longest");
+    }
+    section.finish();
+    policy
+}
+
+const DECLARED: [(&str, Declared); 5] = [
+    ("executed", Declared::Executed),
+    ("not_executed", Declared::NotExecuted),
+    ("rejected", Declared::Rejected),
+    ("fenced", Declared::Fenced),
+    ("unknown", Declared::Unknown),
+];
+
+fn outcomes(section: &mut Section<'_, '_>) -> BTreeMap<u16, Declared> {
+    let read = |status: &str, word: &str| {
+        let known: Option<u16> = status.parse().ok().filter(|status| (200..=599).contains(status));
+        let status = known.ok_or_else(|| format!("{status} is no status from 200 to 599"))?;
+        let declared = DECLARED.iter().find(|(name, _)| *name == word).map(|(_, declared)| *declared);
+        let declared = declared.ok_or_else(|| {
+            let words = DECLARED.map(|(word, _)| word).join(", ");
+            format!("{word:?} is none of {words}")
+        })?;
+        Ok((status, declared))
+    };
+    section.entries("outcomes", read).into_iter().collect()
+}
+
+fn success_test(mut section: Section<'_, '_>) -> Option<SuccessTest> {
+    if !section.has("pointer") {
+        section.mistake("pointer", "this key is missing");
+    }
+    let pointer = section.parsed("pointer", str::parse);
+    let equals = section.need("equals");
+    let otherwise =
+        section.word("otherwise", &[("rejected", Declared::Rejected), ("unknown", Declared::Unknown)]);
+    section.finish();
+    Some(SuccessTest {
+        pointer: pointer?,
+        equals: equals?,
+        otherwise: otherwise.unwrap_or(Declared::Unknown),
+    })
+}
+
+/// The times of a tool must fit into each other, or an inner one ends after an outer one.
+fn check_times(tool: &Tool, section: &Section<'_, '_>) {
+    if tool.timeout.is_zero() {
+        section.mistake("timeout", "no tool answers in no time");
+    }
+    // With full jitter the waits between attempts may be as short as nothing, so the attempts
+    // themselves are what the deadline must have room for; the last is cut off at the deadline.
+    let attempts = tool.timeout.saturating_mul(tool.retry.attempts);
+    if tool.deadline < attempts {
+        let message = format!(
+            "the deadline of {:?} is shorter than {} attempts of {:?}",
+            tool.deadline, tool.retry.attempts, tool.timeout
+        );
+        section.mistake("deadline", &message);
+    }
+    if let Some(window) = tool.dedup_window
+        && window < tool.deadline
+    {
+        section.mistake("dedup_window", "a key would be forgotten before its call's deadline");
+    }
+    let windows = key::Source::ALL.map(|source| tool.window(source));
+    if windows.into_iter().any(|window| window > tool.retention) {
+        section.mistake("retention", "records would be deleted while their keys are remembered");
+    }
+}
+
+/// A field that may be missing would give different intents the same key.
+fn check_key_fields(tool: &Tool, section: &Section<'_, '_>) {
+    for field in &tool.key.fields {
+        if !tool.schema.as_ref().is_some_and(|schema| schema.requires(field)) {
+            section.mistake("key", &format!("fields: input_schema does not require {}", field.as_str()));
+        }
+    }
+}
+
+/// What bounds the writes of a session means nothing for a read, which waits for nobody.
+fn check_session(tool: &Tool, section: &Section<'_, '_>) {
+    if tool.effect == Effect::Read {
+        let said = [
+            ("session", tool.session.mode != Mode::Fenced),
+            ("budget", tool.budget.is_some()),
+            ("similar", tool.similar.is_some()),
+        ];
+        for (key, _) in said.iter().filter(|(_, is_said)| *is_said) {
+            section.mistake(key, "this is for tools that write; this one reads");
+        }
+    }
+    if tool.similar.as_ref().is_some_and(|similar| similar.window > tool.retention) {
+        section.mistake("similar", "the window is longer than the retention: the earlier call would be gone");
+    }
+}
+
+fn warn(tool: &Tool, endpoint: &Endpoint, warnings: &mut Vec<String>) {
+    let name = &tool.name;
+    for (status, declared) in &tool.outcomes {
+        if matches!(declared, Declared::NotExecuted | Declared::Rejected | Declared::Fenced) {
+            warnings.push(format!("{name}: status {status} is taken as proof that nothing was executed"));
+        }
+    }
+    if tool.success.as_ref().is_some_and(|test| test.otherwise == Declared::Rejected) {
+        warnings.push(format!(
+            "{name}: a 2xx that fails its success test is taken as proof that nothing was executed"
+        ));
+    }
+    let is_local = match endpoint.url.host_str() {
+        Some("localhost") => true,
+        Some(host) => {
+            host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+        }
+        None => false,
+    };
+    if endpoint.url.scheme() == "http" && !is_local {
+        warnings.push(format!("{name}: its URL is plain http:// to another machine"));
+    }
+}

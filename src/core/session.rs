@@ -1,0 +1,331 @@
+//! What bounds the parallel branches of one conversation: fencing tokens, the exclusive lock, budgets,
+//! and orders that look like an earlier one.
+//!
+//! The rules make [`Terms`]: data that a store compares in the same atomic step in which it claims a
+//! key. What it finds in the way comes back as a [`Bar`], and [`verdict`] says what that means. Must
+//! not know how a store keeps any of it.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Map, Value};
+
+use super::json::canonical;
+use super::key::{self, Pointer};
+use super::record::{CallId, Entry, Intent, Record, State};
+use super::tool::{Effect, Tool};
+
+/// How far ahead of the clock a caller's token may be. Tokens of ours are ahead only after a clock was
+/// set back; without a bound one caller could use up the numbers of all.
+const TOKEN_LEAD: SignedDuration = SignedDuration::from_hours(12);
+/// How long a place in the line outlives the last time that its gateway asked.
+pub const LINE_PLACE: Duration = Duration::from_secs(3);
+/// Calls that wait for one session's lock at once; more are refused.
+pub const LINE_LENGTH: u32 = 100;
+/// How soon to ask again for a session whose lock is held by a running call.
+const BUSY_RETRY: Duration = Duration::from_secs(1);
+
+/// How the write calls of one session go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// One runs at a time, over all gateways; the others wait in the order in which they came.
+    Exclusive,
+    /// They run in parallel, and their tokens order them: a caller with an old one is refused.
+    Fenced,
+    /// They run in parallel, whatever token the caller has.
+    Shared,
+}
+
+/// A tool's rules about the session of its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    pub mode: Mode,
+    /// How long a call waits for an exclusive session.
+    pub wait: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { mode: Mode::Fenced, wait: Duration::from_secs(5) }
+    }
+}
+
+/// Whose calls a budget counts together. Those that name no session, or no user, are counted as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Per {
+    Session,
+    User,
+}
+
+/// How many calls of a tool may begin within a window. A replay costs nothing; nor does a failed call
+/// that runs again within it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    pub per: Per,
+    pub max: u32,
+    pub window: Duration,
+}
+
+/// What is done with a call that looks like an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnSimilar {
+    /// It runs, and says so.
+    Flag,
+    /// It is refused until the caller names the earlier one.
+    Refuse,
+}
+
+/// When a call looks like an earlier one of the same user, although its key is another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Similar {
+    /// What they have in common. One that is missing counts as missing in both.
+    pub fields: Vec<Pointer>,
+    pub window: Duration,
+    pub action: OnSimilar,
+}
+
+/// Names a session: no tenant meets another's.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SessionId {
+    pub tenant: String,
+    /// Empty for the calls that name none.
+    pub id: String,
+}
+
+impl SessionId {
+    pub fn of(intent: &Intent) -> Self {
+        Self { tenant: intent.tenant.clone(), id: intent.session_id.clone() }
+    }
+}
+
+/// Names what calls are counted or compared in: a budget, or whatever looks alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Room(pub [u8; 32]);
+
+/// What an arrival says about its session, beside its intent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Brought {
+    /// A token that the caller got earlier.
+    pub fencing: Option<u64>,
+    /// The earlier call that the caller knows to be similar, and does not mean.
+    pub confirmed: Option<CallId>,
+}
+
+impl Brought {
+    /// Whether the token is one that can have been given.
+    pub fn is_plausible(&self, now: Timestamp) -> bool {
+        let limit = now.checked_add(TOKEN_LEAD).unwrap_or(Timestamp::MAX).as_microsecond();
+        self.fencing.is_none_or(|token| token > 0 && i64::try_from(token).is_ok_and(|token| token <= limit))
+    }
+}
+
+/// On which terms a write call begins. A store compares all of them and writes what follows from them
+/// in one step with the claim, or writes nothing but a place in the line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    pub token: Token,
+    /// The session's lock is free, and nobody has waited for it for longer.
+    pub lock: Option<Line>,
+    pub budget: Option<Spending>,
+    pub similar: Option<Likeness>,
+}
+
+/// The fencing token that a call gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Token {
+    /// The session's next: max(newest + 1, clock in microseconds, every token that this gateway has seen + 1).
+    Next,
+    /// This one, if the session has no newer one.
+    This(u64),
+}
+
+/// What becomes of a call that finds the lock held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// It gets a place in the line, which it keeps for [`LINE_PLACE`] each time it asks.
+    Waits,
+    Leaves,
+}
+
+/// There are fewer than `max` other calls in the room that began within the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spending {
+    pub room: Room,
+    pub max: u32,
+    pub window: Duration,
+}
+
+/// The newest other call in the room that began within the window may be there, if `refuses` is not
+/// set or it is the confirmed one. The store answers which it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Likeness {
+    pub room: Room,
+    pub window: Duration,
+    pub refuses: bool,
+    pub confirmed: Option<CallId>,
+}
+
+/// What a call that ends gives back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Release {
+    /// From when on the session's lock is free, if the call has it; now, if that is not later.
+    pub lock_from: Option<Timestamp>,
+    /// Where nothing shall look like this call any more.
+    pub similar: Option<Room>,
+}
+
+/// The lock of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lock {
+    pub call_id: CallId,
+    /// Tells one run of the call from another.
+    pub token: u64,
+    /// When the run's lease ends. That alone gives nothing free.
+    pub lease_until: Timestamp,
+    /// From when on it is free; set when the outcome of its call is unknown.
+    pub free_from: Option<Timestamp>,
+}
+
+/// What is in the way of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bar {
+    /// A person has stopped the session.
+    Frozen,
+    /// The session has a newer token.
+    Stale,
+    /// The budget is used up.
+    Spent { frees_at: Timestamp },
+    /// An earlier call looks the same.
+    Similar { call_id: CallId },
+    /// The lock is held, or others wait for it already.
+    Busy {
+        lock: Option<Lock>,
+        /// Whom the call stands directly behind; `None`: it has no place in the line.
+        behind: Option<CallId>,
+    },
+}
+
+/// What a session is like.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Session {
+    /// The newest fencing token.
+    pub token: Option<u64>,
+    pub lock: Option<Lock>,
+    /// The calls that wait for the lock, and since when; the first in line first.
+    pub waiting: Vec<(CallId, Timestamp)>,
+    pub frozen: bool,
+    /// What persons have done to it; the newest few, oldest first.
+    pub events: Vec<Entry>,
+}
+
+/// What is done about a bar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Ask again when that call has ended, or after a while.
+    Wait {
+        behind: CallId,
+    },
+    Refuse(Refusal),
+}
+
+/// Why a call may not begin. Nothing was run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("a person has frozen the session")]
+    Frozen,
+    #[error("the session has a newer fencing token")]
+    Stale,
+    #[error("another call of the session has not come to its end")]
+    Busy { retry_after: Duration },
+    #[error("the budget is used up")]
+    Spent { retry_after: Duration },
+    #[error("call {call_id} looks the same")]
+    Similar { call_id: CallId },
+}
+
+impl Refusal {
+    /// The word for it in metrics.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Frozen => "frozen",
+            Self::Stale => "stale",
+            Self::Busy { .. } => "busy",
+            Self::Spent { .. } => "budget",
+            Self::Similar { .. } => "similar",
+        }
+    }
+}
+
+/// The terms of a call that is about to begin; `None` for a read, which waits for nobody.
+pub fn terms(tool: &Tool, intent: &Intent, brought: Brought) -> Option<Terms> {
+    if tool.effect == Effect::Read {
+        return None;
+    }
+    let token = match (tool.session.mode, brought.fencing) {
+        (Mode::Exclusive | Mode::Fenced, Some(token)) => Token::This(token),
+        (Mode::Exclusive | Mode::Fenced, None) | (Mode::Shared, _) => Token::Next,
+    };
+    let line = if tool.session.wait.is_zero() { Line::Leaves } else { Line::Waits };
+    let budget = tool.budget.map(|budget| Spending {
+        room: budget_room(&budget, intent),
+        max: budget.max,
+        window: budget.window,
+    });
+    let similar = tool.similar.as_ref().zip(intent.similar).map(|(similar, room)| Likeness {
+        room,
+        window: similar.window,
+        refuses: similar.action == OnSimilar::Refuse,
+        confirmed: brought.confirmed,
+    });
+    Some(Terms { token, lock: is_exclusive(tool).then_some(line), budget, similar })
+}
+
+/// Whether the tool's calls take their session's lock.
+pub fn is_exclusive(tool: &Tool) -> bool {
+    tool.effect == Effect::Write && tool.session.mode == Mode::Exclusive
+}
+
+/// Where calls with these arguments look alike; `None` if they have none of the fields.
+pub fn similar_room(tool: &Tool, tenant: &str, user_id: &str, args: &Value) -> Option<Room> {
+    let similar = tool.similar.as_ref().filter(|_| tool.effect == Effect::Write)?;
+    let found = |field: &Pointer| Some((field.as_str().to_owned(), args.pointer(field.as_str())?.clone()));
+    let common: Map<String, Value> = similar.fields.iter().filter_map(found).collect();
+    if common.is_empty() {
+        return None;
+    }
+    let common = canonical(&Value::Object(common));
+    Some(Room(key::digest(["similar", tenant, &tool.name, user_id, &common])))
+}
+
+fn budget_room(budget: &Budget, intent: &Intent) -> Room {
+    let (per, whose) = match budget.per {
+        Per::Session => ("session", &intent.session_id),
+        Per::User => ("user", &intent.user_id),
+    };
+    Room(key::digest(["budget", per, &intent.tenant, &intent.tool, whose]))
+}
+
+/// What a bar means to a call that has waited for so long.
+pub fn verdict(policy: &Policy, bar: &Bar, waited: Duration, now: Timestamp) -> Verdict {
+    let until = |time: Timestamp| Duration::try_from(time.duration_since(now)).unwrap_or_default();
+    Verdict::Refuse(match bar {
+        Bar::Busy { behind: Some(behind), .. } if waited < policy.wait => {
+            return Verdict::Wait { behind: *behind };
+        }
+        Bar::Busy { lock, .. } => {
+            let free_from = lock.and_then(|lock| lock.free_from);
+            Refusal::Busy { retry_after: free_from.map_or(BUSY_RETRY, until).max(BUSY_RETRY) }
+        }
+        Bar::Frozen => Refusal::Frozen,
+        Bar::Stale => Refusal::Stale,
+        Bar::Spent { frees_at } => Refusal::Spent { retry_after: until(*frees_at) },
+        Bar::Similar { call_id } => Refusal::Similar { call_id: *call_id },
+    })
+}
+
+/// Whether a lock is left over: its lease is over, and its call is not, or no longer, the run that took
+/// it. Then it may be given free, if nobody has taken it since.
+pub fn is_left_over(lock: &Lock, holder: Option<&Record>, now: Timestamp) -> bool {
+    let runs = |record: &Record| record.state == State::Running && record.fencing == Some(lock.token);
+    lock.lease_until <= now && !holder.is_some_and(runs)
+}

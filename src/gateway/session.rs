@@ -1,0 +1,210 @@
+//! Waiting for one's turn in a session, and what persons do to one. The rules are in `core::session`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep};
+
+use super::call::Asked;
+use super::flight::{Phase, Pilot};
+use super::hold::Hold;
+use super::run::{POLL, ROUNDS, heard};
+use super::{Error, ErrorKind, Gateway};
+use crate::core::call::{self, Event};
+use crate::core::caller::Caller;
+use crate::core::record::{CallId, Entry};
+use crate::core::session::{self, Bar, Lock, Refusal, Session, SessionId, Verdict};
+use crate::store::{Due, Listener, Replaced};
+
+/// How soon to ask again when the gateway has no place left for those who wait.
+const BUSY_RETRY: Duration = Duration::from_secs(1);
+
+/// What a call has when it is its turn.
+pub(super) struct Turn {
+    pub(super) held: Result<Hold, ErrorKind>,
+    /// A place to run.
+    pub(super) place: Option<OwnedSemaphorePermit>,
+    /// Nothing is sent after this.
+    pub(super) deadline: Instant,
+}
+
+/// A call's place in the line of a session.
+pub(super) struct Place {
+    pub(super) session: SessionId,
+    pub(super) call_id: CallId,
+}
+
+impl Gateway {
+    /// Gets hold of the key when its session lets it: waits in the session's line for as long as the
+    /// tool allows. While it waits nothing is claimed.
+    pub(super) async fn hold_in_turn(self: &Arc<Self>, asked: &Asked, pilot: &Pilot) -> Turn {
+        let policy = &asked.at.tool.session;
+        let came = Instant::now();
+        let (mut line, mut waiting, mut pause) = (None::<Place>, None, POLL.0);
+        let mut heard_of: Option<(CallId, Option<Listener>)> = None;
+        let turn = loop {
+            let place = self.running.clone().try_acquire_owned().ok();
+            let deadline = Instant::now() + asked.at.tool.deadline;
+            let (bar, in_line) = match self.hold(asked, place.is_some()).await {
+                Ok(Hold::Barred(bar, in_line)) => (bar, in_line),
+                held => break Turn { held, place, deadline },
+            };
+            drop(place);
+            let refused = |kind| Turn { held: Err(kind), place: None, deadline };
+            let behind = match session::verdict(policy, &bar, came.elapsed(), self.now()) {
+                Verdict::Wait { behind } => behind,
+                Verdict::Refuse(refusal) => break refused(ErrorKind::Refused(refusal)),
+            };
+            line = Some(in_line);
+            if waiting.is_none() {
+                let Ok(place) = self.waiting.try_acquire() else {
+                    break refused(ErrorKind::Refused(Refusal::Busy { retry_after: BUSY_RETRY }));
+                };
+                waiting = Some(place);
+                pilot.say(Phase::Queued);
+            }
+            if let (Bar::Busy { lock: Some(lock), .. }, Some(place)) = (&bar, &line) {
+                self.clear_left_over(&place.session, lock).await;
+            }
+            if heard_of.as_ref().is_none_or(|(whom, _)| *whom != behind) {
+                heard_of = Some((behind, self.store.listen(behind)));
+                // It may have ended before anybody listened.
+                continue;
+            }
+            let listener = heard_of.as_ref().and_then(|(_, listener)| listener.as_ref());
+            tokio::select! {
+                () = sleep(pause.min(policy.wait.saturating_sub(came.elapsed()))) => {}
+                () = heard(listener) => {}
+                () = self.draining.cancelled() => break refused(ErrorKind::ShuttingDown),
+            }
+            pause = (pause * 2).min(POLL.1);
+        };
+        if let Err(ErrorKind::Refused(refusal)) = &turn.held {
+            self.metrics.barred.with_label_values(&[&asked.at.tool.name, refusal.as_str()]).inc();
+        }
+        if let (Some(place), false) = (line, matches!(turn.held, Ok(Hold::Ours(_)))) {
+            // Whoever stands behind it need not wait until its place is forgotten.
+            drop(self.counted("leave_line", self.store.leave_line(&place.session, place.call_id).await));
+        }
+        turn
+    }
+
+    /// Gives a lock free whose call will not do it: that one's gateway is gone, or the configuration has
+    /// changed since, or it was never claimed.
+    async fn clear_left_over(&self, id: &SessionId, lock: &Lock) {
+        let now = self.now();
+        if now < lock.lease_until {
+            return;
+        }
+        let Ok(holder) = self.counted("load", self.store.load(lock.call_id).await) else { return };
+        if session::is_left_over(lock, holder.as_ref(), now) {
+            let detail = format!("the lock of call {} was left over", lock.call_id);
+            let by = format!("gateway {}", self.instance);
+            let entry = entry("left_over", by, detail, now);
+            if matches!(self.counted("unlock", self.store.unlock(id, lock, &entry).await), Ok(true)) {
+                tracing::warn!(call_id = %lock.call_id, "the lock of a session was left over");
+            }
+        } else if let Some(record) = holder {
+            // Its lease is over: it becomes unknown, and with that its session is free.
+            drop(self.settle_lost(Due { record, owner_ended: false }, now).await);
+        }
+    }
+
+    /// What a session is like.
+    ///
+    /// # Errors
+    /// The caller may not read this tenant's calls, or the store does not answer.
+    pub async fn find_session(&self, caller: &Caller, id: &SessionId) -> Result<Session, Error> {
+        if !caller.may_read(&id.tenant) {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let found = self.counted("session", self.store.session(id).await);
+        found.map_err(|_| ErrorKind::StoreUnavailable.alone())
+    }
+
+    /// Breaks a session's lock: the next call runs, whatever the one that has the lock still does. Both
+    /// the session and that call have an event that says so.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, or the lock is free.
+    pub async fn unlock_session(&self, caller: &Caller, id: &SessionId, reason: &str) -> Result<Lock, Error> {
+        let session = self.session_of(caller, id).await?;
+        let Some(lock) = session.lock else {
+            return Err(ErrorKind::WrongState("the session's lock is free".into()).alone());
+        };
+        let now = self.now();
+        let detail = format!("the lock of call {} was taken away from it ({reason})", lock.call_id);
+        let entry = entry("unlocked", format!("token {}", caller.name), detail, now);
+        let unlocked = self.counted("unlock", self.store.unlock(id, &lock, &entry).await);
+        if !unlocked.map_err(|_| ErrorKind::StoreUnavailable.alone())? {
+            return Err(ErrorKind::WrongState("the lock has changed hands meanwhile".into()).alone());
+        }
+        tracing::warn!(call_id = %lock.call_id, by = caller.name, reason, "a session was unlocked");
+        self.tell_unlocked(&lock, caller, reason).await;
+        Ok(lock)
+    }
+
+    /// Writes into a call's history that its lock was taken away. What it does goes on.
+    async fn tell_unlocked(&self, lock: &Lock, caller: &Caller, reason: &str) {
+        let event = Event::Unlocked { by: caller.name.clone(), reason: reason.to_owned() };
+        for _ in 0..ROUNDS {
+            let Ok(Some(record)) = self.counted("load", self.store.load(lock.call_id).await) else { return };
+            if record.fencing != Some(lock.token) {
+                return;
+            }
+            let next = call::next(&self.policy_of(&record), Some(&record), &event, self.now());
+            let Some(change) = next.ok().and_then(|next| next.change) else { return };
+            match self.counted("replace", self.store.replace(&change, &record).await) {
+                Ok(Replaced::Lost(Some(_))) => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Stops a session: no write of it begins until it is thawed. What runs goes on, and what has ended
+    /// is replayed.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, or it is frozen already.
+    pub async fn freeze_session(&self, caller: &Caller, id: &SessionId, reason: &str) -> Result<(), Error> {
+        self.set_frozen(caller, id, true, reason).await
+    }
+
+    /// # Errors
+    /// Who asks is no administrator, or it is not frozen.
+    pub async fn thaw_session(&self, caller: &Caller, id: &SessionId, reason: &str) -> Result<(), Error> {
+        self.set_frozen(caller, id, false, reason).await
+    }
+
+    async fn set_frozen(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+        frozen: bool,
+        reason: &str,
+    ) -> Result<(), Error> {
+        self.session_of(caller, id).await?;
+        let what = if frozen { "frozen" } else { "thawed" };
+        let entry = entry(what, format!("token {}", caller.name), reason.to_owned(), self.now());
+        let changed = self.counted("set_frozen", self.store.set_frozen(id, frozen, &entry).await);
+        if !changed.map_err(|_| ErrorKind::StoreUnavailable.alone())? {
+            let why = if frozen { "the session is frozen already" } else { "the session is not frozen" };
+            return Err(ErrorKind::WrongState(why.into()).alone());
+        }
+        tracing::warn!(by = caller.name, reason, frozen, "a session was frozen or thawed");
+        Ok(())
+    }
+
+    /// For somebody who wants to act on it.
+    async fn session_of(&self, caller: &Caller, id: &SessionId) -> Result<Session, Error> {
+        if !caller.is_admin() {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        self.find_session(caller, id).await
+    }
+}
+
+fn entry(event: &'static str, by: String, detail: String, now: jiff::Timestamp) -> Entry {
+    Entry { at: now, event: event.into(), attempt: None, outcome: None, by, detail }
+}

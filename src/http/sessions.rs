@@ -1,0 +1,144 @@
+//! Sessions: what one is like, and what a person may do to it.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Http;
+use super::auth::Known;
+use super::calls::{EventView, identity, time};
+use super::ops::read_reason;
+use super::problem::Problem;
+use crate::core::caller::Caller;
+use crate::core::session::{Lock, Session, SessionId};
+
+/// An administrator may name another tenant than its own.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Whose {
+    tenant: Option<String>,
+}
+
+type Named = Result<Path<String>, PathRejection>;
+type Asked = Result<Query<Whose>, QueryRejection>;
+
+fn session_id(caller: &Caller, id: Named, whose: Asked) -> Result<SessionId, Problem> {
+    let Path(id) = id.map_err(|_| Problem::invalid_request("the session's id cannot be read"))?;
+    let Query(whose) = whose.map_err(|error| Problem::invalid_request(&error.body_text()))?;
+    let tenant = whose.tenant.unwrap_or_else(|| caller.tenant.clone());
+    Ok(SessionId { tenant: identity("tenant", tenant)?, id: identity("the session's id", id)? })
+}
+
+/// `GET /v1/sessions/{id}`
+pub(super) async fn show(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Named,
+    whose: Asked,
+) -> Result<Response, Problem> {
+    let id = session_id(&caller, id, whose)?;
+    let session = http.gateway.find_session(&caller, &id).await?;
+    Ok(Json(SessionView::of(&id, &session)).into_response())
+}
+
+/// `POST /v1/sessions/{id}/unlock`
+pub(super) async fn unlock(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Named,
+    whose: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = session_id(&caller, id, whose)?;
+    let reason = read_reason(body, http.max_body).await?;
+    let lock = http.gateway.unlock_session(&caller, &id, &reason).await?;
+    Ok(Json(json!({ "unlocked": true, "call_id": lock.call_id.to_string() })).into_response())
+}
+
+/// `POST /v1/sessions/{id}/freeze`
+pub(super) async fn freeze(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Named,
+    whose: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = session_id(&caller, id, whose)?;
+    let reason = read_reason(body, http.max_body).await?;
+    http.gateway.freeze_session(&caller, &id, &reason).await?;
+    Ok(Json(json!({ "frozen": true })).into_response())
+}
+
+/// `POST /v1/sessions/{id}/thaw`
+pub(super) async fn thaw(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Named,
+    whose: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = session_id(&caller, id, whose)?;
+    let reason = read_reason(body, http.max_body).await?;
+    http.gateway.thaw_session(&caller, &id, &reason).await?;
+    Ok(Json(json!({ "frozen": false })).into_response())
+}
+
+#[derive(Serialize)]
+struct SessionView<'a> {
+    session_id: &'a str,
+    tenant: &'a str,
+    /// The newest token.
+    fencing: Option<u64>,
+    frozen: bool,
+    lock: Option<LockView>,
+    /// First in line first.
+    waiting: Vec<WaitingView>,
+    events: Vec<EventView<'a>>,
+}
+
+#[derive(Serialize)]
+struct LockView {
+    call_id: String,
+    fencing: u64,
+    lease_until: String,
+    /// Set when the outcome of the call is unknown.
+    free_from: Option<String>,
+}
+
+#[derive(Serialize)]
+struct WaitingView {
+    call_id: String,
+    since: String,
+}
+
+impl<'a> SessionView<'a> {
+    fn of(id: &'a SessionId, session: &'a Session) -> Self {
+        let waiting = session.waiting.iter();
+        Self {
+            session_id: &id.id,
+            tenant: &id.tenant,
+            fencing: session.token,
+            frozen: session.frozen,
+            lock: session.lock.as_ref().map(LockView::of),
+            waiting: waiting
+                .map(|(call_id, since)| WaitingView { call_id: call_id.to_string(), since: time(*since) })
+                .collect(),
+            events: session.events.iter().map(EventView::of).collect(),
+        }
+    }
+}
+
+impl LockView {
+    fn of(lock: &Lock) -> Self {
+        Self {
+            call_id: lock.call_id.to_string(),
+            fencing: lock.token,
+            lease_until: time(lock.lease_until),
+            free_from: lock.free_from.map(time),
+        }
+    }
+}

@@ -1,0 +1,8 @@
+-- What is known of a session.
+--
+-- KEYS: 1 session, 2 line, 3 events
+return {
+  redis.call('HMGET', KEYS[1], 'token', 'frozen', 'lock', 'lock_token', 'lock_lease', 'lock_from'),
+  redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES'),
+  redis.call('LRANGE', KEYS[3], 0, -1),
+}

@@ -1,0 +1,149 @@
+-- Sessions, budgets and what looks alike, for the scripts that begin a call or end one. `terms` are as
+-- the gateway has made them: here they are compared, and what follows from them is written.
+--
+-- terms: call, token ('next' or a number), floor, lock, lease, line_us, budget { max, window_us },
+--        similar { window_us, refuses, confirmed }; what is not there is not asked for. Numbers beyond
+--        what a double prints in full are texts.
+
+-- The keys of a session and of the rooms of a call; what is not asked for is never touched.
+local function rooms(first)
+  return {
+    session = KEYS[first],
+    line = KEYS[first + 1],
+    alive = KEYS[first + 2],
+    budget = KEYS[first + 3],
+    similar = KEYS[first + 4],
+  }
+end
+
+local function digits(number) return string.format('%.0f', number) end
+
+-- This server's clock, in microseconds.
+local function clock()
+  local now = redis.call('TIME')
+  return tonumber(now[1]) * 1000000 + tonumber(now[2])
+end
+
+-- Sessions that rest for a week are forgotten, but not while somebody holds them.
+local function remember(session)
+  local held = redis.call('HMGET', session, 'lock', 'frozen')
+  if held[1] or held[2] then
+    redis.call('PERSIST', session)
+  else
+    redis.call('PEXPIRE', session, 604800000)
+  end
+end
+
+-- The newest other call of a room whose time there is not over.
+local function newest(room, call, now)
+  local newest = redis.call('ZRANGE', room, '+inf', '(' .. digits(now), 'BYSCORE', 'REV', 'LIMIT', 0, 2)
+  if newest[1] == call then return newest[2] end
+  return newest[1]
+end
+
+-- Takes a place in a room for a while.
+local function take(room, call, window_us, now)
+  redis.call('ZREMRANGEBYSCORE', room, '-inf', digits(now))
+  redis.call('ZADD', room, 'GT', digits(now + window_us), call)
+  redis.call('PEXPIRE', room, math.ceil(window_us / 1000))
+end
+
+-- Who is in the way to the lock; then the call has a place in the line, if it waits and there is room.
+local function busy(keys, terms, now)
+  -- Who has not been heard of is not waited for.
+  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', keys.alive, '-inf', digits(now))) do
+    redis.call('ZREM', keys.alive, gone)
+    redis.call('ZREM', keys.line, gone)
+  end
+  local lock = redis.call('HMGET', keys.session, 'lock', 'lock_token', 'lock_lease', 'lock_from')
+  local free_from = tonumber(lock[4] or '')
+  local is_held = lock[1] and lock[1] ~= terms.call and not (free_from and free_from <= now)
+  if not is_held then lock = { '', '', '', '' } end
+  local place = redis.call('ZRANK', keys.line, terms.call)
+  local length = redis.call('ZCARD', keys.line)
+  local ahead = place or length
+  if not is_held and ahead == 0 then return nil end
+  local behind = lock[1]
+  if ahead > 0 then behind = redis.call('ZRANGE', keys.line, ahead - 1, ahead - 1)[1] end
+  if not terms.line_us or (not place and length >= terms.line_length) then
+    behind = ''
+  else
+    if not place then
+      local last = redis.call('ZRANGE', keys.line, -1, -1, 'WITHSCORES')[2]
+      redis.call('ZADD', keys.line, digits(math.max(now, (tonumber(last or '') or 0) + 1)), terms.call)
+    end
+    redis.call('ZADD', keys.alive, digits(now + terms.line_us), terms.call)
+    redis.call('PEXPIRE', keys.line, math.ceil(terms.line_us / 500))
+    redis.call('PEXPIRE', keys.alive, math.ceil(terms.line_us / 500))
+  end
+  return { 'barred', 'busy', behind, lock[1], lock[2], lock[3], lock[4] or '' }
+end
+
+-- The first of the terms that does not hold. The lock comes last: nobody waits for it in vain.
+local function barred(keys, terms, now)
+  if terms.token then
+    local stored = redis.call('HMGET', keys.session, 'token', 'frozen')
+    if stored[2] then return { 'barred', 'frozen' } end
+    if terms.token ~= 'next' and tonumber(terms.token) < tonumber(stored[1] or '0') then
+      return { 'barred', 'stale' }
+    end
+  end
+  if terms.budget then
+    local counts = '(' .. digits(now)
+    local place = tonumber(redis.call('ZSCORE', keys.budget, terms.call) or '')
+    local spent = redis.call('ZCOUNT', keys.budget, counts, '+inf')
+    if not (place and place > now) and spent >= terms.budget.max then
+      -- The place whose end makes room.
+      local frees = redis.call('ZRANGE', keys.budget, counts, '+inf', 'BYSCORE',
+        'LIMIT', spent - terms.budget.max, 1, 'WITHSCORES')
+      return { 'barred', 'spent', frees[2] }
+    end
+  end
+  if terms.similar and terms.similar.refuses then
+    local other = newest(keys.similar, terms.call, now)
+    if other and other ~= terms.similar.confirmed then return { 'barred', 'similar', other } end
+  end
+  if terms.lock then return busy(keys, terms, now) end
+  return nil
+end
+
+-- Writes what follows from terms that hold: the token, and the newest call that looks the same or ''.
+-- The token is max(previous + 1, this server's clock in microseconds, floor): it rises even if the key,
+-- or the clock, was set back.
+local function enter(keys, terms, now)
+  local token, other = '', ''
+  if terms.token then
+    token = terms.token
+    if token == 'next' then
+      local previous = tonumber(redis.call('HGET', keys.session, 'token') or '0')
+      token = digits(math.max(previous + 1, now, tonumber(terms.floor)))
+    end
+    redis.call('HSET', keys.session, 'token', token)
+    if terms.lock then
+      redis.call('HSET', keys.session, 'lock', terms.call, 'lock_token', token, 'lock_lease', terms.lease)
+      redis.call('HDEL', keys.session, 'lock_from')
+      redis.call('ZREM', keys.line, terms.call)
+      redis.call('ZREM', keys.alive, terms.call)
+    end
+    remember(keys.session)
+  end
+  if terms.budget then take(keys.budget, terms.call, terms.budget.window_us, now) end
+  if terms.similar then
+    other = newest(keys.similar, terms.call, now) or ''
+    take(keys.similar, terms.call, terms.similar.window_us, now)
+    -- Only the newest counts; the others are there because it may give up its place.
+    redis.call('ZREMRANGEBYRANK', keys.similar, 0, -17)
+  end
+  return token, other
+end
+
+-- Gives the session's lock free if the call has it: 'now', or from a time on.
+local function release(session, call, from)
+  if redis.call('HGET', session, 'lock') ~= call then return end
+  if from == 'now' then
+    redis.call('HDEL', session, 'lock', 'lock_token', 'lock_lease', 'lock_from')
+  else
+    redis.call('HSET', session, 'lock_from', from)
+  end
+  remember(session)
+end

@@ -1,0 +1,368 @@
+//! Terms as scripts are told them, and what persons do to a session. Must not decide anything.
+//!
+//! On one master the terms of a call are compared in the same step as its claim. On a cluster its
+//! session, budget and room are in other slots: there they are entered one after the other before the
+//! claim, and left again if that comes to nothing. If the gateway dies in between, a place in a budget is
+//! lost until its window ends, and the lock is found left over when its lease ends.
+
+use jiff::Timestamp;
+use redis::{FromRedisValue, Value, cmd};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::keys::{self, Partition};
+use super::scripts::Run;
+use super::{Inner, call_id, record, reply, text, unreadable};
+use crate::core::call::Change;
+use crate::core::record::{CallId, Entry, Record};
+use crate::core::session::{
+    Bar, LINE_LENGTH, LINE_PLACE, Line, Lock, Session, SessionId, Spending, Terms, Token,
+};
+use crate::store::Error;
+
+/// How the terms of a change are met.
+pub(super) enum Met {
+    /// There are none.
+    NotAsked,
+    /// By the script that writes the change; these are they.
+    InTheSameStep(String),
+    /// On a cluster, before it.
+    Before(Entered),
+}
+
+impl Met {
+    /// What the script is told.
+    pub(super) fn terms(&self) -> &str {
+        match self {
+            Self::InTheSameStep(terms) => terms,
+            Self::NotAsked | Self::Before(_) => "",
+        }
+    }
+
+    /// The keys that the script needs for them.
+    pub(super) fn rooms(&self, change: &Change) -> Option<[String; 5]> {
+        matches!(self, Self::InTheSameStep(_)).then(|| rooms(change))
+    }
+}
+
+/// What follows from terms that hold; empty texts for none.
+pub(super) struct Entered {
+    pub(super) token: String,
+    pub(super) similar_to: String,
+}
+
+impl Entered {
+    /// What a stored record says.
+    pub(super) fn of(stored: &Record) -> Self {
+        Self { token: record::fencing(stored), similar_to: record::similar_to(stored) }
+    }
+
+    pub(super) fn read(&self) -> Result<(Option<u64>, Option<CallId>), Error> {
+        let token = Some(&self.token).filter(|token| !token.is_empty()).map(|token| token.parse());
+        Ok((token.transpose().map_err(unreadable)?, call_id(&self.similar_to)))
+    }
+}
+
+/// Terms as `session.lua` reads them. Of what is left out nothing is asked.
+#[derive(Default, Serialize)]
+struct Asked {
+    call: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    floor: String,
+    lock: bool,
+    lease: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line_us: Option<u64>,
+    line_length: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget: Option<AskedBudget>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    similar: Option<AskedSimilar>,
+}
+
+#[derive(Serialize)]
+struct AskedBudget {
+    max: u32,
+    window_us: u64,
+}
+
+#[derive(Serialize)]
+struct AskedSimilar {
+    window_us: u64,
+    refuses: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confirmed: Option<String>,
+}
+
+impl Asked {
+    /// Without anything asked yet.
+    fn of(change: &Change) -> Self {
+        Self { call: change.record.intent.call_id.to_string(), ..Self::default() }
+    }
+
+    fn text(&self) -> Result<String, Error> {
+        serde_json::to_string(self).map_err(|error| Error::Refused(error.to_string()))
+    }
+}
+
+impl Inner {
+    /// The whole of the terms, for one script.
+    pub(super) fn asked(&self, change: &Change, terms: &Terms) -> Result<String, Error> {
+        let mut asked = self.asked_of_session(change, terms)?;
+        asked.budget = terms.budget.map(asked_of_budget);
+        asked.similar = asked_of_similar(terms);
+        asked.text()
+    }
+
+    fn asked_of_session(&self, change: &Change, terms: &Terms) -> Result<Asked, Error> {
+        let token = match terms.token {
+            Token::Next => "next".to_owned(),
+            Token::This(token) => token.to_string(),
+        };
+        Ok(Asked {
+            token: Some(token),
+            floor: self.floor()?.to_string(),
+            lock: terms.lock.is_some(),
+            lease: change.record.attempt.lease_until.as_microsecond().to_string(),
+            line_us: (terms.lock == Some(Line::Waits)).then(|| micros(LINE_PLACE)),
+            line_length: LINE_LENGTH,
+            ..Asked::of(change)
+        })
+    }
+
+    /// Meets the terms where they are, one after the other: the session comes last, for nobody draws a
+    /// token or stands in line in vain. If one does not hold, those before it are left again.
+    pub(super) async fn enter(&self, change: &Change, terms: &Terms) -> Result<Result<Entered, Bar>, Error> {
+        let mut parts = Vec::new();
+        if let Some(spending) = terms.budget {
+            let asked = Asked { budget: Some(asked_of_budget(spending)), ..Asked::of(change) };
+            parts.push((alone(&keys::room(spending.room)), asked));
+        }
+        if let Some(likeness) = terms.similar {
+            let asked = Asked { similar: asked_of_similar(terms), ..Asked::of(change) };
+            parts.push((alone(&keys::room(likeness.room)), asked));
+        }
+        let session = keys::session(&SessionId::of(&change.record.intent));
+        parts.push((of_session(&session), self.asked_of_session(change, terms)?));
+
+        let mut entered = Entered { token: String::new(), similar_to: String::new() };
+        for (keys, asked) in parts {
+            let mut run = Run::new(&self.scripts.enter);
+            run.key(&keys[..]).arg(asked.text()?);
+            let answer = match self.link.run(&run).await {
+                Ok(answer) => reply(answer),
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok((word, rest)) if word == "done" => {
+                    let written = |at| text(&rest, at).filter(|text| !text.is_empty());
+                    entered.token = written(0).unwrap_or(entered.token);
+                    entered.similar_to = written(1).unwrap_or(entered.similar_to);
+                }
+                Ok((_, rest)) => {
+                    self.leave_rooms(change).await;
+                    return Ok(Err(bar(&rest)?));
+                }
+                Err(error) => {
+                    self.leave_rooms(change).await;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Ok(entered))
+    }
+
+    /// Leaves everything again that was entered for a call that does not begin.
+    pub(super) async fn leave(&self, change: &Change) {
+        self.leave_rooms(change).await;
+        let lock = if change.terms.as_ref().is_some_and(|terms| terms.lock.is_some()) { "now" } else { "" };
+        self.leave_session(change, lock).await;
+    }
+
+    async fn leave_rooms(&self, change: &Change) {
+        let Some(terms) = &change.terms else { return };
+        if let Some(spending) = terms.budget {
+            self.leave_room(change, &keys::room(spending.room)).await;
+        }
+        if let Some(likeness) = terms.similar {
+            self.leave_room(change, &keys::room(likeness.room)).await;
+        }
+    }
+
+    /// On a cluster, after the outcome is written: what a call that has ended gives back. If it cannot be
+    /// written now, the lock is found left over when its lease ends.
+    pub(super) async fn release(&self, change: &Change) {
+        let (lock_from, similar) = released(change);
+        if !lock_from.is_empty() {
+            self.leave_session(change, &lock_from).await;
+        }
+        if let Some(room) = change.release.similar.filter(|_| similar == "1") {
+            self.leave_room(change, &keys::room(room)).await;
+        }
+    }
+
+    /// What the script that ends a call gives back in the same step.
+    pub(super) fn released_here(&self, change: &Change) -> (String, &'static str) {
+        if self.is_cluster() { (String::new(), "") } else { released(change) }
+    }
+
+    /// The keys that a change needs beside the call's own.
+    pub(super) fn rooms_of_replace(&self, change: &Change, met: &Met) -> Option<[String; 5]> {
+        let gives_back = change.release.lock_from.is_some() || change.release.similar.is_some();
+        met.rooms(change).or_else(|| (gives_back && !self.is_cluster()).then(|| rooms(change)))
+    }
+
+    async fn leave_room(&self, change: &Change, room: &str) {
+        self.tell_leave(change.record.intent.call_id, &alone(room), ["", "", "1", "1"]).await.ok();
+    }
+
+    async fn leave_session(&self, change: &Change, lock_from: &str) {
+        let keys = of_session(&keys::session(&SessionId::of(&change.record.intent)));
+        self.tell_leave(change.record.intent.call_id, &keys, [lock_from, "", "", ""]).await.ok();
+    }
+
+    pub(super) async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
+        self.tell_leave(call_id, &of_session(&keys::session(id)), ["", "1", "", ""]).await
+    }
+
+    async fn tell_leave(&self, call_id: CallId, keys: &[String; 5], what: [&str; 4]) -> Result<(), Error> {
+        let mut run = Run::new(&self.scripts.leave);
+        run.key(&keys[..]).arg(call_id.to_string()).arg(&what[..]);
+        self.link.run(&run).await.map(drop)
+    }
+
+    /// What a person does to a session. Answers whether it was not so before.
+    pub(super) async fn act(
+        &self,
+        id: &SessionId,
+        what: &str,
+        entry: &Entry,
+        lock: Option<&Lock>,
+    ) -> Result<bool, Error> {
+        let [session, ..] = keys::session(id);
+        let mut run = Run::new(&self.scripts.act);
+        run.key(session).key(keys::session_events(id)).arg(what).arg(record::entry(entry));
+        run.arg(lock.map(|lock| lock.call_id.to_string()).unwrap_or_default());
+        run.arg(lock.map(|lock| lock.token.to_string()).unwrap_or_default());
+        let changed: u8 = u8::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
+        if !self.is_cluster() {
+            self.barrier.pass(Partition::FIRST).await?;
+        }
+        Ok(changed == 1)
+    }
+
+    pub(super) async fn look_at(&self, id: &SessionId) -> Result<Session, Error> {
+        let [session, line, _] = keys::session(id);
+        let mut run = Run::new(&self.scripts.look);
+        run.key(session).key(line).key(keys::session_events(id));
+        type Found = (Vec<Option<String>>, Vec<(String, f64)>, Vec<Vec<u8>>);
+        let (fields, line, events) =
+            Found::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
+        let field = |at: usize| fields.get(at).cloned().flatten().unwrap_or_default();
+        let waiting = line.into_iter().map(|(id, came_at)| {
+            let id = id.parse().map(CallId).map_err(unreadable)?;
+            Ok((id, Timestamp::from_microsecond(came_at as i64).map_err(unreadable)?))
+        });
+        // The newest was put in front.
+        let events = events.iter().rev().map(|text| record::read_entry(text).map_err(unreadable));
+        Ok(Session {
+            token: Some(field(0)).filter(|token| !token.is_empty()).and_then(|token| token.parse().ok()),
+            frozen: !field(1).is_empty(),
+            lock: lock([&field(2), &field(3), &field(4), &field(5)])?,
+            waiting: waiting.collect::<Result<_, Error>>()?,
+            events: events.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Wakes those who wait for a call, also on other gateways. Only a hint.
+    pub(super) async fn announce(&self, call_id: CallId) {
+        let mut say = cmd(self.announcement(false));
+        say.arg(Partition::of_call(call_id).endings()).arg(call_id.to_string());
+        self.link.ask::<()>(&say).await.ok();
+    }
+}
+
+/// What is in the way, as a script says it after the word "barred".
+pub(super) fn bar(rest: &[Value]) -> Result<Bar, Error> {
+    let text = |at| text(rest, at).unwrap_or_default();
+    Ok(match text(0).as_str() {
+        "frozen" => Bar::Frozen,
+        "stale" => Bar::Stale,
+        "spent" => Bar::Spent { frees_at: time(&text(1))? },
+        "similar" => Bar::Similar { call_id: identity(&text(1))? },
+        "busy" => {
+            let behind = Some(text(1)).filter(|id| !id.is_empty());
+            let lock = lock([&text(2), &text(3), &text(4), &text(5)])?;
+            Bar::Busy { lock, behind: behind.map(|id| identity(&id)).transpose()? }
+        }
+        other => return Err(unreadable(format!("{other:?} is no bar"))),
+    })
+}
+
+/// Call, token, lease and from when on it is free; empty texts for none.
+fn lock([call_id, token, lease, free_from]: [&str; 4]) -> Result<Option<Lock>, Error> {
+    if call_id.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Lock {
+        call_id: identity(call_id)?,
+        token: token.parse().map_err(unreadable)?,
+        lease_until: time(lease)?,
+        free_from: Some(free_from).filter(|text| !text.is_empty()).map(time).transpose()?,
+    }))
+}
+
+fn identity(text: &str) -> Result<CallId, Error> {
+    text.parse::<Uuid>().map(CallId).map_err(unreadable)
+}
+
+fn time(microseconds: &str) -> Result<Timestamp, Error> {
+    let microseconds: f64 = microseconds.parse().map_err(unreadable)?;
+    Timestamp::from_microsecond(microseconds as i64).map_err(unreadable)
+}
+
+fn asked_of_budget(spending: Spending) -> AskedBudget {
+    AskedBudget { max: spending.max, window_us: micros(spending.window) }
+}
+
+fn asked_of_similar(terms: &Terms) -> Option<AskedSimilar> {
+    terms.similar.map(|likeness| AskedSimilar {
+        window_us: micros(likeness.window),
+        refuses: likeness.refuses,
+        confirmed: likeness.confirmed.map(|call_id| call_id.to_string()),
+    })
+}
+
+/// From when on the lock is free, 'now' or ''; and '1' if the place among what looks alike is given up.
+fn released(change: &Change) -> (String, &'static str) {
+    let from = change.release.lock_from.map(|from| {
+        if from <= change.record.updated_at { "now".to_owned() } else { from.as_microsecond().to_string() }
+    });
+    (from.unwrap_or_default(), if change.release.similar.is_some() { "1" } else { "" })
+}
+
+/// The keys of a change's session, budget and what looks alike. Those that are not asked for are named,
+/// too, and never touched.
+fn rooms(change: &Change) -> [String; 5] {
+    let [session, line, alive] = keys::session(&SessionId::of(&change.record.intent));
+    let budget = change.terms.as_ref().and_then(|terms| terms.budget.map(|spending| spending.room));
+    let asked = change.terms.as_ref().and_then(|terms| terms.similar.map(|likeness| likeness.room));
+    let similar = asked.or(change.release.similar);
+    let room = |room: Option<_>| room.map_or_else(|| session.clone(), keys::room);
+    [session.clone(), line, alive, room(budget), room(similar)]
+}
+
+/// Where only the session is asked for.
+fn of_session([session, line, alive]: &[String; 3]) -> [String; 5] {
+    [session.clone(), line.clone(), alive.clone(), session.clone(), session.clone()]
+}
+
+/// Where only one room is asked for.
+fn alone(room: &str) -> [String; 5] {
+    [const { String::new() }; 5].map(|_| room.to_owned())
+}
+
+fn micros(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,282 @@
+//! Claims, and changes of calls. One script each; on a cluster the terms of a call are met before it,
+//! where its session lives.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::time::timeout;
+
+use super::keys::Partition;
+use super::memory::{Need, TOKEN_LIMIT_US};
+use super::scripts::Run;
+use super::session::{Entered, Met};
+use super::{Inner, record, reply, score, stored_in, text, time_to_live};
+use crate::core::call::Change;
+use crate::core::record::{Record, State};
+use crate::store::{Claimed, Error, Replaced};
+
+/// How long a call waits for a look at a server that was started anew.
+const LOOK_TIME: Duration = Duration::from_secs(2);
+
+impl Inner {
+    pub(super) async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
+        let intent = &change.record.intent;
+        match self.try_claim(change, instead_of).await {
+            // What is there can be told all the same; but nothing runs on it.
+            Err(Error::Refused(why)) if self.is_reached() => match self.held(intent.lookup).await {
+                Ok(Some(holder)) if holder.intent.call_id == intent.call_id => Err(Error::Ambiguous(why)),
+                Ok(Some(holder)) if !is_seen(&holder, instead_of) => {
+                    Ok(Claimed::Existing(self.settled(holder).await?))
+                }
+                _ => Err(Error::Refused(why)),
+            },
+            Ok(Claimed::Existing(holder)) => Ok(Claimed::Existing(self.settled(holder).await?)),
+            claimed => claimed,
+        }
+    }
+
+    async fn try_claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
+        self.must_be_open()?;
+        let met = match &change.terms {
+            None => Met::NotAsked,
+            Some(terms) if !self.is_cluster() => Met::InTheSameStep(self.asked(change, terms)?),
+            // No token is drawn for a key that is held.
+            Some(terms) => match self.held(change.record.intent.lookup).await? {
+                Some(holder) if holder.intent.call_id == change.record.intent.call_id => {
+                    Met::Before(Entered::of(&holder))
+                }
+                Some(holder) if !is_seen(&holder, instead_of) => return Ok(Claimed::Existing(holder)),
+                _ => match self.enter(change, terms).await? {
+                    Ok(entered) => Met::Before(entered),
+                    Err(bar) => return Ok(Claimed::Barred(bar)),
+                },
+            },
+        };
+        let claimed = self.claim_with(change, instead_of, &met).await;
+        if let (Met::Before(_), Ok(Claimed::Existing(_)) | Err(Error::Refused(_))) = (&met, &claimed) {
+            self.leave(change).await;
+        }
+        claimed
+    }
+
+    async fn claim_with(
+        &self,
+        change: &Change,
+        instead_of: Option<&Record>,
+        met: &Met,
+    ) -> Result<Claimed, Error> {
+        let intent = &change.record.intent;
+        let partition = Partition::of(&intent.lookup);
+        let mut run = Run::new(&self.scripts.claim);
+        run.key(partition.of_script(&intent.lookup, intent.call_id, met.rooms(change)));
+        run.key(partition.call(instead_of.map_or(intent.call_id, |old| old.intent.call_id)));
+        run.arg(partition.prefix()).arg(self.memory.gateway());
+        run.arg(self.memory.epoch()).arg(self.memory.writes(partition));
+        run.arg(intent.call_id.to_string());
+        run.arg(instead_of.map(|old| old.intent.call_id.to_string()).unwrap_or_default());
+        run.arg(instead_of.map(record::cas).unwrap_or_default());
+        run.arg(record::cas(&change.record)).arg(record::intent(intent)).arg(&intent.args[..]);
+        run.arg(record::progress(&change.record)).arg(record::entry(&change.entry));
+        run.arg(&intent.tool).arg(score(&change.record));
+        run.arg(met.terms());
+        match met {
+            Met::Before(entered) => run.arg(&entered.token).arg(&entered.similar_to),
+            Met::NotAsked | Met::InTheSameStep(_) => run.arg("").arg(""),
+        };
+        let (word, mut rest) = reply(self.run_guarded(&run).await?)?;
+        match word.as_str() {
+            "done" => {
+                let mut record = change.record.clone();
+                self.wrote(&mut record, &rest).await?;
+                self.memory.remember(&record, &change.entry);
+                self.barrier.pass(partition).await?;
+                Ok(Claimed::Yours(record))
+            }
+            "held" => {
+                let holder = stored_in(rest.pop().unwrap_or(Value::Nil))?;
+                let missing = || Error::Refused("the record behind a key is missing".into());
+                Ok(Claimed::Existing(holder.ok_or_else(missing)?))
+            }
+            "barred" => Ok(Claimed::Barred(super::session::bar(&rest)?)),
+            _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
+        }
+    }
+
+    pub(super) async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+        let met = match &change.terms {
+            None => Met::NotAsked,
+            Some(terms) if !self.is_cluster() => Met::InTheSameStep(self.asked(change, terms)?),
+            Some(terms) => match self.fields_of(expected.intent.call_id).await? {
+                // Asked again: it has its token.
+                Some(stored) if record::cas(&stored) == record::cas(&change.record) => {
+                    Met::Before(Entered::of(&stored))
+                }
+                Some(stored) if !is_seen(&stored, Some(expected)) => return Ok(Replaced::Lost(Some(stored))),
+                _ => match self.enter(change, terms).await? {
+                    Ok(entered) => Met::Before(entered),
+                    Err(bar) => return Ok(Replaced::Barred(bar)),
+                },
+            },
+        };
+        let replaced = self.replace_with(change, expected, &met).await;
+        match (&replaced, &met) {
+            (Ok(Replaced::Lost(_)) | Err(Error::Refused(_)), Met::Before(_)) => self.leave(change).await,
+            (Ok(Replaced::Done(_)), _) if self.is_cluster() => self.release(change).await,
+            _ => {}
+        }
+        replaced
+    }
+
+    async fn replace_with(&self, change: &Change, expected: &Record, met: &Met) -> Result<Replaced, Error> {
+        // Where something is to be sent next, the store must be as it should be.
+        let begins = matches!(change.record.state, State::Running);
+        let (epoch, script) = if begins {
+            self.must_be_open()?;
+            (self.memory.epoch(), &self.scripts.begin)
+        } else {
+            (String::new(), &self.scripts.finish)
+        };
+        let intent = &change.record.intent;
+        let partition = Partition::of(&intent.lookup);
+        let known = self.memory.writes(partition);
+        let mut run = Run::new(script);
+        run.key(partition.of_script(&intent.lookup, intent.call_id, self.rooms_of_replace(change, met)));
+        let result = record::result(&change.record);
+        run.arg(partition.prefix()).arg(self.memory.gateway()).arg(epoch).arg(known);
+        run.arg(intent.call_id.to_string()).arg(record::cas(expected)).arg(record::fencing(expected));
+        run.arg(record::cas(&change.record)).arg(record::progress(&change.record));
+        run.arg(u8::from(result.is_some())).arg(result.map_or(&[][..], AsRef::as_ref));
+        run.arg(record::entry_field(change.record.version)).arg(record::entry(&change.entry));
+        run.arg(&intent.tool).arg(change.record.state.as_str()).arg(score(&change.record));
+        run.arg(time_to_live(&change.record)).arg(met.terms());
+        match met {
+            Met::Before(entered) => run.arg(&entered.token).arg(&entered.similar_to),
+            Met::NotAsked | Met::InTheSameStep(_) => run.arg("keep").arg(""),
+        };
+        let (lock_from, similar) = self.released_here(change);
+        run.arg(lock_from).arg(similar).arg(self.announcement(begins));
+        let answer = if begins { self.run_guarded(&run).await? } else { self.link.run(&run).await? };
+        let (word, rest) = reply(answer)?;
+        match word.as_str() {
+            "done" => {
+                let mut record = change.record.clone();
+                self.wrote(&mut record, &rest).await?;
+                self.memory.remember(&record, &change.entry);
+                self.barrier.pass(partition).await?;
+                Ok(Replaced::Done(record))
+            }
+            "barred" => Ok(Replaced::Barred(super::session::bar(&rest)?)),
+            "gone" if begins => Err(self.has_lost("call")),
+            "gone" => self.complete_lost(change).await,
+            "changed" => {
+                let newer = stored(rest)?;
+                let is_older = newer.as_ref().is_some_and(|stored| {
+                    stored.intent.call_id == intent.call_id && stored.version < expected.version
+                });
+                match (is_older, begins) {
+                    (true, true) => Err(self.has_lost("call")),
+                    (true, false) => self.complete_lost(change).await,
+                    (false, _) => {
+                        self.memory.forget(intent.call_id);
+                        Ok(Replaced::Lost(newer))
+                    }
+                }
+            }
+            _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
+        }
+    }
+
+    /// Runs a script after which something may be sent. If the server does not have it, it has been
+    /// started anew: then what it holds is looked at first.
+    async fn run_guarded(&self, run: &Run<'_>) -> Result<Value, Error> {
+        if let Some(answer) = self.link.run_if_loaded(run).await? {
+            return Ok(answer);
+        }
+        let mut looks = self.looks.subscribe();
+        self.tried_on.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.link.trouble.notify_one();
+        // One that has begun before may not have seen it.
+        for _ in 0..2 {
+            if timeout(LOOK_TIME, looks.changed()).await.is_err() {
+                break;
+            }
+            self.must_be_open()?;
+            if let Some(answer) = self.link.run_if_loaded(run).await? {
+                return Ok(answer);
+            }
+        }
+        Err(Error::Refused("Redis has been started anew and has not been looked at yet".into()))
+    }
+
+    /// What no token may be below: the clock, and every token that this gateway has seen.
+    pub(super) fn floor(&self) -> Result<u64, Error> {
+        let now = self.store_time().as_microsecond().unsigned_abs();
+        let floor = now.max(self.memory.token() + 1);
+        if floor.saturating_sub(now) > TOKEN_LIMIT_US {
+            return Err(Error::Refused("fencing tokens are more than a day ahead of the clock".into()));
+        }
+        Ok(floor)
+    }
+
+    /// Takes note of what a script has written: token and similar call into the record, and the count of
+    /// this gateway's writes.
+    async fn wrote(&self, record: &mut Record, rest: &[Value]) -> Result<(), Error> {
+        let written = Entered {
+            token: text(rest, 0).unwrap_or_default(),
+            similar_to: text(rest, 2).unwrap_or_default(),
+        };
+        (record.fencing, record.similar_to) = written.read()?;
+        if let Some(writes) = text(rest, 1).and_then(|writes| writes.parse().ok()) {
+            self.memory.saw_writes(Partition::of(&record.intent.lookup), writes);
+        }
+        if let Some(token) = record.fencing
+            && self.memory.saw_token(token)
+            && !self.save_watermarks(Need::Token(token)).await
+        {
+            return Err(Error::Ambiguous(
+                "written, but the token could not be noted in the watermarks".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Writes how a call ended that the store has lost, or of which it has an older version only:
+    /// nothing unfinished is ever deleted. What is known of it goes back as a whole.
+    async fn complete_lost(&self, change: &Change) -> Result<Replaced, Error> {
+        self.put_back(&change.record, &change.entry).await?;
+        self.memory.remember(&change.record, &change.entry);
+        self.link.trouble.notify_one();
+        let call_id = change.record.intent.call_id;
+        match self.fields_of(call_id).await? {
+            // Somebody was faster; what is known here may still settle it.
+            Some(there) if there != change.record => {
+                self.memory.forget(call_id);
+                Ok(Replaced::Lost(Some(there)))
+            }
+            _ => {
+                self.barrier.pass(Partition::of(&change.record.intent.lookup)).await?;
+                Ok(Replaced::Done(change.record.clone()))
+            }
+        }
+    }
+
+    pub(super) fn announcement(&self, begins: bool) -> &'static str {
+        match (begins, self.is_cluster()) {
+            (true, _) => "",
+            (false, false) => "PUBLISH",
+            (false, true) => "SPUBLISH",
+        }
+    }
+}
+
+/// Whether the holder of a key is still the record that was seen.
+fn is_seen(holder: &Record, seen: Option<&Record>) -> bool {
+    seen.is_some_and(|seen| {
+        seen.intent.call_id == holder.intent.call_id && record::cas(seen) == record::cas(holder)
+    })
+}
+
+fn stored(mut rest: Vec<Value>) -> Result<Option<Record>, Error> {
+    stored_in(rest.pop().unwrap_or(Value::Nil))
+}

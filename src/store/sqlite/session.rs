@@ -1,0 +1,429 @@
+//! Terms, and what follows from them, in the transaction of a claim. Must not decide anything: it
+//! compares and writes what it is told.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::row::{Columns, Identity, integer};
+use crate::core::call::Change;
+use crate::core::record::{CallId, Entry, Intent, Record};
+use crate::core::session::{
+    Bar, LINE_LENGTH, LINE_PLACE, Likeness, Line, Lock, Room, Session, SessionId, Spending, Terms, Token,
+};
+
+/// Sessions without a call for this long are forgotten. Their next token is still greater than
+/// every earlier one, because tokens never fall behind the clock.
+const SESSION_MEMORY_US: i64 = 7 * 24 * 3_600 * 1_000_000;
+/// What persons have done to a session: the newest that are kept.
+const MAX_EVENTS: u32 = 100;
+/// The newest calls of a room that are kept, where only the newest counts: they may give up their place.
+const MAX_ALIKE: u32 = 16;
+
+/// The record as it is to be stored, if the change's terms hold; and what follows from them is written.
+/// If they do not, nothing is but a place in the line.
+pub(super) fn enter(connection: &Connection, change: &Change) -> rusqlite::Result<Result<Record, Bar>> {
+    let mut record = change.record.clone();
+    let Some(terms) = &change.terms else { return Ok(Ok(record)) };
+    let now = record.updated_at;
+    if let Some(bar) = bar(connection, terms, &record, now)? {
+        return Ok(Err(bar));
+    }
+    record.fencing = Some(draw(connection, &record.intent, terms.token, now)?);
+    if let Some(spending) = &terms.budget {
+        take_place(connection, spending.room, &record, after(now, spending.window))?;
+    }
+    if let Some(likeness) = &terms.similar {
+        record.similar_to = newest(connection, likeness.room, &record, now)?;
+        take_place(connection, likeness.room, &record, after(now, likeness.window))?;
+        forget_oldest(connection, likeness.room)?;
+    }
+    if terms.lock.is_some() {
+        take_lock(connection, &record)?;
+    }
+    Ok(Ok(record))
+}
+
+/// The first of the terms that does not hold. The lock comes last: nobody waits for it in vain.
+fn bar(
+    connection: &Connection,
+    terms: &Terms,
+    record: &Record,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Bar>> {
+    let intent = &record.intent;
+    let newest = connection
+        .prepare_cached("SELECT token, frozen FROM sessions WHERE tenant = ?1 AND session_id = ?2")?
+        .query_row([&intent.tenant, &intent.session_id], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))
+        .optional()?;
+    let (newest, frozen) = newest.unwrap_or((0, false));
+    if frozen {
+        return Ok(Some(Bar::Frozen));
+    }
+    if matches!(terms.token, Token::This(token) if token < newest.unsigned_abs()) {
+        return Ok(Some(Bar::Stale));
+    }
+    if let Some(spending) = &terms.budget
+        && let Some(frees_at) = is_spent(connection, spending, record, now)?
+    {
+        return Ok(Some(Bar::Spent { frees_at }));
+    }
+    if let Some(likeness) = &terms.similar
+        && let Some(call_id) = is_alike(connection, likeness, record, now)?
+    {
+        return Ok(Some(Bar::Similar { call_id }));
+    }
+    match terms.lock {
+        Some(line) => is_busy(connection, line, record, now),
+        None => Ok(None),
+    }
+}
+
+/// When there is room again for a call that has no place yet; `None`: there is.
+fn is_spent(
+    connection: &Connection,
+    spending: &Spending,
+    record: &Record,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Timestamp>> {
+    // The place whose end makes room: all but `max - 1` of the newer ones have ended by then.
+    let mut frees = connection.prepare_cached(
+        "SELECT place_until FROM places WHERE room = ?1 AND place_until > ?2
+            AND NOT EXISTS (SELECT 1 FROM places WHERE room = ?1 AND call_id = ?3 AND place_until > ?2)
+         ORDER BY place_until DESC LIMIT 1 OFFSET ?4",
+    )?;
+    let call_id = record.intent.call_id.to_string();
+    let frees = frees.query_row(
+        params![spending.room.0, now.as_microsecond(), call_id, spending.max.saturating_sub(1)],
+        |row| Columns::of(row).time(),
+    );
+    frees.optional()
+}
+
+fn is_alike(
+    connection: &Connection,
+    likeness: &Likeness,
+    record: &Record,
+    now: Timestamp,
+) -> rusqlite::Result<Option<CallId>> {
+    if !likeness.refuses {
+        return Ok(None);
+    }
+    let newest = newest(connection, likeness.room, record, now)?;
+    Ok(newest.filter(|newest| Some(*newest) != likeness.confirmed))
+}
+
+/// The newest other call of a room.
+fn newest(
+    connection: &Connection,
+    room: Room,
+    record: &Record,
+    now: Timestamp,
+) -> rusqlite::Result<Option<CallId>> {
+    connection
+        .prepare_cached(
+            "SELECT call_id FROM places WHERE room = ?1 AND place_until > ?2 AND call_id <> ?3
+             ORDER BY place_until DESC, call_id DESC LIMIT 1",
+        )?
+        .query_row(params![room.0, now.as_microsecond(), record.intent.call_id.to_string()], |row| {
+            row.get::<_, Identity>(0).map(|id| CallId(id.0))
+        })
+        .optional()
+}
+
+/// Who is in the way to the lock; then the call has a place in the line, if it waits and there is room.
+fn is_busy(
+    connection: &Connection,
+    line: Line,
+    record: &Record,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Bar>> {
+    let intent = &record.intent;
+    let session = (&intent.tenant, &intent.session_id);
+    // Who has not been heard of is not waited for.
+    connection
+        .prepare_cached("DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND place_until <= ?3")?
+        .execute(params![session.0, session.1, now.as_microsecond()])?;
+    let is_free = |lock: &Lock| {
+        lock.call_id == intent.call_id || lock.free_from.is_some_and(|free_from| free_from <= now)
+    };
+    let lock = lock_of(connection, session.0, session.1)?.filter(|lock| !is_free(lock));
+    let waiting = line_of(connection, session.0, session.1)?;
+    let place = waiting.iter().position(|(call_id, _)| *call_id == intent.call_id);
+    let ahead = place.unwrap_or(waiting.len());
+    let in_front = ahead.checked_sub(1).map(|last| waiting[last].0);
+    let Some(behind) = in_front.or(lock.map(|lock| lock.call_id)) else { return Ok(None) };
+    if line == Line::Leaves || (place.is_none() && waiting.len() >= LINE_LENGTH as usize) {
+        return Ok(Some(Bar::Busy { lock, behind: None }));
+    }
+    // Two that come within one microsecond stand as they were written.
+    let came_at =
+        waiting.last().map_or(now, |(_, last)| now.max(after(*last, std::time::Duration::from_micros(1))));
+    connection
+        .prepare_cached(
+            "INSERT INTO line (tenant, session_id, call_id, came_at, place_until) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT DO UPDATE SET place_until = excluded.place_until",
+        )?
+        .execute(params![
+            session.0,
+            session.1,
+            intent.call_id.to_string(),
+            came_at.as_microsecond(),
+            after(now, LINE_PLACE).as_microsecond(),
+        ])?;
+    Ok(Some(Bar::Busy { lock, behind: Some(behind) }))
+}
+
+/// The call's fencing token, which is the session's newest from now on.
+fn draw(connection: &Connection, intent: &Intent, token: Token, now: Timestamp) -> rusqlite::Result<u64> {
+    // At least the time in microseconds: so it rises even if the table were lost.
+    let (least, step) = match token {
+        Token::Next => (now.as_microsecond(), 1),
+        Token::This(token) => (integer(token), 0),
+    };
+    let token: i64 = connection
+        .prepare_cached(
+            "INSERT INTO sessions (tenant, session_id, token) VALUES (?1, ?2, ?3)
+             ON CONFLICT DO UPDATE SET token = max(token + ?4, excluded.token) RETURNING token",
+        )?
+        .query_row(params![intent.tenant, intent.session_id, least, step], |row| row.get(0))?;
+    Ok(token.unsigned_abs())
+}
+
+fn take_place(
+    connection: &Connection,
+    room: Room,
+    record: &Record,
+    until: Timestamp,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO places (room, call_id, place_until) VALUES (?1, ?2, ?3)
+             ON CONFLICT DO UPDATE SET place_until = max(place_until, excluded.place_until)",
+        )?
+        .execute(params![room.0, record.intent.call_id.to_string(), until.as_microsecond()])?;
+    Ok(())
+}
+
+fn forget_oldest(connection: &Connection, room: Room) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "DELETE FROM places WHERE room = ?1 AND call_id NOT IN
+             (SELECT call_id FROM places WHERE room = ?1 ORDER BY place_until DESC, call_id DESC LIMIT ?2)",
+        )?
+        .execute(params![room.0, MAX_ALIKE])?;
+    Ok(())
+}
+
+fn take_lock(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
+    let intent = &record.intent;
+    connection
+        .prepare_cached(
+            "UPDATE sessions SET lock_call = ?3, lock_token = ?4, lock_lease = ?5, lock_free_from = NULL
+             WHERE tenant = ?1 AND session_id = ?2",
+        )?
+        .execute(params![
+            intent.tenant,
+            intent.session_id,
+            intent.call_id.to_string(),
+            record.fencing.map(integer),
+            record.attempt.lease_until.as_microsecond(),
+        ])?;
+    leave_line(connection, &SessionId::of(intent), intent.call_id)
+}
+
+/// Gives back what the change says, if the call has it.
+pub(super) fn release(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
+    let intent = &change.record.intent;
+    let call_id = intent.call_id.to_string();
+    if let Some(free_from) = change.release.lock_from {
+        let is_free = free_from <= change.record.updated_at;
+        connection
+            .prepare_cached(
+                "UPDATE sessions SET lock_call = iif(?4, NULL, lock_call), lock_free_from = iif(?4, NULL, ?5)
+                 WHERE tenant = ?1 AND session_id = ?2 AND lock_call = ?3",
+            )?
+            .execute(params![
+                intent.tenant,
+                intent.session_id,
+                call_id,
+                is_free,
+                free_from.as_microsecond()
+            ])?;
+    }
+    if let Some(room) = change.release.similar {
+        connection
+            .prepare_cached("DELETE FROM places WHERE room = ?1 AND call_id = ?2")?
+            .execute(params![room.0, call_id])?;
+    }
+    Ok(())
+}
+
+pub(super) fn look(connection: &Connection, id: &SessionId) -> rusqlite::Result<Session> {
+    let found = connection
+        .prepare_cached("SELECT token, frozen FROM sessions WHERE tenant = ?1 AND session_id = ?2")?
+        .query_row([&id.tenant, &id.id], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))
+        .optional()?;
+    let (token, frozen) = found.unwrap_or_default();
+    Ok(Session {
+        token: (token > 0).then_some(token.unsigned_abs()),
+        lock: lock_of(connection, &id.tenant, &id.id)?,
+        waiting: line_of(connection, &id.tenant, &id.id)?,
+        frozen,
+        events: events_of(connection, id)?,
+    })
+}
+
+fn lock_of(connection: &Connection, tenant: &str, session_id: &str) -> rusqlite::Result<Option<Lock>> {
+    connection
+        .prepare_cached(
+            "SELECT lock_call, lock_token, lock_lease, lock_free_from FROM sessions
+             WHERE tenant = ?1 AND session_id = ?2 AND lock_call IS NOT NULL",
+        )?
+        .query_row([tenant, session_id], |row| {
+            let mut columns = Columns::of(row);
+            Ok(Lock {
+                call_id: CallId(columns.read::<Identity>()?.0),
+                token: columns.read::<i64>()?.unsigned_abs(),
+                lease_until: columns.time()?,
+                free_from: columns.maybe_time()?,
+            })
+        })
+        .optional()
+}
+
+fn line_of(
+    connection: &Connection,
+    tenant: &str,
+    session_id: &str,
+) -> rusqlite::Result<Vec<(CallId, Timestamp)>> {
+    let mut line = connection.prepare_cached(
+        "SELECT call_id, came_at FROM line WHERE tenant = ?1 AND session_id = ?2 ORDER BY came_at",
+    )?;
+    let line = line.query_map([tenant, session_id], |row| {
+        let mut columns = Columns::of(row);
+        Ok((CallId(columns.read::<Identity>()?.0), columns.time()?))
+    })?;
+    line.collect()
+}
+
+fn events_of(connection: &Connection, id: &SessionId) -> rusqlite::Result<Vec<Entry>> {
+    let mut events = connection.prepare_cached(
+        "SELECT at, event, actor, detail FROM session_events WHERE tenant = ?1 AND session_id = ?2 ORDER BY seq",
+    )?;
+    let events = events.query_map([&id.tenant, &id.id], |row| {
+        let mut columns = Columns::of(row);
+        Ok(Entry {
+            at: columns.time()?,
+            event: columns.read::<String>()?.into(),
+            attempt: None,
+            outcome: None,
+            by: columns.read()?,
+            detail: columns.read()?,
+        })
+    })?;
+    events.collect()
+}
+
+pub(super) fn unlock(
+    connection: &Connection,
+    id: &SessionId,
+    lock: &Lock,
+    entry: &Entry,
+) -> rusqlite::Result<bool> {
+    let unlocked = connection
+        .prepare_cached(
+            "UPDATE sessions SET lock_call = NULL, lock_free_from = NULL
+             WHERE tenant = ?1 AND session_id = ?2 AND lock_call = ?3 AND lock_token = ?4",
+        )?
+        .execute(params![id.tenant, id.id, lock.call_id.to_string(), integer(lock.token)])?;
+    if unlocked > 0 {
+        insert_event(connection, id, entry)?;
+    }
+    Ok(unlocked > 0)
+}
+
+pub(super) fn set_frozen(
+    connection: &Connection,
+    id: &SessionId,
+    frozen: bool,
+    entry: &Entry,
+) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached(
+            "INSERT INTO sessions (tenant, session_id, token) VALUES (?1, ?2, 0) ON CONFLICT DO NOTHING",
+        )?
+        .execute([&id.tenant, &id.id])?;
+    let changed = connection
+        .prepare_cached(
+            "UPDATE sessions SET frozen = ?3 WHERE tenant = ?1 AND session_id = ?2 AND frozen <> ?3",
+        )?
+        .execute(params![id.tenant, id.id, frozen])?;
+    if changed > 0 {
+        insert_event(connection, id, entry)?;
+    }
+    Ok(changed > 0)
+}
+
+fn insert_event(connection: &Connection, id: &SessionId, entry: &Entry) -> rusqlite::Result<()> {
+    let at = entry.at.as_microsecond();
+    connection
+        .prepare_cached(
+            "INSERT INTO session_events (tenant, session_id, at, event, actor, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute(params![id.tenant, id.id, at, entry.event, entry.by, entry.detail])?;
+    connection
+        .prepare_cached(
+            "DELETE FROM session_events WHERE tenant = ?1 AND session_id = ?2 AND seq NOT IN
+             (SELECT seq FROM session_events WHERE tenant = ?1 AND session_id = ?2 ORDER BY seq DESC LIMIT ?3)",
+        )?
+        .execute(params![id.tenant, id.id, MAX_EVENTS])?;
+    connection
+        .prepare_cached("UPDATE sessions SET touched_at = ?3 WHERE tenant = ?1 AND session_id = ?2")?
+        .execute(params![id.tenant, id.id, at])?;
+    Ok(())
+}
+
+pub(super) fn leave_line(connection: &Connection, id: &SessionId, call_id: CallId) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND call_id = ?3")?
+        .execute([&id.tenant, &id.id, &call_id.to_string()])?;
+    Ok(())
+}
+
+/// Deletes what counts no longer, at most `limit` of each, and answers how many there were of the
+/// most frequent.
+pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::Result<usize> {
+    let places = connection
+        .prepare_cached(
+            "DELETE FROM places WHERE (room, call_id) IN
+             (SELECT room, call_id FROM places WHERE place_until <= ?1 LIMIT ?2)",
+        )?
+        .execute(params![now, limit])?;
+    let line = connection
+        .prepare_cached(
+            "DELETE FROM line WHERE (tenant, session_id, call_id) IN
+             (SELECT tenant, session_id, call_id FROM line WHERE place_until <= ?1 LIMIT ?2)",
+        )?
+        .execute(params![now, limit])?;
+    let mut resting = connection.prepare_cached(
+        "SELECT tenant, session_id FROM sessions
+         WHERE token < ?1 AND touched_at < ?1 AND frozen = 0 AND lock_call IS NULL LIMIT ?2",
+    )?;
+    let resting = resting.query_map(params![now - SESSION_MEMORY_US, limit], |row| {
+        Ok([row.get::<_, String>(0)?, row.get(1)?])
+    })?;
+    let resting = resting.collect::<Result<Vec<_>, _>>()?;
+    for session in &resting {
+        for sql in [
+            "DELETE FROM session_events WHERE tenant = ?1 AND session_id = ?2",
+            "DELETE FROM sessions WHERE tenant = ?1 AND session_id = ?2",
+        ] {
+            connection.prepare_cached(sql)?.execute([&session[0], &session[1]])?;
+        }
+    }
+    Ok(places.max(line).max(resting.len()))
+}
+
+fn after(time: Timestamp, span: std::time::Duration) -> Timestamp {
+    time.checked_add(span).unwrap_or(Timestamp::MAX)
+}
