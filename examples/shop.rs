@@ -3,9 +3,14 @@
 //!
 //! It deliberately does not deduplicate. Each request that it executes has its effect once more: an
 //! order sent twice is two orders and takes stock twice. That is the incident which the gateway
-//! exists to prevent. Of the gateway the shop knows only three request headers, `Idempotency-Key`,
-//! `X-Call-Id` and `Fencing-Token`. It writes them down next to the effect, word for word, and acts
-//! on none of them; so one can look up afterwards what really happened, and for whom.
+//! exists to prevent. Of the gateway the shop knows only four request headers. `Idempotency-Key`,
+//! `X-Call-Id` and `Fencing-Token` it writes down next to the effect, word for word, so that one can
+//! look up afterwards what really happened, and for whom.
+//!
+//! It acts on one thing only: an effect whose `Fencing-Token` is lower than the newest of its
+//! `X-Session-Id` is refused, because the one who asks has been overtaken. That orders the writers of
+//! one session. It is no protection against a request that comes twice, nor for an order that two
+//! sessions write: that would take a token per order.
 //!
 //! What an effect changes commits in one transaction, and is on disk before the answer leaves. A
 //! request whose body came in whole is executed even if the client hangs up meanwhile, as in most
@@ -72,6 +77,7 @@ const SCHEMA: &str = "
         idempotency_key TEXT, call_id TEXT, fencing_token TEXT,
         answer TEXT NOT NULL, created_at TEXT NOT NULL, UNIQUE (subject, status)
     ) STRICT;
+    CREATE TABLE IF NOT EXISTS sessions (session_id TEXT PRIMARY KEY, token INTEGER NOT NULL) STRICT;
     CREATE INDEX IF NOT EXISTS effects_by_key ON effects (idempotency_key, status);
     CREATE INDEX IF NOT EXISTS effects_by_status ON effects (status);
     INSERT INTO stock
@@ -180,6 +186,20 @@ impl Shop {
         };
         tokio::task::spawn_blocking(job).await?
     }
+
+    /// The same for an effect, if the request's fencing token is let in. A token is remembered in the
+    /// transaction of its effect: checked in one of its own, it could be overtaken in between, and
+    /// it would count even if the effect was refused.
+    async fn execute<W>(self: Arc<Self>, status: StatusCode, tag: Tag, work: W) -> Answer
+    where
+        W: FnOnce(&Connection, &Tag) -> Result<Value, Failure> + Send + 'static,
+    {
+        let work = move |db: &Connection| {
+            let_in(db, &tag)?;
+            work(db, &tag)
+        };
+        self.run(status, work).await
+    }
 }
 
 /// A panic under the lock leaves nothing half done: the transaction rolled back as it unwound.
@@ -205,7 +225,7 @@ async fn create_order(State(shop): Shared, tag: Tag, Body(new): Body<NewOrder>) 
     if new.business_id.is_empty() {
         return Err(Failure::new(StatusCode::UNPROCESSABLE_ENTITY, "business_id is empty"));
     }
-    let work = move |db: &Connection| {
+    let work = move |db: &Connection, tag: &Tag| {
         let take = "UPDATE stock SET available = available - ?2 WHERE sku = ?1 AND available >= ?2";
         if db.execute(take, (&new.sku, new.quantity))? == 0 {
             return Err(match available(db, &new.sku)? {
@@ -221,21 +241,21 @@ async fn create_order(State(shop): Shared, tag: Tag, Body(new): Body<NewOrder>) 
         if let Some(note) = new.note {
             order["note"] = note.into();
         }
-        make(db, &ORDER, &tag, order)
+        make(db, &ORDER, tag, order)
     };
-    shop.run(StatusCode::CREATED, work).await
+    shop.execute(StatusCode::CREATED, tag, work).await
 }
 
 async fn cancel_order(State(shop): Shared, tag: Tag, Body(asked): Body<OrderId>) -> Answer {
-    let work = move |db: &Connection| {
+    let work = move |db: &Connection, tag: &Tag| {
         let order = find(db, &ORDER, &asked.order_id)?;
         if order["status"] != ORDER.undone {
             let give_back = "UPDATE stock SET available = available + ?2 WHERE sku = ?1";
             db.execute(give_back, (order["sku"].as_str(), order["quantity"].as_i64()))?;
         }
-        undo(db, &ORDER, &tag, &order)
+        undo(db, &ORDER, tag, &order)
     };
-    shop.run(StatusCode::OK, work).await
+    shop.execute(StatusCode::OK, tag, work).await
 }
 
 async fn query_order(State(shop): Shared, Body(asked): Body<OrderId>) -> Answer {
@@ -260,7 +280,7 @@ struct PaymentId {
 
 /// An order may be paid more than once, and with any amount: the shop does not know better.
 async fn capture_payment(State(shop): Shared, tag: Tag, Body(new): Body<NewPayment>) -> Answer {
-    let work = move |db: &Connection| {
+    let work = move |db: &Connection, tag: &Tag| {
         if find(db, &ORDER, &new.order_id)?["status"] == ORDER.undone {
             return Err(Failure::new(StatusCode::CONFLICT, "the order is cancelled"));
         }
@@ -268,17 +288,17 @@ async fn capture_payment(State(shop): Shared, tag: Tag, Body(new): Body<NewPayme
         let amount_cents = new.amount_cents;
         let payment =
             json!({ "payment_id": payment_id, "order_id": new.order_id, "amount_cents": amount_cents });
-        make(db, &PAYMENT, &tag, payment)
+        make(db, &PAYMENT, tag, payment)
     };
-    shop.run(StatusCode::CREATED, work).await
+    shop.execute(StatusCode::CREATED, tag, work).await
 }
 
 async fn refund_payment(State(shop): Shared, tag: Tag, Body(asked): Body<PaymentId>) -> Answer {
-    let work = move |db: &Connection| {
+    let work = move |db: &Connection, tag: &Tag| {
         let payment = find(db, &PAYMENT, &asked.payment_id)?;
-        undo(db, &PAYMENT, &tag, &payment)
+        undo(db, &PAYMENT, tag, &payment)
     };
-    shop.run(StatusCode::OK, work).await
+    shop.execute(StatusCode::OK, tag, work).await
 }
 
 #[derive(Deserialize)]
@@ -334,6 +354,7 @@ const PAYMENT: Kind = Kind { plural: "payments", id: "payment_id", made: "captur
 struct Tag {
     idempotency_key: Option<String>,
     call_id: Option<String>,
+    session_id: Option<String>,
     fencing_token: Option<String>,
 }
 
@@ -345,9 +366,29 @@ impl<S: Sync> FromRequestParts<S> for Tag {
         Ok(Self {
             idempotency_key: text("idempotency-key"),
             call_id: text("x-call-id"),
+            session_id: text("x-session-id"),
             fencing_token: text("fencing-token"),
         })
     }
+}
+
+/// Refuses a token that is lower than the newest of its session, and remembers any other. An equal one
+/// is let in: it is the same holder, who repeats itself.
+fn let_in(db: &Connection, tag: &Tag) -> Result<(), Failure> {
+    let (Some(session_id), Some(token)) = (&tag.session_id, &tag.fencing_token) else {
+        return Ok(()); // somebody who knows nothing of fencing
+    };
+    let token: Option<i64> = token.parse().ok().filter(|token| *token >= 0);
+    let no_token = || Failure::new(StatusCode::UNPROCESSABLE_ENTITY, "Fencing-Token is no whole number");
+    let token = token.ok_or_else(no_token)?;
+    let remember = "INSERT INTO sessions (session_id, token) VALUES (?1, ?2)
+        ON CONFLICT (session_id) DO UPDATE SET token = excluded.token
+        WHERE excluded.token >= sessions.token";
+    if db.execute(remember, (session_id, token))? == 0 {
+        let newest = "SELECT token FROM sessions WHERE session_id = ?1";
+        return Err(Failure::stale(db.query_row(newest, [session_id], |row| row.get(0))?));
+    }
+    Ok(())
 }
 
 /// Completes a new order or payment with status and time, and records it.
@@ -373,7 +414,7 @@ fn record(db: &Connection, kind: &Kind, tag: &Tag, answer: &Value, now: &str) ->
             (subject, status, answer, created_at, idempotency_key, call_id, fencing_token)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     let (subject, status, text) = (answer[kind.id].as_str(), answer["status"].as_str(), answer.to_string());
-    let Tag { idempotency_key, call_id, fencing_token } = tag;
+    let Tag { idempotency_key, call_id, fencing_token, .. } = tag;
     db.execute(insert, (subject, status, text, now, idempotency_key, call_id, fencing_token))?;
     Ok(())
 }
@@ -585,17 +626,28 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 struct Failure {
     status: StatusCode,
     error: String,
+    newest_token: Option<i64>,
 }
 
 impl Failure {
     fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { status, error: error.into() }
+        Self { status, error: error.into(), newest_token: None }
+    }
+
+    fn stale(newest_token: i64) -> Self {
+        let failure = Self::new(StatusCode::CONFLICT, "stale-fencing-token");
+        Self { newest_token: Some(newest_token), ..failure }
     }
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        (self.status, Json(json!({ "error": self.error }))).into_response()
+        let mut body = json!({ "error": self.error });
+        let Some(newest) = self.newest_token else {
+            return (self.status, Json(body)).into_response();
+        };
+        body["newest"] = newest.into();
+        (self.status, [("fencing-token", newest.to_string())], Json(body)).into_response()
     }
 }
 

@@ -21,6 +21,7 @@ mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
 mod problems; // the table of failures
 mod redis; // many gateways over one Redis
+mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order
 mod store; // a file, and a disk that fails
 mod unknown; // ambiguous outcomes // which room may know which
