@@ -14,14 +14,15 @@ mod contract; // the promises of every store
 mod crash; // kill -9
 mod downstream; // nothing is sent twice or too late
 mod faults; // a store that fails
-mod house;
+mod house; // which room may know which
 mod keys; // what counts as the same call
 mod losses; // a Redis that has lost data
 mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
 mod problems; // the table of failures
 mod redis; // many gateways over one Redis
+mod sessions; // what bounds the branches of one conversation
 mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order
 mod store; // a file, and a disk that fails
-mod unknown; // ambiguous outcomes // which room may know which
+mod unknown; // ambiguous outcomes

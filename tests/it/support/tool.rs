@@ -53,6 +53,8 @@ pub struct Seen {
     pub body: String,
     /// When it had arrived as a whole.
     pub at: Option<Instant>,
+    /// When it was settled what becomes of it, right before the answer.
+    pub until: Option<Instant>,
     pub executed: bool,
 }
 
@@ -181,6 +183,7 @@ impl Tool {
         {
             let mut inner = self.lock();
             inner.seen[index].executed = executes;
+            inner.seen[index].until = Some(Instant::now());
             inner.undecided -= 1;
         }
         let said = match act {
@@ -241,5 +244,5 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Se
     }
     let body = String::from_utf8_lossy(&buffer[head_end..head_end + length]).into_owned();
     buffer.drain(..head_end + length);
-    Some(Seen { line, headers, body, at: Some(Instant::now()), executed: false })
+    Some(Seen { line, headers, body, at: Some(Instant::now()), until: None, executed: false })
 }

@@ -1,0 +1,499 @@
+//! What bounds the branches of one conversation, seen from outside, on both stores.
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::task::JoinSet;
+
+use crate::support::gateway::one_tool;
+use crate::support::redis::Redis;
+use crate::support::{Act, Answer, Gateway, Tool, until};
+
+/// Runs a claim against a gateway of its own on each store.
+macro_rules! on_both_stores {
+    ($($(#[$attribute:meta])* $claim:ident),* $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $claim() { super::$claim(&super::Stores::Sqlite).await; })*
+        }
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $claim() {
+                let redis = super::Redis::strict().await;
+                super::$claim(&super::Stores::Redis(redis.url())).await;
+            })*
+        }
+    };
+}
+
+on_both_stores![
+    exclusive_calls_run_one_at_a_time_in_the_order_in_which_they_came,
+    who_has_waited_for_a_session_long_enough_is_told_that_it_is_busy,
+    an_unknown_outcome_holds_its_session_until_a_person_breaks_the_lock,
+    a_failed_call_gives_its_session_free_at_once,
+    a_frozen_session_begins_nothing_and_replays_what_it_has,
+    a_caller_with_an_older_token_is_refused_and_with_a_newer_one_let_in,
+    a_read_waits_for_nobody,
+    a_budget_is_not_exceeded_by_a_hundred_at_once,
+    a_budget_has_room_again_when_its_window_is_over,
+    of_a_hundred_that_look_alike_one_runs,
+    what_is_only_flagged_runs_and_says_so,
+    what_surely_did_not_run_is_no_earlier_call,
+    no_tenant_meets_the_session_of_another,
+];
+
+enum Stores {
+    Sqlite,
+    Redis(String),
+}
+
+impl Stores {
+    async fn gateway(&self, config: &str) -> Gateway {
+        match self {
+            Self::Sqlite => Gateway::start(config).await,
+            Self::Redis(url) => {
+                let gateway = Gateway::sharing(url, config).await;
+                gateway.until_ready().await;
+                gateway
+            }
+        }
+    }
+
+    /// As many gateways as the store can have; at most two.
+    async fn gateways(&self, config: &str) -> Vec<Gateway> {
+        let mut gateways = vec![self.gateway(config).await];
+        if let Self::Redis(_) = self {
+            gateways.push(self.gateway(config).await);
+        }
+        gateways
+    }
+}
+
+impl Gateway {
+    /// Calls `act` in the session S.
+    async fn act(&self, key: &str, body: Value) -> Answer {
+        let mut whole = json!({ "args": {}, "session_id": "S", "idempotency_key": key });
+        whole.as_object_mut().expect("an object").extend(body.as_object().expect("an object").clone());
+        self.post("act", &whole, &[]).await
+    }
+
+    async fn session(&self) -> Answer {
+        self.get("/v1/sessions/S").await.expect_ok()
+    }
+
+    async fn person(&self, what: &str) -> Answer {
+        let reason = json!({ "reason": "it hangs" });
+        let request = self.client.post(self.url(&format!("/v1/sessions/S/{what}"))).body(reason.to_string());
+        Answer::read(request.send().await.expect("an answer")).await
+    }
+}
+
+/// A call of its own task, so that another can come meanwhile.
+fn begin(gateway: &Gateway, key: &str, body: Value) -> tokio::task::JoinHandle<Answer> {
+    let (client, url, key) = (gateway.client.clone(), gateway.url("/v1/tools/act/calls"), key.to_owned());
+    tokio::spawn(async move {
+        let mut whole = json!({ "args": {}, "session_id": "S", "idempotency_key": key });
+        whole.as_object_mut().expect("an object").extend(body.as_object().expect("an object").clone());
+        Answer::read(client.post(url).body(whole.to_string()).send().await.expect("an answer")).await
+    })
+}
+
+/// Asks all gateways in turn for `n` calls at once, and waits for every answer.
+async fn at_once(gateways: &[Gateway], n: usize, body: impl Fn(usize) -> Value) -> Vec<Answer> {
+    let mut calls = JoinSet::new();
+    for i in 0..n {
+        let call = begin(&gateways[i % gateways.len()], &format!("k{i}"), body(i));
+        calls.spawn(async move { (i, call.await.expect("no panic")) });
+    }
+    let mut answers = calls.join_all().await;
+    answers.sort_by_key(|(i, _)| *i);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+fn waiting(session: &Answer) -> usize {
+    session.at("/waiting").as_array().expect("a list").len()
+}
+
+async fn exclusive_calls_run_one_at_a_time_in_the_order_in_which_they_came(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.always(Act::after_ms(100, Act::Numbered));
+    let gateways = stores.gateways(&one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"30s\"")).await;
+    let mut calls = Vec::new();
+    for n in 0..6 {
+        let gateway = &gateways[n % gateways.len()];
+        calls.push(begin(gateway, &format!("k{n}"), json!({ "args": { "n": n } })));
+        let come = n + 1;
+        until("it has come", async || waiting(&gateway.session().await) + tool.requests() >= come).await;
+    }
+    for call in calls {
+        call.await.expect("no panic").expect_ok();
+    }
+    let seen = tool.seen();
+    let came: Vec<String> = (0..6).map(|n| json!({ "n": n }).to_string()).collect();
+    assert_eq!(seen.iter().map(|seen| seen.body.clone()).collect::<Vec<_>>(), came);
+    assert!(seen.is_sorted_by(|one, next| one.until < next.at), "they do not overlap");
+    assert!(
+        seen.is_sorted_by(
+            |one, next| token(one.header("fencing-token")) < token(next.header("fencing-token"))
+        )
+    );
+    let session = gateways[0].session().await;
+    assert_eq!((session.at("/lock"), waiting(&session)), (Value::Null, 0), "nothing is left over");
+}
+
+fn token(text: &str) -> u64 {
+    text.parse().expect("a token")
+}
+
+async fn who_has_waited_for_a_session_long_enough_is_told_that_it_is_busy(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(Act::after_ms(1_500, Act::Numbered));
+    let gateways =
+        stores.gateways(&one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"200ms\"")).await;
+    let first = begin(&gateways[0], "first", json!({}));
+    until("the first runs", async || tool.requests() == 1).await;
+    let last = &gateways[gateways.len() - 1];
+    let busy = last.act("second", json!({})).await.expect_problem("session-busy");
+    assert_eq!(
+        (busy.status, busy.at("/effect"), busy.at("/key_action")),
+        (409, "none".into(), "reuse".into())
+    );
+    assert!(busy.at("/retry_after_ms").as_u64() >= Some(1_000), "{}", busy.text);
+    assert_ne!(busy.header("retry-after"), "");
+    assert_eq!(waiting(&last.session().await), 0, "it has left the line");
+    let other = last.post("act", &json!({ "args": {}, "session_id": "T" }), &[]).await.expect_ok();
+    assert_eq!(tool.requests(), 2, "another session does not wait");
+    assert_ne!(other.at("/fencing"), Value::Null);
+    first.await.expect("no panic").expect_ok();
+    last.act("second", json!({})).await.expect_ok();
+    assert_eq!(last.metric("oncegate_barred_total{reason=\"busy\",tool=\"act\"}").await, 1.0);
+    let nobody = last.post("act", &json!({ "args": {} }), &[]).await.expect_problem("invalid-request");
+    assert!(nobody.at("/detail").to_string().contains("session_id"), "{}", nobody.text);
+}
+
+async fn an_unknown_outcome_holds_its_session_until_a_person_breaks_the_lock(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(Act::ExecuteThenDrop);
+    let gateway = stores.gateway(&one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"0s\"")).await;
+    let unknown = gateway.act("first", json!({})).await.expect_problem("outcome-unknown");
+    let busy = gateway.act("second", json!({})).await.expect_problem("session-busy");
+    // The lease is what the deadline of 30 s allows, and ten more.
+    assert!(busy.at("/retry_after_ms").as_u64() > Some(30_000), "{}", busy.text);
+    let session = gateway.session().await;
+    assert_eq!(session.at("/lock/call_id"), unknown.at("/call_id"));
+    assert_eq!(session.at("/lock/free_from"), session.at("/lock/lease_until"));
+
+    let broken = gateway.person("unlock").await.expect_ok();
+    assert_eq!(broken.at("/call_id"), unknown.at("/call_id"));
+    let newer = gateway.act("second", json!({})).await.expect_ok();
+    assert!(newer.at("/fencing").as_u64() > session.at("/fencing").as_u64());
+    gateway.person("unlock").await.expect_problem("wrong-state");
+    let record = gateway.record(&unknown).await;
+    assert_eq!((record.at("/state"), record.at("/events/2/event")), ("unknown".into(), "unlocked".into()));
+    assert_eq!(record.at("/events/2/by"), "token open");
+    assert!(record.at("/events/2/detail").to_string().contains("it hangs"), "{}", record.text);
+    let session = gateway.session().await;
+    assert_eq!((session.at("/lock"), session.at("/events/0/event")), (Value::Null, "unlocked".into()));
+    assert_eq!(tool.effects(), 2);
+}
+
+async fn a_failed_call_gives_its_session_free_at_once(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(Act::Answer(422, "", b"{}")).then(Act::Answer(429, "", b"{}"));
+    let config = one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"0s\"\nretry = { attempts = 1 }");
+    let gateway = stores.gateway(&config).await;
+    gateway.act("rejected", json!({})).await.expect_problem("tool-rejected");
+    gateway.act("unavailable", json!({})).await.expect_problem("tool-unavailable");
+    let first = gateway.act("good", json!({})).await.expect_ok();
+    let again = gateway.act("rejected", json!({})).await.expect_ok();
+    assert!(
+        again.at("/fencing").as_u64() > first.at("/fencing").as_u64(),
+        "a run of its own has a token of its own"
+    );
+    assert_eq!(gateway.session().await.at("/lock"), Value::Null);
+}
+
+async fn a_frozen_session_begins_nothing_and_replays_what_it_has(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateways = stores.gateways(&one_tool(&tool, "")).await;
+    let (here, there) = (&gateways[0], &gateways[gateways.len() - 1]);
+    let before = here.act("before", json!({})).await.expect_ok();
+    here.person("freeze").await.expect_ok();
+    here.person("freeze").await.expect_problem("wrong-state");
+    let frozen = there.act("after", json!({})).await.expect_problem("session-frozen");
+    assert_eq!(
+        (frozen.status, frozen.at("/effect"), frozen.at("/key_action")),
+        (409, "none".into(), "stop".into())
+    );
+    let replayed = there.act("before", json!({})).await.expect_ok();
+    assert_eq!((replayed.at("/replayed"), replayed.at("/call_id")), (true.into(), before.at("/call_id")));
+    let session = there.session().await;
+    assert_eq!((session.at("/frozen"), session.at("/events/0/event")), (true.into(), "frozen".into()));
+    assert_eq!(
+        (session.at("/events/0/by"), session.at("/events/0/detail")),
+        ("token open".into(), "it hangs".into())
+    );
+    there.person("thaw").await.expect_ok();
+    here.person("thaw").await.expect_problem("wrong-state");
+    here.act("after", json!({})).await.expect_ok();
+    assert_eq!(tool.effects(), 2);
+}
+
+async fn a_caller_with_an_older_token_is_refused_and_with_a_newer_one_let_in(stores: &Stores) {
+    let tool = Tool::start().await;
+    let shared = format!("[tools.shared]\nurl = \"{}\"\nsession = \"shared\"\n", tool.url());
+    let gateway = stores.gateway(&format!("{}{shared}", one_tool(&tool, ""))).await;
+    let first = gateway.act("first", json!({})).await.expect_ok().at("/fencing").as_u64().expect("a token");
+    let equal = gateway.act("equal", json!({ "fencing_token": first })).await.expect_ok();
+    assert_eq!(equal.at("/fencing"), first, "who has the newest token passes it on");
+    let stale = gateway.act("stale", json!({ "fencing_token": first - 1 })).await;
+    let stale = stale.expect_problem("stale-fencing-token");
+    assert_eq!(
+        (stale.status, stale.at("/effect"), stale.at("/key_action")),
+        (409, "none".into(), "stop".into())
+    );
+    assert!(!stale.text.contains(&first.to_string()), "nobody learns the newest token by guessing");
+
+    let ahead = first + 60_000_000;
+    let newer = gateway.act("newer", json!({ "fencing_token": ahead })).await.expect_ok();
+    assert_eq!(
+        (newer.at("/fencing"), newer.header("fencing-token")),
+        (ahead.into(), ahead.to_string().as_str())
+    );
+    gateway.act("late", json!({ "fencing_token": first })).await.expect_problem("stale-fencing-token");
+    let next = gateway.act("next", json!({})).await.expect_ok();
+    assert!(next.at("/fencing").as_u64() > Some(ahead));
+    for (n, burnt) in [first + 24 * 3_600_000_000, (1 << 53) - 1, u64::MAX, 0].into_iter().enumerate() {
+        let refused = gateway.act(&format!("burn{n}"), json!({ "fencing_token": burnt })).await;
+        assert_eq!(refused.expect_problem("invalid-request").status, 400);
+    }
+    let replayed = gateway.act("first", json!({ "fencing_token": 1 })).await.expect_ok();
+    assert_eq!(replayed.at("/fencing"), first, "a stored result is replayed whatever the token");
+    let body = json!({ "args": {}, "session_id": "S", "fencing_token": 1 });
+    let shared = gateway.post("shared", &body, &[]).await.expect_ok();
+    assert!(shared.at("/fencing").as_u64() > next.at("/fencing").as_u64(), "a tool that does not care");
+    assert_eq!(tool.seen()[1].header("fencing-token"), first.to_string());
+}
+
+async fn a_read_waits_for_nobody(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(Act::after_ms(800, Act::Numbered));
+    let look = format!("[tools.look]\nurl = \"{}\"\neffect = \"read\"\n", tool.url());
+    let gateway = stores.gateway(&format!("{}{look}", one_tool(&tool, "session = \"exclusive\""))).await;
+    let first = begin(&gateway, "first", json!({}));
+    until("the write runs", async || tool.requests() == 1).await;
+    gateway.person("freeze").await.expect_ok();
+    let body = json!({ "args": {}, "session_id": "S", "fencing_token": 1 });
+    let read = gateway.post("look", &body, &[]).await.expect_ok();
+    assert_eq!(read.at("/fencing"), Value::Null);
+    assert!(!first.is_finished(), "the write still holds its session");
+    first.await.expect("no panic").expect_ok();
+}
+
+async fn a_budget_is_not_exceeded_by_a_hundred_at_once(stores: &Stores) {
+    let tool = Tool::start().await;
+    let config = "budget = { per = \"session\", max = 7, window = \"10m\" }";
+    let gateways = stores.gateways(&one_tool(&tool, config)).await;
+    let answers = at_once(&gateways, 100, |_| json!({})).await;
+    let good: Vec<usize> = (0..100).filter(|i| answers[*i].status == 200).collect();
+    assert_eq!((good.len(), tool.effects()), (7, 7));
+    for spent in answers.iter().filter(|answer| answer.status != 200) {
+        let spent = spent.clone().expect_problem("budget-exceeded");
+        assert_eq!(
+            (spent.status, spent.at("/effect"), spent.at("/key_action")),
+            (429, "none".into(), "reuse".into())
+        );
+        let wait = spent.at("/retry_after_ms").as_u64().expect("when it frees");
+        assert!((500_000..=600_000).contains(&wait), "{wait}");
+    }
+    let replayed = gateways[0].act(&format!("k{}", good[0]), json!({})).await.expect_ok();
+    assert_eq!(replayed.at("/replayed"), true, "a replay costs nothing and is not refused");
+    gateways[0].act("one-more", json!({})).await.expect_problem("budget-exceeded");
+    let other = json!({ "args": {}, "session_id": "T", "idempotency_key": "t" });
+    gateways[0].post("act", &other, &[]).await.expect_ok();
+    assert_eq!(gateways[0].metric("oncegate_barred_total{reason=\"budget\",tool=\"act\"}").await > 0.0, true);
+}
+
+async fn a_budget_has_room_again_when_its_window_is_over(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(Act::Answer(422, "", b"{}"));
+    let config = "budget = { per = \"user\", max = 2, window = \"1s\" }";
+    let gateway = stores.gateway(&one_tool(&tool, config)).await;
+    let mine = json!({ "user_id": "U" });
+    gateway.act("failed", mine.clone()).await.expect_problem("tool-rejected");
+    gateway.act("failed", mine.clone()).await.expect_ok();
+    gateway.act("second", mine.clone()).await.expect_ok();
+    let spent = gateway.act("third", mine.clone()).await.expect_problem("budget-exceeded");
+    assert!(spent.at("/retry_after_ms").as_u64() <= Some(1_000));
+    gateway.act("other", json!({ "user_id": "V" })).await.expect_ok();
+    until("there is room again", async || gateway.act("third", mine.clone()).await.status == 200).await;
+}
+
+const ALIKE: &str = "similar = { fields = [\"/sku\", \"/amount\"], window = \"10m\", action = \"refuse\" }\nretry = { attempts = 1 }";
+
+async fn of_a_hundred_that_look_alike_one_runs(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateways = stores.gateways(&one_tool(&tool, ALIKE)).await;
+    let order = |note: usize| json!({ "user_id": "U", "args": { "sku": "w", "amount": 5, "note": note } });
+    let answers = at_once(&gateways, 100, order).await;
+    let ran: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 200).collect();
+    assert_eq!((ran.len(), tool.effects()), (1, 1));
+    let first = ran[0].at("/call_id");
+    for refused in answers.iter().filter(|answer| answer.status != 200) {
+        let refused = refused.clone().expect_problem("possible-duplicate");
+        assert_eq!((refused.at("/similar_to"), refused.at("/key_action")), (first.clone(), "stop".into()));
+        assert!(refused.at("/detail").to_string().contains("confirm_duplicate_of"));
+    }
+    let gateway = &gateways[0];
+    let another = |what: Value| {
+        let mut whole = order(7);
+        whole.as_object_mut().expect("an object").extend(what.as_object().expect("an object").clone());
+        whole
+    };
+    let confirmed = another(json!({ "confirm_duplicate_of": first }));
+    let second = gateway.act("meant", confirmed.clone()).await.expect_ok();
+    assert_eq!(second.at("/similar_to"), first);
+    let refused = gateway.act("meant-too", confirmed).await.expect_problem("possible-duplicate");
+    assert_eq!(
+        refused.at("/similar_to"),
+        second.at("/call_id"),
+        "there is a newer one that was not confirmed"
+    );
+    let confirmed = another(json!({ "confirm_duplicate_of": second.at("/call_id") }));
+    gateway.act("meant-too", confirmed).await.expect_ok();
+    for (key, other) in [
+        ("sku", json!({ "args": { "sku": "x", "amount": 5 } })),
+        ("amount", json!({ "args": { "sku": "w", "amount": 6 } })),
+        ("user", json!({ "user_id": "V" })),
+        ("none-of-the-fields", json!({ "args": { "note": 1 } })),
+        ("again-none-of-them", json!({ "args": { "note": 2 } })),
+    ] {
+        gateway.act(key, another(other)).await.expect_ok();
+    }
+    assert_eq!(tool.effects(), 8);
+}
+
+async fn what_is_only_flagged_runs_and_says_so(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateway = stores.gateway(&one_tool(&tool, &ALIKE.replace("refuse", "flag"))).await;
+    let order = json!({ "args": { "sku": "w", "amount": 5 } });
+    let first = gateway.act("first", order.clone()).await.expect_ok();
+    assert_eq!(first.at("/similar_to"), Value::Null);
+    let second = gateway.act("second", order.clone()).await.expect_ok();
+    assert_eq!(second.at("/similar_to"), first.at("/call_id"));
+    assert_eq!(gateway.record(&second).await.at("/similar_to"), first.at("/call_id"));
+    let replayed = gateway.act("second", order).await.expect_ok();
+    assert_eq!((replayed.at("/replayed"), replayed.at("/similar_to")), (true.into(), first.at("/call_id")));
+    assert_eq!(tool.effects(), 2);
+}
+
+async fn what_surely_did_not_run_is_no_earlier_call(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(Act::Answer(422, "", b"{}")).then(Act::ExecuteThenDrop);
+    let gateway = stores.gateway(&one_tool(&tool, ALIKE)).await;
+    let order = json!({ "args": { "sku": "w", "amount": 5 } });
+    gateway.act("failed", order.clone()).await.expect_problem("tool-rejected");
+    let unknown = gateway.act("second", order.clone()).await.expect_problem("outcome-unknown");
+    for key in ["third", "failed"] {
+        let refused = gateway.act(key, order.clone()).await.expect_problem("possible-duplicate");
+        assert_eq!(refused.at("/similar_to"), unknown.at("/call_id"), "{key}");
+    }
+    assert_eq!(tool.requests(), 2);
+}
+
+async fn no_tenant_meets_the_session_of_another(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(Act::after_ms(500, Act::Numbered));
+    let mut config = one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"0s\"");
+    for (tenant, scopes) in
+        [("shop", "\"call\", \"read\""), ("bank", "\"call\", \"read\""), ("ops", "\"admin\"")]
+    {
+        let digest = hex::encode(Sha256::digest(tenant));
+        config += &format!(
+            "[[auth.tokens]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{digest}\"\nscopes = [{scopes}]\n"
+        );
+    }
+    let gateway = stores.gateway(&config).await;
+    let ask = async |tenant: &str, method: &str, path: &str, body: Value| {
+        let request = gateway.client.request(method.parse().expect("a method"), gateway.url(path));
+        let request = request.bearer_auth(tenant).body(body.to_string()).send();
+        Answer::read(request.await.expect("an answer")).await
+    };
+    let call = async |tenant, key: &str| {
+        let body = json!({ "args": {}, "session_id": "S", "idempotency_key": key });
+        ask(tenant, "POST", "/v1/tools/act/calls", body).await
+    };
+    let reason = json!({ "reason": "a try" });
+    let (first, other, seen) = tokio::join!(
+        call("shop", "k"),
+        async {
+            until("the first runs", async || tool.requests() == 1).await;
+            call("bank", "k").await
+        },
+        async {
+            until("the first runs", async || tool.requests() == 1).await;
+            ask("bank", "GET", "/v1/sessions/S", Value::Null).await
+        }
+    );
+    first.expect_ok();
+    other.expect_ok();
+    assert_ne!(seen.expect_ok().at("/tenant"), "shop");
+    for tenant in ["shop", "bank"] {
+        for act in ["unlock", "freeze", "thaw"] {
+            ask(tenant, "POST", &format!("/v1/sessions/S/{act}"), reason.clone())
+                .await
+                .expect_problem("forbidden");
+        }
+        ask(tenant, "GET", "/v1/sessions/S?tenant=ops", Value::Null).await.expect_problem("forbidden");
+    }
+    ask("ops", "POST", "/v1/sessions/S/freeze?tenant=shop", reason.clone()).await.expect_ok();
+    let seen = ask("ops", "GET", "/v1/sessions/S?tenant=shop", Value::Null).await.expect_ok();
+    assert_eq!((seen.at("/tenant"), seen.at("/events/0/by")), ("shop".into(), "token ops".into()));
+    call("shop", "new").await.expect_problem("session-frozen");
+    call("bank", "new").await.expect_ok();
+    ask("ops", "POST", "/v1/sessions/S/freeze?user=shop", reason).await.expect_problem("invalid-request");
+}
+
+#[tokio::test]
+async fn a_tool_that_refuses_a_stale_token_is_not_asked_again() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::with_tool(&tool, "outcomes = { 418 = \"fenced\" }").await;
+    for (key, act) in [
+        ("newer", Act::Answer(409, "fencing-token: 9000000000000000\r\n", b"{\"seen\":9}")),
+        ("precondition", Act::Answer(412, "", b"{}")),
+        ("declared", Act::Answer(418, "", b"{}")),
+    ] {
+        tool.then(act);
+        let fenced = gateway.act(key, json!({})).await.expect_problem("stale-fencing-token");
+        assert_eq!(
+            (fenced.status, fenced.at("/effect"), fenced.at("/key_action")),
+            (409, "none".into(), "stop".into())
+        );
+        let record = gateway.record(&fenced).await;
+        assert_eq!((record.at("/state"), record.at("/error/kind")), ("failed".into(), "fenced".into()));
+        assert_eq!(record.at("/attempts"), 1);
+    }
+    tool.then(Act::Answer(409, "fencing-token: 5\r\n", b"{\"error\":\"out of stock\"}"));
+    let other = gateway.act("other", json!({})).await.expect_problem("tool-rejected");
+    assert_eq!(other.at("/tool_status"), 409, "another conflict is what it is");
+    assert_eq!(tool.requests(), 4);
+    let counted =
+        gateway.metric("oncegate_first_arrival_failures_total{reason=\"fenced\",tool=\"act\"}").await;
+    assert_eq!(counted, 3.0);
+}
+
+#[tokio::test]
+async fn who_asks_for_an_early_answer_gets_one_while_its_session_is_busy() {
+    let tool = Tool::start().await;
+    tool.then(Act::after_ms(1_000, Act::Numbered));
+    let gateway = Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
+    let first = begin(&gateway, "first", json!({}));
+    until("the first runs", async || tool.requests() == 1).await;
+    let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "second" });
+    let early = gateway.post("act", &body, &[("prefer", "wait=0")]).await.expect_problem("call-in-progress");
+    assert_eq!(early.at("/call_id"), Value::Null, "nothing is claimed yet");
+    let late = gateway.post("act", &body, &[("prefer", "respond-async")]).await;
+    assert_eq!(late.status, 202, "who wants a place to ask at waits until there is one: {}", late.text);
+    first.await.expect("no panic").expect_ok();
+    gateway.act("second", json!({})).await.expect_ok();
+    assert_eq!(tool.effects(), 2);
+}
