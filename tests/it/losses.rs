@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oncegate::store::{self, Store};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::contract::{ME, arrival, claimed, ended, open_redis, replaced, rerun};
@@ -30,14 +30,10 @@ async fn loses(redis: &mut Redis, gateway: &Gateway, tool: &Tool, lose: impl Asy
     assert_eq!(tool.effects(), effects, "no effect meanwhile");
     assert_eq!(gateway.metric("oncegate_store_ready").await, 0.0);
     assert!(gateway.metric("oncegate_store_lost_claims_total").await > 0.0);
-    let accept = |body: Value| {
-        let request = gateway.client.post(gateway.url("/v1/store/accept-loss")).body(body.to_string());
-        async { Answer::read(request.send().await.expect("an answer")).await }
-    };
-    accept(json!({ "reason": " " })).await.expect_problem("invalid-request");
-    accept(json!({ "reason": "it was flushed" })).await.expect_ok();
+    gateway.accept_loss(" ").await.expect_problem("invalid-request");
+    gateway.accept_loss("it was flushed").await.expect_ok();
     gateway.until_ready().await;
-    accept(json!({ "reason": "again" })).await.expect_problem("wrong-state");
+    gateway.accept_loss("again").await.expect_problem("wrong-state");
     let after = gateway.post("act", &session(2), &[]).await.expect_ok();
     let token = |answer: &Answer| answer.at("/fencing").as_u64().expect("a token");
     assert!(token(&after) > token(&before), "{} after {}", token(&after), token(&before));
@@ -108,9 +104,7 @@ async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
     }
     notices(&newcomer, "accept-loss").await;
     // Accepted at the newcomer, which knows nothing of what was: the other one follows all the same.
-    let body = json!({ "reason": "it was emptied" }).to_string();
-    let request = newcomer.client.post(newcomer.url("/v1/store/accept-loss")).body(body);
-    Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+    newcomer.accept_loss("it was emptied").await.expect_ok();
     newcomer.until_ready().await;
     gateway.until_ready().await;
     assert_eq!(call(&newcomer, 1).await.expect_ok().at("/replayed"), true, "it was put back");
@@ -161,9 +155,7 @@ async fn what_may_have_run_again_before_the_loss_is_unknown_after_it() {
     drop(gateway.stop().await);
     redis.restore(snapshot.path()).await;
     notices(&other, "accept-loss").await;
-    let body = json!({ "reason": "an older snapshot was restored" }).to_string();
-    let request = other.client.post(other.url("/v1/store/accept-loss")).body(body);
-    let accepted = Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+    let accepted = other.accept_loss("an older snapshot was restored").await.expect_ok();
     assert_eq!(accepted.at("/calls_now_unknown"), 1);
     let doubtful = call(&other, 1).await.expect_problem("outcome-unknown");
     let record = other.record(&doubtful).await;

@@ -116,6 +116,13 @@ impl Gateway {
         Answer::read(self.client.get(self.url(path)).send().await.expect("an answer")).await
     }
 
+    /// What a person does when the store has lost data.
+    pub async fn accept_loss(&self, reason: &str) -> Answer {
+        let body = json!({ "reason": reason }).to_string();
+        let request = self.client.post(self.url("/v1/store/accept-loss")).body(body);
+        Answer::read(request.send().await.expect("an answer")).await
+    }
+
     /// The ledger's view of the call that an answer is about.
     pub async fn record(&self, answer: &Answer) -> Answer {
         let id = answer.at("/call_id");
