@@ -245,7 +245,7 @@ impl Store for Redis {
     }
 
     async fn close(&self) {
-        self.0.save_watermarks(Need::Always).await;
+        self.0.save_watermarks(Need::Last).await;
     }
 }
 

@@ -25,4 +25,5 @@ mod sessions; // what bounds the branches of one conversation
 mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order
 mod store; // a file, and a disk that fails
+mod tokens; // they rise, whatever becomes of store and clock
 mod unknown; // ambiguous outcomes

@@ -18,14 +18,17 @@ impl Inner {
     /// says what is missing.
     pub(super) async fn look_for_loss(&self) -> Result<Option<Reason>, Error> {
         let (epoch, known) = (self.memory.epoch(), self.memory.all_writes());
-        let mut found = loss::compare(&self.sight().await?, &epoch, &known);
+        let mut sight = self.sight().await?;
+        let mut found = loss::compare(&sight, &epoch, &known);
         if let Finding::Fresh(manifest) = found {
             self.begin(manifest).await?;
-            found = loss::compare(&self.sight().await?, &epoch, &known);
+            sight = self.sight().await?;
+            found = loss::compare(&sight, &epoch, &known);
         }
         match found {
-            Finding::Whole(writes) => {
-                self.memory.saw_all(&writes);
+            Finding::Whole => {
+                self.memory.saw_all(&sight);
+                self.publish_token(&sight).await?;
                 self.was_whole.store(true, Ordering::Relaxed);
                 self.is_mended.store(false, Ordering::Relaxed);
                 Ok(None)
@@ -35,7 +38,7 @@ impl Inner {
             Finding::Adopt(adopted) => {
                 self.put_all_back().await?;
                 let sight = self.sight().await?;
-                self.memory.adopt(&adopted, sight.writes);
+                self.memory.adopt(&adopted, sight);
                 let before = if epoch.is_empty() { "none" } else { &epoch };
                 tracing::info!(store = %self.link.target, epoch = adopted, before, "this data is gone by from now on");
                 Ok(None)
@@ -49,6 +52,7 @@ impl Inner {
                 self.close_for(&reason);
                 if !self.is_mended.load(Ordering::Relaxed) {
                     self.warn_others(&what, &epoch).await?;
+                    self.publish_token(&Sight::default()).await?;
                     let mended = self.put_all_back().await;
                     if let Err(error) = mended {
                         tracing::error!(%error, "what is remembered could not be put back yet");
@@ -94,6 +98,16 @@ impl Inner {
         Ok(())
     }
 
+    /// Lets the other gateways know up to where this one gives tokens: they remember it in case that the
+    /// store and this gateway are lost together.
+    async fn publish_token(&self, sight: &Sight) -> Result<(), Error> {
+        let (gateway, token) = (self.memory.gateway(), self.memory.covered_token());
+        if sight.tokens.get(&gateway).is_some_and(|published| *published >= token) {
+            return Ok(());
+        }
+        self.link.ask(cmd("HSET").arg(tokens_key()).arg(gateway).arg(token)).await
+    }
+
     async fn sight(&self) -> Result<Sight, Error> {
         let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
         let manifest = manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)?;
@@ -104,6 +118,8 @@ impl Inner {
             .into_iter()
             .map(|epoch| Option::<String>::from_redis_value(epoch).map(Option::unwrap_or_default));
         let mut sight = Sight { manifest, ..Sight::default() };
+        let tokens: HashMap<String, u64> = self.link.ask(cmd("HGETALL").arg(tokens_key())).await?;
+        sight.tokens = tokens.into_iter().collect();
         sight.epochs = epochs.collect::<Result<_, _>>().map_err(unreadable)?;
         for (partition, counts) in Partition::all().zip(writes) {
             for (gateway, count) in HashMap::<String, u64>::from_redis_value(counts).map_err(unreadable)? {
@@ -148,12 +164,13 @@ impl Inner {
         epochs.extend(before.map(|manifest| manifest.epoch.as_str()));
         epochs.push(&remembered);
         let mut manifest = Manifest::after(&epochs, reason, false);
+        manifest.token = self.memory.highest_token().max(sight.token());
         self.write_manifest(&manifest).await?;
         let epoch = manifest.epoch.clone();
         self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg(&epoch).to_owned()).await?;
         manifest.complete = true;
         self.write_manifest(&manifest).await?;
-        self.memory.adopt(&epoch, self.sight().await?.writes);
+        self.memory.adopt(&epoch, self.sight().await?);
         self.look_after().await;
         Ok(())
     }
@@ -219,6 +236,11 @@ impl Inner {
         let holder = text(&rest, 0).and_then(|id| call_id(&id));
         Ok(holder.filter(|_| word == "conflict"))
     }
+}
+
+/// Up to where each gateway gives tokens: a hash.
+fn tokens_key() -> String {
+    Partition::FIRST.key("tokens")
 }
 
 fn manifest_key() -> String {

@@ -30,6 +30,9 @@ pub(super) struct Manifest {
     /// What a gateway has found to be missing; empty if nothing is. Closes the store for everyone.
     #[serde(default)]
     pub(super) lost: String,
+    /// No fencing token above this was given before the epoch began, as far as anybody remembered.
+    #[serde(default)]
+    pub(super) token: u64,
 }
 
 /// How many writes each gateway has made in each partition.
@@ -93,6 +96,7 @@ impl Manifest {
             complete,
             reason: reason.to_owned(),
             lost: String::new(),
+            token: 0,
         }
     }
 }
@@ -104,13 +108,27 @@ pub(super) struct Sight {
     /// Per partition; empty if there is none.
     pub(super) epochs: Vec<String>,
     pub(super) writes: Writes,
+    /// Per gateway: no token above this was ever given by it.
+    pub(super) tokens: BTreeMap<String, u64>,
+}
+
+impl Sight {
+    /// No token above this was given before a person accepted a loss.
+    pub(super) fn accepted_token(&self) -> u64 {
+        self.manifest.as_ref().map_or(0, |manifest| manifest.token)
+    }
+
+    /// No token above this was ever given, as far as the store knows.
+    pub(super) fn token(&self) -> u64 {
+        self.tokens.values().copied().fold(self.accepted_token(), u64::max)
+    }
 }
 
 /// What to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// Everything is there, and this much has been written.
-    Whole(Writes),
+    /// Everything is there.
+    Whole,
     /// Nobody has used this Redis before, or somebody was interrupted at it: begin.
     Fresh(Manifest),
     /// A person has accepted a loss, or this gateway is new here: go by the store's words.
@@ -159,7 +177,7 @@ pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
         };
     }
     match missing {
-        0 => Finding::Whole(sight.writes.clone()),
+        0 => Finding::Whole,
         missing => lost(format!("the newest {missing} writes are missing"), missing),
     }
 }
@@ -175,6 +193,7 @@ mod tests {
             manifest: Some(manifest),
             epochs: vec![epoch.into(); PARTITIONS.into()],
             writes: known(writes),
+            tokens: BTreeMap::new(),
         }
     }
 
@@ -201,9 +220,9 @@ mod tests {
 
     #[test]
     fn a_store_that_has_all_that_is_remembered_is_whole() {
-        assert_eq!(compare(&whole("e", 5), "e", &known(5)), Finding::Whole(known(5)));
+        assert_eq!(compare(&whole("e", 5), "e", &known(5)), Finding::Whole);
         let later = compare(&whole("e", 6), "e", &known(5));
-        assert_eq!(later, Finding::Whole(known(6)), "written while it was looked at");
+        assert_eq!(later, Finding::Whole, "written while it was looked at");
     }
 
     #[test]
@@ -226,7 +245,7 @@ mod tests {
 
     #[test]
     fn an_empty_store_is_fresh_only_for_who_has_never_met_it() {
-        let empty = Sight { manifest: None, epochs: vec![String::new(); 64], writes: Writes::default() };
+        let empty = Sight { epochs: vec![String::new(); 64], ..Sight::default() };
         assert!(matches!(compare(&empty, "", &Writes::default()), Finding::Fresh(_)));
         assert_eq!(missing(compare(&empty, "e", &known(1))), Some(128), "flushed");
         let mut half = empty.clone();
@@ -255,11 +274,8 @@ mod tests {
     #[test]
     fn who_was_interrupted_in_the_first_set_up_goes_on_with_it_and_in_an_acceptance_does_not() {
         let begun = Manifest::first();
-        let sight = Sight {
-            manifest: Some(begun.clone()),
-            epochs: vec![String::new(); 64],
-            writes: Writes::default(),
-        };
+        let sight =
+            Sight { manifest: Some(begun.clone()), epochs: vec![String::new(); 64], ..Sight::default() };
         assert_eq!(compare(&sight, "", &Writes::default()), Finding::Fresh(begun));
         let accepting = Manifest::after(&["e"], "flushed", false);
         let sight = Sight { manifest: Some(accepting), ..sight };

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::keys::Partition;
-use super::loss::Writes;
+use super::loss::{Sight, Writes};
 use crate::core::record::State::Running;
 use crate::core::record::{CallId, Entry, Record};
 
@@ -37,8 +37,11 @@ struct Watermarks {
     /// The servers that it met last.
     #[serde(default)]
     servers: String,
-    /// No token above this was ever given.
+    /// No token above this was ever given by it.
     token: u64,
+    /// No token above this was ever given by any other gateway, as far as it has heard.
+    #[serde(default)]
+    others_token: u64,
 }
 
 /// Why the file cannot be used.
@@ -64,7 +67,8 @@ pub(super) struct Memory {
 /// When the file has to be written.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Need {
-    Always,
+    /// Nothing is drawn any more: the tokens in it need not run ahead.
+    Last,
     /// If it is behind what is remembered, or its tokens are about to be reached.
     IfOld,
     /// If this token is above those in it.
@@ -75,6 +79,8 @@ struct State {
     marks: Watermarks,
     /// What the file holds.
     saved: Watermarks,
+    /// The newest token of this run; 0 before the first.
+    drawn: u64,
     /// Calls that run here. They are remembered until they end.
     running: HashMap<CallId, Remembered>,
     recent: VecDeque<Remembered>,
@@ -126,12 +132,14 @@ impl Memory {
                 writes: Writes::default(),
                 servers: String::new(),
                 token: 0,
+                others_token: 0,
             },
             Err(error) => return Err(io(error)),
         };
         let state = State {
             saved: marks.clone(),
             marks,
+            drawn: 0,
             running: HashMap::new(),
             recent: VecDeque::new(),
             recent_bytes: 0,
@@ -171,15 +179,27 @@ impl Memory {
     }
 
     /// A look has found this, and nothing missing: what was written a while ago need not be put back.
-    pub(super) fn saw_all(&self, writes: &Writes) {
+    pub(super) fn saw_all(&self, sight: &Sight) {
         let mut state = self.state();
-        state.marks.writes.merge(writes);
+        state.marks.writes.merge(&sight.writes);
+        state.marks.others_token = sight.token().max(state.marks.others_token);
         state.forget_old(REMEMBERED);
     }
 
     /// The newest token that it ever saw; tokens in the file are counted as seen.
     pub(super) fn token(&self) -> u64 {
         self.state().marks.token
+    }
+
+    /// What covers every token that it gives until the file is written again.
+    pub(super) fn covered_token(&self) -> u64 {
+        self.state().saved.token
+    }
+
+    /// What no token may be below once a loss is accepted: every one that anybody is known to have given.
+    pub(super) fn highest_token(&self) -> u64 {
+        let state = self.state();
+        state.marks.token.max(state.saved.token).max(state.marks.others_token)
     }
 
     /// These servers are there now. Answers with those that were there before.
@@ -198,14 +218,19 @@ impl Memory {
     pub(super) fn saw_token(&self, token: u64) -> bool {
         let mut state = self.state();
         state.marks.token = token.max(state.marks.token);
+        state.drawn = token.max(state.drawn);
         token > state.saved.token
     }
 
-    /// From now on this epoch counts, with the store's own counts.
-    pub(super) fn adopt(&self, epoch: &str, writes: Writes) {
+    /// From now on this epoch counts, with the store's own counts. If it follows a loss, no token may be
+    /// below what anybody has given. A newcomer goes by what was accepted: the sessions are there.
+    pub(super) fn adopt(&self, epoch: &str, sight: Sight) {
+        let is_new = self.epoch().is_empty();
+        let floor = if is_new { sight.accepted_token() } else { sight.token().max(self.highest_token()) };
         let mut state = self.state();
         epoch.clone_into(&mut state.marks.epoch);
-        state.marks.writes = writes;
+        state.marks.writes = sight.writes;
+        state.marks.token = floor.max(state.marks.token);
     }
 
     pub(super) fn remember(&self, record: &Record, entry: &Entry) {
@@ -243,24 +268,32 @@ impl Memory {
             return Ok(());
         }
         let _one_at_a_time = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut marks = {
+        let marks = {
             let state = self.state();
             let (marks, saved) = (&state.marks, &state.saved);
             let is_old = marks.epoch != saved.epoch
                 || marks.writes != saved.writes
                 || marks.servers != saved.servers
-                || marks.token > saved.token.saturating_sub(TOKENS_AHEAD_US / 2);
+                || marks.others_token != saved.others_token
+                || marks.token > saved.token
+                || state.drawn > saved.token.saturating_sub(TOKENS_AHEAD_US / 2);
             let is_needed = match need {
-                Need::Always => true,
+                Need::Last => true,
                 Need::IfOld => is_old,
                 Need::Token(token) => token > saved.token,
             };
             if !is_needed {
                 return Ok(());
             }
-            marks.clone()
+            let drawn = state.drawn;
+            let mut marks = marks.clone();
+            // A start that draws nothing takes the tokens no further.
+            if !matches!(need, Need::Last) {
+                let ahead = if drawn > 0 { drawn.saturating_add(TOKENS_AHEAD_US) } else { 0 };
+                marks.token = marks.token.max(ahead).max(saved.token);
+            }
+            marks
         };
-        marks.token = marks.token.saturating_add(TOKENS_AHEAD_US).max(self.state().saved.token);
         self.write(&marks)?;
         self.state().saved = marks;
         Ok(())
@@ -311,15 +344,29 @@ mod tests {
     }
 
     #[test]
+    fn after_a_loss_no_token_is_below_what_others_have_given() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
+        memory.adopt("d", Sight { tokens: [("other".to_owned(), 9)].into(), ..Sight::default() });
+        memory.saw_token(5);
+        let tokens = [("other".to_owned(), 70)].into();
+        memory.saw_all(&Sight { tokens, ..Sight::default() });
+        assert_eq!(memory.token(), 5, "as long as nothing is lost they are each session's");
+        let tokens = [("third".to_owned(), 60)].into();
+        memory.adopt("e", Sight { tokens, ..Sight::default() });
+        assert_eq!(memory.token(), 70);
+    }
+
+    #[test]
     fn the_file_is_one_gateways_and_its_tokens_run_ahead() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("watermarks");
         let memory = Memory::open(&path, false).expect("a memory");
         assert!(matches!(Memory::open(&path, false), Err(WatermarksError::InUse(_))));
-        memory.adopt("e", Writes::default());
+        memory.adopt("e", Sight::default());
         memory.saw_writes(Partition::FIRST, 9);
-        let mut all = Writes::default();
-        all.count("other", partition(1), 4);
+        let mut all = Sight::default();
+        all.writes.count("other", partition(1), 4);
         memory.saw_all(&all);
         assert!(memory.saw_token(1_000), "not covered yet");
         memory.save(Need::IfOld).expect("saved");
@@ -331,6 +378,14 @@ mod tests {
         assert_eq!((again.writes(Partition::FIRST), again.writes(partition(1))), (9, 0));
         assert_eq!(again.all_writes().of("other", partition(1)), 4);
         assert!(again.token() >= 1_001, "no token is given twice");
+        let covered = again.covered_token();
+        again.save(Need::IfOld).expect("saved");
+        assert_eq!(again.covered_token(), covered, "a start that draws nothing takes them no further");
+        again.saw_token(covered + 1);
+        again.save(Need::Token(covered + 1)).expect("saved");
+        assert!(again.covered_token() > covered + 1, "they run ahead");
+        again.save(Need::Last).expect("saved");
+        assert_eq!(again.covered_token(), covered + 1, "nothing is drawn any more");
         fs::write(&path, "{").expect("damaged");
         assert!(matches!(Memory::open(&path, true), Err(WatermarksError::Damaged(..))));
     }

@@ -1,6 +1,8 @@
 //! The words that the tests are written in.
 
 pub mod binary; // the real binary as a process that can be killed
+#[cfg(target_os = "linux")]
+pub mod clock; // a wall clock that can be set
 pub mod faulty; // a store that goes wrong
 pub mod gateway; // a gateway in this process
 pub mod line; // a line to a server that can be cut

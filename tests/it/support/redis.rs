@@ -35,6 +35,7 @@ const STRICT: [(&str, &str); 8] = [
 pub struct Redis {
     pub port: u16,
     settings: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
     /// Its configuration, its log, and its data below `data`.
     folder: TempDir,
     child: Child,
@@ -48,13 +49,20 @@ impl Redis {
 
     /// The same with these settings instead of or beside its own, as in `redis.conf`.
     pub async fn with(settings: &[(&str, &str)]) -> Self {
-        Self::start(|_| changed(&owned(&STRICT), settings), &[]).await
+        Self::start(|_| changed(&owned(&STRICT), settings), &[], &[]).await
+    }
+
+    /// A strict one that goes by this clock.
+    #[cfg(target_os = "linux")]
+    pub async fn strict_by(clock: &super::clock::Clock) -> Self {
+        Self::start(|_| owned(&STRICT), &[], &owned(&clock.environment())).await
     }
 
     /// A replica of this one, with the same settings. Its link is up.
     pub async fn replica(&self) -> Self {
         let master = format!("127.0.0.1 {}", self.port);
-        let replica = Self::start(|_| changed(&self.settings, &[("replicaof", &master)]), &[]).await;
+        let settings = |_| changed(&self.settings, &[("replicaof", &master)]);
+        let replica = Self::start(settings, &[], &self.environment).await;
         until("the replica's link is up", async || {
             replica.info("replication").await.contains("master_link_status:up")
         })
@@ -108,7 +116,7 @@ impl Redis {
     /// On the same port, over the same data; waits until the data is loaded.
     pub async fn start_again(&mut self) {
         self.kill();
-        self.child = spawn(self.folder.path(), &[]);
+        self.child = spawn(self.folder.path(), &[], &self.environment);
         assert!(self.came_up().await, "its port was taken meanwhile: {}", self.log());
     }
 
@@ -142,7 +150,11 @@ impl Redis {
     }
 
     /// With these settings, which are told a free port beside its own.
-    async fn start(settings: impl Fn(u16) -> Vec<(String, String)>, arguments: &[&str]) -> Self {
+    async fn start(
+        settings: impl Fn(u16) -> Vec<(String, String)>,
+        arguments: &[&str],
+        environment: &[(String, String)],
+    ) -> Self {
         for _ in 0..10 {
             let (port, other_port) = (spare_port(), spare_port());
             let folder = tempfile::tempdir().expect("a folder");
@@ -151,8 +163,9 @@ impl Redis {
             let place = [("bind", "127.0.0.1"), ("port", &port.to_string()), ("dir", "data")];
             fs::write(folder.path().join("redis.conf"), lines(&owned(&place)) + &lines(&settings))
                 .expect("a file");
-            let child = spawn(folder.path(), arguments);
-            let mut started = Self { port, settings, folder, child };
+            let child = spawn(folder.path(), arguments, environment);
+            let environment = environment.to_vec();
+            let mut started = Self { port, settings, environment, folder, child };
             if started.came_up().await {
                 return started;
             }
@@ -224,7 +237,7 @@ impl TlsRedis {
                 [("tls-ca-cert-file", &*ca), ("tls-cert-file", &*certificate), ("tls-key-file", &*key)];
             changed(&changed(&owned(&STRICT), &listener), &files)
         };
-        let redis = Redis::start(with_tls, &[]).await;
+        let redis = Redis::start(with_tls, &[], &[]).await;
         let tls_port = redis.setting("tls-port").expect("a port").parse().expect("a port");
         Self { redis, tls_port, ca: file("ca.pem"), _certificates: folder }
     }
@@ -243,7 +256,7 @@ impl Cluster {
     pub async fn start() -> Self {
         let mut nodes = Vec::new();
         for (epoch, slots) in [("1", ["0", "5460"]), ("2", ["5461", "10922"]), ("3", ["10923", "16383"])] {
-            let node = Redis::start(Self::settings, &[]).await;
+            let node = Redis::start(Self::settings, &[], &[]).await;
             node.ask(&["CLUSTER", "SET-CONFIG-EPOCH", epoch]).await;
             node.ask(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]).await;
             nodes.push(node);
@@ -272,7 +285,7 @@ impl Cluster {
     pub async fn replicas(&self) -> Vec<Redis> {
         let mut replicas = Vec::new();
         for master in &self.nodes {
-            let replica = Redis::start(Self::settings, &[]).await;
+            let replica = Redis::start(Self::settings, &[], &[]).await;
             let bus_port = master.setting("cluster-port").expect("a port");
             replica.ask(&["CLUSTER", "MEET", "127.0.0.1", &master.port.to_string(), bus_port]).await;
             let id = text(&master.ask(&["CLUSTER", "MYID"]).await);
@@ -320,7 +333,7 @@ impl Sentinel {
             ("sentinel", "down-after-milliseconds main 1000"),
             ("sentinel", "failover-timeout main 2000"),
         ];
-        let redis = Redis::start(|_| owned(&settings), &["--sentinel"]).await;
+        let redis = Redis::start(|_| owned(&settings), &["--sentinel"], &[]).await;
         // With its own periods, of one to ten seconds, it would depose masters that are well. A ping
         // period below a fifth of a second would make it hold what it knows of replicas for outdated.
         let periods = ["ping-period", "300", "info-period", "500", "publish-period", "500"];
@@ -407,13 +420,14 @@ fn signal(child: &Child, name: &str) {
 }
 
 /// The server with the configuration in this folder; what it says goes to `log` there.
-fn spawn(folder: &Path, arguments: &[&str]) -> Child {
+fn spawn(folder: &Path, arguments: &[&str], environment: &[(String, String)]) -> Child {
     let program = SERVER.expect(
         "redis-server on the path; get it with `apt-get install redis-server` or `brew install redis`",
     );
     let log = OpenOptions::new().append(true).create(true).open(folder.join("log")).expect("a file");
     let mut command = Command::new(program[0]);
     command.args(&program[1..]).arg("redis.conf").args(arguments).current_dir(folder);
+    command.envs(environment.iter().cloned());
     command.stdin(Stdio::null()).stdout(log.try_clone().expect("the file")).stderr(log);
     let (answer, answered) = mpsc::channel();
     LAUNCHER.send((command, answer)).expect("the thread lives");

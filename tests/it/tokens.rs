@@ -1,0 +1,271 @@
+//! The fencing tokens of one session rise, whatever becomes of the gateway, the store and its clock.
+
+use serde_json::json;
+
+use crate::redis::{gateway, notices};
+use crate::support::redis::Redis;
+use crate::support::{Answer, Gateway, Tool, client, until};
+
+/// One session, and the tokens that it has had.
+struct Session {
+    agent: reqwest::Client,
+    tokens: Vec<u64>,
+}
+
+impl Session {
+    fn begin() -> Self {
+        Self { agent: client(), tokens: Vec::new() }
+    }
+
+    /// It goes on at this gateway, and each new token is above all before.
+    async fn rises(&mut self, gateway: &Gateway) {
+        self.rises_at(&gateway.url("")).await;
+    }
+
+    async fn rises_at(&mut self, gateway: &str) {
+        for _ in 0..3 {
+            let answer = self.goes_on(gateway).await;
+            let token = answer.at("/fencing").as_u64().expect("a token");
+            assert!(self.tokens.last() < Some(&token), "{token} after {:?}", self.tokens);
+            self.tokens.push(token);
+        }
+    }
+
+    /// With a call that nobody has made before, as soon as the store is open.
+    async fn goes_on(&self, gateway: &str) -> Answer {
+        let body = json!({ "args": { "n": self.tokens.len() }, "session_id": "S" }).to_string();
+        let mut answers = Vec::new();
+        until("the store is open", async || {
+            let request = self.agent.post(format!("{gateway}/v1/tools/act/calls")).body(body.clone());
+            let answer = Answer::read(request.send().await.expect("an answer")).await;
+            let is_closed = answer.problem() == "store-unavailable";
+            answers.push(answer);
+            !is_closed
+        })
+        .await;
+        answers.pop().expect("an answer").expect_ok()
+    }
+}
+
+/// What a person does when the gateway has noticed a loss.
+async fn is_accepted(gateway: &Gateway) {
+    notices(gateway, "accept-loss").await;
+    gateway.accept_loss("a test").await.expect_ok();
+}
+
+#[tokio::test]
+async fn tokens_rise_when_a_gateway_starts_again_over_its_file() {
+    let (tool, mut session) = (Tool::start().await, Session::begin());
+    let mut gateway = Gateway::with_tool(&tool, "").await;
+    for _ in 0..3 {
+        session.rises(&gateway).await;
+        gateway = gateway.restart().await;
+    }
+    session.rises(&gateway).await;
+}
+
+#[tokio::test]
+async fn tokens_rise_when_a_gateway_starts_again_over_redis() {
+    let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
+    let (mut one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    for _ in 0..3 {
+        session.rises(&one).await;
+        session.rises(&other).await;
+        one = one.restart().await;
+    }
+    session.rises(&one).await;
+    session.rises(&other).await;
+}
+
+#[tokio::test]
+async fn tokens_rise_when_redis_is_killed_and_starts_again() {
+    let (mut redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
+    let gateway = gateway(&redis, &tool, "").await;
+    for _ in 0..2 {
+        session.rises(&gateway).await;
+        redis.kill();
+        redis.start_again().await;
+    }
+    session.rises(&gateway).await;
+}
+
+#[tokio::test]
+async fn tokens_rise_after_a_flush_that_a_person_accepts() {
+    let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
+    let gateway = gateway(&redis, &tool, "").await;
+    session.rises(&gateway).await;
+    redis.ask(&["FLUSHALL"]).await;
+    is_accepted(&gateway).await;
+    session.rises(&gateway).await;
+}
+
+#[tokio::test]
+async fn tokens_rise_after_an_older_snapshot_that_a_person_accepts() {
+    let (mut redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
+    let gateway = gateway(&redis, &tool, "").await;
+    session.rises(&gateway).await;
+    let snapshot = redis.snapshot();
+    session.rises(&gateway).await;
+    redis.restore(snapshot.path()).await;
+    is_accepted(&gateway).await;
+    session.rises(&gateway).await;
+}
+
+/// With the clock set back by one hour.
+#[cfg(target_os = "linux")]
+mod an_hour_back {
+    use redis::from_redis_value;
+
+    use super::*;
+    use crate::support::binary::{Process, command, free_port};
+    use crate::support::clock::Clock;
+    use crate::support::gateway::one_tool;
+
+    const RELAXED: &str = "[store]\ndurability = \"relaxed\"";
+
+    /// What Redis says that the time is, in microseconds: the unit of tokens.
+    async fn time(redis: &Redis) -> u64 {
+        let (seconds, micros): (u64, u64) = from_redis_value(redis.ask(&["TIME"]).await).expect("a time");
+        seconds * 1_000_000 + micros
+    }
+
+    /// Sets the clock back under the running server, which sees it.
+    async fn set_back(clock: &Clock, redis: &Redis) {
+        let before = time(redis).await;
+        clock.set_ahead(-3_600);
+        let seconds = before.saturating_sub(time(redis).await) / 1_000_000;
+        assert!((3_500..3_600).contains(&seconds), "set back by {seconds} s");
+    }
+
+    /// The newest token is above what the clock says: something was remembered.
+    async fn no_clock_has_made(session: &Session, redis: &Redis) {
+        assert!(session.tokens.last() > Some(&time(redis).await), "{:?}", session.tokens);
+    }
+
+    #[tokio::test]
+    async fn tokens_rise_by_the_key_alone_and_a_strict_store_is_closed_meanwhile() {
+        let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());
+        let redis = Redis::strict_by(&clock).await;
+        let strict = gateway(&redis, &tool, "").await;
+        session.rises(&strict).await;
+        set_back(&clock, &redis).await;
+
+        notices(&strict, "ms away from this machine's").await;
+        assert!(strict.reasons().await.contains("its clock is -3"), "{}", strict.reasons().await);
+        strict.call(json!({ "n": "new" })).await.expect_problem("store-unavailable");
+        let replay = strict.post("act", &json!({ "args": { "n": 0 }, "session_id": "S" }), &[]).await;
+        assert_eq!(replay.expect_ok().at("/fencing"), session.tokens[0]);
+
+        // One that asks for less goes on, with a warning. It remembers nothing of the session.
+        let relaxed = gateway(&redis, &tool, RELAXED).await;
+        let ready = relaxed.get("/readyz").await.expect_ok();
+        assert!(ready.at("/warnings").to_string().contains("its clock is -3"), "{}", ready.text);
+        session.rises(&relaxed).await;
+        no_clock_has_made(&session, &redis).await;
+
+        clock.set_ahead(0);
+        session.rises(&strict).await;
+        session.rises(&relaxed).await;
+    }
+
+    #[tokio::test]
+    async fn tokens_rise_by_the_gateways_memory_alone_when_redis_is_flushed_too() {
+        let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());
+        let redis = Redis::strict_by(&clock).await;
+        let gateway = gateway(&redis, &tool, RELAXED).await;
+        session.rises(&gateway).await;
+        set_back(&clock, &redis).await;
+        session.rises(&gateway).await;
+        redis.ask(&["FLUSHALL"]).await;
+        is_accepted(&gateway).await;
+        session.rises(&gateway).await;
+        no_clock_has_made(&session, &redis).await;
+    }
+
+    /// Gateway and Redis on one machine agree about the time, so not even a strict store is closed.
+    #[tokio::test]
+    async fn tokens_rise_by_the_file_of_watermarks_alone_when_the_gateway_is_killed_too() {
+        let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());
+        let redis = Redis::strict_by(&clock).await;
+        let (folder, config, url) =
+            (tempfile::tempdir().expect("a folder"), one_tool(&tool, ""), redis.url());
+        let [library, file] = clock.environment();
+        let environment = [library, file, ("ONCEGATE_STORE__URL", &*url)];
+        let start = async || Process::start_in(folder.path(), free_port(), &config, &environment).await;
+        let killed = start().await;
+        session.rises_at(&killed.url("")).await;
+        killed.kill();
+        redis.ask(&["FLUSHALL"]).await;
+        set_back(&clock, &redis).await;
+        let gateway = start().await;
+        let accept = ["store", "accept-loss", "--config", "oncegate.toml", "--reason", "a test"];
+        until("the loss can be accepted", async || {
+            let mut accept = command(folder.path(), &accept);
+            accept.envs(environment).output().expect("the binary runs").status.success()
+        })
+        .await;
+        session.rises_at(&gateway.url("")).await;
+        no_clock_has_made(&session, &redis).await;
+    }
+
+    #[tokio::test]
+    async fn tokens_rise_over_a_file_while_the_gateway_runs_and_when_it_starts_again() {
+        let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());
+        let (folder, config) = (tempfile::tempdir().expect("a folder"), one_tool(&tool, ""));
+        let environment = clock.environment();
+        let start = async || Process::start_in(folder.path(), free_port(), &config, &environment).await;
+        let killed = start().await;
+        session.rises_at(&killed.url("")).await;
+        clock.set_ahead(-3_600);
+        session.rises_at(&killed.url("")).await;
+        killed.kill();
+        session.rises_at(&start().await.url("")).await;
+        assert_eq!(session.tokens[8] - session.tokens[2], 6, "each the one before, and one: by no clock");
+    }
+
+    #[tokio::test]
+    async fn tokens_rise_at_another_gateway_when_redis_is_flushed_too() {
+        let clock = Clock::new();
+        let (redis, tool, mut session) =
+            (Redis::strict_by(&clock).await, Tool::start().await, Session::begin());
+        let relaxed = "[store]\ndurability = \"relaxed\"";
+        let (one, other) = (gateway(&redis, &tool, relaxed).await, gateway(&redis, &tool, relaxed).await);
+        session.rises(&one).await;
+        clock.set_ahead(-3_600);
+        redis.ask(&["FLUSHALL"]).await;
+        notices(&one, "accept-loss").await;
+        is_accepted(&other).await;
+        one.until_ready().await;
+        session.rises(&other).await;
+    }
+}
+
+/// No clock is wrong, and nobody but the operator's Redis has lost anything.
+#[tokio::test]
+async fn tokens_rise_after_a_loss_at_another_gateway_than_the_one_that_drew_the_newest() {
+    let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
+    let (mut one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    session.rises(&one).await;
+    // From here on its tokens are ahead of the clock by what its file covers.
+    one = one.restart().await;
+    session.rises(&one).await;
+    redis.ask(&["FLUSHALL"]).await;
+    notices(&one, "accept-loss").await;
+    is_accepted(&other).await;
+    one.until_ready().await;
+    session.rises(&other).await;
+}
+
+/// A gateway that is started again and again must not run away from the clock: a day ahead it is closed.
+#[tokio::test]
+async fn starting_again_takes_the_tokens_no_further_ahead() {
+    let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
+    let mut gateway = gateway(&redis, &tool, "").await;
+    session.rises(&gateway).await;
+    for _ in 0..5 {
+        gateway = gateway.restart().await;
+    }
+    session.rises(&gateway).await;
+    let ahead = session.tokens[3] - session.tokens[2];
+    assert!(ahead < 15_000_000, "{} s ahead", ahead / 1_000_000);
+}
