@@ -13,6 +13,7 @@ mod config; // what an operator may write
 mod contract; // the promises of every store
 mod crash; // kill -9
 mod downstream; // nothing is sent twice or too late
+mod exclusive; // one call of a session at a time, under load
 mod faults; // a store that fails
 mod house; // which room may know which
 mod keys; // what counts as the same call

@@ -1,0 +1,174 @@
+//! Exclusive sessions under load, with gateways that are killed and stopped.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::support::binary::{Process, free_port};
+use crate::support::gateway::one_tool;
+use crate::support::redis::Redis;
+use crate::support::tool::Seen;
+use crate::support::{Act, Answer, Tool, client, until};
+
+const SESSIONS: usize = 50;
+/// Branches of one session that call at the same time.
+const BRANCHES: usize = 8;
+const CALLS_OF_A_BRANCH: usize = 5;
+const CALLS: usize = SESSIONS * BRANCHES * CALLS_OF_A_BRANCH;
+
+/// A gateway of its own process over this Redis.
+async fn process(folder: &tempfile::TempDir, redis: &Redis, tool: &Tool, more: &str) -> Process {
+    let environment = [("ONCEGATE_STORE__URL", redis.url())];
+    let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let process = Process::start_in(folder.path(), free_port(), &one_tool(tool, more), &environment).await;
+    let http = client();
+    until("it is ready", async || {
+        http.get(process.url("/readyz")).send().await.is_ok_and(|answer| answer.status() == 200)
+    })
+    .await;
+    process
+}
+
+/// What an agent hears; nothing if the gateway is gone.
+async fn post(http: &reqwest::Client, url: &str, session: &str, key: &str) -> Option<Answer> {
+    let body = json!({ "args": { "key": key }, "session_id": session, "idempotency_key": key });
+    let response = timeout(Duration::from_secs(90), http.post(url).body(body.to_string()).send()).await;
+    let response = response.expect("every waiter ends").ok()?;
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    Some(Answer { status, headers, text: response.text().await.ok()? })
+}
+
+#[derive(Default)]
+struct Agents {
+    one_is_gone: AtomicBool,
+    ended: AtomicUsize,
+    cut_off: AtomicUsize,
+}
+
+/// One branch of a session: call after call, each repeated with its key until there is a definite answer.
+/// Answers with the keys and the numbers of their effects; `None` where the outcome is unknown.
+async fn branch(
+    agents: Arc<Agents>,
+    urls: [String; 2],
+    session: String,
+    branch: usize,
+) -> Vec<(String, Value)> {
+    let (http, mut outcomes) = (client(), Vec::new());
+    for n in 0..CALLS_OF_A_BRANCH {
+        let key = format!("{session}-{branch}-{n}");
+        let mut url = &urls[(branch + n) % 2];
+        let outcome = loop {
+            if agents.one_is_gone.load(Ordering::SeqCst) {
+                url = &urls[1];
+            }
+            let Some(answer) = post(&http, url, &session, &key).await else {
+                agents.cut_off.fetch_add(1, Ordering::SeqCst);
+                sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            match answer.problem().as_str() {
+                "" => break answer.at("/result/effect"),
+                "outcome-unknown" => break Value::Null,
+                "call-in-progress" | "session-busy" => {}
+                other => panic!("{key}: {other}: {}", answer.text),
+            }
+        };
+        outcomes.push((key, outcome));
+        agents.ended.fetch_add(1, Ordering::SeqCst);
+    }
+    outcomes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_thousand_exclusive_calls_of_fifty_sessions_never_overlap_though_a_gateway_is_killed() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    for n in 0..CALLS + 100 {
+        // Not the same time twice in a row for one session.
+        tool.then(Act::after_ms((n as u64 * 7_919) % 19, Act::Numbered));
+    }
+    // The lease is ten seconds longer than the deadline.
+    let rules = "session = \"exclusive\"\nsession_wait = \"60s\"\ntimeout = \"1s\"\ndeadline = \"3s\"";
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let killed = process(&folders[0], &redis, &tool, rules).await;
+    let survivor = process(&folders[1], &redis, &tool, rules).await;
+    let urls = [killed.url("/v1/tools/act/calls"), survivor.url("/v1/tools/act/calls")];
+    let (agents, mut branches) = (Arc::<Agents>::default(), JoinSet::new());
+    for session in 0..SESSIONS {
+        for n in 0..BRANCHES {
+            branches.spawn(branch(agents.clone(), urls.clone(), format!("S{session}"), n));
+        }
+    }
+    until("a third of it is done", async || agents.ended.load(Ordering::SeqCst) > CALLS / 3).await;
+    killed.kill();
+    agents.one_is_gone.store(true, Ordering::SeqCst);
+    let outcomes: HashMap<String, Value> = branches.join_all().await.into_iter().flatten().collect();
+    assert_eq!(outcomes.len(), CALLS, "every waiter ended");
+
+    let mut sessions: HashMap<String, Vec<Seen>> = HashMap::new();
+    for seen in tool.seen() {
+        sessions.entry(seen.header("x-session-id").to_owned()).or_default().push(seen);
+    }
+    assert_eq!(sessions.len(), SESSIONS);
+    for (session, calls) in &sessions {
+        assert!(calls.is_sorted_by(|one, next| one.until <= next.at), "calls of {session} overlap");
+        let tokens: Vec<u64> =
+            calls.iter().map(|seen| seen.header("fencing-token").parse().expect("a token")).collect();
+        assert!(tokens.is_sorted_by(|one, next| one < next), "tokens of {session}: {tokens:?}");
+    }
+    assert!(tool.effects_by_key().values().all(|effects| *effects == 1), "no intent had two effects");
+    let unknown = outcomes.values().filter(|outcome| outcome.is_null()).count();
+    let acknowledged: Vec<&Value> = outcomes.values().filter(|outcome| !outcome.is_null()).collect();
+    assert!(tool.effects() >= acknowledged.len() && tool.effects() <= CALLS);
+    // Something must have happened, or nothing was shown.
+    assert!(unknown > 0, "no call was under way at the gateway that was killed");
+    assert!(agents.cut_off.load(Ordering::SeqCst) > unknown, "nobody waited at it");
+    assert!(unknown <= SESSIONS, "{unknown}: of each session one call at the most was under way");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_was_stopped_past_its_lease_does_not_overrule_what_happened_meanwhile() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.then(Act::after_ms(200, Act::Numbered));
+    let rules = "session = \"exclusive\"\nsession_wait = \"60s\"\ntimeout = \"1s\"\ndeadline = \"1s\"\nretry = { attempts = 1 }";
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let stopped = process(&folders[0], &redis, &tool, rules).await;
+    let other = process(&folders[1], &redis, &tool, rules).await;
+    let (http, door) = (client(), "/v1/tools/act/calls");
+    let (stopped_url, other_url) = (stopped.url(door), other.url(door));
+    let asker = client();
+    let first = tokio::spawn(async move { post(&asker, &stopped_url, "S", "first").await });
+    until("the tool has it", async || tool.requests() == 1).await;
+    stopped.signal("STOP");
+
+    // It becomes unknown when its lease is over, and only then is it the next one's turn.
+    let next = post(&http, &other_url, "S", "next").await.expect("an answer").expect_ok();
+    let unknown = post(&http, &other_url, "S", "first").await.expect("an answer");
+    let unknown = unknown.expect_problem("outcome-unknown");
+    let record = async || {
+        let path = format!("/v1/calls/{}", unknown.at("/call_id").as_str().expect("an id"));
+        Answer::read(http.get(other.url(&path)).send().await.expect("an answer")).await.expect_ok()
+    };
+    let held = record().await;
+    assert_eq!(held.at("/state"), "unknown");
+    assert!(held.at("/fencing").as_u64() < next.at("/fencing").as_u64());
+
+    stopped.signal("CONT");
+    let answer = first.await.expect("no panic").expect("an answer");
+    assert!(
+        answer.status == 200 && answer.at("/result/effect") == 0 || answer.problem() == "outcome-unknown",
+        "whichever it hears first, it is true: {}",
+        answer.text
+    );
+    until("its late answer has settled the call", async || record().await.at("/state") == "succeeded").await;
+    let replayed = post(&http, &other_url, "S", "first").await.expect("an answer").expect_ok();
+    assert_eq!((replayed.at("/replayed"), replayed.at("/result/effect")), (true.into(), json!(0.0)));
+    let metrics =
+        http.get(stopped.url("/metrics")).send().await.expect("an answer").text().await.expect("text");
+    assert!(metrics.contains("\noncegate_stale_owners_total 1\n"), "its completion was refused and counted");
+    assert_eq!((tool.requests(), tool.effects()), (2, 2), "each once");
+}
