@@ -23,8 +23,8 @@ use crate::support::redis::{Cluster, Redis};
 use crate::support::until;
 
 /// A store to make claims about, and what it lives in.
-struct Home {
-    store: Arc<dyn Store>,
+pub(crate) struct Home {
+    pub(crate) store: Arc<dyn Store>,
     place: Place,
     folder: tempfile::TempDir,
 }
@@ -36,15 +36,15 @@ enum Place {
 }
 
 impl Home {
-    async fn sqlite() -> Self {
+    pub(crate) async fn sqlite() -> Self {
         Self::over(Place::Sqlite, tempfile::tempdir().expect("a folder")).await
     }
 
-    async fn redis() -> Self {
+    pub(crate) async fn redis() -> Self {
         Self::over(Place::Redis(Redis::strict().await), tempfile::tempdir().expect("a folder")).await
     }
 
-    async fn redis_cluster() -> Self {
+    pub(crate) async fn redis_cluster() -> Self {
         Self::over(Place::Cluster(Cluster::start().await), tempfile::tempdir().expect("a folder")).await
     }
 
@@ -112,19 +112,21 @@ pub(crate) async fn open_redis(url: &str, folder: &Path) -> RedisStore {
 
 macro_rules! contract {
     ($($claim:ident),* $(,)?) => {
-        contract!(sqlite: $($claim),*);
-        contract!(redis: $($claim),*);
-        contract!(redis_cluster: $($claim),*);
+        $crate::contract::contract!(sqlite: $($claim),*);
+        $crate::contract::contract!(redis: $($claim),*);
+        $crate::contract::contract!(redis_cluster: $($claim),*);
     };
     ($home:ident: $($claim:ident),*) => {
         mod $home {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $claim() {
-                super::$claim(super::Home::$home().await).await;
+                super::$claim($crate::contract::Home::$home().await).await;
             })*
         }
     };
 }
+
+pub(crate) use contract;
 
 contract! {
     of_a_hundred_claims_of_one_key_one_holds_it,
@@ -174,7 +176,7 @@ pub(crate) fn ended(record: &Record, status: u16, second: i64) -> Change {
     ended_by(&policy(), record, status, second)
 }
 
-fn ended_by(policy: &Policy, record: &Record, status: u16, second: i64) -> Change {
+pub(crate) fn ended_by(policy: &Policy, record: &Record, status: u16, second: i64) -> Change {
     let body = Body::Whole("{\"b\": 1.0}".into());
     let evidence = Evidence::Answer { status, body, retry_after: None, newest_token: None };
     let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry: None };

@@ -26,5 +26,6 @@ mod sessions; // what bounds the branches of one conversation
 mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order
 mod store; // a file, and a disk that fails
+mod terms; // what every store promises about the terms of a claim
 mod tokens; // they rise, whatever becomes of store and clock
 mod unknown; // ambiguous outcomes

@@ -1,0 +1,301 @@
+//! What every store promises about the terms of a claim, asked of SQLite, of a Redis and of a Redis
+//! Cluster. The times are this machine's: a Redis goes by its own clock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use oncegate::core::call::{Change, Event, next};
+use oncegate::core::key::{Lookup, Source};
+use oncegate::core::record::{AttemptId, CallId, Entry, Intent, Record};
+use oncegate::core::session::{
+    Bar, Brought, Budget, Mode, OnSimilar, Per, Policy as Sessions, Room, SessionId, Similar,
+};
+use oncegate::core::tool::Tool as Policy;
+use oncegate::store::{Claimed, Replaced, Store};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use crate::contract::{Home, ME, claim, claimed, contract, ended_by, replaced};
+
+contract! {
+    a_claim_that_is_barred_writes_nothing_but_its_place_in_the_line,
+    the_lock_goes_to_whoever_has_waited_longest,
+    an_unknown_outcome_holds_the_lock_until_its_lease_ends,
+    a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it,
+    of_a_hundred_claims_a_budget_lets_in_as_many_as_it_has_room_for,
+    a_call_costs_its_budget_once_however_often_it_is_asked_for_and_run,
+    a_claim_of_a_held_key_costs_nothing,
+    the_newest_that_looks_the_same_must_be_known,
+    a_frozen_session_lets_nothing_begin_and_says_who_froze_it,
+    an_older_token_is_refused_and_a_newer_one_becomes_the_sessions,
+}
+
+#[expect(clippy::disallowed_methods, reason = "a Redis goes by its own clock")]
+fn now() -> Timestamp {
+    Timestamp::from_microsecond(Timestamp::now().as_microsecond()).expect("a time")
+}
+
+fn exclusive() -> Policy {
+    Policy { session: Sessions { mode: Mode::Exclusive, wait: Duration::from_secs(5) }, ..Policy::new("t") }
+}
+
+fn with_budget(max: u32, tool: Policy) -> Policy {
+    let window = Duration::from_secs(600);
+    Policy { budget: Some(Budget { per: Per::Session, max, window }), ..tool }
+}
+
+fn wary() -> Policy {
+    let (fields, window) = (vec!["/sku".parse().expect("a pointer")], Duration::from_secs(600));
+    Policy { similar: Some(Similar { fields, window, action: OnSimilar::Refuse }), ..Policy::new("t") }
+}
+
+fn asks(tool: &Policy, key: &str) -> Change {
+    asks_with(tool, key, Brought::default())
+}
+
+/// The change by which an arrival claims this key in the session S.
+fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
+    let lookup = Lookup::new("shop", "t", key);
+    let intent = Intent {
+        call_id: CallId::new(Uuid::new_v4(), &lookup),
+        tenant: "shop".into(),
+        tool: "t".into(),
+        lookup,
+        key: key.into(),
+        key_source: Source::Runtime,
+        fingerprint: [1; 32],
+        user_id: "U1".into(),
+        session_id: "S".into(),
+        trace_id: "trace".into(),
+        similar: tool.similar.as_ref().map(|_| Room([7; 32])),
+        args: "{}".into(),
+        created_at: now(),
+    };
+    let event =
+        Event::Arrived { intent: Arc::new(intent), brought, attempt: AttemptId(Uuid::new_v4()), owner: ME };
+    next(tool, None, &event, now()).expect("a claim").change.expect("a change")
+}
+
+fn again(tool: &Policy, failed: &Record) -> Change {
+    let (intent, brought) = (failed.intent.clone(), Brought::default());
+    let event = Event::Arrived { intent, brought, attempt: AttemptId(Uuid::new_v4()), owner: ME };
+    next(tool, Some(failed), &event, now()).expect("a rerun").change.expect("a change")
+}
+
+/// Ends a call now, with this status of the tool.
+async fn ends(store: &dyn Store, tool: &Policy, record: &Record, status: u16) -> Record {
+    let since = now().as_second() - 1_700_000_000;
+    replaced(store, &ended_by(tool, record, status, since), record).await
+}
+
+#[track_caller]
+fn barred(claimed: Claimed) -> Bar {
+    match claimed {
+        Claimed::Barred(bar) => bar,
+        other => panic!("not barred: {other:?}"),
+    }
+}
+
+fn id(change: &Change) -> CallId {
+    change.record.intent.call_id
+}
+
+fn session() -> SessionId {
+    SessionId { tenant: "shop".into(), id: "S".into() }
+}
+
+fn entry(event: &'static str) -> Entry {
+    let (by, detail) = ("token ops".to_owned(), "a test".to_owned());
+    Entry { at: now(), event: event.into(), attempt: None, outcome: None, by, detail }
+}
+
+async fn a_claim_that_is_barred_writes_nothing_but_its_place_in_the_line(home: Home) {
+    let (store, tool) = (&*home.store, with_budget(2, exclusive()));
+    let first = claimed(store, &asks(&tool, "a")).await;
+    let waits = asks(&tool, "b");
+    let Bar::Busy { lock: Some(lock), behind } = barred(claim(store, &waits).await) else {
+        panic!("not the lock")
+    };
+    assert_eq!((lock.call_id, Some(lock.token)), (first.intent.call_id, first.fencing));
+    assert_eq!((lock.lease_until, lock.free_from), (first.attempt.lease_until, None));
+    assert_eq!(behind, Some(first.intent.call_id));
+    assert_eq!(store.holder(waits.record.intent.lookup).await.expect("an answer"), None);
+    assert_eq!(store.load(id(&waits)).await.expect("an answer"), None);
+    let seen = store.session(&session()).await.expect("an answer");
+    assert_eq!((seen.token, seen.lock), (first.fencing, Some(lock)), "no token was drawn");
+    assert_eq!(seen.waiting.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(&waits)]);
+    ends(store, &tool, &first, 200).await;
+    claimed(store, &waits).await;
+    let spent = barred(claim(store, &asks(&tool, "c")).await);
+    assert!(matches!(spent, Bar::Spent { .. }), "two have begun, and none was counted twice: {spent:?}");
+}
+
+async fn the_lock_goes_to_whoever_has_waited_longest(home: Home) {
+    let (store, tool) = (&*home.store, exclusive());
+    let first = claimed(store, &asks(&tool, "a")).await;
+    let line: Vec<Change> = ["b", "c", "d"].map(|key| asks(&tool, key)).into();
+    let behind = async |change: &Change| match barred(claim(store, change).await) {
+        Bar::Busy { behind, .. } => behind,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(behind(&line[0]).await, Some(first.intent.call_id));
+    assert_eq!(behind(&line[1]).await, Some(id(&line[0])));
+    assert_eq!(behind(&line[2]).await, Some(id(&line[1])));
+    ends(store, &tool, &first, 200).await;
+    assert_eq!(behind(&line[1]).await, Some(id(&line[0])), "the lock is free, but not for this one");
+    assert_eq!(behind(&asks(&tool, "late")).await, Some(id(&line[2])));
+    store.leave_line(&session(), id(&line[0])).await.expect("an answer");
+    let second = claimed(store, &line[1]).await;
+    assert!(second.fencing > first.fencing, "a token is drawn when the lock is there");
+    assert_eq!(behind(&line[2]).await, Some(id(&line[1])));
+    ends(store, &tool, &second, 422).await;
+    claimed(store, &line[2]).await;
+}
+
+async fn an_unknown_outcome_holds_the_lock_until_its_lease_ends(home: Home) {
+    let (store, tool) = (&*home.store, exclusive());
+    let first = claimed(store, &asks(&tool, "a")).await;
+    let unknown = ends(store, &tool, &first, 500).await;
+    let waits = asks(&tool, "b");
+    let Bar::Busy { lock: Some(lock), .. } = barred(claim(store, &waits).await) else {
+        panic!("not the lock")
+    };
+    assert_eq!(lock.free_from, Some(first.attempt.lease_until));
+    assert!(lock.free_from > Some(now()));
+    // A late answer settles it before.
+    let done = ends(store, &tool, &unknown, 200).await;
+    assert_eq!(done.state.as_str(), "succeeded");
+    claimed(store, &waits).await;
+}
+
+async fn a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it(home: Home) {
+    let (store, tool) = (&*home.store, exclusive());
+    let first = claimed(store, &asks(&tool, "a")).await;
+    let lock = store.session(&session()).await.expect("an answer").lock.expect("a lock");
+    let failed = ends(store, &tool, &first, 422).await;
+    let change = again(&tool, &failed);
+    let Replaced::Done(second) = store.replace(&change, &failed).await.expect("an answer") else {
+        panic!("it runs again")
+    };
+    assert_eq!(
+        store.session(&session()).await.expect("an answer").lock.map(|lock| Some(lock.token)),
+        Some(second.fencing)
+    );
+    let unlock = async |lock| store.unlock(&session(), &lock, &entry("unlocked")).await.expect("an answer");
+    assert!(!unlock(lock).await, "an earlier run of the same call");
+    assert!(matches!(claim(store, &asks(&tool, "b")).await, Claimed::Barred(_)));
+    store.leave_line(&session(), CallId(Uuid::new_v4())).await.expect("who is not there may leave");
+    let lock = store.session(&session()).await.expect("an answer").lock.expect("a lock");
+    assert!(unlock(lock).await);
+    let seen = store.session(&session()).await.expect("an answer");
+    assert_eq!((seen.lock, seen.events.len()), (None, 1), "and only that one is written down");
+    assert_eq!(seen.events[0].event, "unlocked");
+    ends(store, &tool, &second, 200).await;
+}
+
+async fn of_a_hundred_claims_a_budget_lets_in_as_many_as_it_has_room_for(home: Home) {
+    let mut claims = JoinSet::new();
+    for n in 0..100 {
+        let store = home.store.clone();
+        claims.spawn(async move {
+            let tool = with_budget(7, Policy::new("t"));
+            claim(&*store, &asks(&tool, &format!("k{n}"))).await
+        });
+    }
+    let answers = claims.join_all().await;
+    assert_eq!(answers.iter().filter(|answer| matches!(answer, Claimed::Yours(_))).count(), 7);
+    for answer in answers {
+        if let Claimed::Barred(bar) = answer {
+            let Bar::Spent { frees_at } = bar else { panic!("{bar:?}") };
+            let left = frees_at.duration_since(now()).as_secs();
+            assert!((590..=600).contains(&left), "{left}");
+        }
+    }
+}
+
+async fn a_call_costs_its_budget_once_however_often_it_is_asked_for_and_run(home: Home) {
+    let (store, tool) = (&*home.store, with_budget(2, Policy::new("t")));
+    let change = asks(&tool, "a");
+    let first = claimed(store, &change).await;
+    assert_eq!(claimed(store, &change).await, first, "asked again");
+    let failed = ends(store, &tool, &first, 422).await;
+    let rerun = again(&tool, &failed);
+    let second = replaced(store, &rerun, &failed).await;
+    assert_eq!(replaced(store, &rerun, &failed).await, second);
+    ends(store, &tool, &second, 200).await;
+    claimed(store, &asks(&tool, "b")).await;
+    assert!(matches!(barred(claim(store, &asks(&tool, "c")).await), Bar::Spent { .. }));
+}
+
+async fn a_claim_of_a_held_key_costs_nothing(home: Home) {
+    let (store, tool) = (&*home.store, with_budget(2, exclusive()));
+    let first = claimed(store, &asks(&tool, "a")).await;
+    assert_eq!(claim(store, &asks(&tool, "a")).await, Claimed::Existing(first.clone()));
+    let seen = store.session(&session()).await.expect("an answer");
+    assert_eq!((seen.token, seen.waiting.len()), (first.fencing, 0));
+    ends(store, &tool, &first, 200).await;
+    claimed(store, &asks(&tool, "b")).await;
+}
+
+async fn the_newest_that_looks_the_same_must_be_known(home: Home) {
+    let (store, tool) = (&*home.store, wary());
+    let looks_like = async |key: &str, confirmed| {
+        let change = asks_with(&tool, key, Brought { fencing: None, confirmed });
+        match claim(store, &change).await {
+            Claimed::Yours(record) => Ok(record),
+            Claimed::Barred(Bar::Similar { call_id }) => Err(call_id),
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = looks_like("a", None).await.expect("the first");
+    let first_id = first.intent.call_id;
+    assert_eq!(first.similar_to, None);
+    assert_eq!(looks_like("b", None).await, Err(first_id));
+    assert_eq!(looks_like("b", Some(CallId(Uuid::new_v4()))).await, Err(first_id));
+    let second = looks_like("b", Some(first_id)).await.expect("confirmed");
+    let second_id = second.intent.call_id;
+    assert_eq!(second.similar_to, Some(first_id));
+    assert_eq!(store.load(second_id).await.expect("an answer"), Some(second.clone()));
+    assert_eq!(looks_like("c", Some(first_id)).await, Err(second_id), "there is a newer one");
+    let failed = ends(store, &tool, &second, 422).await;
+    assert_eq!(failed.similar_to, Some(first_id), "what was found stays");
+    assert_eq!(looks_like("c", None).await, Err(first_id), "the newer one surely did not run");
+    let third = looks_like("c", Some(first_id)).await.expect("confirmed");
+    let rerun = store.replace(&again(&tool, &failed), &failed).await.expect("an answer");
+    assert_eq!(rerun, Replaced::Barred(Bar::Similar { call_id: third.intent.call_id }));
+    assert_eq!(store.load(second_id).await.expect("an answer"), Some(failed));
+}
+
+async fn a_frozen_session_lets_nothing_begin_and_says_who_froze_it(home: Home) {
+    let (store, tool) = (&*home.store, Policy::new("t"));
+    let first = claimed(store, &asks(&tool, "a")).await;
+    let failed = ends(store, &tool, &first, 422).await;
+    let set =
+        async |frozen, event| store.set_frozen(&session(), frozen, &entry(event)).await.expect("an answer");
+    assert!(set(true, "frozen").await);
+    assert!(!set(true, "frozen").await, "it was so before");
+    assert_eq!(barred(claim(store, &asks(&tool, "b")).await), Bar::Frozen);
+    let rerun = store.replace(&again(&tool, &failed), &failed).await.expect("an answer");
+    assert_eq!(rerun, Replaced::Barred(Bar::Frozen));
+    store.prune(now() + Duration::from_secs(90 * 24 * 3_600), 100).await.expect("pruned");
+    assert_eq!(barred(claim(store, &asks(&tool, "b")).await), Bar::Frozen, "that is not forgotten");
+    assert!(set(false, "thawed").await);
+    claimed(store, &asks(&tool, "b")).await;
+    let seen = store.session(&session()).await.expect("an answer");
+    let events: Vec<&str> = seen.events.iter().map(|entry| entry.event.as_ref()).collect();
+    assert_eq!((events, seen.frozen), (vec!["frozen", "thawed"], false));
+    assert_eq!((seen.events[0].by.as_str(), seen.events[0].detail.as_str()), ("token ops", "a test"));
+}
+
+async fn an_older_token_is_refused_and_a_newer_one_becomes_the_sessions(home: Home) {
+    let (store, tool) = (&*home.store, Policy::new("t"));
+    let first = claimed(store, &asks(&tool, "a")).await.fencing.expect("a token");
+    let brings = |key, token| asks_with(&tool, key, Brought { fencing: Some(token), confirmed: None });
+    assert_eq!(barred(claim(store, &brings("b", first - 1)).await), Bar::Stale);
+    assert_eq!(claimed(store, &brings("b", first)).await.fencing, Some(first));
+    let newer = first + 1_000_000;
+    assert_eq!(claimed(store, &brings("c", newer)).await.fencing, Some(newer));
+    assert_eq!(barred(claim(store, &brings("d", first)).await), Bar::Stale);
+    assert!(claimed(store, &asks(&tool, "d")).await.fencing > Some(newer));
+}
