@@ -182,6 +182,32 @@ fn a_zombie_with_an_old_token_is_refused() {
 }
 
 #[test]
+fn a_session_is_given_free_when_the_outcome_is_known_and_else_when_the_lease_ends() {
+    let exclusive = Tool {
+        session: session::Policy { mode: session::Mode::Exclusive, ..Default::default() },
+        ..tool("t")
+    };
+    let running = record(&exclusive, key::Source::Derived, &[]);
+    let free_from = |tool: &Tool, record: &Record, event: &Event| {
+        let next = next(tool, Some(record), event, at(3)).expect("a change");
+        next.change.expect("a change").release.lock_from
+    };
+    let lease_end = Some(running.attempt.lease_until);
+    for evidence in [answer(200), answer(422), not_sent()] {
+        assert_eq!(free_from(&exclusive, &running, &ended_with(1, evidence, None)), Some(at(3)));
+    }
+    for event in [ended_with(1, no_answer(), None), Event::OwnerLost { by: ME }, store_lost()] {
+        assert_eq!(free_from(&exclusive, &running, &event), lease_end, "{event:?}");
+    }
+    let retried = ended_with(1, not_sent(), Some(2));
+    assert_eq!(free_from(&exclusive, &running, &retried), None, "it goes on");
+    let unknown = moved(&exclusive, Some(&running), &ended_with(1, no_answer(), None), 1).expect("unknown");
+    assert_eq!(free_from(&exclusive, &unknown, &ended_with(1, answer(200), None)), Some(at(3)));
+    assert_eq!(free_from(&exclusive, &unknown, &unlocked()), Some(at(3)));
+    assert_eq!(free_from(&tool("t"), &running, &ended_with(1, answer(200), None)), None, "it never had it");
+}
+
+#[test]
 fn a_clock_set_back_does_no_harm() {
     let tool = tool("t");
     let running = record(&tool, key::Source::Derived, &[]);

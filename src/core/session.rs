@@ -329,3 +329,7 @@ pub fn is_left_over(lock: &Lock, holder: Option<&Record>, now: Timestamp) -> boo
     let runs = |record: &Record| record.state == State::Running && record.fencing == Some(lock.token);
     lock.lease_until <= now && !holder.is_some_and(runs)
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -7,6 +7,7 @@
 mod support; // the words that the tests are written in
 
 mod access; // who may do what
+mod budgets; // how many calls may begin, and those that look alike
 mod calls; // the same call, sent again
 mod chaos; // whatever goes wrong: at most one effect, and nothing is lost
 mod config; // what an operator may write

@@ -2,28 +2,11 @@
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::task::JoinSet;
 
 use crate::support::gateway::one_tool;
 use crate::support::redis::Redis;
+use crate::support::stores::{Stores, begin, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, until};
-
-/// Runs a claim against a gateway of its own on each store.
-macro_rules! on_both_stores {
-    ($($(#[$attribute:meta])* $claim:ident),* $(,)?) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $claim() { super::$claim(&super::Stores::Sqlite).await; })*
-        }
-        mod redis {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $claim() {
-                let redis = super::Redis::strict().await;
-                super::$claim(&super::Stores::Redis(redis.url())).await;
-            })*
-        }
-    };
-}
 
 on_both_stores![
     exclusive_calls_run_one_at_a_time_in_the_order_in_which_they_came,
@@ -33,81 +16,8 @@ on_both_stores![
     a_frozen_session_begins_nothing_and_replays_what_it_has,
     a_caller_with_an_older_token_is_refused_and_with_a_newer_one_let_in,
     a_read_waits_for_nobody,
-    a_budget_is_not_exceeded_by_a_hundred_at_once,
-    a_budget_has_room_again_when_its_window_is_over,
-    of_a_hundred_that_look_alike_one_runs,
-    what_is_only_flagged_runs_and_says_so,
-    what_surely_did_not_run_is_no_earlier_call,
     no_tenant_meets_the_session_of_another,
 ];
-
-enum Stores {
-    Sqlite,
-    Redis(String),
-}
-
-impl Stores {
-    async fn gateway(&self, config: &str) -> Gateway {
-        match self {
-            Self::Sqlite => Gateway::start(config).await,
-            Self::Redis(url) => {
-                let gateway = Gateway::sharing(url, config).await;
-                gateway.until_ready().await;
-                gateway
-            }
-        }
-    }
-
-    /// As many gateways as the store can have; at most two.
-    async fn gateways(&self, config: &str) -> Vec<Gateway> {
-        let mut gateways = vec![self.gateway(config).await];
-        if let Self::Redis(_) = self {
-            gateways.push(self.gateway(config).await);
-        }
-        gateways
-    }
-}
-
-impl Gateway {
-    /// Calls `act` in the session S.
-    async fn act(&self, key: &str, body: Value) -> Answer {
-        let mut whole = json!({ "args": {}, "session_id": "S", "idempotency_key": key });
-        whole.as_object_mut().expect("an object").extend(body.as_object().expect("an object").clone());
-        self.post("act", &whole, &[]).await
-    }
-
-    async fn session(&self) -> Answer {
-        self.get("/v1/sessions/S").await.expect_ok()
-    }
-
-    async fn person(&self, what: &str) -> Answer {
-        let reason = json!({ "reason": "it hangs" });
-        let request = self.client.post(self.url(&format!("/v1/sessions/S/{what}"))).body(reason.to_string());
-        Answer::read(request.send().await.expect("an answer")).await
-    }
-}
-
-/// A call of its own task, so that another can come meanwhile.
-fn begin(gateway: &Gateway, key: &str, body: Value) -> tokio::task::JoinHandle<Answer> {
-    let (client, url, key) = (gateway.client.clone(), gateway.url("/v1/tools/act/calls"), key.to_owned());
-    tokio::spawn(async move {
-        let mut whole = json!({ "args": {}, "session_id": "S", "idempotency_key": key });
-        whole.as_object_mut().expect("an object").extend(body.as_object().expect("an object").clone());
-        Answer::read(client.post(url).body(whole.to_string()).send().await.expect("an answer")).await
-    })
-}
-
-/// Asks all gateways in turn for `n` calls at once, and waits for every answer.
-async fn at_once(gateways: &[Gateway], n: usize, body: impl Fn(usize) -> Value) -> Vec<Answer> {
-    let mut calls = JoinSet::new();
-    for i in 0..n {
-        let call = begin(&gateways[i % gateways.len()], &format!("k{i}"), body(i));
-        calls.spawn(async move { (i, call.await.expect("no panic")) });
-    }
-    let mut answers = calls.join_all().await;
-    answers.sort_by_key(|(i, _)| *i);
-    answers.into_iter().map(|(_, answer)| answer).collect()
-}
 
 fn waiting(session: &Answer) -> usize {
     session.at("/waiting").as_array().expect("a list").len()
@@ -289,117 +199,6 @@ async fn a_read_waits_for_nobody(stores: &Stores) {
     first.await.expect("no panic").expect_ok();
 }
 
-async fn a_budget_is_not_exceeded_by_a_hundred_at_once(stores: &Stores) {
-    let tool = Tool::start().await;
-    let config = "budget = { per = \"session\", max = 7, window = \"10m\" }";
-    let gateways = stores.gateways(&one_tool(&tool, config)).await;
-    let answers = at_once(&gateways, 100, |_| json!({})).await;
-    let good: Vec<usize> = (0..100).filter(|i| answers[*i].status == 200).collect();
-    assert_eq!((good.len(), tool.effects()), (7, 7));
-    for spent in answers.iter().filter(|answer| answer.status != 200) {
-        let spent = spent.clone().expect_problem("budget-exceeded");
-        assert_eq!(
-            (spent.status, spent.at("/effect"), spent.at("/key_action")),
-            (429, "none".into(), "reuse".into())
-        );
-        let wait = spent.at("/retry_after_ms").as_u64().expect("when it frees");
-        assert!((500_000..=600_000).contains(&wait), "{wait}");
-    }
-    let replayed = gateways[0].act(&format!("k{}", good[0]), json!({})).await.expect_ok();
-    assert_eq!(replayed.at("/replayed"), true, "a replay costs nothing and is not refused");
-    gateways[0].act("one-more", json!({})).await.expect_problem("budget-exceeded");
-    let other = json!({ "args": {}, "session_id": "T", "idempotency_key": "t" });
-    gateways[0].post("act", &other, &[]).await.expect_ok();
-    assert_eq!(gateways[0].metric("oncegate_barred_total{reason=\"budget\",tool=\"act\"}").await > 0.0, true);
-}
-
-async fn a_budget_has_room_again_when_its_window_is_over(stores: &Stores) {
-    let tool = Tool::start().await;
-    tool.then(Act::Answer(422, "", b"{}"));
-    let config = "budget = { per = \"user\", max = 2, window = \"1s\" }";
-    let gateway = stores.gateway(&one_tool(&tool, config)).await;
-    let mine = json!({ "user_id": "U" });
-    gateway.act("failed", mine.clone()).await.expect_problem("tool-rejected");
-    gateway.act("failed", mine.clone()).await.expect_ok();
-    gateway.act("second", mine.clone()).await.expect_ok();
-    let spent = gateway.act("third", mine.clone()).await.expect_problem("budget-exceeded");
-    assert!(spent.at("/retry_after_ms").as_u64() <= Some(1_000));
-    gateway.act("other", json!({ "user_id": "V" })).await.expect_ok();
-    until("there is room again", async || gateway.act("third", mine.clone()).await.status == 200).await;
-}
-
-const ALIKE: &str = "similar = { fields = [\"/sku\", \"/amount\"], window = \"10m\", action = \"refuse\" }\nretry = { attempts = 1 }";
-
-async fn of_a_hundred_that_look_alike_one_runs(stores: &Stores) {
-    let tool = Tool::start().await;
-    let gateways = stores.gateways(&one_tool(&tool, ALIKE)).await;
-    let order = |note: usize| json!({ "user_id": "U", "args": { "sku": "w", "amount": 5, "note": note } });
-    let answers = at_once(&gateways, 100, order).await;
-    let ran: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 200).collect();
-    assert_eq!((ran.len(), tool.effects()), (1, 1));
-    let first = ran[0].at("/call_id");
-    for refused in answers.iter().filter(|answer| answer.status != 200) {
-        let refused = refused.clone().expect_problem("possible-duplicate");
-        assert_eq!((refused.at("/similar_to"), refused.at("/key_action")), (first.clone(), "stop".into()));
-        assert!(refused.at("/detail").to_string().contains("confirm_duplicate_of"));
-    }
-    let gateway = &gateways[0];
-    let another = |what: Value| {
-        let mut whole = order(7);
-        whole.as_object_mut().expect("an object").extend(what.as_object().expect("an object").clone());
-        whole
-    };
-    let confirmed = another(json!({ "confirm_duplicate_of": first }));
-    let second = gateway.act("meant", confirmed.clone()).await.expect_ok();
-    assert_eq!(second.at("/similar_to"), first);
-    let refused = gateway.act("meant-too", confirmed).await.expect_problem("possible-duplicate");
-    assert_eq!(
-        refused.at("/similar_to"),
-        second.at("/call_id"),
-        "there is a newer one that was not confirmed"
-    );
-    let confirmed = another(json!({ "confirm_duplicate_of": second.at("/call_id") }));
-    gateway.act("meant-too", confirmed).await.expect_ok();
-    for (key, other) in [
-        ("sku", json!({ "args": { "sku": "x", "amount": 5 } })),
-        ("amount", json!({ "args": { "sku": "w", "amount": 6 } })),
-        ("user", json!({ "user_id": "V" })),
-        ("none-of-the-fields", json!({ "args": { "note": 1 } })),
-        ("again-none-of-them", json!({ "args": { "note": 2 } })),
-    ] {
-        gateway.act(key, another(other)).await.expect_ok();
-    }
-    assert_eq!(tool.effects(), 8);
-}
-
-async fn what_is_only_flagged_runs_and_says_so(stores: &Stores) {
-    let tool = Tool::start().await;
-    let gateway = stores.gateway(&one_tool(&tool, &ALIKE.replace("refuse", "flag"))).await;
-    let order = json!({ "args": { "sku": "w", "amount": 5 } });
-    let first = gateway.act("first", order.clone()).await.expect_ok();
-    assert_eq!(first.at("/similar_to"), Value::Null);
-    let second = gateway.act("second", order.clone()).await.expect_ok();
-    assert_eq!(second.at("/similar_to"), first.at("/call_id"));
-    assert_eq!(gateway.record(&second).await.at("/similar_to"), first.at("/call_id"));
-    let replayed = gateway.act("second", order).await.expect_ok();
-    assert_eq!((replayed.at("/replayed"), replayed.at("/similar_to")), (true.into(), first.at("/call_id")));
-    assert_eq!(tool.effects(), 2);
-}
-
-async fn what_surely_did_not_run_is_no_earlier_call(stores: &Stores) {
-    let tool = Tool::start().await;
-    tool.then(Act::Answer(422, "", b"{}")).then(Act::ExecuteThenDrop);
-    let gateway = stores.gateway(&one_tool(&tool, ALIKE)).await;
-    let order = json!({ "args": { "sku": "w", "amount": 5 } });
-    gateway.act("failed", order.clone()).await.expect_problem("tool-rejected");
-    let unknown = gateway.act("second", order.clone()).await.expect_problem("outcome-unknown");
-    for key in ["third", "failed"] {
-        let refused = gateway.act(key, order.clone()).await.expect_problem("possible-duplicate");
-        assert_eq!(refused.at("/similar_to"), unknown.at("/call_id"), "{key}");
-    }
-    assert_eq!(tool.requests(), 2);
-}
-
 async fn no_tenant_meets_the_session_of_another(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::after_ms(500, Act::Numbered));
@@ -496,4 +295,56 @@ async fn who_asks_for_an_early_answer_gets_one_while_its_session_is_busy() {
     first.await.expect("no panic").expect_ok();
     gateway.act("second", json!({})).await.expect_ok();
     assert_eq!(tool.effects(), 2);
+}
+
+#[tokio::test]
+async fn a_person_who_breaks_a_lock_leaves_the_call_that_has_it_alone() {
+    let tool = Tool::start().await;
+    tool.then(Act::after_ms(700, Act::Numbered));
+    let gateway = Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
+    let first = begin(&gateway, "first", json!({}));
+    until("the first runs", async || tool.requests() == 1).await;
+    let second = begin(&gateway, "second", json!({}));
+    until("the second waits", async || waiting(&gateway.session().await) == 1).await;
+    gateway.person("unlock").await.expect_ok();
+    let second = second.await.expect("no panic").expect_ok();
+    assert!(!first.is_finished(), "they run beside each other now: that is what the person wanted");
+    let first = first.await.expect("no panic").expect_ok();
+    assert!(second.at("/fencing").as_u64() > first.at("/fencing").as_u64(), "the tool can tell them apart");
+    let record = gateway.record(&first).await;
+    let events: Vec<Value> = (0..3).map(|n| record.at(&format!("/events/{n}/event"))).collect();
+    assert_eq!(
+        (events, record.at("/state")),
+        (vec!["claimed".into(), "unlocked".into(), "ended".into()], "succeeded".into())
+    );
+    assert_eq!(gateway.metric("oncegate_stale_owners_total").await, 0.0, "it was the owner all the time");
+}
+
+/// A gateway dies between taking the lock and claiming the key (on a cluster these are two steps), or the
+/// tool was exclusive when its call began and is not any more when it ends.
+#[tokio::test]
+async fn a_lock_that_was_left_over_is_given_free_when_its_lease_has_ended() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway =
+        Gateway::sharing(&redis.url(), &one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\""))
+            .await;
+    gateway.until_ready().await;
+    gateway.act("before", json!({})).await.expect_ok();
+    let keys = redis.ask(&["KEYS", "oncegate:{s*}:session"]).await;
+    let key: Vec<String> = ::redis::from_redis_value(keys).expect("names");
+    let lock = async |lease_until: &str| {
+        let nobody = "01900000-0000-7000-8000-000000000000";
+        let fields = ["HSET", &key[0], "lock", nobody, "lock_token", "1", "lock_lease", lease_until];
+        redis.ask(&fields).await;
+    };
+    lock("1700000000000000").await;
+    let next = gateway.act("next", json!({})).await.expect_ok();
+    let session = gateway.session().await;
+    assert_eq!((session.at("/lock"), session.at("/events/0/event")), (Value::Null, "left_over".into()));
+    lock("9000000000000000").await;
+    let waits = begin(&gateway, "waits", json!({}));
+    until("it waits", async || waiting(&gateway.session().await) == 1).await;
+    assert_eq!(gateway.session().await.at("/fencing"), next.at("/fencing"));
+    gateway.person("unlock").await.expect_ok();
+    waits.await.expect("no panic").expect_ok();
 }

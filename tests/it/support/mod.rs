@@ -8,6 +8,7 @@ pub mod gateway; // a gateway in this process
 pub mod line; // a line to a server that can be cut
 pub mod memory; // a store in memory that can lose its newest writes
 pub mod redis; // real Redis servers
+pub mod stores; // a gateway on each store, and calls of one session
 pub mod tool; // a tool that counts its effects and misbehaves on request
 
 use std::time::Duration;

@@ -1,0 +1,196 @@
+//! What terms a call gets, and what a bar means to it.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::*;
+use crate::core::record::{Attempt, AttemptId, InstanceId};
+use crate::core::tool::tests::tool;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
+}
+
+fn call(number: u128) -> CallId {
+    CallId(Uuid::from_u128(number))
+}
+
+fn intent(session_id: &str, user_id: &str) -> Intent {
+    Intent {
+        call_id: call(1),
+        tenant: "shop".into(),
+        tool: "t".into(),
+        lookup: key::Lookup::new("shop", "t", "k"),
+        key: "k".into(),
+        key_source: key::Source::Runtime,
+        fingerprint: [1; 32],
+        user_id: user_id.into(),
+        session_id: session_id.into(),
+        trace_id: String::new(),
+        similar: Some(Room([7; 32])),
+        args: "{}".into(),
+        created_at: at(0),
+    }
+}
+
+fn with_mode(mode: Mode) -> Tool {
+    Tool { session: Policy { mode, ..Policy::default() }, ..tool("t") }
+}
+
+#[test]
+fn only_a_tool_that_writes_has_terms_and_only_an_exclusive_one_takes_the_lock() {
+    let brought = Brought { fencing: Some(7), confirmed: None };
+    let asked = |tool: &Tool| terms(tool, &intent("S", "U"), brought).map(|terms| (terms.token, terms.lock));
+    assert_eq!(asked(&with_mode(Mode::Exclusive)), Some((Token::This(7), Some(Line::Waits))));
+    assert_eq!(asked(&with_mode(Mode::Fenced)), Some((Token::This(7), None)));
+    assert_eq!(asked(&with_mode(Mode::Shared)), Some((Token::Next, None)), "whatever token it has");
+    assert_eq!(asked(&Tool { effect: Effect::Read, ..with_mode(Mode::Exclusive) }), None);
+    let mut hurried = with_mode(Mode::Exclusive);
+    hurried.session.wait = Duration::ZERO;
+    assert_eq!(asked(&hurried), Some((Token::This(7), Some(Line::Leaves))));
+}
+
+#[test]
+fn a_budget_is_a_sessions_or_a_users_and_of_one_tool_and_tenant() {
+    let room = |per, tool_name: &str, tenant: &str, session_id: &str, user_id: &str| {
+        let budget = Budget { per, max: 5, window: Duration::from_secs(60) };
+        let mut intent = intent(session_id, user_id);
+        intent.tool = tool_name.into();
+        intent.tenant = tenant.into();
+        let tool = Tool { budget: Some(budget), ..tool(tool_name) };
+        terms(&tool, &intent, Brought::default()).and_then(|terms| terms.budget).expect("a budget").room
+    };
+    let session = room(Per::Session, "t", "shop", "S", "U");
+    assert_eq!(session, room(Per::Session, "t", "shop", "S", "V"));
+    assert_ne!(session, room(Per::Session, "t", "shop", "T", "U"));
+    assert_ne!(session, room(Per::Session, "u", "shop", "S", "U"));
+    assert_ne!(session, room(Per::Session, "t", "bank", "S", "U"));
+    assert_ne!(session, room(Per::User, "t", "shop", "S", "S"), "a user may be called as a session is");
+    assert_eq!(room(Per::User, "t", "shop", "S", "U"), room(Per::User, "t", "shop", "T", "U"));
+}
+
+#[test]
+fn what_looks_the_same_has_the_same_in_the_fields_and_is_of_one_user() {
+    let fields = ["/sku", "/amount"].map(|field| field.parse().expect("a pointer")).into();
+    let similar = Similar { fields, window: Duration::from_secs(60), action: OnSimilar::Flag };
+    let tool = Tool { similar: Some(similar), ..tool("t") };
+    let room = |user, args| similar_room(&tool, "shop", user, &args);
+    let first = room("U", json!({ "sku": "w", "amount": 5, "note": 1 })).expect("a room");
+    assert_eq!(room("U", json!({ "note": 2, "amount": 5.0, "sku": "w" })), Some(first));
+    for (user, other) in [
+        ("V", json!({ "sku": "w", "amount": 5 })),
+        ("U", json!({ "sku": "w", "amount": 6 })),
+        ("U", json!({ "sku": "w" })),
+        ("U", json!({ "sku": "w", "amount": null })),
+    ] {
+        assert_ne!(room(user, other.clone()), Some(first), "{other}");
+    }
+    assert_eq!(room("U", json!({ "note": 1 })), None, "they have nothing in common that counts");
+    assert_eq!(
+        similar_room(&Tool { effect: Effect::Read, ..tool }, "shop", "U", &json!({ "sku": "w" })),
+        None
+    );
+}
+
+#[test]
+fn a_token_that_cannot_have_been_given_is_told_from_one_that_is_only_ahead() {
+    let now = at(0).as_microsecond().unsigned_abs();
+    let hour = 3_600_000_000;
+    for (token, is_plausible) in [
+        (0, false),
+        (1, true),
+        (now, true),
+        (now + hour, true),
+        (now + 12 * hour, true),
+        (now + 12 * hour + 1, false),
+        (u64::MAX, false),
+    ] {
+        let brought = Brought { fencing: Some(token), confirmed: None };
+        assert_eq!(brought.is_plausible(at(0)), is_plausible, "{token}");
+    }
+    assert!(Brought::default().is_plausible(at(0)));
+}
+
+fn lock() -> Lock {
+    Lock { call_id: call(9), token: 5, lease_until: at(40), free_from: None }
+}
+
+#[test]
+fn a_call_waits_for_its_turn_and_for_nothing_else() {
+    let policy = Policy { mode: Mode::Exclusive, wait: Duration::from_secs(5) };
+    let busy = |free_from, behind| Bar::Busy { lock: Some(Lock { free_from, ..lock() }), behind };
+    let after = |seconds, bar: &Bar| verdict(&policy, bar, Duration::from_secs(seconds), at(10));
+    let refused = |refusal| Verdict::Refuse(refusal);
+    let waits = Verdict::Wait { behind: call(9) };
+    assert_eq!(after(4, &busy(None, Some(call(9)))), waits);
+    let retry_after = Duration::from_secs(1);
+    assert_eq!(after(5, &busy(None, Some(call(9)))), refused(Refusal::Busy { retry_after }));
+    assert_eq!(after(0, &busy(None, None)), refused(Refusal::Busy { retry_after }), "the line is full");
+    let held = busy(Some(at(40)), Some(call(9)));
+    assert_eq!(after(5, &held), refused(Refusal::Busy { retry_after: Duration::from_secs(30) }));
+    for (bar, refusal) in [
+        (Bar::Frozen, Refusal::Frozen),
+        (Bar::Stale, Refusal::Stale),
+        (Bar::Spent { frees_at: at(70) }, Refusal::Spent { retry_after: Duration::from_secs(60) }),
+        (Bar::Spent { frees_at: at(0) }, Refusal::Spent { retry_after: Duration::ZERO }),
+        (Bar::Similar { call_id: call(3) }, Refusal::Similar { call_id: call(3) }),
+    ] {
+        assert_eq!(after(0, &bar), refused(refusal));
+    }
+}
+
+fn holder(state: State, token: u64) -> Record {
+    let attempt = Attempt {
+        id: AttemptId(Uuid::from_u128(1)),
+        owner: InstanceId(Uuid::from_u128(1)),
+        number: 1,
+        run_started_at: at(0),
+        lease_until: at(40),
+    };
+    Record {
+        intent: Arc::new(intent("S", "U")),
+        version: 1,
+        state,
+        attempt,
+        attempts: 1,
+        doubted: false,
+        fencing: Some(token),
+        similar_to: None,
+        latency_ms: None,
+        updated_at: at(0),
+        expires_at: None,
+        retain_until: None,
+    }
+}
+
+#[test]
+fn time_alone_gives_no_lock_free() {
+    let unknown = || State::Unknown("lost".into());
+    assert!(!is_left_over(&lock(), None, at(39)), "it may be on its way");
+    assert!(is_left_over(&lock(), None, at(40)), "it was never claimed");
+    assert!(!is_left_over(&lock(), Some(&holder(State::Running, 5)), at(4_000)), "first it becomes unknown");
+    assert!(is_left_over(&lock(), Some(&holder(State::Running, 6)), at(40)), "another run has another lock");
+    assert!(is_left_over(&lock(), Some(&holder(unknown(), 5)), at(40)));
+    assert!(!is_left_over(&lock(), Some(&holder(unknown(), 5)), at(39)));
+}
+
+proptest! {
+    /// However long it takes: who is refused was told when to come again, and nobody waits for ever.
+    #[test]
+    fn a_wait_ends(waited in 0..100_u64, wait in 0..50_u64, free_from in prop::option::of(-100..100_i64), in_line: bool) {
+        let policy = Policy { mode: Mode::Exclusive, wait: Duration::from_secs(wait) };
+        let lock = Lock { free_from: free_from.map(at), ..lock() };
+        let bar = Bar::Busy { lock: Some(lock), behind: in_line.then(|| call(9)) };
+        match verdict(&policy, &bar, Duration::from_secs(waited), at(0)) {
+            Verdict::Wait { .. } => prop_assert!(in_line && waited < wait),
+            Verdict::Refuse(Refusal::Busy { retry_after }) => {
+                prop_assert!(!in_line || waited >= wait);
+                prop_assert!(retry_after >= BUSY_RETRY);
+            }
+            Verdict::Refuse(other) => prop_assert!(false, "{other}"),
+        }
+    }
+}
