@@ -25,6 +25,8 @@ use crate::store::{self, Store};
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often calls without an owner are looked for.
 const RECOVER_EVERY: Duration = Duration::from_secs(5);
+/// How often unknown calls are worked on whose time has come.
+const RECHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long open connections may take to end once no call runs any more.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -161,6 +163,7 @@ impl App {
         server = server.http1_only();
         server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         let recovery = tokio::spawn(recover(self.gateway.clone(), stop.clone()));
+        let rechecks = tokio::spawn(recheck(self.gateway.clone(), stop.clone()));
         let mut serving = tokio::spawn(server.serve(self.router.into_make_service()));
         let ended = tokio::select! {
             ended = &mut serving => Some(ended),
@@ -177,6 +180,7 @@ impl App {
             () = self.fatal.cancelled() => return Err(Error::StoreFailed),
         }
         recovery.abort();
+        rechecks.abort();
         if tokio::time::timeout(LAST_ANSWERS, serving).await.is_err() {
             tracing::warn!(connections = handle.connection_count(), "connections were cut");
         }
@@ -185,15 +189,26 @@ impl App {
     }
 }
 
-/// Looks for calls without an owner now and then, until the gateway stops.
+/// Looks for calls without an owner now and then, until the gateway stops. A failure is said where it
+/// happens; the next round tries again.
 async fn recover(gateway: Arc<Gateway>, stop: CancellationToken) {
-    while !stop.is_cancelled() {
-        tokio::select! {
-            () = sleep(RECOVER_EVERY) => {}
-            () = stop.cancelled() => return,
-        }
-        // A failure was said where it happened; the next round tries again.
+    while pause(RECOVER_EVERY, &stop).await {
         drop(gateway.recover_all(gateway.now()).await);
         drop(gateway.prune_all(gateway.now()).await);
+    }
+}
+
+/// Works on unknown calls now and then, until the gateway stops.
+async fn recheck(gateway: Arc<Gateway>, stop: CancellationToken) {
+    while pause(RECHECK_EVERY, &stop).await {
+        drop(gateway.recheck_once(gateway.now()).await);
+    }
+}
+
+/// Waits for about this long, so that many gateways do not look all at once. False: it is time to stop.
+async fn pause(about: Duration, stop: &CancellationToken) -> bool {
+    tokio::select! {
+        () = sleep(about.mul_f64(0.5 + gateway::jitter())) => true,
+        () = stop.cancelled() => false,
     }
 }

@@ -109,6 +109,15 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
             warnings.push(format!("a token may call {name}, but there is no such tool"));
         }
     }
+    if matches!(&store, Some(StoreAt::Redis(settings)) if settings.target.is_cluster()) {
+        for at in tools.iter().filter(|at| at.tool.needs_one_master()) {
+            let name = &at.tool.name;
+            let why = format!(
+                "{name}: an exclusive session, a budget and similar calls need a store with one master; on a cluster a session and a call are on different ones"
+            );
+            root.mistake("tools", &why);
+        }
+    }
     root.finish();
     Some(Config { server, log, store: store?, tokens, tools, limits, warnings })
 }

@@ -30,6 +30,8 @@ pub struct Endpoint {
     pub url: Url,
     /// The tool's own credentials among them; those are marked sensitive.
     pub headers: HeaderMap,
+    /// Where to ask whether the tool knows a key, with `{key}` in it.
+    pub probe: Option<String>,
     /// A pooled connection that was idle for longer never carries a request of this tool; `None`: none does.
     pub connection_reuse: Option<Duration>,
 }
@@ -74,12 +76,31 @@ impl Downstream {
         Ok(Self { pools, max_result })
     }
 
+    /// Asks a tool whether it knows this key: a GET with the tool's own credentials. Answers with status
+    /// and body, or says why there is no answer by then.
+    ///
+    /// # Errors
+    /// The tool has no door for it, or did not answer.
+    pub async fn probe(&self, endpoint: &Endpoint, key: &str, by: Instant) -> Result<(u16, Body), String> {
+        let url = endpoint.probe.as_ref().map(|url| url.replace("{key}", key));
+        let url = url.ok_or("the tool has no door for it")?;
+        let url: Url = url.parse().map_err(|_| "its URL cannot be read")?;
+        let client =
+            self.pools.get(&endpoint.connection_reuse).ok_or("there is no connection pool for it")?;
+        let asked = client.get(url).headers(endpoint.headers.clone()).send();
+        let response = timeout_at(by, asked).await.map_err(|_| "it did not answer in time")?;
+        match answer(response.map_err(|error| chain(&error))?, self.max_result, by).await {
+            Evidence::Answer { status, body, .. } => Ok((status, body)),
+            _ => Err("it did not answer".into()),
+        }
+    }
+
     /// Begins an exchange. Nothing happens until it is awaited.
     pub fn dispatch(&self, endpoint: &Endpoint, request: Request) -> Exchange {
         let (gate, max_result) = (Gate::new(), self.max_result);
         let Some(client) = self.pools.get(&endpoint.connection_reuse).cloned() else {
             let why = "the gateway has no connection pool for this tool".to_owned();
-            return Exchange { gate, response: Box::pin(async { Err(why) }), max_result, status: None };
+            return Exchange { gate, response: Box::pin(async { Err(why) }), max_result, head: None };
         };
         let body = GatedBody::new(gate.clone(), request.body, request.send_before);
         let send = client
@@ -93,7 +114,7 @@ impl Downstream {
             gate,
             response: Box::pin(async { send.await.map_err(|error| chain(&error)) }),
             max_result,
-            status: None,
+            head: None,
         }
     }
 }
@@ -120,8 +141,8 @@ pub struct Exchange {
     gate: Gate,
     response: Pin<Box<dyn Future<Output = Result<reqwest::Response, String>> + Send>>,
     max_result: usize,
-    /// The status, as soon as it is there.
-    status: Option<u16>,
+    /// The status and the tool's newest fencing token, as soon as they are there.
+    head: Option<(u16, Option<u64>)>,
 }
 
 impl Exchange {
@@ -130,7 +151,7 @@ impl Exchange {
     pub async fn until(&mut self, head_by: Instant, body_by: Instant) -> Option<Evidence> {
         Some(match timeout_at(head_by, &mut self.response).await.ok()? {
             Ok(response) => {
-                self.status = Some(response.status().as_u16());
+                self.head = Some((response.status().as_u16(), newest_token(&response)));
                 answer(response, self.max_result, body_by).await
             }
             Err(why) => self.give_up(&why),
@@ -141,9 +162,9 @@ impl Exchange {
     /// it never will.
     pub fn give_up(&self, why: &str) -> Evidence {
         let why = why.to_owned();
-        match self.status {
-            Some(status) => {
-                Evidence::Answer { status, body: Body::Broken(why), retry_after: None, newest_token: None }
+        match self.head {
+            Some((status, newest_token)) => {
+                Evidence::Answer { status, body: Body::Broken(why), retry_after: None, newest_token }
             }
             None if self.gate.withdraw() => Evidence::NotSent { why },
             None => Evidence::NoAnswer { why },
@@ -154,13 +175,17 @@ impl Exchange {
 async fn answer(response: reqwest::Response, max_result: usize, body_by: Instant) -> Evidence {
     let status = response.status().as_u16();
     let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);
-    let newest_token = response.headers().get(FENCING_TOKEN);
-    let newest_token = newest_token.and_then(|token| token.to_str().ok()?.trim().parse().ok());
+    let newest_token = newest_token(&response);
     let body = match timeout_at(body_by, read(response, max_result)).await {
         Ok(body) => body,
         Err(_) => Body::Broken("it did not end in time".into()),
     };
     Evidence::Answer { status, body, retry_after, newest_token }
+}
+
+/// The newest token that the tool says it has seen.
+fn newest_token(response: &reqwest::Response) -> Option<u64> {
+    response.headers().get(FENCING_TOKEN)?.to_str().ok()?.trim().parse().ok()
 }
 
 async fn read(mut response: reqwest::Response, max_result: usize) -> Body {

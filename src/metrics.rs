@@ -63,6 +63,7 @@ pub struct Metrics {
     store_durability: IntGaugeVec,
     store_reasons: IntGaugeVec,
     store_lost_writes: IntCounter,
+    breaker_open: IntGaugeVec,
     running: IntGaugeVec,
     unknown: IntGaugeVec,
     tools: Vec<String>,
@@ -165,6 +166,11 @@ impl Metrics {
                     "Writes of this gateway that the store turned out to have lost.",
                 )),
             ),
+            breaker_open: gauges(
+                "oncegate_breaker_open",
+                "1 while this gateway leaves a tool alone because its attempts kept failing.",
+                &["tool"],
+            ),
             running: gauges("oncegate_running_calls", "Calls under way.", &["tool"]),
             unknown: gauges(
                 "oncegate_unknown_calls",
@@ -206,6 +212,13 @@ impl Metrics {
         }
         let news = readiness.lost_writes.saturating_sub(self.store_lost_writes.get());
         self.store_lost_writes.inc_by(news);
+    }
+
+    /// Which tools are left alone.
+    pub fn take_resting<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
+        for (tool, is_resting) in tools {
+            self.breaker_open.with_label_values(&[tool]).set(is_resting.into());
+        }
     }
 
     /// Every configured tool is there, at zero if need be, so that an alert has something to look

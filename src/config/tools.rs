@@ -8,14 +8,17 @@ use reqwest::{Method, Url};
 
 use super::reader::{Count, Section, Switch};
 use crate::core::key::{self, Pointer};
-use crate::core::retry;
 use crate::core::session::{self, Budget, Mode, OnSimilar, Per, Similar};
 use crate::core::tool::{Declared, Effect, Schema, SuccessTest, Tool};
+use crate::core::unknown::{self, Dedup, Schedule};
+use crate::core::{breaker, retry};
 use crate::downstream::{Endpoint, secret_header};
 use crate::gateway::ToolAt;
 
 /// Attempts of one call, at the most.
 const MAX_ATTEMPTS: u32 = 20;
+/// Unknown calls are not worked on more often than this.
+const MIN_RECHECK: Duration = Duration::from_millis(100);
 /// The longest wait for a session: what waits holds a connection.
 const MAX_SESSION_WAIT: Duration = Duration::from_secs(600);
 /// The largest budget: each call in it is remembered for the window.
@@ -44,6 +47,10 @@ pub(super) fn tool(name: &str, mut section: Section<'_, '_>, warnings: &mut Vec<
         }),
         key: section.section("key").map(key_policy).unwrap_or_default(),
         retry: section.section("retry").map_or(default.retry, retry_policy),
+        breaker: section.section("breaker").map_or(default.breaker, breaker_policy),
+        dedup: section.word("dedup", &[("none", Dedup::None), ("key", Dedup::Key)]).unwrap_or(default.dedup),
+        unknown: unknown_policy(&mut section),
+        recheck: section.section("recheck").map_or(default.recheck, schedule),
         session: session_policy(&mut section),
         budget: section.section("budget").and_then(budget),
         similar: section.section("similar").and_then(similar),
@@ -51,7 +58,10 @@ pub(super) fn tool(name: &str, mut section: Section<'_, '_>, warnings: &mut Vec<
         success: section.section("success").and_then(success_test),
         remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
     };
-    let endpoint = endpoint(&mut section);
+    let probe = section.section("probe").and_then(probe);
+    let endpoint = endpoint(&mut section, probe.as_ref());
+    let tool = with_probe(tool, probe.as_ref());
+    check_unknown(&tool, probe.is_some(), &section);
     check_times(&tool, &section);
     check_key_fields(&tool, &section);
     check_session(&tool, &section);
@@ -61,7 +71,7 @@ pub(super) fn tool(name: &str, mut section: Section<'_, '_>, warnings: &mut Vec<
     Some(ToolAt { tool, endpoint })
 }
 
-fn endpoint(section: &mut Section<'_, '_>) -> Option<Endpoint> {
+fn endpoint(section: &mut Section<'_, '_>, probe: Option<&Probe>) -> Option<Endpoint> {
     let methods = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::GET];
     let methods: Vec<(&str, &Method)> = methods.iter().map(|method| (method.as_str(), method)).collect();
     let method = section.word("method", &methods).cloned().unwrap_or(Method::POST);
@@ -75,7 +85,96 @@ fn endpoint(section: &mut Section<'_, '_>) -> Option<Endpoint> {
             None
         }
     });
-    Some(Endpoint { method, url: url?, headers, connection_reuse: reuse.0 })
+    let probe = probe.map(|probe| probe.url.clone());
+    Some(Endpoint { method, url: url?, headers, probe, connection_reuse: reuse.0 })
+}
+
+/// How a tool is asked whether it knows a key.
+struct Probe {
+    /// With `{key}` in it.
+    url: String,
+    negative_final_after: Option<Duration>,
+}
+
+fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
+    let url = section.need::<String>("url").and_then(|text| {
+        let example = text.replace("{key}", "0123456789abcdef").parse::<Url>();
+        let is_good = example.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        if !is_good || !text.contains("{key}") {
+            section.mistake("url", "this is no http:// or https:// URL with {key} in it");
+            return None;
+        }
+        Some(text)
+    });
+    let after = section.get_or("negative_final_after", Switch(None));
+    section.finish();
+    Some(Probe { url: url?, negative_final_after: after.0 })
+}
+
+fn unknown_policy(section: &mut Section<'_, '_>) -> unknown::Policy {
+    let probe = unknown::Policy::Probe { negative_final_after: None };
+    let words = [("hold", unknown::Policy::Hold), ("probe", probe), ("retry", unknown::Policy::Retry)];
+    section.word("unknown", &words).unwrap_or(unknown::Policy::Hold)
+}
+
+fn breaker_policy(mut section: Section<'_, '_>) -> breaker::Policy {
+    let default = breaker::Policy::default();
+    let policy = breaker::Policy {
+        failures: section.get("failures").map_or(default.failures, |Count(count)| count),
+        cooldown: section.get_or("cooldown", default.cooldown),
+    };
+    section.finish();
+    policy
+}
+
+fn schedule(mut section: Section<'_, '_>) -> Schedule {
+    let default = Schedule::default();
+    let schedule = Schedule {
+        base: section.get_or("base", default.base),
+        max: section.get_or("max", default.max),
+        give_up_after: section.get_or("give_up_after", default.give_up_after),
+    };
+    if schedule.base < MIN_RECHECK {
+        section.mistake("base", "an unknown call is not worked on more often than every 100 ms");
+    }
+    if schedule.base > schedule.max {
+        section.mistake("base", "the first wait is longer than the longest");
+    }
+    section.finish();
+    schedule
+}
+
+/// A tool that is asked has the door's rules.
+fn with_probe(tool: Tool, probe: Option<&Probe>) -> Tool {
+    match (tool.unknown, probe) {
+        (unknown::Policy::Probe { .. }, Some(probe)) => {
+            let negative_final_after = probe.negative_final_after;
+            Tool { unknown: unknown::Policy::Probe { negative_final_after }, ..tool }
+        }
+        _ => tool,
+    }
+}
+
+fn check_unknown(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
+    match tool.unknown {
+        unknown::Policy::Hold => {}
+        _ if tool.effect == Effect::Read => {
+            section.mistake("unknown", "this is for tools that write; a read is never unknown");
+        }
+        unknown::Policy::Probe { .. } if !has_probe => {
+            section.mistake("unknown", "\"probe\" needs probe = { url = \"…{key}…\" }");
+        }
+        unknown::Policy::Retry if tool.dedup != Dedup::Key => {
+            section.mistake(
+                "unknown",
+                "\"retry\" needs dedup = \"key\": a tool that does not deduplicate would do it twice",
+            );
+        }
+        unknown::Policy::Retry if session::is_exclusive(tool) => {
+            section.mistake("unknown", "\"retry\" would run beside later calls of an exclusive session");
+        }
+        unknown::Policy::Probe { .. } | unknown::Policy::Retry => {}
+    }
 }
 
 fn key_policy(mut section: Section<'_, '_>) -> key::Policy {

@@ -8,24 +8,31 @@
 //!                        ▼  │
 //!                      failed
 //!
-//!  running ── ambiguous outcome / lease over / owner lost ──► unknown ── late answer ──► succeeded | failed
+//!  running ── ambiguous outcome / lease over / owner lost ──► unknown ── late answer, probe, person ──► succeeded | failed
+//!                                                               └── retry, if the tool deduplicates ──► running
 //!  running, failed ── the store has lost data ──► unknown
 //! ```
 //!
 //! Live traffic and recovery enter by this one door. What is not listed is refused by name.
 //! A call of a read tool never becomes unknown: it has no effect to be in doubt about.
 
+mod arrive; // a request asks for a call
+mod end; // an attempt ended
+mod rest; // an unknown call comes to rest
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::key;
-use super::outcome::{self, Evidence, Failure, FailureKind, Outcome};
+use self::arrive::{Arrival, arrive_again, claim};
+use self::end::{end, end_late, forget, lose};
+use self::rest::{probed, resolve, work_on};
+use super::outcome::{Evidence, Outcome};
 use super::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
-use super::retry;
-use super::session::{self, Brought, Release, Terms};
+use super::session::{Brought, Release, Terms};
 use super::tool::{Effect, Tool};
+use super::unknown::{Finding, Resolution};
 
 /// What happens to a call.
 #[derive(Debug, Clone)]
@@ -49,6 +56,12 @@ pub enum Event {
     StoreLost { by: String, reason: String },
     /// A person takes the session's lock away from it. `by` is that person's token.
     Unlocked { by: String, reason: String },
+    /// It is time to work on an unknown call. `by` does it; a further attempt would be `attempt`.
+    CheckDue { by: InstanceId, attempt: AttemptId },
+    /// The tool was asked whether it knows the key of an unknown call. `by` has asked.
+    Probed { by: InstanceId, finding: Finding },
+    /// A person says what became of an unknown call. `by` is that person's token.
+    Resolved { by: String, reason: String, resolution: Resolution },
 }
 
 impl Event {
@@ -97,6 +110,8 @@ pub enum Action {
     Claim { instead_of: Option<CallId> },
     /// Write the change, then dispatch.
     Run,
+    /// Write the change, then ask the tool whether it knows the key.
+    Probe,
     /// Write the change, wait, then dispatch the record's new attempt.
     Retry { after: Duration },
     /// Write the change: this run is over.
@@ -109,6 +124,8 @@ pub enum Action {
     RefuseReused,
     /// Answer that the key is too old.
     RefuseExpired,
+    /// Answer that the request lacks something without which the call cannot begin.
+    RefuseUnfit(&'static str),
 }
 
 /// An event that does not fit the state. Changes nothing.
@@ -126,6 +143,15 @@ pub enum Illegal {
     /// An ended attempt brought no news.
     #[error("the call's outcome is as unknown as it was")]
     StillUnknown,
+    /// Nothing has to be settled.
+    #[error("the call's outcome is known")]
+    NotUnknown,
+    /// Somebody else works on it, or it is not time yet.
+    #[error("it is not time to work on the call")]
+    NotDue,
+    /// Its first request may still reach the tool.
+    #[error("the call may still be executed until its lease is over")]
+    MayStillRun,
 }
 
 /// Decides what an event does to a call.
@@ -144,7 +170,10 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             | Event::LeaseOver { .. }
             | Event::OwnerLost { .. }
             | Event::StoreLost { .. }
-            | Event::Unlocked { .. },
+            | Event::Unlocked { .. }
+            | Event::CheckDue { .. }
+            | Event::Probed { .. }
+            | Event::Resolved { .. },
         ) => Err(Illegal::NoCall),
         (Some(record), Event::Arrived { intent, brought, attempt, owner }) => {
             let arrival = Arrival { intent, brought: *brought, attempt: *attempt, owner: *owner };
@@ -192,226 +221,34 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             }
             (State::Running, _) | (State::Failed(_), Effect::Write) => {
                 let occasion = Occasion { event: "store_lost", by: format!("token {by}") };
-                Ok(lose(tool, record, occasion, &format!("the store has lost data ({reason})"), now))
+                Ok(forget(tool, record, occasion, &format!("the store has lost data ({reason})"), now))
             }
             (State::Succeeded(_) | State::Failed(_) | State::Unknown(_), _) => Err(Illegal::NotRunning),
         },
         (Some(record), Event::Unlocked { by, reason }) => match record.state {
-            State::Running | State::Unknown(_) => Ok(unlock(record, by, reason, now)),
+            State::Running | State::Unknown(_) => Ok(unlock(tool, record, by, reason, now)),
             State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotRunning),
+        },
+        (Some(record), Event::CheckDue { by, attempt }) => match record.state {
+            State::Unknown(_) => work_on(tool, record, *by, *attempt, now),
+            State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
+        },
+        (Some(record), Event::Probed { by, finding }) => match record.state {
+            State::Unknown(_) => Ok(probed(tool, record, *by, finding, now)),
+            State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
+        },
+        (Some(record), Event::Resolved { by, reason, resolution }) => match record.state {
+            State::Unknown(_) => resolve(tool, record, by, reason, resolution, now),
+            State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
         },
     }
 }
 
-/// A request, as the event brings it.
-struct Arrival<'a> {
-    intent: &'a Arc<Intent>,
-    brought: Brought,
-    attempt: AttemptId,
-    owner: InstanceId,
-}
-
-fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
-    let passed = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
-    if passed(record.expires_at) {
-        if record.intent.key_source == key::Source::Runtime && !passed(record.retain_until) {
-            return Next { change: None, action: Action::RefuseExpired };
-        }
-        return claim(tool, arrival, Some(record.intent.call_id), now);
-    }
-    if record.intent.fingerprint != arrival.intent.fingerprint {
-        return Next { change: None, action: Action::RefuseReused };
-    }
-    match &record.state {
-        State::Running => Next { change: None, action: Action::Wait },
-        State::Succeeded(_) | State::Unknown(_) => Next { change: None, action: Action::Answer },
-        State::Failed(failure) if failure.kind == FailureKind::Rejected && tool.remember_rejections => {
-            Next { change: None, action: Action::Answer }
-        }
-        State::Failed(_) => run_again(tool, record, arrival, now),
-    }
-}
-
-fn claim(tool: &Tool, arrival: &Arrival<'_>, instead_of: Option<CallId>, now: Timestamp) -> Next {
-    let record = Record {
-        intent: arrival.intent.clone(),
-        version: 1,
-        state: State::Running,
-        attempt: first_attempt(tool, arrival, now),
-        attempts: 1,
-        doubted: false,
-        fencing: None,
-        similar_to: None,
-        latency_ms: None,
-        updated_at: now,
-        expires_at: None,
-        retain_until: None,
-    };
-    let detail = match instead_of {
-        None => "the key was free".to_owned(),
-        Some(old) => format!("the key's earlier call {old} is past its window"),
-    };
-    let entry = begun("claimed", arrival, detail, now);
-    let terms = session::terms(tool, arrival.intent, arrival.brought);
-    let change = Change { record, entry, terms, release: Release::default() };
-    Next { change: Some(change), action: Action::Claim { instead_of } }
-}
-
-/// A failed call runs again under the same key.
-fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
-    let again = Record {
-        version: record.version + 1,
-        state: State::Running,
-        attempt: first_attempt(tool, arrival, now),
-        attempts: record.attempts.saturating_add(1),
-        doubted: in_doubt(record),
-        similar_to: None,
-        latency_ms: None,
-        updated_at: now,
-        expires_at: None,
-        retain_until: None,
-        ..record.clone()
-    };
-    let detail = "the same key came again after a failure".to_owned();
-    let entry = begun("run_again", arrival, detail, now);
-    let terms = session::terms(tool, &record.intent, arrival.brought);
-    let change = Change { record: again, entry, terms, release: Release::default() };
-    Next { change: Some(change), action: Action::Run }
-}
-
-/// What a further attempt has to know of the ones before it.
-fn in_doubt(record: &Record) -> bool {
-    record.doubted || matches!(record.state, State::Unknown(_))
-}
-
-fn first_attempt(tool: &Tool, arrival: &Arrival<'_>, now: Timestamp) -> Attempt {
-    let lease_until = after(now, tool.lease());
-    Attempt { id: arrival.attempt, owner: arrival.owner, number: 1, run_started_at: now, lease_until }
-}
-
-/// The running attempt ended.
-fn end(tool: &Tool, record: &Record, evidence: &Evidence, retry: Option<Retry>, now: Timestamp) -> Next {
-    let (outcome, why) = judge(tool, record, evidence);
-    if let (Outcome::NotExecuted(failure), Some(retry)) = (&outcome, retry)
-        && let Some(wait) = wait_before_retry(tool, record, failure, retry.jitter, now)
-    {
-        let again = Record {
-            version: record.version + 1,
-            attempt: Attempt {
-                id: retry.attempt,
-                number: record.attempt.number + 1,
-                ..record.attempt.clone()
-            },
-            attempts: record.attempts.saturating_add(1),
-            doubted: in_doubt(record),
-            updated_at: now,
-            ..record.clone()
-        };
-        let detail = format!("{why}; attempt {} follows in {} ms", retry.attempt, wait.as_millis());
-        let entry = ended(
-            Occasion { event: "retried", by: gateway(record.attempt.owner) },
-            record,
-            &outcome,
-            detail,
-            now,
-        );
-        let change = Change { record: again, entry, terms: None, release: Release::default() };
-        return Next { change: Some(change), action: Action::Retry { after: wait } };
-    }
-    finish(tool, record, Occasion { event: "ended", by: gateway(record.attempt.owner) }, outcome, why, now)
-}
-
-/// An answer came after the call had been given up as unknown. It is the same attempt's, so it counts.
-fn end_late(tool: &Tool, record: &Record, evidence: &Evidence, now: Timestamp) -> Result<Next, Illegal> {
-    let (outcome, why) = outcome::classify(tool, evidence, record.sent());
-    match outcome {
-        Outcome::Unknown => Err(Illegal::StillUnknown),
-        outcome => {
-            let occasion = Occasion { event: "ended_late", by: gateway(record.attempt.owner) };
-            Ok(finish(tool, record, occasion, outcome, why, now))
-        }
-    }
-}
-
-/// The owner of a running attempt is gone: nobody will say how it ended.
-fn lose(tool: &Tool, record: &Record, occasion: Occasion, why: &str, now: Timestamp) -> Next {
-    let (outcome, why) = judge(tool, record, &Evidence::Lost { why: why.to_owned() });
-    finish(tool, record, occasion, outcome, why, now)
-}
-
-/// What the evidence means for this call. A read has no effect to be in doubt about: an attempt of
-/// it that was not answered, or answered with nothing definite, has simply failed.
-fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String) {
-    let (outcome, why) = outcome::classify(tool, evidence, record.sent());
-    match (outcome, tool.effect) {
-        (Outcome::Unknown, Effect::Read) => {
-            let (status, retry_after) = match evidence {
-                Evidence::Answer { status, retry_after, .. } => (Some(*status), *retry_after),
-                Evidence::NotSent { .. } | Evidence::NoAnswer { .. } | Evidence::Lost { .. } => (None, None),
-            };
-            let kind = FailureKind::Unavailable;
-            let failure = Failure { kind, status, body: None, retry_after, why: why.clone() };
-            (Outcome::NotExecuted(failure), format!("{why}; a read has no effect"))
-        }
-        (outcome, _) => (outcome, why),
-    }
-}
-
-/// How long to wait before another attempt of the same run, if there is to be one.
-fn wait_before_retry(
-    tool: &Tool,
-    record: &Record,
-    failure: &Failure,
-    jitter: f64,
-    now: Timestamp,
-) -> Option<Duration> {
-    let is_final = matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced);
-    if is_final || record.attempt.number >= tool.retry.attempts {
-        return None;
-    }
-    let wait = retry::delay(&tool.retry, record.attempt.number, jitter, failure.retry_after);
-    let in_time = after(now, wait) < after(record.attempt.run_started_at, tool.deadline);
-    in_time.then_some(wait)
-}
-
-fn finish(
-    tool: &Tool,
-    record: &Record,
-    occasion: Occasion,
-    outcome: Outcome,
-    why: String,
-    now: Timestamp,
-) -> Next {
-    let entry = ended(occasion, record, &outcome, why.clone(), now);
-    let (state, known) = match outcome {
-        Outcome::Executed(content) => (State::Succeeded(content), true),
-        Outcome::NotExecuted(failure) => (State::Failed(failure), true),
-        Outcome::Unknown => (State::Unknown(why), false),
-    };
-    let window = tool.window(record.intent.key_source);
-    let finished = Record {
-        version: record.version + 1,
-        state,
-        latency_ms: Some(elapsed_ms(record.attempt.run_started_at, now)),
-        updated_at: now,
-        expires_at: known.then(|| after(now, window)),
-        retain_until: known.then(|| after(now, tool.retention.max(window))),
-        ..record.clone()
-    };
-    // The effect of an unknown call may still be under way: its session waits until the lease is over.
-    let free_from = if known { now } else { record.attempt.lease_until };
-    let release = Release {
-        lock_from: session::is_exclusive(tool).then_some(free_from),
-        // What surely had no effect is no earlier call.
-        similar: record.intent.similar.filter(|_| matches!(finished.state, State::Failed(_))),
-    };
-    let change = Change { record: finished, entry, terms: None, release };
-    Next { change: Some(change), action: Action::Finish }
-}
-
-/// The session goes on without it; what the call does stays as it is.
-fn unlock(record: &Record, by: &str, reason: &str, now: Timestamp) -> Next {
-    let unlocked = Record { version: record.version + 1, updated_at: now, ..record.clone() };
+/// The session goes on without it; the attempt that the call makes stays as it is, and is its last.
+fn unlock(tool: &Tool, record: &Record, by: &str, reason: &str, now: Timestamp) -> Next {
+    // A further attempt would run beside the session's next call.
+    let attempt = Attempt { number: tool.retry.attempts, ..record.attempt.clone() };
+    let unlocked = Record { version: record.version + 1, updated_at: now, attempt, ..record.clone() };
     let detail = format!("the session's lock was taken away from it ({reason})");
     let entry = Entry {
         at: now,
@@ -421,7 +258,7 @@ fn unlock(record: &Record, by: &str, reason: &str, now: Timestamp) -> Next {
         by: format!("token {by}"),
         detail,
     };
-    let release = Release { lock_from: Some(now), similar: None };
+    let release = Release { lock_from: Some(now), ..Release::default() };
     let change = Change { record: unlocked, entry, terms: None, release };
     Next { change: Some(change), action: Action::Finish }
 }
@@ -430,11 +267,6 @@ fn unlock(record: &Record, by: &str, reason: &str, now: Timestamp) -> Next {
 struct Occasion {
     event: &'static str,
     by: String,
-}
-
-fn begun(event: &'static str, arrival: &Arrival<'_>, detail: String, now: Timestamp) -> Entry {
-    let (attempt, by) = (Some(arrival.attempt), gateway(arrival.owner));
-    Entry { at: now, event: event.into(), attempt, outcome: None, by, detail }
 }
 
 fn ended(occasion: Occasion, record: &Record, outcome: &Outcome, detail: String, now: Timestamp) -> Entry {

@@ -3,7 +3,9 @@
 use uuid::Uuid;
 
 use super::*;
+use crate::core::outcome::{self, Evidence};
 use crate::core::tool::tests::tool;
+use crate::core::{key, session, unknown};
 use proptest::prelude::*;
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
@@ -26,7 +28,7 @@ fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
         key_source: source,
         fingerprint: [fingerprint; 32],
         user_id: String::new(),
-        session_id: String::new(),
+        session_id: "S".into(),
         trace_id: String::new(),
         similar: None,
         args: "{}".into(),
@@ -99,12 +101,32 @@ fn unlocked() -> Event {
     Event::Unlocked { by: "ops".into(), reason: "it hangs".into() }
 }
 
+fn kept() -> outcome::Content {
+    outcome::Content::Kept("{}".into())
+}
+
+fn found() -> Finding {
+    Finding::Found(kept())
+}
+
+fn probed(finding: Finding) -> Event {
+    Event::Probed { by: ME, finding }
+}
+
+fn resolved(resolution: Resolution) -> Event {
+    Event::Resolved { by: "ops".into(), reason: "looked it up".into(), resolution }
+}
+
 #[test]
 fn the_whole_grid() {
     use key::Source::{Derived, Runtime};
     let write = tool("t");
     let read = Tool { effect: Effect::Read, ..tool("t") };
     let remembers = Tool { remember_rejections: true, ..tool("t") };
+    let probe = unknown::Policy::Probe { negative_final_after: Some(Duration::from_secs(5)) };
+    let probes = Tool { unknown: probe, ..tool("t") };
+    let retries = Tool { unknown: unknown::Policy::Retry, dedup: unknown::Dedup::Key, ..tool("t") };
+    let sent_again = (Event::CheckDue { by: ME, attempt: attempt(1) }, 4);
     let finished = |evidence: Evidence| (ended_with(1, evidence, None), 1);
     let (hour, day, month) = (3_600, 24 * 3_600, 31 * 24 * 3_600);
 
@@ -127,6 +149,16 @@ fn the_whole_grid() {
         ("failed, rejected", &write, Some(record(&write, Derived, &[finished(answer(422))])), 2),
         ("same, remembered", &remembers, Some(record(&remembers, Derived, &[finished(answer(422))])), 2),
         ("unknown", &write, Some(record(&write, Derived, &[finished(no_answer())])), 2),
+        ("unknown, probed", &probes, Some(record(&probes, Derived, &[finished(no_answer())])), 4),
+        ("same, lease over", &probes, Some(record(&probes, Derived, &[finished(no_answer())])), 60),
+        ("same, given up", &probes, Some(record(&probes, Derived, &[finished(no_answer())])), 2 * hour),
+        ("unknown, deduplicates", &retries, Some(record(&retries, Derived, &[finished(no_answer())])), 4),
+        (
+            "same, running again",
+            &retries,
+            Some(record(&retries, Derived, &[finished(no_answer()), sent_again])),
+            5,
+        ),
         ("unknown, years later", &write, Some(record(&write, Derived, &[finished(no_answer())])), 99 * month),
     ];
     let events: Vec<(&str, Event)> = vec![
@@ -144,6 +176,12 @@ fn the_whole_grid() {
         ("owner lost", Event::OwnerLost { by: ME }),
         ("store lost", store_lost()),
         ("unlocked", unlocked()),
+        ("check due", Event::CheckDue { by: ME, attempt: attempt(3) }),
+        ("probed: found", probed(found())),
+        ("probed: not found", probed(Finding::NotFound)),
+        ("probed: unclear", probed(Finding::Unclear("503".into()))),
+        ("resolved: succeeded", resolved(Resolution::Succeeded(kept()))),
+        ("resolved: failed", resolved(Resolution::Failed)),
     ];
     let mut grid = String::new();
     for (state, tool, record, seconds) in &records {
@@ -230,6 +268,21 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::OwnerLost { by: ME }),
         1 => Just(store_lost()),
         1 => Just(unlocked()),
+        2 => (1..4_u128).prop_map(|id| Event::CheckDue { by: ME, attempt: attempt(id) }),
+        1 => prop_oneof![Just(found()), Just(Finding::NotFound), Just(Finding::Unclear("?".into()))].prop_map(probed),
+        1 => prop_oneof![Just(Resolution::Succeeded(kept())), Just(Resolution::Failed)].prop_map(resolved),
+    ]
+}
+
+/// The policies that a configuration allows.
+fn any_policy() -> impl Strategy<Value = (unknown::Policy, unknown::Dedup)> {
+    use unknown::{Dedup, Policy};
+    let probe = Policy::Probe { negative_final_after: None };
+    prop_oneof![
+        Just((Policy::Hold, Dedup::None)),
+        Just((probe, Dedup::None)),
+        Just((probe, Dedup::Key)),
+        Just((Policy::Retry, Dedup::Key)),
     ]
 }
 
@@ -242,9 +295,12 @@ proptest! {
         steps in prop::collection::vec((any_event(), 0..50_000_i64), 1..60),
         read: bool,
         remember_rejections: bool,
+        policy in any_policy(),
     ) {
         let effect = if read { Effect::Read } else { Effect::Write };
-        let tool = Tool { effect, remember_rejections, ..tool("t") };
+        let (unknown, dedup) = policy;
+        let tool = Tool { effect, remember_rejections, unknown, dedup, ..tool("t") };
+        let sends_again = unknown == unknown::Policy::Retry;
         let mut record: Option<Record> = None;
         let mut seconds = 0;
         for (event, pause) in steps {
@@ -252,7 +308,8 @@ proptest! {
             let Ok(Next { change, action }) = next(&tool, record.as_ref(), &event, at(seconds)) else { continue };
             let dispatches = matches!(action, Action::Claim { .. } | Action::Run | Action::Retry { .. });
             let before = record.as_ref();
-            prop_assert_eq!(change.is_some(), dispatches || action == Action::Finish);
+            let writes = dispatches || matches!(action, Action::Finish | Action::Probe);
+            prop_assert_eq!(change.is_some(), writes);
             if dispatches {
                 // Nothing runs beside a running attempt, and nothing runs again that may have been executed.
                 match before.map(|record| &record.state) {
@@ -262,13 +319,13 @@ proptest! {
                             &event,
                             Event::Ended { evidence: Evidence::NotSent { .. } | Evidence::Answer { status: 425 | 429, .. }, .. }
                         );
-                        prop_assert!(surely_not || read, "retried after {:?}", event);
+                        prop_assert!(surely_not || read || sends_again, "retried after {:?}", event);
                     }
                     Some(State::Succeeded(_)) => {
                         let anew = matches!(action, Action::Claim { instead_of: Some(_) });
                         prop_assert!(anew, "a success was dispatched again");
                     }
-                    Some(State::Unknown(_)) => prop_assert!(false, "an unknown call was dispatched"),
+                    Some(State::Unknown(_)) => prop_assert!(sends_again, "an unknown call was dispatched"),
                 }
             }
             if let (Some(before), Some(change)) = (before, &change) {
@@ -276,8 +333,15 @@ proptest! {
                 prop_assert_eq!(change.record.version, if anew { 1 } else { before.version + 1 });
                 if matches!(before.state, State::Unknown(_)) && before.state != change.record.state {
                     // Unknown is left only by an answer to the attempt that left the doubt.
-                    let same = matches!(&event, Event::Ended { attempt, .. } if *attempt == before.attempt.id);
-                    prop_assert!(same, "left unknown by {:?}", event);
+                    let is_proof = match &event {
+                        Event::Ended { attempt, .. } => *attempt == before.attempt.id,
+                        Event::Probed { finding: Finding::Found(_), .. } | Event::Resolved { .. } => true,
+                        Event::Probed { finding: Finding::NotFound, .. } => dedup == unknown::Dedup::Key,
+                        Event::CheckDue { .. } => sends_again && change.record.state == State::Running,
+                        _ => false,
+                    };
+                    let is_held = matches!(change.record.state, State::Unknown(_));
+                    prop_assert!(is_proof || is_held, "left unknown by {:?}", event);
                 }
                 if matches!(action, Action::Claim { .. }) {
                     prop_assert!(before.expires_at.is_some_and(|end| end <= at(seconds)), "a key was freed early");
@@ -288,6 +352,8 @@ proptest! {
                 prop_assert_eq!(change.record.expires_at.is_some(), done, "only what is done expires");
                 prop_assert_eq!(change.record.retain_until.is_some(), done, "only what is done is deleted");
                 prop_assert!(!(read && matches!(change.record.state, State::Unknown(_))));
+                let has_check = change.record.check.is_some();
+                prop_assert!(!has_check || (unknown != unknown::Policy::Hold && !done), "worked on for nothing");
                 prop_assert!(change.record.attempt.number <= tool.retry.attempts);
                 prop_assert!(change.record.attempt.lease_until >= at(seconds) || !dispatches);
                 record = Some(change.record);

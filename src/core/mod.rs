@@ -3,6 +3,7 @@
 //! This room knows no clock, no network, no randomness, no async. Times, random numbers and
 //! what was observed come in as arguments; what to do goes out as data.
 
+pub mod breaker; // when a tool is left alone
 pub mod call; // the states of a call and the one function that moves it
 pub mod caller; // who is calling and what they may do
 pub mod json; // strict JSON and its canonical form (RFC 8785)
@@ -12,3 +13,4 @@ pub mod record; // what is kept of a call
 pub mod retry; // when to try again
 pub mod session; // what bounds the parallel branches of one conversation
 pub mod tool; // the policy of one tool
+pub mod unknown; // how an unknown outcome comes to rest

@@ -57,6 +57,17 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Whether the tool has said something definite: also a refusal is a sign of life.
+    pub fn is_healthy(&self) -> bool {
+        match self {
+            Self::Executed(_) => true,
+            Self::NotExecuted(failure) => {
+                matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced)
+            }
+            Self::Unknown => false,
+        }
+    }
+
     /// The word for it in the ledger and in metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -100,10 +111,13 @@ pub enum FailureKind {
     Unreachable,
     /// The tool is there but did not take the request now.
     Unavailable,
+    /// It was unknown for a while, and has turned out not to have been executed.
+    NotExecuted,
 }
 
 impl FailureKind {
-    pub const ALL: [Self; 4] = [Self::Rejected, Self::Fenced, Self::Unreachable, Self::Unavailable];
+    pub const ALL: [Self; 5] =
+        [Self::Rejected, Self::Fenced, Self::Unreachable, Self::Unavailable, Self::NotExecuted];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -111,6 +125,7 @@ impl FailureKind {
             Self::Fenced => "fenced",
             Self::Unreachable => "unreachable",
             Self::Unavailable => "unavailable",
+            Self::NotExecuted => "not_executed",
         }
     }
 }
@@ -234,7 +249,7 @@ fn passes(test: &SuccessTest, body: &Body) -> Option<bool> {
 }
 
 /// A body as one JSON text: JSON byte for byte, text as `{"text": …}`, anything else as `{"base64": …}`.
-fn keep(body: &Body) -> Content {
+pub(super) fn keep(body: &Body) -> Content {
     match body {
         Body::Broken(why) => Content::Unavailable(why.clone()),
         Body::Whole(bytes) => {

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::key;
 use super::outcome::{Content, Failure, Sent};
 use super::session::Room;
+use super::unknown::Check;
 
 /// Names one call for ever; ordered by time (UUIDv7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,6 +93,8 @@ pub struct Record {
     pub fencing: Option<u64>,
     /// The newest earlier call that looked the same when the newest run began; the store finds it.
     pub similar_to: Option<CallId>,
+    /// When an unknown call is worked on next; `None`: only a late answer or a person settles it.
+    pub check: Option<Check>,
     /// From the start of the newest run to its end.
     pub latency_ms: Option<u64>,
     pub updated_at: Timestamp,

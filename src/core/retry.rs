@@ -20,6 +20,41 @@ impl Default for Policy {
     }
 }
 
+/// How many retries a tool may get in all: a share of its first attempts, and a few in hand. When every
+/// call fails, retries are a small part of the traffic and not a multiple of it.
+/// Source: Google, "Site Reliability Engineering", 2016, chapter 21, "Handling Overload".
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budget {
+    in_hand: f64,
+}
+
+impl Budget {
+    /// Retries that may be in hand.
+    const MOST: f64 = 50.0;
+    /// What each first attempt adds.
+    const SHARE: f64 = 0.2;
+
+    /// A first attempt is made.
+    pub fn earn(&mut self) {
+        self.in_hand = (self.in_hand + Self::SHARE).min(Self::MOST);
+    }
+
+    pub fn has_one(&self) -> bool {
+        self.in_hand >= 1.0
+    }
+
+    /// A retry is made.
+    pub fn spend(&mut self) {
+        self.in_hand = (self.in_hand - 1.0).max(0.0);
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { in_hand: Self::MOST }
+    }
+}
+
 /// How long to wait after attempt number `attempt` (the first is 1).
 ///
 /// Exponential with full jitter: `jitter` is a random number of 0..1. Never shorter than
@@ -42,6 +77,20 @@ mod tests {
         let policy = Policy { attempts: 9, base: Duration::from_millis(200), max: Duration::from_secs(1) };
         let waits = [1, 2, 3, 4, u32::MAX].map(|attempt| delay(&policy, attempt, 1.0, None).as_millis());
         assert_eq!(waits, [200, 400, 800, 1000, 1000]);
+    }
+
+    #[test]
+    fn when_everything_fails_retries_are_a_fifth_of_the_traffic() {
+        let mut budget = Budget::default();
+        let mut retries = 0;
+        for _ in 0..10_000 {
+            budget.earn();
+            if budget.has_one() {
+                budget.spend();
+                retries += 1;
+            }
+        }
+        assert!((2_000..2_060).contains(&retries), "{retries}: and those that were in hand");
     }
 
     proptest! {

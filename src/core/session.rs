@@ -17,7 +17,7 @@ use super::tool::{Effect, Tool};
 
 /// How far ahead of the clock a caller's token may be. Tokens of ours are ahead only after a clock was
 /// set back; without a bound one caller could use up the numbers of all.
-const TOKEN_LEAD: SignedDuration = SignedDuration::from_hours(12);
+const TOKEN_LEAD: SignedDuration = SignedDuration::from_hours(2);
 /// How long a place in the line outlives the last time that its gateway asked.
 pub const LINE_PLACE: Duration = Duration::from_secs(3);
 /// Calls that wait for one session's lock at once; more are refused.
@@ -103,7 +103,7 @@ impl SessionId {
 pub struct Room(pub [u8; 32]);
 
 /// What an arrival says about its session, beside its intent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Brought {
     /// A token that the caller got earlier.
     pub fencing: Option<u64>,
@@ -113,7 +113,7 @@ pub struct Brought {
 
 impl Brought {
     /// Whether the token is one that can have been given.
-    pub fn is_plausible(&self, now: Timestamp) -> bool {
+    fn is_plausible(&self, now: Timestamp) -> bool {
         let limit = now.checked_add(TOKEN_LEAD).unwrap_or(Timestamp::MAX).as_microsecond();
         self.fencing.is_none_or(|token| token > 0 && i64::try_from(token).is_ok_and(|token| token <= limit))
     }
@@ -170,6 +170,8 @@ pub struct Likeness {
 pub struct Release {
     /// From when on the session's lock is free, if the call has it; now, if that is not later.
     pub lock_from: Option<Timestamp>,
+    /// If the store has lost who has the lock, it is this call's until then.
+    pub retakes_lock: bool,
     /// Where nothing shall look like this call any more.
     pub similar: Option<Room>,
 }
@@ -257,9 +259,23 @@ impl Refusal {
 }
 
 /// The terms of a call that is about to begin; `None` for a read, which waits for nobody.
-pub fn terms(tool: &Tool, intent: &Intent, brought: Brought) -> Option<Terms> {
+///
+/// # Errors
+/// What the request lacks for it, in a sentence.
+pub fn terms(
+    tool: &Tool,
+    intent: &Intent,
+    brought: Brought,
+    now: Timestamp,
+) -> Result<Option<Terms>, &'static str> {
     if tool.effect == Effect::Read {
-        return None;
+        return Ok(None);
+    }
+    if !brought.is_plausible(now) {
+        return Err("fencing_token is none that this gateway can have given");
+    }
+    if is_exclusive(tool) && intent.session_id.is_empty() {
+        return Err("session_id is missing, and this tool runs one call of a session at a time");
     }
     let token = match (tool.session.mode, brought.fencing) {
         (Mode::Exclusive | Mode::Fenced, Some(token)) => Token::This(token),
@@ -277,7 +293,7 @@ pub fn terms(tool: &Tool, intent: &Intent, brought: Brought) -> Option<Terms> {
         refuses: similar.action == OnSimilar::Refuse,
         confirmed: brought.confirmed,
     });
-    Some(Terms { token, lock: is_exclusive(tool).then_some(line), budget, similar })
+    Ok(Some(Terms { token, lock: is_exclusive(tool).then_some(line), budget, similar }))
 }
 
 /// Whether the tool's calls take their session's lock.

@@ -43,7 +43,10 @@ fn with_mode(mode: Mode) -> Tool {
 #[test]
 fn only_a_tool_that_writes_has_terms_and_only_an_exclusive_one_takes_the_lock() {
     let brought = Brought { fencing: Some(7), confirmed: None };
-    let asked = |tool: &Tool| terms(tool, &intent("S", "U"), brought).map(|terms| (terms.token, terms.lock));
+    let asked = |tool: &Tool| {
+        let terms = terms(tool, &intent("S", "U"), brought, at(0)).expect("it is fit");
+        terms.map(|terms| (terms.token, terms.lock))
+    };
     assert_eq!(asked(&with_mode(Mode::Exclusive)), Some((Token::This(7), Some(Line::Waits))));
     assert_eq!(asked(&with_mode(Mode::Fenced)), Some((Token::This(7), None)));
     assert_eq!(asked(&with_mode(Mode::Shared)), Some((Token::Next, None)), "whatever token it has");
@@ -61,7 +64,8 @@ fn a_budget_is_a_sessions_or_a_users_and_of_one_tool_and_tenant() {
         intent.tool = tool_name.into();
         intent.tenant = tenant.into();
         let tool = Tool { budget: Some(budget), ..tool(tool_name) };
-        terms(&tool, &intent, Brought::default()).and_then(|terms| terms.budget).expect("a budget").room
+        let terms = terms(&tool, &intent, Brought::default(), at(0)).expect("it is fit");
+        terms.and_then(|terms| terms.budget).expect("a budget").room
     };
     let session = room(Per::Session, "t", "shop", "S", "U");
     assert_eq!(session, room(Per::Session, "t", "shop", "S", "V"));
@@ -104,14 +108,17 @@ fn a_token_that_cannot_have_been_given_is_told_from_one_that_is_only_ahead() {
         (1, true),
         (now, true),
         (now + hour, true),
-        (now + 12 * hour, true),
-        (now + 12 * hour + 1, false),
+        (now + 2 * hour, true),
+        (now + 2 * hour + 1, false),
         (u64::MAX, false),
     ] {
         let brought = Brought { fencing: Some(token), confirmed: None };
         assert_eq!(brought.is_plausible(at(0)), is_plausible, "{token}");
     }
     assert!(Brought::default().is_plausible(at(0)));
+    let far = Brought { fencing: Some(u64::MAX), confirmed: None };
+    assert!(terms(&with_mode(Mode::Fenced), &intent("S", "U"), far, at(0)).is_err());
+    assert!(terms(&with_mode(Mode::Exclusive), &intent("", "U"), Brought::default(), at(0)).is_err());
 }
 
 fn lock() -> Lock {
@@ -159,6 +166,7 @@ fn holder(state: State, token: u64) -> Record {
         doubted: false,
         fencing: Some(token),
         similar_to: None,
+        check: None,
         latency_ms: None,
         updated_at: at(0),
         expires_at: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::key::{self, Pointer};
-use super::{retry, session};
+use super::{breaker, retry, session, unknown};
 
 /// How long after its deadline a call may still hold its key as running: the time to write down how it ended.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
@@ -63,6 +63,10 @@ pub struct Tool {
     pub retention: Duration,
     pub key: key::Policy,
     pub retry: retry::Policy,
+    pub breaker: breaker::Policy,
+    pub dedup: unknown::Dedup,
+    pub unknown: unknown::Policy,
+    pub recheck: unknown::Schedule,
     pub session: session::Policy,
     pub budget: Option<session::Budget>,
     pub similar: Option<session::Similar>,
@@ -86,6 +90,10 @@ impl Tool {
             retention: Duration::from_hours(30 * 24),
             key: key::Policy::default(),
             retry: retry::Policy::default(),
+            breaker: breaker::Policy::default(),
+            dedup: unknown::Dedup::None,
+            unknown: unknown::Policy::Hold,
+            recheck: unknown::Schedule::default(),
             session: session::Policy::default(),
             budget: None,
             similar: None,
@@ -114,6 +122,11 @@ impl Tool {
             (Effect::Write, key::Source::Business | key::Source::Model) => Duration::from_hours(24),
         };
         self.dedup_window.unwrap_or(default)
+    }
+
+    /// Whether more than a fencing token has to be compared in the step of the claim.
+    pub fn needs_one_master(&self) -> bool {
+        session::is_exclusive(self) || self.budget.is_some() || self.similar.is_some()
     }
 
     /// Whether the tool's own schema names this member of `args`.

@@ -8,10 +8,12 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use uuid::Uuid;
 
 use super::flight::Phase;
+use super::health::Health;
+use super::run::{POLL, heard};
 use super::{Error, ErrorKind, Gateway, ToolAt};
 use crate::core::call::elapsed_ms;
 use crate::core::caller::Caller;
@@ -101,7 +103,9 @@ impl Gateway {
             }
         };
         let key = asked.intent.key.clone();
-        let (phases, pilot) = self.flights.join_or_begin((asked.intent.lookup, asked.intent.fingerprint));
+        let came = Instant::now();
+        let (phases, pilot) =
+            self.flights.join_or_begin((asked.intent.lookup, asked.intent.fingerprint, asked.brought));
         let first = pilot.is_some();
         match pilot {
             Some(pilot) => drop(self.tasks.spawn(self.clone().fly(asked, pilot, began))),
@@ -119,6 +123,7 @@ impl Gateway {
             let patience = if place.is_ok() { patience } else { Patience { wait: None, ..patience } };
             self.attend(phases, patience, wait, at.tool.session.wait).await
         };
+        let phase = self.wait_for_rest(phase, patience, came).await;
         // A flight counts the arrival that ran it by itself, for its caller may have gone.
         if !(first && phase.is_ours()) {
             self.count_arrival(&at.tool.name, arrival_of(&phase), began);
@@ -127,8 +132,21 @@ impl Gateway {
                 self.metrics.duplicate_gap.with_label_values(&[&at.tool.name]).observe(gap);
             }
         }
-        let told = tell(&phase, patience, first, self.now());
+        let told = tell(&phase, patience, first, self.retry_after(&at.tool, &phase), self.now());
         told.map_err(|(kind, call_id)| Error { kind, call_id, key: Some(key) })
+    }
+
+    /// Whether a call may begin, or how long its tool is left alone.
+    pub(super) fn admit(&self, asked: &Asked) -> Result<(), Duration> {
+        self.health.get(&asked.at.tool.name).map_or(Ok(()), Health::admit)
+    }
+
+    /// How soon to ask again for a call that is this far.
+    fn retry_after(&self, tool: &Tool, phase: &Phase) -> Duration {
+        let started = phase.record().map(|record| record.attempt.run_started_at);
+        let runs_for = started.map_or(0, |started| elapsed_ms(started, self.now()));
+        let health = self.health.get(&tool.name);
+        health.map_or(Duration::ZERO, |health| health.retry_after(Duration::from_millis(runs_for)))
     }
 
     fn tool_for(&self, caller: &Caller, name: &str) -> Result<Arc<ToolAt>, Error> {
@@ -190,16 +208,6 @@ pub fn identify(tool: &Tool, request: &Request) -> Result<Identity, Error> {
 
 fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request, now: Timestamp) -> Result<Asked, Error> {
     let Identity { key, fingerprint, value, args } = identify(&at.tool, &request)?;
-    let refuse = |why: &str| {
-        let kind = ErrorKind::InvalidRequest(why.to_owned());
-        Error { kind, call_id: None, key: Some(key.key.as_str().to_owned()) }
-    };
-    if !request.brought.is_plausible(now) {
-        return Err(refuse("fencing_token is none that this gateway can have given"));
-    }
-    if session::is_exclusive(&at.tool) && request.session_id.is_empty() {
-        return Err(refuse("session_id is missing, and this tool runs one call of a session at a time"));
-    }
     let similar = session::similar_room(&at.tool, &caller.tenant, &request.user_id, &value);
     let lookup = key::Lookup::new(&caller.tenant, &at.tool.name, key.key.as_str());
     let intent = Intent {
@@ -265,29 +273,61 @@ impl Gateway {
     }
 }
 
+impl Gateway {
+    /// Who asks for an unknown call and is willing to wait gets what settles it meanwhile: a late answer,
+    /// a probe, a person.
+    async fn wait_for_rest(&self, phase: Phase, patience: Patience, came: Instant) -> Phase {
+        let Phase::Ended { record: Ok(record), .. } = &phase else { return phase };
+        let (State::Unknown(_), Some(wait)) = (&record.state, patience.wait) else { return phase };
+        let Ok(_place) = self.waiting.try_acquire() else { return phase };
+        let (call_id, until) = (record.intent.call_id, came + wait);
+        let listener = self.store.listen(call_id);
+        let mut pause = POLL.0;
+        while Instant::now() < until {
+            match self.counted("load", self.store.load(call_id).await) {
+                Ok(Some(Record { state: State::Unknown(_) | State::Running, .. })) => {}
+                Ok(Some(record)) => return Phase::Ended { record: Ok(Arc::new(record)), ours: false },
+                Ok(None) | Err(_) => return phase,
+            }
+            tokio::select! {
+                () = sleep_until(until.min(Instant::now() + pause)) => {}
+                () = heard(listener.as_ref()) => {}
+            }
+            pause = (pause * 2).min(POLL.1);
+        }
+        phase
+    }
+}
+
 /// What a caller is told who saw a flight that far. `first`: its request began the flight.
 fn tell(
     phase: &Phase,
     patience: Patience,
     first: bool,
+    retry_after: Duration,
     now: Timestamp,
 ) -> Result<Answer, (ErrorKind, Option<CallId>)> {
     let id = |record: &Arc<Record>| Some(record.intent.call_id);
     match phase {
         Phase::Ended { record: Err(kind), .. } => Err((kind.clone(), None)),
         Phase::Ended { record: Ok(record), ours } => {
-            read(record, !(first && *ours), now).map_err(|kind| (kind, id(record)))
+            read(record, !(first && *ours), retry_after, now).map_err(|kind| (kind, id(record)))
         }
         Phase::Running { record, .. } if patience.respond_async => Ok(Answer::Accepted(record.clone())),
-        Phase::Running { record, .. } => Err((ErrorKind::CallInProgress, id(record))),
-        Phase::Claiming | Phase::Queued => Err((ErrorKind::CallInProgress, None)),
+        Phase::Running { record, .. } => Err((ErrorKind::CallInProgress { retry_after }, id(record))),
+        Phase::Claiming | Phase::Queued => Err((ErrorKind::CallInProgress { retry_after }, None)),
         Phase::Unwritten { record } => Err((ErrorKind::OutcomeUnknown, id(record))),
         Phase::Lost { record } => Err((ErrorKind::OutcomeUnknown, record.as_ref().and_then(id))),
     }
 }
 
 /// What a stored record answers.
-fn read(record: &Arc<Record>, replayed: bool, now: Timestamp) -> Result<Answer, ErrorKind> {
+fn read(
+    record: &Arc<Record>,
+    replayed: bool,
+    retry_after: Duration,
+    now: Timestamp,
+) -> Result<Answer, ErrorKind> {
     match &record.state {
         State::Succeeded(Content::Kept(json)) => {
             let age_ms = replayed.then(|| elapsed_ms(record.intent.created_at, now));
@@ -298,10 +338,12 @@ fn read(record: &Arc<Record>, replayed: bool, now: Timestamp) -> Result<Answer, 
             FailureKind::Rejected => ErrorKind::ToolRejected(failure.clone()),
             FailureKind::Fenced => ErrorKind::Fenced(failure.clone()),
             FailureKind::Unreachable => ErrorKind::ToolUnreachable(failure.clone()),
-            FailureKind::Unavailable => ErrorKind::ToolUnavailable(failure.clone()),
+            FailureKind::Unavailable | FailureKind::NotExecuted => {
+                ErrorKind::ToolUnavailable(failure.clone())
+            }
         }),
         State::Unknown(_) => Err(ErrorKind::OutcomeUnknown),
-        State::Running => Err(ErrorKind::CallInProgress),
+        State::Running => Err(ErrorKind::CallInProgress { retry_after }),
     }
 }
 

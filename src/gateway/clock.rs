@@ -8,8 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// How far the wall clock may be ahead: more than any correction by NTP that is no jump.
-const SLACK: SignedDuration = SignedDuration::from_secs(60);
+/// How far the wall clock may be ahead of what has passed, beside the thousandth by which NTP may speed it
+/// up. Less than the margin of a lease.
+const SLACK: SignedDuration = SignedDuration::from_secs(5);
+/// The part of what has passed by which a clock may be sped up.
+const DRIFT: i32 = 1_000;
 
 pub(super) struct Clock {
     wall_at_start: Timestamp,
@@ -28,9 +31,20 @@ impl Clock {
         self.checked(wall(offset))
     }
 
-    fn checked(&self, wall: Timestamp) -> Timestamp {
+    /// Whether the wall clock is ahead of what can have passed.
+    pub(super) fn is_ahead(&self, offset: SignedDuration) -> bool {
+        wall(offset) > self.latest()
+    }
+
+    /// No time is believed that is later.
+    fn latest(&self) -> Timestamp {
         let passed = SignedDuration::try_from(self.start.elapsed()).unwrap_or(SignedDuration::MAX);
-        let latest = self.wall_at_start.checked_add(passed.saturating_add(SLACK)).unwrap_or(Timestamp::MAX);
+        let allowed = passed.saturating_add(passed / DRIFT).saturating_add(SLACK);
+        self.wall_at_start.checked_add(allowed).unwrap_or(Timestamp::MAX)
+    }
+
+    fn checked(&self, wall: Timestamp) -> Timestamp {
+        let latest = self.latest();
         let jumped = wall > latest;
         if jumped != self.has_jumped.swap(jumped, Ordering::Relaxed) && jumped {
             tracing::warn!(

@@ -12,9 +12,10 @@ use tokio::sync::watch;
 use super::ErrorKind;
 use crate::core::key::{Fingerprint, Lookup};
 use crate::core::record::Record;
+use crate::core::session::Brought;
 
-/// Arrivals with the same key and the same fingerprint share a flight.
-pub(super) type FlightId = (Lookup, Fingerprint);
+/// Arrivals with the same key and fingerprint share a flight, if they say the same about their session.
+pub(super) type FlightId = (Lookup, Fingerprint, Brought);
 
 /// How far a flight is.
 #[derive(Debug, Clone)]
@@ -79,6 +80,15 @@ impl Flights {
         let (phase, seen) = watch::channel(Phase::Claiming);
         flights.insert(id, phase.clone());
         (seen, Some(Pilot { id, phase, flights: self.clone() }))
+    }
+
+    /// Whether a call with this key runs here.
+    pub(super) fn runs(&self, lookup: &Lookup) -> bool {
+        let flights = self.lock();
+        let runs = |phase: &watch::Sender<Phase>| {
+            matches!(*phase.borrow(), Phase::Running { ours: true, .. } | Phase::Unwritten { .. })
+        };
+        flights.iter().any(|((flies, ..), phase)| flies == lookup && runs(phase))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<FlightId, watch::Sender<Phase>>> {

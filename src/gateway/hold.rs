@@ -63,6 +63,7 @@ impl Gateway {
         let tool = &asked.at.tool;
         let event = self.arrival(asked);
         let mut holder: Option<Record> = None;
+        let mut has_looked = false;
         if !has_place {
             let found = self.counted("holder", self.store.holder(asked.intent.lookup).await);
             holder = found.map_err(|_| ErrorKind::StoreUnavailable)?;
@@ -72,6 +73,12 @@ impl Gateway {
             let Ok(next) = call::next(tool, holder.as_ref(), &event, self.now()) else { break };
             holder = match (next.action, next.change, holder) {
                 (Action::Claim { .. } | Action::Run, ..) if !has_place => return Err(ErrorKind::RateLimited),
+                (Action::Claim { .. } | Action::Run, ..) if self.is_out_of_time() => {
+                    return Err(ErrorKind::StoreUnavailable);
+                }
+                (Action::Claim { .. } | Action::Run, ..) if let Err(retry_after) = self.admit(asked) => {
+                    return Err(ErrorKind::ToolResting { retry_after });
+                }
                 (Action::Claim { instead_of }, Some(change), held) => {
                     let instead_of = held.as_ref().filter(|_| instead_of.is_some());
                     match self.begin(asked, change, Begin::Claim { instead_of }).await {
@@ -93,6 +100,13 @@ impl Gateway {
                 (Action::Answer, _, Some(held)) => return Ok(Hold::Settled(held)),
                 (Action::RefuseReused, _, _) => return Err(ErrorKind::KeyReused),
                 (Action::RefuseExpired, _, _) => return Err(ErrorKind::KeyExpired),
+                // What cannot begin may have begun already.
+                (Action::RefuseUnfit(_), _, None) if !has_looked => {
+                    has_looked = true;
+                    let found = self.counted("holder", self.store.holder(asked.intent.lookup).await);
+                    found.map_err(|_| ErrorKind::StoreUnavailable)?
+                }
+                (Action::RefuseUnfit(why), _, _) => return Err(ErrorKind::InvalidRequest(why.into())),
                 _ => break,
             };
         }

@@ -3,12 +3,14 @@
 mod call; // the way of a call, on the side of the one who asks
 mod clock; // the time that the rules go by
 mod flight; // one run, and everyone who waits for it
+mod health; // what is seen of a tool
 mod hold; // getting hold of a key
 pub mod ledger; // what is known of a call
 mod loss; // a store that has lost data
 pub mod recover; // calls whose owner is gone
 mod run; // the other side: claim, dispatch, write down
 mod session; // one's turn in a session, and what persons do to one
+pub mod unknown; // unknown calls come to rest
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use uuid::Uuid;
 pub use self::call::{Answer, Identity, Patience, Request, Stored, identify};
 use self::clock::Clock;
 use self::flight::Flights;
+use self::health::Health;
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::record::{AttemptId, CallId, InstanceId, Record};
@@ -48,6 +51,8 @@ pub struct Limits {
 /// The parts of a gateway, handed down; there are no globals.
 pub struct Gateway {
     tools: BTreeMap<String, Arc<ToolAt>>,
+    /// Of each tool.
+    health: BTreeMap<String, Health>,
     store: Arc<dyn Store>,
     downstream: Downstream,
     pub metrics: Arc<Metrics>,
@@ -100,7 +105,7 @@ pub enum ErrorKind {
     #[error("the arguments do not fit the tool's schema")]
     InvalidArguments(Vec<(String, String)>),
     #[error("the call is still running")]
-    CallInProgress,
+    CallInProgress { retry_after: Duration },
     #[error("nobody knows whether the call was executed")]
     OutcomeUnknown,
     #[error("the key stands for another call")]
@@ -113,6 +118,8 @@ pub enum ErrorKind {
     ToolUnreachable(Failure),
     #[error("the tool did not take the call")]
     ToolUnavailable(Failure),
+    #[error("the tool keeps failing and is left alone for a while")]
+    ToolResting { retry_after: Duration },
     #[error("the tool executed the call, but its result could not be read: {0}")]
     ResultUnavailable(String),
     #[error("not in this state: {0}")]
@@ -146,9 +153,11 @@ impl Gateway {
         limits: Limits,
     ) -> Self {
         let clock = Clock::start(store.clock_offset());
+        let health = tools.iter().map(|at| (at.tool.name.clone(), Health::new(at.tool.breaker))).collect();
         let tools = tools.into_iter().map(|at| (at.tool.name.clone(), Arc::new(at))).collect();
         Self {
             tools,
+            health,
             store,
             downstream,
             metrics,
@@ -170,14 +179,24 @@ impl Gateway {
         self.clock.now(self.store.clock_offset())
     }
 
+    /// Whether this gateway and others that share its store go by different times: then the one takes for
+    /// over what the other still runs.
+    fn is_out_of_time(&self) -> bool {
+        self.store.is_shared() && self.clock.is_ahead(self.store.clock_offset())
+    }
+
     /// Whether calls may be claimed, and if not, why.
     pub async fn readiness(&self) -> store::Readiness {
         let mut readiness = self.store.readiness().await;
-        self.metrics.take_readiness(&readiness);
+        if self.is_out_of_time() {
+            let why = "its clock was set forward since this gateway started: restart it";
+            readiness.reasons.push(store::Reason::new("clock", why));
+        }
         if self.draining.is_cancelled() {
             let reason = store::Reason::new("shutting_down", "the gateway is shutting down");
             readiness.reasons.push(reason);
         }
+        self.metrics.take_readiness(&readiness);
         readiness
     }
 
@@ -185,6 +204,8 @@ impl Gateway {
     pub async fn scrape(&self) -> String {
         self.readiness().await;
         let census = self.counted("census", self.store.census().await);
+        let resting = self.health.iter().map(|(tool, health)| (tool.as_str(), health.is_open()));
+        self.metrics.take_resting(resting);
         self.metrics.scrape(census.ok().as_deref())
     }
 
@@ -245,7 +266,7 @@ fn new_attempt() -> AttemptId {
 }
 
 /// A random number of 0..1.
-fn jitter() -> f64 {
+pub fn jitter() -> f64 {
     let (high, _) = Uuid::new_v4().as_u64_pair();
     (high >> 32) as f64 / f64::from(u32::MAX)
 }

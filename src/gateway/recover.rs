@@ -64,6 +64,10 @@ impl Gateway {
     /// Whether it was this run that settled it.
     pub(super) async fn settle_lost(&self, lost: Due, now: Timestamp) -> Result<bool, store::Error> {
         let Due { record, owner_ended } = lost;
+        // Whatever the clock says: what runs here is not lost.
+        if !owner_ended && record.attempt.owner == self.instance && self.flights.runs(&record.intent.lookup) {
+            return Ok(false);
+        }
         let tool = self.policy_of(&record);
         let by = self.instance;
         let event = if owner_ended { Event::OwnerLost { by } } else { Event::LeaseOver { by } };

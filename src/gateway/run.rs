@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::call::Asked;
 use super::flight::{Phase, Pilot};
+use super::health::Health;
 use super::hold::Hold;
 use super::session::Turn;
 use super::{ErrorKind, Gateway, jitter, new_attempt};
@@ -76,7 +77,8 @@ impl Gateway {
             return pilot.end(Err(ErrorKind::StoreUnavailable), false);
         };
         self.metrics.passed_through.with_label_values(&[&tool.name]).inc();
-        let (record, _) = self.run_attempts(asked, change.record, &pilot, deadline, Keep::Nothing).await;
+        let (record, _) =
+            self.run_attempts(asked, change.record, Some(&pilot), deadline, Keep::Nothing).await;
         self.ended(asked, &record, began);
         pilot.end(Ok(Arc::new(record)), true);
     }
@@ -124,7 +126,7 @@ impl Gateway {
         deadline: Instant,
     ) -> Option<(Record, Exchange)> {
         pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
-        let (record, silent) = self.run_attempts(asked, record, &pilot, deadline, Keep::Stored).await;
+        let (record, silent) = self.run_attempts(asked, record, Some(&pilot), deadline, Keep::Stored).await;
         self.ended(asked, &record, began);
         if record.state == State::Running {
             // Nobody runs it any more, and how it ended could not be written: the flight breaks off.
@@ -158,29 +160,35 @@ impl Gateway {
 
     /// Attempt after attempt, until one settles the call. Answers with the stored record, and with
     /// the exchange if it was left without an answer.
-    async fn run_attempts(
+    pub(super) async fn run_attempts(
         &self,
         asked: &Asked,
         mut record: Record,
-        pilot: &Pilot,
+        pilot: Option<&Pilot>,
         deadline: Instant,
         keep: Keep,
     ) -> (Record, Option<Exchange>) {
         let tool = &asked.at.tool;
+        let health = self.health.get(&tool.name);
+        health.inspect(|health| health.earn_retry());
         loop {
             let (evidence, silent) = self.attempt(asked, &record, deadline).await;
             let retry = Retry { attempt: new_attempt(), jitter: jitter() };
-            let retry = (!self.abandoned.is_cancelled()).then_some(retry);
+            let may_retry = !self.abandoned.is_cancelled() && health.is_none_or(Health::has_retry);
+            let retry = may_retry.then_some(retry);
             let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry };
-            let (stored, wait) = self.settle(asked, record.clone(), &event, Some(pilot), keep).await;
+            let (stored, wait) = self.settle(asked, record.clone(), &event, pilot, keep).await;
             let Some(wait) = wait else {
                 // Another attempt's record, in a store that has gone back, says nothing of ours.
                 let is_ours = stored.attempt.id == record.attempt.id;
                 return if is_ours { (stored, silent) } else { (record, None) };
             };
             record = stored;
+            health.inspect(|health| health.spend_retry());
             // Writing it may have taken a while, in which nobody was to hear of it.
-            pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
+            if let Some(pilot) = pilot {
+                pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
+            }
             tracing::debug!(call_id = %record.intent.call_id, tool = tool.name, wait_ms = wait.as_millis(), "retry");
             tokio::select! {
                 () = sleep(wait) => {}
@@ -224,6 +232,9 @@ impl Gateway {
         let (proved, _) = outcome::classify(tool, &evidence, record.sent());
         self.metrics.attempts.with_label_values(&[&tool.name, proved.as_str()]).inc();
         self.metrics.attempt_duration.with_label_values(&[&tool.name]).observe(began.elapsed().as_secs_f64());
+        if let Some(health) = self.health.get(&tool.name) {
+            health.ended(proved.is_healthy(), began.elapsed());
+        }
         (evidence, silent)
     }
 

@@ -48,9 +48,24 @@ impl Gateway {
             let deadline = Instant::now() + asked.at.tool.deadline;
             let (bar, in_line) = match self.hold(asked, place.is_some()).await {
                 Ok(Hold::Barred(bar, in_line)) => (bar, in_line),
+                // Nothing of it is claimed, so it can wait for the store as it waits for its session.
+                Err(ErrorKind::StoreUnavailable) if line.is_some() && came.elapsed() < policy.wait => {
+                    drop(place);
+                    tokio::select! {
+                        () = sleep(POLL.0) => continue,
+                        () = self.draining.cancelled() => {
+                            break Turn { held: Err(ErrorKind::ShuttingDown), place: None, deadline };
+                        }
+                    }
+                }
                 held => break Turn { held, place, deadline },
             };
             drop(place);
+            if let Bar::Busy { lock: Some(lock), .. } = &bar
+                && self.clear_left_over(&in_line.session, lock).await
+            {
+                continue;
+            }
             let refused = |kind| Turn { held: Err(kind), place: None, deadline };
             let behind = match session::verdict(policy, &bar, came.elapsed(), self.now()) {
                 Verdict::Wait { behind } => behind,
@@ -63,9 +78,6 @@ impl Gateway {
                 };
                 waiting = Some(place);
                 pilot.say(Phase::Queued);
-            }
-            if let (Bar::Busy { lock: Some(lock), .. }, Some(place)) = (&bar, &line) {
-                self.clear_left_over(&place.session, lock).await;
             }
             if heard_of.as_ref().is_none_or(|(whom, _)| *whom != behind) {
                 heard_of = Some((behind, self.store.listen(behind)));
@@ -91,23 +103,27 @@ impl Gateway {
     }
 
     /// Gives a lock free whose call will not do it: that one's gateway is gone, or the configuration has
-    /// changed since, or it was never claimed.
-    async fn clear_left_over(&self, id: &SessionId, lock: &Lock) {
+    /// changed since. Whether anything has changed.
+    async fn clear_left_over(&self, id: &SessionId, lock: &Lock) -> bool {
         let now = self.now();
         if now < lock.lease_until {
-            return;
+            return false;
         }
-        let Ok(holder) = self.counted("load", self.store.load(lock.call_id).await) else { return };
+        let Ok(holder) = self.counted("load", self.store.load(lock.call_id).await) else { return false };
         if session::is_left_over(lock, holder.as_ref(), now) {
             let detail = format!("the lock of call {} was left over", lock.call_id);
             let by = format!("gateway {}", self.instance);
             let entry = entry("left_over", by, detail, now);
-            if matches!(self.counted("unlock", self.store.unlock(id, lock, &entry).await), Ok(true)) {
+            let unlocked = self.counted("unlock", self.store.unlock(id, lock, &entry).await).unwrap_or(false);
+            if unlocked {
                 tracing::warn!(call_id = %lock.call_id, "the lock of a session was left over");
             }
-        } else if let Some(record) = holder {
-            // Its lease is over: it becomes unknown, and with that its session is free.
-            drop(self.settle_lost(Due { record, owner_ended: false }, now).await);
+            return unlocked;
+        }
+        // Its lease is over: it becomes unknown, and with that its session is free.
+        match holder {
+            Some(record) => self.settle_lost(Due { record, owner_ended: false }, now).await.unwrap_or(false),
+            None => false,
         }
     }
 

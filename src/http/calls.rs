@@ -16,11 +16,13 @@ use uuid::Uuid;
 
 use super::Http;
 use super::auth::Known;
+use super::ops::reason;
 use super::problem::Problem;
 use crate::core::outcome::Content;
 use crate::core::record::{CallId, Entry, Record, State as CallState};
 use crate::core::session::Brought;
 use crate::core::tool::Tool;
+use crate::core::unknown::Resolution;
 use crate::gateway::{Answer, ErrorKind, Patience, Request, Stored, identify};
 
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -267,11 +269,53 @@ pub(super) async fn show(
     Known(caller): Known,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    let Path(id) = id.map_err(|_| Problem::unknown_call())?;
-    let call_id = Uuid::try_parse(&id).map_err(|_| Problem::unknown_call())?;
-    let (record, entries) = http.gateway.find_call(&caller, CallId(call_id)).await?;
+    let (record, entries) = http.gateway.find_call(&caller, call_id(id)?).await?;
     let events: Vec<EventView<'_>> = entries.iter().map(EventView::of).collect();
     Ok(axum::Json(CallView::of(&record, events)).into_response())
+}
+
+/// What a person says about an unknown call.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResolveBody<'a> {
+    r#as: As,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum As {
+    Succeeded,
+    Failed,
+}
+
+/// `POST /v1/calls/{id}/resolve`
+pub(super) async fn resolve(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let call_id = call_id(id)?;
+    let bytes = read_body(body, http.max_body).await?;
+    let body: ResolveBody<'_> = serde_json::from_slice(&bytes)
+        .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
+    let result = body.result.map(|json| Bytes::copy_from_slice(json.get().as_bytes()));
+    let resolution = match (body.r#as, result) {
+        (As::Succeeded, result) => Resolution::Succeeded(Content::Kept(result.unwrap_or("null".into()))),
+        (As::Failed, None) => Resolution::Failed,
+        (As::Failed, Some(_)) => return Err(Problem::invalid_request("what has failed has no result")),
+    };
+    let reason = reason(body.reason)?;
+    let record = http.gateway.resolve(&caller, call_id, &reason, &resolution).await?;
+    Ok(axum::Json(CallView::of(&record, Vec::new())).into_response())
+}
+
+fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {
+    let Path(id) = id.map_err(|_| Problem::unknown_call())?;
+    Uuid::try_parse(&id).map(CallId).map_err(|_| Problem::unknown_call())
 }
 
 /// A call as the ledger shows it (DESIGN.md section 9).

@@ -31,6 +31,7 @@ pub fn router(http: Http) -> Router {
     Router::new()
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/calls/{id}", get(calls::show))
+        .route("/v1/calls/{id}/resolve", post(calls::resolve))
         .route("/v1/sessions/{id}", get(sessions::show))
         .route("/v1/sessions/{id}/unlock", post(sessions::unlock))
         .route("/v1/sessions/{id}/freeze", post(sessions::freeze))

@@ -60,8 +60,13 @@ pub(super) async fn accept_loss(
 /// Why a person does something: `{"reason": "…"}`.
 pub(super) async fn read_reason(body: Body, max_body: usize) -> Result<String, Problem> {
     let bytes = read_body(body, max_body).await?;
-    let Reason { reason } = serde_json::from_slice(&bytes)
+    let body: Reason = serde_json::from_slice(&bytes)
         .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
+    reason(body.reason)
+}
+
+/// A reason that can be stored, logged and read.
+pub(super) fn reason(reason: String) -> Result<String, Problem> {
     if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control) {
         return Err(Problem::invalid_request("reason must be a sentence of at most 1000 bytes in one line"));
     }

@@ -309,11 +309,11 @@ impl From<ErrorKind> for Problem {
                 let detail = format!("Nothing was run: the arguments do not fit the tool's schema ({}). Correct them and call again with a new key.", named.join("; "));
                 Self { errors: Some(errors), ..Self::new(Slug::InvalidArguments, detail) }
             }
-            ErrorKind::CallInProgress => Self::new(
+            ErrorKind::CallInProgress { retry_after } => Self::new(
                 Slug::CallInProgress,
                 "An earlier request with this key is still running. Do not use another key. Wait, then send exactly the same request again; it will get the result.",
             )
-            .waiting(RETRY_RUNNING),
+            .waiting(retry_after),
             ErrorKind::OutcomeUnknown => Self::new(
                 Slug::OutcomeUnknown,
                 "The tool may or may not have executed this call, and it will not be sent again. Do not repeat it, neither with this key nor with a new one. Check the result in the tool's own system, or ask a person to settle it.",
@@ -349,6 +349,11 @@ impl From<ErrorKind> for Problem {
                 );
                 Self { tool_status: failure.status, ..problem }.waiting(failure.retry_after.unwrap_or(RETRY_TOOL))
             }
+            ErrorKind::ToolResting { retry_after } => Self::new(
+                Slug::ToolUnavailable,
+                "Nothing was run: the tool keeps failing, so it is left alone for a while. Wait, then send the same request again with the same key.",
+            )
+            .waiting(retry_after),
             ErrorKind::ResultUnavailable(_) => Self::new(
                 Slug::ResultUnavailable,
                 "The tool has executed this call, but its answer could not be read. The effect is done: do not call again. Look up the result in the tool's own system if you need it.",

@@ -161,6 +161,9 @@ pub trait Store: Send + Sync + 'static {
     /// over, or their owner is known to have ended.
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error>;
 
+    /// Unknown calls that it is time to work on, those that wait longest first, at most `limit`.
+    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error>;
+
     /// Counts running and unknown calls per tool.
     async fn census(&self) -> Result<Vec<Census>, Error>;
 
@@ -187,6 +190,11 @@ pub trait Store: Send + Sync + 'static {
     /// How far the store's clock is ahead of this machine's: all who share a store go by its clock.
     fn clock_offset(&self) -> SignedDuration {
         SignedDuration::ZERO
+    }
+
+    /// Whether other gateways use it, too.
+    fn is_shared(&self) -> bool {
+        false
     }
 
     /// Begins to listen for the end of a call that another process runs. What is heard is only a

@@ -138,30 +138,13 @@ impl Store for Redis {
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
-        // What was lost is put back before anybody takes the rest for its end.
-        if self.0.is_in_doubt() {
-            return Ok(Vec::new());
-        }
-        let until = now.as_microsecond();
-        let mut over: Vec<(CallId, i64)> = Vec::new();
-        let found = self.0.link.ask_each(|partition| {
-            let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(partition.key("running")).arg("-inf").arg(until).arg("WITHSCORES");
-            ask.arg("LIMIT").arg(0).arg(limit);
-            ask
-        });
-        for ids in found.await? {
-            let ids = Vec::<(String, f64)>::from_redis_value(ids).map_err(unreadable)?;
-            over.extend(ids.into_iter().filter_map(|(id, lease)| Some((call_id(&id)?, lease as i64))));
-        }
-        over.sort_by_key(|(_, lease)| *lease);
-        let mut due = Vec::new();
-        for (call_id, _) in over.into_iter().take(limit as usize) {
-            // That the owner has ended nobody can know; its lease is what counts.
-            let record = self.0.fields_of(call_id).await?;
-            due.extend(record.map(|record| Due { record, owner_ended: false }));
-        }
-        Ok(due)
+        // That the owner has ended nobody can know; its lease is what counts.
+        let over = self.0.first_of("running", now, limit).await?.into_iter();
+        Ok(over.map(|record| Due { record, owner_ended: false }).collect())
+    }
+
+    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
+        self.0.first_of("unknown", now, limit).await
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
@@ -223,6 +206,10 @@ impl Store for Redis {
         SignedDuration::from_micros(self.0.clock_offset_us.load(std::sync::atomic::Ordering::Relaxed))
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn listen(&self, call_id: CallId) -> Option<Listener> {
         Some(self.0.endings.listen(call_id))
     }
@@ -277,6 +264,32 @@ impl Inner {
         Ok(record)
     }
 
+    /// The calls of an index whose time has come, the oldest first, at most `limit`.
+    async fn first_of(&self, index: &str, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
+        // What was lost is put back before anybody takes the rest for its end.
+        if self.is_in_doubt() {
+            return Ok(Vec::new());
+        }
+        let until = now.as_microsecond();
+        let mut over: Vec<(CallId, i64)> = Vec::new();
+        let found = self.link.ask_each(|partition| {
+            let mut ask = cmd("ZRANGEBYSCORE");
+            ask.arg(partition.key(index)).arg("-inf").arg(until).arg("WITHSCORES");
+            ask.arg("LIMIT").arg(0).arg(limit);
+            ask
+        });
+        for ids in found.await? {
+            let ids = Vec::<(String, f64)>::from_redis_value(ids).map_err(unreadable)?;
+            over.extend(ids.into_iter().filter_map(|(id, time)| Some((call_id(&id)?, time as i64))));
+        }
+        over.sort_by_key(|(_, time)| *time);
+        let mut first = Vec::new();
+        for (call_id, _) in over.into_iter().take(limit as usize) {
+            first.extend(self.fields_of(call_id).await?);
+        }
+        Ok(first)
+    }
+
     fn is_reached(&self) -> bool {
         self.status.read().unwrap_or_else(PoisonError::into_inner).durability.is_some()
     }
@@ -302,12 +315,16 @@ impl Inner {
     }
 }
 
-/// Where a call stands in the index of its state, in microseconds.
+/// Later than any time; a double still prints it in full.
+const NEVER: i64 = 9_000_000_000_000_000;
+
+/// Where a call stands in the index of its state, in microseconds: when somebody has to look at it.
 fn score(record: &Record) -> i64 {
     let time = match &record.state {
         State::Running => record.attempt.lease_until,
         State::Failed(_) => record.retain_until.unwrap_or(Timestamp::MAX),
-        State::Succeeded(_) | State::Unknown(_) => record.updated_at,
+        State::Unknown(_) => return record.check.map_or(NEVER, |check| check.at.as_microsecond()),
+        State::Succeeded(_) => record.updated_at,
     };
     time.as_microsecond()
 }

@@ -131,6 +131,10 @@ impl Store for Sqlite {
         self.reader.run(Need::Plain, move |connection| row::due(connection, now, instance, limit)).await
     }
 
+    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
+        self.reader.run(Need::Plain, move |connection| row::to_check(connection, now, limit)).await
+    }
+
     async fn census(&self) -> Result<Vec<Census>, Error> {
         let count = |connection: &Connection| {
             let mut counts = connection.prepare_cached(

@@ -85,7 +85,14 @@ fn what_does_not_fit_together_is_refused() {
         ("effect = \"read\"\nbudget = { per = \"user\", max = 1, window = \"1m\" }", "this one reads"),
         // Keys that later versions will serve are not accepted and ignored.
         ("compensation = { tool = \"t\" }", "no such key"),
-        ("unknown = \"retry\"", "no such key"),
+        ("unknown = \"retry\"", "needs dedup"),
+        ("unknown = \"retry\"\ndedup = \"key\"\nsession = \"exclusive\"", "beside later calls"),
+        ("unknown = \"retry\"\ndedup = \"key\"\neffect = \"read\"", "never unknown"),
+        ("unknown = \"probe\"", "needs probe"),
+        ("probe = { url = \"http://127.0.0.1/orders\" }", "with {key} in it"),
+        ("recheck = { base = \"1ms\" }", "every 100 ms"),
+        ("recheck = { base = \"9m\" }", "longer than the longest"),
+        ("breaker = { failures = 0 }", "at least 1"),
         ("[reconciliations.r]\nevery = \"1h\"", "no such key"),
         ("[tools.\"two words\"]\nurl = \"http://127.0.0.1/\"", "a tool's name"),
         ("[server]\nlisten = \"0.0.0.0:80\"", "must be a loopback one"),
@@ -113,6 +120,12 @@ fn what_does_not_fit_together_is_refused() {
     ] {
         let mistakes = read(&format!("[store]\n{store}\n"), &[]).expect_err(store);
         assert!(mistakes.iter().any(|mistake| mistake.contains(words)), "{mistakes:?}");
+    }
+    for more in ["session = \"exclusive\"", "budget = { per = \"user\", max = 1, window = \"1m\" }"] {
+        let text =
+            format!("[store]\nurl = \"redis+cluster://h\"\n[tools.t]\nurl = \"http://127.0.0.1/\"\n{more}\n");
+        let mistakes = read(&text, &[]).expect_err(more);
+        assert!(mistakes[0].contains("t: an exclusive session"), "{mistakes:?}");
     }
     let mistakes = read("", &[]).expect_err("a gateway without a store");
     assert_eq!(mistakes, ["1:1: store: this section is missing"]);
@@ -182,7 +195,8 @@ fn the_reference_configuration_is_good_and_tells_the_defaults() {
         (default.timeout, default.deadline, default.retention)
     );
     assert_eq!((tool.retry, tool.remember_rejections), (default.retry, default.remember_rejections));
-    assert_eq!(tool.session, default.session);
+    assert_eq!((tool.session, tool.breaker, tool.dedup), (default.session, default.breaker, default.dedup));
+    assert_eq!((tool.unknown, tool.recheck), (default.unknown, default.recheck));
     let (endpoint, default) = (&reference.tools[0].endpoint, &minimal.tools[0].endpoint);
     assert_eq!((&endpoint.method, endpoint.connection_reuse), (&default.method, default.connection_reuse));
 }
@@ -199,12 +213,14 @@ fn the_reference_configuration_names_every_key() {
         .replace("\ntenant =", "\nx = 1\ntenant =")
         .replace("\ntimeout =", "\nx = 1\ntimeout =")
         .replace("\nsource =", "\nx = 1\nsource =")
+        .replace("\nfailures =", "\nx = 1\nfailures =")
+        .replace("\nnegative_final_after =", "\nx = 1\nnegative_final_after =")
         .replace("\nper =", "\nx = 1\nper =")
         .replace("\naction =", "\nx = 1\naction =")
         .replace("\nbase =", "\nx = 1\nbase =")
         .replace("\npointer =", "\nx = 1\npointer =");
     let mistakes = read(&wrong, &[]).expect_err("unknown keys");
-    assert_eq!(mistakes.len(), 10, "{mistakes:#?}");
+    assert_eq!(mistakes.len(), 13, "{mistakes:#?}");
     for mistake in &mistakes {
         let (_, known) = mistake.split_once("known here: ").unwrap_or_else(|| panic!("{mistake}"));
         for key in known.split(", ") {

@@ -19,6 +19,7 @@ use crate::support::{Act, Answer, Gateway, Tool, client};
 
 fn endpoint(url: &str, reuse_ms: Option<u64>) -> Endpoint {
     Endpoint {
+        probe: None,
         method: Method::POST,
         url: url.parse().expect("a URL"),
         headers: HeaderMap::new(),

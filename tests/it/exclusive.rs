@@ -74,7 +74,9 @@ async fn branch(
             match answer.problem().as_str() {
                 "" => break answer.at("/result/effect"),
                 "outcome-unknown" => break Value::Null,
-                "call-in-progress" | "session-busy" => {}
+                "call-in-progress" | "session-busy" | "tool-unreachable" | "tool-unavailable" => {
+                    sleep(Duration::from_millis(50)).await;
+                }
                 other => panic!("{key}: {other}: {}", answer.text),
             }
         };
@@ -92,7 +94,7 @@ async fn two_thousand_exclusive_calls_of_fifty_sessions_never_overlap_though_a_g
         tool.then(Act::after_ms((n as u64 * 7_919) % 19, Act::Numbered));
     }
     // The lease is ten seconds longer than the deadline.
-    let rules = "session = \"exclusive\"\nsession_wait = \"60s\"\ntimeout = \"1s\"\ndeadline = \"3s\"";
+    let rules = "session = \"exclusive\"\nsession_wait = \"60s\"\ntimeout = \"5s\"\ndeadline = \"5s\"\nretry = { attempts = 1 }";
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let killed = process(&folders[0], &redis, &tool, rules).await;
     let survivor = process(&folders[1], &redis, &tool, rules).await;
@@ -103,7 +105,13 @@ async fn two_thousand_exclusive_calls_of_fifty_sessions_never_overlap_though_a_g
             branches.spawn(branch(agents.clone(), urls.clone(), format!("S{session}"), n));
         }
     }
-    until("a third of it is done", async || agents.ended.load(Ordering::SeqCst) > CALLS / 3).await;
+    // However busy the machine is.
+    let third = async {
+        while agents.ended.load(Ordering::SeqCst) < CALLS / 3 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(150), third).await.expect("a third of it is done");
     killed.kill();
     agents.one_is_gone.store(true, Ordering::SeqCst);
     let outcomes: HashMap<String, Value> = branches.join_all().await.into_iter().flatten().collect();

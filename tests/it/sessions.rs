@@ -76,7 +76,8 @@ async fn who_has_waited_for_a_session_long_enough_is_told_that_it_is_busy(stores
     first.await.expect("no panic").expect_ok();
     last.act("second", json!({})).await.expect_ok();
     assert_eq!(last.metric("oncegate_barred_total{reason=\"busy\",tool=\"act\"}").await, 1.0);
-    let nobody = last.post("act", &json!({ "args": {} }), &[]).await.expect_problem("invalid-request");
+    let nobody =
+        last.post("act", &json!({ "args": { "n": 1 } }), &[]).await.expect_problem("invalid-request");
     assert!(nobody.at("/detail").to_string().contains("session_id"), "{}", nobody.text);
 }
 

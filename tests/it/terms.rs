@@ -19,6 +19,27 @@ use uuid::Uuid;
 use crate::contract::{Home, ME, claim, claimed, contract, ended_by, replaced};
 
 contract! {
+    a_frozen_session_lets_nothing_begin_and_says_who_froze_it,
+    an_older_token_is_refused_and_a_newer_one_becomes_the_sessions,
+    a_token_that_was_drawn_for_nothing_makes_no_other_stale,
+}
+
+/// What needs a store with one master.
+macro_rules! with_one_master {
+    ($($claim:ident),* $(,)?) => {
+        mod one_master {
+            use super::*;
+            $(mod $claim {
+                #[tokio::test(flavor = "multi_thread")]
+                async fn sqlite() { super::$claim($crate::contract::Home::sqlite().await).await; }
+                #[tokio::test(flavor = "multi_thread")]
+                async fn redis() { super::$claim($crate::contract::Home::redis().await).await; }
+            })*
+        }
+    };
+}
+
+with_one_master! {
     a_claim_that_is_barred_writes_nothing_but_its_place_in_the_line,
     the_lock_goes_to_whoever_has_waited_longest,
     an_unknown_outcome_holds_the_lock_until_its_lease_ends,
@@ -27,8 +48,6 @@ contract! {
     a_call_costs_its_budget_once_however_often_it_is_asked_for_and_run,
     a_claim_of_a_held_key_costs_nothing,
     the_newest_that_looks_the_same_must_be_known,
-    a_frozen_session_lets_nothing_begin_and_says_who_froze_it,
-    an_older_token_is_refused_and_a_newer_one_becomes_the_sessions,
 }
 
 #[expect(clippy::disallowed_methods, reason = "a Redis goes by its own clock")]
@@ -301,4 +320,19 @@ async fn an_older_token_is_refused_and_a_newer_one_becomes_the_sessions(home: Ho
     assert_eq!(claimed(store, &brings("c", newer)).await.fencing, Some(newer));
     assert_eq!(barred(claim(store, &brings("d", first)).await), Bar::Stale);
     assert!(claimed(store, &asks(&tool, "d")).await.fencing > Some(newer));
+}
+
+/// On a cluster a token is drawn before the claim, which another gateway may win.
+async fn a_token_that_was_drawn_for_nothing_makes_no_other_stale(home: Home) {
+    for n in 0..20 {
+        let tool = Policy::new("t");
+        let key = format!("k{n}");
+        let (one, other) = (asks(&tool, &key), asks(&tool, &key));
+        let (one, other) = tokio::join!(claim(&*home.store, &one), claim(&*home.store, &other));
+        let ((Claimed::Yours(winner), _) | (_, Claimed::Yours(winner))) = (one, other) else {
+            panic!("no winner")
+        };
+        let brought = Brought { fencing: winner.fencing, confirmed: None };
+        claimed(&*home.store, &asks_with(&tool, &format!("next{n}"), brought)).await;
+    }
 }

@@ -28,7 +28,7 @@ impl Inner {
         match found {
             Finding::Whole => {
                 self.memory.saw_all(&sight);
-                self.publish_token(&sight).await?;
+                self.publish_token(&sight).await;
                 self.was_whole.store(true, Ordering::Relaxed);
                 self.is_mended.store(false, Ordering::Relaxed);
                 Ok(None)
@@ -52,7 +52,7 @@ impl Inner {
                 self.close_for(&reason);
                 if !self.is_mended.load(Ordering::Relaxed) {
                     self.warn_others(&what, &epoch).await?;
-                    self.publish_token(&Sight::default()).await?;
+                    self.publish_token(&Sight::default()).await;
                     let mended = self.put_all_back().await;
                     if let Err(error) = mended {
                         tracing::error!(%error, "what is remembered could not be put back yet");
@@ -100,12 +100,13 @@ impl Inner {
 
     /// Lets the other gateways know up to where this one gives tokens: they remember it in case that the
     /// store and this gateway are lost together.
-    async fn publish_token(&self, sight: &Sight) -> Result<(), Error> {
+    async fn publish_token(&self, sight: &Sight) {
         let (gateway, token) = (self.memory.gateway(), self.memory.covered_token());
         if sight.tokens.get(&gateway).is_some_and(|published| *published >= token) {
-            return Ok(());
+            return;
         }
-        self.link.ask(cmd("HSET").arg(tokens_key()).arg(gateway).arg(token)).await
+        // A full Redis refuses it, which is told elsewhere; the next look tries again.
+        drop(self.link.ask::<()>(cmd("HSET").arg(tokens_key()).arg(gateway).arg(token)).await);
     }
 
     async fn sight(&self) -> Result<Sight, Error> {

@@ -39,7 +39,8 @@ struct Watermarks {
     servers: String,
     /// No token above this was ever given by it.
     token: u64,
-    /// No token above this was ever given by any other gateway, as far as it has heard.
+    /// No token above this was ever given by any other gateway, as far as it has heard, or brought by a
+    /// caller.
     #[serde(default)]
     others_token: u64,
 }
@@ -220,6 +221,12 @@ impl Memory {
         state.marks.token = token.max(state.marks.token);
         state.drawn = token.max(state.drawn);
         token > state.saved.token
+    }
+
+    /// A caller brought a token that was ahead of those that are drawn here.
+    pub(super) fn saw_brought(&self, token: u64) {
+        let mut state = self.state();
+        state.marks.others_token = token.max(state.marks.others_token);
     }
 
     /// From now on this epoch counts, with the store's own counts. If it follows a loss, no token may be

@@ -17,6 +17,7 @@ use crate::core::key;
 use crate::core::outcome::{Content, Failure, FailureKind};
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use crate::core::session::Room;
+use crate::core::unknown::Check;
 
 /// The fields of a record, in the order in which [`read`] takes them.
 pub(super) const FIELDS: [&str; 6] = ["intent", "args", "progress", "fencing", "result", "similar_to"];
@@ -58,6 +59,8 @@ struct Progress<'a> {
     updated_at: i64,
     expires_at: Option<i64>,
     retain_until: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    check: Option<StoredCheck>,
     /// The kind of a failure.
     failure: Option<&'a str>,
     #[serde(borrow)]
@@ -66,6 +69,13 @@ struct Progress<'a> {
     retry_after_ms: Option<u64>,
     /// Whether the field `result` belongs to this state.
     has_result: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredCheck {
+    at: i64,
+    since: i64,
+    number: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -131,6 +141,11 @@ pub(super) fn progress(record: &Record) -> String {
         updated_at: record.updated_at.as_microsecond(),
         expires_at: record.expires_at.map(Timestamp::as_microsecond),
         retain_until: record.retain_until.map(Timestamp::as_microsecond),
+        check: record.check.map(|check| StoredCheck {
+            at: check.at.as_microsecond(),
+            since: check.since.as_microsecond(),
+            number: check.number,
+        }),
         failure: failure.map(|failure| failure.kind.as_str()),
         why: why.map(|why| why.as_str().into()),
         tool_status: failure.and_then(|failure| failure.status),
@@ -223,11 +238,16 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         doubted: progress.doubted,
         fencing,
         similar_to,
+        check: progress.check.as_ref().map(check).transpose()?,
         latency_ms: progress.latency_ms,
         updated_at: time(progress.updated_at)?,
         expires_at: progress.expires_at.map(time).transpose()?,
         retain_until: progress.retain_until.map(time).transpose()?,
     }))
+}
+
+fn check(stored: &StoredCheck) -> Result<Check, Corrupt> {
+    Ok(Check { at: time(stored.at)?, since: time(stored.since)?, number: stored.number })
 }
 
 pub(super) fn read_entry(text: &[u8]) -> Result<Entry, Corrupt> {

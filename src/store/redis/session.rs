@@ -1,9 +1,8 @@
 //! Terms as scripts are told them, and what persons do to a session. Must not decide anything.
 //!
-//! On one master the terms of a call are compared in the same step as its claim. On a cluster its
-//! session, budget and room are in other slots: there they are entered one after the other before the
-//! claim, and left again if that comes to nothing. If the gateway dies in between, a place in a budget is
-//! lost until its window ends, and the lock is found left over when its lease ends.
+//! On one master the terms of a call are compared in the same step as its claim. On a cluster its session
+//! is in another slot: there only the fencing token is looked after, before the claim, and tools that need
+//! more are refused by the configuration.
 
 use jiff::Timestamp;
 use redis::{FromRedisValue, Value, cmd};
@@ -49,12 +48,14 @@ impl Met {
 pub(super) struct Entered {
     pub(super) token: String,
     pub(super) similar_to: String,
+    /// The session's newest token before, if this one was drawn ahead of the claim.
+    pub(super) before: Option<String>,
 }
 
 impl Entered {
     /// What a stored record says.
     pub(super) fn of(stored: &Record) -> Self {
-        Self { token: record::fencing(stored), similar_to: record::similar_to(stored) }
+        Self { token: record::fencing(stored), similar_to: record::similar_to(stored), before: None }
     }
 
     pub(super) fn read(&self) -> Result<(Option<u64>, Option<CallId>), Error> {
@@ -131,80 +132,30 @@ impl Inner {
         })
     }
 
-    /// Meets the terms where they are, one after the other: the session comes last, for nobody draws a
-    /// token or stands in line in vain. If one does not hold, those before it are left again.
+    /// On a cluster: meets the terms where the session is, which can only be its token. If the claim comes
+    /// to nothing, what was drawn is taken back.
     pub(super) async fn enter(&self, change: &Change, terms: &Terms) -> Result<Result<Entered, Bar>, Error> {
-        let mut parts = Vec::new();
-        if let Some(spending) = terms.budget {
-            let asked = Asked { budget: Some(asked_of_budget(spending)), ..Asked::of(change) };
-            parts.push((alone(&keys::room(spending.room)), asked));
+        if terms.lock.is_some() || terms.budget.is_some() || terms.similar.is_some() {
+            let why = "on a cluster a session and a call are on different masters: there is no lock";
+            return Err(Error::Refused(why.into()));
         }
-        if let Some(likeness) = terms.similar {
-            let asked = Asked { similar: asked_of_similar(terms), ..Asked::of(change) };
-            parts.push((alone(&keys::room(likeness.room)), asked));
+        let keys = of_session(&keys::session(&SessionId::of(&change.record.intent)));
+        let mut run = Run::new(&self.scripts.enter);
+        run.key(&keys[..]).arg(self.asked_of_session(change, terms)?.text()?);
+        let (word, rest) = reply(self.link.run(&run).await?)?;
+        if word != "done" {
+            return Ok(Err(bar(&rest)?));
         }
-        let session = keys::session(&SessionId::of(&change.record.intent));
-        parts.push((of_session(&session), self.asked_of_session(change, terms)?));
-
-        let mut entered = Entered { token: String::new(), similar_to: String::new() };
-        for (keys, asked) in parts {
-            let mut run = Run::new(&self.scripts.enter);
-            run.key(&keys[..]).arg(asked.text()?);
-            let answer = match self.link.run(&run).await {
-                Ok(answer) => reply(answer),
-                Err(error) => Err(error),
-            };
-            match answer {
-                Ok((word, rest)) if word == "done" => {
-                    let written = |at| text(&rest, at).filter(|text| !text.is_empty());
-                    entered.token = written(0).unwrap_or(entered.token);
-                    entered.similar_to = written(1).unwrap_or(entered.similar_to);
-                }
-                Ok((_, rest)) => {
-                    self.leave_rooms(change).await;
-                    return Ok(Err(bar(&rest)?));
-                }
-                Err(error) => {
-                    self.leave_rooms(change).await;
-                    return Err(error);
-                }
-            }
-        }
-        Ok(Ok(entered))
+        let (token, before) = (text(&rest, 0).unwrap_or_default(), text(&rest, 1));
+        Ok(Ok(Entered { token, similar_to: String::new(), before }))
     }
 
-    /// Leaves everything again that was entered for a call that does not begin.
-    pub(super) async fn leave(&self, change: &Change) {
-        self.leave_rooms(change).await;
-        let lock = if change.terms.as_ref().is_some_and(|terms| terms.lock.is_some()) { "now" } else { "" };
-        self.leave_session(change, lock).await;
-    }
-
-    async fn leave_rooms(&self, change: &Change) {
-        let Some(terms) = &change.terms else { return };
-        if let Some(spending) = terms.budget {
-            self.leave_room(change, &keys::room(spending.room)).await;
-        }
-        if let Some(likeness) = terms.similar {
-            self.leave_room(change, &keys::room(likeness.room)).await;
-        }
-    }
-
-    /// On a cluster, after the outcome is written: what a call that has ended gives back. If it cannot be
-    /// written now, the lock is found left over when its lease ends.
-    pub(super) async fn release(&self, change: &Change) {
-        let (lock_from, similar) = released(change);
-        if !lock_from.is_empty() {
-            self.leave_session(change, &lock_from).await;
-        }
-        if let Some(room) = change.release.similar.filter(|_| similar == "1") {
-            self.leave_room(change, &keys::room(room)).await;
-        }
-    }
-
-    /// What the script that ends a call gives back in the same step.
-    pub(super) fn released_here(&self, change: &Change) -> (String, &'static str) {
-        if self.is_cluster() { (String::new(), "") } else { released(change) }
+    /// What was entered for a call that does not begin. Nobody was given its token.
+    pub(super) async fn take_back(&self, change: &Change, entered: &Entered) {
+        let is_drawn = change.terms.as_ref().is_some_and(|terms| terms.token == Token::Next);
+        let (Some(before), true) = (&entered.before, is_drawn) else { return };
+        let id = SessionId::of(&change.record.intent);
+        drop(self.leave(&id, change.record.intent.call_id, "", [&entered.token, before]).await);
     }
 
     /// The keys that a change needs beside the call's own.
@@ -213,22 +164,20 @@ impl Inner {
         met.rooms(change).or_else(|| (gives_back && !self.is_cluster()).then(|| rooms(change)))
     }
 
-    async fn leave_room(&self, change: &Change, room: &str) {
-        self.tell_leave(change.record.intent.call_id, &alone(room), ["", "", "1", "1"]).await.ok();
-    }
-
-    async fn leave_session(&self, change: &Change, lock_from: &str) {
-        let keys = of_session(&keys::session(&SessionId::of(&change.record.intent)));
-        self.tell_leave(change.record.intent.call_id, &keys, [lock_from, "", "", ""]).await.ok();
-    }
-
     pub(super) async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
-        self.tell_leave(call_id, &of_session(&keys::session(id)), ["", "1", "", ""]).await
+        self.leave(id, call_id, "1", ["", ""]).await
     }
 
-    async fn tell_leave(&self, call_id: CallId, keys: &[String; 5], what: [&str; 4]) -> Result<(), Error> {
+    async fn leave(
+        &self,
+        id: &SessionId,
+        call_id: CallId,
+        line: &str,
+        token_and_before: [&str; 2],
+    ) -> Result<(), Error> {
         let mut run = Run::new(&self.scripts.leave);
-        run.key(&keys[..]).arg(call_id.to_string()).arg(&what[..]);
+        run.key(&of_session(&keys::session(id))[..]).arg(call_id.to_string()).arg(line);
+        run.arg(&token_and_before[..]);
         self.link.run(&run).await.map(drop)
     }
 
@@ -335,7 +284,7 @@ fn asked_of_similar(terms: &Terms) -> Option<AskedSimilar> {
 }
 
 /// From when on the lock is free, 'now' or ''; and '1' if the place among what looks alike is given up.
-fn released(change: &Change) -> (String, &'static str) {
+pub(super) fn released(change: &Change) -> (String, &'static str) {
     let from = change.release.lock_from.map(|from| {
         if from <= change.record.updated_at { "now".to_owned() } else { from.as_microsecond().to_string() }
     });
@@ -356,11 +305,6 @@ fn rooms(change: &Change) -> [String; 5] {
 /// Where only the session is asked for.
 fn of_session([session, line, alive]: &[String; 3]) -> [String; 5] {
     [session.clone(), line.clone(), alive.clone(), session.clone(), session.clone()]
-}
-
-/// Where only one room is asked for.
-fn alone(room: &str) -> [String; 5] {
-    [const { String::new() }; 5].map(|_| room.to_owned())
 }
 
 fn micros(time: std::time::Duration) -> u64 {

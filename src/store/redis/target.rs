@@ -81,7 +81,8 @@ impl Target {
         matches!(self.kind, Kind::Sentinel { .. } | Kind::Cluster)
     }
 
-    pub(super) fn is_cluster(&self) -> bool {
+    /// Whether its data is on several masters.
+    pub fn is_cluster(&self) -> bool {
         self.kind == Kind::Cluster
     }
 

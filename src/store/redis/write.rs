@@ -10,10 +10,11 @@ use tokio::time::timeout;
 use super::keys::Partition;
 use super::memory::{Need, TOKEN_LIMIT_US};
 use super::scripts::Run;
-use super::session::{Entered, Met};
+use super::session::{Entered, Met, released};
 use super::{Inner, record, reply, score, stored_in, text, time_to_live};
 use crate::core::call::Change;
 use crate::core::record::{Record, State};
+use crate::core::session::{Terms, Token};
 use crate::store::{Claimed, Error, Replaced};
 
 /// How long a call waits for a look at a server that was started anew.
@@ -54,8 +55,8 @@ impl Inner {
             },
         };
         let claimed = self.claim_with(change, instead_of, &met).await;
-        if let (Met::Before(_), Ok(Claimed::Existing(_)) | Err(Error::Refused(_))) = (&met, &claimed) {
-            self.leave(change).await;
+        if let (Met::Before(entered), Ok(Claimed::Existing(_)) | Err(Error::Refused(_))) = (&met, &claimed) {
+            self.take_back(change, entered).await;
         }
         claimed
     }
@@ -88,7 +89,7 @@ impl Inner {
         match word.as_str() {
             "done" => {
                 let mut record = change.record.clone();
-                self.wrote(&mut record, &rest).await?;
+                self.wrote(change, &mut record, &rest).await?;
                 self.memory.remember(&record, &change.entry);
                 self.barrier.pass(partition).await?;
                 Ok(Claimed::Yours(record))
@@ -120,10 +121,8 @@ impl Inner {
             },
         };
         let replaced = self.replace_with(change, expected, &met).await;
-        match (&replaced, &met) {
-            (Ok(Replaced::Lost(_)) | Err(Error::Refused(_)), Met::Before(_)) => self.leave(change).await,
-            (Ok(Replaced::Done(_)), _) if self.is_cluster() => self.release(change).await,
-            _ => {}
+        if let (Met::Before(entered), Ok(Replaced::Lost(_)) | Err(Error::Refused(_))) = (&met, &replaced) {
+            self.take_back(change, entered).await;
         }
         replaced
     }
@@ -154,14 +153,15 @@ impl Inner {
             Met::Before(entered) => run.arg(&entered.token).arg(&entered.similar_to),
             Met::NotAsked | Met::InTheSameStep(_) => run.arg("keep").arg(""),
         };
-        let (lock_from, similar) = self.released_here(change);
+        let (lock_from, similar) = released(change);
         run.arg(lock_from).arg(similar).arg(self.announcement(begins));
+        run.arg(if change.release.retakes_lock { "1" } else { "" });
         let answer = if begins { self.run_guarded(&run).await? } else { self.link.run(&run).await? };
         let (word, rest) = reply(answer)?;
         match word.as_str() {
             "done" => {
                 let mut record = change.record.clone();
-                self.wrote(&mut record, &rest).await?;
+                self.wrote(change, &mut record, &rest).await?;
                 self.memory.remember(&record, &change.entry);
                 self.barrier.pass(partition).await?;
                 Ok(Replaced::Done(record))
@@ -221,16 +221,20 @@ impl Inner {
 
     /// Takes note of what a script has written: token and similar call into the record, and the count of
     /// this gateway's writes.
-    async fn wrote(&self, record: &mut Record, rest: &[Value]) -> Result<(), Error> {
+    async fn wrote(&self, change: &Change, record: &mut Record, rest: &[Value]) -> Result<(), Error> {
         let written = Entered {
             token: text(rest, 0).unwrap_or_default(),
             similar_to: text(rest, 2).unwrap_or_default(),
+            before: None,
         };
         (record.fencing, record.similar_to) = written.read()?;
         if let Some(writes) = text(rest, 1).and_then(|writes| writes.parse().ok()) {
             self.memory.saw_writes(Partition::of(&record.intent.lookup), writes);
         }
-        if let Some(token) = record.fencing
+        // What a caller brings is its session's own affair, but must not be given again after a loss.
+        if let (Some(token), Some(Terms { token: Token::This(_), .. })) = (record.fencing, &change.terms) {
+            self.memory.saw_brought(token);
+        } else if let Some(token) = record.fencing
             && self.memory.saw_token(token)
             && !self.save_watermarks(Need::Token(token)).await
         {

@@ -18,7 +18,8 @@ use crate::core::record::InstanceId;
 /// "once" in ASCII: says that the file is one of ours.
 const APPLICATION_ID: i32 = 0x6f6e_6365;
 /// One step of the schema each. `user_version` counts those that were made.
-const MIGRATIONS: [&str; 2] = [include_str!("schema.sql"), include_str!("sessions.sql")];
+const MIGRATIONS: [&str; 3] =
+    [include_str!("schema.sql"), include_str!("sessions.sql"), include_str!("unknown.sql")];
 /// The first version in which a checkpoint beside other connections cannot reset the log under them.
 const OLDEST_SQLITE: i32 = 3_051_003;
 /// On macOS only a full fsync reaches the disk; elsewhere the last two change nothing.
@@ -126,6 +127,14 @@ fn io(path: &Path, error: std::io::Error) -> OpenError {
     OpenError::Io { path: path.to_owned(), error }
 }
 
+/// A page that cannot be read may be met before the whole file is checked.
+fn database(path: &Path, error: rusqlite::Error) -> OpenError {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DatabaseCorrupt) => OpenError::Damaged(path.to_owned(), error.to_string()),
+        _ => OpenError::Database { path: path.to_owned(), error },
+    }
+}
+
 /// The path without links; the file itself may not be there yet.
 fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     match path.canonicalize() {
@@ -172,7 +181,7 @@ fn on_network(path: &Path) -> bool {
 }
 
 fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, OpenError> {
-    let database = |error| OpenError::Database { path: path.to_owned(), error };
+    let database = |error| database(path, error);
     let connection =
         Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(database)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
@@ -196,7 +205,7 @@ fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, OpenError> {
 
 /// Refuses what is another program's, and marks a new file as ours.
 fn identify(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    let database = |error| OpenError::Database { path: path.to_owned(), error };
+    let database = |error| database(path, error);
     let id: Option<i32> = pragma(connection, "application_id").map_err(database)?;
     let tables: i64 =
         connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(database)?;
@@ -220,7 +229,7 @@ fn check(connection: &Connection, path: &Path) -> Result<(), OpenError> {
 
 /// Makes the steps of the schema that the file has not made yet, each in a transaction of its own.
 fn migrate(connection: &mut Connection, path: &Path) -> Result<(), OpenError> {
-    let database = |error| OpenError::Database { path: path.to_owned(), error };
+    let database = |error| database(path, error);
     let made: i64 = pragma(connection, "user_version").map_err(database)?.unwrap_or(0);
     let steps = usize::try_from(made).ok().and_then(|made| MIGRATIONS.get(made..));
     let steps = steps.ok_or_else(|| OpenError::TooNew(path.to_owned(), made, MIGRATIONS.len()))?;

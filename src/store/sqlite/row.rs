@@ -13,6 +13,7 @@ use crate::core::key;
 use crate::core::outcome::{Content, Failure, FailureKind};
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use crate::core::session::Room;
+use crate::core::unknown::Check;
 use crate::store::Due;
 
 /// A query for whole records: the columns as `record` reads them, and this condition.
@@ -22,7 +23,7 @@ macro_rules! select {
             "SELECT call_id, lookup, tenant, tool, key, key_source, fingerprint, user_id, session_id, trace_id,
                 args, created_at, similar, version, state, attempt_id, owner, attempt_number, run_started_at,
                 lease_until, attempts, doubted, fencing, similar_to, latency_ms, result, failure, why, tool_status,
-                retry_after_ms, updated_at, expires_at, retain_until
+                retry_after_ms, updated_at, expires_at, retain_until, check_at, check_since, checks
              FROM calls WHERE ",
             $condition
         )
@@ -52,6 +53,14 @@ pub(super) fn due(
     let due = due.query_map(params![now.as_microsecond(), instance.to_string(), limit], record)?;
     due.map(|record| record.map(|record| Due { owner_ended: record.attempt.owner != instance, record }))
         .collect()
+}
+
+/// Unknown calls that it is time to work on.
+pub(super) fn to_check(connection: &Connection, now: Timestamp, limit: u32) -> rusqlite::Result<Vec<Record>> {
+    let sql = select!("state = 'unknown' AND check_at <= ?1 ORDER BY check_at LIMIT ?2");
+    let mut unknown = connection.prepare_cached(sql)?;
+    let unknown = unknown.query_map(params![now.as_microsecond(), limit], record)?;
+    unknown.collect()
 }
 
 /// The newest entries of a call, oldest first.
@@ -155,7 +164,8 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
             attempts = :attempts, doubted = :doubted, fencing = :fencing, latency_ms = :latency_ms,
             result = :result, failure = :failure, why = :why, tool_status = :tool_status,
             retry_after_ms = :retry_after_ms, updated_at = :updated_at, expires_at = :expires_at,
-            retain_until = :retain_until, similar_to = :similar_to
+            retain_until = :retain_until, similar_to = :similar_to, check_at = :check_at,
+            check_since = :check_since, checks = :checks
          WHERE call_id = :call_id",
     )?;
     update.execute(named_params! {
@@ -179,6 +189,9 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":expires_at": record.expires_at.map(Timestamp::as_microsecond),
         ":retain_until": record.retain_until.map(Timestamp::as_microsecond),
         ":similar_to": record.similar_to.map(|id| id.to_string()),
+        ":check_at": record.check.map(|check| check.at.as_microsecond()),
+        ":check_since": record.check.map(|check| check.since.as_microsecond()),
+        ":checks": record.check.map(|check| check.number),
         ":call_id": record.intent.call_id.to_string(),
     })?;
     Ok(())
@@ -250,6 +263,9 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let state = columns.state(&state)?;
     let (updated_at, expires_at, retain_until) =
         (columns.time()?, columns.maybe_time()?, columns.maybe_time()?);
+    let (check_at, check_since) = (columns.maybe_time()?, columns.maybe_time()?);
+    let checks: Option<u32> = columns.read()?;
+    let check = check_at.zip(check_since).zip(checks);
     Ok(Record {
         intent: Arc::new(intent),
         version,
@@ -259,6 +275,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         doubted,
         fencing,
         similar_to,
+        check: check.map(|((at, since), number)| Check { since, at, number }),
         latency_ms,
         updated_at,
         expires_at,

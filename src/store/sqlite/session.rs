@@ -198,9 +198,14 @@ fn take_place(
     connection
         .prepare_cached(
             "INSERT INTO places (room, call_id, place_until) VALUES (?1, ?2, ?3)
-             ON CONFLICT DO UPDATE SET place_until = max(place_until, excluded.place_until)",
+             ON CONFLICT DO UPDATE SET place_until = excluded.place_until WHERE place_until <= ?4",
         )?
-        .execute(params![room.0, record.intent.call_id.to_string(), until.as_microsecond()])?;
+        .execute(params![
+            room.0,
+            record.intent.call_id.to_string(),
+            until.as_microsecond(),
+            record.updated_at.as_microsecond(),
+        ])?;
     Ok(())
 }
 
@@ -407,7 +412,8 @@ pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::
         .execute(params![now, limit])?;
     let mut resting = connection.prepare_cached(
         "SELECT tenant, session_id FROM sessions
-         WHERE token < ?1 AND touched_at < ?1 AND frozen = 0 AND lock_call IS NULL LIMIT ?2",
+         WHERE token < ?1 AND touched_at < ?1 AND frozen = 0
+            AND (lock_call IS NULL OR lock_free_from < ?1) LIMIT ?2",
     )?;
     let resting = resting.query_map(params![now - SESSION_MEMORY_US, limit], |row| {
         Ok([row.get::<_, String>(0)?, row.get(1)?])

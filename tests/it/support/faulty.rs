@@ -49,6 +49,7 @@ pub enum Verb {
     Load,
     History,
     Due,
+    ToCheck,
     Census,
     Prune,
     Session,
@@ -331,6 +332,10 @@ impl Store for FaultStore {
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
         self.ask(Verb::Due, move |store| async move { store.due(now, limit).await }).await
+    }
+
+    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
+        self.ask(Verb::ToCheck, move |store| async move { store.to_check(now, limit).await }).await
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {

@@ -306,6 +306,15 @@ impl Store for Memory {
         Ok(due.into_iter().map(|record| Due { record, owner_ended: false }).collect())
     }
 
+    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
+        let inner = self.lock();
+        let is_due = |record: &&Record| record.check.is_some_and(|check| check.at <= now);
+        let mut due: Vec<Record> = inner.kept.in_state("unknown").filter(is_due).cloned().collect();
+        due.sort_by_key(|record| record.check.map(|check| check.at));
+        due.truncate(limit as usize);
+        Ok(due)
+    }
+
     async fn census(&self) -> Result<Vec<Census>, Error> {
         let inner = self.lock();
         let mut counts = HashMap::<(&str, &str), u64>::new();

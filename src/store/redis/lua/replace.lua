@@ -6,7 +6,8 @@
 --       8 cas, 9 progress, 10 '1' if there is a result, 11 result, 12 entry's field, 13 entry, 14 tool,
 --       15 state, 16 score, 17 time to live or '', 18 terms or '', 19 and 20 'keep', or fencing token and
 --       similar call, where the terms were met before; 21 from when on the session's lock is free, 'now' or
---       '', 22 '1' if nothing shall look like it any more, 23 'PUBLISH', 'SPUBLISH' or ''
+--       '', 22 '1' if nothing shall look like it any more, 23 'PUBLISH', 'SPUBLISH' or '', 24 '1' if the call
+--       retakes the lock when nobody has it
 local begins = ARGV[3] ~= ''
 local stored = redis.call('HMGET', KEYS[2], 'cas', 'fencing', 'progress', 'similar_to')
 if not stored[1] then return { 'gone' } end
@@ -44,7 +45,7 @@ end
 move(ARGV[5], ARGV[14], ARGV[15], ARGV[16])
 retain(KEYS[2], ARGV[17])
 if holder == ARGV[5] then retain(KEYS[1], ARGV[17]) end
-if ARGV[21] ~= '' then release(KEYS[9], ARGV[5], ARGV[21]) end
+if ARGV[21] ~= '' then release(KEYS[9], ARGV[5], token, ARGV[21], ARGV[24] == '1') end
 if ARGV[22] == '1' then redis.call('ZREM', KEYS[13], ARGV[5]) end
 local writes = again and written() or count()
 if ARGV[23] ~= '' then redis.call(ARGV[23], ARGV[1] .. 'endings', ARGV[5]) end

@@ -26,8 +26,8 @@ end
 
 -- Sessions that rest for a week are forgotten, but not while somebody holds them.
 local function remember(session)
-  local held = redis.call('HMGET', session, 'lock', 'frozen')
-  if held[1] or held[2] then
+  local held = redis.call('HMGET', session, 'lock', 'frozen', 'lock_from')
+  if (held[1] and not held[3]) or held[2] then
     redis.call('PERSIST', session)
   else
     redis.call('PEXPIRE', session, 604800000)
@@ -41,10 +41,10 @@ local function newest(room, call, now)
   return newest[1]
 end
 
--- Takes a place in a room for a while.
+-- Takes a place in a room for a while, unless the call has one.
 local function take(room, call, window_us, now)
   redis.call('ZREMRANGEBYSCORE', room, '-inf', digits(now))
-  redis.call('ZADD', room, 'GT', digits(now + window_us), call)
+  redis.call('ZADD', room, 'NX', digits(now + window_us), call)
   redis.call('PEXPIRE', room, math.ceil(window_us / 1000))
 end
 
@@ -58,11 +58,11 @@ local function busy(keys, terms, now)
   local lock = redis.call('HMGET', keys.session, 'lock', 'lock_token', 'lock_lease', 'lock_from')
   local free_from = tonumber(lock[4] or '')
   local is_held = lock[1] and lock[1] ~= terms.call and not (free_from and free_from <= now)
-  if not is_held then lock = { '', '', '', '' } end
   local place = redis.call('ZRANK', keys.line, terms.call)
   local length = redis.call('ZCARD', keys.line)
   local ahead = place or length
-  if not is_held and ahead == 0 then return nil end
+  if lock[1] == terms.call or (not is_held and ahead == 0) then return nil end
+  if not is_held then lock = { '', '', '', '' } end
   local behind = lock[1]
   if ahead > 0 then behind = redis.call('ZRANGE', keys.line, ahead - 1, ahead - 1)[1] end
   if not terms.line_us or (not place and length >= terms.line_length) then
@@ -137,9 +137,15 @@ local function enter(keys, terms, now)
   return token, other
 end
 
--- Gives the session's lock free if the call has it: 'now', or from a time on.
-local function release(session, call, from)
-  if redis.call('HGET', session, 'lock') ~= call then return end
+-- Gives the session's lock free if this run of the call has it: 'now', or from a time on. If nobody has it
+-- and it is to be retaken, it is the call's until then.
+local function release(session, call, token, from, retakes)
+  local lock = redis.call('HMGET', session, 'lock', 'lock_token')
+  if not lock[1] and retakes and from ~= 'now' then
+    redis.call('HSET', session, 'lock', call, 'lock_token', token, 'lock_lease', from)
+  elseif lock[1] ~= call or lock[2] ~= token then
+    return
+  end
   if from == 'now' then
     redis.call('HDEL', session, 'lock', 'lock_token', 'lock_lease', 'lock_from')
   else

@@ -1,0 +1,117 @@
+//! A request asks for a call: it is claimed, run again, waited for, answered or refused.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{Action, Change, Next, after, gateway};
+use crate::core::key;
+use crate::core::outcome::FailureKind;
+use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
+use crate::core::session::{self, Brought, Release};
+use crate::core::tool::Tool;
+
+/// A request, as the event brings it.
+pub(super) struct Arrival<'a> {
+    pub(super) intent: &'a Arc<Intent>,
+    pub(super) brought: Brought,
+    pub(super) attempt: AttemptId,
+    pub(super) owner: InstanceId,
+}
+
+pub(super) fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
+    let passed = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
+    if passed(record.expires_at) {
+        if record.intent.key_source == key::Source::Runtime && !passed(record.retain_until) {
+            return Next { change: None, action: Action::RefuseExpired };
+        }
+        return claim(tool, arrival, Some(record.intent.call_id), now);
+    }
+    if record.intent.fingerprint != arrival.intent.fingerprint {
+        return Next { change: None, action: Action::RefuseReused };
+    }
+    match &record.state {
+        State::Running => Next { change: None, action: Action::Wait },
+        State::Succeeded(_) | State::Unknown(_) => Next { change: None, action: Action::Answer },
+        State::Failed(failure) if failure.kind == FailureKind::Rejected && tool.remember_rejections => {
+            Next { change: None, action: Action::Answer }
+        }
+        // It would get the newest token and overtake those who have overtaken it.
+        State::Failed(failure)
+            if failure.kind == FailureKind::Fenced && arrival.brought.fencing.is_none() =>
+        {
+            Next { change: None, action: Action::Answer }
+        }
+        State::Failed(_) => run_again(tool, record, arrival, now),
+    }
+}
+
+pub(super) fn claim(tool: &Tool, arrival: &Arrival<'_>, instead_of: Option<CallId>, now: Timestamp) -> Next {
+    let record = Record {
+        intent: arrival.intent.clone(),
+        version: 1,
+        state: State::Running,
+        attempt: first_attempt(tool, arrival, now),
+        attempts: 1,
+        doubted: false,
+        fencing: None,
+        similar_to: None,
+        check: None,
+        latency_ms: None,
+        updated_at: now,
+        expires_at: None,
+        retain_until: None,
+    };
+    let detail = match instead_of {
+        None => "the key was free".to_owned(),
+        Some(old) => format!("the key's earlier call {old} is past its window"),
+    };
+    let entry = begun("claimed", arrival, detail, now);
+    let terms = match session::terms(tool, arrival.intent, arrival.brought, now) {
+        Ok(terms) => terms,
+        Err(why) => return Next { change: None, action: Action::RefuseUnfit(why) },
+    };
+    let change = Change { record, entry, terms, release: Release::default() };
+    Next { change: Some(change), action: Action::Claim { instead_of } }
+}
+
+/// A failed call runs again under the same key.
+fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
+    let again = Record {
+        version: record.version + 1,
+        state: State::Running,
+        attempt: first_attempt(tool, arrival, now),
+        attempts: record.attempts.saturating_add(1),
+        doubted: in_doubt(record),
+        similar_to: None,
+        check: None,
+        latency_ms: None,
+        updated_at: now,
+        expires_at: None,
+        retain_until: None,
+        ..record.clone()
+    };
+    let detail = "the same key came again after a failure".to_owned();
+    let entry = begun("run_again", arrival, detail, now);
+    let terms = match session::terms(tool, &record.intent, arrival.brought, now) {
+        Ok(terms) => terms,
+        Err(why) => return Next { change: None, action: Action::RefuseUnfit(why) },
+    };
+    let change = Change { record: again, entry, terms, release: Release::default() };
+    Next { change: Some(change), action: Action::Run }
+}
+
+/// What a further attempt has to know of the ones before it.
+pub(super) fn in_doubt(record: &Record) -> bool {
+    record.doubted || matches!(record.state, State::Unknown(_))
+}
+
+fn first_attempt(tool: &Tool, arrival: &Arrival<'_>, now: Timestamp) -> Attempt {
+    let lease_until = after(now, tool.lease());
+    Attempt { id: arrival.attempt, owner: arrival.owner, number: 1, run_started_at: now, lease_until }
+}
+
+fn begun(event: &'static str, arrival: &Arrival<'_>, detail: String, now: Timestamp) -> Entry {
+    let (attempt, by) = (Some(arrival.attempt), gateway(arrival.owner));
+    Entry { at: now, event: event.into(), attempt, outcome: None, by, detail }
+}

@@ -1,0 +1,213 @@
+//! One's turn in a session, when something goes wrong: clocks, losses, locks that were left over, tools that
+//! are configured anew.
+
+use serde_json::{Value, json};
+
+use crate::support::binary::{Process, free_port};
+use crate::support::gateway::one_tool;
+use crate::support::redis::Redis;
+use crate::support::{Act, Answer, Gateway, Tool, client, until};
+
+async fn say(http: &reqwest::Client, url: &str, session: &str, key: &str) -> Answer {
+    let body = json!({ "args": { "key": key }, "session_id": session, "idempotency_key": key });
+    Answer::read(http.post(url).body(body.to_string()).send().await.expect("an answer")).await
+}
+
+fn begin(url: &str, session: &str, key: &str) -> tokio::task::JoinHandle<Answer> {
+    let (http, url, session, key) = (client(), url.to_owned(), session.to_owned(), key.to_owned());
+    tokio::spawn(async move { say(&http, &url, &session, &key).await })
+}
+
+fn overlaps(tool: &Tool, one: usize, other: usize) -> bool {
+    let seen = tool.seen();
+    seen[other].at.expect("come") < seen[one].until.unwrap_or_else(tokio::time::Instant::now)
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_set_forward_lets_no_second_call_in() {
+    let (clock, tool) = (crate::support::clock::Clock::new(), Tool::start().await);
+    tool.then(Act::after_ms(1_500, Act::Numbered));
+    let rules = one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"30s\"");
+    let folder = tempfile::tempdir().expect("a folder");
+    let gateway = Process::start_in(folder.path(), free_port(), &rules, &clock.environment()).await;
+    let url = gateway.url("/v1/tools/act/calls");
+    let first = begin(&url, "S", "first");
+    until("it runs", async || tool.requests() == 1).await;
+    clock.set_ahead(3_600);
+    begin(&url, "S", "next").await.expect("no panic").expect_ok();
+    first.await.expect("no panic").expect_ok();
+    assert!(!overlaps(&tool, 0, 1), "two exclusive calls of one session at the tool at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_its_lease_ends() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.then(Act::after_ms(5_000, Act::Numbered));
+    let rules = one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"0s\"");
+    let gateway = Gateway::sharing(&redis.url(), &rules).await;
+    gateway.until_ready().await;
+    let url = gateway.url("/v1/tools/act/calls");
+    let first = begin(&url, "S", "first");
+    until("it runs", async || tool.requests() == 1).await;
+    redis.ask(&["FLUSHALL"]).await;
+    crate::redis::notices(&gateway, "accept-loss").await;
+    gateway.accept_loss("a test").await.expect_ok();
+    gateway.until_ready().await;
+    say(&client(), &url, "S", "next").await.expect_problem("session-busy");
+    first.await.expect("no panic").expect_ok();
+    say(&client(), &url, "S", "next").await.expect_ok();
+    assert!(!overlaps(&tool, 0, 1), "two at the tool at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_left_over_is_given_free_also_where_nobody_waits() {
+    let tool = Tool::start().await;
+    tool.then(Act::Hang);
+    let folder = tempfile::tempdir().expect("a folder");
+    let times = "timeout = \"1s\"\ndeadline = \"1s\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
+    let before = one_tool(&tool, &format!("{times}session = \"exclusive\""));
+    let gateway = Process::start(folder.path(), free_port(), &before).await;
+    let first = begin(&gateway.url("/v1/tools/act/calls"), "S", "first");
+    until("it runs", async || tool.requests() == 1).await;
+    gateway.kill();
+    first.abort();
+    // The tool is fenced from now on, and another one is exclusive.
+    let after = one_tool(&tool, &format!("{times}session = \"fenced\""));
+    let after = format!("{after}[tools.pay]\nurl = \"{}\"\n{times}session = \"exclusive\"\n", tool.url());
+    let gateway = Process::start(folder.path(), free_port(), &after).await;
+    let http = client();
+    let url = gateway.url("/v1/tools/pay/calls");
+    say(&http, &url, "S", "pay").await.expect_problem("session-busy");
+    until("its lease of 11 s is over", async || say(&http, &url, "S", "pay").await.status == 200).await;
+}
+
+/// The same after an older snapshot: a call has ended since, and its lock is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_an_older_snapshot_brings_back_is_given_free() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.then(Act::after_ms(1_500, Act::Numbered));
+    let times = "timeout = \"2s\"\ndeadline = \"2s\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
+    let gateway =
+        Gateway::sharing(&redis.url(), &one_tool(&tool, &format!("{times}session = \"exclusive\""))).await;
+    gateway.until_ready().await;
+    let url = gateway.url("/v1/tools/act/calls");
+    let first = begin(&url, "S", "first");
+    until("it runs", async || tool.requests() == 1).await;
+    let snapshot = redis.snapshot();
+    first.await.expect("no panic").expect_ok();
+    redis.restore(snapshot.path()).await;
+    crate::redis::notices(&gateway, "accept-loss").await;
+    gateway.accept_loss("a test").await.expect_ok();
+    gateway.until_ready().await;
+    let http = client();
+    until("its lease of 12 s is over", async || say(&http, &url, "S", "next").await.status == 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fenced_call_gets_no_newer_token_by_being_repeated() {
+    let tool = Tool::start().await;
+    tool.then(Act::Answer(409, "Fencing-Token: 9000000000000000\r\n", b"{}"));
+    let gateway = Gateway::with_tool(&tool, "").await;
+    let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "k" });
+    gateway.post("act", &body, &[]).await.expect_problem("stale-fencing-token");
+    gateway.post("act", &body, &[]).await.expect_problem("stale-fencing-token");
+    assert_eq!((tool.requests(), tool.effects()), (1, 0), "an SDK that repeats a 409 does not overrule it");
+    let mut newer = body.clone();
+    newer["fencing_token"] = gateway.get("/v1/sessions/S").await.at("/fencing");
+    gateway.post("act", &newer, &[]).await.expect_ok();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_joins_a_waiting_call_is_judged_by_its_own_token() {
+    let tool = Tool::start().await;
+    tool.then(Act::after_ms(1_500, Act::Numbered)).then(Act::after_ms(1_500, Act::Numbered));
+    let gateway = Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
+    let url = gateway.url("/v1/tools/act/calls");
+    let first = begin(&url, "S", "first");
+    until("it runs", async || tool.requests() == 1).await;
+    let waiting =
+        async || gateway.get("/v1/sessions/S").await.at("/waiting").as_array().expect("a list").len();
+    let token = gateway.get("/v1/sessions/S").await.at("/fencing").as_u64().expect("a token");
+    let second = begin(&url, "S", "second");
+    until("it waits", async || waiting().await == 1).await;
+    let with = |token: Option<u64>| {
+        let mut body = json!({ "args": { "n": 1 }, "session_id": "S", "idempotency_key": "third" });
+        if let Some(token) = token {
+            body["fencing_token"] = Value::from(token);
+        }
+        let request = client().post(&url).body(body.to_string());
+        tokio::spawn(async move { Answer::read(request.send().await.expect("an answer")).await })
+    };
+    let old = with(Some(token));
+    until("it waits", async || waiting().await == 2).await;
+    let own = with(None);
+    for call in [first, second, own] {
+        call.await.expect("no panic").expect_ok();
+    }
+    // The old one came first, and was refused; or last, and got what the other has run.
+    let old = old.await.expect("no panic");
+    assert!(old.status == 200 || old.problem() == "stale-fencing-token", "{}", old.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_run_is_replayed_also_when_its_tool_has_become_exclusive() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let http = client();
+    let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
+    let ask = async |gateway: &Process| {
+        let request = http.post(gateway.url("/v1/tools/act/calls")).body(body.clone());
+        Answer::read(request.send().await.expect("an answer")).await
+    };
+    let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
+    ask(&gateway).await.expect_ok();
+    gateway.kill();
+    let gateway =
+        Process::start(folder.path(), free_port(), &one_tool(&tool, "session = \"exclusive\"")).await;
+    assert_eq!(ask(&gateway).await.expect_ok().at("/replayed"), true);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_of_the_first_schema_is_taken_over() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("oncegate.db");
+    let connection = rusqlite::Connection::open(&file).expect("a file");
+    connection.execute_batch(include_str!("../../src/store/sqlite/schema.sql")).expect("the schema");
+    let ahead = 4_000_000_000_000_000_u64;
+    connection
+        .execute_batch(&format!(
+            "PRAGMA application_id = {}; PRAGMA user_version = 1;
+             INSERT INTO sessions VALUES ('default', 'S', {ahead});",
+            0x6f6e_6365
+        ))
+        .expect("a row");
+    drop(connection);
+    let gateway =
+        Process::start(folder.path(), free_port(), &one_tool(&tool, "session = \"exclusive\"")).await;
+    let next = say(&client(), &gateway.url("/v1/tools/act/calls"), "S", "next").await.expect_ok();
+    assert!(next.at("/fencing").as_u64() > Some(ahead), "{}", next.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_survive_a_store_that_is_away_for_a_moment() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.then(Act::after_ms(3_000, Act::Numbered));
+    let gateway =
+        Gateway::sharing(&redis.url(), &one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"30s\""))
+            .await;
+    gateway.until_ready().await;
+    let url = gateway.url("/v1/tools/act/calls");
+    let first = begin(&url, "S", "first");
+    until("it runs", async || tool.requests() == 1).await;
+    let second = begin(&url, "S", "second");
+    until("it waits", async || {
+        gateway.get("/v1/sessions/S").await.at("/waiting").as_array().is_some_and(|line| line.len() == 1)
+    })
+    .await;
+    redis.kill();
+    redis.start_again().await;
+    first.await.expect("no panic").expect_ok();
+    second.await.expect("no panic").expect_ok();
+}
