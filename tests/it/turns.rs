@@ -43,7 +43,7 @@ async fn a_clock_set_forward_lets_no_second_call_in() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_its_lease_ends() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    tool.then(Act::after_ms(5_000, Act::Numbered));
+    tool.then(Act::after_ms(9_000, Act::Numbered));
     let rules = one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"0s\"");
     let gateway = Gateway::sharing(&redis.url(), &rules).await;
     gateway.until_ready().await;
