@@ -59,6 +59,11 @@ impl Breaker {
         }
     }
 
+    /// Whether everything is let through.
+    pub fn is_closed(&self) -> bool {
+        self.open_until.is_none()
+    }
+
     pub fn is_open(&self, now: Duration) -> bool {
         self.open_until.is_some_and(|until| now < until)
     }

@@ -136,6 +136,11 @@ impl Gateway {
         told.map_err(|(kind, call_id)| Error { kind, call_id, key: Some(key) })
     }
 
+    /// Whether nothing is known against the tool.
+    pub(super) fn is_calm(&self, asked: &Asked) -> bool {
+        self.health.get(&asked.at.tool.name).is_none_or(Health::is_calm)
+    }
+
     /// Whether a call may begin, or how long its tool is left alone.
     pub(super) fn admit(&self, asked: &Asked) -> Result<(), Duration> {
         self.health.get(&asked.at.tool.name).map_or(Ok(()), Health::admit)

@@ -40,6 +40,11 @@ impl Health {
         self.seen().breaker.admit(&self.policy, self.start.elapsed())
     }
 
+    /// Whether every call may begin.
+    pub(super) fn is_calm(&self) -> bool {
+        self.seen().breaker.is_closed()
+    }
+
     pub(super) fn is_open(&self) -> bool {
         self.seen().breaker.is_open(self.start.elapsed())
     }

@@ -57,6 +57,13 @@ impl Gateway {
         Event::Arrived { intent, brought, attempt: new_attempt(), owner: self.instance }
     }
 
+    fn why_nothing_begins(&self, has_place: bool) -> Option<ErrorKind> {
+        if !has_place {
+            return Some(ErrorKind::RateLimited);
+        }
+        self.is_out_of_time().then_some(ErrorKind::StoreUnavailable)
+    }
+
     /// Gets hold of the key, or finds out who has it. Without a place to run nothing is claimed, but
     /// what is there is still found.
     pub(super) async fn hold(self: &Arc<Self>, asked: &Asked, has_place: bool) -> Result<Hold, ErrorKind> {
@@ -64,7 +71,10 @@ impl Gateway {
         let event = self.arrival(asked);
         let mut holder: Option<Record> = None;
         let mut has_looked = false;
-        if !has_place {
+        // What may not begin, or not for sure, may have begun already.
+        let refused = self.why_nothing_begins(has_place);
+        let is_wary = !self.is_calm(asked);
+        if refused.is_some() || is_wary {
             let found = self.counted("holder", self.store.holder(asked.intent.lookup).await);
             holder = found.map_err(|_| ErrorKind::StoreUnavailable)?;
         }
@@ -72,11 +82,10 @@ impl Gateway {
             // An arrival is never illegal; if it were, nothing must run.
             let Ok(next) = call::next(tool, holder.as_ref(), &event, self.now()) else { break };
             holder = match (next.action, next.change, holder) {
-                (Action::Claim { .. } | Action::Run, ..) if !has_place => return Err(ErrorKind::RateLimited),
-                (Action::Claim { .. } | Action::Run, ..) if self.is_out_of_time() => {
-                    return Err(ErrorKind::StoreUnavailable);
-                }
-                (Action::Claim { .. } | Action::Run, ..) if let Err(retry_after) = self.admit(asked) => {
+                (Action::Claim { .. } | Action::Run, ..) if let Some(why) = refused => return Err(why),
+                (Action::Claim { .. } | Action::Run, ..)
+                    if is_wary && let Err(retry_after) = self.admit(asked) =>
+                {
                     return Err(ErrorKind::ToolResting { retry_after });
                 }
                 (Action::Claim { instead_of }, Some(change), held) => {

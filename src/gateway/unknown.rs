@@ -69,9 +69,7 @@ impl Gateway {
             (Action::Probe, Some(at)) => {
                 let asked = Asked { at, intent: record.intent.clone(), brought: Brought::default() };
                 let finding = self.probe(&asked).await;
-                let event = Event::Probed { by: self.instance, finding };
-                let (record, _) = self.settle(&asked, record, &event, None, Keep::Stored).await;
-                record
+                self.note_finding(record, finding, now).await
             }
             (Action::Run, Some(at)) => {
                 let asked = Asked { at, intent: record.intent.clone(), brought: Brought::default() };
@@ -90,6 +88,17 @@ impl Gateway {
             "an unknown call was worked on",
         );
         !matches!(record.state, State::Unknown(_) | State::Running)
+    }
+
+    /// Writes down what a probe has found. If that fails, or somebody was faster, the next one finds it.
+    async fn note_finding(&self, record: Record, finding: Finding, now: Timestamp) -> Record {
+        let event = Event::Probed { by: self.instance, finding };
+        let next = call::next(&self.policy_of(&record), Some(&record), &event, now.max(self.now()));
+        let Some(change) = next.ok().and_then(|next| next.change) else { return record };
+        match self.counted("replace", self.store.replace(&change, &record).await) {
+            Ok(Replaced::Done(noted) | Replaced::Lost(Some(noted))) => noted,
+            Ok(Replaced::Lost(None) | Replaced::Barred(_)) | Err(_) => record,
+        }
     }
 
     async fn probe(&self, asked: &Asked) -> Finding {

@@ -341,6 +341,8 @@ struct CallView<'a> {
     created_at: String,
     updated_at: String,
     expires_at: Option<String>,
+    /// When an unknown call is worked on next.
+    next_check_at: Option<String>,
     events: Vec<EventView<'a>>,
 }
 
@@ -372,6 +374,7 @@ impl<'a> CallView<'a> {
             created_at: time(intent.created_at),
             updated_at: time(record.updated_at),
             expires_at: record.expires_at.map(time),
+            next_check_at: record.check.map(|check| time(check.at)),
             events,
         }
     }

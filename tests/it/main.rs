@@ -23,6 +23,7 @@ mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
 mod problems; // the table of failures
 mod redis; // many gateways over one Redis
+mod rest; // unknown calls come to rest
 mod sessions; // what bounds the branches of one conversation
 mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order

@@ -70,6 +70,8 @@ struct Inner {
     next: VecDeque<Act>,
     otherwise: Option<Act>,
     connections: usize,
+    /// Whether the same key is executed at most once.
+    deduplicates: bool,
     /// Requests of which it is not settled yet whether they are executed.
     undecided: usize,
 }
@@ -106,6 +108,12 @@ impl Tool {
     /// What it does whenever nothing else is planned.
     pub fn always(&self, act: Act) -> &Self {
         self.lock().otherwise = Some(act);
+        self
+    }
+
+    /// From now on the same key is executed at most once.
+    pub fn deduplicate(&self) -> &Self {
+        self.lock().deduplicates = true;
         self
     }
 
@@ -182,7 +190,10 @@ impl Tool {
         };
         {
             let mut inner = self.lock();
-            inner.seen[index].executed = executes;
+            let key = inner.seen[index].header("idempotency-key").to_owned();
+            let is_known =
+                inner.seen.iter().any(|seen| seen.executed && seen.header("idempotency-key") == key);
+            inner.seen[index].executed = executes && !(inner.deduplicates && is_known);
             inner.seen[index].until = Some(Instant::now());
             inner.undecided -= 1;
         }
