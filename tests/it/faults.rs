@@ -1,6 +1,7 @@
 //! A store that fails on request, behind the real gateway and the real router.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use oncegate::core::record::CallId;
 use oncegate::gateway::{self, Gateway};
@@ -11,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::faulty::{Fault, FaultStore, Verb};
 use crate::support::gateway::Bare;
+use crate::support::memory::Memory;
 use crate::support::{Act, Answer, Tool, client, until};
 
 /// A gateway over a store that fails on request.
@@ -154,4 +156,32 @@ async fn a_zombie_is_refused_and_its_late_answer_counts_all_the_same() {
     let events: Vec<&str> = history.iter().map(|entry| entry.event.as_ref()).collect();
     assert_eq!(events, ["claimed", "lease_over", "ended_late"]);
     assert_eq!(tool.requests(), 1);
+}
+
+#[tokio::test]
+async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_lease_is_over() {
+    let tool = Tool::start().await;
+    tool.then(Act::after_ms(100, Act::Numbered)).always(Act::Numbered);
+    let store = FaultStore::over(Memory::default());
+    let rules = "session = \"exclusive\"\nsession_wait = \"5s\"";
+    let at = Bare::over(store.clone(), gateway::new_instance(), &tool, rules).await;
+    let (http, url) = (client(), at.url.clone());
+    let ask = |key: &'static str| {
+        let body = json!({ "args": {}, "session_id": "S", "idempotency_key": key }).to_string();
+        let request = http.post(&url).header("prefer", "wait=1").body(body);
+        async move { Answer::read(request.send().await.expect("an answer")).await }
+    };
+    let first = tokio::spawn(ask("first"));
+    until("the tool has it", async || tool.requests() == 1).await;
+    // It finds the session free, while the gateway has been told that it is not.
+    store.next(Verb::Claim, Fault::ExecuteLate(Duration::from_millis(170)), 1);
+    ask("late").await.expect_problem("store-unavailable");
+    assert_eq!(store.barred_in_doubt(), 2, "it is not waited for behind a claim that may yet come true");
+    first.await.expect("no panic").expect_ok();
+    store.is_quiet().await;
+    let began = tokio::time::Instant::now();
+    until("the session runs the next", async || ask("next").await.status == 200).await;
+    until("and that one, too", async || ask("late").await.status == 200).await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(tool.effects(), 3);
 }

@@ -6,11 +6,15 @@ use oncegate::core::outcome::Content;
 use oncegate::core::record::{Record, State};
 use tokio::time::Instant;
 
-use super::scenario::{Ask, KEYS, args_of, lookup_of, usual};
+use super::scenario::{Ask, args_of, fresh_key, lookup_of, usual};
+use super::sessions::ONE_MORE;
 use super::world::{Heard, World};
 use crate::support::Answer;
 use crate::support::gateway::Bare;
 use crate::support::tool::Seen;
+
+/// Problems of a tool that say that nothing was executed.
+const WITHOUT_EFFECT: [&str; 3] = ["tool-rejected", "tool-unreachable", "tool-unavailable"];
 
 impl World {
     /// What holds as soon as everything is quiet, and for ever after.
@@ -20,12 +24,13 @@ impl World {
         let reopened = self.reopened.lock().expect("not poisoned").clone();
         self.check_attempts(&seen);
         self.check_tokens(&seen);
+        self.check_sessions(&seen);
         for (record, _) in self.memory.records() {
             if record.state == State::Running {
                 self.breaks(format!("S6: {} is still running", record.intent.key));
             }
         }
-        for key in 0..KEYS {
+        for key in 0..fresh_key(0, ONE_MORE) {
             let lookup = lookup_of(key);
             let at_tool: Vec<(usize, &Seen)> = seen
                 .iter()
@@ -45,7 +50,7 @@ impl World {
 
     /// Every request was begun with the store's word for it, is sent once, and did what the ledger
     /// says of it, if that says anything.
-    pub(super) fn check_attempts(&self, seen: &[Seen]) {
+    fn check_attempts(&self, seen: &[Seen]) {
         let mut by_attempt: HashMap<String, Vec<&Seen>> = HashMap::new();
         for seen in seen {
             by_attempt.entry(attempt_of(seen).to_owned()).or_default().push(seen);
@@ -82,7 +87,7 @@ impl World {
     }
 
     /// Within a session no two calls have the same fencing token.
-    pub(super) fn check_tokens(&self, seen: &[Seen]) {
+    fn check_tokens(&self, seen: &[Seen]) {
         let mut calls: HashMap<(&str, &str), &str> = HashMap::new();
         for seen in seen {
             let token = (seen.header("x-session-id"), seen.header("fencing-token"));
@@ -94,7 +99,7 @@ impl World {
     }
 
     /// A key has one effect at most, stands for one call, and its runs have rising tokens.
-    pub(super) fn check_effects(&self, key: usize, at_tool: &[(usize, &Seen)]) {
+    fn check_effects(&self, key: usize, at_tool: &[(usize, &Seen)]) {
         let effects = at_tool.iter().filter(|(_, seen)| seen.executed).count();
         if effects > 1 {
             self.breaks(format!("S1: k{key} has {effects} effects"));
@@ -112,9 +117,10 @@ impl World {
     }
 
     /// What the agents were told of a key is true, and it is the same for all.
-    pub(super) fn check_heard(&self, key: usize, at_tool: &[(usize, &Seen)], heard: &[&Heard]) {
+    fn check_heard(&self, key: usize, at_tool: &[(usize, &Seen)], heard: &[&Heard]) {
         let effects: Vec<_> = at_tool.iter().filter(|(_, seen)| seen.executed).collect();
         let mut told: Option<(String, serde_json::Value)> = None;
+        let refusals = self.bounds.refusals();
         for Heard { ask, asked_at, answer } in heard {
             let Some(answer) = answer else { continue };
             if !at_tool.is_empty() && at_tool.iter().all(|(_, seen)| seen.body != args_of(ask)) {
@@ -123,7 +129,7 @@ impl World {
                 let is_fit = matches!(
                     answer.problem().as_str(),
                     "key-reused" | "store-unavailable" | "call-in-progress" | "outcome-unknown"
-                );
+                ) || refusals.contains(&answer.problem().as_str());
                 if !is_silent || !is_fit {
                     self.breaks(format!("S9: k{key} with other arguments heard {}", answer.text));
                 }
@@ -144,7 +150,10 @@ impl World {
                 "result-unavailable" if effects.len() != 1 => {
                     self.breaks(format!("S4: k{key} heard that it was done, of {} effects", effects.len()));
                 }
-                "tool-rejected" | "tool-unreachable" | "tool-unavailable" => {
+                problem if WITHOUT_EFFECT.contains(&problem) || refusals.contains(&problem) => {
+                    if answer.at("/effect") != "none" {
+                        self.breaks(format!("S4: k{key} heard {}", answer.text));
+                    }
                     // It may be run again later, but nothing was executed that had been sent before
                     // the agent asked.
                     let early = effects.iter().find(|(_, seen)| seen.at.is_some_and(|at| at < *asked_at));
@@ -158,10 +167,22 @@ impl World {
                 _ => self.breaks(format!("k{key} heard {}", answer.text)),
             }
         }
+        self.check_none_is_none(key, &effects, heard);
+    }
+
+    /// If every agent that had asked for a key heard that nothing was executed, nothing ever was.
+    fn check_none_is_none(&self, key: usize, effects: &[&(usize, &Seen)], heard: &[&Heard]) {
+        let is_none = |answer: &Answer| answer.problem() != "" && answer.at("/effect") == "none";
+        for (_, effect) in effects {
+            let mut asked = heard.iter().filter(|heard| effect.at.is_none_or(|at| heard.asked_at < at));
+            if asked.all(|heard| heard.answer.as_ref().is_some_and(is_none)) {
+                self.breaks(format!("S4: k{key} has an effect, and all heard that it has none: {effect:?}"));
+            }
+        }
     }
 
     /// What the store says of a key is what happened.
-    pub(super) fn check_record(&self, key: usize, at_tool: &[(usize, &Seen)], record: Option<Record>) {
+    fn check_record(&self, key: usize, at_tool: &[(usize, &Seen)], record: Option<Record>) {
         let effects = at_tool.iter().filter(|(_, seen)| seen.executed).count();
         let Some(record) = record else {
             if !at_tool.is_empty() {
@@ -187,18 +208,20 @@ impl World {
     /// What agents hear who ask again when all is well.
     pub(super) async fn ask_again(&self, anew: &Bare) {
         let told = self.heard.lock().expect("not poisoned").clone();
+        let mut is_slow = false;
         if self.memory.has_lost() {
-            for key in 0..KEYS {
+            for key in 0..self.bounds.keys() {
                 self.expect(anew, usual(key), &["store-unavailable"], "S16").await;
             }
             self.accept_loss();
         }
-        for key in (0..KEYS).filter(|key| !self.has_lost(lookup_of(*key))) {
+        for key in (0..self.bounds.keys()).filter(|key| !self.has_lost(lookup_of(*key))) {
             let Some(record) = self.memory.holder_of(lookup_of(key)) else { continue };
             let requests = self.tool.requests();
             let asked = [usual(key), Ask { other: true, ..usual(key) }];
             let (same, other): (Vec<Ask>, Vec<Ask>) =
                 asked.into_iter().partition(|ask| record.intent.args == args_of(ask));
+            self.end_leases();
             self.expect(anew, other[0], &["key-reused"], "S9").await;
             let mut told = told.iter().filter(|heard| heard.ask.key == key);
             let told = told.find_map(|heard| heard.answer.clone().filter(|answer| answer.status == 200));
@@ -206,8 +229,13 @@ impl World {
                 State::Failed(_) => {
                     // It may run, and on a slow machine the tool may seem slow.
                     self.tool.forget();
-                    let fit = ["", "outcome-unknown", "tool-unreachable"];
-                    self.expect(anew, same[0], &fit, "S12").await;
+                    let mut fit = vec!["", "outcome-unknown", "tool-unreachable"];
+                    fit.extend(self.bounds.refusals().iter().filter(|slug| **slug != "session-busy"));
+                    if is_slow && self.bounds.exclusive_wait_ms.is_some() {
+                        fit.extend(["session-busy", "call-in-progress"]);
+                    }
+                    let again = self.expect(anew, same[0], &fit, "S12").await;
+                    is_slow |= again.problem() == "outcome-unknown";
                     continue;
                 }
                 State::Succeeded(Content::Kept(json)) => {
@@ -232,7 +260,7 @@ impl World {
     }
 
     /// Asks, and wants to hear one of these problems, or a success where it says nothing.
-    pub(super) async fn expect(&self, gateway: &Bare, ask: Ask, fit: &[&str], invariant: &str) -> Answer {
+    async fn expect(&self, gateway: &Bare, ask: Ask, fit: &[&str], invariant: &str) -> Answer {
         let answer = self.ask(gateway, ask).await.expect("an answer");
         if !fit.contains(&answer.problem().as_str()) {
             self.breaks(format!("{invariant}: k{} was to hear {fit:?}, heard {}", ask.key, answer.text));

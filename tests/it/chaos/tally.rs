@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::scenario::fresh_key;
 use super::world::World;
 use crate::support::Answer;
 use crate::support::faulty::{Fault, Verb};
@@ -26,6 +27,11 @@ impl World {
             let errors = metrics.iter().map(|metrics| &metrics.store_errors);
             errors.map(|errors| errors.with_label_values(&[operation, "ambiguous"]).get() as usize).sum()
         };
+        let fresh = heard.iter().filter(|heard| heard.ask.key >= fresh_key(0, 0));
+        let fresh = fresh.filter(|heard| heard.answer.as_ref().is_some_and(|answer| answer.status == 200));
+        let lines = self.memory.lines();
+        let is_exclusive = self.bounds.exclusive_wait_ms.is_some();
+        let locked = |name: &'static str, times: usize| (name, if is_exclusive { times } else { 0 });
         let mut tally = Tally::from([
             ("lost writes", self.lost.lock().expect("not poisoned").len()),
             ("ambiguous claims", ambiguous("claim")),
@@ -41,6 +47,15 @@ impl World {
             ("claims confirmed after a doubt", self.store.confirmed(Verb::Claim)),
             ("failures without effect", with(&["tool-rejected", "tool-unreachable", "tool-unavailable"])),
             ("unknown outcomes", with(&["outcome-unknown"])),
+            ("calls that waited in a line", lines.joined),
+            ("calls that came to their turn", lines.served),
+            ("unknown calls that kept their session", lines.ended),
+            ("busy sessions", with(&["session-busy"])),
+            ("budgets used up", with(&["budget-exceeded"])),
+            ("calls that looked like an earlier one", with(&["possible-duplicate"])),
+            locked("doubted claims that met a locked session", self.store.barred_in_doubt()),
+            locked("exclusive calls that were taken from their owner", events("lease_over")),
+            ("sessions that ran one more call", fresh.count()),
             ("lost results", with(&["result-unavailable"])),
             ("reused keys", with(&["key-reused"])),
             ("refusals of the store", with(&["store-unavailable"])),

@@ -13,11 +13,14 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::checks::attempt_of;
-use super::scenario::{Ask, LATER, POLICY, Scenario, Step, args_of, lookup_of, name_of};
+use super::scenario::{Ask, Bounds, LATER, Scenario, Step, args_of, lookup_of, name_of, session_of, usual};
 use crate::support::faulty::FaultStore;
 use crate::support::gateway::Bare;
 use crate::support::memory::Memory;
 use crate::support::{Act, Answer, Tool};
+
+/// Nobody who does not hang up waits for longer for an answer, on however busy a machine.
+pub(super) const ANSWERED: Duration = Duration::from_secs(20);
 
 /// What an agent asked, and what it heard; nothing if it hung up.
 #[derive(Clone)]
@@ -29,6 +32,7 @@ pub(super) struct Heard {
 
 /// One scenario's tool, store and gateways.
 pub(super) struct World {
+    pub(super) bounds: Bounds,
     pub(super) tool: Tool,
     pub(super) memory: Memory,
     pub(super) store: FaultStore,
@@ -49,12 +53,14 @@ impl World {
         for act in &scenario.acts {
             tool.then(act.clone());
         }
-        let memory = Memory::default();
+        let bounds = scenario.bounds;
+        let memory = if scenario.tells { Memory::that_tells() } else { Memory::default() };
         let store = FaultStore::with_plan(memory.clone(), scenario.plan.clone());
-        let one = || Bare::over(store.clone(), gateway::new_instance(), &tool, POLICY);
+        let policy = bounds.policy();
+        let one = || Bare::over(store.clone(), gateway::new_instance(), &tool, &policy);
         let gateways = [one().await, one().await];
         let (heard, lost, reopened, broken) = Default::default();
-        Arc::new(Self { tool, memory, store, gateways, client, heard, lost, reopened, broken })
+        Arc::new(Self { bounds, tool, memory, store, gateways, client, heard, lost, reopened, broken })
     }
 
     pub(super) async fn live(self: &Arc<Self>, steps: &[Step]) {
@@ -66,6 +72,14 @@ impl World {
                     self.begin(&mut tasks, *ask);
                     self.begin(&mut tasks, Ask { at: 1 - ask.at, ..*ask });
                 }
+                Step::Rush { session } => {
+                    let keys =
+                        (0..self.bounds.keys()).filter(|key| session_of(*key) == format!("S{session}"));
+                    for (n, key) in keys.enumerate() {
+                        self.begin(&mut tasks, Ask { at: n % 2, ..usual(key) });
+                    }
+                }
+                Step::EndLeases => self.end_leases(),
                 Step::Recover { at } => {
                     let (world, at) = (self.clone(), *at);
                     tasks.spawn(async move {
@@ -84,6 +98,7 @@ impl World {
                     });
                 }
                 Step::AcceptLoss => self.accept_loss(),
+                Step::Lose { during, .. } if self.bounds.any() => self.begin(&mut tasks, *during),
                 Step::Lose { during, writes } => {
                     self.begin(&mut tasks, *during);
                     sleep(Duration::from_millis(10)).await;
@@ -93,10 +108,13 @@ impl World {
         }
         self.store.heal();
         settle(&mut tasks).await;
+        let [one, other] = &self.gateways;
+        tokio::join!(self.run_one_more(one, 0), self.run_one_more(other, 1));
     }
 
-    pub(super) fn begin(self: &Arc<Self>, tasks: &mut JoinSet<()>, ask: Ask) {
+    fn begin(self: &Arc<Self>, tasks: &mut JoinSet<()>, ask: Ask) {
         let world = self.clone();
+        let ask = Ask { key: ask.key % self.bounds.keys(), ..ask };
         tasks.spawn(async move { drop(world.ask(&world.gateways[ask.at], ask).await) });
     }
 
@@ -111,17 +129,23 @@ impl World {
     pub(super) async fn ask(&self, gateway: &Bare, ask: Ask) -> Option<Answer> {
         let asked_at = Instant::now();
         let body = format!(
-            "{{\"args\":{},\"session_id\":\"S{}\",\"trace_id\":\"{:032x}\"}}",
+            "{{\"args\":{},\"session_id\":\"{}\",\"trace_id\":\"{:032x}\"}}",
             args_of(&ask),
-            ask.key % 2,
+            session_of(ask.key),
             ask.key + 1,
         );
         let request = self.client.post(&gateway.url).body(body);
         let request = request.header("idempotency-key", name_of(ask.key));
-        let request = request.header("prefer", if ask.patient { "wait=1" } else { "wait=0" });
+        let request = match ask.wait {
+            Some(wait) => request.header("prefer", format!("wait={wait}")),
+            None => request,
+        };
         let answer = async { Answer::read(request.send().await.expect("an answer")).await };
         let patience = ask.hangs_up_after_ms.map_or(Duration::from_secs(30), Duration::from_millis);
         let answer = timeout(patience, answer).await.ok();
+        if ask.hangs_up_after_ms.is_none() && (asked_at.elapsed() > ANSWERED || answer.is_none()) {
+            self.breaks(format!("L3: k{} waited for {:?}", ask.key, asked_at.elapsed()));
+        }
         if let Some(answer) = answer.as_ref().filter(|answer| answer.status == 200) {
             self.is_durable(ask.key, answer);
         }
@@ -182,16 +206,23 @@ impl World {
         }
         let acknowledged = self.store.acknowledged();
         for (record, _) in self.memory.records() {
-            let is_ours = record.state == State::Running && acknowledged.contains_key(&record.attempt.id);
-            if is_ours && !self.has_lost(record.intent.lookup) {
+            let is_ours = acknowledged.contains_key(&record.attempt.id);
+            // What was never confirmed is looked for, too, and nothing here ends before it is found.
+            let is_ended = is_ours || self.bounds.any();
+            if record.state == State::Running && is_ended && !self.has_lost(record.intent.lookup) {
                 self.breaks(format!("L5: {} was left behind as running", record.intent.key));
             }
         }
+        self.check_locks();
         let [one, other] = &self.gateways;
         let recovered =
             tokio::join!(one.gateway.recover_all(self.later()), other.gateway.recover_all(self.later()));
         recovered.0.and(recovered.1).expect("recovered");
-        let anew = Bare::over(self.store.clone(), gateway::new_instance(), &self.tool, POLICY).await;
+        if self.bounds.any() {
+            self.memory.set_ahead(LATER);
+        }
+        let policy = self.bounds.policy();
+        let anew = Bare::over(self.store.clone(), gateway::new_instance(), &self.tool, &policy).await;
         if anew.gateway.recover_all(self.later()).await.expect("recovered") > 0 {
             self.breaks("S20: the second recovery found something left over".into());
         }

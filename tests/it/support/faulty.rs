@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::Change;
 use oncegate::core::key::Lookup;
 use oncegate::core::record::{AttemptId, CallId, Entry, Record, State};
 use oncegate::core::session::{Lock, Session, SessionId};
-use oncegate::store::{Census, Claimed, Due, Error, Readiness, Replaced, Store};
+use oncegate::store::{Census, Claimed, Due, Error, Listener, Readiness, Replaced, Store};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
@@ -144,6 +144,7 @@ struct Inner {
     acknowledged: Mutex<HashMap<AttemptId, Instant>>,
     /// Attempts of which a gateway was told that it is not known whether they are.
     doubted: Mutex<HashSet<(Verb, AttemptId)>>,
+    barred_in_doubt: AtomicUsize,
 }
 
 impl FaultStore {
@@ -196,6 +197,12 @@ impl FaultStore {
     pub fn confirmed(&self, verb: Verb) -> usize {
         let doubted = self.inner.doubted.lock().expect("not poisoned").clone();
         self.acknowledged().keys().filter(|attempt| doubted.contains(&(verb, **attempt))).count()
+    }
+
+    /// How often it was said of an attempt that its session does not let it begin, although an earlier
+    /// answer about it was lost.
+    pub fn barred_in_doubt(&self) -> usize {
+        self.inner.barred_in_doubt.load(Ordering::SeqCst)
     }
 
     fn plan(&self) -> MutexGuard<'_, Option<Plan>> {
@@ -278,6 +285,13 @@ impl FaultStore {
             Ok(_) | Err(Error::Refused(_)) => {}
         }
     }
+
+    fn note_bar(&self, verb: Verb, change: &Change, is_barred: bool) {
+        let doubted = self.inner.doubted.lock().expect("not poisoned");
+        if is_barred && doubted.contains(&(verb, change.record.attempt.id)) {
+            self.inner.barred_in_doubt.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 }
 
 async fn pass(way: Duration) {
@@ -295,6 +309,7 @@ impl Store for FaultStore {
             async move { store.claim(&asked.0, asked.1.as_ref()).await }
         };
         let claimed = self.ask(Verb::Claim, claim).await;
+        self.note_bar(Verb::Claim, change, matches!(claimed, Ok(Claimed::Barred(_))));
         let ours = claimed.as_ref().map(|claimed| match claimed {
             Claimed::Yours(record) => Some(record),
             Claimed::Existing(_) | Claimed::Barred(_) => None,
@@ -310,6 +325,7 @@ impl Store for FaultStore {
             async move { store.replace(&asked.0, &asked.1).await }
         };
         let replaced = self.ask(Verb::Replace, replace).await;
+        self.note_bar(Verb::Replace, change, matches!(replaced, Ok(Replaced::Barred(_))));
         let done = replaced.as_ref().map(|replaced| match replaced {
             Replaced::Done(record) => Some(record),
             Replaced::Lost(_) | Replaced::Barred(_) => None,
@@ -380,5 +396,14 @@ impl Store for FaultStore {
 
     async fn readiness(&self) -> Readiness {
         self.store.readiness().await
+    }
+
+    fn clock_offset(&self) -> SignedDuration {
+        self.store.clock_offset()
+    }
+
+    /// What is heard is only a hint, so that none of it goes wrong.
+    fn listen(&self, call_id: CallId) -> Option<Listener> {
+        self.store.listen(call_id)
     }
 }

@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::Change;
 use oncegate::core::key::Lookup;
 use oncegate::core::record::{CallId, Entry, Record, State};
 use oncegate::core::session::{Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token};
 use oncegate::store::{
-    Census, Claimed, Due, Durability, Error, LOST_DATA, Readiness, Reason, Replaced, Store,
+    Census, Claimed, Due, Durability, Endings, Error, LOST_DATA, Listener, Readiness, Reason, Replaced, Store,
 };
 
 /// Clones share one store.
@@ -29,6 +29,20 @@ struct Inner {
     /// Every record that was ever written, also what was undone.
     written: Vec<Record>,
     has_lost: bool,
+    /// Who waits for the end of a call, if anybody is told.
+    endings: Option<Arc<Endings>>,
+    ahead: SignedDuration,
+    lines: Lines,
+}
+
+/// How often a call has waited for a session's lock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Lines {
+    pub joined: usize,
+    /// Those that got the lock from their place.
+    pub served: usize,
+    /// Locks of unknown calls whose lease was ended.
+    pub ended: usize,
 }
 
 #[derive(Clone, Default)]
@@ -43,6 +57,42 @@ struct Kept {
 }
 
 impl Memory {
+    /// Those who wait for a call of another gateway are told of its end.
+    pub fn that_tells() -> Self {
+        let memory = Self::default();
+        memory.lock().endings = Some(Arc::default());
+        memory
+    }
+
+    /// Its clock is so far ahead of this machine's.
+    pub fn set_ahead(&self, ahead: SignedDuration) {
+        self.lock().ahead = ahead;
+    }
+
+    /// Ends the leases of these unknown calls, as far as their sessions wait for that.
+    pub fn end_leases(&self, is_over: impl Fn(&Record) -> bool) {
+        let mut inner = self.lock();
+        let Inner { kept: Kept { calls, sessions, .. }, lines, .. } = &mut *inner;
+        for lock in sessions.values_mut().filter_map(|session| session.lock.as_mut()) {
+            let call = calls.get(&lock.call_id).map(|(record, _)| record);
+            let is_unknown = |record: &&Record| matches!(record.state, State::Unknown(_));
+            if lock.free_from.is_some_and(|from| from > Timestamp::UNIX_EPOCH)
+                && call.filter(is_unknown).is_some_and(&is_over)
+            {
+                lock.free_from = Some(Timestamp::UNIX_EPOCH);
+                lines.ended += 1;
+            }
+        }
+    }
+
+    pub fn lines(&self) -> Lines {
+        self.lock().lines
+    }
+
+    pub fn sessions(&self) -> HashMap<SessionId, Session> {
+        self.lock().kept.sessions.clone()
+    }
+
     /// Undoes the last `n` writes and answers which keys they were about.
     pub fn lose(&self, n: usize) -> Vec<Lookup> {
         let mut inner = self.lock();
@@ -88,17 +138,36 @@ impl Inner {
     fn write(&mut self, change: &Change) -> Record {
         let mut record = change.record.clone();
         self.before.push((self.kept.clone(), record.intent.lookup));
+        let call_id = record.intent.call_id;
         if let Some(terms) = &change.terms {
+            self.lines.served += self.kept.waiting(&record, call_id).count();
             self.kept.enter(terms, &mut record);
         }
         self.kept.release(change);
-        let call_id = record.intent.call_id;
+        if record.state != State::Running {
+            self.say_end(call_id);
+        }
         let (stored, entries) =
             self.kept.calls.entry(call_id).or_insert_with(|| (record.clone(), Vec::new()));
         *stored = record.clone();
         entries.push(change.entry.clone());
         self.written.push(record.clone());
         record
+    }
+
+    /// The first of the terms that does not hold.
+    fn bar(&mut self, change: &Change) -> Option<Bar> {
+        let (record, call_id) = (&change.record, change.record.intent.call_id);
+        let before = self.kept.waiting(record, call_id).count();
+        let bar = self.kept.bar(change);
+        self.lines.joined += self.kept.waiting(record, call_id).count().saturating_sub(before);
+        bar
+    }
+
+    fn say_end(&self, call_id: CallId) {
+        if let Some(endings) = &self.endings {
+            endings.say(call_id);
+        }
     }
 
     /// After a loss nobody knows which keys are free and which runs have been.
@@ -116,7 +185,13 @@ impl Kept {
         self.calls.get(&call_id).map(|(record, _)| record)
     }
 
-    /// The first of the terms that does not hold.
+    /// The call's places in the line of its session.
+    fn waiting(&self, record: &Record, call_id: CallId) -> impl Iterator<Item = &CallId> {
+        let session = self.sessions.get(&SessionId::of(&record.intent));
+        let waiting = session.into_iter().flat_map(|session| &session.waiting);
+        waiting.map(|(waits, _)| waits).filter(move |waits| **waits == call_id)
+    }
+
     fn bar(&mut self, change: &Change) -> Option<Bar> {
         let terms = change.terms.as_ref()?;
         let (call_id, now) = (change.record.intent.call_id, change.record.updated_at);
@@ -237,7 +312,7 @@ impl Store for Memory {
                 return Ok(Claimed::Existing(holder.clone()));
             }
         }
-        if let Some(bar) = inner.kept.bar(change) {
+        if let Some(bar) = inner.bar(change) {
             return Ok(Claimed::Barred(bar));
         }
         let record = inner.write(change);
@@ -267,7 +342,7 @@ impl Store for Memory {
         }
         Ok(match stored {
             Some(stored) if is_same(&stored, expected) && stored.fencing == expected.fencing => {
-                match inner.kept.bar(change) {
+                match inner.bar(change) {
                     Some(bar) => Replaced::Barred(bar),
                     None => Replaced::Done(inner.write(change)),
                 }
@@ -371,7 +446,16 @@ impl Store for Memory {
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
         let mut inner = self.lock();
         inner.kept.sessions.entry(id.clone()).or_default().waiting.retain(|(waits, _)| *waits != call_id);
+        inner.say_end(call_id);
         Ok(())
+    }
+
+    fn clock_offset(&self) -> SignedDuration {
+        self.lock().ahead
+    }
+
+    fn listen(&self, call_id: CallId) -> Option<Listener> {
+        self.lock().endings.as_ref().map(|endings| endings.listen(call_id))
     }
 
     async fn readiness(&self) -> Readiness {
