@@ -10,12 +10,12 @@ run:
 # Formatting, lints, tests, documentation.
 # Most tests wait most of the time, so there are more of them at once than processors.
 test: check
-	cargo test --quiet -- --test-threads=6
+	cargo test --quiet --features crash-points -- --test-threads=6
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
 
 check:
 	cargo fmt --check
-	cargo clippy --quiet --all-targets -- -D warnings
+	cargo clippy --quiet --all-targets --all-features -- -D warnings
 
 # Throughput and added latency, as ratios in one run.
 bench:

@@ -158,6 +158,12 @@ impl Exchange {
         })
     }
 
+    /// Tells whether the first byte has left.
+    pub fn watch_sending(&self) -> impl Fn() -> bool + use<> {
+        let gate = self.gate.clone();
+        move || gate.is_sent()
+    }
+
     /// What is observed of a request that one waits for no longer. If its first byte has not left,
     /// it never will.
     pub fn give_up(&self, why: &str) -> Evidence {

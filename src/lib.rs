@@ -5,9 +5,10 @@
 
 pub mod app; // build the parts, then run them
 pub mod config; // what an operator wrote
-pub mod core;
+pub mod core; // the rules
+pub mod crash; // where a test lets the process end
 pub mod downstream; // one HTTP request to one tool
 pub mod gateway; // the use cases
 pub mod http; // the wire
 pub mod metrics; // what is counted
-pub mod store; // where records are kept // the rules
+pub mod store; // where records are kept

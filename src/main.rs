@@ -61,6 +61,8 @@ enum StoreAct {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "crash-points")]
+    let _points = oncegate::crash::set_up();
     let done = match Arguments::parse().command {
         Command::Serve { config } => read(&config).and_then(serve),
         Command::Check { config } => read(&config).and_then(|config| {

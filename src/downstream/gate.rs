@@ -34,6 +34,11 @@ impl Gate {
         self.pass(WITHDRAWN) || self.0.load(Ordering::SeqCst) == WITHDRAWN
     }
 
+    /// Whether the first byte has left.
+    pub(super) fn is_sent(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == SENT
+    }
+
     fn send(&self) -> bool {
         self.pass(SENT)
     }
@@ -67,6 +72,7 @@ impl Body for GatedBody {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let Some(bytes) = self.bytes.take() else { return Poll::Ready(None) };
+        crate::crash::point("before_first_byte");
         if Instant::now() >= self.send_before {
             self.gate.withdraw();
         }

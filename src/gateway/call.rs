@@ -22,6 +22,7 @@ use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::session::{self, Brought};
 use crate::core::tool::{LEASE_MARGIN, Tool};
 use crate::core::{json, key};
+use crate::crash;
 use crate::metrics::Arrival;
 
 /// How long a caller waits for the claim, however short it wants to wait for the result.
@@ -132,6 +133,7 @@ impl Gateway {
                 self.metrics.duplicate_gap.with_label_values(&[&at.tool.name]).observe(gap);
             }
         }
+        crash::point("before_reply");
         let told = tell(&phase, patience, first, self.retry_after(&at.tool, &phase), self.now());
         told.map_err(|(kind, call_id)| Error { kind, call_id, key: Some(key) })
     }

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use super::Gateway;
 use crate::core::call::{self, Event};
+use crate::crash;
 use crate::store::{self, Due, Replaced};
 
 /// Calls in one go, so that live traffic is not held up.
@@ -73,6 +74,7 @@ impl Gateway {
         let event = if owner_ended { Event::OwnerLost { by } } else { Event::LeaseOver { by } };
         let Ok(next) = call::next(&tool, Some(&record), &event, now) else { return Ok(false) };
         let Some(change) = next.change else { return Ok(false) };
+        crash::point("in_recovery");
         let replaced = self.counted("replace", self.store.replace(&change, &record).await)?;
         let Replaced::Done(settled) = replaced else { return Ok(false) };
         tracing::warn!(

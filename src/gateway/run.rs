@@ -19,6 +19,7 @@ use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence};
 use crate::core::record::{Record, State};
 use crate::core::tool::{Effect, LEASE_MARGIN};
+use crate::crash;
 use crate::downstream::{self, Exchange};
 use crate::metrics::Arrival;
 use crate::store::{Listener, Replaced};
@@ -125,6 +126,7 @@ impl Gateway {
         began: Instant,
         deadline: Instant,
     ) -> Option<(Record, Exchange)> {
+        crash::point("after_claim");
         pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
         let (record, silent) = self.run_attempts(asked, record, Some(&pilot), deadline, Keep::Stored).await;
         self.ended(asked, &record, began);
@@ -215,9 +217,11 @@ impl Gateway {
             send_before: deadline,
         };
         let mut exchange = self.downstream.dispatch(&asked.at.endpoint, request);
+        let is_sent = exchange.watch_sending();
         let head_by = deadline.min(began + tool.timeout);
         let observed = tokio::select! {
             observed = exchange.until(head_by, deadline) => observed,
+            () = crash::point_after(is_sent, "after_last_byte") => None,
             () = self.abandoned.cancelled() => Some(exchange.give_up("the gateway is shutting down")),
         };
         let (evidence, silent) = match observed {
@@ -229,6 +233,7 @@ impl Gateway {
                 (evidence, silent)
             }
         };
+        crash::point("after_answer");
         let (proved, _) = outcome::classify(tool, &evidence, record.sent());
         self.metrics.attempts.with_label_values(&[&tool.name, proved.as_str()]).inc();
         self.metrics.attempt_duration.with_label_values(&[&tool.name]).observe(began.elapsed().as_secs_f64());
@@ -298,7 +303,12 @@ impl Gateway {
                         }
                     }
                 }
-                (Keep::Stored, _) => self.write(&change, &record, pilot).await,
+                (Keep::Stored, _) => {
+                    crash::point("before_completion");
+                    let written = self.write(&change, &record, pilot).await;
+                    crash::point("after_completion");
+                    written
+                }
             };
             match (written, next.action) {
                 (Some(Replaced::Done(stored)), Action::Retry { after }) => return (stored, Some(after)),

@@ -15,6 +15,7 @@ use crate::core::caller::Caller;
 use crate::core::record::{CallId, Record, State};
 use crate::core::session::Brought;
 use crate::core::unknown::{Finding, Resolution, read_probe};
+use crate::crash;
 use crate::store::{self, Replaced};
 
 /// Calls that are worked on in one go.
@@ -64,6 +65,7 @@ impl Gateway {
         let Some(change) = next.change else { return false };
         let replaced = self.counted("replace", self.store.replace(&change, &record).await);
         let Ok(Replaced::Done(record)) = replaced else { return false };
+        crash::point("in_recheck");
         let at = self.tools.get(&record.intent.tool).cloned();
         let record = match (next.action, at) {
             (Action::Probe, Some(at)) => {

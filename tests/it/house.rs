@@ -4,12 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms, each with those that it may import from.
-const MAY_IMPORT: [(&str, &[&str]); 8] = [
+const MAY_IMPORT: [(&str, &[&str]); 9] = [
     ("core", &[]),
+    ("crash", &[]),
     ("store", &["core"]),
-    ("downstream", &["core"]),
+    ("downstream", &["core", "crash"]),
     ("metrics", &["store"]),
-    ("gateway", &["core", "store", "downstream", "metrics"]),
+    ("gateway", &["core", "crash", "store", "downstream", "metrics"]),
     ("http", &["core", "gateway"]),
     ("config", &["core", "downstream", "gateway", "store"]),
     ("app", &["config", "core", "http", "gateway", "store", "downstream", "metrics"]),

@@ -21,6 +21,8 @@ mod keys; // what counts as the same call
 mod losses; // a Redis that has lost data
 mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
+#[cfg(feature = "crash-points")]
+mod points; // the process ends where it hurts
 mod problems; // the table of failures
 mod redis; // many gateways over one Redis
 mod rest; // unknown calls come to rest
