@@ -42,7 +42,7 @@ const CLIENT_PAUSE: Duration = Duration::from_secs(2);
 /// The tool takes this and up to as many milliseconds more.
 const TOOL_DELAY_MS: (u64, u64) = (200, 1_300);
 /// An execution that has not shown itself after this without loss is not to be expected any more.
-const QUIET: Duration = Duration::from_secs(3);
+const QUIET: Duration = Duration::from_secs(5);
 /// Nothing takes longer; who waits for more waits for a mistake.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -352,7 +352,11 @@ async fn check(gateway: &Gateway, asked: Asked, effects: &Path) -> Fallible<()> 
         count(|answer| *answer == Answer::ResultLost),
         executed.len(),
     )?;
-    if broken.is_empty() { Ok(()) } else { Err(broken.join("\n").into()) }
+    if broken.is_empty() {
+        return Ok(());
+    }
+    writeln!(io::stdout(), "{}", broken.join("\n"))?;
+    Err(format!("{} things are not as promised", broken.len()).into())
 }
 
 /// Nothing runs, and for a while nothing was executed.
