@@ -130,9 +130,12 @@ impl World {
 }
 
 async fn post(http: &reqwest::Client, url: &str, key: &str) -> Option<Answer> {
+    ask(http, url, key, "wait=20").await
+}
+
+async fn ask(http: &reqwest::Client, url: &str, key: &str, prefer: &str) -> Option<Answer> {
     let body = json!({ "args": { "key": key }, "idempotency_key": key }).to_string();
-    // Nobody waits for a call whose gateway has ended.
-    let request = http.post(url).header("prefer", "wait=1").body(body);
+    let request = http.post(url).header("prefer", prefer).body(body);
     let response = timeout(Duration::from_secs(20), request.send()).await.ok()?.ok()?;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     Some(Answer { status, headers, text: response.text().await.ok()? })
@@ -146,8 +149,11 @@ async fn act(history: Arc<History>, url: String) {
         let n = history.intents.fetch_add(1, Ordering::SeqCst);
         let old = history.acknowledged.lock().expect("unpoisoned").keys().next().cloned();
         let key = old.filter(|_| n.is_multiple_of(4)).unwrap_or_else(|| format!("k{n}"));
+        // Nobody waits for a call whose gateway has ended.
+        let mut prefer = "wait=1";
         while !history.over.load(Ordering::SeqCst) {
-            let Some(answer) = post(&http, &url, &key).await else {
+            let Some(answer) = ask(&http, &url, &key, prefer).await else {
+                prefer = "wait=0";
                 history.cut_off.fetch_add(1, Ordering::SeqCst);
                 sleep(Duration::from_millis(5)).await;
                 continue;
