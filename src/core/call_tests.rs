@@ -246,6 +246,29 @@ fn a_session_is_given_free_when_the_outcome_is_known_and_else_when_the_lease_end
 }
 
 #[test]
+fn not_found_proves_nothing_before_the_lease_and_the_operators_time_are_over() {
+    use unknown::{Dedup, Policy};
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let tool = |negative_final_after, dedup| {
+        let unknown = Policy::Probe { negative_final_after };
+        Tool { unknown, dedup, ..tool("t") }
+    };
+    for (tool, final_after) in [
+        (tool(seconds(5), Dedup::None), Some(5)),
+        (tool(seconds(5), Dedup::Key), Some(0)),
+        (tool(None, Dedup::Key), Some(0)),
+        (tool(None, Dedup::None), None),
+    ] {
+        let unknown = record(&tool, key::Source::Derived, &[(ended_with(1, no_answer(), None), 1)]);
+        let lease_end = unknown.attempt.lease_until.as_second() - at(0).as_second();
+        let found_nothing = |at| cell(&tool, Some(&unknown), &probed(Finding::NotFound), at);
+        let last = lease_end + final_after.unwrap_or(1_000_000);
+        assert_eq!(found_nothing(last - 1), "Finish -> unknown");
+        assert_eq!(found_nothing(last) == "Finish -> failed", final_after.is_some());
+    }
+}
+
+#[test]
 fn a_clock_set_back_does_no_harm() {
     let tool = tool("t");
     let running = record(&tool, key::Source::Derived, &[]);
@@ -292,7 +315,8 @@ proptest! {
     /// Random lives of a call, with the promise checked at each step.
     #[test]
     fn whatever_happens_the_promise_holds(
-        steps in prop::collection::vec((any_event(), 0..50_000_i64), 1..60),
+        // Some at once, so that there is time for a retry; some after hours, so that windows end.
+        steps in prop::collection::vec((any_event(), prop_oneof![0..4_i64, 0..50_000_i64]), 1..60),
         read: bool,
         remember_rejections: bool,
         policy in any_policy(),
