@@ -235,3 +235,30 @@ fn transaction(
 pub(super) fn full() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some("the disk is full".into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::core::record::InstanceId;
+    use crate::store::sqlite::Sqlite;
+
+    #[tokio::test]
+    async fn a_job_whose_commit_fails_is_not_acknowledged() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("oncegate.db");
+        let store = Sqlite::open(&path, InstanceId(Uuid::from_u128(1)), &CancellationToken::new());
+        let store = store.expect("a store");
+        // What is deferred is found wrong at the commit, and not before.
+        let fails_late = |connection: &Connection| {
+            connection.execute_batch(
+                "CREATE TABLE one (id INTEGER PRIMARY KEY);
+                 CREATE TABLE other (one INTEGER REFERENCES one DEFERRABLE INITIALLY DEFERRED);
+                 INSERT INTO other VALUES (1);",
+            )
+        };
+        let answer = store.writer.run(Need::Plain, fails_late).await;
+        assert!(matches!(answer, Err(Error::Refused(_))), "{answer:?}");
+    }
+}
