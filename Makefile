@@ -1,6 +1,6 @@
 # What there is to do. `make test` and `make loss` are everything that CI runs.
 
-.PHONY: run test check loss bench
+.PHONY: run test check loss bench mutations
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -24,3 +24,7 @@ loss:
 # Throughput and added latency, as ratios in one run.
 bench:
 	cargo bench --quiet --bench gateway
+
+# Breaks the code on purpose and asks whether the tests notice: tests/MUTATIONS.md. Takes long.
+mutations:
+	@scripts/mutations
