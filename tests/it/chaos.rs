@@ -33,7 +33,7 @@ use self::world::World;
 use crate::support::client;
 
 /// A case takes seconds, so there are this many times fewer than of other properties.
-const SLOWER: u32 = 64;
+const SLOWER: u32 = 52;
 /// The most rounds until everything has happened that must.
 const ROUNDS: u64 = 4;
 

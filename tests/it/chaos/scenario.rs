@@ -9,7 +9,7 @@ use crate::support::Act;
 use crate::support::faulty::{Plan, Rates};
 
 /// The worlds of one case. They live side by side, because most of it is waiting.
-const WORLDS: usize = 28;
+const WORLDS: usize = 20;
 
 /// The keys of a world without bounds, and of one with them. Every other key is of the same session.
 const KEYS: usize = 4;

@@ -197,8 +197,10 @@ impl World {
         for Bare { gateway, .. } in &self.gateways {
             let began = Instant::now();
             gateway.shut_down().await;
-            if began.elapsed() > Duration::from_secs(5) {
-                self.breaks("L3: a call did not end although all was well".into());
+            // What hangs is given up after ten.
+            if began.elapsed() > Duration::from_secs(8) {
+                let took = began.elapsed();
+                self.breaks(format!("L3: a call did not end for {took:?} although all was well"));
             }
         }
         while self.tool.is_undecided() {
