@@ -9,24 +9,25 @@ use crate::core::record::CallId;
 
 /// The calls that somebody listens for.
 #[derive(Default)]
-pub struct Endings(Mutex<HashMap<CallId, Arc<Notify>>>);
+pub struct Endings(Mutex<HashMap<CallId, Vec<Arc<Notify>>>>);
 
 impl Endings {
     /// Begins to listen: nothing that is said from now on is missed.
     pub fn listen(self: &Arc<Self>, call_id: CallId) -> Listener {
-        let notify = self.lock().entry(call_id).or_default().clone();
+        let notify = Arc::<Notify>::default();
+        self.lock().entry(call_id).or_default().push(notify.clone());
         Listener { call_id, notify, endings: self.clone() }
     }
 
     /// Wakes those who listen for this call.
     pub fn say(&self, call_id: CallId) {
-        if let Some(notify) = self.lock().get(&call_id) {
-            // One flight per key listens; a permit is kept for one that is busy looking.
+        for notify in self.lock().get(&call_id).into_iter().flatten() {
+            // A permit is kept for one that is busy looking.
             notify.notify_one();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<CallId, Arc<Notify>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<CallId, Vec<Arc<Notify>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -48,8 +49,9 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut listened = self.endings.lock();
-        // One in the map and one here: nobody else listens.
-        if listened.get(&self.call_id).is_some_and(|notify| Arc::strong_count(notify) <= 2) {
+        let Some(listeners) = listened.get_mut(&self.call_id) else { return };
+        listeners.retain(|notify| !Arc::ptr_eq(notify, &self.notify));
+        if listeners.is_empty() {
             listened.remove(&self.call_id);
         }
     }
@@ -75,7 +77,11 @@ mod tests {
         assert!(!hears().await, "what was said before, or of another");
         endings.say(mine);
         assert!(hears().await, "also what was said while it was busy");
-        drop(listener);
+        let other = endings.listen(mine);
+        endings.say(mine);
+        let other_hears = timeout(Duration::from_secs(1), other.heard()).await.is_ok();
+        assert!(hears().await && other_hears, "each who listens: one that waits for it, one next in line");
+        drop((listener, other));
         assert!(endings.lock().is_empty());
     }
 }

@@ -185,3 +185,32 @@ async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_le
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!(tool.effects(), 3);
 }
+
+/// A claim may still be carried out that was not answered. Behind that nobody waits for a session: it would
+/// be told that nothing was run.
+#[tokio::test]
+async fn who_is_barred_after_a_claim_of_unknown_fate_does_not_wait_in_line() {
+    let tool = Tool::start().await;
+    tool.then(Act::after_ms(600, Act::Numbered));
+    let store = FaultStore::over(Memory::default());
+    let rules = "session = \"exclusive\"\nsession_wait = \"20s\"";
+    let Bare { url, .. } = Bare::over(store.clone(), gateway::new_instance(), &tool, rules).await;
+    let ask = async |key: &str| {
+        let body = json!({ "args": {}, "session_id": "S", "idempotency_key": key }).to_string();
+        Answer::read(client().post(&url).body(body).send().await.expect("an answer")).await
+    };
+    let second = async {
+        until("the first runs", async || tool.requests() == 1).await;
+        store.next(Verb::Claim, Fault::ExecuteLate(Duration::from_millis(900)), 1);
+        ask("second").await.expect_problem("store-unavailable")
+    };
+    let (first, _) = tokio::join!(ask("first"), second);
+    first.expect_ok();
+    store.is_quiet().await;
+    ask("third").await.expect_ok();
+    assert_eq!(
+        (tool.requests(), tool.effects()),
+        (2, 2),
+        "what turned up late was given up, and its session with it"
+    );
+}

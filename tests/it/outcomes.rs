@@ -166,3 +166,53 @@ async fn a_tool_that_comes_back_gets_the_same_call() {
     assert!(answer.await.expect("a request") > 0);
     gateway.stop().await;
 }
+
+/// Each row of the table: what the tool does, what the caller is told, what the ledger says, and whether
+/// the same key is sent again when it comes again.
+#[tokio::test]
+async fn the_table_of_outcomes() {
+    let tool = Tool::start().await;
+    let rules = "retry = { attempts = 1 }\nbreaker = { failures = 1000 }";
+    let gateway = Gateway::with_tool(&tool, rules).await;
+    let executed = ("", "succeeded", false);
+    let lost = ("result-unavailable", "succeeded", false);
+    let rejected = ("tool-rejected", "failed", true);
+    let fenced = ("stale-fencing-token", "failed", false);
+    let unavailable = ("tool-unavailable", "failed", true);
+    let unknown = ("outcome-unknown", "unknown", false);
+    let mut rows = vec![
+        (Act::Numbered, executed),
+        (Act::HalfBody(200), lost),
+        (Act::ExecuteThenDrop, unknown),
+        (Act::ExecuteThenReset, unknown),
+        (Act::Drop, unknown),
+        (Act::ExecuteThenSay(b"HTTP/1.1 2"), unknown),
+        (Act::ExecuteThenSay(b"garbage\r\n\r\n"), unknown),
+        (Act::HalfBody(500), unknown),
+    ];
+    for (statuses, row) in [
+        (&[200, 201, 202, 204, 303][..], executed),
+        (&[300, 301, 302, 307, 308], unknown),
+        (&[400, 401, 402, 403, 404, 405, 406, 409, 410, 411, 413, 414, 415, 416, 417], rejected),
+        (&[421, 422, 424, 426, 428, 431, 451, 501, 505], rejected),
+        (&[412], fenced),
+        (&[425, 429], unavailable),
+        (&[407, 408, 418, 420, 423, 430, 440, 500, 502, 503, 504, 507, 508, 520, 599], unknown),
+    ] {
+        rows.extend(statuses.iter().map(|status| (Act::Answer(*status, "", b"{}"), row)));
+    }
+    for (n, (act, (problem, state, is_sent_again))) in rows.into_iter().enumerate() {
+        let (said, key) = (format!("{act:?}"), format!("k{n}"));
+        tool.then(act);
+        let answer = gateway.call_with_key(&key, json!({})).await;
+        assert_eq!(answer.problem(), problem, "{said}");
+        let id = answer.header("x-call-id");
+        let record = gateway.get(&format!("/v1/calls/{id}")).await.expect_ok();
+        assert_eq!(record.at("/state"), state, "{said}");
+        let before = tool.requests();
+        let again = gateway.call_with_key(&key, json!({})).await;
+        assert_eq!(tool.requests() > before, is_sent_again, "{said}");
+        assert!(is_sent_again || again.problem() == problem, "{said}: {}", again.text);
+    }
+    gateway.stop().await;
+}

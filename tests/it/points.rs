@@ -60,6 +60,13 @@ impl World {
         Self { tool, folder, port: free_port(), store, history: Arc::default() }
     }
 
+    /// For another gateway over the same store.
+    fn beside(&self) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (tool, store, history) = (self.tool.clone(), self.store.clone(), self.history.clone());
+        Self { tool, folder, port: free_port(), store, history }
+    }
+
     /// A gateway that does this at these points.
     fn spawn(&self, points: &str) -> Child {
         let listen = format!("[server]\nlisten = \"127.0.0.1:{}\"\nshutdown_grace = \"1s\"\n", self.port);
@@ -130,13 +137,13 @@ impl World {
 }
 
 async fn post(http: &reqwest::Client, url: &str, key: &str) -> Option<Answer> {
-    ask(http, url, key, "wait=20").await
+    ask(http, url, key, "wait=40").await
 }
 
 async fn ask(http: &reqwest::Client, url: &str, key: &str, prefer: &str) -> Option<Answer> {
     let body = json!({ "args": { "key": key }, "idempotency_key": key }).to_string();
     let request = http.post(url).header("prefer", prefer).body(body);
-    let response = timeout(Duration::from_secs(20), request.send()).await.ok()?.ok()?;
+    let response = timeout(Duration::from_secs(45), request.send()).await.ok()?.ok()?;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     Some(Answer { status, headers, text: response.text().await.ok()? })
 }
@@ -203,6 +210,41 @@ async fn wherever_a_gateway_over_a_file_ends_nothing_is_doubled_or_lost() {
     gateway.wait().expect("it ended");
 }
 
+/// What only a shared store can show: a claim whose answer is lost, and an owner that comes too late.
+async fn a_zombie_and_an_ambiguous_claim(world: &World, redis: &Redis) {
+    let slow = world.beside();
+    let mut gateway = slow.spawn("before_completion=1*sleep(18000)");
+    let (http, url) = (client(), |path: &str| format!("http://127.0.0.1:{}{path}", slow.port));
+    let ready = async || http.get(url("/readyz")).send().await.is_ok_and(|answer| answer.status() == 200);
+    until("it is ready", ready).await;
+    let door = url("/v1/tools/act/calls");
+    let zombie = post(&http, &door, "zombie");
+    let claim = async {
+        until("the tool was asked", async || {
+            world.tool.seen().iter().any(|seen| seen.body.contains("zombie"))
+        })
+        .await;
+        redis.pause();
+        let ambiguous = post(&http, &door, "ambiguous");
+        let resume = async {
+            sleep(Duration::from_millis(1_500)).await;
+            redis.resume();
+        };
+        tokio::join!(ambiguous, resume).0
+    };
+    let (zombie, _) = tokio::join!(zombie, claim);
+    let zombie = zombie.expect("an answer");
+    assert!(zombie.status == 200 || zombie.problem() == "outcome-unknown", "{}", zombie.text);
+    let metrics = http.get(url("/metrics")).send().await.expect("an answer").text().await.expect("a text");
+    assert!(
+        metrics.contains("oncegate_store_errors_total{kind=\"ambiguous\",operation=\"claim\"}"),
+        "{metrics}"
+    );
+    assert!(metrics.contains("\noncegate_stale_owners_total 1\n"), "{metrics}");
+    gateway.kill().expect("it could be killed");
+    gateway.wait().expect("it ended");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wherever_a_gateway_over_redis_ends_nothing_is_doubled_or_lost() {
     let redis = Redis::strict().await;
@@ -222,6 +264,7 @@ async fn wherever_a_gateway_over_redis_ends_nothing_is_doubled_or_lost() {
         world.dies_at("in_recovery=1*off->1*return").await;
     }
     let mut gateway = world.spawn("");
+    a_zombie_and_an_ambiguous_claim(&world, &redis).await;
     world.holds(SEEDS as f64).await;
     gateway.kill().expect("it could be killed");
     gateway.wait().expect("it ended");

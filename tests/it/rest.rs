@@ -267,3 +267,39 @@ async fn who_has_to_wait_is_told_what_the_tool_usually_takes() {
     assert!((500..=1_600).contains(&wait), "{wait}");
     second.await.expect("no panic").expect_ok();
 }
+
+/// What a tool does with a call, for each policy: however it goes, the effect is there at most once, and the
+/// call comes to rest as the policy says.
+#[tokio::test]
+async fn whatever_a_tool_does_each_policy_brings_its_calls_to_rest() {
+    let hold = "";
+    let probe = "unknown = \"probe\"\n";
+    let retry = "unknown = \"retry\"\ndedup = \"key\"\n";
+    let slow = || Act::after_ms(900, Act::Numbered);
+    for (policy, act, first, rest) in [
+        (hold, Act::ExecuteThenDrop, "outcome-unknown", "unknown"),
+        (hold, Act::Answer(422, "", b"{}"), "tool-rejected", "failed"),
+        (hold, slow(), "outcome-unknown", "succeeded"),
+        (probe, Act::ExecuteThenDrop, "outcome-unknown", "succeeded"),
+        (probe, Act::Answer(422, "", b"{}"), "tool-rejected", "failed"),
+        (probe, slow(), "outcome-unknown", "succeeded"),
+        (retry, Act::ExecuteThenDrop, "", "succeeded"),
+        (retry, Act::Answer(422, "", b"{}"), "tool-rejected", "failed"),
+        (retry, slow(), "", "succeeded"),
+    ] {
+        let said = format!("{policy:?} {act:?}");
+        let tool = Tool::start().await;
+        tool.deduplicate().then(act);
+        let probe = format!("probe = {{ url = \"http://127.0.0.1:{}/by-key/{{key}}\" }}\n", tool.port);
+        let times = "timeout = \"400ms\"\ndeadline = \"2s\"\nretry = { attempts = 2, base = \"1ms\" }\n";
+        let recheck = "recheck = { base = \"100ms\", max = \"100ms\" }\n";
+        let gateway = Gateway::with_tool(&tool, &format!("{policy}{probe}{times}{recheck}")).await;
+        let answer = gateway.act("k", json!({})).await;
+        assert_eq!(answer.problem(), first, "{said}: {}", answer.text);
+        until(&said, async || gateway.record(&answer).await.at("/state") == rest).await;
+        let posts = tool.seen();
+        let posts = posts.iter().filter(|seen| seen.line.starts_with("POST"));
+        assert!(posts.clone().filter(|seen| seen.executed).count() <= 1, "{said}");
+        assert!(policy == retry || posts.count() == 1, "{said}: it is not sent again");
+    }
+}

@@ -191,9 +191,9 @@ impl Tool {
         {
             let mut inner = self.lock();
             let key = inner.seen[index].header("idempotency-key").to_owned();
-            let is_known =
-                inner.seen.iter().any(|seen| seen.executed && seen.header("idempotency-key") == key);
-            inner.seen[index].executed = executes && !(inner.deduplicates && is_known);
+            let is_known = |seen: &Seen| seen.executed && seen.header("idempotency-key") == key;
+            let is_repeated = inner.deduplicates && inner.seen.iter().any(is_known);
+            inner.seen[index].executed = executes && !is_repeated;
             inner.seen[index].until = Some(Instant::now());
             inner.undecided -= 1;
         }
