@@ -236,7 +236,7 @@ fn take_lock(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
     leave_line(connection, &SessionId::of(intent), intent.call_id)
 }
 
-/// Gives back what the change says, if the call has it.
+/// Gives back what the change says, if this run of the call has it.
 pub(super) fn release(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
     let intent = &change.record.intent;
     let call_id = intent.call_id.to_string();
@@ -245,14 +245,15 @@ pub(super) fn release(connection: &Connection, change: &Change) -> rusqlite::Res
         connection
             .prepare_cached(
                 "UPDATE sessions SET lock_call = iif(?4, NULL, lock_call), lock_free_from = iif(?4, NULL, ?5)
-                 WHERE tenant = ?1 AND session_id = ?2 AND lock_call = ?3",
+                 WHERE tenant = ?1 AND session_id = ?2 AND lock_call = ?3 AND lock_token IS ?6",
             )?
             .execute(params![
                 intent.tenant,
                 intent.session_id,
                 call_id,
                 is_free,
-                free_from.as_microsecond()
+                free_from.as_microsecond(),
+                change.record.fencing.map(integer),
             ])?;
     }
     if let Some(room) = change.release.similar {
