@@ -58,6 +58,11 @@ impl Gateway {
 
     /// Whether the call is not unknown any more.
     async fn work_on(self: Arc<Self>, record: Record, now: Timestamp) -> bool {
+        if self.is_out_of_time() || self.draining.is_cancelled() {
+            return false;
+        }
+        // It may have waited for its turn: a lease that began then would end before the deadline.
+        let now = now.max(self.now());
         let tool = self.policy_of(&record);
         let event = Event::CheckDue { by: self.instance, attempt: new_attempt() };
         let deadline = Instant::now() + tool.deadline;
