@@ -118,6 +118,12 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
             root.mistake("tools", &why);
         }
     }
+    for at in tools.iter().filter(|at| at.tool.deadline > limits.shutdown_grace) {
+        let (name, deadline) = (&at.tool.name, at.tool.deadline);
+        warnings.push(format!(
+            "{name}: its deadline of {deadline:?} is longer than shutdown_grace; a stop may leave its calls unknown"
+        ));
+    }
     root.finish();
     Some(Config { server, log, store: store?, tokens, tools, limits, warnings })
 }
@@ -136,6 +142,9 @@ fn log(mut section: Section<'_, '_>) -> Log {
     section.finish();
     Log { format: format.unwrap_or(default.format), level }
 }
+
+/// The longest that a duplicate waits, as long as `Prefer: wait` may ask for.
+const MAX_JOIN_WAIT: Duration = Duration::from_secs(60);
 
 fn default_server() -> (Server, Limits) {
     let server =
@@ -173,6 +182,9 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
         max_waiting: section.get("max_waiting").map_or(limits.max_waiting, |Count(count)| count as usize),
         shutdown_grace: section.get_or("shutdown_grace", limits.shutdown_grace),
     };
+    if limits.join_wait > MAX_JOIN_WAIT {
+        section.mistake("join_wait", "no caller waits for a running call for more than a minute");
+    }
     section.finish();
     (server, limits)
 }

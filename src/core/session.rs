@@ -22,8 +22,6 @@ const TOKEN_LEAD: SignedDuration = SignedDuration::from_hours(2);
 pub const LINE_PLACE: Duration = Duration::from_secs(3);
 /// Calls that wait for one session's lock at once; more are refused.
 pub const LINE_LENGTH: u32 = 100;
-/// How soon to ask again for a session whose lock is held by a running call.
-const BUSY_RETRY: Duration = Duration::from_secs(1);
 
 /// How the write calls of one session go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -321,8 +319,8 @@ fn budget_room(budget: &Budget, intent: &Intent) -> Room {
     Room(key::digest(["budget", per, &intent.tenant, &intent.tool, whose]))
 }
 
-/// What a bar means to a call that has waited for so long.
-pub fn verdict(policy: &Policy, bar: &Bar, waited: Duration, now: Timestamp) -> Verdict {
+/// What a bar means to a call that has waited for so long. `usual`: how long such calls take.
+pub fn verdict(policy: &Policy, bar: &Bar, waited: Duration, usual: Duration, now: Timestamp) -> Verdict {
     let until = |time: Timestamp| Duration::try_from(time.duration_since(now)).unwrap_or_default();
     Verdict::Refuse(match bar {
         Bar::Busy { behind: Some(behind), .. } if waited < policy.wait => {
@@ -330,7 +328,7 @@ pub fn verdict(policy: &Policy, bar: &Bar, waited: Duration, now: Timestamp) -> 
         }
         Bar::Busy { lock, .. } => {
             let free_from = lock.and_then(|lock| lock.free_from);
-            Refusal::Busy { retry_after: free_from.map_or(BUSY_RETRY, until).max(BUSY_RETRY) }
+            Refusal::Busy { retry_after: free_from.map_or(usual, until).max(usual) }
         }
         Bar::Frozen => Refusal::Frozen,
         Bar::Stale => Refusal::Stale,

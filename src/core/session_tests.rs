@@ -121,6 +121,9 @@ fn a_token_that_cannot_have_been_given_is_told_from_one_that_is_only_ahead() {
     assert!(terms(&with_mode(Mode::Exclusive), &intent("", "U"), Brought::default(), at(0)).is_err());
 }
 
+/// How long a call usually takes.
+const USUAL: Duration = Duration::from_secs(3);
+
 fn lock() -> Lock {
     Lock { call_id: call(9), token: 5, lease_until: at(40), free_from: None }
 }
@@ -129,11 +132,11 @@ fn lock() -> Lock {
 fn a_call_waits_for_its_turn_and_for_nothing_else() {
     let policy = Policy { mode: Mode::Exclusive, wait: Duration::from_secs(5) };
     let busy = |free_from, behind| Bar::Busy { lock: Some(Lock { free_from, ..lock() }), behind };
-    let after = |seconds, bar: &Bar| verdict(&policy, bar, Duration::from_secs(seconds), at(10));
+    let after = |seconds, bar: &Bar| verdict(&policy, bar, Duration::from_secs(seconds), USUAL, at(10));
     let refused = |refusal| Verdict::Refuse(refusal);
     let waits = Verdict::Wait { behind: call(9) };
     assert_eq!(after(4, &busy(None, Some(call(9)))), waits);
-    let retry_after = Duration::from_secs(1);
+    let retry_after = USUAL;
     assert_eq!(after(5, &busy(None, Some(call(9)))), refused(Refusal::Busy { retry_after }));
     assert_eq!(after(0, &busy(None, None)), refused(Refusal::Busy { retry_after }), "the line is full");
     let held = busy(Some(at(40)), Some(call(9)));
@@ -192,11 +195,11 @@ proptest! {
         let policy = Policy { mode: Mode::Exclusive, wait: Duration::from_secs(wait) };
         let lock = Lock { free_from: free_from.map(at), ..lock() };
         let bar = Bar::Busy { lock: Some(lock), behind: in_line.then(|| call(9)) };
-        match verdict(&policy, &bar, Duration::from_secs(waited), at(0)) {
+        match verdict(&policy, &bar, Duration::from_secs(waited), USUAL, at(0)) {
             Verdict::Wait { .. } => prop_assert!(in_line && waited < wait),
             Verdict::Refuse(Refusal::Busy { retry_after }) => {
                 prop_assert!(!in_line || waited >= wait);
-                prop_assert!(retry_after >= BUSY_RETRY);
+                prop_assert!(retry_after >= USUAL);
             }
             Verdict::Refuse(other) => prop_assert!(false, "{other}"),
         }

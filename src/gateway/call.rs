@@ -148,6 +148,12 @@ impl Gateway {
         self.health.get(&asked.at.tool.name).map_or(Ok(()), Health::admit)
     }
 
+    /// How long the tool's calls usually take.
+    pub(super) fn usual_time(&self, asked: &Asked) -> Duration {
+        let health = self.health.get(&asked.at.tool.name);
+        health.map_or(Duration::ZERO, |health| health.retry_after(Duration::ZERO))
+    }
+
     /// How soon to ask again for a call that is this far.
     fn retry_after(&self, tool: &Tool, phase: &Phase) -> Duration {
         let started = phase.record().map(|record| record.attempt.run_started_at);

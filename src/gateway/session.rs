@@ -1,7 +1,6 @@
 //! Waiting for one's turn in a session, and what persons do to one. The rules are in `core::session`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
@@ -16,9 +15,6 @@ use crate::core::caller::Caller;
 use crate::core::record::{CallId, Entry};
 use crate::core::session::{self, Bar, Lock, Refusal, Session, SessionId, Verdict};
 use crate::store::{Due, Listener, Replaced};
-
-/// How soon to ask again when the gateway has no place left for those who wait.
-const BUSY_RETRY: Duration = Duration::from_secs(1);
 
 /// What a call has when it is its turn.
 pub(super) struct Turn {
@@ -67,14 +63,15 @@ impl Gateway {
                 continue;
             }
             let refused = |kind| Turn { held: Err(kind), place: None, deadline };
-            let behind = match session::verdict(policy, &bar, came.elapsed(), self.now()) {
-                Verdict::Wait { behind } => behind,
-                Verdict::Refuse(refusal) => break refused(ErrorKind::Refused(refusal)),
-            };
+            let behind =
+                match session::verdict(policy, &bar, came.elapsed(), self.usual_time(asked), self.now()) {
+                    Verdict::Wait { behind } => behind,
+                    Verdict::Refuse(refusal) => break refused(ErrorKind::Refused(refusal)),
+                };
             line = Some(in_line);
             if waiting.is_none() {
                 let Ok(place) = self.waiting.try_acquire() else {
-                    break refused(ErrorKind::Refused(Refusal::Busy { retry_after: BUSY_RETRY }));
+                    break refused(ErrorKind::Refused(Refusal::Busy { retry_after: self.usual_time(asked) }));
                 };
                 waiting = Some(place);
                 pilot.say(Phase::Queued);

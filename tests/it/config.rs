@@ -145,6 +145,14 @@ fn a_public_address_is_allowed_with_tokens() {
 }
 
 #[test]
+fn nobody_waits_for_a_running_call_for_longer_than_a_caller_may_ask_for() {
+    let with = |wait: &str| read(&format!("[server]\njoin_wait = \"{wait}\"\n{GOOD}"), &[]);
+    assert_eq!(with("60s").expect("good").limits.join_wait, Duration::from_secs(60));
+    let mistakes = with("61s").expect_err("too long");
+    assert!(mistakes[0].contains("join_wait"), "{mistakes:?}");
+}
+
+#[test]
 fn the_environment_goes_over_the_file_and_into_its_texts() {
     let text = format!("{GOOD}headers = {{ Authorization = \"Bearer ${{TOKEN}}\" }}\n");
     let environment = [
@@ -175,6 +183,8 @@ fn what_is_allowed_but_dangerous_is_said() {
                 success = { pointer = \"/ok\", equals = true, otherwise = \"rejected\" }\n";
     let config = read(&format!("[store]\nurl = \"sqlite:x.db\"\n[tools.t]\n{tool}"), &[]).expect("good");
     assert_eq!(config.warnings.len(), 3, "{:?}", config.warnings);
+    let grace = read(&format!("[server]\nshutdown_grace = \"29s\"\n{GOOD}"), &[]).expect("good");
+    assert!(grace.warnings[0].contains("longer than shutdown_grace"), "{:?}", grace.warnings);
     assert!(read(GOOD, &[]).expect("good").warnings.is_empty());
 }
 

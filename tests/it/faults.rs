@@ -131,7 +131,8 @@ async fn a_completion_whose_answer_is_lost_is_written_once() {
 #[tokio::test]
 async fn a_zombie_is_refused_and_its_late_answer_counts_all_the_same() {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(300, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let gateway = Shaky::with_tool(&tool).await;
     let other = Bare::over(gateway.store.clone(), gateway::new_instance(), &tool, "").await;
     let call = gateway.call(1);
@@ -140,7 +141,9 @@ async fn a_zombie_is_refused_and_its_late_answer_counts_all_the_same() {
         let later = gateway.gateway.now() + jiff::SignedDuration::from_mins(5);
         let own = gateway.gateway.recover_all(later).await.expect("recovered");
         assert_eq!(own, 0, "whatever the clock says: it runs here");
-        other.gateway.recover_all(later).await.expect("recovered")
+        let settled = other.gateway.recover_all(later).await.expect("recovered");
+        drop(hold);
+        settled
     };
     let (answer, settled) = tokio::join!(call, lost);
     assert_eq!(settled, 1, "another gateway took the call for lost");

@@ -56,7 +56,8 @@ fn token(text: &str) -> u64 {
 
 async fn who_has_waited_for_a_session_long_enough_is_told_that_it_is_busy(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(1_500, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let gateways =
         stores.gateways(&one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"200ms\"")).await;
     let first = begin(&gateways[0], "first", json!({}));
@@ -73,6 +74,7 @@ async fn who_has_waited_for_a_session_long_enough_is_told_that_it_is_busy(stores
     let other = last.post("act", &json!({ "args": {}, "session_id": "T" }), &[]).await.expect_ok();
     assert_eq!(tool.requests(), 2, "another session does not wait");
     assert_ne!(other.at("/fencing"), Value::Null);
+    drop(hold);
     first.await.expect("no panic").expect_ok();
     last.act("second", json!({})).await.expect_ok();
     assert_eq!(last.metric("oncegate_barred_total{reason=\"busy\",tool=\"act\"}").await, 1.0);
@@ -187,7 +189,8 @@ async fn a_caller_with_an_older_token_is_refused_and_with_a_newer_one_let_in(sto
 
 async fn a_read_waits_for_nobody(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(800, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let look = format!("[tools.look]\nurl = \"{}\"\neffect = \"read\"\n", tool.url());
     let gateway = stores.gateway(&format!("{}{look}", one_tool(&tool, "session = \"exclusive\""))).await;
     let first = begin(&gateway, "first", json!({}));
@@ -197,6 +200,7 @@ async fn a_read_waits_for_nobody(stores: &Stores) {
     let read = gateway.post("look", &body, &[]).await.expect_ok();
     assert_eq!(read.at("/fencing"), Value::Null);
     assert!(!first.is_finished(), "the write still holds its session");
+    drop(hold);
     first.await.expect("no panic").expect_ok();
 }
 
@@ -284,14 +288,19 @@ async fn a_tool_that_refuses_a_stale_token_is_not_asked_again() {
 #[tokio::test]
 async fn who_asks_for_an_early_answer_gets_one_while_its_session_is_busy() {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(1_000, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let gateway = Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
     let first = begin(&gateway, "first", json!({}));
     until("the first runs", async || tool.requests() == 1).await;
     let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "second" });
     let early = gateway.post("act", &body, &[("prefer", "wait=0")]).await.expect_problem("call-in-progress");
     assert_eq!(early.at("/call_id"), Value::Null, "nothing is claimed yet");
-    let late = gateway.post("act", &body, &[("prefer", "respond-async")]).await;
+    let late = async { gateway.post("act", &body, &[("prefer", "respond-async")]).await };
+    let (late, ()) = tokio::join!(late, async {
+        until("it waits", async || waiting(&gateway.session().await) == 1).await;
+        drop(hold);
+    });
     assert_eq!(late.status, 202, "who wants a place to ask at waits until there is one: {}", late.text);
     first.await.expect("no panic").expect_ok();
     gateway.act("second", json!({})).await.expect_ok();
@@ -301,7 +310,8 @@ async fn who_asks_for_an_early_answer_gets_one_while_its_session_is_busy() {
 #[tokio::test]
 async fn a_person_who_breaks_a_lock_leaves_the_call_that_has_it_alone() {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(700, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let gateway = Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
     let first = begin(&gateway, "first", json!({}));
     until("the first runs", async || tool.requests() == 1).await;
@@ -310,6 +320,7 @@ async fn a_person_who_breaks_a_lock_leaves_the_call_that_has_it_alone() {
     gateway.person("unlock").await.expect_ok();
     let second = second.await.expect("no panic").expect_ok();
     assert!(!first.is_finished(), "they run beside each other now: that is what the person wanted");
+    drop(hold);
     let first = first.await.expect("no panic").expect_ok();
     assert!(second.at("/fencing").as_u64() > first.at("/fencing").as_u64(), "the tool can tell them apart");
     let record = gateway.record(&first).await;

@@ -13,7 +13,8 @@ use crate::support::{Act, Answer, Gateway, Tool, client, until};
 #[tokio::test]
 async fn a_gateway_that_stops_finishes_what_runs_and_takes_nothing_new() {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(400, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let gateway = Gateway::with_tool(&tool, "").await;
     let mut begun = TcpStream::connect(gateway.address).await.expect("a connection");
     let head = b"POST /v1/tools/act/calls HTTP/1.1\r\nhost: x\r\ncontent-length: 16\r\nconnection: close\r\n";
@@ -26,6 +27,7 @@ async fn a_gateway_that_stops_finishes_what_runs_and_takes_nothing_new() {
         begun.write_all(b"\r\n{\"args\":{\"n\":2}}").await.expect("written");
         let mut answer = String::new();
         begun.read_to_string(&mut answer).await.expect("an answer");
+        drop(hold);
         answer
     };
     let (answer, refused) = tokio::join!(running, stopping);

@@ -1,6 +1,8 @@
 //! One's turn in a session, when something goes wrong: clocks, losses, locks that were left over, tools that
 //! are configured anew.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::support::binary::{Process, free_port};
@@ -27,7 +29,8 @@ fn overlaps(tool: &Tool, one: usize, other: usize) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_set_forward_lets_no_second_call_in() {
     let (clock, tool) = (crate::support::clock::Clock::new(), Tool::start().await);
-    tool.then(Act::after_ms(1_500, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let rules = one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"30s\"");
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Process::start_in(folder.path(), free_port(), &rules, &clock.environment()).await;
@@ -35,7 +38,11 @@ async fn a_clock_set_forward_lets_no_second_call_in() {
     let first = begin(&url, "S", "first");
     until("it runs", async || tool.requests() == 1).await;
     clock.set_ahead(3_600);
-    begin(&url, "S", "next").await.expect("no panic").expect_ok();
+    let next = begin(&url, "S", "next");
+    // It looks for itself while it waits; the first ends only afterwards.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    drop(hold);
+    next.await.expect("no panic").expect_ok();
     first.await.expect("no panic").expect_ok();
     assert!(!overlaps(&tool, 0, 1), "two exclusive calls of one session at the tool at once");
 }
@@ -43,8 +50,10 @@ async fn a_clock_set_forward_lets_no_second_call_in() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_its_lease_ends() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    tool.then(Act::after_ms(9_000, Act::Numbered));
-    let rules = one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"0s\"");
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
+    let times = "timeout = \"1m\"\ndeadline = \"1m\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
+    let rules = one_tool(&tool, &format!("{times}session = \"exclusive\""));
     let gateway = Gateway::sharing(&redis.url(), &rules).await;
     gateway.until_ready().await;
     let url = gateway.url("/v1/tools/act/calls");
@@ -55,6 +64,7 @@ async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_
     gateway.accept_loss("a test").await.expect_ok();
     gateway.until_ready().await;
     say(&client(), &url, "S", "next").await.expect_problem("session-busy");
+    drop(hold);
     first.await.expect("no panic").expect_ok();
     say(&client(), &url, "S", "next").await.expect_ok();
     assert!(!overlaps(&tool, 0, 1), "two at the tool at once");
@@ -86,7 +96,8 @@ async fn a_lock_that_is_left_over_is_given_free_also_where_nobody_waits() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_an_older_snapshot_brings_back_is_given_free() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
-    tool.then(Act::after_ms(1_500, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let times = "timeout = \"2s\"\ndeadline = \"2s\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
     let gateway =
         Gateway::sharing(&redis.url(), &one_tool(&tool, &format!("{times}session = \"exclusive\""))).await;
@@ -95,6 +106,7 @@ async fn a_lock_that_an_older_snapshot_brings_back_is_given_free() {
     let first = begin(&url, "S", "first");
     until("it runs", async || tool.requests() == 1).await;
     let snapshot = redis.snapshot();
+    drop(hold);
     first.await.expect("no panic").expect_ok();
     redis.restore(snapshot.path()).await;
     crate::redis::notices(&gateway, "accept-loss").await;
@@ -121,7 +133,8 @@ async fn a_fenced_call_gets_no_newer_token_by_being_repeated() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_joins_a_waiting_call_is_judged_by_its_own_token() {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(1_500, Act::Numbered)).then(Act::after_ms(1_500, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let gateway = Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
     let url = gateway.url("/v1/tools/act/calls");
     let first = begin(&url, "S", "first");
@@ -142,6 +155,7 @@ async fn who_joins_a_waiting_call_is_judged_by_its_own_token() {
     let old = with(Some(token));
     until("it waits", async || waiting().await == 2).await;
     let own = with(None);
+    drop(hold);
     for call in [first, second, own] {
         call.await.expect("no panic").expect_ok();
     }
@@ -193,7 +207,8 @@ async fn a_file_of_the_first_schema_is_taken_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_survive_a_store_that_is_away_for_a_moment() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
-    tool.then(Act::after_ms(3_000, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let gateway =
         Gateway::sharing(&redis.url(), &one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"30s\""))
             .await;
@@ -208,6 +223,7 @@ async fn waiters_survive_a_store_that_is_away_for_a_moment() {
     .await;
     redis.kill();
     redis.start_again().await;
+    drop(hold);
     first.await.expect("no panic").expect_ok();
     second.await.expect("no panic").expect_ok();
 }

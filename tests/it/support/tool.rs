@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 /// What the tool does with one request.
@@ -36,11 +37,19 @@ pub enum Act {
     Hang,
     /// Waits, then does the other.
     After(Duration, Box<Act>),
+    /// Waits until it is released, then does the other.
+    Held(watch::Receiver<()>, Box<Act>),
 }
 
 impl Act {
     pub fn after_ms(ms: u64, act: Self) -> Self {
         Self::After(Duration::from_millis(ms), Box::new(act))
+    }
+
+    /// One that goes on when what comes with it is dropped, however slow the machine is.
+    pub fn held(act: Self) -> (watch::Sender<()>, Self) {
+        let (hold, released) = watch::channel(());
+        (hold, Self::Held(released, Box::new(act)))
     }
 }
 
@@ -179,10 +188,22 @@ impl Tool {
 
     /// Whether the connection may be used again.
     async fn perform(&self, stream: &mut TcpStream, index: usize, mut act: Act) -> bool {
-        while let Act::After(time, then) = act {
-            sleep(time).await;
-            act = *then;
+        loop {
+            act = match act {
+                Act::After(time, then) => {
+                    sleep(time).await;
+                    *then
+                }
+                Act::Held(mut released, then) => {
+                    while released.changed().await.is_ok() {}
+                    *then
+                }
+                act => break self.perform_now(stream, index, act).await,
+            };
         }
+    }
+
+    async fn perform_now(&self, stream: &mut TcpStream, index: usize, act: Act) -> bool {
         let executes = match act {
             Act::Answer(status, ..) => (200..300).contains(&status) || status == 303,
             Act::Drop | Act::Hang => false,
@@ -220,7 +241,7 @@ impl Tool {
                 sleep(Duration::from_secs(3600)).await;
                 return false;
             }
-            Act::ExecuteThenDrop | Act::Drop | Act::After(..) => return false,
+            Act::ExecuteThenDrop | Act::Drop | Act::After(..) | Act::Held(..) => return false,
         };
         let whole = matches!(act, Act::Ok(_) | Act::Numbered | Act::Answer(..) | Act::ExecuteThenAnswer(_));
         stream.write_all(&said).await.is_ok() && whole
