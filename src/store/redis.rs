@@ -215,6 +215,8 @@ impl Store for Redis {
     }
 
     async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
+        // What runs here may have been forgotten a moment ago.
+        self.0.put_all_back().await?;
         let mut doubtful = Vec::new();
         for index in ["running", "failed"] {
             let all =

@@ -60,14 +60,36 @@ async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_
     let first = begin(&url, "S", "first");
     until("it runs", async || tool.requests() == 1).await;
     redis.ask(&["FLUSHALL"]).await;
-    crate::redis::notices(&gateway, "accept-loss").await;
-    gateway.accept_loss("a test").await.expect_ok();
+    // At the first moment at which that can be done.
+    until("it is accepted", async || gateway.accept_loss("a test").await.status == 200).await;
     gateway.until_ready().await;
     say(&client(), &url, "S", "next").await.expect_problem("session-busy");
     drop(hold);
     first.await.expect("no panic").expect_ok();
     say(&client(), &url, "S", "next").await.expect_ok();
     assert!(!overlaps(&tool, 0, 1), "two at the tool at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_call_that_is_put_back_after_a_loss_has_its_sessions_lock_again() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
+    let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, "session = \"exclusive\"")).await;
+    gateway.until_ready().await;
+    let first = begin(&gateway.url("/v1/tools/act/calls"), "S", "first");
+    until("it runs", async || tool.requests() == 1).await;
+    let before = gateway.get("/v1/sessions/S").await.expect_ok();
+    redis.ask(&["FLUSHALL"]).await;
+    crate::redis::notices(&gateway, "accept-loss").await;
+    let is_back = async || {
+        let session = gateway.get("/v1/sessions/S").await;
+        session.at("/lock") == before.at("/lock") && session.at("/fencing") == before.at("/fencing")
+    };
+    until("lock and token are back", is_back).await;
+    drop(hold);
+    first.await.expect("no panic").expect_ok();
+    until("it is given free", async || gateway.get("/v1/sessions/S").await.at("/lock").is_null()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,9 +8,10 @@ use redis::{FromRedisValue, cmd};
 
 use super::keys::Partition;
 use super::loss::{self, Finding, Manifest, Sight};
+use super::memory::Remembered;
 use super::scripts::Run;
 use super::{Inner, call_id, record, reply, score, text, time_to_live, unreadable};
-use crate::core::record::{CallId, Entry, Record};
+use crate::core::record::{CallId, Entry, Record, State};
 use crate::store::{Error, LOST_DATA, Reason};
 
 impl Inner {
@@ -182,25 +183,31 @@ impl Inner {
     }
 
     /// Puts back every write that is remembered, unless it is there.
-    async fn put_all_back(&self) -> Result<(), Error> {
+    pub(super) async fn put_all_back(&self) -> Result<(), Error> {
         let mut all = Ok(());
         for remembered in self.memory.recent() {
             // One that cannot be put back must not keep the others.
-            all = self.put_back(&remembered.record, &remembered.entry).await.and(all);
+            let Remembered { record, entry, is_locked, .. } = &remembered;
+            all = self.put_back(record, entry, *is_locked).await.and(all);
         }
         all
     }
 
     /// Puts a record back that the store has lost. If its key is held by a call whose time was over when
     /// this one was made, it gets the key back.
-    pub(super) async fn put_back(&self, record: &Record, entry: &Entry) -> Result<(), Error> {
-        let Some(holder) = self.try_put_back(record, entry, "").await? else { return Ok(()) };
+    pub(super) async fn put_back(
+        &self,
+        record: &Record,
+        entry: &Entry,
+        is_locked: bool,
+    ) -> Result<(), Error> {
+        let Some(holder) = self.try_put_back(record, entry, is_locked, "").await? else { return Ok(()) };
         let intent = &record.intent;
         let before = self.fields_of(holder).await?;
         let is_over = before.is_some_and(|before| {
             before.expires_at.is_some_and(|expires_at| expires_at <= intent.created_at)
         });
-        if is_over && self.try_put_back(record, entry, &holder.to_string()).await?.is_none() {
+        if is_over && self.try_put_back(record, entry, is_locked, &holder.to_string()).await?.is_none() {
             return Ok(());
         }
         tracing::error!(
@@ -218,13 +225,15 @@ impl Inner {
         &self,
         record: &Record,
         entry: &Entry,
+        is_locked: bool,
         instead_of: &str,
     ) -> Result<Option<CallId>, Error> {
         let intent = &record.intent;
         let partition = Partition::of(&intent.lookup);
         let result = record::result(record);
         let mut run = Run::new(&self.scripts.assert);
-        run.key(&partition.of_script(&intent.lookup, intent.call_id, None)[..]);
+        let rooms = is_locked.then(|| super::session::rooms_of(intent));
+        run.key(&partition.of_script(&intent.lookup, intent.call_id, rooms)[..]);
         run.arg(partition.prefix()).arg(self.memory.gateway()).arg("").arg(0);
         run.arg(intent.call_id.to_string()).arg(record.version).arg(record::cas(record));
         run.arg(record::intent(intent)).arg(&intent.args[..]);
@@ -233,6 +242,14 @@ impl Inner {
         run.arg(&intent.tool).arg(record.state.as_str()).arg(score(record)).arg(time_to_live(record));
         run.arg(record::entry_field(record.version)).arg(record::entry(entry)).arg(instead_of);
         run.arg(record::similar_to(record));
+        let lease = record.attempt.lease_until.as_microsecond().to_string();
+        let lock = match (&record.state, is_locked) {
+            (State::Running, true) => [lease.as_str(), ""],
+            // Its request may be under way until then.
+            (State::Unknown(_), true) => [lease.as_str(), lease.as_str()],
+            _ => ["", ""],
+        };
+        run.arg(&lock[..]);
         let (word, rest) = reply(self.link.run(&run).await?)?;
         let holder = text(&rest, 0).and_then(|id| call_id(&id));
         Ok(holder.filter(|_| word == "conflict"))

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::keys::Partition;
 use super::loss::{Sight, Writes};
+use crate::core::call::Change;
 use crate::core::record::State::Running;
 use crate::core::record::{CallId, Entry, Record};
 
@@ -94,6 +95,8 @@ pub(super) struct Remembered {
     at: Instant,
     pub(super) record: Record,
     pub(super) entry: Entry,
+    /// Whether its run has its session's lock.
+    pub(super) is_locked: bool,
 }
 
 impl Remembered {
@@ -240,9 +243,16 @@ impl Memory {
         state.marks.token = floor.max(state.marks.token);
     }
 
-    pub(super) fn remember(&self, record: &Record, entry: &Entry) {
-        let remembered = Remembered { at: Instant::now(), record: record.clone(), entry: entry.clone() };
+    pub(super) fn remember(&self, record: &Record, change: &Change) {
         let mut state = self.state();
+        let before = state.running.get(&record.intent.call_id);
+        let is_locked = match &change.terms {
+            Some(terms) => terms.lock.is_some(),
+            None => before.is_some_and(|before| before.is_locked),
+        };
+        let (record, entry) = (record.clone(), change.entry.clone());
+        let remembered = Remembered { at: Instant::now(), record, entry, is_locked };
+        let record = &remembered.record;
         if matches!(record.state, Running) && state.running.len() < MAX_REMEMBERED.0 {
             state.running.insert(record.intent.call_id, remembered.clone());
         } else {
@@ -251,6 +261,11 @@ impl Memory {
         state.recent_bytes += remembered.size();
         state.recent.push_back(remembered);
         state.forget_old(Duration::MAX);
+    }
+
+    /// Whether a call that runs here has its session's lock.
+    pub(super) fn is_locked(&self, call_id: CallId) -> bool {
+        self.state().running.get(&call_id).is_some_and(|remembered| remembered.is_locked)
     }
 
     /// Somebody else has written the call since.

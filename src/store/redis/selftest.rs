@@ -92,8 +92,8 @@ impl Inner {
         let mut run = Run::new(&self.scripts.holder);
         let found = !matches!(self.link.run(run.key(key).arg(&prefix)).await?, Value::Nil);
         let mut run = begin(&self.scripts.assert, &names, &prefix, 0);
-        run.arg("0").arg(3).arg("3:a").arg("{}").arg("{}").arg("p3").arg("").arg(0).arg("").arg("t");
-        run.arg("unknown").arg(1).arg("").arg("e:3").arg("{}").arg("").arg("");
+        run.arg("0").arg(3).arg("3:a").arg("{}").arg("{}").arg("p3").arg("1").arg(0).arg("").arg("t");
+        run.arg("unknown").arg(1).arg("").arg("e:3").arg("{}").arg("").arg("").arg("1").arg("");
         let (put, _) = reply(self.link.run(&run).await?)?;
         let enter = async |id: &str| {
             let mut run = Run::new(&self.scripts.enter);

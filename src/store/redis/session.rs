@@ -13,7 +13,7 @@ use super::keys::{self, Partition};
 use super::scripts::Run;
 use super::{Inner, call_id, record, reply, text, unreadable};
 use crate::core::call::Change;
-use crate::core::record::{CallId, Entry, Record};
+use crate::core::record::{CallId, Entry, Intent, Record};
 use crate::core::session::{
     Bar, LINE_LENGTH, LINE_PLACE, Line, Lock, Session, SessionId, Spending, Terms, Token,
 };
@@ -300,6 +300,11 @@ fn rooms(change: &Change) -> [String; 5] {
     let similar = asked.or(change.release.similar);
     let room = |room: Option<_>| room.map_or_else(|| session.clone(), keys::room);
     [session.clone(), line, alive, room(budget), room(similar)]
+}
+
+/// The keys of a call for whose session alone something is written.
+pub(super) fn rooms_of(intent: &Intent) -> [String; 5] {
+    of_session(&keys::session(&SessionId::of(intent)))
 }
 
 /// Where only the session is asked for.

@@ -90,7 +90,7 @@ impl Inner {
             "done" => {
                 let mut record = change.record.clone();
                 self.wrote(change, &mut record, &rest).await?;
-                self.memory.remember(&record, &change.entry);
+                self.memory.remember(&record, change);
                 self.barrier.pass(partition).await?;
                 Ok(Claimed::Yours(record))
             }
@@ -162,7 +162,7 @@ impl Inner {
             "done" => {
                 let mut record = change.record.clone();
                 self.wrote(change, &mut record, &rest).await?;
-                self.memory.remember(&record, &change.entry);
+                self.memory.remember(&record, change);
                 self.barrier.pass(partition).await?;
                 Ok(Replaced::Done(record))
             }
@@ -248,8 +248,9 @@ impl Inner {
     /// Writes how a call ended that the store has lost, or of which it has an older version only:
     /// nothing unfinished is ever deleted. What is known of it goes back as a whole.
     async fn complete_lost(&self, change: &Change) -> Result<Replaced, Error> {
-        self.put_back(&change.record, &change.entry).await?;
-        self.memory.remember(&change.record, &change.entry);
+        let is_locked = self.memory.is_locked(change.record.intent.call_id);
+        self.put_back(&change.record, &change.entry, is_locked).await?;
+        self.memory.remember(&change.record, change);
         self.link.trouble.notify_one();
         let call_id = change.record.intent.call_id;
         match self.fields_of(call_id).await? {

@@ -4,7 +4,8 @@
 -- KEYS: as in common
 -- ARGV: 1 prefix; 5 call id, 6 version, 7 cas, 8 intent, 9 args, 10 progress, 11 fencing token,
 --       12 '1' if there is a result, 13 result, 14 tool, 15 state, 16 score, 17 time to live or '',
---       18 entry's field, 19 entry, 20 the call to take the key from or '', 21 similar call or ''
+--       18 entry's field, 19 entry, 20 the call to take the key from or '', 21 similar call or '',
+--       22 lease of the session's lock, if the call had it, or '', 23 from when on that is free or ''
 local cas = redis.call('HGET', KEYS[2], 'cas')
 local is_there = cas and tonumber(string.match(cas, '^%d+')) >= tonumber(ARGV[6])
 if is_there and ARGV[20] == '' then return { 'there' } end
@@ -20,6 +21,7 @@ if not is_there then
   end
   move(ARGV[5], ARGV[14], ARGV[15], ARGV[16])
   retain(KEYS[2], ARGV[17])
+  if ARGV[22] ~= '' then hold(KEYS[9], ARGV[5], ARGV[11], ARGV[22], ARGV[23]) end
 end
 if not holder or holder == ARGV[20] then
   redis.call('SET', KEYS[1], ARGV[5])

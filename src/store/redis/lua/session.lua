@@ -137,6 +137,21 @@ local function enter(keys, terms, now)
   return token, other
 end
 
+-- Gives the lock back to a call that the store has forgotten with it, unless a newer one has it: for good, or
+-- until a time.
+local function hold(session, call, token, lease, from)
+  local lock = redis.call('HMGET', session, 'lock_token', 'token')
+  if token == '' or tonumber(lock[1] or '0') >= tonumber(token) then return end
+  redis.call('HSET', session, 'lock', call, 'lock_token', token, 'lock_lease', lease)
+  if from == '' then
+    redis.call('HDEL', session, 'lock_from')
+  else
+    redis.call('HSET', session, 'lock_from', from)
+  end
+  if tonumber(lock[2] or '0') < tonumber(token) then redis.call('HSET', session, 'token', token) end
+  remember(session)
+end
+
 -- Gives the session's lock free if this run of the call has it: 'now', or from a time on. If nobody has it
 -- and it is to be retaken, it is the call's until then.
 local function release(session, call, token, from, retakes)
