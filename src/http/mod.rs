@@ -1,7 +1,8 @@
 //! The wire: parses requests and prints answers. Decides nothing.
 
 mod auth; // who is calling
-mod calls; // the main door, and what is known of a call
+mod calls; // the main door
+mod ledger; // what is known of a call
 mod ops; // for those who run the gateway
 mod pages; // a page for each problem
 pub mod problem; // every failure and its status, in one table
@@ -30,8 +31,8 @@ pub struct Http {
 pub fn router(http: Http) -> Router {
     Router::new()
         .route("/v1/tools/{tool}/calls", post(calls::call))
-        .route("/v1/calls/{id}", get(calls::show))
-        .route("/v1/calls/{id}/resolve", post(calls::resolve))
+        .route("/v1/calls/{id}", get(ledger::show))
+        .route("/v1/calls/{id}/resolve", post(ledger::resolve))
         .route("/v1/sessions/{id}", get(sessions::show))
         .route("/v1/sessions/{id}/unlock", post(sessions::unlock))
         .route("/v1/sessions/{id}/freeze", post(sessions::freeze))

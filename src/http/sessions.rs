@@ -10,7 +10,8 @@ use serde_json::json;
 
 use super::Http;
 use super::auth::Known;
-use super::calls::{EventView, identity, time};
+use super::calls::identity;
+use super::ledger::{EventView, time};
 use super::ops::read_reason;
 use super::problem::Problem;
 use crate::core::caller::Caller;

@@ -1,0 +1,193 @@
+//! What is known of a call, and what a person says about one.
+
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::Http;
+use super::auth::Known;
+use super::calls::read_body;
+use super::ops::reason;
+use super::problem::Problem;
+use crate::core::outcome::Content;
+use crate::core::record::{CallId, Entry, Record, State as CallState};
+use crate::core::unknown::Resolution;
+
+/// `GET /v1/calls/{id}`
+pub(super) async fn show(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    let (record, entries) = http.gateway.find_call(&caller, call_id(id)?).await?;
+    let events: Vec<EventView<'_>> = entries.iter().map(EventView::of).collect();
+    Ok(axum::Json(CallView::of(&record, events)).into_response())
+}
+
+/// What a person says about an unknown call.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResolveBody<'a> {
+    r#as: As,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum As {
+    Succeeded,
+    Failed,
+}
+
+/// `POST /v1/calls/{id}/resolve`
+pub(super) async fn resolve(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let call_id = call_id(id)?;
+    let bytes = read_body(body, http.max_body).await?;
+    let body: ResolveBody<'_> = serde_json::from_slice(&bytes)
+        .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
+    let result = body.result.map(|json| Bytes::copy_from_slice(json.get().as_bytes()));
+    let resolution = match (body.r#as, result) {
+        (As::Succeeded, result) => Resolution::Succeeded(Content::Kept(result.unwrap_or("null".into()))),
+        (As::Failed, None) => Resolution::Failed,
+        (As::Failed, Some(_)) => return Err(Problem::invalid_request("what has failed has no result")),
+    };
+    let reason = reason(body.reason)?;
+    let record = http.gateway.resolve(&caller, call_id, &reason, &resolution).await?;
+    Ok(axum::Json(CallView::of(&record, Vec::new())).into_response())
+}
+
+fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {
+    let Path(id) = id.map_err(|_| Problem::unknown_call())?;
+    Uuid::try_parse(&id).map(CallId).map_err(|_| Problem::unknown_call())
+}
+
+/// A call as the ledger shows it (DESIGN.md section 9).
+#[derive(Serialize)]
+struct CallView<'a> {
+    call_id: String,
+    tool: &'a str,
+    tenant: &'a str,
+    key: &'a str,
+    key_source: &'static str,
+    fingerprint: String,
+    state: &'static str,
+    user_id: &'a str,
+    session_id: &'a str,
+    trace_id: &'a str,
+    args: Option<&'a RawValue>,
+    result: Option<&'a RawValue>,
+    error: Option<ErrorView<'a>>,
+    fencing: Option<u64>,
+    similar_to: Option<String>,
+    attempts: u32,
+    latency_ms: Option<u64>,
+    created_at: String,
+    updated_at: String,
+    expires_at: Option<String>,
+    /// When an unknown call is worked on next.
+    next_check_at: Option<String>,
+    events: Vec<EventView<'a>>,
+}
+
+impl<'a> CallView<'a> {
+    fn of(record: &'a Record, events: Vec<EventView<'a>>) -> Self {
+        let intent = &record.intent;
+        let result = match &record.state {
+            CallState::Succeeded(Content::Kept(json)) => Some(json),
+            _ => None,
+        };
+        Self {
+            call_id: intent.call_id.to_string(),
+            tool: &intent.tool,
+            tenant: &intent.tenant,
+            key: &intent.key,
+            key_source: intent.key_source.as_str(),
+            fingerprint: hex::encode(intent.fingerprint),
+            state: record.state.as_str(),
+            user_id: &intent.user_id,
+            session_id: &intent.session_id,
+            trace_id: &intent.trace_id,
+            args: raw(&intent.args),
+            result: result.and_then(|json| raw(json)),
+            error: ErrorView::of(&record.state),
+            fencing: record.fencing,
+            similar_to: record.similar_to.map(|call_id| call_id.to_string()),
+            attempts: record.attempts,
+            latency_ms: record.latency_ms,
+            created_at: time(intent.created_at),
+            updated_at: time(record.updated_at),
+            expires_at: record.expires_at.map(time),
+            next_check_at: record.check.map(|check| time(check.at)),
+            events,
+        }
+    }
+}
+
+/// Why a call has no result.
+#[derive(Serialize)]
+struct ErrorView<'a> {
+    kind: &'static str,
+    detail: &'a str,
+    tool_status: Option<u16>,
+    tool_body: Option<&'a RawValue>,
+}
+
+impl<'a> ErrorView<'a> {
+    fn of(state: &'a CallState) -> Option<Self> {
+        let plain = |kind, detail| Some(Self { kind, detail, tool_status: None, tool_body: None });
+        match state {
+            CallState::Running | CallState::Succeeded(Content::Kept(_)) => None,
+            CallState::Succeeded(Content::Unavailable(why)) => plain("result_unavailable", why),
+            CallState::Unknown(why) => plain("unknown", why),
+            CallState::Failed(failure) => Some(Self {
+                kind: failure.kind.as_str(),
+                detail: &failure.why,
+                tool_status: failure.status,
+                tool_body: failure.body.as_deref().and_then(raw),
+            }),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct EventView<'a> {
+    at: String,
+    event: &'a str,
+    attempt_id: Option<String>,
+    outcome: Option<&'a str>,
+    by: &'a str,
+    detail: &'a str,
+}
+
+impl<'a> EventView<'a> {
+    pub(super) fn of(entry: &'a Entry) -> Self {
+        Self {
+            at: time(entry.at),
+            event: &entry.event,
+            attempt_id: entry.attempt.map(|id| id.to_string()),
+            outcome: entry.outcome.as_deref(),
+            by: &entry.by,
+            detail: &entry.detail,
+        }
+    }
+}
+
+fn raw(json: &[u8]) -> Option<&RawValue> {
+    serde_json::from_slice(json).ok()
+}
+
+/// RFC 3339 in UTC with milliseconds.
+pub(super) fn time(time: jiff::Timestamp) -> String {
+    format!("{time:.3}")
+}
