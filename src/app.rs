@@ -27,6 +27,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const RECOVER_EVERY: Duration = Duration::from_secs(5);
 /// How often unknown calls are worked on whose time has come.
 const RECHECK_EVERY: Duration = Duration::from_secs(1);
+/// How often it is written down which calls were asked for again.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// How long open connections may take to end once no call runs any more.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -164,6 +166,7 @@ impl App {
         server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         let recovery = tokio::spawn(recover(self.gateway.clone(), stop.clone()));
         let rechecks = tokio::spawn(recheck(self.gateway.clone(), stop.clone()));
+        let counting = tokio::spawn(count(self.gateway.clone(), stop.clone()));
         let mut serving = tokio::spawn(server.serve(self.router.into_make_service()));
         let ended = tokio::select! {
             ended = &mut serving => Some(ended),
@@ -181,6 +184,7 @@ impl App {
         }
         recovery.abort();
         rechecks.abort();
+        counting.abort();
         if tokio::time::timeout(LAST_ANSWERS, serving).await.is_err() {
             tracing::warn!(connections = handle.connection_count(), "connections were cut");
         }
@@ -202,6 +206,13 @@ async fn recover(gateway: Arc<Gateway>, stop: CancellationToken) {
 async fn recheck(gateway: Arc<Gateway>, stop: CancellationToken) {
     while pause(RECHECK_EVERY, &stop).await {
         drop(gateway.recheck_once(gateway.now()).await);
+    }
+}
+
+/// Writes down the duplicates that came, until the gateway stops.
+async fn count(gateway: Arc<Gateway>, stop: CancellationToken) {
+    while pause(COUNT_EVERY, &stop).await {
+        gateway.write_duplicates().await;
     }
 }
 

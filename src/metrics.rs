@@ -59,6 +59,8 @@ pub struct Metrics {
     pub barred: IntCounterVec,
     /// Reads that went to their tool although the store was not there.
     pub passed_through: IntCounterVec,
+    /// Duplicates that are missing in the ledger, because there was no room to remember them.
+    pub uncounted_duplicates: IntCounter,
     store_ready: IntGauge,
     store_durability: IntGaugeVec,
     store_reasons: IntGaugeVec,
@@ -158,6 +160,13 @@ impl Metrics {
                 "oncegate_store_reasons",
                 "1 for each reason why nothing is claimed, and for each warning.",
                 &["kind", "reason"],
+            ),
+            uncounted_duplicates: register(
+                &registry,
+                valid(IntCounter::new(
+                    "oncegate_uncounted_duplicates_total",
+                    "Duplicates that the ledger does not count, because too many waited to be written down.",
+                )),
             ),
             store_lost_writes: register(
                 &registry,

@@ -8,6 +8,7 @@ pub mod call; // the states of a call and the one function that moves it
 pub mod caller; // who is calling and what they may do
 pub mod json; // strict JSON and its canonical form (RFC 8785)
 pub mod key; // what counts as the same call
+pub mod ledger; // what is asked of the ledger
 pub mod outcome; // what an attempt proved
 pub mod record; // what is kept of a call
 pub mod retry; // when to try again

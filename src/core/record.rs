@@ -15,7 +15,7 @@ use super::session::Room;
 use super::unknown::Check;
 
 /// Names one call for ever; ordered by time (UUIDv7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub Uuid);
 
 impl CallId {

@@ -17,6 +17,7 @@ use super::run::{POLL, heard};
 use super::{Error, ErrorKind, Gateway, ToolAt};
 use crate::core::call::elapsed_ms;
 use crate::core::caller::Caller;
+use crate::core::ledger::Duplicate;
 use crate::core::outcome::{Content, FailureKind};
 use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::session::{self, Brought};
@@ -127,8 +128,11 @@ impl Gateway {
         let phase = self.wait_for_rest(phase, patience, came).await;
         // A flight counts the arrival that ran it by itself, for its caller may have gone.
         if !(first && phase.is_ours()) {
-            self.count_arrival(&at.tool.name, arrival_of(&phase), began);
+            let arrival = arrival_of(&phase);
+            self.count_arrival(&at.tool.name, arrival, began);
             if let Some(record) = phase.record() {
+                let (by, kind) = (caller.name.clone(), arrival.as_str().to_owned());
+                self.note_duplicate(record.intent.call_id, Duplicate { at: self.now(), by, kind });
                 let gap = elapsed_ms(record.intent.created_at, self.now()) as f64 / 1000.0;
                 self.metrics.duplicate_gap.with_label_values(&[&at.tool.name]).observe(gap);
             }

@@ -1,11 +1,12 @@
 //! The use cases: they load, ask `core`, save and act. Every rule is in `core`, every status in `http`.
 
+mod arrivals; // duplicates are counted
 mod call; // the way of a call, on the side of the one who asks
 mod clock; // the time that the rules go by
 mod flight; // one run, and everyone who waits for it
 mod health; // what is seen of a tool
 mod hold; // getting hold of a key
-pub mod ledger; // what is known of a call
+mod ledger; // what is known of calls
 mod loss; // a store that has lost data
 pub mod recover; // calls whose owner is gone
 mod run; // the other side: claim, dispatch, write down
@@ -22,10 +23,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use self::arrivals::Arrivals;
 pub use self::call::{Answer, Identity, Patience, Request, Stored, identify};
 use self::clock::Clock;
 use self::flight::Flights;
 use self::health::Health;
+pub use self::ledger::Query;
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::record::{AttemptId, CallId, InstanceId, Record};
@@ -65,6 +68,9 @@ pub struct Gateway {
     /// Places for attempts that were given up and may still be answered.
     listening: Arc<Semaphore>,
     waiting: Semaphore,
+    /// Places for those who read everything.
+    exports: Arc<Semaphore>,
+    arrivals: Arrivals,
     /// Every call's task, so that none is dropped in mid-flight.
     tasks: TaskTracker,
     /// No new calls.
@@ -164,6 +170,8 @@ impl Gateway {
             instance,
             running: Arc::new(Semaphore::new(limits.max_running)),
             waiting: Semaphore::new(limits.max_waiting),
+            exports: Arc::new(Semaphore::new(MAX_EXPORTS)),
+            arrivals: Arrivals::default(),
             listening: Arc::new(Semaphore::new(limits.max_running)),
             limits,
             clock,
@@ -221,6 +229,7 @@ impl Gateway {
         self.drain();
         self.tasks.close();
         self.end_calls().await;
+        self.write_duplicates().await;
         self.store.close().await;
     }
 
@@ -252,6 +261,9 @@ impl Gateway {
         })
     }
 }
+
+/// How many may read everything at once.
+const MAX_EXPORTS: usize = 4;
 
 /// How long the outcomes of abandoned calls may take to be written.
 const LAST_WRITES: Duration = Duration::from_secs(3);

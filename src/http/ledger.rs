@@ -13,6 +13,7 @@ use super::auth::Known;
 use super::calls::read_body;
 use super::ops::reason;
 use super::problem::Problem;
+use crate::core::ledger::{Duplicate, Duplicates};
 use crate::core::outcome::Content;
 use crate::core::record::{CallId, Entry, Record, State as CallState};
 use crate::core::unknown::Resolution;
@@ -23,9 +24,10 @@ pub(super) async fn show(
     Known(caller): Known,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    let (record, entries) = http.gateway.find_call(&caller, call_id(id)?).await?;
-    let events: Vec<EventView<'_>> = entries.iter().map(EventView::of).collect();
-    Ok(axum::Json(CallView::of(&record, events)).into_response())
+    let history = http.gateway.find_call(&caller, call_id(id)?).await?;
+    let events = history.entries.iter().map(EventView::of).collect();
+    let view = CallView { events: Some(events), ..CallView::of(&history.record, &history.duplicates) };
+    Ok(axum::Json(view).into_response())
 }
 
 /// What a person says about an unknown call.
@@ -64,7 +66,7 @@ pub(super) async fn resolve(
     };
     let reason = reason(body.reason)?;
     let record = http.gateway.resolve(&caller, call_id, &reason, &resolution).await?;
-    Ok(axum::Json(CallView::of(&record, Vec::new())).into_response())
+    Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
 }
 
 fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {
@@ -74,7 +76,7 @@ fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {
 
 /// A call as the ledger shows it (DESIGN.md section 9).
 #[derive(Serialize)]
-struct CallView<'a> {
+pub(super) struct CallView<'a> {
     call_id: String,
     tool: &'a str,
     tenant: &'a str,
@@ -97,11 +99,17 @@ struct CallView<'a> {
     expires_at: Option<String>,
     /// When an unknown call is worked on next.
     next_check_at: Option<String>,
-    events: Vec<EventView<'a>>,
+    /// How often it was asked for again; may lag by a second or two.
+    duplicates: u64,
+    /// The newest of them.
+    last_duplicates: Vec<DuplicateView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events: Option<Vec<EventView<'a>>>,
 }
 
 impl<'a> CallView<'a> {
-    fn of(record: &'a Record, events: Vec<EventView<'a>>) -> Self {
+    /// Without its events.
+    pub(super) fn of(record: &'a Record, duplicates: &'a Duplicates) -> Self {
         let intent = &record.intent;
         let result = match &record.state {
             CallState::Succeeded(Content::Kept(json)) => Some(json),
@@ -129,8 +137,23 @@ impl<'a> CallView<'a> {
             updated_at: time(record.updated_at),
             expires_at: record.expires_at.map(time),
             next_check_at: record.check.map(|check| time(check.at)),
-            events,
+            duplicates: duplicates.count,
+            last_duplicates: duplicates.last.iter().map(DuplicateView::of).collect(),
+            events: None,
         }
+    }
+}
+
+#[derive(Serialize)]
+struct DuplicateView<'a> {
+    at: String,
+    by: &'a str,
+    kind: &'a str,
+}
+
+impl<'a> DuplicateView<'a> {
+    fn of(duplicate: &'a Duplicate) -> Self {
+        Self { at: time(duplicate.at), by: &duplicate.by, kind: &duplicate.kind }
     }
 }
 

@@ -3,6 +3,7 @@
 mod auth; // who is calling
 mod calls; // the main door
 mod ledger; // what is known of a call
+mod listing; // many calls at once
 mod ops; // for those who run the gateway
 mod pages; // a page for each problem
 pub mod problem; // every failure and its status, in one table
@@ -31,6 +32,7 @@ pub struct Http {
 pub fn router(http: Http) -> Router {
     Router::new()
         .route("/v1/tools/{tool}/calls", post(calls::call))
+        .route("/v1/calls", get(listing::list))
         .route("/v1/calls/{id}", get(ledger::show))
         .route("/v1/calls/{id}/resolve", post(ledger::resolve))
         .route("/v1/sessions/{id}", get(sessions::show))

@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::core::call::Change;
 use crate::core::key;
+use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::record::{CallId, Entry, Record};
 use crate::core::session::{Bar, Lock, Session, SessionId};
 
@@ -154,8 +155,25 @@ pub trait Store: Send + Sync + 'static {
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error>;
 
-    /// A call with the newest entries of its ledger, oldest first, at most `limit`.
-    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<(Record, Vec<Entry>)>, Error>;
+    /// A call with the newest entries of its ledger, at most `limit`, and its duplicates.
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error>;
+
+    /// Everyone who has made a call that is kept.
+    async fn tenants(&self) -> Result<Vec<String>, Error>;
+
+    /// Calls of a tenant that pass the filter, newest first, those before a position: at most `limit`, and
+    /// about [`PAGE_BYTES`](crate::core::ledger::PAGE_BYTES). Takes a bounded number of operations, so it
+    /// may find fewer than there are, and says up to where it has looked.
+    async fn list(
+        &self,
+        tenant: &str,
+        filter: &Filter,
+        before: Option<Position>,
+        limit: u32,
+    ) -> Result<Page<Listed>, Error>;
+
+    /// Adds to the duplicates of calls that are still kept.
+    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error>;
 
     /// Running calls that nobody can be at any more, oldest first, at most `limit`: their lease is
     /// over, or their owner is known to have ended.

@@ -10,6 +10,7 @@ mod checks; // what is looked at, and when
 mod durability; // what a Redis is worth
 mod epoch; // lost data: noticing it, mending it, accepting it
 mod keys; // names of keys
+mod ledger; // what the ledger is asked
 mod link; // the connection
 mod loss; // whether the store has lost data
 mod memory; // what a gateway remembers of it
@@ -42,6 +43,7 @@ use super::{
 };
 use crate::core::call::Change;
 use crate::core::key;
+use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 
@@ -122,19 +124,26 @@ impl Store for Redis {
         }
     }
 
-    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<(Record, Vec<Entry>)>, Error> {
-        let Some(record) = self.load(call_id).await? else { return Ok(None) };
-        // Each version has one entry.
-        let oldest = record.version.saturating_sub(u64::from(limit)) + 1;
-        let mut ask = cmd("HMGET");
-        ask.arg(Partition::of_call(call_id).call(call_id));
-        for version in oldest..=record.version {
-            ask.arg(record::entry_field(version));
-        }
-        let texts: Vec<Option<Vec<u8>>> = self.0.link.ask(&ask).await?;
-        let entries = texts.iter().flatten().map(|text| record::read_entry(text));
-        let entries = entries.collect::<Result<_, _>>().map_err(unreadable)?;
-        Ok(Some((record, entries)))
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
+        self.0.history(call_id, limit).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<String>, Error> {
+        self.0.tenants().await
+    }
+
+    async fn list(
+        &self,
+        tenant: &str,
+        filter: &Filter,
+        before: Option<Position>,
+        limit: u32,
+    ) -> Result<Page<Listed>, Error> {
+        self.0.list(tenant, filter, before, limit).await
+    }
+
+    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
+        self.0.count_duplicates(counted).await
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
@@ -167,15 +176,9 @@ impl Store for Redis {
         Ok(census)
     }
 
-    /// Finished calls and sessions go by themselves when their time is over; here only what points
-    /// to failed ones is taken away.
-    async fn prune(&self, now: Timestamp, _limit: u32) -> Result<u64, Error> {
-        let until = now.as_microsecond();
-        let over = |partition: Partition| {
-            cmd("ZREMRANGEBYSCORE").arg(partition.key("failed")).arg("-inf").arg(until).to_owned()
-        };
-        self.0.link.ask_each(over).await?;
-        Ok(0)
+    /// Sessions go by themselves when their time is over.
+    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+        self.0.forget_old(now, limit).await
     }
 
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
@@ -329,6 +332,11 @@ fn score(record: &Record) -> i64 {
         State::Succeeded(_) => record.updated_at,
     };
     time.as_microsecond()
+}
+
+/// From when on a finished call may be deleted, in microseconds; empty for never.
+fn retain_until(record: &Record) -> String {
+    record.retain_until.map(|until| until.as_microsecond().to_string()).unwrap_or_default()
 }
 
 /// For how long a finished call is kept, in milliseconds; empty for ever.

@@ -4,6 +4,7 @@
 //! honours fsync, of power. All writes go through one thread that commits in groups; reading doors
 //! have a connection of their own, so that a long query never holds up a call.
 
+mod ledger; // what the ledger is asked
 mod open; // start-up checks: file system, lock, schema, integrity
 mod reserve; // disk space for the outcomes of a full disk
 mod row; // records as rows
@@ -22,6 +23,7 @@ use self::worker::{Need, Worker};
 use super::{Census, Claimed, Due, Durability, Endings, Error, Listener, Readiness, Reason, Replaced, Store};
 use crate::core::call::Change;
 use crate::core::key;
+use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::record::{AttemptId, CallId, Entry, InstanceId, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 
@@ -117,13 +119,38 @@ impl Store for Sqlite {
         self.reader.run(Need::Plain, move |connection| row::by_id(connection, call_id)).await
     }
 
-    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<(Record, Vec<Entry>)>, Error> {
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
         let read = move |connection: &Connection| {
             let Some(record) = row::by_id(connection, call_id)? else { return Ok(None) };
             let entries = row::entries(connection, call_id, limit)?;
-            Ok(Some((record, entries)))
+            let duplicates = ledger::duplicates(connection, call_id)?;
+            Ok(Some(History { record, entries, duplicates }))
         };
         self.reader.run(Need::Plain, read).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<String>, Error> {
+        self.reader.run(Need::Plain, ledger::tenants).await
+    }
+
+    async fn list(
+        &self,
+        tenant: &str,
+        filter: &Filter,
+        before: Option<Position>,
+        limit: u32,
+    ) -> Result<Page<Listed>, Error> {
+        let (tenant, filter) = (tenant.to_owned(), filter.clone());
+        let list = move |connection: &Connection| ledger::list(connection, &tenant, &filter, before, limit);
+        self.reader.run(Need::Plain, list).await
+    }
+
+    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
+        let counted = counted.to_vec();
+        let count = move |connection: &Connection| {
+            counted.iter().try_for_each(|(call_id, later)| ledger::count(connection, *call_id, later))
+        };
+        self.writer.run(Need::Plain, count).await
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
@@ -159,8 +186,7 @@ impl Store for Sqlite {
             let over: Vec<String> =
                 over.query_map(params![now, limit], |row| row.get(0))?.collect::<Result<_, _>>()?;
             for call_id in &over {
-                connection.prepare_cached("DELETE FROM events WHERE call_id = ?1")?.execute([call_id])?;
-                connection.prepare_cached("DELETE FROM calls WHERE call_id = ?1")?.execute([call_id])?;
+                ledger::forget(connection, call_id)?;
             }
             Ok((over.len() + session::prune(connection, now, limit)?) as u64)
         };

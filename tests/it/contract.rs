@@ -77,6 +77,12 @@ impl Home {
         Self::over(place, folder).await
     }
 
+    /// Every key of a Redis.
+    pub(crate) async fn keys(&self) -> Option<Vec<String>> {
+        let Place::Redis(redis) = &self.place else { return None };
+        Some(::redis::FromRedisValue::from_redis_value(redis.ask(&["KEYS", "*"]).await).expect("names"))
+    }
+
     /// Whether others than its own process use the store.
     fn is_shared(&self) -> bool {
         !matches!(self.place, Place::Sqlite)
@@ -227,8 +233,8 @@ async fn a_claim_asked_again_is_still_ours_and_writes_nothing(home: Home) {
     let change = arrival("k", "S", 0, ME);
     let first = claimed(store, &change).await;
     assert_eq!(claimed(store, &change).await, first);
-    let (_, history) = store.history(first.intent.call_id, 10).await.expect("an answer").expect("a call");
-    assert_eq!(history, [change.entry]);
+    let history = store.history(first.intent.call_id, 10).await.expect("an answer").expect("a call");
+    assert_eq!(history.entries, [change.entry]);
 }
 
 async fn what_is_stored_is_what_comes_back(home: Home) {
@@ -321,11 +327,11 @@ async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(home: Home)
     );
     let done = replaced(store, &ended(&second, 200, 3), &second).await;
     assert_eq!(claim(store, &arrival("k", "S", 4, ME)).await, Claimed::Existing(done.clone()));
-    let (_, history) = store.history(done.intent.call_id, 10).await.expect("an answer").expect("a call");
+    let history = store.history(done.intent.call_id, 10).await.expect("an answer").expect("a call").entries;
     let events: Vec<&str> = history.iter().map(|entry| entry.event.as_ref()).collect();
     assert_eq!(events, ["claimed", "ended", "run_again", "ended"]);
-    let (_, newest) = store.history(done.intent.call_id, 2).await.expect("an answer").expect("a call");
-    assert_eq!(newest, history[2..]);
+    let newest = store.history(done.intent.call_id, 2).await.expect("an answer").expect("a call");
+    assert_eq!(newest.entries, history[2..]);
 }
 
 /// The change by which a failed call runs again.

@@ -123,8 +123,8 @@ async fn a_completion_whose_answer_is_lost_is_written_once() {
     until("it is told", async || gateway.call(1).await.status == 200).await;
     let id = gateway.call(1).await.at("/call_id");
     let id = id.as_str().and_then(|id| id.parse().ok()).map(CallId).expect("an id");
-    let (_, history) = gateway.store.history(id, 10).await.expect("an answer").expect("a call");
-    let events: Vec<&str> = history.iter().map(|entry| entry.event.as_ref()).collect();
+    let history = gateway.store.history(id, 10).await.expect("an answer").expect("a call");
+    let events: Vec<&str> = history.entries.iter().map(|entry| entry.event.as_ref()).collect();
     assert_eq!(events, ["claimed", "ended"]);
 }
 
@@ -155,8 +155,8 @@ async fn a_zombie_is_refused_and_its_late_answer_counts_all_the_same() {
     );
     let id = gateway.call(1).await.at("/call_id");
     let id = id.as_str().and_then(|id| id.parse().ok()).map(CallId).expect("an id");
-    let (_, history) = gateway.store.history(id, 10).await.expect("an answer").expect("a call");
-    let events: Vec<&str> = history.iter().map(|entry| entry.event.as_ref()).collect();
+    let history = gateway.store.history(id, 10).await.expect("an answer").expect("a call");
+    let events: Vec<&str> = history.entries.iter().map(|entry| entry.event.as_ref()).collect();
     assert_eq!(events, ["claimed", "lease_over", "ended_late"]);
     assert_eq!(tool.requests(), 1);
 }

@@ -10,7 +10,8 @@ use super::keys::Partition;
 use super::loss::{self, Finding, Manifest, Sight};
 use super::memory::Remembered;
 use super::scripts::Run;
-use super::{Inner, call_id, record, reply, score, text, time_to_live, unreadable};
+use super::{Inner, call_id, record, reply, retain_until, score, text, time_to_live, unreadable};
+use crate::core::ledger::Position;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::store::{Error, LOST_DATA, Reason};
 
@@ -233,7 +234,7 @@ impl Inner {
         let result = record::result(record);
         let mut run = Run::new(&self.scripts.assert);
         let rooms = is_locked.then(|| super::session::rooms_of(intent));
-        run.key(&partition.of_script(&intent.lookup, intent.call_id, rooms)[..]);
+        run.key(&partition.of_script(record, rooms, intent.call_id)[..]);
         run.arg(partition.prefix()).arg(self.memory.gateway()).arg("").arg(0);
         run.arg(intent.call_id.to_string()).arg(record.version).arg(record::cas(record));
         run.arg(record::intent(intent)).arg(&intent.args[..]);
@@ -249,7 +250,8 @@ impl Inner {
             (State::Unknown(_), true) => [lease.as_str(), lease.as_str()],
             _ => ["", ""],
         };
-        run.arg(&lock[..]);
+        run.arg(&lock[..]).arg(&Position::of(record).to_bytes()[..]).arg(&intent.tenant);
+        run.arg(retain_until(record));
         let (word, rest) = reply(self.link.run(&run).await?)?;
         let holder = text(&rest, 0).and_then(|id| call_id(&id));
         Ok(holder.filter(|_| word == "conflict"))

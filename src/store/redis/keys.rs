@@ -1,8 +1,9 @@
 //! Names of keys. All keys of one call share the hash tag of its partition, so that one script may
 //! touch them on Redis Cluster; a session has a tag of its own.
 
-use crate::core::key::Lookup;
-use crate::core::record::CallId;
+use crate::core::key::{self, Lookup};
+use crate::core::ledger::{self, Index};
+use crate::core::record::{CallId, Record};
 use crate::core::session::{Room, SessionId};
 
 /// In how many parts the keys are split. Part of the format: with another number nothing is found.
@@ -61,22 +62,54 @@ impl Partition {
         self.key("epoch")
     }
 
+    /// The finished calls, by when they may be deleted.
+    pub(super) fn retained(self) -> String {
+        self.key("retained")
+    }
+
+    /// Everyone who has made a call.
+    pub(super) fn tenants(self) -> String {
+        self.key("tenants")
+    }
+
+    /// The calls of a tenant that one property finds, in the order of their positions. Hashed: what
+    /// callers write never gets into a name.
+    pub(super) fn list(self, tenant: &str, index: Index<'_>) -> String {
+        let (name, value) = match index {
+            Index::All => ("all", ""),
+            Index::Key(key) => ("key", key),
+            Index::Trace(trace) => ("trace", trace),
+            Index::Session(session) => ("session", session),
+            Index::User(user) => ("user", user),
+            Index::State(state) => ("state", state),
+            Index::Tool(tool) => ("tool", tool),
+        };
+        let digest = key::digest(["list", tenant, name, value]);
+        self.key(&format!("list:{}", hex::encode(&digest[..16])))
+    }
+
     /// What a script about a call may touch, in the order in which scripts name it. `rooms`: of its
-    /// session, where that is written with the call.
-    pub(super) fn of_script(
-        self,
-        lookup: &Lookup,
-        call_id: CallId,
-        rooms: Option<[String; 5]>,
-    ) -> Vec<String> {
-        let call = self.call(call_id);
+    /// session, where that is written with the call. `other`: another call that a script looks at.
+    pub(super) fn of_script(self, record: &Record, rooms: Option<[String; 5]>, other: CallId) -> Vec<String> {
+        let intent = &record.intent;
+        let (lookup, call) = (&intent.lookup, self.call(intent.call_id));
         let [census, running, unknown, failed] =
             ["census", "running", "unknown", "failed"].map(|name| self.key(name));
         let rooms = rooms.unwrap_or_else(|| [const { String::new() }; 5].map(|_| call.clone()));
         let mut keys =
             vec![self.holder(lookup), call, self.epoch(), self.writes(), census, running, unknown, failed];
         keys.extend(rooms);
+        keys.extend([self.retained(), self.stream(), self.tenants()]);
+        let list = |index| self.list(&intent.tenant, index);
+        keys.extend(["running", "unknown", "failed"].map(|state| list(Index::State(state))));
+        keys.push(self.call(other));
+        keys.extend(ledger::indexes(record).into_iter().map(list));
         keys
+    }
+
+    /// What happens to the calls of this part, for others to follow.
+    pub(super) fn stream(self) -> String {
+        self.key("stream")
     }
 
     /// Where the end of a call is announced.

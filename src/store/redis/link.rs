@@ -6,6 +6,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
@@ -251,23 +252,22 @@ impl Link {
         command.query_async(&mut wire).await.map_err(|error: RedisError| Error::Refused(error.to_string()))
     }
 
-    /// Asks each partition for something; where all are on one server, in one go.
+    /// Asks each partition for something.
     pub(super) async fn ask_each(&self, command: impl Fn(Partition) -> Cmd) -> Result<Vec<Value>, Error> {
+        self.ask_many(Partition::all().map(command).collect()).await
+    }
+
+    /// Asks for many things, each by itself; where all are on one server, in one go.
+    pub(super) async fn ask_many<T: FromRedisValue>(&self, commands: Vec<Cmd>) -> Result<Vec<T>, Error> {
         match self.wire()? {
             Wire::One(mut manager) => {
                 let mut all = redis::pipe();
-                for partition in Partition::all() {
-                    all.add_command(command(partition));
+                for command in commands {
+                    all.add_command(command);
                 }
                 all.query_async(&mut manager).await.map_err(|error| self.judge(&error))
             }
-            Wire::Cluster(_) => {
-                let mut answers = Vec::new();
-                for partition in Partition::all() {
-                    answers.push(self.ask(&command(partition)).await?);
-                }
-                Ok(answers)
-            }
+            Wire::Cluster(_) => try_join_all(commands.iter().map(|command| self.ask(command))).await,
         }
     }
 

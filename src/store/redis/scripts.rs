@@ -15,6 +15,8 @@ pub(super) struct Scripts {
     pub(super) leave: Script,
     pub(super) act: Script,
     pub(super) look: Script,
+    pub(super) forget: Script,
+    pub(super) arrived: Script,
     /// All of them, to be loaded.
     pub(super) texts: Vec<String>,
 }
@@ -43,6 +45,8 @@ impl Scripts {
             leave: script(" flags=allow-oom", include_str!("lua/leave.lua")),
             act: script(" flags=allow-oom", include_str!("lua/act.lua")),
             look: script(" flags=no-writes", include_str!("lua/look.lua")),
+            forget: script(" flags=allow-oom", include_str!("lua/forget.lua")),
+            arrived: script(" flags=allow-oom", include_str!("lua/arrived.lua")),
             texts,
         }
     }

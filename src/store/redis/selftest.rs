@@ -38,10 +38,11 @@ impl Inner {
         let prefix = format!("{}selftest:{}:", Partition::FIRST.prefix(), self.memory.gateway());
         let names = [
             "key", "call:0", "epoch", "writes", "census", "running", "unknown", "failed", "session", "line",
-            "alive", "budget", "similar", "events",
+            "alive", "budget", "similar", "retained", "stream", "tenants", "runs", "unclear", "fails",
+            "call:1", "list", "events",
         ];
         let names = names.map(|name| format!("{prefix}{name}"));
-        let [key, call, epoch, .., events] = &names;
+        let [key, call, epoch, .., list, events] = &names;
         let rooms = &names[8..13];
         // Every term is asked, and none is in the way.
         let terms = |call: &str| {
@@ -58,12 +59,12 @@ impl Inner {
         // What every script is told first: prefix, gateway, epoch, known writes.
         fn begin<'a>(script: &'a Script, names: &[String], prefix: &str, known: u64) -> Run<'a> {
             let mut run = Run::new(script);
-            run.key(&names[..13]).arg(prefix).arg("g").arg("e").arg(known);
+            run.key(&names[..21]).arg(prefix).arg("g").arg("e").arg(known);
             run
         }
         let claim = async |id: &str| {
             let mut run = begin(&self.scripts.claim, &names, &prefix, 0);
-            run.key(call).arg(id).arg("").arg("");
+            run.arg(id).arg("").arg("");
             run.arg("1:a")
                 .arg("{}")
                 .arg("{}")
@@ -73,7 +74,9 @@ impl Inner {
                 .arg(1)
                 .arg(terms(id))
                 .arg("")
-                .arg("");
+                .arg("")
+                .arg("position")
+                .arg("tenant");
             reply(self.link.run(&run).await?)
         };
         let (claimed, told) = claim("0").await?;
@@ -83,7 +86,7 @@ impl Inner {
             let mut run = begin(script, &names, &prefix, 1);
             run.arg("0").arg(expected).arg(&drawn).arg(cas).arg("p2").arg(1).arg("r").arg("e:2").arg("{}");
             run.arg("t").arg("failed").arg(1).arg(60_000).arg("").arg("keep").arg("").arg("1").arg("1");
-            run.arg(self.announcement(false));
+            run.arg(self.announcement(false)).arg("").arg("position").arg(1);
             reply(self.link.run(&run).await?).map(|(word, _)| word)
         };
         let refused = replace(&self.scripts.finish, "9:z", "10:z").await?;
@@ -93,8 +96,17 @@ impl Inner {
         let found = !matches!(self.link.run(run.key(key).arg(&prefix)).await?, Value::Nil);
         let mut run = begin(&self.scripts.assert, &names, &prefix, 0);
         run.arg("0").arg(3).arg("3:a").arg("{}").arg("{}").arg("p3").arg("1").arg(0).arg("").arg("t");
-        run.arg("unknown").arg(1).arg("").arg("e:3").arg("{}").arg("").arg("").arg("1").arg("");
+        run.arg("unknown").arg(1).arg(60_000).arg("e:3").arg("{}").arg("").arg("").arg("1").arg("");
+        run.arg("position").arg("tenant").arg(1);
         let (put, _) = reply(self.link.run(&run).await?)?;
+        let mut run = Run::new(&self.scripts.arrived);
+        let (arrived, _) = reply(self.link.run(run.key(call).arg(1).arg(1).arg("[1,\"\",\"\"]")).await?)?;
+        let mut ask = cmd("ZRANGE");
+        ask.arg(list).arg("+").arg("-").arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(1);
+        self.link.ask::<Value>(&ask).await?;
+        self.link.ask::<Value>(cmd("SMEMBERS").arg(&names[15])).await?;
+        let mut run = begin(&self.scripts.forget, &names, &prefix, 0);
+        let (forgotten, _) = reply(self.link.run(run.arg("0").arg("position").arg(2)).await?)?;
         let enter = async |id: &str| {
             let mut run = Run::new(&self.scripts.enter);
             reply(self.link.run(run.key(rooms).arg(terms(id))).await?).map(|(word, _)| word)
@@ -108,8 +120,10 @@ impl Inner {
         let mut run = Run::new(&self.scripts.leave);
         self.link.run(run.key(rooms).arg("0").arg("now").arg("1").arg("1").arg("1")).await?;
         self.link.ask::<()>(&clean).await?;
-        let words = [&claimed, &held, &refused, &begun, &again, &put, &entered, &barred];
-        if words != ["done", "held", "changed", "done", "done", "put", "done", "barred"] || !found {
+        let words =
+            [&claimed, &held, &refused, &begun, &again, &put, &arrived, &forgotten, &entered, &barred];
+        let right = ["done", "held", "changed", "done", "done", "put", "done", "done", "done", "barred"];
+        if words != right || !found {
             return Err(Error::Refused(format!("it answered {words:?}, found: {found}")));
         }
         Ok(())

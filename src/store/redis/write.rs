@@ -11,8 +11,9 @@ use super::keys::Partition;
 use super::memory::{Need, TOKEN_LIMIT_US};
 use super::scripts::Run;
 use super::session::{Entered, Met, released};
-use super::{Inner, record, reply, score, stored_in, text, time_to_live};
+use super::{Inner, record, reply, retain_until, score, stored_in, text, time_to_live};
 use crate::core::call::Change;
+use crate::core::ledger::Position;
 use crate::core::record::{Record, State};
 use crate::core::session::{Terms, Token};
 use crate::store::{Claimed, Error, Replaced};
@@ -70,8 +71,8 @@ impl Inner {
         let intent = &change.record.intent;
         let partition = Partition::of(&intent.lookup);
         let mut run = Run::new(&self.scripts.claim);
-        run.key(partition.of_script(&intent.lookup, intent.call_id, met.rooms(change)));
-        run.key(partition.call(instead_of.map_or(intent.call_id, |old| old.intent.call_id)));
+        let old = instead_of.map_or(intent.call_id, |old| old.intent.call_id);
+        run.key(partition.of_script(&change.record, met.rooms(change), old));
         run.arg(partition.prefix()).arg(self.memory.gateway());
         run.arg(self.memory.epoch()).arg(self.memory.writes(partition));
         run.arg(intent.call_id.to_string());
@@ -85,6 +86,7 @@ impl Inner {
             Met::Before(entered) => run.arg(&entered.token).arg(&entered.similar_to),
             Met::NotAsked | Met::InTheSameStep(_) => run.arg("").arg(""),
         };
+        run.arg(&Position::of(&change.record).to_bytes()[..]).arg(&intent.tenant);
         let (word, mut rest) = reply(self.run_guarded(&run).await?)?;
         match word.as_str() {
             "done" => {
@@ -140,7 +142,7 @@ impl Inner {
         let partition = Partition::of(&intent.lookup);
         let known = self.memory.writes(partition);
         let mut run = Run::new(script);
-        run.key(partition.of_script(&intent.lookup, intent.call_id, self.rooms_of_replace(change, met)));
+        run.key(partition.of_script(&change.record, self.rooms_of_replace(change, met), intent.call_id));
         let result = record::result(&change.record);
         run.arg(partition.prefix()).arg(self.memory.gateway()).arg(epoch).arg(known);
         run.arg(intent.call_id.to_string()).arg(record::cas(expected)).arg(record::fencing(expected));
@@ -156,6 +158,7 @@ impl Inner {
         let (lock_from, similar) = released(change);
         run.arg(lock_from).arg(similar).arg(self.announcement(begins));
         run.arg(if change.release.retakes_lock { "1" } else { "" });
+        run.arg(&Position::of(&change.record).to_bytes()[..]).arg(retain_until(&change.record));
         let answer = if begins { self.run_guarded(&run).await? } else { self.link.run(&run).await? };
         let (word, rest) = reply(answer)?;
         match word.as_str() {

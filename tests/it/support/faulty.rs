@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::Change;
 use oncegate::core::key::Lookup;
+use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use oncegate::core::record::{AttemptId, CallId, Entry, Record, State};
 use oncegate::core::session::{Lock, Session, SessionId};
 use oncegate::store::{Census, Claimed, Due, Error, Listener, Readiness, Replaced, Store};
@@ -56,9 +57,12 @@ pub enum Verb {
     Unlock,
     SetFrozen,
     LeaveLine,
+    Tenants,
+    List,
+    CountDuplicates,
 }
 
-const VERBS: usize = Verb::LeaveLine as usize + 1;
+const VERBS: usize = Verb::CountDuplicates as usize + 1;
 const KINDS: usize = 4;
 
 /// How often each fault comes, in percent.
@@ -342,8 +346,34 @@ impl Store for FaultStore {
         self.ask(Verb::Load, move |store| async move { store.load(call_id).await }).await
     }
 
-    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<(Record, Vec<Entry>)>, Error> {
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
         self.ask(Verb::History, move |store| async move { store.history(call_id, limit).await }).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<String>, Error> {
+        self.ask(Verb::Tenants, |store| async move { store.tenants().await }).await
+    }
+
+    async fn list(
+        &self,
+        tenant: &str,
+        filter: &Filter,
+        before: Option<Position>,
+        limit: u32,
+    ) -> Result<Page<Listed>, Error> {
+        let list = |store: Arc<dyn Store>| {
+            let (tenant, filter) = (tenant.to_owned(), filter.clone());
+            async move { store.list(&tenant, &filter, before, limit).await }
+        };
+        self.ask(Verb::List, list).await
+    }
+
+    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
+        let count = |store: Arc<dyn Store>| {
+            let counted = counted.to_vec();
+            async move { store.count_duplicates(&counted).await }
+        };
+        self.ask(Verb::CountDuplicates, count).await
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::Change;
 use oncegate::core::key::Lookup;
+use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Page, Placed, Position};
 use oncegate::core::record::{CallId, Entry, Record, State};
 use oncegate::core::session::{Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token};
 use oncegate::store::{
@@ -33,6 +34,7 @@ struct Inner {
     endings: Option<Arc<Endings>>,
     ahead: SignedDuration,
     lines: Lines,
+    duplicates: HashMap<CallId, Duplicates>,
 }
 
 /// How often a call has waited for a session's lock.
@@ -362,12 +364,53 @@ impl Store for Memory {
         Ok(self.lock().kept.load(call_id).cloned())
     }
 
-    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<(Record, Vec<Entry>)>, Error> {
-        let found = self.lock().kept.calls.get(&call_id).cloned();
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
+        let inner = self.lock();
+        let found = inner.kept.calls.get(&call_id).cloned();
+        let duplicates = inner.duplicates.get(&call_id).cloned().unwrap_or_default();
         Ok(found.map(|(record, mut entries)| {
             entries.drain(..entries.len().saturating_sub(limit as usize));
-            (record, entries)
+            History { record, entries, duplicates }
         }))
+    }
+
+    async fn tenants(&self) -> Result<Vec<String>, Error> {
+        let mut tenants: Vec<String> =
+            self.lock().kept.calls.values().map(|(record, _)| record.intent.tenant.clone()).collect();
+        tenants.sort();
+        tenants.dedup();
+        Ok(tenants)
+    }
+
+    async fn list(
+        &self,
+        tenant: &str,
+        filter: &Filter,
+        before: Option<Position>,
+        limit: u32,
+    ) -> Result<Page<Listed>, Error> {
+        let inner = self.lock();
+        let is_asked_for = |record: &Record| {
+            let is_before = before.is_none_or(|before| Position::of(record) < before);
+            record.intent.tenant == tenant && is_before && filter.matches(record)
+        };
+        let found = inner.kept.calls.values().map(|(record, _)| record).filter(|record| is_asked_for(record));
+        let found = found.map(|record| {
+            let duplicates = inner.duplicates.get(&record.intent.call_id).cloned().unwrap_or_default();
+            Listed { record: record.clone(), duplicates }
+        });
+        let mut page = Page { found: found.collect::<Vec<Listed>>(), next: None };
+        page.found.sort_by_key(|listed| std::cmp::Reverse(listed.position()));
+        page.cut(limit as usize);
+        Ok(page)
+    }
+
+    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
+        let mut inner = self.lock();
+        for (call_id, later) in counted {
+            inner.duplicates.entry(*call_id).or_default().add(later);
+        }
+        Ok(())
     }
 
     /// By lease only: who shares a store cannot tell that an owner has ended.

@@ -4,9 +4,17 @@
 --
 -- KEYS: 1 the key's holder, 2 the call, 3 epoch, 4 everyone's writes, 5 census, 6 running, 7 unknown, 8 failed,
 --       9 to 13 session, line, who is alive in it, budget, what looks alike; or again the call
+--       14 finished calls by when they may be deleted, 15 stream, 16 tenants,
+--       17 to 19 the tenant's lists of running, unknown and failed calls, 20 a second call,
+--       21 and more: the other lists in which the call stands
 -- ARGV: 1 prefix, 2 gateway, 3 epoch, 4 known writes
 
 local INDEXES = { running = KEYS[6], unknown = KEYS[7], failed = KEYS[8] }
+local LISTS = { running = KEYS[17], unknown = KEYS[18], failed = KEYS[19] }
+-- How much longer than it has to be kept a finished call is there, so that it can be taken out of its lists.
+local GRACE = 604800000
+-- About how many entries a stream has.
+local FOLLOWED = 1000
 
 -- The fields of a call, as the gateway reads them.
 local function fields(call)
@@ -32,8 +40,8 @@ local function count()
   return redis.call('HINCRBY', KEYS[4], ARGV[2], 1)
 end
 
--- Puts a call into the index of its state, and out of every other; the census follows.
-local function move(call_id, tool, state, score)
+-- Puts a call into the index and the list of its state, and out of every other; the census follows.
+local function move(call_id, tool, state, score, position)
   for name, index in pairs(INDEXES) do
     local was = redis.call('ZREM', index, call_id)
     local is = 0
@@ -42,9 +50,39 @@ local function move(call_id, tool, state, score)
       redis.call('HINCRBY', KEYS[5], name .. ':' .. tool, is - was)
     end
   end
+  for name, list in pairs(LISTS) do
+    if name == state then
+      redis.call('ZADD', list, 0, position)
+    else
+      redis.call('ZREM', list, position)
+    end
+  end
+end
+
+-- Puts a call into the lists of all that it can be found by.
+local function enlist(position, tenant)
+  redis.call('SADD', KEYS[16], tenant)
+  for n = 21, #KEYS do redis.call('ZADD', KEYS[n], 0, position) end
+end
+
+-- Says what happened to a call to whoever follows.
+local function tell(call_id, tool, state, entry)
+  redis.call('XADD', KEYS[15], 'MAXLEN', '~', FOLLOWED, '*', 'call_id', call_id, 'tool', tool, 'state', state,
+    'entry', entry)
 end
 
 -- Nothing unfinished has a time to live; what is finished goes when its retention is over.
 local function retain(key, ttl)
   if ttl == '' then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, ttl) end
+end
+
+-- The same for the call itself, which is deleted by a gateway, or goes by itself if there is none for long.
+local function retain_call(call_id, ttl, until_when)
+  if ttl == '' then
+    redis.call('PERSIST', KEYS[2])
+    redis.call('ZREM', KEYS[14], call_id)
+  else
+    redis.call('PEXPIRE', KEYS[2], digits(tonumber(ttl) + GRACE))
+    redis.call('ZADD', KEYS[14], until_when, call_id)
+  end
 end

@@ -7,7 +7,7 @@
 --       15 state, 16 score, 17 time to live or '', 18 terms or '', 19 and 20 'keep', or fencing token and
 --       similar call, where the terms were met before; 21 from when on the session's lock is free, 'now' or
 --       '', 22 '1' if nothing shall look like it any more, 23 'PUBLISH', 'SPUBLISH' or '', 24 '1' if the call
---       retakes the lock when nobody has it
+--       retakes the lock when nobody has it, 25 position, 26 from when on it may be deleted or ''
 local begins = ARGV[3] ~= ''
 local stored = redis.call('HMGET', KEYS[2], 'cas', 'fencing', 'progress', 'similar_to')
 if not stored[1] then return { 'gone' } end
@@ -42,8 +42,9 @@ if ARGV[10] == '1' then
 else
   redis.call('HDEL', KEYS[2], 'result')
 end
-move(ARGV[5], ARGV[14], ARGV[15], ARGV[16])
-retain(KEYS[2], ARGV[17])
+move(ARGV[5], ARGV[14], ARGV[15], ARGV[16], ARGV[25])
+retain_call(ARGV[5], ARGV[17], ARGV[26])
+if not again then tell(ARGV[5], ARGV[14], ARGV[15], ARGV[13]) end
 if holder == ARGV[5] then retain(KEYS[1], ARGV[17]) end
 if ARGV[21] ~= '' then release(KEYS[9], ARGV[5], token, ARGV[21], ARGV[24] == '1') end
 if ARGV[22] == '1' then redis.call('ZREM', KEYS[13], ARGV[5]) end

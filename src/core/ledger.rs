@@ -1,0 +1,339 @@
+//! What is asked of the ledger: which calls, in which order, and from where on. Only values; a store
+//! finds the calls.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::outcome::Content;
+use super::record::{CallId, Entry, Record, State};
+
+/// Calls in one answer, if nothing is said, and at the most.
+pub const LIMITS: (u32, u32) = (50, 500);
+/// Arguments and results in one answer, in bytes: a page ends early rather than grow beyond this.
+pub const PAGE_BYTES: usize = 8 << 20;
+
+/// Which calls of a tenant. What is not said does not matter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub trace_id: Option<String>,
+    pub session_id: Option<String>,
+    pub user_id: Option<String>,
+    pub tool: Option<String>,
+    pub key: Option<String>,
+    /// One of [`STATES`].
+    pub state: Option<String>,
+    /// Of `created_at`: from this time on.
+    pub since: Option<Timestamp>,
+    /// Of `created_at`: before this time.
+    pub until: Option<Timestamp>,
+}
+
+/// The states that a call can be asked for by.
+pub const STATES: [&str; 4] = ["running", "succeeded", "failed", "unknown"];
+
+/// The one property of a call by which a filter finds it. A store has an index of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Index<'a> {
+    /// Every call.
+    All,
+    Key(&'a str),
+    Trace(&'a str),
+    Session(&'a str),
+    User(&'a str),
+    /// A state other than `succeeded`, in which few calls are.
+    State(&'a str),
+    Tool(&'a str),
+}
+
+impl Filter {
+    /// The index that leaves the fewest calls to look at.
+    pub fn index(&self) -> Index<'_> {
+        let state = self.state.as_deref().filter(|state| *state != "succeeded");
+        let indexes = [
+            self.key.as_deref().map(Index::Key),
+            self.trace_id.as_deref().map(Index::Trace),
+            self.session_id.as_deref().map(Index::Session),
+            self.user_id.as_deref().map(Index::User),
+            state.map(Index::State),
+            self.tool.as_deref().map(Index::Tool),
+        ];
+        indexes.into_iter().flatten().next().unwrap_or(Index::All)
+    }
+
+    /// Whether this is one of the calls.
+    pub fn matches(&self, record: &Record) -> bool {
+        let intent = &record.intent;
+        let is = |asked: &Option<String>, found: &str| asked.as_deref().is_none_or(|asked| asked == found);
+        is(&self.trace_id, &intent.trace_id)
+            && is(&self.session_id, &intent.session_id)
+            && is(&self.user_id, &intent.user_id)
+            && is(&self.tool, &intent.tool)
+            && is(&self.key, &intent.key)
+            && is(&self.state, record.state.as_str())
+            && self.since.is_none_or(|since| intent.created_at >= since)
+            && self.until.is_none_or(|until| intent.created_at < until)
+    }
+}
+
+/// The indexes in which a call stands: of all it can be found by but its state.
+pub fn indexes(record: &Record) -> Vec<Index<'_>> {
+    let intent = &record.intent;
+    let mut indexes =
+        vec![Index::All, Index::Key(&intent.key), Index::Trace(&intent.trace_id), Index::Tool(&intent.tool)];
+    if !intent.session_id.is_empty() {
+        indexes.push(Index::Session(&intent.session_id));
+    }
+    if !intent.user_id.is_empty() {
+        indexes.push(Index::User(&intent.user_id));
+    }
+    indexes
+}
+
+/// Where a call stands in the ledger, which is ordered by when calls were made. No two calls stand in
+/// the same place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    pub created_at: Timestamp,
+    pub call_id: CallId,
+}
+
+impl Position {
+    pub fn of(record: &Record) -> Self {
+        Self { created_at: record.intent.created_at, call_id: record.intent.call_id }
+    }
+
+    /// As bytes that are ordered as positions are.
+    pub fn to_bytes(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..8].copy_from_slice(&Self::time_bytes(self.created_at));
+        bytes[8..].copy_from_slice(self.call_id.0.as_bytes());
+        bytes
+    }
+
+    /// What the bytes of every position of this time begin with.
+    pub fn time_bytes(time: Timestamp) -> [u8; 8] {
+        // Before 1970 nothing was called.
+        u64::try_from(time.as_microsecond()).unwrap_or(0).to_be_bytes()
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (time, id) = bytes.split_first_chunk::<8>()?;
+        let created_at = i64::try_from(u64::from_be_bytes(*time)).ok()?;
+        let created_at = Timestamp::from_microsecond(created_at).ok()?;
+        Some(Self { created_at, call_id: CallId(Uuid::from_slice(id).ok()?) })
+    }
+
+    /// As a text that a caller gives back to go on from here.
+    pub fn to_cursor(self) -> String {
+        URL_SAFE_NO_PAD.encode(self.to_bytes())
+    }
+
+    /// `None`: that is no cursor of ours.
+    pub fn from_cursor(text: &str) -> Option<Self> {
+        URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| Self::from_bytes(&bytes))
+    }
+}
+
+/// Something that has a place in the ledger.
+pub trait Placed {
+    fn position(&self) -> Position;
+}
+
+impl Placed for Position {
+    fn position(&self) -> Position {
+        *self
+    }
+}
+
+/// A call as the ledger shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    pub record: Record,
+    pub duplicates: Duplicates,
+}
+
+impl Listed {
+    /// About how much memory it takes: what it holds in bytes that callers and tools have sent.
+    pub fn size(&self) -> usize {
+        let body = match &self.record.state {
+            State::Succeeded(Content::Kept(json)) => json.len(),
+            State::Failed(failure) => failure.body.as_ref().map_or(0, bytes::Bytes::len),
+            _ => 0,
+        };
+        self.record.intent.args.len() + body + 1_024
+    }
+}
+
+impl Placed for Listed {
+    fn position(&self) -> Position {
+        Position::of(&self.record)
+    }
+}
+
+/// A call with all that is known of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct History {
+    pub record: Record,
+    /// Oldest first.
+    pub entries: Vec<Entry>,
+    pub duplicates: Duplicates,
+}
+
+/// The requests for a call that did not run it. Counted a moment after they came, and not at all if the
+/// gateway that counted them ended before it could write them down.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Duplicates {
+    pub count: u64,
+    /// The newest, newest first.
+    pub last: Vec<Duplicate>,
+}
+
+/// How many of the newest duplicates of a call are listed.
+pub const LISTED_DUPLICATES: usize = 10;
+
+impl Duplicates {
+    /// Takes note of further ones.
+    pub fn add(&mut self, later: &Self) {
+        self.count += later.count;
+        self.last.extend(later.last.iter().cloned());
+        self.last.sort_by_key(|one| std::cmp::Reverse(one.at));
+        self.last.truncate(LISTED_DUPLICATES);
+    }
+}
+
+/// One request for a call that did not run it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Duplicate {
+    pub at: Timestamp,
+    /// The name of the token that it came with.
+    pub by: String,
+    /// What became of it: `replayed`, `joined`, `suppressed` or `refused`.
+    pub kind: String,
+}
+
+/// A part of what was asked for, newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page<T> {
+    pub found: Vec<T>,
+    /// How far was looked: only before this there may be more. `None`: there is none.
+    pub next: Option<Position>,
+}
+
+impl<T: Placed> Page<T> {
+    /// Puts the pages of several places together. What lies before the point up to which all of them were
+    /// looked at is left for the next page.
+    pub fn merge(pages: Vec<Self>, limit: usize) -> Self {
+        let looked_until = pages.iter().filter_map(|page| page.next).max();
+        let mut found: Vec<T> = pages.into_iter().flat_map(|page| page.found).collect();
+        found.retain(|item| looked_until.is_none_or(|until| item.position() >= until));
+        found.sort_by_key(|item| std::cmp::Reverse(item.position()));
+        let mut page = Self { found, next: looked_until };
+        page.cut(limit);
+        page
+    }
+
+    /// Leaves what is beyond the limit for the next page.
+    pub fn cut(&mut self, limit: usize) {
+        if self.found.len() > limit {
+            self.found.truncate(limit);
+            self.next = self.found.last().map(Placed::position).or(self.next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn position(time: i64, id: u128) -> Position {
+        Position {
+            created_at: Timestamp::from_microsecond(time).expect("a time"),
+            call_id: CallId(Uuid::from_u128(id)),
+        }
+    }
+
+    fn positions() -> impl Strategy<Value = Position> {
+        (0..50_i64, 0..8_u128).prop_map(|(time, id)| position(time, id))
+    }
+
+    /// What one place answers that looks at so many.
+    fn look(all: &[Position], before: Option<Position>, most: usize) -> Page<Position> {
+        let rest: Vec<Position> =
+            all.iter().copied().filter(|at| before.is_none_or(|before| *at < before)).collect();
+        let found: Vec<Position> = rest.iter().copied().take(most).collect();
+        let next = (rest.len() > most).then(|| found.last().copied()).flatten();
+        Page { found, next }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_are_ordered_as_positions_are(one in positions(), other in positions()) {
+            prop_assert_eq!(one.cmp(&other), one.to_bytes().cmp(&other.to_bytes()));
+            prop_assert_eq!(Position::from_bytes(&one.to_bytes()), Some(one));
+            prop_assert_eq!(Position::from_cursor(&one.to_cursor()), Some(one));
+        }
+
+        /// However the calls lie, and however far each place looks: page after page shows each call once, newest first.
+        #[test]
+        fn pages_show_every_call_once(
+            places in prop::collection::vec(prop::collection::btree_set(positions(), 0..30), 1..5),
+            most in 1..6_usize, limit in 1..9_usize,
+        ) {
+            let mut taken = BTreeSet::new();
+            let places: Vec<Vec<Position>> = places.into_iter()
+                .map(|place: BTreeSet<Position>| place.into_iter().rev().filter(|at| taken.insert(*at)).collect())
+                .collect();
+            let (mut shown, mut before) = (Vec::<Position>::new(), None);
+            loop {
+                let looked = places.iter().map(|place| look(place, before, most)).collect();
+                let page = Page::merge(looked, limit);
+                prop_assert!(page.found.len() <= limit);
+                shown.extend(&page.found);
+                if page.next.is_none() {
+                    break;
+                }
+                prop_assert!(before.is_none_or(|before| page.next < Some(before)), "it goes on");
+                before = page.next;
+            }
+            prop_assert_eq!(shown, taken.into_iter().rev().collect::<Vec<Position>>());
+        }
+    }
+
+    #[test]
+    fn no_other_text_is_a_cursor() {
+        for text in ["", "x", "AAAA", "\u{e4}", &"A".repeat(31), &"A".repeat(33), &"_".repeat(32)] {
+            assert_eq!(Position::from_cursor(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_filter_goes_by_what_leaves_the_fewest_calls() {
+        let all = Filter {
+            trace_id: Some("t".into()),
+            session_id: Some("s".into()),
+            user_id: Some("u".into()),
+            tool: Some("pay".into()),
+            key: Some("k".into()),
+            state: Some("unknown".into()),
+            ..Filter::default()
+        };
+        assert_eq!(all.index(), Index::Key("k"));
+        let all = Filter { key: None, ..all };
+        assert_eq!(all.index(), Index::Trace("t"));
+        let all = Filter { trace_id: None, ..all };
+        assert_eq!(all.index(), Index::Session("s"));
+        let all = Filter { session_id: None, ..all };
+        assert_eq!(all.index(), Index::User("u"));
+        let all = Filter { user_id: None, ..all };
+        assert_eq!(all.index(), Index::State("unknown"));
+        let all = Filter { state: Some("succeeded".into()), ..all };
+        assert_eq!(all.index(), Index::Tool("pay"), "most calls have succeeded");
+        assert_eq!(Filter::default().index(), Index::All);
+    }
+}

@@ -1,0 +1,143 @@
+//! `GET /v1/calls`: calls that pass a filter, as pages or as one long stream of lines.
+
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query as Asked, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::Http;
+use super::auth::Known;
+use super::ledger::CallView;
+use super::problem::Problem;
+use crate::core::caller::Caller;
+use crate::core::ledger::{Filter, LIMITS, Listed, Page, Position, STATES};
+use crate::gateway::{Error, Query};
+
+/// One call per line.
+const NDJSON: &str = "application/x-ndjson";
+/// Calls that a stream reads at once.
+const STREAMED_AT_ONCE: u32 = 100;
+
+/// What a caller may ask for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parameters {
+    tenant: Option<String>,
+    trace_id: Option<String>,
+    session_id: Option<String>,
+    user_id: Option<String>,
+    tool: Option<String>,
+    key: Option<String>,
+    state: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+    cursor: Option<String>,
+    limit: Option<String>,
+}
+
+/// `GET /v1/calls`
+pub(super) async fn list(
+    State(http): State<Http>,
+    Known(caller): Known,
+    asked: Result<Asked<Parameters>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let Asked(asked) = asked.map_err(|error| Problem::invalid_request(&error.body_text()))?;
+    let query = read(asked)?;
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
+    if accepts.flat_map(|line| line.split(',')).any(|kind| kind.trim().starts_with(NDJSON)) {
+        return stream_lines(http, caller, query).await;
+    }
+    let page = http.gateway.list_calls(&caller, &query).await?;
+    Ok(axum::Json(PageView::of(&page)).into_response())
+}
+
+fn read(asked: Parameters) -> Result<Query, Problem> {
+    let refuse = |why: String| Problem::invalid_request(&why);
+    let time = |name: &str, text: Option<String>| {
+        let time = text.map(|text| text.parse::<Timestamp>()).transpose();
+        time.map_err(|_| refuse(format!("{name} must be a time of RFC 3339, such as 2026-01-31T12:00:00Z")))
+    };
+    if let Some(state) = &asked.state
+        && !STATES.contains(&state.as_str())
+    {
+        return Err(refuse(format!("state must be one of {}", STATES.join(", "))));
+    }
+    let limit = asked.limit.map(|limit| limit.parse().ok().filter(|limit| (1..=LIMITS.1).contains(limit)));
+    let limit = limit.unwrap_or(Some(LIMITS.0));
+    let before = asked.cursor.map(|cursor| {
+        let position = Position::from_cursor(&cursor);
+        position.ok_or_else(|| refuse("cursor must be the next_cursor of an earlier answer".into()))
+    });
+    Ok(Query {
+        tenant: asked.tenant,
+        filter: Filter {
+            trace_id: asked.trace_id,
+            session_id: asked.session_id,
+            user_id: asked.user_id,
+            tool: asked.tool,
+            key: asked.key,
+            state: asked.state,
+            since: time("since", asked.since)?,
+            until: time("until", asked.until)?,
+        },
+        before: before.transpose()?,
+        limit: limit.ok_or_else(|| refuse(format!("limit must be a number from 1 to {}", LIMITS.1)))?,
+    })
+}
+
+#[derive(Serialize)]
+struct PageView<'a> {
+    calls: Vec<CallView<'a>>,
+    /// Where to go on, unless this was all.
+    next_cursor: Option<String>,
+}
+
+impl<'a> PageView<'a> {
+    fn of(page: &'a Page<Listed>) -> Self {
+        Self { calls: page.found.iter().map(view).collect(), next_cursor: page.next.map(Position::to_cursor) }
+    }
+}
+
+fn view(listed: &Listed) -> CallView<'_> {
+    CallView::of(&listed.record, &listed.duplicates)
+}
+
+/// Every call from here on, a line each. A page is read when the one before it is sent, so no more than one
+/// is ever in memory. If the store fails on the way, the answer breaks off: it is not whole then.
+async fn stream_lines(http: Http, caller: Caller, query: Query) -> Result<Response, Problem> {
+    let place = http.gateway.place_to_export()?;
+    let query = Query { limit: STREAMED_AT_ONCE, ..query };
+    // The first page now, for whoever may not read it, or asks while the store is away.
+    let first = http.gateway.list_calls(&caller, &query).await?;
+    let begin = (Some(first), query, place);
+    let pages = stream::try_unfold(begin, move |(page, query, place)| {
+        let (http, caller) = (http.clone(), caller.clone());
+        async move {
+            let page = match (page, query.before) {
+                (Some(page), _) => page,
+                (None, None) => return Ok(None),
+                (None, Some(_)) => http.gateway.list_calls(&caller, &query).await?,
+            };
+            let query = Query { before: page.next, ..query };
+            Ok::<_, Error>(Some((lines(&page), (None, query, place))))
+        }
+    });
+    let kind = (CONTENT_TYPE, HeaderValue::from_static(NDJSON));
+    Ok(([kind], Body::from_stream(pages)).into_response())
+}
+
+fn lines(page: &Page<Listed>) -> Bytes {
+    let mut lines = Vec::new();
+    for listed in &page.found {
+        // A view always serializes.
+        lines.extend(serde_json::to_vec(&view(listed)).unwrap_or_default());
+        lines.push(b'\n');
+    }
+    lines.into()
+}

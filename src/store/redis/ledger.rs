@@ -1,0 +1,211 @@
+//! What the ledger is asked, and what is forgotten. Must not decide anything.
+//!
+//! Each partition has lists of its calls, by each property that calls are found by: sorted sets of
+//! positions, written in the same step as the call. A question goes to all partitions at once.
+
+use jiff::Timestamp;
+use redis::{FromRedisValue, Value, cmd};
+
+use super::keys::Partition;
+use super::scripts::Run;
+use super::{Inner, call_id, record, reply, unreadable};
+use crate::core::ledger::{
+    Duplicate, Duplicates, Filter, History, LISTED_DUPLICATES, Listed, PAGE_BYTES, Page, Placed, Position,
+};
+use crate::core::record::{CallId, Record};
+use crate::store::Error;
+
+/// Calls that one page looks at: one that finds little is shorter, rather than slower.
+const LOOKS: usize = 2_000;
+/// Calls that are read in one go: bounds how much of large results is in memory.
+const READ_AT_ONCE: usize = 32;
+
+impl Inner {
+    pub(super) async fn list(
+        &self,
+        tenant: &str,
+        filter: &Filter,
+        before: Option<Position>,
+        limit: u32,
+    ) -> Result<Page<Listed>, Error> {
+        let limit = limit as usize;
+        let mut page = Page { found: Vec::new(), next: before };
+        let (mut looked, mut bytes) = (0, 0);
+        loop {
+            let places = self.positions(tenant, filter, page.next, limit - page.found.len()).await?;
+            looked += places.found.len();
+            page.next = places.next;
+            for some in places.found.chunks(READ_AT_ONCE) {
+                for listed in self.read_listed(some).await? {
+                    if !filter.matches(&listed.record) {
+                        continue;
+                    }
+                    bytes += listed.size();
+                    let position = listed.position();
+                    page.found.push(listed);
+                    if bytes >= PAGE_BYTES {
+                        page.next = Some(position);
+                        return Ok(page);
+                    }
+                }
+            }
+            if page.next.is_none() || page.found.len() >= limit || looked >= LOOKS {
+                return Ok(page);
+            }
+        }
+    }
+
+    /// Where the next calls are that the filter's index finds, over all partitions.
+    async fn positions(
+        &self,
+        tenant: &str,
+        filter: &Filter,
+        before: Option<Position>,
+        limit: usize,
+    ) -> Result<Page<Position>, Error> {
+        // Calls are spread evenly. A partition that has more of the newest ones than this ends the page.
+        let each = limit / 16 + 4;
+        let below = |bytes: &[u8]| [&b"("[..], bytes].concat();
+        let until = filter.until.map(|until| Position::time_bytes(until).to_vec());
+        let before = before.map(|before| before.to_bytes().to_vec());
+        let newest = until.into_iter().chain(before).min().map_or_else(|| b"+".to_vec(), |to| below(&to));
+        let since = filter.since.map(Position::time_bytes);
+        let oldest = since.map_or_else(|| b"-".to_vec(), |since| [&b"["[..], &since].concat());
+        let ask = |partition: Partition| {
+            let mut ask = cmd("ZRANGE");
+            ask.arg(partition.list(tenant, filter.index())).arg(&newest).arg(&oldest);
+            ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(each);
+            ask
+        };
+        let mut pages = Vec::new();
+        for found in self.link.ask_each(ask).await? {
+            let found = Vec::<Vec<u8>>::from_redis_value(found).map_err(unreadable)?;
+            let positions = found.iter().map(|bytes| Position::from_bytes(bytes));
+            let found: Option<Vec<Position>> = positions.collect();
+            let found = found.ok_or_else(|| unreadable("this is no position"))?;
+            let next = found.last().copied().filter(|_| found.len() >= each);
+            pages.push(Page { found, next });
+        }
+        Ok(Page::merge(pages, limit))
+    }
+
+    /// The calls at these positions, but for those that have gone meanwhile.
+    async fn read_listed(&self, positions: &[Position]) -> Result<Vec<Listed>, Error> {
+        let ids: Vec<CallId> = positions.iter().map(|position| position.call_id).collect();
+        let mut listed = Vec::new();
+        for mut fields in self.fields_of_many(&ids).await? {
+            let duplicates = read_duplicates(fields.split_off(record::FIELDS.len()));
+            if let Some(record) = record::read(fields).map_err(unreadable)? {
+                // What a replica does not have yet is as it is shown a moment later, or is lost.
+                listed.push(Listed { record: self.settled(record).await?, duplicates });
+            }
+        }
+        Ok(listed)
+    }
+
+    /// The fields of calls, and of their duplicates.
+    async fn fields_of_many(&self, ids: &[CallId]) -> Result<Vec<Vec<Value>>, Error> {
+        let ask = |call_id: CallId| {
+            let mut ask = cmd("HMGET");
+            ask.arg(Partition::of_call(call_id).call(call_id)).arg(&record::FIELDS).arg(&DUPLICATES);
+            ask
+        };
+        self.link.ask_many(ids.iter().copied().map(ask).collect()).await
+    }
+
+    pub(super) async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
+        let Some(mut fields) = self.fields_of_many(&[call_id]).await?.pop() else { return Ok(None) };
+        let duplicates = read_duplicates(fields.split_off(record::FIELDS.len()));
+        let Some(record) = record::read(fields).map_err(unreadable)? else { return Ok(None) };
+        let record = self.settled(record).await?;
+        // Each version has one entry.
+        let oldest = record.version.saturating_sub(u64::from(limit)) + 1;
+        let mut ask = cmd("HMGET");
+        ask.arg(Partition::of_call(call_id).call(call_id));
+        for version in oldest..=record.version {
+            ask.arg(record::entry_field(version));
+        }
+        let texts: Vec<Option<Vec<u8>>> = self.link.ask(&ask).await?;
+        let entries = texts.iter().flatten().map(|text| record::read_entry(text));
+        let entries = entries.collect::<Result<_, _>>().map_err(unreadable)?;
+        Ok(Some(History { record, entries, duplicates }))
+    }
+
+    pub(super) async fn tenants(&self) -> Result<Vec<String>, Error> {
+        let mut tenants = Vec::new();
+        for found in
+            self.link.ask_each(|partition| cmd("SMEMBERS").arg(partition.tenants()).to_owned()).await?
+        {
+            tenants.extend(Vec::<String>::from_redis_value(found).map_err(unreadable)?);
+        }
+        tenants.sort();
+        tenants.dedup();
+        Ok(tenants)
+    }
+
+    pub(super) async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
+        for (call_id, later) in counted {
+            let mut run = Run::new(&self.scripts.arrived);
+            run.key(Partition::of_call(*call_id).call(*call_id)).arg(later.count).arg(LISTED_DUPLICATES);
+            for one in later.last.iter().take(LISTED_DUPLICATES) {
+                let line = (one.at.as_microsecond(), &one.by, &one.kind);
+                run.arg(serde_json::to_string(&line).map_err(unreadable)?);
+            }
+            self.link.run(&run).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes finished calls whose retention is over, with all that leads to them.
+    pub(super) async fn forget_old(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+        let now = now.as_microsecond();
+        let each = limit.div_ceil(u32::from(super::keys::PARTITIONS));
+        let over = self.link.ask_each(|partition| {
+            let mut ask = cmd("ZRANGEBYSCORE");
+            ask.arg(partition.retained()).arg("-inf").arg(now).arg("LIMIT").arg(0).arg(each);
+            ask
+        });
+        let mut forgotten = 0;
+        for ids in over.await? {
+            for id in Vec::<String>::from_redis_value(ids).map_err(unreadable)? {
+                let Some(id) = call_id(&id) else { continue };
+                match self.fields_of(id).await? {
+                    Some(record) => self.forget(&record, now).await?,
+                    // It has gone by itself, because no gateway was there for long.
+                    None => {
+                        let partition = Partition::of_call(id);
+                        let mut ask = cmd("ZREM");
+                        self.link.ask::<()>(ask.arg(partition.retained()).arg(id.to_string())).await?;
+                    }
+                }
+                forgotten += 1;
+            }
+        }
+        Ok(forgotten)
+    }
+
+    async fn forget(&self, record: &Record, now: i64) -> Result<(), Error> {
+        let intent = &record.intent;
+        let partition = Partition::of(&intent.lookup);
+        let mut run = Run::new(&self.scripts.forget);
+        run.key(partition.of_script(record, None, intent.call_id));
+        run.arg(partition.prefix()).arg(self.memory.gateway()).arg("").arg(0);
+        run.arg(intent.call_id.to_string()).arg(&Position::of(record).to_bytes()[..]).arg(now);
+        reply(self.link.run(&run).await?).map(drop)
+    }
+}
+
+/// The fields of a call's duplicates.
+const DUPLICATES: [&str; 2] = ["duplicates", "arrived"];
+
+/// What cannot be read of the newest ones is not shown; the count stands beside it.
+fn read_duplicates(fields: Vec<Value>) -> Duplicates {
+    let mut fields = fields.into_iter().map(|field| Option::<String>::from_redis_value(field).ok().flatten());
+    let count = fields.next().flatten().and_then(|count| count.parse().ok()).unwrap_or(0);
+    let lines = fields.next().flatten().unwrap_or_default();
+    let last = lines.lines().filter_map(|line| {
+        let (at, by, kind) = serde_json::from_str(line).ok()?;
+        Some(Duplicate { at: Timestamp::from_microsecond(at).ok()?, by, kind })
+    });
+    Duplicates { count, last: last.collect() }
+}
