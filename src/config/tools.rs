@@ -57,6 +57,7 @@ pub(super) fn tool(name: &str, mut section: Section<'_, '_>, warnings: &mut Vec<
         outcomes: outcomes(&mut section),
         success: section.section("success").and_then(success_test),
         remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
+        replay_ignore: section.section("replay").map(replay_ignore).unwrap_or_default(),
     };
     let probe = section.section("probe").and_then(probe);
     let endpoint = endpoint(&mut section, probe.as_ref());
@@ -115,6 +116,12 @@ fn unknown_policy(section: &mut Section<'_, '_>) -> unknown::Policy {
     let probe = unknown::Policy::Probe { negative_final_after: None };
     let words = [("hold", unknown::Policy::Hold), ("probe", probe), ("retry", unknown::Policy::Retry)];
     section.word("unknown", &words).unwrap_or(unknown::Policy::Hold)
+}
+
+fn replay_ignore(mut section: Section<'_, '_>) -> Vec<Pointer> {
+    let ignore = pointers(&mut section, "ignore");
+    section.finish();
+    ignore
 }
 
 fn breaker_policy(mut section: Section<'_, '_>) -> breaker::Policy {

@@ -19,6 +19,7 @@
 mod arrive; // a request asks for a call
 mod end; // an attempt ended
 mod rest; // an unknown call comes to rest
+mod verify; // a person asks whether a result is stable
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +29,10 @@ use jiff::{SignedDuration, Timestamp};
 use self::arrive::{Arrival, arrive_again, claim};
 use self::end::{end, end_late, forget, lose};
 use self::rest::{probed, resolve, work_on};
+use self::verify::{begin_to_verify, verified};
 use super::outcome::{Evidence, Outcome};
 use super::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
+use super::replay::Fresh;
 use super::session::{Brought, Release, Terms};
 use super::tool::{Effect, Tool};
 use super::unknown::{Finding, Resolution};
@@ -62,6 +65,10 @@ pub enum Event {
     Probed { by: InstanceId, finding: Finding },
     /// A person says what became of an unknown call. `by` is that person's token.
     Resolved { by: String, reason: String, resolution: Resolution },
+    /// A person wants the tool to be asked once more, to compare. `by` is that person's token.
+    ToVerify { by: String },
+    /// The tool was asked once more.
+    Verified { by: String, fresh: Fresh },
 }
 
 impl Event {
@@ -112,6 +119,8 @@ pub enum Action {
     Run,
     /// Write the change, then ask the tool whether it knows the key.
     Probe,
+    /// Write the change, then send the same once more, and compare.
+    Verify,
     /// Write the change, wait, then dispatch the record's new attempt.
     Retry { after: Duration },
     /// Write the change: this run is over.
@@ -149,6 +158,12 @@ pub enum Illegal {
     /// Somebody else works on it, or it is not time yet.
     #[error("it is not time to work on the call")]
     NotDue,
+    /// There is no result to compare with.
+    #[error("the call has no result")]
+    NoResult,
+    /// To send it once more may have an effect; says why.
+    #[error("{0}")]
+    ReplayUnsafe(&'static str),
     /// Its first request may still reach the tool.
     #[error("the call may still be executed until its lease is over")]
     MayStillRun,
@@ -173,7 +188,9 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             | Event::Unlocked { .. }
             | Event::CheckDue { .. }
             | Event::Probed { .. }
-            | Event::Resolved { .. },
+            | Event::Resolved { .. }
+            | Event::ToVerify { .. }
+            | Event::Verified { .. },
         ) => Err(Illegal::NoCall),
         (Some(record), Event::Arrived { intent, brought, attempt, owner }) => {
             let arrival = Arrival { intent, brought: *brought, attempt: *attempt, owner: *owner };
@@ -240,6 +257,11 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
         (Some(record), Event::Resolved { by, reason, resolution }) => match record.state {
             State::Unknown(_) => resolve(tool, record, by, reason, resolution, now),
             State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
+        },
+        (Some(record), Event::ToVerify { by }) => begin_to_verify(tool, record, by, now),
+        (Some(record), Event::Verified { by, fresh }) => match record.state {
+            State::Succeeded(_) => Ok(verified(record, by, fresh, now)),
+            State::Running | State::Failed(_) | State::Unknown(_) => Err(Illegal::NoResult),
         },
     }
 }

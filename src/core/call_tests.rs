@@ -117,6 +117,14 @@ fn resolved(resolution: Resolution) -> Event {
     Event::Resolved { by: "ops".into(), reason: "looked it up".into(), resolution }
 }
 
+fn to_verify() -> Event {
+    Event::ToVerify { by: "ops".into() }
+}
+
+fn verified() -> Event {
+    Event::Verified { by: "ops".into(), fresh: Fresh::Compared(vec!["/a".into()]) }
+}
+
 #[test]
 fn the_whole_grid() {
     use key::Source::{Derived, Runtime};
@@ -182,6 +190,8 @@ fn the_whole_grid() {
         ("probed: unclear", probed(Finding::Unclear("503".into()))),
         ("resolved: succeeded", resolved(Resolution::Succeeded(kept()))),
         ("resolved: failed", resolved(Resolution::Failed)),
+        ("to verify", to_verify()),
+        ("verified", verified()),
     ];
     let mut grid = String::new();
     for (state, tool, record, seconds) in &records {
@@ -294,6 +304,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => (1..4_u128).prop_map(|id| Event::CheckDue { by: ME, attempt: attempt(id) }),
         1 => prop_oneof![Just(found()), Just(Finding::NotFound), Just(Finding::Unclear("?".into()))].prop_map(probed),
         1 => prop_oneof![Just(Resolution::Succeeded(kept())), Just(Resolution::Failed)].prop_map(resolved),
+        1 => prop_oneof![Just(to_verify()), Just(verified())],
     ]
 }
 
@@ -332,8 +343,11 @@ proptest! {
             let Ok(Next { change, action }) = next(&tool, record.as_ref(), &event, at(seconds)) else { continue };
             let dispatches = matches!(action, Action::Claim { .. } | Action::Run | Action::Retry { .. });
             let before = record.as_ref();
-            let writes = dispatches || matches!(action, Action::Finish | Action::Probe);
+            let writes = dispatches || matches!(action, Action::Finish | Action::Probe | Action::Verify);
             prop_assert_eq!(change.is_some(), writes);
+            if action == Action::Verify {
+                prop_assert!(read || dedup == unknown::Dedup::Key, "sent again to a tool that executes it again");
+            }
             if dispatches {
                 // Nothing runs beside a running attempt, and nothing runs again that may have been executed.
                 match before.map(|record| &record.state) {

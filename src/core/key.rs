@@ -114,7 +114,7 @@ impl Pointer {
     }
 
     /// Takes what it points to out of `value`; nothing there is no change.
-    fn remove_from(&self, value: &mut Value) {
+    pub fn remove_from(&self, value: &mut Value) {
         let Some((parent, _)) = self.0.rsplit_once('/') else { return };
         let Some(last) = self.steps().last() else { return };
         match value.pointer_mut(parent) {

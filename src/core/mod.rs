@@ -11,6 +11,7 @@ pub mod key; // what counts as the same call
 pub mod ledger; // what is asked of the ledger
 pub mod outcome; // what an attempt proved
 pub mod record; // what is kept of a call
+pub mod replay; // whether a tool would answer today as it did then
 pub mod retry; // when to try again
 pub mod session; // what bounds the parallel branches of one conversation
 pub mod tool; // the policy of one tool

@@ -74,6 +74,8 @@ pub struct Tool {
     pub success: Option<SuccessTest>,
     /// Keep the tool's 4xx and replay it like a result, instead of letting the key run again.
     pub remember_rejections: bool,
+    /// What of a result may differ when it is compared with a fresh one.
+    pub replay_ignore: Vec<Pointer>,
     pub schema: Option<Schema>,
 }
 
@@ -100,6 +102,7 @@ impl Tool {
             outcomes: BTreeMap::new(),
             success: None,
             remember_rejections: false,
+            replay_ignore: Vec::new(),
             schema: None,
         }
     }

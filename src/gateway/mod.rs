@@ -9,6 +9,7 @@ mod hold; // getting hold of a key
 mod ledger; // what is known of calls
 mod loss; // a store that has lost data
 pub mod recover; // calls whose owner is gone
+mod replay; // what a duplicate would get, and whether the tool would still say it
 mod run; // the other side: claim, dispatch, write down
 mod session; // one's turn in a session, and what persons do to one
 pub mod unknown; // unknown calls come to rest
@@ -29,6 +30,7 @@ use self::clock::Clock;
 use self::flight::Flights;
 use self::health::Health;
 pub use self::ledger::Query;
+pub use self::replay::Replay;
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::record::{AttemptId, CallId, InstanceId, Record};
@@ -128,6 +130,8 @@ pub enum ErrorKind {
     ToolResting { retry_after: Duration },
     #[error("the tool executed the call, but its result could not be read: {0}")]
     ResultUnavailable(String),
+    #[error("to send the call once more may have an effect: {0}")]
+    ReplayUnsafe(&'static str),
     #[error("not in this state: {0}")]
     WrongState(String),
     #[error("the session does not let it begin: {0}")]

@@ -200,7 +200,7 @@ impl Gateway {
     }
 
     /// One dispatch. The exchange comes back if it is still under way.
-    async fn attempt(
+    pub(super) async fn attempt(
         &self,
         asked: &Asked,
         record: &Record,

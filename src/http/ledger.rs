@@ -17,6 +17,7 @@ use crate::core::ledger::{Duplicate, Duplicates};
 use crate::core::outcome::Content;
 use crate::core::record::{CallId, Entry, Record, State as CallState};
 use crate::core::unknown::Resolution;
+use crate::gateway::Replay;
 
 /// `GET /v1/calls/{id}`
 pub(super) async fn show(
@@ -67,6 +68,61 @@ pub(super) async fn resolve(
     let reason = reason(body.reason)?;
     let record = http.gateway.resolve(&caller, call_id, &reason, &resolution).await?;
     Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
+}
+
+/// How a result is to be replayed.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReplayBody {
+    mode: Mode,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    Stored,
+    Verify,
+}
+
+/// `POST /v1/calls/{id}/replay`
+pub(super) async fn replay(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let call_id = call_id(id)?;
+    let bytes = read_body(body, http.max_body).await?;
+    let body: ReplayBody = serde_json::from_slice(&bytes)
+        .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
+    let replay = match body.mode {
+        Mode::Stored => http.gateway.replay_stored(&caller, call_id).await?,
+        Mode::Verify => http.gateway.replay_verified(&caller, call_id).await?,
+    };
+    Ok(axum::Json(ReplayView::of(&replay)).into_response())
+}
+
+/// A stored result beside a fresh one.
+#[derive(Serialize)]
+struct ReplayView<'a> {
+    call_id: String,
+    /// Whether the two are alike, but for what the tool is allowed to change.
+    stable: bool,
+    stored: Option<&'a RawValue>,
+    fresh: Option<&'a RawValue>,
+    differences: &'a [String],
+}
+
+impl<'a> ReplayView<'a> {
+    fn of(replay: &'a Replay) -> Self {
+        Self {
+            call_id: replay.call_id.to_string(),
+            stable: replay.differences.is_empty(),
+            stored: raw(&replay.stored),
+            fresh: replay.fresh.as_deref().and_then(raw),
+            differences: &replay.differences,
+        }
+    }
 }
 
 fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {

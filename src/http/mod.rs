@@ -34,6 +34,7 @@ pub fn router(http: Http) -> Router {
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/calls", get(listing::list))
         .route("/v1/calls/{id}", get(ledger::show))
+        .route("/v1/calls/{id}/replay", post(ledger::replay))
         .route("/v1/calls/{id}/resolve", post(ledger::resolve))
         .route("/v1/sessions/{id}", get(sessions::show))
         .route("/v1/sessions/{id}/unlock", post(sessions::unlock))

@@ -27,6 +27,7 @@ mod outcomes; // what the tool's answers mean to a caller
 mod points; // the process ends where it hurts
 mod problems; // the table of failures
 mod redis; // many gateways over one Redis
+mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest
 mod sessions; // what bounds the branches of one conversation
 mod shop; // the demo's tool checks fencing tokens

@@ -1,0 +1,146 @@
+//! What a duplicate would get, and whether the tool would still say the same. The rules are in
+//! `core::call::verify`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::call::Asked;
+use super::run::ROUNDS;
+use super::{Error, ErrorKind, Gateway};
+use crate::core::call::{self, Event, Illegal};
+use crate::core::caller::Caller;
+use crate::core::outcome::{Body, Content, Evidence, Outcome, classify};
+use crate::core::record::{CallId, Record, State};
+use crate::core::replay::{Fresh, differences};
+use crate::core::session::Brought;
+use crate::store::Replaced;
+
+/// A stored result, and what the tool says today if it was asked.
+#[derive(Debug, Clone)]
+pub struct Replay {
+    pub call_id: CallId,
+    /// One JSON text, as a duplicate gets it.
+    pub stored: Bytes,
+    pub fresh: Option<Bytes>,
+    /// JSON Pointers to where the two differ.
+    pub differences: Vec<String>,
+}
+
+impl Gateway {
+    /// What a duplicate of the call gets. Nothing is sent.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, or the call has no result.
+    pub async fn replay_stored(&self, caller: &Caller, call_id: CallId) -> Result<Replay, Error> {
+        let record = self.to_replay(caller, call_id).await?;
+        match &record.state {
+            State::Succeeded(Content::Kept(json)) => {
+                Ok(Replay { call_id, stored: json.clone(), fresh: None, differences: Vec::new() })
+            }
+            _ => Err(without_result(&record)),
+        }
+    }
+
+    /// Sends the same request once more, where that has no effect, and compares. What the call has
+    /// answered stays its result.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, the call has no result, to send it again would not be safe, nothing
+    /// may be sent at present, or the tool gave nothing to compare.
+    pub async fn replay_verified(
+        self: &Arc<Self>,
+        caller: &Caller,
+        call_id: CallId,
+    ) -> Result<Replay, Error> {
+        // In a task of its own: who asked may hang up, and what was sent is followed to its end.
+        let (gateway, caller) = (self.clone(), caller.clone());
+        let verifying = self.tasks.spawn(async move { gateway.verify(&caller, call_id).await });
+        verifying.await.unwrap_or_else(|_| Err(ErrorKind::StoreUnavailable.alone()))
+    }
+
+    async fn verify(&self, caller: &Caller, call_id: CallId) -> Result<Replay, Error> {
+        let of_call = |kind| Error { kind, call_id: Some(call_id), key: None };
+        let unavailable = |_| of_call(ErrorKind::StoreUnavailable);
+        let record = self.to_replay(caller, call_id).await?;
+        let Some(at) = self.tools.get(&record.intent.tool).cloned() else {
+            return Err(of_call(ErrorKind::ReplayUnsafe("the tool is not configured any more")));
+        };
+        let asked = Asked { at, intent: record.intent.clone(), brought: Brought::default() };
+        if self.draining.is_cancelled() {
+            return Err(of_call(ErrorKind::ShuttingDown));
+        }
+        if !self.readiness().await.reasons.is_empty() {
+            return Err(of_call(ErrorKind::StoreUnavailable));
+        }
+        let event = Event::ToVerify { by: caller.name.clone() };
+        let change = match call::next(&asked.at.tool, Some(&record), &event, self.now()) {
+            Ok(next) => next.change,
+            Err(Illegal::ReplayUnsafe(why)) => return Err(of_call(ErrorKind::ReplayUnsafe(why))),
+            Err(_) => return Err(without_result(&record)),
+        };
+        let change = change.ok_or_else(|| without_result(&record))?;
+        let replaced = self.counted("replace", self.store.replace(&change, &record).await);
+        let Replaced::Done(record) = replaced.map_err(unavailable)? else {
+            return Err(of_call(ErrorKind::WrongState("the call has just changed; ask again".into())));
+        };
+        let deadline = Instant::now() + asked.at.tool.timeout;
+        let (evidence, _) = self.attempt(&asked, &record, deadline).await;
+        let fresh = fresh_result(&asked, &record, evidence);
+        let State::Succeeded(Content::Kept(stored)) = record.state.clone() else {
+            return Err(without_result(&record));
+        };
+        let found = match &fresh {
+            Ok(fresh) => Fresh::Compared(differences(&stored, fresh, &asked.at.tool.replay_ignore)),
+            Err(why) => Fresh::Unclear(why.clone()),
+        };
+        self.note_verified(record, caller, &found).await;
+        match (fresh, found) {
+            (Ok(fresh), Fresh::Compared(differences)) => {
+                Ok(Replay { call_id, stored, fresh: Some(fresh), differences })
+            }
+            (Err(why), _) | (_, Fresh::Unclear(why)) => {
+                Err(of_call(ErrorKind::WrongState(format!("the tool gave nothing to compare: {why}"))))
+            }
+        }
+    }
+
+    async fn to_replay(&self, caller: &Caller, call_id: CallId) -> Result<Record, Error> {
+        if !caller.is_admin() {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let record = self.counted("load", self.store.load(call_id).await);
+        let record = record.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        record.ok_or_else(|| ErrorKind::UnknownCall.alone())
+    }
+
+    /// The entry that the request was sent is there already; what came of it may be missing.
+    async fn note_verified(&self, mut record: Record, caller: &Caller, found: &Fresh) {
+        let event = Event::Verified { by: caller.name.clone(), fresh: found.clone() };
+        for _ in 0..ROUNDS {
+            let next = call::next(&self.policy_of(&record), Some(&record), &event, self.now());
+            let Some(change) = next.ok().and_then(|next| next.change) else { return };
+            match self.counted("replace", self.store.replace(&change, &record).await) {
+                Ok(Replaced::Lost(Some(newer))) => record = newer,
+                _ => return,
+            }
+        }
+    }
+}
+
+/// A result to compare with, or why there is none.
+fn fresh_result(asked: &Asked, record: &Record, evidence: Evidence) -> Result<Bytes, String> {
+    match (classify(&asked.at.tool, &evidence, record.sent()), evidence) {
+        ((Outcome::Executed(Content::Kept(json)), _), _) => Ok(json),
+        ((_, why), Evidence::Answer { body: Body::Whole(_) | Body::Broken(_), status, .. }) => {
+            Err(format!("status {status}: {why}"))
+        }
+        ((_, why), _) => Err(why),
+    }
+}
+
+fn without_result(record: &Record) -> Error {
+    let why = format!("the call is {} and has no result", record.state.as_str());
+    Error { kind: ErrorKind::WrongState(why), call_id: Some(record.intent.call_id), key: None }
+}

@@ -1,0 +1,102 @@
+//! A person asks whether a result is stable.
+
+use serde_json::{Value, json};
+
+use crate::support::gateway::one_tool;
+use crate::support::stores::{Stores, on_both_stores};
+use crate::support::{Act, Answer, Gateway, Tool};
+
+on_both_stores! {
+    what_a_tool_says_today_is_compared_with_what_it_said_then,
+}
+
+async fn replay(gateway: &Gateway, call: &Answer, mode: &str) -> Answer {
+    let id = call.at("/call_id");
+    let url = gateway.url(&format!("/v1/calls/{}/replay", id.as_str().expect("an id")));
+    let body = json!({ "mode": mode }).to_string();
+    Answer::read(gateway.client.post(url).body(body).send().await.expect("an answer")).await
+}
+
+async fn what_a_tool_says_today_is_compared_with_what_it_said_then(stores: &Stores) {
+    let tool = Tool::start().await;
+    let said = "{\"order\":{\"id\":7,\"at\":\"noon\"},\"total\":1.0}";
+    tool.always(Act::Ok(said));
+    let rules = "dedup = \"key\"\nreplay = { ignore = [\"/order/at\"] }";
+    let gateway = stores.gateway(&one_tool(&tool, rules)).await;
+    let call = gateway.act("k", json!({ "args": { "n": 1 } })).await.expect_ok();
+
+    let stored = replay(&gateway, &call, "stored").await.expect_ok();
+    assert_eq!((stored.at("/stable"), stored.at("/fresh")), (true.into(), Value::Null));
+    assert!(stored.text.contains(said), "byte for byte: {}", stored.text);
+    assert_eq!(tool.requests(), 1, "nothing is sent");
+
+    tool.always(Act::Ok("{\"total\":1.0, \"order\":{\"id\":7,\"at\":\"night\"}}"));
+    let same = replay(&gateway, &call, "verify").await.expect_ok();
+    assert_eq!((same.at("/stable"), same.at("/differences")), (true.into(), json!([])));
+    assert_eq!(same.at("/fresh/order/at"), "night");
+    let seen = tool.seen();
+    let key = |n: usize| (seen[n].header("idempotency-key").to_owned(), seen[n].body.clone());
+    assert_eq!((tool.requests(), key(1)), (2, key(0)), "the same request once more");
+
+    tool.always(Act::Ok("{\"order\":{\"id\":8,\"at\":\"noon\"},\"total\":1.0,\"fee\":2}"));
+    let differs = replay(&gateway, &call, "verify").await.expect_ok();
+    assert_eq!(
+        (differs.at("/stable"), differs.at("/differences")),
+        (false.into(), json!(["/fee", "/order/id"]))
+    );
+    let duplicate = gateway.act("k", json!({ "args": { "n": 1 } })).await.expect_ok();
+    assert_eq!(duplicate.result(), said, "what was answered stays the result");
+
+    tool.always(Act::Drop);
+    let unclear = replay(&gateway, &call, "verify").await.expect_problem("wrong-state");
+    assert!(unclear.at("/detail").to_string().contains("nothing to compare"), "{}", unclear.text);
+    let record = gateway.record(&call).await;
+    let events = record.at("/events");
+    let events: Vec<&str> = events
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|event| event["event"].as_str().expect("a word"))
+        .collect();
+    assert_eq!(events[2..], ["verifying", "verified"].repeat(3));
+    assert_eq!((record.at("/state"), record.at("/events/2/by")), ("succeeded".into(), "token open".into()));
+}
+
+#[tokio::test]
+async fn what_may_have_an_effect_is_not_sent_again() {
+    let tool = Tool::start().await;
+    let times = "timeout = \"200ms\"\ndeadline = \"600ms\"\n";
+    let read = format!("[tools.look]\nurl = \"{}\"\neffect = \"read\"\n", tool.url());
+    let brief = format!(
+        "[tools.brief]\nurl = \"{}\"\n{times}dedup = \"key\"\nrecheck = {{ base = \"100ms\", max = \"100ms\", give_up_after = \"1s\" }}\n",
+        tool.url()
+    );
+    let gateway = Gateway::start(&format!("{}{read}{brief}", one_tool(&tool, times))).await;
+    let post = async |name: &str| {
+        let body = json!({ "args": {}, "idempotency_key": name });
+        gateway.post(name, &body, &[]).await
+    };
+    let plain = post("act").await.expect_ok();
+    let unsafe_ = replay(&gateway, &plain, "verify").await.expect_problem("replay-unsafe");
+    assert_eq!((unsafe_.status, unsafe_.at("/effect")), (409, "none".into()));
+    replay(&gateway, &plain, "stored").await.expect_ok();
+
+    let looked = post("look").await.expect_ok();
+    replay(&gateway, &looked, "verify").await.expect_ok();
+
+    let brief = post("brief").await.expect_ok();
+    replay(&gateway, &brief, "verify").await.expect_ok();
+    crate::support::until("the tool may have forgotten the key", async || {
+        replay(&gateway, &brief, "verify").await.problem() == "replay-unsafe"
+    })
+    .await;
+
+    tool.then(Act::ExecuteThenDrop);
+    let unknown = gateway.act("other", json!({})).await.expect_problem("outcome-unknown");
+    let requests = tool.requests();
+    for mode in ["stored", "verify"] {
+        replay(&gateway, &unknown, mode).await.expect_problem("wrong-state");
+    }
+    replay(&gateway, &plain, "again").await.expect_problem("invalid-request");
+    assert_eq!(tool.requests(), requests);
+}
