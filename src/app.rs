@@ -107,7 +107,7 @@ impl App {
     pub async fn build(config: Config) -> Result<Self, Error> {
         // Only the first call of a process has an effect; any provider will do.
         drop(rustls::crypto::ring::default_provider().install_default());
-        for warning in &config.warnings {
+        for warning in config.warnings_at(gateway::local_time()) {
             tracing::warn!("{warning}");
         }
         let fatal = CancellationToken::new();

@@ -2,6 +2,7 @@
 //! reported with its place. Only `app` sees the whole of it.
 
 mod reader; // TOML with places
+mod tokens; // what is said of one bearer token
 mod tools; // what is said of one tool
 
 use std::fmt;
@@ -9,9 +10,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use self::reader::{Bytes, Count, Reader, Section};
 pub use self::reader::{Environment, Mistake, Place};
-use crate::core::caller::{Caller, Scope, Token};
+pub use self::tokens::{NewToken, SECRET_BYTES};
+use crate::core::caller::{Scope, Token};
 use crate::gateway::{Limits, ToolAt};
 use crate::store::{Durability, redis};
 
@@ -25,7 +29,7 @@ pub struct Config {
     pub tokens: Vec<Token>,
     pub tools: Vec<ToolAt>,
     pub limits: Limits,
-    /// What is allowed, but should be said aloud at every start.
+    /// What is allowed, but should be said aloud at every start; see [`Config::warnings_at`].
     pub warnings: Vec<String>,
 }
 
@@ -83,6 +87,12 @@ impl Config {
             _ => Err(mistakes),
         }
     }
+
+    /// What should be said at a start at this time.
+    pub fn warnings_at(&self, now: Timestamp) -> Vec<String> {
+        let tokens = self.tokens.iter().filter_map(|token| token.warning(now));
+        self.warnings.iter().cloned().chain(tokens).collect()
+    }
 }
 
 /// `None` only if there is a mistake; then the rest was read all the same, to find the others.
@@ -98,7 +108,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         .into_iter()
         .filter_map(|(name, section)| tools::tool(&name, section, &mut warnings))
         .collect();
-    let tokens = root.section("auth").map_or_else(Vec::new, tokens);
+    let tokens = root.section("auth").map_or_else(Vec::new, tokens::tokens);
     let server = root.section("server").map(|section| server(section, tokens.is_empty()));
     let (server, limits) = server.unwrap_or_else(default_server);
     let tool_names: Vec<&str> = tools.iter().map(|at| at.tool.name.as_str()).collect();
@@ -238,39 +248,4 @@ fn store(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> Option<Sto
     }
     section.finish();
     store
-}
-
-fn tokens(mut section: Section<'_, '_>) -> Vec<Token> {
-    let mut tokens: Vec<Token> = Vec::new();
-    for mut section in section.list_of_sections("tokens") {
-        let name: Option<String> = section.need("name");
-        let tenant: Option<String> = section.need("tenant");
-        let digest = section.need::<String>("sha256").and_then(|text| {
-            let digest = hex::decode(&text).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-            if digest.is_none() {
-                section.mistake("sha256", "this must be the SHA-256 of the token in 64 hex digits");
-            }
-            digest
-        });
-        let words: Vec<String> = section.need("scopes").unwrap_or_default();
-        let mut scopes = Vec::new();
-        for word in &words {
-            match word.parse::<Scope>() {
-                Ok(scope) => scopes.push(scope),
-                Err(message) => section.mistake("scopes", &message),
-            }
-        }
-        if let (Some(name), Some(tenant), Some(sha256)) = (name, tenant, digest) {
-            if tokens.iter().any(|token| token.sha256 == sha256) {
-                section.mistake("sha256", "another entry has the same token");
-            }
-            if tokens.iter().filter(|token| token.caller.name == name).count() >= 2 {
-                section.mistake("name", "two tokens of one name may be valid at once, while one replaces the other; this is a third");
-            }
-            tokens.push(Token { sha256, caller: Caller { name, tenant, scopes } });
-        }
-        section.finish();
-    }
-    section.finish();
-    tokens
 }

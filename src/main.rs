@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use oncegate::app::{self, App};
-use oncegate::config::{Config, Environment, Log, LogFormat};
-use oncegate::http;
+use oncegate::config::{Config, Environment, Log, LogFormat, NewToken, SECRET_BYTES};
+use oncegate::{gateway, http};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -40,6 +40,21 @@ enum Command {
         #[arg(long)]
         tool: String,
     },
+    /// Print a new random bearer token, which is shown only now, and the lines of configuration for it.
+    Token {
+        /// For logs and the ledger. Two tokens of one name may be valid at once, while one replaces the other.
+        #[arg(long)]
+        name: String,
+        /// Whose calls these are.
+        #[arg(long)]
+        tenant: String,
+        /// call, call:TOOL, read or admin; may be given several times.
+        #[arg(long = "scope", required = true)]
+        scopes: Vec<String>,
+        /// When it stops to open anything, like 2027-01-01T00:00:00Z. Default: never.
+        #[arg(long)]
+        expires: Option<String>,
+    },
     /// Acts of a person upon the store.
     Store {
         #[command(subcommand)]
@@ -66,11 +81,14 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve { config } => read(&config).and_then(serve),
         Command::Check { config } => read(&config).and_then(|config| {
-            let warnings: String =
-                config.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
+            let warnings = config.warnings_at(gateway::local_time());
+            let warnings: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
             say(&format!("{warnings}ok: {} tools, {} tokens\n", config.tools.len(), config.tokens.len()))
         }),
         Command::Key { config, tool } => read(&config).and_then(|config| key(&config, &tool)),
+        Command::Token { name, tenant, scopes, expires } => {
+            token(&NewToken { name, tenant, scopes, expires })
+        }
         Command::Store { act: StoreAct::AcceptLoss { config, reason } } => {
             read(&config).and_then(|config| accept_loss(config, &reason))
         }
@@ -154,6 +172,12 @@ fn key(config: &Config, tool: &str) -> Result<(), String> {
         .find(|at| at.tool.name == tool)
         .ok_or_else(|| format!("there is no tool {tool:?}"))?;
     say(&format!("{}\n", http::dry_run(&tool.tool, &body)?))
+}
+
+fn token(new: &NewToken) -> Result<(), String> {
+    let mut secret = [0; SECRET_BYTES];
+    getrandom::fill(&mut secret).map_err(|error| error.to_string())?;
+    say(&new.print(&secret, gateway::local_time())?)
 }
 
 fn say(text: &str) -> Result<(), String> {

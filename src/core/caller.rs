@@ -1,8 +1,16 @@
 //! Who is calling and what they may do. The tenant comes from the credential, never from a request.
 
+use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use subtle::ConstantTimeEq;
+
+use super::rate::Rate;
+
+/// How long before its time is over a token is warned of.
+const NOTICE: Duration = Duration::from_secs(14 * 24 * 3_600);
 
 /// One right that a token carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +39,26 @@ impl FromStr for Scope {
     }
 }
 
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Call => f.write_str("call"),
+            Self::CallTool(tool) => write!(f, "call:{tool}"),
+            Self::Read => f.write_str("read"),
+            Self::Admin => f.write_str("admin"),
+        }
+    }
+}
+
+/// How fast a caller may be; `None`: as fast as it likes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// Requests of any kind.
+    pub rate: Option<Rate>,
+    /// Calls that would claim a new key. Repetitions of a call cost nothing.
+    pub new_keys: Option<Rate>,
+}
+
 /// The one behind a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
@@ -39,6 +67,8 @@ pub struct Caller {
     /// Whose calls these are. Every key is scoped by it.
     pub tenant: String,
     pub scopes: Vec<Scope>,
+    /// Shared by all tokens of its name.
+    pub pace: Pace,
 }
 
 impl Caller {
@@ -48,12 +78,14 @@ impl Caller {
             name: "open".into(),
             tenant: "default".into(),
             scopes: vec![Scope::Call, Scope::Read, Scope::Admin],
+            pace: Pace::default(),
         }
     }
 
     /// Whoever runs a command where the gateway's configuration is.
     pub fn operator() -> Self {
-        Self { name: "command line".into(), tenant: String::new(), scopes: vec![Scope::Admin] }
+        let pace = Pace::default();
+        Self { name: "command line".into(), tenant: String::new(), scopes: vec![Scope::Admin], pace }
     }
 
     pub fn is_admin(&self) -> bool {
@@ -84,15 +116,45 @@ pub struct Token {
     /// SHA-256 of the token.
     pub sha256: [u8; 32],
     pub caller: Caller,
+    /// From then on it opens nothing; `None`: never.
+    pub expires: Option<Timestamp>,
+}
+
+impl Token {
+    /// What an operator should be told of a token whose time is over, or will be soon.
+    pub fn warning(&self, now: Timestamp) -> Option<String> {
+        let (name, expires) = (&self.caller.name, self.expires?);
+        let notice = now.checked_add(NOTICE).unwrap_or(Timestamp::MAX);
+        match expires {
+            _ if expires <= now => {
+                Some(format!("a token of {name} has expired at {expires}: it opens nothing any more"))
+            }
+            _ if expires <= notice => {
+                Some(format!("a token of {name} expires at {expires}: replace it in time"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Why a token opens nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    Unknown,
+    Expired,
 }
 
 /// The caller whose token has this SHA-256 digest. Compares with every token in constant time, so
 /// that the time taken tells nothing about a digest.
-pub fn find<'a>(tokens: &'a [Token], sha256: &[u8; 32]) -> Option<&'a Caller> {
-    tokens.iter().fold(
-        None,
-        |found, token| if bool::from(token.sha256.ct_eq(sha256)) { Some(&token.caller) } else { found },
-    )
+///
+/// # Errors
+/// There is no such token, or its time is over.
+pub fn find<'a>(tokens: &'a [Token], sha256: &[u8; 32], now: Timestamp) -> Result<&'a Caller, Closed> {
+    let found = tokens
+        .iter()
+        .fold(None, |found, token| if bool::from(token.sha256.ct_eq(sha256)) { Some(token) } else { found });
+    let token = found.ok_or(Closed::Unknown)?;
+    if token.expires.is_some_and(|expires| expires <= now) { Err(Closed::Expired) } else { Ok(&token.caller) }
 }
 
 #[cfg(test)]
@@ -101,7 +163,7 @@ mod tests {
 
     fn caller(scopes: &[&str]) -> Caller {
         let scopes = scopes.iter().map(|scope| scope.parse().expect("a scope")).collect();
-        Caller { name: "agents".into(), tenant: "shop".into(), scopes }
+        Caller { name: "agents".into(), tenant: "shop".into(), scopes, pace: Pace::default() }
     }
 
     #[test]
@@ -131,11 +193,42 @@ mod tests {
         }
     }
 
+    fn token(expires: Option<i64>) -> Token {
+        let expires = expires.map(|second| Timestamp::from_second(second).expect("a time"));
+        Token { sha256: [7; 32], caller: caller(&["call"]), expires }
+    }
+
+    #[test]
+    fn a_scope_is_written_as_it_is_read() {
+        for text in ["call", "call:ship", "read", "admin"] {
+            assert_eq!(text.parse::<Scope>().expect("a scope").to_string(), text);
+        }
+    }
+
     #[test]
     fn only_the_digest_opens() {
-        let token = Token { sha256: [7; 32], caller: caller(&["call"]) };
-        assert_eq!(find(std::slice::from_ref(&token), &[7; 32]), Some(&token.caller));
-        assert_eq!(find(&[token], &[8; 32]), None);
-        assert_eq!(find(&[], &[8; 32]), None);
+        let now = Timestamp::UNIX_EPOCH;
+        let token = token(None);
+        assert_eq!(find(std::slice::from_ref(&token), &[7; 32], now), Ok(&token.caller));
+        assert_eq!(find(&[token], &[8; 32], now), Err(Closed::Unknown));
+        assert_eq!(find(&[], &[8; 32], now), Err(Closed::Unknown));
+    }
+
+    #[test]
+    fn a_token_opens_until_its_time_is_over_and_is_warned_of_two_weeks_before() {
+        const DAY: i64 = 24 * 3_600;
+        let tokens = [token(Some(100 * DAY))];
+        for (second, opens, warns_of) in [
+            (86 * DAY - 1, true, None),
+            (86 * DAY, true, Some("expires at 1970-04-11T00:00:00Z")),
+            (100 * DAY - 1, true, Some("expires at")),
+            (100 * DAY, false, Some("has expired at")),
+        ] {
+            let now = Timestamp::from_second(second).expect("a time");
+            assert_eq!(find(&tokens, &[7; 32], now).is_ok(), opens, "{second}");
+            let warning = tokens[0].warning(now);
+            assert_eq!(warning.is_some(), warns_of.is_some(), "{warning:?}");
+            assert!(warns_of.is_none_or(|words| warning.is_some_and(|text| text.contains(words))));
+        }
     }
 }

@@ -55,8 +55,13 @@ impl Clock {
     }
 }
 
+/// What this machine's clock says, for whoever has no gateway to ask.
+pub fn local_time() -> Timestamp {
+    wall(SignedDuration::ZERO)
+}
+
 #[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
-fn wall(offset: SignedDuration) -> Timestamp {
+pub(super) fn wall(offset: SignedDuration) -> Timestamp {
     let here = Timestamp::now();
     in_microseconds(here.checked_add(offset).unwrap_or(here))
 }

@@ -27,6 +27,7 @@ use uuid::Uuid;
 use self::arrivals::Arrivals;
 pub use self::call::{Answer, Identity, Patience, Request, Stored, identify};
 use self::clock::Clock;
+pub use self::clock::local_time;
 use self::flight::Flights;
 use self::health::Health;
 pub use self::ledger::Query;
@@ -189,6 +190,12 @@ impl Gateway {
     /// The time that the rules go by.
     pub fn now(&self) -> Timestamp {
         self.clock.now(self.store.clock_offset())
+    }
+
+    /// What the clock on the wall says: unlike [`now`](Self::now) it is believed, too, when it was set
+    /// forward. For credentials, which must not outlive their time in a machine that slept.
+    pub fn wall_time(&self) -> Timestamp {
+        clock::wall(self.store.clock_offset())
     }
 
     /// Whether this gateway and others that share its store go by different times: then the one takes for

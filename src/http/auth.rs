@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::Http;
 use super::problem::Problem;
-use crate::core::caller::{self, Caller};
+use crate::core::caller::{self, Caller, Closed};
 
 /// The caller of a request that was let in.
 pub(super) struct Known(pub Caller);
@@ -29,7 +29,10 @@ impl FromRequestParts<Http> for Known {
         let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let (_, token) = token.ok_or_else(Problem::unauthenticated)?;
         let digest: [u8; 32] = Sha256::digest(token.trim()).into();
-        let caller = caller::find(&http.tokens, &digest).ok_or_else(Problem::unauthenticated)?;
-        Ok(Self(caller.clone()))
+        match caller::find(&http.tokens, &digest, http.gateway.wall_time()) {
+            Ok(caller) => Ok(Self(caller.clone())),
+            Err(Closed::Unknown) => Err(Problem::unauthenticated()),
+            Err(Closed::Expired) => Err(Problem::token_expired()),
+        }
     }
 }

@@ -262,6 +262,13 @@ impl Problem {
         )
     }
 
+    pub fn token_expired() -> Self {
+        Self::new(
+            Slug::Unauthenticated,
+            "Nothing was run: this token has expired. Repeating the request will not help; a person has to give you a new token.",
+        )
+    }
+
     pub fn forbidden(why: &str) -> Self {
         Self::new(Slug::Forbidden, format!("Nothing was run: {why}. Repeating the request will not help."))
     }

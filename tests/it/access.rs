@@ -86,6 +86,28 @@ async fn a_token_does_only_what_its_scopes_say() {
 }
 
 #[tokio::test]
+async fn an_expired_token_opens_nothing_and_its_twin_goes_on() {
+    let tool = Tool::start().await;
+    let token = |token: &str, expires: &str| {
+        let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(token));
+        format!(
+            "[[auth.tokens]]\nname = \"agents\"\ntenant = \"shop\"\nsha256 = \"{digest}\"\n\
+             scopes = [\"call\", \"read\"]\nexpires = \"{expires}\"\n"
+        )
+    };
+    let tokens = token("token-old", "2026-01-01T00:00:00Z") + &token("token-new", "2999-01-01T00:00:00Z");
+    let gateway = Gateway::start(&format!("{tokens}[tools.act]\nurl = \"{}\"\n", tool.url())).await;
+    let refused = call(&gateway, "token-old", "k").await.expect_problem("unauthenticated");
+    assert_eq!((refused.status, refused.header("www-authenticate")), (401, "Bearer"));
+    assert!(refused.text.contains("expired"), "{}", refused.text);
+    assert_eq!(tool.requests(), 0);
+    let done = call(&gateway, "token-new", "k").await.expect_ok();
+    show(&gateway, "token-old", &done).await.expect_problem("unauthenticated");
+    show(&gateway, "token-new", &done).await.expect_ok();
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_web_page_cannot_use_a_gateway_in_open_mode() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "").await;

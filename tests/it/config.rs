@@ -144,6 +144,80 @@ fn a_public_address_is_allowed_with_tokens() {
     assert!(mistakes.iter().any(|mistake| mistake.contains("this is a third")), "{mistakes:?}");
 }
 
+/// A token of this name, and whatever else is said of it.
+fn token(name: &str, digit: char, more: &str) -> String {
+    let digest = digit.to_string().repeat(64);
+    format!(
+        "[[auth.tokens]]\nname = \"{name}\"\ntenant = \"t\"\nsha256 = \"{digest}\"\nscopes = [\"call\"]\n{more}\n"
+    )
+}
+
+#[test]
+fn what_is_said_of_a_token_must_fit_together() {
+    for (more, words) in [
+        ("expires = \"soon\"", "is no time; one looks like"),
+        ("rate = { per_second = 5 }", "rate.burst: this key is missing"),
+        ("rate = { per_second = 0, burst = 1 }", "at least 1"),
+        ("new_keys = { per_second = 2000000, burst = 1 }", "bounds nothing"),
+        ("new_keys = { per_minute = 2, burst = 1 }", "no such key"),
+    ] {
+        check_refused(&token("a", '0', more), words);
+    }
+    let rate = "rate = { per_second = 5, burst = 5 }";
+    check_refused(&(token("a", '0', rate) + &token("a", '1', "")), "must be the same for both");
+    let other_tenant = token("a", '1', "").replace("\"t\"", "\"u\"");
+    check_refused(&(token("a", '0', "") + &other_tenant), "another tenant");
+    let twins = token("a", '0', rate) + &token("a", '1', rate) + &token("b", '2', "");
+    read(&format!("{GOOD}{twins}"), &[]).expect("good");
+}
+
+#[test]
+fn a_token_that_has_expired_or_will_soon_is_said() {
+    let text = format!(
+        "{GOOD}{}{}{}",
+        token("old", '0', "expires = \"2026-12-01T00:00:00Z\""),
+        token("soon", '1', "expires = 2026-12-14T00:00:00Z"),
+        token("fresh", '2', "expires = \"2027-06-01T00:00:00+02:00\""),
+    );
+    let config = read(&text, &[]).expect("good");
+    let warnings = config.warnings_at("2026-12-01T00:00:00Z".parse().expect("a time"));
+    assert_eq!(
+        warnings,
+        [
+            "a token of old has expired at 2026-12-01T00:00:00Z: it opens nothing any more",
+            "a token of soon expires at 2026-12-14T00:00:00Z: replace it in time",
+        ]
+    );
+}
+
+#[test]
+fn a_new_token_is_printed_once_with_the_lines_that_let_it_in() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let new = |more: &[&str]| {
+        let named = ["token", "--name", "shop \"agents\"", "--tenant", "shop", "--scope", "call:t"];
+        run(folder.path(), &[&named, more].concat())
+    };
+    let output = new(&["--scope", "read", "--expires", "2999-01-01T00:00:00Z"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).expect("text");
+    let (token, block) = said.split_once("\n\n").expect("a token and its lines");
+    assert!(token.starts_with("og_") && token.len() == 46, "32 bytes: {token}");
+    assert!(!block.contains(token), "the configuration does not know it");
+    fs::write(folder.path().join("good.toml"), format!("{GOOD}{block}")).expect("a file");
+    assert!(run(folder.path(), &["check", "--config", "good.toml"]).status.success());
+    let config = read(&format!("{GOOD}{block}"), &[]).expect("good");
+    let made = &config.tokens[0];
+    assert_eq!((made.caller.name.as_str(), made.caller.tenant.as_str()), ("shop \"agents\"", "shop"));
+    assert_eq!(made.sha256, <[u8; 32]>::from(Sha256::digest(token)));
+    assert!(made.caller.may_call("t") && !made.caller.may_call("u") && made.caller.may_read("shop"));
+    assert_eq!(made.expires.expect("a time").to_string(), "2999-01-01T00:00:00Z");
+    assert_ne!(new(&[]).stdout, new(&[]).stdout, "no two are alike");
+    for wrong in [["--scope", "root"], ["--expires", "2020-01-01T00:00:00Z"], ["--expires", "soon"]] {
+        let output = new(&wrong);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{wrong:?}");
+    }
+}
+
 #[test]
 fn nobody_waits_for_a_running_call_for_longer_than_a_caller_may_ask_for() {
     let with = |wait: &str| read(&format!("[server]\njoin_wait = \"{wait}\"\n{GOOD}"), &[]);
@@ -226,11 +300,12 @@ fn the_reference_configuration_names_every_key() {
         .replace("\nfailures =", "\nx = 1\nfailures =")
         .replace("\nnegative_final_after =", "\nx = 1\nnegative_final_after =")
         .replace("\nper =", "\nx = 1\nper =")
+        .replace("\nper_second =", "\nx = 1\nper_second =")
         .replace("\naction =", "\nx = 1\naction =")
         .replace("\nbase =", "\nx = 1\nbase =")
         .replace("\npointer =", "\nx = 1\npointer =");
     let mistakes = read(&wrong, &[]).expect_err("unknown keys");
-    assert_eq!(mistakes.len(), 13, "{mistakes:#?}");
+    assert_eq!(mistakes.len(), 15, "{mistakes:#?}");
     for mistake in &mistakes {
         let (_, known) = mistake.split_once("known here: ").unwrap_or_else(|| panic!("{mistake}"));
         for key in known.split(", ") {

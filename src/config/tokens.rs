@@ -1,0 +1,137 @@
+//! What is said of one bearer token: reading it, and writing down a new one.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::reader::{Count, Section};
+use crate::core::caller::{Caller, Pace, Scope, Token};
+use crate::core::rate::Rate;
+
+/// As many as nobody guesses.
+pub const SECRET_BYTES: usize = 32;
+/// By this a token is known for what it is, when it turns up in a log or a repository.
+const PREFIX: &str = "og_";
+/// More than a gateway can do bounds nothing.
+const MAX_RATE: u32 = 1_000_000;
+
+/// A token to be made.
+#[derive(Debug)]
+pub struct NewToken {
+    /// For logs and the ledger.
+    pub name: String,
+    pub tenant: String,
+    pub scopes: Vec<String>,
+    pub expires: Option<String>,
+}
+
+impl NewToken {
+    /// The token on the first line, which is kept nowhere else; and what to write into the configuration.
+    ///
+    /// # Errors
+    /// Why there is no such token, in a sentence.
+    pub fn print(&self, secret: &[u8; SECRET_BYTES], now: Timestamp) -> Result<String, String> {
+        let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
+        let scopes = self.scopes.iter().map(|word| quoted(&word.parse::<Scope>()?.to_string()));
+        let scopes = scopes.collect::<Result<Vec<_>, String>>()?.join(", ");
+        let expires = match self.expires.as_deref().map(time).transpose()? {
+            Some(expires) if expires <= now => return Err(format!("{expires} is over already")),
+            Some(expires) => format!("expires = \"{expires}\"\n"),
+            None => String::new(),
+        };
+        let (name, tenant) = (quoted(&self.name)?, quoted(&self.tenant)?);
+        let sha256 = hex::encode(Sha256::digest(&token));
+        let block = format!(
+            "[[auth.tokens]]\nname = {name}\ntenant = {tenant}\nsha256 = \"{sha256}\"\nscopes = [{scopes}]\n{expires}",
+        );
+        Ok(format!("{token}\n\n{block}"))
+    }
+}
+
+/// As TOML and JSON write it alike.
+fn quoted(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.chars().any(char::is_control) {
+        return Err(format!("{text:?} is no name: it must be some text in one line"));
+    }
+    serde_json::to_string(text).map_err(|error| error.to_string())
+}
+
+fn time(text: &str) -> Result<Timestamp, String> {
+    text.parse().map_err(|_| format!("{text:?} is no time; one looks like \"2027-01-01T00:00:00Z\""))
+}
+
+pub(super) fn tokens(mut section: Section<'_, '_>) -> Vec<Token> {
+    let mut tokens: Vec<Token> = Vec::new();
+    for mut section in section.list_of_sections("tokens") {
+        let read = token(&mut section);
+        if let Some(token) = read {
+            check_beside(&section, &tokens, &token);
+            tokens.push(token);
+        }
+        section.finish();
+    }
+    section.finish();
+    tokens
+}
+
+fn token(section: &mut Section<'_, '_>) -> Option<Token> {
+    let name: Option<String> = section.need("name");
+    let tenant: Option<String> = section.need("tenant");
+    let sha256 = section.need::<String>("sha256").and_then(|text| {
+        let digest = hex::decode(&text).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        if digest.is_none() {
+            section.mistake("sha256", "this must be the SHA-256 of the token in 64 hex digits");
+        }
+        digest
+    });
+    let words: Vec<String> = section.need("scopes").unwrap_or_default();
+    let mut scopes = Vec::new();
+    for word in &words {
+        match word.parse::<Scope>() {
+            Ok(scope) => scopes.push(scope),
+            Err(message) => section.mistake("scopes", &message),
+        }
+    }
+    let expires = section.parsed("expires", time);
+    let pace = Pace { rate: rate(section, "rate"), new_keys: rate(section, "new_keys") };
+    Some(Token { sha256: sha256?, caller: Caller { name: name?, tenant: tenant?, scopes, pace }, expires })
+}
+
+fn rate(section: &mut Section<'_, '_>, key: &'static str) -> Option<Rate> {
+    let mut section = section.section(key)?;
+    let mut count = |key| {
+        let Count(count) = section.need(key)?;
+        if count > MAX_RATE {
+            section.mistake(key, &format!("more than {MAX_RATE} bounds nothing"));
+        }
+        Some(count)
+    };
+    let (per_second, burst) = (count("per_second"), count("burst"));
+    section.finish();
+    Some(Rate { per_second: per_second?, burst: burst? })
+}
+
+/// Two tokens of one name are one caller, while the one replaces the other.
+fn check_beside(section: &Section<'_, '_>, others: &[Token], token: &Token) {
+    if others.iter().any(|other| other.sha256 == token.sha256) {
+        section.mistake("sha256", "another entry has the same token");
+    }
+    let mut twins = others.iter().filter(|other| other.caller.name == token.caller.name);
+    let Some(twin) = twins.next() else { return };
+    if twins.next().is_some() {
+        section.mistake(
+            "name",
+            "two tokens of one name may be valid at once, while one replaces the other; this is a third",
+        );
+    }
+    if twin.caller.tenant != token.caller.tenant {
+        section
+            .mistake("tenant", "two tokens of one name are one caller, and the other one has another tenant");
+    }
+    if twin.caller.pace != token.caller.pace {
+        let why =
+            "two tokens of one name share what they may do: rate and new_keys must be the same for both";
+        section.mistake("name", why);
+    }
+}
