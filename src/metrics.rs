@@ -57,6 +57,8 @@ pub struct Metrics {
     pub store_errors: IntCounterVec,
     /// Calls that their session did not let begin.
     pub barred: IntCounterVec,
+    /// Requests that came too early.
+    pub throttled: IntCounterVec,
     /// Reads that went to their tool although the store was not there.
     pub passed_through: IntCounterVec,
     /// Duplicates that are missing in the ledger, because there was no room to remember them.
@@ -145,6 +147,11 @@ impl Metrics {
                 "oncegate_barred_total",
                 "Calls that were not begun: frozen or busy session, stale token, budget, similar call.",
                 &["tool", "reason"],
+            ),
+            throttled: counters(
+                "oncegate_throttled_total",
+                "Requests refused because their token asks too fast, by the limit that was reached.",
+                &["token", "limit"],
             ),
             passed_through: counters(
                 "oncegate_passed_through_total",

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// An upper bound. Neither number is 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// In the long run.
     pub per_second: u32,

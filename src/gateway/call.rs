@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::flight::Phase;
 use super::health::Health;
 use super::run::{POLL, heard};
+use super::throttle::NewKeys;
 use super::{Error, ErrorKind, Gateway, ToolAt};
 use crate::core::call::elapsed_ms;
 use crate::core::caller::Caller;
@@ -82,6 +83,15 @@ pub(super) struct Asked {
     pub at: Arc<ToolAt>,
     pub intent: Arc<Intent>,
     pub brought: Brought,
+    /// What bounds the claims of whoever asks.
+    pub new_keys: Option<Arc<NewKeys>>,
+}
+
+impl Asked {
+    /// What is worked on for nobody in particular.
+    pub(super) fn again(at: Arc<ToolAt>, intent: Arc<Intent>) -> Self {
+        Self { at, intent, brought: Brought::default(), new_keys: None }
+    }
 }
 
 impl Gateway {
@@ -106,8 +116,9 @@ impl Gateway {
         };
         let key = asked.intent.key.clone();
         let came = Instant::now();
+        let (intent, new_keys) = (&asked.intent, asked.new_keys.clone());
         let (phases, pilot) =
-            self.flights.join_or_begin((asked.intent.lookup, asked.intent.fingerprint, asked.brought));
+            self.flights.join_or_begin((intent.lookup, intent.fingerprint, asked.brought, new_keys));
         let first = pilot.is_some();
         match pilot {
             Some(pilot) => drop(self.tasks.spawn(self.clone().fly(asked, pilot, began))),
@@ -242,7 +253,7 @@ fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request, now: Timestamp) -> Re
         args,
         created_at: now,
     };
-    Ok(Asked { at, intent: Arc::new(intent), brought: request.brought })
+    Ok(Asked { at, intent: Arc::new(intent), brought: request.brought, new_keys: NewKeys::of(caller) })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where a call gets its id")]

@@ -10,12 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use super::ErrorKind;
+use super::throttle::NewKeys;
 use crate::core::key::{Fingerprint, Lookup};
 use crate::core::record::Record;
 use crate::core::session::Brought;
 
-/// Arrivals with the same key and fingerprint share a flight, if they say the same about their session.
-pub(super) type FlightId = (Lookup, Fingerprint, Brought);
+/// Arrivals with the same key and fingerprint share a flight, if they say the same about their session, and
+/// if what bounds new keys is the same for them: nobody is refused because another was too fast.
+pub(super) type FlightId = (Lookup, Fingerprint, Brought, Option<Arc<NewKeys>>);
 
 /// How far a flight is.
 #[derive(Debug, Clone)]
@@ -78,7 +80,7 @@ impl Flights {
             return (phase.subscribe(), None);
         }
         let (phase, seen) = watch::channel(Phase::Claiming);
-        flights.insert(id, phase.clone());
+        flights.insert(id.clone(), phase.clone());
         (seen, Some(Pilot { id, phase, flights: self.clone() }))
     }
 

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::call::Asked;
 use super::run::{CLAIM_TRIES, Keep, ROUNDS};
 use super::session::Place;
+use super::throttle::NewKey;
 use super::{ErrorKind, Gateway, new_attempt};
 use crate::core::call::{self, Action, Change, Event};
 use crate::core::outcome::Evidence;
@@ -66,7 +67,15 @@ impl Gateway {
 
     /// Gets hold of the key, or finds out who has it. Without a place to run nothing is claimed, but
     /// what is there is still found.
-    pub(super) async fn hold(self: &Arc<Self>, asked: &Asked, has_place: bool) -> Result<Hold, ErrorKind> {
+    ///
+    /// `new_key` is the right to claim one, where new keys are bounded: taken when it is needed, and kept
+    /// while the session lets the call wait.
+    pub(super) async fn hold<'a>(
+        self: &'a Arc<Self>,
+        asked: &Asked,
+        has_place: bool,
+        new_key: &mut Option<NewKey<'a>>,
+    ) -> Result<Hold, ErrorKind> {
         let tool = &asked.at.tool;
         let event = self.arrival(asked);
         let mut holder: Option<Record> = None;
@@ -74,7 +83,7 @@ impl Gateway {
         // What may not begin, or not for sure, may have begun already.
         let refused = self.why_nothing_begins(has_place);
         let is_wary = !self.is_calm(asked);
-        if refused.is_some() || is_wary {
+        if refused.is_some() || is_wary || asked.new_keys.is_some() {
             let found = self.counted("holder", self.store.holder(asked.intent.lookup).await);
             holder = found.map_err(|_| ErrorKind::StoreUnavailable)?;
         }
@@ -83,6 +92,12 @@ impl Gateway {
             let Ok(next) = call::next(tool, holder.as_ref(), &event, self.now()) else { break };
             holder = match (next.action, next.change, holder) {
                 (Action::Claim { .. } | Action::Run, ..) if let Some(why) = refused => return Err(why),
+                (Action::Claim { .. }, ..)
+                    if new_key.is_none()
+                        && let Err(retry_after) = self.take_new_key(asked, new_key) =>
+                {
+                    return Err(ErrorKind::TooManyNewKeys { retry_after });
+                }
                 (Action::Claim { .. } | Action::Run, ..)
                     if is_wary && let Err(retry_after) = self.admit(asked) =>
                 {
@@ -91,10 +106,20 @@ impl Gateway {
                 (Action::Claim { instead_of }, Some(change), held) => {
                     let instead_of = held.as_ref().filter(|_| instead_of.is_some());
                     match self.begin(asked, change, Begin::Claim { instead_of }).await {
-                        Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record)),
                         Ok(Begun::Barred(bar, place)) => return Ok(Hold::Barred(bar, place)),
-                        Ok(Begun::Not(there)) => there,
-                        Err(_) => break,
+                        Ok(Begun::Not(there)) => {
+                            // Somebody else was faster: it goes back.
+                            drop(new_key.take());
+                            there
+                        }
+                        Ok(Begun::Ours(record)) => {
+                            NewKey::used(new_key);
+                            return Ok(Hold::Ours(record));
+                        }
+                        Err(_) => {
+                            NewKey::used(new_key);
+                            break;
+                        }
                     }
                 }
                 (Action::Run, Some(change), Some(held)) => {

@@ -12,6 +12,7 @@ pub mod recover; // calls whose owner is gone
 mod replay; // what a duplicate would get, and whether the tool would still say it
 mod run; // the other side: claim, dispatch, write down
 mod session; // one's turn in a session, and what persons do to one
+mod throttle; // how fast a caller may be
 pub mod unknown; // unknown calls come to rest
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use self::flight::Flights;
 use self::health::Health;
 pub use self::ledger::Query;
 pub use self::replay::Replay;
+use self::throttle::Throttle;
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::record::{AttemptId, CallId, InstanceId, Record};
@@ -74,6 +76,7 @@ pub struct Gateway {
     /// Places for those who read everything.
     exports: Arc<Semaphore>,
     arrivals: Arrivals,
+    throttle: Throttle,
     /// Every call's task, so that none is dropped in mid-flight.
     tasks: TaskTracker,
     /// No new calls.
@@ -141,6 +144,10 @@ pub enum ErrorKind {
     Fenced(Failure),
     #[error("too many calls are under way")]
     RateLimited,
+    #[error("too many requests with this token")]
+    TooFast { retry_after: Duration },
+    #[error("too many new calls with this token")]
+    TooManyNewKeys { retry_after: Duration },
     #[error("the store is not available")]
     StoreUnavailable,
     #[error("the gateway is shutting down")]
@@ -181,6 +188,7 @@ impl Gateway {
             limits,
             clock,
             flights: Arc::default(),
+            throttle: Throttle::new(),
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
             abandoned: CancellationToken::new(),

@@ -38,11 +38,12 @@ impl Gateway {
         let policy = &asked.at.tool.session;
         let came = Instant::now();
         let (mut line, mut waiting, mut pause) = (None::<Place>, None, POLL.0);
+        let mut new_key = None;
         let mut heard_of: Option<(CallId, Option<Listener>)> = None;
         let turn = loop {
             let place = self.running.clone().try_acquire_owned().ok();
             let deadline = Instant::now() + asked.at.tool.deadline;
-            let (bar, in_line) = match self.hold(asked, place.is_some()).await {
+            let (bar, in_line) = match self.hold(asked, place.is_some(), &mut new_key).await {
                 Ok(Hold::Barred(bar, in_line)) => (bar, in_line),
                 // Nothing of it is claimed, so it can wait for the store as it waits for its session.
                 Err(ErrorKind::StoreUnavailable) if line.is_some() && came.elapsed() < policy.wait => {

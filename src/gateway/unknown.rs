@@ -13,7 +13,6 @@ use super::{Error, ErrorKind, Gateway, new_attempt};
 use crate::core::call::{self, Action, Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, Record, State};
-use crate::core::session::Brought;
 use crate::core::unknown::{Finding, Resolution, read_probe};
 use crate::crash;
 use crate::store::{self, Replaced};
@@ -74,12 +73,12 @@ impl Gateway {
         let at = self.tools.get(&record.intent.tool).cloned();
         let record = match (next.action, at) {
             (Action::Probe, Some(at)) => {
-                let asked = Asked { at, intent: record.intent.clone(), brought: Brought::default() };
+                let asked = Asked::again(at, record.intent.clone());
                 let finding = self.probe(&asked).await;
                 self.note_finding(record, finding, now).await
             }
             (Action::Run, Some(at)) => {
-                let asked = Asked { at, intent: record.intent.clone(), brought: Brought::default() };
+                let asked = Asked::again(at, record.intent.clone());
                 let (record, _) = self.run_attempts(&asked, record, None, deadline, Keep::Stored).await;
                 record
             }

@@ -30,7 +30,11 @@ impl FromRequestParts<Http> for Known {
         let (_, token) = token.ok_or_else(Problem::unauthenticated)?;
         let digest: [u8; 32] = Sha256::digest(token.trim()).into();
         match caller::find(&http.tokens, &digest, http.gateway.wall_time()) {
-            Ok(caller) => Ok(Self(caller.clone())),
+            // Before anything else of the request is looked at.
+            Ok(caller) => {
+                http.gateway.admit_request(caller)?;
+                Ok(Self(caller.clone()))
+            }
             Err(Closed::Unknown) => Err(Problem::unauthenticated()),
             Err(Closed::Expired) => Err(Problem::token_expired()),
         }

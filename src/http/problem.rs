@@ -185,8 +185,8 @@ impl Slug {
                 "Nothing was run. The member errors names each mistake with its place."),
             Self::ToolRejected => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The tool rejected the call",
                 "The tool answered that it will not do this; tool_status and tool_body say why. Change the request and use a new key."),
-            Self::RateLimited => row(StatusCode::TOO_MANY_REQUESTS, None, Reuse, "Too many calls are under way",
-                "Nothing was run. Send the same request again after Retry-After, with the same key."),
+            Self::RateLimited => row(StatusCode::TOO_MANY_REQUESTS, None, Reuse, "Too many requests for now",
+                "Nothing was run: the gateway is busy, or this token asks faster than it may. Send the same request again after Retry-After, with the same key."),
             Self::BudgetExceeded => row(StatusCode::TOO_MANY_REQUESTS, None, Reuse, "The budget is used up",
                 "Nothing was run: this session or user has called this tool as often as it may for now. Retry-After says when there is room again; a repetition of an earlier call costs nothing."),
             Self::ToolUnreachable => row(StatusCode::BAD_GATEWAY, None, Reuse, "The tool was not reached",
@@ -370,6 +370,16 @@ impl From<ErrorKind> for Problem {
                 "The tool has executed this call, but its answer could not be read. The effect is done: do not call again. Look up the result in the tool's own system if you need it.",
             ),
             ErrorKind::RateLimited => Self::new(Slug::RateLimited, "Nothing was run: the gateway is busy. Wait, then send the same request again with the same key.").waiting(RETRY_RUNNING),
+            ErrorKind::TooFast { retry_after } => Self::new(
+                Slug::RateLimited,
+                "Nothing was run: there were too many requests with this token. Wait, then send the same request again with the same key.",
+            )
+            .waiting(retry_after),
+            ErrorKind::TooManyNewKeys { retry_after } => Self::new(
+                Slug::RateLimited,
+                "Nothing was run: there were too many new calls with this token; only repetitions of earlier calls are answered now. Ask yourself whether this call is really needed. Wait, then send the same request again with the same key.",
+            )
+            .waiting(retry_after),
             ErrorKind::StoreUnavailable => Self::new(
                 Slug::StoreUnavailable,
                 "This request was not run, because the gateway's store does not answer. Wait, then send the same request again with the same key; do not use another key.",
@@ -452,7 +462,10 @@ impl IntoResponse for Problem {
             idempotency_key: self.key.as_deref(),
             effect: row.effect.as_str(),
             key_action: row.key_action.as_str(),
-            retry_after_ms: self.retry_after.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            // Rounded up: who comes a moment too early is sent away once more.
+            retry_after_ms: self
+                .retry_after
+                .map(|time| u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),
             errors: self.errors,
             tool_status: self.tool_status,
             tool_body: self.tool_body,
@@ -463,7 +476,7 @@ impl IntoResponse for Problem {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(GATEWAY_OUTCOME, HeaderValue::from_static(row.effect.as_outcome()));
         if let Some(time) = self.retry_after {
-            headers.insert(RETRY_AFTER, HeaderValue::from(time.as_millis().div_ceil(1000) as u64));
+            headers.insert(RETRY_AFTER, HeaderValue::from(time.as_nanos().div_ceil(1_000_000_000) as u64));
         }
         if let Some(call_id) = call_id.and_then(|id| HeaderValue::try_from(id).ok()) {
             headers.insert(CALL_ID, call_id);

@@ -1,0 +1,118 @@
+//! How fast a caller may be, in this process. The rule is in `core::rate`.
+//!
+//! Tokens of one name share what they may do, so that replacing one does not double it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::call::Asked;
+use super::{Error, ErrorKind, Gateway};
+use crate::core::caller::Caller;
+use crate::core::rate::{Rate, Spent};
+
+/// What all callers have taken. There are as many as the configuration names.
+pub(super) struct Throttle {
+    start: Instant,
+    callers: Mutex<HashMap<String, Taken>>,
+}
+
+/// What the callers of one name have taken.
+#[derive(Default)]
+struct Taken {
+    requests: Spent,
+    new_keys: Spent,
+}
+
+/// Under whose name, and how fast, a call may claim a new key.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct NewKeys {
+    pub(super) name: String,
+    pub(super) rate: Rate,
+}
+
+/// A new key that may be claimed. Dropped unused, it is given back.
+pub(super) struct NewKey<'a> {
+    throttle: &'a Throttle,
+    of: Arc<NewKeys>,
+    is_used: bool,
+}
+
+impl Throttle {
+    pub(super) fn new() -> Self {
+        Self { start: Instant::now(), callers: Mutex::default() }
+    }
+
+    fn take_request(&self, name: &str, rate: Rate) -> Result<(), Duration> {
+        let mut callers = self.callers();
+        rate.take(&mut callers.entry(name.to_owned()).or_default().requests, self.start.elapsed())
+    }
+
+    /// The right to claim one new key, or how long to wait for it.
+    pub(super) fn take_new_key(&self, of: &Arc<NewKeys>) -> Result<NewKey<'_>, Duration> {
+        let mut callers = self.callers();
+        let taken = callers.entry(of.name.clone()).or_default();
+        of.rate.take(&mut taken.new_keys, self.start.elapsed())?;
+        Ok(NewKey { throttle: self, of: of.clone(), is_used: false })
+    }
+
+    fn callers(&self) -> MutexGuard<'_, HashMap<String, Taken>> {
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl NewKey<'_> {
+    /// The key is claimed, or may be: nothing is given back.
+    pub(super) fn used(this: &mut Option<Self>) {
+        if let Some(mut new_key) = this.take() {
+            new_key.is_used = true;
+        }
+    }
+}
+
+impl Drop for NewKey<'_> {
+    fn drop(&mut self) {
+        if !self.is_used
+            && let Some(taken) = self.throttle.callers().get_mut(&self.of.name)
+        {
+            self.of.rate.give_back(&mut taken.new_keys);
+        }
+    }
+}
+
+impl NewKeys {
+    /// `None`: as fast as it likes.
+    pub(super) fn of(caller: &Caller) -> Option<Arc<Self>> {
+        caller.pace.new_keys.map(|rate| Arc::new(Self { name: caller.name.clone(), rate }))
+    }
+}
+
+impl Gateway {
+    /// Takes the right to claim a new key, where new keys are bounded, or says how long to wait for it.
+    pub(super) fn take_new_key<'a>(
+        &'a self,
+        asked: &Asked,
+        new_key: &mut Option<NewKey<'a>>,
+    ) -> Result<(), Duration> {
+        let Some(of) = &asked.new_keys else { return Ok(()) };
+        let taken = self.throttle.take_new_key(of);
+        *new_key = Some(
+            taken.inspect_err(|_| self.metrics.throttled.with_label_values(&[&of.name, "new_keys"]).inc())?,
+        );
+        Ok(())
+    }
+
+    /// Counts a request of this caller, whatever it asks for.
+    ///
+    /// # Errors
+    /// It comes too early; nothing of it is to be looked at.
+    pub fn admit_request(&self, caller: &Caller) -> Result<(), Error> {
+        let Some(rate) = caller.pace.rate else { return Ok(()) };
+        self.throttle.take_request(&caller.name, rate).map_err(|retry_after| {
+            self.metrics.throttled.with_label_values(&[&caller.name, "rate"]).inc();
+            ErrorKind::TooFast { retry_after }.alone()
+        })
+    }
+}

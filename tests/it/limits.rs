@@ -1,0 +1,193 @@
+//! How fast a token may be. What is claimed holds however slow the machine is: a token is surely refused
+//! until the time that an earlier refusal has named, and surely let in after it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::{Instant, sleep_until};
+
+use crate::support::stores::{Stores, on_both_stores};
+use crate::support::{Act, Answer, Gateway, Tool, until};
+
+on_both_stores![new_keys_are_bounded_and_repetitions_are_not, a_new_key_that_is_not_claimed_is_given_back,];
+
+/// A token whose text is `token-` and its name and number.
+fn token(name: &str, number: u8, more: &str) -> String {
+    let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(format!("token-{name}-{number}")));
+    format!(
+        "[[auth.tokens]]\nname = \"{name}\"\ntenant = \"shop\"\nsha256 = \"{digest}\"\n\
+         scopes = [\"call\", \"read\", \"admin\"]\n{more}\n"
+    )
+}
+
+fn one_tool(tool: &Tool) -> String {
+    format!("[tools.act]\nurl = \"{}\"\n", tool.url())
+}
+
+async fn call(gateway: &Gateway, token: &str, key: &str) -> Answer {
+    let bearer = format!("Bearer token-{token}");
+    let headers = [("authorization", bearer.as_str()), ("idempotency-key", key)];
+    gateway.post("act", &json!({ "args": {}, "session_id": "S" }), &headers).await
+}
+
+/// A refusal.
+struct Refused {
+    /// Until when there surely are more.
+    until: Instant,
+    /// From when on there surely are none.
+    over: Instant,
+}
+
+impl Refused {
+    fn new(asked: Instant, answer: Answer) -> Self {
+        let answer = answer.expect_problem("rate-limited");
+        assert_eq!(
+            (answer.status, answer.at("/effect"), answer.at("/key_action")),
+            (429, "none".into(), "reuse".into())
+        );
+        let ms = answer.at("/retry_after_ms").as_u64().expect("a number");
+        assert!((1..=1_000).contains(&ms), "{}", answer.text);
+        assert_eq!(answer.header("retry-after"), "1");
+        Self {
+            until: asked + Duration::from_millis(ms - 1),
+            over: Instant::now() + Duration::from_millis(ms),
+        }
+    }
+
+    /// What came in time is refused, too.
+    #[track_caller]
+    fn check(&self, answer: Answer) {
+        if Instant::now() < self.until {
+            answer.expect_problem("rate-limited");
+        }
+    }
+
+    /// Waits as long as it says.
+    async fn over(self) {
+        sleep_until(self.over).await;
+    }
+}
+
+/// Calls with new keys until one is refused for a good while, and answers with how many were let in.
+async fn call_until_refused(gateway: &Gateway, token: &str, prefix: &str) -> (Refused, usize) {
+    let mut let_in = 0;
+    for n in 0..200 {
+        let asked = Instant::now();
+        let answer = call(gateway, token, &format!("{prefix}{n}")).await;
+        if answer.status != 429 {
+            answer.expect_ok();
+            let_in += 1;
+            continue;
+        }
+        let refused = Refused::new(asked, answer);
+        if refused.until > Instant::now() + Duration::from_millis(500) {
+            return (refused, let_in);
+        }
+    }
+    panic!("nothing is refused");
+}
+
+#[tokio::test]
+async fn a_token_that_asks_too_fast_is_refused_before_anything_of_it_is_looked_at() {
+    let tool = Tool::start().await;
+    let slow = token("slow", 1, "rate = { per_second = 1, burst = 3 }");
+    let gateway = Gateway::start(&format!("{slow}{}{}", token("free", 1, ""), one_tool(&tool))).await;
+    let (refused, let_in) = call_until_refused(&gateway, "slow-1", "k").await;
+    assert!(let_in >= 3, "{let_in}");
+    // Nothing of these is good; but that is found out only when there is time for it.
+    let bearer = [("authorization", "Bearer token-slow-1")];
+    refused.check(gateway.post_text("nobody", "nonsense".into(), &bearer).await);
+    for path in ["/v1/calls/nonsense", "/v1/sessions/S"] {
+        let request = gateway.client.get(gateway.url(path)).bearer_auth("token-slow-1");
+        refused.check(Answer::read(request.send().await.expect("an answer")).await);
+    }
+    call(&gateway, "free-1", "k").await.expect_ok();
+    refused.over().await;
+    call(&gateway, "slow-1", "again").await.expect_ok();
+    assert_ne!(gateway.metric("oncegate_throttled_total{limit=\"rate\",token=\"slow\"}").await, 0.0);
+    assert_eq!(gateway.metric("oncegate_throttled_total{limit=\"rate\",token=\"free\"}").await, 0.0);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn two_tokens_of_one_name_share_what_they_may_do() {
+    let tool = Tool::start().await;
+    let pace = "rate = { per_second = 1, burst = 4 }\nnew_keys = { per_second = 1, burst = 4 }";
+    let tokens = token("twin", 1, pace) + &token("twin", 2, pace) + &token("other", 1, pace);
+    let gateway = Gateway::start(&format!("{tokens}{}", one_tool(&tool))).await;
+    let (refused, _) = call_until_refused(&gateway, "twin-1", "k").await;
+    refused.check(call(&gateway, "twin-2", "new").await);
+    call(&gateway, "other-1", "new").await.expect_ok();
+    refused.over().await;
+    call(&gateway, "twin-2", "newer").await.expect_ok();
+    gateway.stop().await;
+}
+
+async fn new_keys_are_bounded_and_repetitions_are_not(stores: &Stores) {
+    let tool = Tool::start().await;
+    let slow = token("slow", 1, "new_keys = { per_second = 1, burst = 2 }");
+    let gateway = stores.gateway(&format!("{slow}{}{}", token("free", 1, ""), one_tool(&tool))).await;
+    tool.then(Act::after_ms(3_000, Act::Numbered));
+    let headers = [("authorization", "Bearer token-free-1"), ("idempotency-key", "long")];
+    let body = json!({ "args": {}, "session_id": "S" });
+    let (running, ()) = tokio::join!(gateway.post("act", &body, &headers), async {
+        until("it runs", async || tool.requests() == 1).await;
+        let (_, let_in) = call_until_refused(&gateway, "slow-1", "k").await;
+        assert!(let_in >= 2, "{let_in}");
+        for _ in 0..20 {
+            assert_eq!(call(&gateway, "slow-1", "k0").await.expect_ok().at("/replayed"), true);
+        }
+        let joined = call(&gateway, "slow-1", "long").await.expect_ok();
+        assert_eq!((joined.at("/replayed"), joined.result().as_str()), (true.into(), "{ \"effect\": 0.0 }"));
+        assert_eq!(tool.requests(), 1 + let_in, "nothing new was run");
+        let (refused, _) = call_until_refused(&gateway, "slow-1", "l").await;
+        refused.over().await;
+        call(&gateway, "slow-1", "new").await.expect_ok();
+    });
+    running.expect_ok();
+    let refused = gateway.metric("oncegate_arrivals_total{kind=\"refused\",tool=\"act\"}").await;
+    assert!(refused >= 2.0);
+    let counted = gateway.metric("oncegate_throttled_total{limit=\"new_keys\",token=\"slow\"}").await;
+    assert_eq!(counted, refused);
+}
+
+async fn a_new_key_that_is_not_claimed_is_given_back(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(Act::Answer(422, "", b"{}"));
+    let slow = token("slow", 1, "new_keys = { per_second = 1, burst = 1 }");
+    let gateway = stores.gateway(&format!("{slow}{}{}", token("free", 1, ""), one_tool(&tool))).await;
+    let act = async |what: &str| {
+        let request = gateway.client.post(gateway.url(&format!("/v1/sessions/S/{what}")));
+        let request = request.bearer_auth("token-free-1").body("{\"reason\":\"to see\"}");
+        Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+    };
+    act("freeze").await;
+    for n in 0..5 {
+        call(&gateway, "slow-1", &format!("frozen{n}")).await.expect_problem("session-frozen");
+    }
+    act("thaw").await;
+    call(&gateway, "slow-1", "k").await.expect_problem("tool-rejected");
+    // A call that has failed runs again under its own key: that is no new one.
+    call(&gateway, "slow-1", "k").await.expect_ok();
+}
+
+/// Whoever comes first flies for all who come with it; but who may claim must not hear that another may not.
+#[tokio::test]
+async fn nobody_is_refused_because_another_token_is_too_fast() {
+    let tool = Tool::start().await;
+    let slow = token("slow", 1, "new_keys = { per_second = 1, burst = 1 }");
+    let gateway = Gateway::start(&format!("{slow}{}{}", token("free", 1, ""), one_tool(&tool))).await;
+    let mut refused = 0;
+    for n in 0..20 {
+        let key = format!("k{n}");
+        let (slow, free) = tokio::join!(call(&gateway, "slow-1", &key), call(&gateway, "free-1", &key));
+        free.expect_ok();
+        if slow.status != 200 {
+            slow.expect_problem("rate-limited");
+            refused += 1;
+        }
+    }
+    assert_eq!(tool.effects(), 20);
+    assert_ne!(refused, 0, "they have met");
+    gateway.stop().await;
+}
