@@ -29,6 +29,8 @@ const RECOVER_EVERY: Duration = Duration::from_secs(5);
 const RECHECK_EVERY: Duration = Duration::from_secs(1);
 /// How often it is written down which calls were asked for again.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked which tools are paused: even late, sooner than what was seen is too old.
+const LOOK_AT_PAUSES_EVERY: Duration = Duration::from_secs(1);
 /// How long open connections may take to end once no call runs any more.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -126,6 +128,12 @@ impl App {
             Err(error) => return Err(error.into()),
         };
 
+        match gateway.look_at_pauses().await {
+            // Nothing is claimed before it has been looked at.
+            Err(error) if !matches!(config.store, StoreAt::Redis(_)) => return Err(error.into()),
+            Ok(()) | Err(_) => {}
+        }
+
         let address = config.server.listen;
         let listener = TcpListener::bind(address).map_err(|error| Error::Listen(address, error))?;
         listener.set_nonblocking(true).map_err(|error| Error::Listen(address, error))?;
@@ -165,6 +173,7 @@ impl App {
         server = server.http1_only();
         server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         let recovery = tokio::spawn(recover(self.gateway.clone(), stop.clone()));
+        let pauses = tokio::spawn(look_at_pauses(self.gateway.clone(), stop.clone()));
         let rechecks = tokio::spawn(recheck(self.gateway.clone(), stop.clone()));
         let counting = tokio::spawn(count(self.gateway.clone(), stop.clone()));
         let mut serving = tokio::spawn(server.serve(self.router.into_make_service()));
@@ -185,6 +194,7 @@ impl App {
         recovery.abort();
         rechecks.abort();
         counting.abort();
+        pauses.abort();
         if tokio::time::timeout(LAST_ANSWERS, serving).await.is_err() {
             tracing::warn!(connections = handle.connection_count(), "connections were cut");
         }
@@ -199,6 +209,13 @@ async fn recover(gateway: Arc<Gateway>, stop: CancellationToken) {
     while pause(RECOVER_EVERY, &stop).await {
         drop(gateway.recover_all(gateway.now()).await);
         drop(gateway.prune_all(gateway.now()).await);
+    }
+}
+
+/// Looks now and then which tools are paused, until the gateway stops.
+async fn look_at_pauses(gateway: Arc<Gateway>, stop: CancellationToken) {
+    while pause(LOOK_AT_PAUSES_EVERY, &stop).await {
+        drop(gateway.look_at_pauses().await);
     }
 }
 

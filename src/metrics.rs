@@ -68,6 +68,7 @@ pub struct Metrics {
     store_reasons: IntGaugeVec,
     store_lost_writes: IntCounter,
     breaker_open: IntGaugeVec,
+    tool_paused: IntGaugeVec,
     running: IntGaugeVec,
     unknown: IntGaugeVec,
     tools: Vec<String>,
@@ -187,6 +188,7 @@ impl Metrics {
                 "1 while this gateway leaves a tool alone because its attempts kept failing.",
                 &["tool"],
             ),
+            tool_paused: gauges("oncegate_tool_paused", "1 while a person has paused a tool.", &["tool"]),
             running: gauges("oncegate_running_calls", "Calls under way.", &["tool"]),
             unknown: gauges(
                 "oncegate_unknown_calls",
@@ -234,6 +236,13 @@ impl Metrics {
     pub fn take_resting<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
         for (tool, is_resting) in tools {
             self.breaker_open.with_label_values(&[tool]).set(is_resting.into());
+        }
+    }
+
+    /// Which tools are paused.
+    pub fn take_paused<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
+        for (tool, is_paused) in tools {
+            self.tool_paused.with_label_values(&[tool]).set(is_paused.into());
         }
     }
 

@@ -59,8 +59,9 @@ pub enum Event {
     StoreLost { by: String, reason: String },
     /// A person takes the session's lock away from it. `by` is that person's token.
     Unlocked { by: String, reason: String },
-    /// It is time to work on an unknown call. `by` does it; a further attempt would be `attempt`.
-    CheckDue { by: InstanceId, attempt: AttemptId },
+    /// It is time to work on an unknown call. `by` does it; a further attempt would be `attempt`, and `None`
+    /// if there must be none, because a person has paused the tool.
+    CheckDue { by: InstanceId, attempt: Option<AttemptId> },
     /// The tool was asked whether it knows the key of an unknown call. `by` has asked.
     Probed { by: InstanceId, finding: Finding },
     /// A person says what became of an unknown call. `by` is that person's token.

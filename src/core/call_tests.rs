@@ -134,7 +134,7 @@ fn the_whole_grid() {
     let probe = unknown::Policy::Probe { negative_final_after: Some(Duration::from_secs(5)) };
     let probes = Tool { unknown: probe, ..tool("t") };
     let retries = Tool { unknown: unknown::Policy::Retry, dedup: unknown::Dedup::Key, ..tool("t") };
-    let sent_again = (Event::CheckDue { by: ME, attempt: attempt(1) }, 4);
+    let sent_again = (Event::CheckDue { by: ME, attempt: Some(attempt(1)) }, 4);
     let finished = |evidence: Evidence| (ended_with(1, evidence, None), 1);
     let (hour, day, month) = (3_600, 24 * 3_600, 31 * 24 * 3_600);
 
@@ -184,7 +184,8 @@ fn the_whole_grid() {
         ("owner lost", Event::OwnerLost { by: ME }),
         ("store lost", store_lost()),
         ("unlocked", unlocked()),
-        ("check due", Event::CheckDue { by: ME, attempt: attempt(3) }),
+        ("check due", Event::CheckDue { by: ME, attempt: Some(attempt(3)) }),
+        ("check due, paused", Event::CheckDue { by: ME, attempt: None }),
         ("probed: found", probed(found())),
         ("probed: not found", probed(Finding::NotFound)),
         ("probed: unclear", probed(Finding::Unclear("503".into()))),
@@ -301,7 +302,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::OwnerLost { by: ME }),
         1 => Just(store_lost()),
         1 => Just(unlocked()),
-        2 => (1..4_u128).prop_map(|id| Event::CheckDue { by: ME, attempt: attempt(id) }),
+        2 => (1..4_u128).prop_map(|id| Event::CheckDue { by: ME, attempt: Some(attempt(id)) }),
+        1 => Just(Event::CheckDue { by: ME, attempt: None }),
         1 => prop_oneof![Just(found()), Just(Finding::NotFound), Just(Finding::Unclear("?".into()))].prop_map(probed),
         1 => prop_oneof![Just(Resolution::Succeeded(kept())), Just(Resolution::Failed)].prop_map(resolved),
         1 => prop_oneof![Just(to_verify()), Just(verified())],

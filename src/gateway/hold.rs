@@ -58,7 +58,10 @@ impl Gateway {
         Event::Arrived { intent, brought, attempt: new_attempt(), owner: self.instance }
     }
 
-    fn why_nothing_begins(&self, has_place: bool) -> Option<ErrorKind> {
+    fn why_nothing_begins(&self, asked: &Asked, has_place: bool) -> Option<ErrorKind> {
+        if self.is_paused(&asked.at.tool.name) {
+            return Some(ErrorKind::ToolPaused);
+        }
         if !has_place {
             return Some(ErrorKind::RateLimited);
         }
@@ -80,8 +83,9 @@ impl Gateway {
         let event = self.arrival(asked);
         let mut holder: Option<Record> = None;
         let mut has_looked = false;
+        self.know_pauses().await.map_err(|_| ErrorKind::StoreUnavailable)?;
         // What may not begin, or not for sure, may have begun already.
-        let refused = self.why_nothing_begins(has_place);
+        let refused = self.why_nothing_begins(asked, has_place);
         let is_wary = !self.is_calm(asked);
         if refused.is_some() || is_wary || asked.new_keys.is_some() {
             let found = self.counted("holder", self.store.holder(asked.intent.lookup).await);

@@ -8,6 +8,7 @@ mod health; // what is seen of a tool
 mod hold; // getting hold of a key
 mod ledger; // what is known of calls
 mod loss; // a store that has lost data
+mod pause; // tools that a person has paused
 pub mod recover; // calls whose owner is gone
 mod replay; // what a duplicate would get, and whether the tool would still say it
 mod run; // the other side: claim, dispatch, write down
@@ -33,6 +34,8 @@ use self::flight::Flights;
 use self::health::Health;
 pub use self::ledger::Query;
 pub use self::replay::Replay;
+use self::pause::Pauses;
+pub use self::pause::ToolState;
 use self::throttle::Throttle;
 use crate::core::key;
 use crate::core::outcome::Failure;
@@ -77,6 +80,7 @@ pub struct Gateway {
     exports: Arc<Semaphore>,
     arrivals: Arrivals,
     throttle: Throttle,
+    pauses: Pauses,
     /// Every call's task, so that none is dropped in mid-flight.
     tasks: TaskTracker,
     /// No new calls.
@@ -152,6 +156,8 @@ pub enum ErrorKind {
     StoreUnavailable,
     #[error("the gateway is shutting down")]
     ShuttingDown,
+    #[error("a person has paused the tool")]
+    ToolPaused,
 }
 
 impl ErrorKind {
@@ -189,6 +195,7 @@ impl Gateway {
             clock,
             flights: Arc::default(),
             throttle: Throttle::new(),
+            pauses: Pauses::default(),
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
             abandoned: CancellationToken::new(),
@@ -223,6 +230,7 @@ impl Gateway {
             let reason = store::Reason::new("shutting_down", "the gateway is shutting down");
             readiness.reasons.push(reason);
         }
+        readiness.warnings.extend(self.pause_warnings());
         self.metrics.take_readiness(&readiness);
         readiness
     }
@@ -233,6 +241,7 @@ impl Gateway {
         let census = self.counted("census", self.store.census().await);
         let resting = self.health.iter().map(|(tool, health)| (tool.as_str(), health.is_open()));
         self.metrics.take_resting(resting);
+        self.metrics.take_paused(self.tools.keys().map(|tool| (tool.as_str(), self.is_paused(tool))));
         self.metrics.scrape(census.ok().as_deref())
     }
 

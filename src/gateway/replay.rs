@@ -14,7 +14,6 @@ use crate::core::caller::Caller;
 use crate::core::outcome::{Body, Content, Evidence, Outcome, classify};
 use crate::core::record::{CallId, Record, State};
 use crate::core::replay::{Fresh, differences};
-use crate::core::session::Brought;
 use crate::store::Replaced;
 
 /// A stored result, and what the tool says today if it was asked.
@@ -67,9 +66,13 @@ impl Gateway {
         let Some(at) = self.tools.get(&record.intent.tool).cloned() else {
             return Err(of_call(ErrorKind::ReplayUnsafe("the tool is not configured any more")));
         };
-        let asked = Asked { at, intent: record.intent.clone(), brought: Brought::default() };
+        let asked = Asked::again(at, record.intent.clone());
         if self.draining.is_cancelled() {
             return Err(of_call(ErrorKind::ShuttingDown));
+        }
+        self.know_pauses().await.map_err(unavailable)?;
+        if self.is_paused(&record.intent.tool) {
+            return Err(of_call(ErrorKind::ToolPaused));
         }
         if !self.readiness().await.reasons.is_empty() {
             return Err(of_call(ErrorKind::StoreUnavailable));

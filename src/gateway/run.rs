@@ -63,7 +63,11 @@ impl Gateway {
             Ok(Hold::Settled(record)) => pilot.end(Ok(Arc::new(record)), false),
             // It is no one's turn for ever: what waited has been refused by now.
             Ok(Hold::Barred(..)) => pilot.end(Err(ErrorKind::StoreUnavailable), false),
-            Err(ErrorKind::StoreUnavailable) if asked.at.tool.effect == Effect::Read && place.is_some() => {
+            Err(ErrorKind::StoreUnavailable)
+                if asked.at.tool.effect == Effect::Read
+                    && place.is_some()
+                    && !self.is_paused(&asked.at.tool.name) =>
+            {
                 self.pass_through(&asked, pilot, began, deadline).await;
             }
             Err(kind) => pilot.end(Err(kind), false),
@@ -176,7 +180,9 @@ impl Gateway {
         loop {
             let (evidence, silent) = self.attempt(asked, &record, deadline).await;
             let retry = Retry { attempt: new_attempt(), jitter: jitter() };
-            let may_retry = !self.abandoned.is_cancelled() && health.is_none_or(Health::has_retry);
+            let may_retry = !self.abandoned.is_cancelled()
+                && !self.is_paused(&tool.name)
+                && health.is_none_or(Health::has_retry);
             let retry = may_retry.then_some(retry);
             let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry };
             let (stored, wait) = self.settle(asked, record.clone(), &event, pilot, keep).await;
@@ -209,6 +215,10 @@ impl Gateway {
         let tool = &asked.at.tool;
         if self.abandoned.is_cancelled() {
             return (Evidence::NotSent { why: "the gateway is shutting down".into() }, None);
+        }
+        // What is under way goes on, but nothing is sent again.
+        if record.attempt.number > 1 && self.is_paused(&tool.name) {
+            return (Evidence::NotSent { why: "a person has paused the tool".into() }, None);
         }
         let began = Instant::now();
         let request = downstream::Request {

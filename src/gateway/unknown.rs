@@ -38,6 +38,7 @@ impl Gateway {
     /// # Errors
     /// The store failed; what was settled so far stays so.
     pub async fn recheck_once(self: &Arc<Self>, now: Timestamp) -> Result<Rested, store::Error> {
+        self.know_pauses().await?;
         let due = self.counted("to_check", self.store.to_check(now, BATCH).await)?;
         let mut rested = Rested { due: due.len(), settled: 0 };
         let mut under_way = JoinSet::new();
@@ -63,7 +64,8 @@ impl Gateway {
         // It may have waited for its turn: a lease that began then would end before the deadline.
         let now = now.max(self.now());
         let tool = self.policy_of(&record);
-        let event = Event::CheckDue { by: self.instance, attempt: new_attempt() };
+        let attempt = (!self.is_paused(&tool.name)).then(new_attempt);
+        let event = Event::CheckDue { by: self.instance, attempt };
         let deadline = Instant::now() + tool.deadline;
         let Ok(next) = call::next(&tool, Some(&record), &event, now) else { return false };
         let Some(change) = next.change else { return false };

@@ -6,6 +6,7 @@ mod ledger; // what is known of a call
 mod listing; // many calls at once
 mod ops; // for those who run the gateway
 mod pages; // a page for each problem
+mod pause; // a person stops a tool for a while
 pub mod problem; // every failure and its status, in one table
 mod sessions; // what a session is like, and what a person may do to it
 
@@ -33,6 +34,8 @@ pub fn router(http: Http) -> Router {
     Router::new()
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/calls", get(listing::list))
+        .route("/v1/tools/{tool}/pause", post(pause::pause))
+        .route("/v1/tools/{tool}/resume", post(pause::resume))
         .route("/v1/calls/{id}", get(ledger::show))
         .route("/v1/calls/{id}/replay", post(ledger::replay))
         .route("/v1/calls/{id}/resolve", post(ledger::resolve))

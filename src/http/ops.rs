@@ -23,6 +23,12 @@ struct Reason {
     reason: String,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OptionalReason {
+    reason: Option<String>,
+}
+
 /// The process lives.
 pub(super) async fn healthz() -> &'static str {
     "ok\n"
@@ -63,6 +69,17 @@ pub(super) async fn read_reason(body: Body, max_body: usize) -> Result<String, P
     let body: Reason = serde_json::from_slice(&bytes)
         .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
     reason(body.reason)
+}
+
+/// The same of an act that needs none: then the body may be empty, and so is the reason.
+pub(super) async fn read_optional_reason(body: Body, max_body: usize) -> Result<String, Problem> {
+    let bytes = read_body(body, max_body).await?;
+    if bytes.is_empty() {
+        return Ok(String::new());
+    }
+    let body: OptionalReason = serde_json::from_slice(&bytes)
+        .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
+    body.reason.map_or_else(|| Ok(String::new()), reason)
 }
 
 /// A reason that can be stored, logged and read.

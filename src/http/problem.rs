@@ -23,6 +23,8 @@ pub const NOT_READY: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 const RETRY_RUNNING: Duration = Duration::from_secs(1);
 /// How soon to ask again when the gateway or its store has to recover first.
 const RETRY_GATEWAY: Duration = Duration::from_secs(2);
+/// How soon to try a tool again that a person has paused.
+const RETRY_PAUSED: Duration = Duration::from_secs(30);
 /// How soon to try a tool again that did not say itself.
 const RETRY_TOOL: Duration = Duration::from_secs(5);
 
@@ -73,6 +75,7 @@ slugs! {
     ResultUnavailable = "result-unavailable",
     StoreUnavailable = "store-unavailable",
     ShuttingDown = "shutting-down",
+    ToolPaused = "tool-paused",
 }
 
 /// Whether the call may have changed the world.
@@ -199,6 +202,8 @@ impl Slug {
                 "This request ran nothing. Whether an earlier one with the same key did, the gateway cannot look up now. Send it again after Retry-After, with the same key."),
             Self::ShuttingDown => row(StatusCode::SERVICE_UNAVAILABLE, None, Reuse, "The gateway is shutting down",
                 "This request ran nothing. Send it again after Retry-After, with the same key."),
+            Self::ToolPaused => row(StatusCode::SERVICE_UNAVAILABLE, None, Reuse, "The tool is paused",
+                "Nothing was run: a person has paused this tool. Calls that were made before are still answered. Send the same request again after Retry-After, with the same key."),
         }
     }
 }
@@ -386,6 +391,11 @@ impl From<ErrorKind> for Problem {
             )
             .waiting(RETRY_GATEWAY),
             ErrorKind::ShuttingDown => Self::new(Slug::ShuttingDown, "This request was not run: the gateway is shutting down. Wait, then send the same request again with the same key.").waiting(RETRY_GATEWAY),
+            ErrorKind::ToolPaused => Self::new(
+                Slug::ToolPaused,
+                "Nothing was run: a person has paused this tool for the time being. Do not look for another way to the same effect. Wait, then send the same request again with the same key.",
+            )
+            .waiting(RETRY_PAUSED),
         }
     }
 }

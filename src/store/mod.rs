@@ -203,6 +203,16 @@ pub trait Store: Send + Sync + 'static {
     /// Gives up a call's place in the line for the session's lock, if it has one.
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error>;
 
+    /// The tools that persons have paused, each with the entry that says since when, by whom and why.
+    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error>;
+
+    /// Pauses or resumes a tool and writes down whose doing it was. Answers whether it was not so before.
+    /// It keeps nothing from being claimed: whoever claims looks at [`paused`](Self::paused).
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error>;
+
+    /// What persons have done to a tool: the newest hundred, oldest first.
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error>;
+
     async fn readiness(&self) -> Readiness;
 
     /// How far the store's clock is ahead of this machine's: all who share a store go by its clock.

@@ -14,6 +14,7 @@ mod ledger; // what the ledger is asked
 mod link; // the connection
 mod loss; // whether the store has lost data
 mod memory; // what a gateway remembers of it
+mod pause; // tools that persons have paused
 mod record; // records as fields of a hash
 mod scripts; // one per verb
 mod selftest; // a trial of them
@@ -199,6 +200,18 @@ impl Store for Redis {
         self.0.leave_line(id, call_id).await?;
         self.0.announce(call_id).await;
         Ok(())
+    }
+
+    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+        self.0.paused().await
+    }
+
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
+        self.0.set_paused(tool, if paused { "pause" } else { "resume" }, entry).await
+    }
+
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+        self.0.tool_events(tool).await
     }
 
     async fn readiness(&self) -> Readiness {

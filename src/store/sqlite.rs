@@ -6,6 +6,7 @@
 
 mod ledger; // what the ledger is asked
 mod open; // start-up checks: file system, lock, schema, integrity
+mod pause; // tools that persons have paused
 mod reserve; // disk space for the outcomes of a full disk
 mod row; // records as rows
 mod session; // terms, and what follows from them
@@ -218,6 +219,21 @@ impl Store for Sqlite {
         self.writer.run(Need::Plain, leave).await?;
         self.endings.say(call_id);
         Ok(())
+    }
+
+    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+        self.reader.run(Need::Plain, pause::paused).await
+    }
+
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
+        let (tool, entry) = (tool.to_owned(), entry.clone());
+        let set = move |connection: &Connection| pause::set_paused(connection, &tool, paused, &entry);
+        self.writer.run(Need::Plain, set).await
+    }
+
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+        let tool = tool.to_owned();
+        self.reader.run(Need::Plain, move |connection| pause::events(connection, &tool)).await
     }
 
     fn listen(&self, call_id: CallId) -> Option<Listener> {

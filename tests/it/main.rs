@@ -24,6 +24,7 @@ mod limits; // how fast a token may be
 mod losses; // a Redis that has lost data
 mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
+mod pause; // a person stops a tool for a while
 #[cfg(feature = "crash-points")]
 mod points; // the process ends where it hurts
 mod problems; // the table of failures

@@ -15,24 +15,29 @@ pub(super) fn work_on(
     tool: &Tool,
     record: &Record,
     by: InstanceId,
-    attempt: AttemptId,
+    attempt: Option<AttemptId>,
     now: Timestamp,
 ) -> Result<Next, Illegal> {
     let check = record.check.filter(|check| check.at <= now).ok_or(Illegal::NotDue)?;
     let number = check.number.saturating_add(1);
     let later = unknown::next_check(tool, unknown::Check { number, ..check }, now);
     let worked_on = Record { version: record.version + 1, check: later, updated_at: now, ..record.clone() };
-    let (event, attempt, detail, worked_on, action) = match (tool.unknown, later) {
-        (unknown::Policy::Hold, _) | (_, None) => {
+    let (event, attempt, detail, worked_on, action) = match (tool.unknown, later, attempt) {
+        (unknown::Policy::Hold, ..) | (_, None, _) => {
             let detail = "nothing settled it in time; a late answer or a person still may".to_owned();
             let held = Record { check: None, ..worked_on };
             ("given_up", record.attempt.id, detail, held, Action::Finish)
         }
-        (unknown::Policy::Probe { .. }, Some(_)) => {
+        // Being asked has no effect, so a paused tool is asked, too.
+        (unknown::Policy::Probe { .. }, Some(_), _) => {
             let detail = format!("the tool is asked whether it knows the key, for time {number}");
             ("probing", record.attempt.id, detail, worked_on, Action::Probe)
         }
-        (unknown::Policy::Retry, Some(_)) => {
+        (unknown::Policy::Retry, Some(_), None) => {
+            let detail = "it is not sent again as long as its tool is paused".to_owned();
+            ("held_back", record.attempt.id, detail, worked_on, Action::Finish)
+        }
+        (unknown::Policy::Retry, Some(_), Some(attempt)) => {
             let detail =
                 format!("the same key is sent to the tool again, for time {number}: it deduplicates");
             let lease_until = after(now, tool.lease());

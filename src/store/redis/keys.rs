@@ -129,6 +129,16 @@ pub(super) fn session_events(id: &SessionId) -> String {
     of_session(id, "events")
 }
 
+/// The tools that persons have paused: a hash, by tool.
+pub(super) fn paused() -> String {
+    Partition::FIRST.key("paused")
+}
+
+/// What persons have done to a tool.
+pub(super) fn tool_events(tool: &str) -> String {
+    Partition::FIRST.key(&format!("tool_events:{tool}"))
+}
+
 fn of_session(id: &SessionId, name: &str) -> String {
     let session = Lookup::new(&id.tenant, "session", &id.id);
     format!("oncegate:{{s{}}}:{name}", session.for_tool())

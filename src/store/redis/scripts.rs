@@ -17,6 +17,7 @@ pub(super) struct Scripts {
     pub(super) look: Script,
     pub(super) forget: Script,
     pub(super) arrived: Script,
+    pub(super) pause: Script,
     /// All of them, to be loaded.
     pub(super) texts: Vec<String>,
 }
@@ -47,6 +48,7 @@ impl Scripts {
             look: script(" flags=no-writes", include_str!("lua/look.lua")),
             forget: script(" flags=allow-oom", include_str!("lua/forget.lua")),
             arrived: script(" flags=allow-oom", include_str!("lua/arrived.lua")),
+            pause: script(" flags=allow-oom", include_str!("lua/pause.lua")),
             texts,
         }
     }

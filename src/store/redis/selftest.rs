@@ -32,17 +32,17 @@ impl Inner {
         }
     }
 
-    /// A claim, a conflict, a zombie, a completion, a look, and what is done to a session, in a corner of
-    /// the first partition.
+    /// A claim, a conflict, a zombie, a completion, a look, and what is done to a session and a tool, in a
+    /// corner of the first partition.
     async fn try_each(&self) -> Result<(), Error> {
         let prefix = format!("{}selftest:{}:", Partition::FIRST.prefix(), self.memory.gateway());
         let names = [
             "key", "call:0", "epoch", "writes", "census", "running", "unknown", "failed", "session", "line",
             "alive", "budget", "similar", "retained", "stream", "tenants", "runs", "unclear", "fails",
-            "call:1", "list", "events",
+            "call:1", "list", "paused", "events",
         ];
         let names = names.map(|name| format!("{prefix}{name}"));
-        let [key, call, epoch, .., list, events] = &names;
+        let [key, call, epoch, .., list, paused, events] = &names;
         let rooms = &names[8..13];
         // Every term is asked, and none is in the way.
         let terms = |call: &str| {
@@ -117,6 +117,11 @@ impl Inner {
         self.link.run(run.key(&names[8]).key(events).arg("freeze").arg("{}").arg("").arg("")).await?;
         let mut run = Run::new(&self.scripts.look);
         self.link.run(run.key(&names[8]).key(&names[9]).key(events)).await?;
+        for what in ["pause", "resume"] {
+            let mut run = Run::new(&self.scripts.pause);
+            self.link.run(run.key(paused).key(events).arg(what).arg("t").arg("{}")).await?;
+        }
+        self.link.ask::<Value>(cmd("HGETALL").arg(paused)).await?;
         let mut run = Run::new(&self.scripts.leave);
         self.link.run(run.key(rooms).arg("0").arg("now").arg("1").arg("1").arg("1")).await?;
         self.link.ask::<()>(&clean).await?;

@@ -60,9 +60,12 @@ pub enum Verb {
     Tenants,
     List,
     CountDuplicates,
+    Paused,
+    SetPaused,
+    ToolEvents,
 }
 
-const VERBS: usize = Verb::CountDuplicates as usize + 1;
+const VERBS: usize = Verb::ToolEvents as usize + 1;
 const KINDS: usize = 4;
 
 /// How often each fault comes, in percent.
@@ -422,6 +425,26 @@ impl Store for FaultStore {
             async move { store.leave_line(&id, call_id).await }
         };
         self.ask(Verb::LeaveLine, leave).await
+    }
+
+    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+        self.ask(Verb::Paused, |store| async move { store.paused().await }).await
+    }
+
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
+        let set = |store: Arc<dyn Store>| {
+            let (tool, entry) = (tool.to_owned(), entry.clone());
+            async move { store.set_paused(&tool, paused, &entry).await }
+        };
+        self.ask(Verb::SetPaused, set).await
+    }
+
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+        let look = |store: Arc<dyn Store>| {
+            let tool = tool.to_owned();
+            async move { store.tool_events(&tool).await }
+        };
+        self.ask(Verb::ToolEvents, look).await
     }
 
     async fn readiness(&self) -> Readiness {

@@ -56,6 +56,8 @@ struct Kept {
     alive: HashMap<CallId, Timestamp>,
     /// The calls in a room, and until when.
     rooms: HashMap<Room, Vec<(CallId, Timestamp)>>,
+    paused: HashMap<String, Entry>,
+    tool_events: HashMap<String, Vec<Entry>>,
 }
 
 impl Memory {
@@ -491,6 +493,25 @@ impl Store for Memory {
         inner.kept.sessions.entry(id.clone()).or_default().waiting.retain(|(waits, _)| *waits != call_id);
         inner.say_end(call_id);
         Ok(())
+    }
+
+    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+        Ok(self.lock().kept.paused.clone().into_iter().collect())
+    }
+
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
+        let Kept { paused: tools, tool_events, .. } = &mut self.lock().kept;
+        let changed = tools.contains_key(tool) != paused;
+        if changed {
+            tools.retain(|name, _| name != tool);
+            tools.extend(paused.then(|| (tool.to_owned(), entry.clone())));
+            tool_events.entry(tool.to_owned()).or_default().push(entry.clone());
+        }
+        Ok(changed)
+    }
+
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+        Ok(self.lock().kept.tool_events.get(tool).cloned().unwrap_or_default())
     }
 
     fn clock_offset(&self) -> SignedDuration {

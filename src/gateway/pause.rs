@@ -1,0 +1,175 @@
+//! Tools that a person has paused. The store keeps them for all gateways that share it; they are looked at
+//! now and then and not with each call, so that a pause holds everywhere a moment later.
+
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::{Error, ErrorKind, Gateway};
+use crate::core::caller::Caller;
+use crate::core::record::Entry;
+use crate::store;
+
+/// In a store that others write to, too, nothing is claimed on what was seen longer ago. The loop looks
+/// more often than that.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// What is known of paused tools.
+#[derive(Default)]
+pub(super) struct Pauses {
+    seen: RwLock<Seen>,
+    /// One looks for all, and a look never overtakes a change.
+    looking: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Each with the entry that says since when, by whom and why.
+    tools: BTreeMap<String, Entry>,
+    looked_at: Option<Instant>,
+    failed_at: Option<Instant>,
+}
+
+/// Whether a tool is paused, and what persons have done to it.
+pub struct ToolState {
+    pub paused: Option<Entry>,
+    /// Oldest first.
+    pub events: Vec<Entry>,
+}
+
+impl Pauses {
+    fn is_fresh(&self, is_shared: bool) -> bool {
+        let looked_at = self.read(|seen| seen.looked_at);
+        looked_at.is_some_and(|at| !is_shared || at.elapsed() < FRESH)
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Seen) -> T) -> T {
+        read(&self.seen.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write(&self, write: impl FnOnce(&mut Seen)) {
+        write(&mut self.seen.write().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Gateway {
+    /// Looks which tools are paused.
+    ///
+    /// # Errors
+    /// The store failed; what was known stays so.
+    pub async fn look_at_pauses(&self) -> Result<(), store::Error> {
+        let _looking = self.pauses.looking.lock().await;
+        self.look().await
+    }
+
+    /// The caller has the lock.
+    async fn look(&self) -> Result<(), store::Error> {
+        let looked_at = Instant::now();
+        let found = self.counted("paused", self.store.paused().await);
+        let tools: BTreeMap<String, Entry> = match found {
+            Ok(found) => found.into_iter().collect(),
+            Err(error) => {
+                self.pauses.write(|seen| seen.failed_at = Some(Instant::now()));
+                return Err(error);
+            }
+        };
+        self.pauses.write(|seen| {
+            for (tool, entry) in tools.iter().filter(|(tool, _)| !seen.tools.contains_key(*tool)) {
+                tracing::warn!(tool, by = entry.by, reason = entry.detail, "a tool is paused");
+            }
+            for tool in seen.tools.keys().filter(|tool| !tools.contains_key(*tool)) {
+                tracing::warn!(tool, "a tool is not paused any more");
+            }
+            *seen = Seen { tools, looked_at: Some(looked_at), failed_at: None };
+        });
+        Ok(())
+    }
+
+    /// Makes sure that what is known of pauses is not too old to claim on.
+    pub(super) async fn know_pauses(&self) -> Result<(), store::Error> {
+        let is_shared = self.store.is_shared();
+        if self.pauses.is_fresh(is_shared) {
+            return Ok(());
+        }
+        let asked = Instant::now();
+        let _looking = self.pauses.looking.lock().await;
+        if self.pauses.is_fresh(is_shared) {
+            return Ok(());
+        }
+        // Who waited for a look that failed need not fail as slowly once more.
+        if self.pauses.read(|seen| seen.failed_at.is_some_and(|failed| failed >= asked)) {
+            return Err(store::Error::Refused("which tools are paused could not be looked up".into()));
+        }
+        self.look().await
+    }
+
+    pub(super) fn is_paused(&self, tool: &str) -> bool {
+        self.pauses.read(|seen| seen.tools.contains_key(tool))
+    }
+
+    /// What an operator should know: that tools are paused, and why.
+    pub(super) fn pause_warnings(&self) -> Vec<store::Reason> {
+        let text = |(tool, entry): (&String, &Entry)| {
+            let by = entry.by.strip_prefix("token ").unwrap_or(&entry.by);
+            store::Reason::new("tool_paused", format!("tool {tool} is paused by {by}: {}", entry.detail))
+        };
+        self.pauses.read(|seen| {
+            seen.tools.iter().filter(|(tool, _)| self.tools.contains_key(*tool)).map(text).collect()
+        })
+    }
+
+    /// Pauses a tool: no call of it begins, on any gateway that shares the store, until it is resumed. What
+    /// is under way goes on, and what has ended is replayed.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, there is no such tool, or it is paused already.
+    pub async fn pause_tool(&self, caller: &Caller, name: &str, reason: &str) -> Result<ToolState, Error> {
+        self.set_paused(caller, name, true, reason).await
+    }
+
+    /// # Errors
+    /// Who asks is no administrator, there is no such tool, or it is not paused.
+    pub async fn resume_tool(&self, caller: &Caller, name: &str, reason: &str) -> Result<ToolState, Error> {
+        self.set_paused(caller, name, false, reason).await
+    }
+
+    async fn set_paused(
+        &self,
+        caller: &Caller,
+        name: &str,
+        paused: bool,
+        reason: &str,
+    ) -> Result<ToolState, Error> {
+        if !caller.is_admin() {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        if !self.tools.contains_key(name) {
+            return Err(ErrorKind::UnknownTool.alone());
+        }
+        let event = if paused { "paused" } else { "resumed" }.into();
+        let (at, by) = (self.now(), format!("token {}", caller.name));
+        let entry = Entry { at, event, attempt: None, outcome: None, by, detail: reason.to_owned() };
+        let _looking = self.pauses.looking.lock().await;
+        // Until it is read back nobody claims on what was known, also if whoever asked hangs up meanwhile.
+        self.pauses.write(|seen| seen.looked_at = None);
+        let changed = self.counted("set_paused", self.store.set_paused(name, paused, &entry).await);
+        let changed = changed.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let seen = self.look().await;
+        if !changed {
+            let why = if paused { "the tool is paused already" } else { "the tool is not paused" };
+            return Err(ErrorKind::WrongState(why.into()).alone());
+        }
+        tracing::warn!(tool = name, by = caller.name, reason, paused, "a person paused or resumed a tool");
+        let events = self.counted("tool_events", self.store.tool_events(name).await);
+        Ok(ToolState {
+            paused: match seen {
+                Ok(()) => self.pauses.read(|seen| seen.tools.get(name).cloned()),
+                Err(_) => paused.then(|| entry.clone()),
+            },
+            events: events.unwrap_or_else(|_| vec![entry]),
+        })
+    }
+}

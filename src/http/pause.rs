@@ -1,0 +1,67 @@
+//! Pausing a tool and resuming it.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::Http;
+use super::auth::Known;
+use super::ledger::{EventView, time};
+use super::ops::{read_optional_reason, read_reason};
+use super::problem::Problem;
+use crate::gateway::{ErrorKind, ToolState};
+
+type Named = Result<Path<String>, PathRejection>;
+
+/// `POST /v1/tools/{tool}/pause`
+pub(super) async fn pause(
+    State(http): State<Http>,
+    Known(caller): Known,
+    tool: Named,
+    body: Body,
+) -> Result<Response, Problem> {
+    let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
+    let reason = read_reason(body, http.max_body).await?;
+    let state = http.gateway.pause_tool(&caller, &tool, &reason).await?;
+    Ok(Json(ToolView::of(&tool, &state)).into_response())
+}
+
+/// `POST /v1/tools/{tool}/resume`
+pub(super) async fn resume(
+    State(http): State<Http>,
+    Known(caller): Known,
+    tool: Named,
+    body: Body,
+) -> Result<Response, Problem> {
+    let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
+    let reason = read_optional_reason(body, http.max_body).await?;
+    let state = http.gateway.resume_tool(&caller, &tool, &reason).await?;
+    Ok(Json(ToolView::of(&tool, &state)).into_response())
+}
+
+#[derive(Serialize)]
+struct ToolView<'a> {
+    tool: &'a str,
+    paused: bool,
+    since: Option<String>,
+    by: Option<&'a str>,
+    reason: Option<&'a str>,
+    events: Vec<EventView<'a>>,
+}
+
+impl<'a> ToolView<'a> {
+    fn of(tool: &'a str, state: &'a ToolState) -> Self {
+        let paused = state.paused.as_ref();
+        Self {
+            tool,
+            paused: paused.is_some(),
+            since: paused.map(|entry| time(entry.at)),
+            by: paused.map(|entry| entry.by.as_str()),
+            reason: paused.map(|entry| entry.detail.as_str()),
+            events: state.events.iter().map(EventView::of).collect(),
+        }
+    }
+}

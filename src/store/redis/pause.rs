@@ -1,0 +1,35 @@
+//! Tools that persons have paused, and what persons have done to a tool: in the first partition, for all
+//! gateways. Must not know what that means.
+
+use redis::{FromRedisValue, cmd};
+
+use super::keys::{self, Partition};
+use super::scripts::Run;
+use super::{Inner, record, unreadable};
+use crate::core::record::Entry;
+use crate::store::Error;
+
+impl Inner {
+    pub(super) async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+        let tools: Vec<(String, Vec<u8>)> = self.link.ask(cmd("HGETALL").arg(keys::paused())).await?;
+        let tools = tools.into_iter().map(|(tool, entry)| Ok((tool, record::read_entry(&entry)?)));
+        tools.collect::<Result<_, record::Corrupt>>().map_err(unreadable)
+    }
+
+    pub(super) async fn set_paused(&self, tool: &str, what: &str, entry: &Entry) -> Result<bool, Error> {
+        let mut run = Run::new(&self.scripts.pause);
+        run.key(keys::paused()).key(keys::tool_events(tool)).arg(what).arg(tool).arg(record::entry(entry));
+        let changed: u8 = u8::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
+        self.barrier.pass(Partition::FIRST).await?;
+        Ok(changed == 1)
+    }
+
+    pub(super) async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+        let mut ask = cmd("LRANGE");
+        ask.arg(keys::tool_events(tool)).arg(0).arg(-1);
+        let events: Vec<Vec<u8>> = self.link.ask(&ask).await?;
+        // The newest was put in front.
+        let events = events.iter().rev().map(|text| record::read_entry(text).map_err(unreadable));
+        events.collect()
+    }
+}
