@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use oncegate::core::call::{Change, Event, next};
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::outcome::{Body, Evidence};
-use oncegate::core::record::{AttemptId, CallId, InstanceId, Intent, Record};
+use oncegate::core::record::{AttemptId, CallId, Entry, InstanceId, Intent, Record};
 use oncegate::core::session::Brought;
 use oncegate::core::tool::{Effect, Tool as Policy};
 use oncegate::store::redis::{Redis as RedisStore, Settings, Target};
@@ -144,6 +144,7 @@ contract! {
     fencing_tokens_of_a_session_rise_whatever_the_clock_does,
     due_are_calls_whose_lease_is_over,
     what_is_deleted_has_come_to_an_end,
+    a_paused_tool_stays_so_and_its_newest_hundred_events_are_kept,
 }
 
 pub(crate) fn at(second: i64) -> Timestamp {
@@ -398,4 +399,35 @@ async fn what_is_deleted_has_come_to_an_end(home: Home) {
 /// The same, to be deleted a second after it ended.
 fn brief(record: Record) -> Record {
     Record { retain_until: Some(record.updated_at + jiff::SignedDuration::from_secs(1)), ..record }
+}
+
+async fn a_paused_tool_stays_so_and_its_newest_hundred_events_are_kept(home: Home) {
+    let entry = |event: &'static str, n: i64| Entry {
+        at: at(n),
+        event: event.into(),
+        attempt: None,
+        outcome: None,
+        by: "token ops".into(),
+        detail: format!("reason \"{n}\""),
+    };
+    let set = async |store: &dyn Store, tool: &str, paused: bool, n: i64| {
+        let entry = entry(if paused { "paused" } else { "resumed" }, n);
+        store.set_paused(tool, paused, &entry).await.expect("an answer")
+    };
+    let store = home.store.as_ref();
+    assert_eq!(store.paused().await.expect("an answer"), []);
+    assert!(!set(store, "t", false, 0).await, "it is not paused");
+    for n in 0..101 {
+        assert!(set(store, "t", n % 2 == 0, n).await);
+        assert!(!set(store, "t", n % 2 == 0, 999).await, "it is so already");
+    }
+    assert!(set(store, "other", true, 1).await);
+    assert!(set(store, "other", false, 2).await);
+    let home = home.reopen().await;
+    let paused = home.store.paused().await.expect("an answer");
+    assert_eq!(paused, [("t".to_owned(), entry("paused", 100))], "who, when and why stays known");
+    let events = home.store.tool_events("t").await.expect("an answer");
+    let all: Vec<Entry> = (1..101).map(|n| entry(if n % 2 == 0 { "paused" } else { "resumed" }, n)).collect();
+    assert_eq!(events, all, "the newest, the oldest of them first");
+    assert_eq!(home.store.tool_events("other").await.expect("an answer").len(), 2);
 }

@@ -16,6 +16,7 @@ on_both_stores![
     a_pause_while_a_call_runs_lets_it_end,
     a_pause_survives_a_restart,
     nothing_is_sent_again_to_a_paused_tool,
+    a_retry_that_has_not_been_made_when_its_tool_is_paused_is_not_made,
     a_paused_tool_is_still_asked_whether_it_knows_a_key,
     pauses_of_different_tools_are_different,
 ];
@@ -145,6 +146,21 @@ async fn nothing_is_sent_again_to_a_paused_tool(stores: &Stores) {
     tool.always(Act::Numbered);
     resume(&gateway).await.expect_ok();
     until("it is settled", async || gateway.record(&unknown).await.at("/state") == "succeeded").await;
+    assert_eq!(tool.effects(), 1);
+}
+
+async fn a_retry_that_has_not_been_made_when_its_tool_is_paused_is_not_made(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(Act::Answer(429, "retry-after: 3\r\n", b"{}")).then(Act::Numbered);
+    let gateway = stores.gateway(&one_tool(&tool, "")).await;
+    let call = begin(&gateway, "k", json!({}));
+    until("it runs", async || tool.requests() == 1).await;
+    pause(&gateway).await.expect_ok();
+    let refused = call.await.expect("no panic");
+    assert_eq!((refused.status, refused.at("/effect"), tool.requests()), (502, "none".into(), 1));
+    gateway.act("k", json!({})).await.expect_problem("tool-paused");
+    resume(&gateway).await.expect_ok();
+    gateway.act("k", json!({})).await.expect_ok();
     assert_eq!(tool.effects(), 1);
 }
 
