@@ -29,8 +29,9 @@ const RECOVER_EVERY: Duration = Duration::from_secs(5);
 const RECHECK_EVERY: Duration = Duration::from_secs(1);
 /// How often it is written down which calls were asked for again.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// How often it is looked which tools are paused: even late, sooner than what was seen is too old.
-const LOOK_AT_PAUSES_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked which tools are paused: so often that one look may fail, or be late, before what
+/// was seen is too old to claim on.
+const LOOK_AT_PAUSES_EVERY: Duration = Duration::from_millis(500);
 /// How long open connections may take to end once no call runs any more.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::run::CLAIM_TRIES;
 use super::{Error, ErrorKind, Gateway};
 use crate::core::caller::Caller;
 use crate::core::record::Entry;
@@ -103,7 +104,14 @@ impl Gateway {
         if self.pauses.read(|seen| seen.failed_at.is_some_and(|failed| failed >= asked)) {
             return Err(store::Error::Refused("which tools are paused could not be looked up".into()));
         }
-        self.look().await
+        let mut looked = self.look().await;
+        // As often as a claim: a store that hesitates once must not refuse a call for that.
+        for _ in 1..CLAIM_TRIES {
+            if looked.is_err() {
+                looked = self.look().await;
+            }
+        }
+        looked
     }
 
     pub(super) fn is_paused(&self, tool: &str) -> bool {

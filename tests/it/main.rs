@@ -19,8 +19,8 @@ mod faults; // a store that fails
 mod house; // which room may know which
 mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result
-mod listing; // what every store promises about the ledger
 mod limits; // how fast a token may be
+mod listing; // what every store promises about the ledger
 mod losses; // a Redis that has lost data
 mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller

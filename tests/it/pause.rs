@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use oncegate::core::record::{Entry, InstanceId};
+use oncegate::store::Store;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
-use crate::support::gateway::one_tool;
+use crate::contract::open_redis;
+use crate::support::gateway::{Bare, one_tool};
 use crate::support::redis::Redis;
 use crate::support::stores::{Stores, begin, on_both_stores};
-use crate::support::{Act, Answer, Gateway, Tool, until};
+use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 on_both_stores![
     a_paused_tool_gets_nothing_new_until_it_is_resumed,
@@ -228,6 +232,35 @@ async fn a_pause_at_one_gateway_holds_at_another_within_two_seconds() {
 
 fn last_begun(tool: &Tool) -> Instant {
     tool.seen().iter().filter_map(|seen| seen.at).max().expect("a request")
+}
+
+/// Without its loop, so that nobody looks but the call itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago() {
+    let redis = Redis::strict().await;
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let gateway = Bare::over(store.clone(), InstanceId(Uuid::new_v4()), &tool, "").await;
+    let call = async |key: &str| {
+        let request = client().post(&gateway.url).header("idempotency-key", key).body("{\"args\":{}}");
+        Answer::read(request.send().await.expect("an answer")).await
+    };
+    let set = async |paused: bool| {
+        let (at, event) = (gateway.gateway.now(), if paused { "paused" } else { "resumed" }.into());
+        let (by, detail) = ("token ops".into(), "elsewhere".into());
+        let entry = Entry { at, event, attempt: None, outcome: None, by, detail };
+        assert!(store.set_paused("act", paused, &entry).await.expect("an answer"));
+    };
+    set(true).await;
+    call("first").await.expect_problem("tool-paused");
+    set(false).await;
+    sleep(Duration::from_secs(2)).await;
+    call("second").await.expect_ok();
+    set(true).await;
+    sleep(Duration::from_secs(2)).await;
+    call("third").await.expect_problem("tool-paused");
+    assert_eq!(tool.requests(), 1);
 }
 
 /// A gateway that was cut off from its store must not go by what it knew before.
