@@ -112,15 +112,16 @@ async fn a_token_that_asks_too_fast_is_refused_before_anything_of_it_is_looked_a
 #[tokio::test]
 async fn two_tokens_of_one_name_share_what_they_may_do() {
     let tool = Tool::start().await;
-    let pace = "rate = { per_second = 1, burst = 4 }\nnew_keys = { per_second = 1, burst = 4 }";
-    let tokens = token("twin", 1, pace) + &token("twin", 2, pace) + &token("other", 1, pace);
-    let gateway = Gateway::start(&format!("{tokens}{}", one_tool(&tool))).await;
-    let (refused, _) = call_until_refused(&gateway, "twin-1", "k").await;
-    refused.check(call(&gateway, "twin-2", "new").await);
-    call(&gateway, "other-1", "new").await.expect_ok();
-    refused.over().await;
-    call(&gateway, "twin-2", "newer").await.expect_ok();
-    gateway.stop().await;
+    for pace in ["rate = { per_second = 1, burst = 4 }", "new_keys = { per_second = 1, burst = 4 }"] {
+        let tokens = token("twin", 1, pace) + &token("twin", 2, pace) + &token("other", 1, pace);
+        let gateway = Gateway::start(&format!("{tokens}{}", one_tool(&tool))).await;
+        let (refused, _) = call_until_refused(&gateway, "twin-1", "k").await;
+        refused.check(call(&gateway, "twin-2", "new").await);
+        call(&gateway, "other-1", "new").await.expect_ok();
+        refused.over().await;
+        call(&gateway, "twin-2", "newer").await.expect_ok();
+        gateway.stop().await;
+    }
 }
 
 async fn new_keys_are_bounded_and_repetitions_are_not(stores: &Stores) {
