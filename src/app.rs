@@ -18,6 +18,7 @@ use crate::gateway::{self, Gateway, Limits, ToolAt};
 use crate::http::{self, Http};
 use crate::metrics::Metrics;
 use crate::store::redis::{self, Redis};
+use crate::store::sealed::{Keys, Sealed};
 use crate::store::sqlite::{self, Sqlite};
 use crate::store::{self, Store};
 
@@ -66,7 +67,7 @@ pub enum Error {
 pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
     drop(rustls::crypto::ring::default_provider().install_default());
     let StoreAt::Redis(settings) = &config.store else { return Err(Error::NotShared(config.store)) };
-    let store = Arc::new(Redis::visit(settings.clone()).await?);
+    let store = seal(Arc::new(Redis::visit(settings.clone()).await?), config.store_keys);
     let gateway =
         new_gateway(store, config.tools, config.server.max_result, gateway::new_instance(), config.limits)?;
     let gateway = Arc::new(gateway);
@@ -119,6 +120,7 @@ impl App {
             StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &fatal)?),
             StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(settings.clone())).await?),
         };
+        let store = seal(store, config.store_keys);
         let shutdown_grace = config.limits.shutdown_grace;
         let gateway = new_gateway(store, config.tools, config.server.max_result, instance, config.limits)?;
         let gateway = Arc::new(gateway);
@@ -201,6 +203,14 @@ impl App {
         }
         tracing::info!("oncegate has stopped");
         Ok(())
+    }
+}
+
+/// Encrypts what is kept, if there are keys.
+fn seal(store: Arc<dyn Store>, keys: Option<Keys>) -> Arc<dyn Store> {
+    match keys {
+        Some(keys) => Arc::new(Sealed::new(store, keys)),
+        None => store,
     }
 }
 

@@ -17,6 +17,7 @@ pub use self::reader::{Environment, Mistake, Place};
 pub use self::tokens::{NewToken, SECRET_BYTES};
 use crate::core::caller::{Scope, Token};
 use crate::gateway::{Limits, ToolAt};
+use crate::store::sealed::Keys;
 use crate::store::{Durability, redis};
 
 /// A configuration that fits together.
@@ -25,6 +26,8 @@ pub struct Config {
     pub server: Server,
     pub log: Log,
     pub store: StoreAt,
+    /// With which arguments and results are encrypted.
+    pub store_keys: Option<Keys>,
     /// None at all: open mode.
     pub tokens: Vec<Token>,
     pub tools: Vec<ToolAt>,
@@ -99,7 +102,8 @@ impl Config {
 fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let mut warnings = Vec::new();
     let log = root.section("log").map_or_else(default_log, log);
-    let store = root.section("store").and_then(|section| store(section, &mut warnings));
+    let (store, store_keys) =
+        root.section("store").map_or((None, None), |section| store(section, &mut warnings));
     if !root.has_taken("store") {
         root.mistake("store", "this section is missing");
     }
@@ -135,7 +139,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         ));
     }
     root.finish();
-    Some(Config { server, log, store: store?, tokens, tools, limits, warnings })
+    Some(Config { server, log, store: store?, store_keys, tokens, tools, limits, warnings })
 }
 
 fn default_log() -> Log {
@@ -203,7 +207,7 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
 const DURABILITIES: [(&str, Durability); 3] =
     [("strict", Durability::Strict), ("bounded", Durability::Bounded), ("relaxed", Durability::Relaxed)];
 
-fn store(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> Option<StoreAt> {
+fn store(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> (Option<StoreAt>, Option<Keys>) {
     // SQLite is of the strictest class, so it meets every demand.
     let durability = section.word("durability", &DURABILITIES).unwrap_or(Durability::Strict);
     let url: Option<String> = section.need("url");
@@ -246,6 +250,21 @@ fn store(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> Option<Sto
             }
         }
     }
+    let keys = encryption_keys(&mut section);
     section.finish();
-    store
+    (store, keys)
+}
+
+fn encryption_keys(section: &mut Section<'_, '_>) -> Option<Keys> {
+    let texts: Vec<String> = section.get("encryption_keys").unwrap_or_default();
+    let mut keys = Vec::new();
+    for text in &texts {
+        let key = hex::decode(text.trim()).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        match key {
+            // The text is a secret, so it is not repeated.
+            None => section.mistake("encryption_keys", "each key is 64 hex digits: openssl rand -hex 32"),
+            Some(key) => keys.push(key),
+        }
+    }
+    Keys::new(&keys)
 }

@@ -11,7 +11,7 @@ use crate::core::key::{self, Pointer};
 use crate::core::session::{self, Budget, Mode, OnSimilar, Per, Similar};
 use crate::core::tool::{Declared, Effect, Schema, SuccessTest, Tool};
 use crate::core::unknown::{self, Dedup, Schedule};
-use crate::core::{breaker, retry};
+use crate::core::{breaker, redact, retry};
 use crate::downstream::{Endpoint, secret_header};
 use crate::gateway::ToolAt;
 
@@ -58,6 +58,7 @@ pub(super) fn tool(name: &str, mut section: Section<'_, '_>, warnings: &mut Vec<
         success: section.section("success").and_then(success_test),
         remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
         replay_ignore: section.section("replay").map(replay_ignore).unwrap_or_default(),
+        redact: section.section("redact").map(redact_policy).unwrap_or_default(),
     };
     let probe = section.section("probe").and_then(probe);
     let endpoint = endpoint(&mut section, probe.as_ref());
@@ -116,6 +117,13 @@ fn unknown_policy(section: &mut Section<'_, '_>) -> unknown::Policy {
     let probe = unknown::Policy::Probe { negative_final_after: None };
     let words = [("hold", unknown::Policy::Hold), ("probe", probe), ("retry", unknown::Policy::Retry)];
     section.word("unknown", &words).unwrap_or(unknown::Policy::Hold)
+}
+
+fn redact_policy(mut section: Section<'_, '_>) -> redact::Policy {
+    let policy =
+        redact::Policy { args: pointers(&mut section, "args"), result: pointers(&mut section, "result") };
+    section.finish();
+    policy
 }
 
 fn replay_ignore(mut section: Section<'_, '_>) -> Vec<Pointer> {
@@ -179,6 +187,9 @@ fn check_unknown(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
         }
         unknown::Policy::Retry if session::is_exclusive(tool) => {
             section.mistake("unknown", "\"retry\" would run beside later calls of an exclusive session");
+        }
+        unknown::Policy::Retry if !tool.redact.args.is_empty() => {
+            section.mistake("redact", "unknown = \"retry\" cannot send arguments again that are not kept");
         }
         unknown::Policy::Probe { .. } | unknown::Policy::Retry => {}
     }

@@ -12,6 +12,7 @@ pub mod ledger; // what is asked of the ledger
 pub mod outcome; // what an attempt proved
 pub mod rate; // how often something may happen
 pub mod record; // what is kept of a call
+pub mod redact; // what is never kept, or never shown
 pub mod replay; // whether a tool would answer today as it did then
 pub mod retry; // when to try again
 pub mod session; // what bounds the parallel branches of one conversation

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::key::{self, Pointer};
-use super::{breaker, retry, session, unknown};
+use super::{breaker, redact, retry, session, unknown};
 
 /// How long after its deadline a call may still hold its key as running: the time to write down how it ended.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
@@ -76,6 +76,7 @@ pub struct Tool {
     pub remember_rejections: bool,
     /// What of a result may differ when it is compared with a fresh one.
     pub replay_ignore: Vec<Pointer>,
+    pub redact: redact::Policy,
     pub schema: Option<Schema>,
 }
 
@@ -103,6 +104,7 @@ impl Tool {
             success: None,
             remember_rejections: false,
             replay_ignore: Vec::new(),
+            redact: redact::Policy::default(),
             schema: None,
         }
     }

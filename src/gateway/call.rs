@@ -23,7 +23,7 @@ use crate::core::outcome::{Content, FailureKind};
 use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::session::{self, Brought};
 use crate::core::tool::{LEASE_MARGIN, Tool};
-use crate::core::{json, key};
+use crate::core::{json, key, redact};
 use crate::crash;
 use crate::metrics::Arrival;
 
@@ -82,15 +82,18 @@ pub struct Stored {
 pub(super) struct Asked {
     pub at: Arc<ToolAt>,
     pub intent: Arc<Intent>,
+    /// What the tool gets. Of the intent's own arguments some may be masked.
+    pub args: Bytes,
     pub brought: Brought,
     /// What bounds the claims of whoever asks.
     pub new_keys: Option<Arc<NewKeys>>,
 }
 
 impl Asked {
-    /// What is worked on for nobody in particular.
-    pub(super) fn again(at: Arc<ToolAt>, intent: Arc<Intent>) -> Self {
-        Self { at, intent, brought: Brought::default(), new_keys: None }
+    /// A stored call, to be sent once more, for nobody in particular.
+    pub(super) fn again(at: Arc<ToolAt>, record: &Record) -> Self {
+        let (intent, args) = (record.intent.clone(), record.intent.args.clone());
+        Self { at, intent, args, brought: Brought::default(), new_keys: None }
     }
 }
 
@@ -250,10 +253,10 @@ fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request, now: Timestamp) -> Re
         session_id: request.session_id,
         trace_id: request.trace_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string()),
         similar,
-        args,
+        args: redact::mask(&args, &at.tool.redact.args),
         created_at: now,
     };
-    Ok(Asked { at, intent: Arc::new(intent), brought: request.brought, new_keys: NewKeys::of(caller) })
+    Ok(Asked { at, intent: Arc::new(intent), args, brought: request.brought, new_keys: NewKeys::of(caller) })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where a call gets its id")]

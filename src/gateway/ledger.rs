@@ -7,7 +7,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{Error, ErrorKind, Gateway};
 use crate::core::caller::Caller;
 use crate::core::ledger::{Filter, History, Listed, PAGE_BYTES, Page, Position};
-use crate::core::record::CallId;
+use crate::core::outcome::{Content, Failure};
+use crate::core::record::{CallId, Record, State};
+use crate::core::redact;
 
 /// The most entries of a call's history that one answer holds: the newest.
 const MAX_ENTRIES: u32 = 500;
@@ -36,9 +38,30 @@ impl Gateway {
         }
         let found = self.counted("history", self.store.history(call_id, MAX_ENTRIES).await);
         let found = found.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
-        found
+        let mut history = found
             .filter(|history| caller.may_read(&history.record.intent.tenant))
-            .ok_or_else(|| ErrorKind::UnknownCall.alone())
+            .ok_or_else(|| ErrorKind::UnknownCall.alone())?;
+        self.mask(&mut history.record);
+        Ok(history)
+    }
+
+    /// Takes out of a record what is not to be shown.
+    pub(super) fn mask(&self, record: &mut Record) {
+        let Some(at) = self.tools.get(&record.intent.tool) else { return };
+        let secret = &at.tool.redact;
+        match &mut record.state {
+            State::Succeeded(Content::Kept(json)) => *json = redact::mask(json, &secret.result),
+            State::Failed(Failure { body: Some(json), .. }) => *json = redact::mask(json, &secret.result),
+            State::Succeeded(Content::Unavailable(_))
+            | State::Failed(_)
+            | State::Running
+            | State::Unknown(_) => {}
+        }
+        if !secret.args.is_empty() {
+            // What was made before the configuration said so.
+            let intent = Arc::make_mut(&mut record.intent);
+            intent.args = redact::mask(&intent.args, &secret.args);
+        }
     }
 
     /// The calls that pass a filter, newest first. A page may hold fewer than there are, even none, and
@@ -69,6 +92,7 @@ impl Gateway {
                 break;
             }
         }
+        page.found.iter_mut().for_each(|listed| self.mask(&mut listed.record));
         Ok(page)
     }
 

@@ -13,6 +13,7 @@ use crate::core::call::{self, Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::outcome::{Body, Content, Evidence, Outcome, classify};
 use crate::core::record::{CallId, Record, State};
+use crate::core::redact;
 use crate::core::replay::{Fresh, differences};
 use crate::store::Replaced;
 
@@ -36,7 +37,8 @@ impl Gateway {
         let record = self.to_replay(caller, call_id).await?;
         match &record.state {
             State::Succeeded(Content::Kept(json)) => {
-                Ok(Replay { call_id, stored: json.clone(), fresh: None, differences: Vec::new() })
+                let stored = self.shown(&record, json);
+                Ok(Replay { call_id, stored, fresh: None, differences: Vec::new() })
             }
             _ => Err(without_result(&record)),
         }
@@ -66,7 +68,7 @@ impl Gateway {
         let Some(at) = self.tools.get(&record.intent.tool).cloned() else {
             return Err(of_call(ErrorKind::ReplayUnsafe("the tool is not configured any more")));
         };
-        let asked = Asked::again(at, record.intent.clone());
+        let asked = Asked::again(at, &record);
         if self.draining.is_cancelled() {
             return Err(of_call(ErrorKind::ShuttingDown));
         }
@@ -98,15 +100,22 @@ impl Gateway {
             Ok(fresh) => Fresh::Compared(differences(&stored, fresh, &asked.at.tool.replay_ignore)),
             Err(why) => Fresh::Unclear(why.clone()),
         };
-        self.note_verified(record, caller, &found).await;
+        self.note_verified(record.clone(), caller, &found).await;
         match (fresh, found) {
             (Ok(fresh), Fresh::Compared(differences)) => {
+                let (stored, fresh) = (self.shown(&record, &stored), self.shown(&record, &fresh));
                 Ok(Replay { call_id, stored, fresh: Some(fresh), differences })
             }
             (Err(why), _) | (_, Fresh::Unclear(why)) => {
                 Err(of_call(ErrorKind::WrongState(format!("the tool gave nothing to compare: {why}"))))
             }
         }
+    }
+
+    /// A result of the call's tool without what is secret in it.
+    fn shown(&self, record: &Record, json: &Bytes) -> Bytes {
+        let at = self.tools.get(&record.intent.tool);
+        at.map_or_else(|| json.clone(), |at| redact::mask(json, &at.tool.redact.result))
     }
 
     async fn to_replay(&self, caller: &Caller, call_id: CallId) -> Result<Record, Error> {

@@ -223,7 +223,8 @@ impl Gateway {
         let began = Instant::now();
         let request = downstream::Request {
             headers: headers(record),
-            body: record.intent.args.clone(),
+            // What was not kept is there only with the request itself.
+            body: if tool.redact.args.is_empty() { record.intent.args.clone() } else { asked.args.clone() },
             send_before: deadline,
         };
         let mut exchange = self.downstream.dispatch(&asked.at.endpoint, request);

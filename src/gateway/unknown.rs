@@ -75,12 +75,12 @@ impl Gateway {
         let at = self.tools.get(&record.intent.tool).cloned();
         let record = match (next.action, at) {
             (Action::Probe, Some(at)) => {
-                let asked = Asked::again(at, record.intent.clone());
+                let asked = Asked::again(at, &record);
                 let finding = self.probe(&asked).await;
                 self.note_finding(record, finding, now).await
             }
             (Action::Run, Some(at)) => {
-                let asked = Asked::again(at, record.intent.clone());
+                let asked = Asked::again(at, &record);
                 let (record, _) = self.run_attempts(&asked, record, None, deadline, Keep::Stored).await;
                 record
             }
@@ -154,8 +154,9 @@ impl Gateway {
             };
             let Some(change) = next.change else { break };
             let replaced = self.counted("replace", self.store.replace(&change, &record).await);
-            if let Replaced::Done(record) = replaced.map_err(unavailable)? {
+            if let Replaced::Done(mut record) = replaced.map_err(unavailable)? {
                 tracing::warn!(%call_id, by = caller.name, state = record.state.as_str(), "a call was resolved");
+                self.mask(&mut record);
                 return Ok(record);
             }
         }

@@ -5,6 +5,7 @@
 
 mod endings; // who waits for a call that another process runs
 pub mod redis; // the store that many gateways share
+pub mod sealed; // what callers and tools have said is encrypted
 pub mod sqlite; // the embedded store of one gateway
 
 pub use self::endings::{Endings, Listener};

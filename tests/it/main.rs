@@ -31,6 +31,7 @@ mod problems; // the table of failures
 mod redis; // many gateways over one Redis
 mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest
+mod secrets; // what is secret stays so
 mod sessions; // what bounds the branches of one conversation
 mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order

@@ -22,6 +22,9 @@ pub(super) fn begin_to_verify(
     now: Timestamp,
 ) -> Result<Next, Illegal> {
     let State::Succeeded(Content::Kept(_)) = record.state else { return Err(Illegal::NoResult) };
+    if !tool.redact.args.is_empty() {
+        return Err(Illegal::ReplayUnsafe("not all of its arguments are kept"));
+    }
     if tool.effect == Effect::Write {
         if tool.dedup != Dedup::Key {
             return Err(Illegal::ReplayUnsafe(

@@ -1,0 +1,58 @@
+//! What is never kept, or never shown, of arguments and results.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::key::Pointer;
+
+/// What stands in place of a value.
+pub const MASK: &str = "[redacted]";
+
+/// What of a tool's calls is secret.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Of the arguments: sent to the tool, covered by the fingerprint, and kept nowhere.
+    pub args: Vec<Pointer>,
+    /// Of results, and of bodies of rejections: kept for duplicates, and not shown in the ledger.
+    pub result: Vec<Pointer>,
+}
+
+/// The JSON text with a mask in each of these places. What cannot be read is masked as a whole.
+pub fn mask(json: &Bytes, places: &[Pointer]) -> Bytes {
+    if places.is_empty() {
+        return json.clone();
+    }
+    let Ok(mut value) = serde_json::from_slice::<Value>(json) else {
+        return format!("\"{MASK}\"").into();
+    };
+    let mut is_changed = false;
+    for place in places {
+        if let Some(found) = value.pointer_mut(place.as_str()) {
+            *found = MASK.into();
+            is_changed = true;
+        }
+    }
+    if is_changed { value.to_string().into() } else { json.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_secret_is_masked_and_nothing_else() {
+        let places: Vec<Pointer> =
+            ["/card/number", "/lines/1"].map(|place| place.parse().expect("a pointer")).to_vec();
+        for (json, masked) in [
+            (
+                "{\"card\":{\"number\":\"4111\",\"kind\":\"v\"},\"lines\":[1,2]}",
+                "{\"card\":{\"kind\":\"v\",\"number\":\"[redacted]\"},\"lines\":[1,\"[redacted]\"]}",
+            ),
+            ("{ \"card\": 1.0 }", "{ \"card\": 1.0 }"),
+            ("secret", "\"[redacted]\""),
+        ] {
+            assert_eq!(mask(&Bytes::from(json), &places), masked);
+        }
+        assert_eq!(mask(&Bytes::from("secret"), &[]), "secret");
+    }
+}

@@ -1,0 +1,347 @@
+//! A store that keeps arguments and results encrypted. What a call is found by stays readable.
+//!
+//! Each text is sealed with XChaCha20-Poly1305 (RFC 8439 with a nonce of 192 bits). Its nonce is derived from
+//! all that goes into it, so that the same change, written again after a lost answer, is the same to the last byte;
+//! two texts never share one. It is bound to its call and its place: moved elsewhere it does not open.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
+use jiff::{SignedDuration, Timestamp};
+use sha2::{Digest, Sha256};
+
+use super::{Census, Claimed, Due, Error, Listener, Readiness, Replaced, Store};
+use crate::core::call::Change;
+use crate::core::key;
+use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
+use crate::core::outcome::{Content, Failure};
+use crate::core::record::{CallId, Entry, Record, State};
+use crate::core::session::{Lock, Session, SessionId};
+
+/// What a sealed text begins with: no JSON does.
+const MARK: u8 = 1;
+/// How much of a key's digest names it.
+const NAME: usize = 4;
+const NONCE: usize = 24;
+
+/// The keys of a store: the first one seals, all of them open.
+#[derive(Clone)]
+pub struct Keys(Vec<OneKey>);
+
+#[derive(Clone)]
+struct OneKey {
+    name: [u8; NAME],
+    /// For nonces.
+    secret: [u8; 32],
+    cipher: XChaCha20Poly1305,
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} keys", self.0.len())
+    }
+}
+
+impl Keys {
+    /// `keys`: of 32 bytes each, the newest first. `None` if there is none.
+    pub fn new(keys: &[[u8; 32]]) -> Option<Self> {
+        let keys: Vec<OneKey> = keys.iter().map(OneKey::new).collect();
+        (!keys.is_empty()).then_some(Self(keys))
+    }
+
+    fn seal(&self, place: Place, text: &Bytes) -> Result<Bytes, Error> {
+        // What could not be opened goes back as it came.
+        if text.first() == Some(&MARK) {
+            return Ok(text.clone());
+        }
+        let key = self.0.first().ok_or_else(|| Error::Refused("there is no key to seal with".into()))?;
+        let about = place.about();
+        let mut digest = Sha256::new();
+        for part in [&key.secret[..], &about, text] {
+            digest.update((part.len() as u64).to_be_bytes());
+            digest.update(part);
+        }
+        let digest: [u8; 32] = digest.finalize().into();
+        let mut nonce = [0; NONCE];
+        nonce.copy_from_slice(&digest[..NONCE]);
+        let nonce = XNonce::from(nonce);
+        let sealed = key.cipher.encrypt(&nonce, Payload { msg: text, aad: &about });
+        let sealed = sealed.map_err(|_| Error::Refused("a text could not be sealed".into()))?;
+        Ok([&[MARK], &key.name[..], &nonce, &sealed].concat().into())
+    }
+
+    /// What was written before there were keys is as it was.
+    fn open(&self, place: Place, sealed: &Bytes) -> Result<Bytes, Error> {
+        if sealed.first() != Some(&MARK) {
+            return Ok(sealed.clone());
+        }
+        let unreadable = |why: &str| Error::Ambiguous(format!("call {}: {why}", place.call_id));
+        let (name, rest) =
+            sealed[1..].split_first_chunk::<NAME>().ok_or_else(|| unreadable("a sealed text is cut off"))?;
+        let (nonce, text) =
+            rest.split_first_chunk::<NONCE>().ok_or_else(|| unreadable("a sealed text is cut off"))?;
+        let key = self.0.iter().find(|key| key.name == *name);
+        let key = key.ok_or_else(|| unreadable("it is sealed with a key that is not configured"))?;
+        let opened = key.cipher.decrypt(&XNonce::from(*nonce), Payload { msg: text, aad: &place.about() });
+        opened.map(Bytes::from).map_err(|_| unreadable("a sealed text was altered, or belongs elsewhere"))
+    }
+}
+
+impl OneKey {
+    fn new(key: &[u8; 32]) -> Self {
+        let digest =
+            |what: &str| -> [u8; 32] { Sha256::new().chain_update(what).chain_update(key).finalize().into() };
+        let mut name = [0; NAME];
+        name.copy_from_slice(&digest("oncegate key name")[..NAME]);
+        let cipher = XChaCha20Poly1305::new(&Key::from(*key));
+        Self { name, secret: digest("oncegate nonces"), cipher }
+    }
+}
+
+/// Where a text belongs.
+#[derive(Clone, Copy)]
+struct Place {
+    call_id: CallId,
+    what: &'static str,
+}
+
+impl Place {
+    fn about(self) -> Vec<u8> {
+        [self.call_id.0.as_bytes(), self.what.as_bytes()].concat()
+    }
+}
+
+/// A store behind which nobody can read what callers and tools have said.
+pub struct Sealed {
+    store: Arc<dyn Store>,
+    keys: Keys,
+}
+
+impl Sealed {
+    pub fn new(store: Arc<dyn Store>, keys: Keys) -> Self {
+        Self { store, keys }
+    }
+
+    /// A record with each of its texts turned into another.
+    fn turn(
+        mut record: Record,
+        turn: impl Fn(Place, &Bytes) -> Result<Bytes, Error>,
+    ) -> Result<Record, Error> {
+        let call_id = record.intent.call_id;
+        let args = turn(Place { call_id, what: "args" }, &record.intent.args)?;
+        Arc::make_mut(&mut record.intent).args = args;
+        match &mut record.state {
+            State::Succeeded(Content::Kept(json)) | State::Failed(Failure { body: Some(json), .. }) => {
+                *json = turn(Place { call_id, what: "result" }, json)?;
+            }
+            State::Succeeded(Content::Unavailable(_))
+            | State::Failed(_)
+            | State::Running
+            | State::Unknown(_) => {}
+        }
+        Ok(record)
+    }
+
+    fn seal(&self, change: &Change) -> Result<Change, Error> {
+        let record = Self::turn(change.record.clone(), |place, text| self.keys.seal(place, text))?;
+        Ok(Change { record, ..change.clone() })
+    }
+
+    fn open(&self, record: Record) -> Result<Record, Error> {
+        Self::turn(record, |place, text| self.keys.open(place, text))
+    }
+
+    /// For somebody who only looks: what cannot be opened is said to be so, and keeps nothing else back.
+    fn open_to_show(&self, record: Record) -> Record {
+        let closed = Bytes::from_static(b"\"[sealed with a key that is not configured]\"");
+        let opened = Self::turn(record.clone(), |place, text| {
+            Ok(self.keys.open(place, text).unwrap_or_else(|_| closed.clone()))
+        });
+        opened.unwrap_or(record)
+    }
+}
+
+#[async_trait]
+impl Store for Sealed {
+    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
+        Ok(match self.store.claim(&self.seal(change)?, instead_of).await? {
+            Claimed::Yours(record) => Claimed::Yours(self.open(record)?),
+            Claimed::Existing(record) => Claimed::Existing(self.open(record)?),
+            barred @ Claimed::Barred(_) => barred,
+        })
+    }
+
+    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+        Ok(match self.store.replace(&self.seal(change)?, expected).await? {
+            Replaced::Done(record) => Replaced::Done(self.open(record)?),
+            Replaced::Lost(record) => Replaced::Lost(record.map(|record| self.open(record)).transpose()?),
+            barred @ Replaced::Barred(_) => barred,
+        })
+    }
+
+    async fn holder(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
+        self.store.holder(lookup).await?.map(|record| self.open(record)).transpose()
+    }
+
+    async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
+        self.store.load(call_id).await?.map(|record| self.open(record)).transpose()
+    }
+
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
+        let history = self.store.history(call_id, limit).await?;
+        Ok(history.map(|history| History { record: self.open_to_show(history.record), ..history }))
+    }
+
+    async fn tenants(&self) -> Result<Vec<String>, Error> {
+        self.store.tenants().await
+    }
+
+    async fn list(
+        &self,
+        tenant: &str,
+        filter: &Filter,
+        before: Option<Position>,
+        limit: u32,
+    ) -> Result<Page<Listed>, Error> {
+        let Page { found, next } = self.store.list(tenant, filter, before, limit).await?;
+        let open = |listed: Listed| Listed { record: self.open_to_show(listed.record), ..listed };
+        Ok(Page { found: found.into_iter().map(open).collect(), next })
+    }
+
+    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
+        self.store.count_duplicates(counted).await
+    }
+
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
+        let due = self.store.due(now, limit).await?;
+        // Whoever settles it needs its state, and not its arguments.
+        let open = |due: Due| Due { record: self.open(due.record.clone()).unwrap_or(due.record), ..due };
+        Ok(due.into_iter().map(open).collect())
+    }
+
+    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
+        let found = self.store.to_check(now, limit).await?;
+        // One that cannot be opened cannot be sent again, and must not keep the others.
+        Ok(found.into_iter().filter_map(|record| self.open(record).ok()).collect())
+    }
+
+    async fn census(&self) -> Result<Vec<Census>, Error> {
+        self.store.census().await
+    }
+
+    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+        self.store.prune(now, limit).await
+    }
+
+    async fn session(&self, id: &SessionId) -> Result<Session, Error> {
+        self.store.session(id).await
+    }
+
+    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
+        self.store.unlock(id, lock, entry).await
+    }
+
+    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
+        self.store.set_frozen(id, frozen, entry).await
+    }
+
+    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
+        self.store.leave_line(id, call_id).await
+    }
+
+    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+        self.store.paused().await
+    }
+
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
+        self.store.set_paused(tool, paused, entry).await
+    }
+
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+        self.store.tool_events(tool).await
+    }
+
+    async fn readiness(&self) -> Readiness {
+        self.store.readiness().await
+    }
+
+    fn clock_offset(&self) -> SignedDuration {
+        self.store.clock_offset()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.store.is_shared()
+    }
+
+    fn listen(&self, call_id: CallId) -> Option<Listener> {
+        self.store.listen(call_id)
+    }
+
+    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
+        self.store.doubtful().await
+    }
+
+    async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
+        self.store.accept_loss(reason).await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn place(id: u128, what: &'static str) -> Place {
+        Place { call_id: CallId(Uuid::from_u128(id)), what }
+    }
+
+    fn keys(keys: &[u8]) -> Keys {
+        Keys::new(&keys.iter().map(|key| [*key; 32]).collect::<Vec<_>>()).expect("keys")
+    }
+
+    #[test]
+    fn what_is_sealed_opens_only_in_its_place_and_with_its_key() {
+        let text = Bytes::from("{\"card\":\"4111\"}");
+        let sealed = keys(&[1]).seal(place(1, "args"), &text).expect("sealed");
+        assert!(!sealed.windows(4).any(|some| some == b"4111"));
+        assert_eq!(keys(&[1]).seal(place(1, "args"), &text).expect("sealed"), sealed, "to the last byte");
+        assert_eq!(keys(&[1]).open(place(1, "args"), &sealed).expect("opened"), text);
+        assert_eq!(keys(&[2, 1]).open(place(1, "args"), &sealed).expect("an older key opens, too"), text);
+        for (keys, place) in
+            [(keys(&[2]), place(1, "args")), (keys(&[1]), place(2, "args")), (keys(&[1]), place(1, "result"))]
+        {
+            assert!(keys.open(place, &sealed).is_err());
+        }
+        let (mut altered, cut) = (sealed.to_vec(), sealed.slice(..20));
+        altered[40] ^= 1;
+        assert!(keys(&[1]).open(place(1, "args"), &altered.into()).is_err());
+        assert!(keys(&[1]).open(place(1, "args"), &cut).is_err());
+    }
+
+    #[test]
+    fn texts_have_nonces_of_their_own() {
+        let nonce = |place: Place, text: &'static str| {
+            keys(&[1]).seal(place, &Bytes::from(text)).expect("sealed").slice(1 + NAME..1 + NAME + NONCE)
+        };
+        let first = nonce(place(1, "args"), "{}");
+        for other in
+            [nonce(place(1, "args"), "{ }"), nonce(place(2, "args"), "{}"), nonce(place(1, "result"), "{}")]
+        {
+            assert_ne!(first, other);
+        }
+    }
+
+    #[test]
+    fn what_was_written_before_there_were_keys_is_read_as_it_is() {
+        let text = Bytes::from("{\"n\":1}");
+        assert_eq!(keys(&[1]).open(place(1, "args"), &text).expect("opened"), text);
+    }
+}

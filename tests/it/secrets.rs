@@ -1,0 +1,247 @@
+//! What is secret stays so: canaries are planted wherever a caller, a tool or an operator can put a secret, and
+//! then looked for wherever somebody may read.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::binary::{Process, free_port, log};
+use crate::support::gateway::one_tool;
+use crate::support::redis::Redis;
+use crate::support::stores::{Stores, on_both_stores};
+use crate::support::{Act, Answer, Gateway, Tool, client, until};
+
+on_both_stores! {
+    what_is_redacted_is_sent_and_replayed_and_never_shown,
+}
+
+const SECRET_ARGS: &str = "4111-canary-args";
+const SECRET_RESULT: &str = "canary-result";
+
+fn redacting(tool: &Tool, more: &str) -> String {
+    let rules = format!(
+        "redact = {{ args = [\"/card\"], result = [\"/token\"] }}\nretry = {{ attempts = 1 }}\n{more}"
+    );
+    one_tool(tool, &rules)
+}
+
+fn paying(card: &str) -> Value {
+    json!({ "args": { "card": card, "amount": 3 }, "session_id": "S", "idempotency_key": "k" })
+}
+
+async fn what_is_redacted_is_sent_and_replayed_and_never_shown(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateway = stores.gateway(&redacting(&tool, "")).await;
+    // At first it is refused, so that the same key runs again: with the arguments of the request.
+    let refusal: &'static [u8] = b"{\"token\":\"canary-result\",\"why\":\"closed\"}";
+    tool.then(Act::Answer(422, "", refusal));
+    gateway.post("act", &paying(SECRET_ARGS), &[]).await.expect_problem("tool-rejected");
+    let failed = gateway.get("/v1/calls?session_id=S").await.expect_ok();
+    assert_eq!(failed.at("/calls/0/error/tool_body/token"), "[redacted]", "{}", failed.text);
+    tool.then(Act::Ok("{\"token\":\"canary-result\",\"paid\":true}"));
+    let first = gateway.post("act", &paying(SECRET_ARGS), &[]).await.expect_ok();
+    let again = gateway.post("act", &paying(SECRET_ARGS), &[]).await.expect_ok();
+    assert_eq!(again.at("/replayed"), true);
+    for answer in [&first, &again] {
+        assert_eq!(answer.at("/result/token"), SECRET_RESULT, "who has called gets the whole result");
+    }
+    assert!(tool.seen().iter().all(|seen| seen.body.contains(SECRET_ARGS)), "the tool gets it");
+    let other = gateway.post("act", &paying("4222"), &[]).await;
+    other.expect_problem("key-reused");
+
+    let record = gateway.record(&first).await;
+    assert_eq!(record.at("/args"), json!({ "amount": 3, "card": "[redacted]" }));
+    assert_eq!(record.at("/result"), json!({ "paid": true, "token": "[redacted]" }));
+    let lines = gateway.client.get(gateway.url("/v1/calls")).header("accept", "application/x-ndjson");
+    let lines = Answer::read(lines.send().await.expect("an answer")).await;
+    let body = json!({ "mode": "stored" }).to_string();
+    let id = first.at("/call_id");
+    let replay = gateway.url(&format!("/v1/calls/{}/replay", id.as_str().expect("an id")));
+    let replay = Answer::read(gateway.client.post(replay).body(body).send().await.expect("an answer")).await;
+    let shown =
+        [record, lines, replay.expect_ok(), gateway.get("/v1/calls").await, gateway.get("/metrics").await];
+    for answer in &shown {
+        for secret in [SECRET_ARGS, SECRET_RESULT] {
+            assert!(!answer.text.contains(secret), "{}", answer.text);
+        }
+    }
+    assert!(shown[1].text.contains("[redacted]"));
+}
+
+fn key(n: u8) -> String {
+    hex::encode([n; 32])
+}
+
+/// Everything that a gateway has written into its folder.
+fn all_bytes(folder: &std::path::Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            bytes.extend(all_bytes(&path));
+        } else if path.extension().is_none_or(|ending| ending != "toml") {
+            bytes.extend(fs::read(path).expect("a file"));
+        }
+    }
+    bytes
+}
+
+fn holds(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|some| some == text.as_bytes())
+}
+
+#[tokio::test]
+async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let http = client();
+    let ask = async |gateway: &Process, name: &str| {
+        let body = json!({ "args": { "secret": "canary-said" }, "idempotency_key": name }).to_string();
+        let request = http.post(gateway.url("/v1/tools/act/calls")).body(body);
+        Answer::read(request.send().await.expect("an answer")).await
+    };
+    let start = async |keys: &[String]| {
+        // Right behind the store's URL.
+        let rules = format!("encryption_keys = {keys:?}\n{}", one_tool(&tool, "retry = { attempts = 1 }"));
+        Process::start(folder.path(), free_port(), &rules).await
+    };
+    tool.always(Act::Ok("{\"said\":\"canary-answer\"}"));
+    let gateway = start(&[key(1)]).await;
+    let first = ask(&gateway, "k").await.expect_ok();
+    tool.then(Act::Answer(422, "", b"{\"said\":\"canary-answer\"}"));
+    ask(&gateway, "refused").await.expect_problem("tool-rejected");
+    tool.then(Act::ExecuteThenDrop);
+    ask(&gateway, "unknown").await.expect_problem("outcome-unknown");
+    gateway.kill();
+    let bytes = all_bytes(folder.path());
+    for secret in ["canary-said", "canary-answer", &key(1)] {
+        assert!(!holds(&bytes, secret), "{secret}");
+    }
+    assert!(
+        holds(&bytes, &first.at("/call_id").to_string().replace('"', "")),
+        "what is found is not nothing"
+    );
+
+    let gateway = start(&[key(2), key(1)]).await;
+    assert_eq!(ask(&gateway, "k").await.expect_ok().result(), first.result());
+    let second = ask(&gateway, "second").await.expect_ok();
+    gateway.kill();
+
+    let gateway = start(&[key(2)]).await;
+    assert_eq!(ask(&gateway, "second").await.expect_ok().result(), second.result());
+    ask(&gateway, "k").await.expect_problem("store-unavailable");
+    assert_eq!(tool.effects(), 3, "what cannot be read is not run again");
+    let listed = Answer::read(http.get(gateway.url("/v1/calls")).send().await.expect("an answer")).await;
+    assert!(listed.expect_ok().text.contains("sealed with a key that is not configured"));
+    gateway.kill();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sealed_redis_survives_a_loss() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let rules = format!("{}\n[store]\nencryption_keys = [\"{}\"]\n", one_tool(&tool, ""), key(3));
+    let gateway = Gateway::sharing(&redis.url(), &rules).await;
+    gateway.until_ready().await;
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
+    let body = json!({ "args": { "secret": "canary-said" }, "idempotency_key": "k" });
+    let accepted = gateway.post("act", &body, &[("prefer", "respond-async")]).await;
+    assert_eq!(accepted.status, 202, "{}", accepted.text);
+    redis.ask(&["FLUSHALL"]).await;
+    crate::redis::notices(&gateway, "accept-loss").await;
+    drop(hold);
+    let id = accepted.at("/call_id");
+    let place = format!("/v1/calls/{}", id.as_str().expect("an id"));
+    until("what was lost is complete", async || gateway.get(&place).await.at("/state") == "succeeded").await;
+    let record = gateway.record(&accepted).await;
+    assert_eq!((record.at("/args/secret"), record.at("/result/effect")), ("canary-said".into(), 0.0.into()));
+}
+
+/// A canary in every place of a request and of an answer: none of them is in a log, a metric, or another tenant's answer.
+#[tokio::test]
+async fn no_canary_gets_into_logs_metrics_or_the_answers_of_others() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut rules = one_tool(
+        &tool,
+        "retry = { attempts = 1 }\nheaders = { X-Secret = \"canary-header\" }\n\
+        input_schema = { type = \"object\", properties = { n = { type = \"integer\" } } }",
+    );
+    for tenant in ["shop", "bank"] {
+        let digest = hex::encode(Sha256::digest(format!("canary-token-{tenant}")));
+        rules += &format!(
+            "[[auth.tokens]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{digest}\"\nscopes = [\"call\", \"read\"]\n"
+        );
+    }
+    let debug = [("ONCEGATE_LOG__LEVEL", "debug,hyper=info,hyper_util=info,reqwest=info")];
+    let gateway = Process::start_in(folder.path(), free_port(), &rules, &debug).await;
+    let http = client();
+    let ask = async |tenant: &str, method: &str, path: &str, body: Value| {
+        let request = http.request(method.parse().expect("a method"), gateway.url(path));
+        let request = request.bearer_auth(format!("canary-token-{tenant}")).header("cookie", "canary-cookie");
+        Answer::read(request.body(body.to_string()).send().await.expect("an answer")).await
+    };
+    let call = |key: &str| {
+        json!({
+            "args": { "secret": "canary-args" }, "idempotency_key": key, "session_id": "canary-session",
+            "user_id": "canary-user", "trace_id": "plain-trace",
+        })
+    };
+    let path = "/v1/tools/act/calls";
+    tool.then(Act::Ok("{\"said\":\"canary-answer\"}"))
+        .then(Act::Answer(422, "", b"{\"said\":\"canary-answer\"}"))
+        .then(Act::Answer(500, "", b"canary-answer"))
+        .then(Act::ExecuteThenSay(b"canary-answer"))
+        .then(Act::ExecuteThenDrop);
+    let mut own = Vec::new();
+    for n in 0..5 {
+        own.push(ask("shop", "POST", path, call(&format!("canary-key-{n}-that-is-long"))).await);
+    }
+    ask("shop", "POST", path, json!({ "args": { "n": "canary-args" } }))
+        .await
+        .expect_problem("invalid-arguments");
+    ask("shop", "POST", path, json!({ "args": "canary-args" })).await.expect_problem("invalid-request");
+    ask("shop", "POST", path, json!({ "canary-args": 1 })).await.expect_problem("invalid-request");
+    ask("nobody", "POST", path, call("k")).await.expect_problem("unauthenticated");
+    let id = own[0].at("/call_id");
+    let id = id.as_str().expect("an id");
+    let mut others = vec![
+        ask("bank", "GET", &format!("/v1/calls/{id}"), Value::Null).await.expect_problem("unknown-call"),
+    ];
+    for path in [
+        "/v1/calls",
+        "/v1/calls?session_id=canary-session",
+        "/v1/calls?key=canary-key-0-that-is-long",
+        "/v1/calls?trace_id=plain-trace",
+        "/v1/sessions/canary-session",
+        "/metrics",
+        "/readyz",
+        "/healthz",
+    ] {
+        others.push(ask("bank", "GET", path, Value::Null).await);
+    }
+    for act in ["replay", "resolve"] {
+        others.push(ask("bank", "POST", &format!("/v1/calls/{id}/{act}"), json!({ "mode": "stored" })).await);
+    }
+    for answer in &others {
+        // What it has asked for itself may be named.
+        let text = answer.text.replace("\"session_id\":\"canary-session\"", "");
+        assert!(!text.contains("canary"), "{text}");
+    }
+    gateway.kill();
+    let logged = fs::read_to_string(log(folder.path())).expect("a log");
+    assert!(logged.contains("call ended"), "there is something to look at");
+    for line in logged.lines() {
+        assert!(!line.contains("canary-args") && !line.contains("canary-answer"), "{line}");
+        assert!(
+            !line.contains("canary-token")
+                && !line.contains("canary-header")
+                && !line.contains("canary-cookie"),
+            "{line}"
+        );
+        assert!(!line.contains("that-is-long"), "no key in full: {line}");
+    }
+    // Once more under the same conditions: the fingers of the test find what is there.
+    assert!(own[0].text.contains("canary-answer"));
+}
