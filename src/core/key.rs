@@ -153,6 +153,19 @@ pub struct Policy {
     pub ignore: Vec<Pointer>,
 }
 
+impl Policy {
+    /// Where [`choose`] looks for a key, in this order.
+    pub fn sources(&self) -> &'static [Source] {
+        if !self.fields.is_empty() {
+            &[Source::Runtime, Source::Business]
+        } else if self.required {
+            &[Source::Runtime, Source::Model]
+        } else {
+            &[Source::Runtime, Source::Model, Source::Derived]
+        }
+    }
+}
+
 /// Why a call gets no key.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum Refused {

@@ -16,5 +16,6 @@ pub mod redact; // what is never kept, or never shown
 pub mod replay; // whether a tool would answer today as it did then
 pub mod retry; // when to try again
 pub mod session; // what bounds the parallel branches of one conversation
+pub mod shown; // what a model is shown of a tool
 pub mod tool; // the policy of one tool
 pub mod unknown; // how an unknown outcome comes to rest

@@ -34,6 +34,16 @@ pub enum Mode {
     Shared,
 }
 
+impl Mode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Fenced => "fenced",
+            Self::Shared => "shared",
+        }
+    }
+}
+
 /// A tool's rules about the session of its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {

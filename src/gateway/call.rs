@@ -180,7 +180,7 @@ impl Gateway {
         health.map_or(Duration::ZERO, |health| health.retry_after(Duration::from_millis(runs_for)))
     }
 
-    fn tool_for(&self, caller: &Caller, name: &str) -> Result<Arc<ToolAt>, Error> {
+    pub(super) fn tool_for(&self, caller: &Caller, name: &str) -> Result<Arc<ToolAt>, Error> {
         if !caller.may_call(name) {
             return Err(ErrorKind::Forbidden.alone());
         }
@@ -237,7 +237,12 @@ pub fn identify(tool: &Tool, request: &Request) -> Result<Identity, Error> {
     Ok(Identity { key, fingerprint, value, args: args.into() })
 }
 
-fn ask(at: Arc<ToolAt>, caller: &Caller, request: Request, now: Timestamp) -> Result<Asked, Error> {
+pub(super) fn ask(
+    at: Arc<ToolAt>,
+    caller: &Caller,
+    request: Request,
+    now: Timestamp,
+) -> Result<Asked, Error> {
     let Identity { key, fingerprint, value, args } = identify(&at.tool, &request)?;
     let similar = session::similar_room(&at.tool, &caller.tenant, &request.user_id, &value);
     let lookup = key::Lookup::new(&caller.tenant, &at.tool.name, key.key.as_str());
@@ -353,7 +358,7 @@ fn tell(
 }
 
 /// What a stored record answers.
-fn read(
+pub(super) fn read(
     record: &Arc<Record>,
     replayed: bool,
     retry_after: Duration,

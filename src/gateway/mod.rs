@@ -9,6 +9,7 @@ mod hold; // getting hold of a key
 mod ledger; // what is known of calls
 mod loss; // a store that has lost data
 mod pause; // tools that a person has paused
+mod preview; // what a request would meet
 pub mod recover; // calls whose owner is gone
 mod replay; // what a duplicate would get, and whether the tool would still say it
 mod run; // the other side: claim, dispatch, write down
@@ -35,6 +36,7 @@ use self::health::Health;
 pub use self::ledger::Query;
 use self::pause::Pauses;
 pub use self::pause::ToolState;
+pub use self::preview::{Preview, Would};
 pub use self::replay::Replay;
 use self::throttle::Throttle;
 use crate::core::key;

@@ -12,6 +12,7 @@ use http_body_util::LengthLimitError;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::timeout;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::Http;
@@ -35,16 +36,28 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// The longest user, session or trace id, in bytes.
 const MAX_ID: usize = 255;
 
-#[derive(Deserialize)]
+/// A request for a call.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct CallBody<'a> {
+#[schema(as = CallRequest)]
+pub(super) struct CallBody<'a> {
+    /// The tool's arguments.
     #[serde(borrow)]
+    #[schema(value_type = Object)]
     args: &'a RawValue,
+    #[schema(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     user_id: Option<String>,
+    #[schema(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     session_id: Option<String>,
+    #[schema(pattern = "^[!-~]{1,255}$")]
     idempotency_key: Option<String>,
+    /// A `traceparent` header goes before it.
+    #[schema(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     trace_id: Option<String>,
+    /// The newest token of the session that the caller knows.
     fencing_token: Option<u64>,
+    /// The call that this one looks like, if both are meant.
+    #[schema(value_type = Option<Uuid>)]
     confirm_duplicate_of: Option<Uuid>,
 }
 
@@ -103,7 +116,7 @@ pub(super) async fn read_body(body: Body, max_body: usize) -> Result<Bytes, Prob
     })
 }
 
-fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<Request, Problem> {
+pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<Request, Problem> {
     let body: CallBody<'_> = serde_json::from_slice(bytes)
         .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
@@ -180,6 +193,33 @@ fn members(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// What [`result`] writes, as the document of the doors says it.
+#[derive(ToSchema)]
+#[schema(as = CallResult)]
+#[expect(dead_code, reason = "it is written in three parts, so that the tool's bytes stay as they are")]
+pub(super) struct ResultView {
+    #[schema(format = Uuid)]
+    call_id: String,
+    #[schema(pattern = "^ok$")]
+    status: String,
+    /// The tool's JSON, byte for byte.
+    result: serde_json::Value,
+    #[schema(required)]
+    latency_ms: Option<u64>,
+    /// The call's fencing token; a read has none.
+    #[schema(required)]
+    fencing: Option<u64>,
+    idempotency_key: String,
+    /// Whether this answer was stored before the request came.
+    replayed: bool,
+    /// How long ago the call was asked for first; of a replay only.
+    #[schema(nullable = false)]
+    age_ms: Option<u64>,
+    /// A call that asked for the same a short while ago.
+    #[schema(format = Uuid, nullable = false)]
+    similar_to: Option<String>,
+}
+
 /// 200 with the tool's JSON, byte for byte, between members of our own.
 fn result(stored: &Stored) -> Response {
     #[derive(Serialize)]
@@ -224,14 +264,18 @@ fn result(stored: &Stored) -> Response {
     response
 }
 
+/// A call that runs.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Accepted<'a> {
+    #[schema(format = Uuid)]
+    call_id: String,
+    #[schema(pattern = "^running$")]
+    status: &'a str,
+    idempotency_key: &'a str,
+}
+
 /// 202 with the place to ask at.
 fn accepted(record: &Record) -> Response {
-    #[derive(Serialize)]
-    struct Accepted<'a> {
-        call_id: String,
-        status: &'a str,
-        idempotency_key: &'a str,
-    }
     let call_id = record.intent.call_id.to_string();
     let place = HeaderValue::try_from(format!("/v1/calls/{call_id}"));
     let body = Accepted { call_id, status: "running", idempotency_key: &record.intent.key };

@@ -6,6 +6,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::Http;
@@ -32,17 +33,22 @@ pub(super) async fn show(
 }
 
 /// What a person says about an unknown call.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct ResolveBody<'a> {
+#[schema(as = Resolution)]
+pub(super) struct ResolveBody<'a> {
     r#as: As,
+    /// What duplicates get, if it succeeded.
     #[serde(borrow)]
+    #[schema(value_type = Option<serde_json::Value>)]
     result: Option<&'a RawValue>,
+    #[schema(max_length = 1000, pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$")]
     reason: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(as = ResolveAs)]
 enum As {
     Succeeded,
     Failed,
@@ -131,35 +137,51 @@ fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {
 }
 
 /// A call as the ledger shows it (DESIGN.md section 9).
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Call)]
 pub(super) struct CallView<'a> {
+    #[schema(format = Uuid)]
     call_id: String,
     tool: &'a str,
     tenant: &'a str,
     key: &'a str,
+    #[schema(pattern = "^(runtime|business|model|derived)$")]
     key_source: &'static str,
     fingerprint: String,
+    #[schema(pattern = "^(running|succeeded|failed|unknown)$")]
     state: &'static str,
     user_id: &'a str,
     session_id: &'a str,
     trace_id: &'a str,
+    #[schema(required, value_type = Option<Object>)]
     args: Option<&'a RawValue>,
+    /// The tool's JSON.
+    #[schema(required, value_type = serde_json::Value)]
     result: Option<&'a RawValue>,
+    #[schema(required)]
     error: Option<ErrorView<'a>>,
+    #[schema(required)]
     fencing: Option<u64>,
+    #[schema(required)]
     similar_to: Option<String>,
     attempts: u32,
+    #[schema(required)]
     latency_ms: Option<u64>,
+    #[schema(format = DateTime)]
     created_at: String,
+    #[schema(format = DateTime)]
     updated_at: String,
+    #[schema(required, format = DateTime)]
     expires_at: Option<String>,
     /// When an unknown call is worked on next.
+    #[schema(required, format = DateTime)]
     next_check_at: Option<String>,
     /// How often it was asked for again; may lag by a second or two.
     duplicates: u64,
     /// The newest of them.
     last_duplicates: Vec<DuplicateView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     events: Option<Vec<EventView<'a>>>,
 }
 
@@ -200,8 +222,11 @@ impl<'a> CallView<'a> {
     }
 }
 
-#[derive(Serialize)]
+/// A request that asked for a call again.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Duplicate)]
 struct DuplicateView<'a> {
+    #[schema(format = DateTime)]
     at: String,
     by: &'a str,
     kind: &'a str,
@@ -214,11 +239,14 @@ impl<'a> DuplicateView<'a> {
 }
 
 /// Why a call has no result.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = CallError)]
 struct ErrorView<'a> {
     kind: &'static str,
     detail: &'a str,
+    #[schema(required)]
     tool_status: Option<u16>,
+    #[schema(required, value_type = serde_json::Value)]
     tool_body: Option<&'a RawValue>,
 }
 
@@ -239,11 +267,16 @@ impl<'a> ErrorView<'a> {
     }
 }
 
-#[derive(Serialize)]
+/// One line of a history.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Event)]
 pub(super) struct EventView<'a> {
+    #[schema(format = DateTime)]
     at: String,
     event: &'a str,
+    #[schema(required)]
     attempt_id: Option<String>,
+    #[schema(required)]
     outcome: Option<&'a str>,
     by: &'a str,
     detail: &'a str,

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::Http;
 use super::auth::Known;
@@ -19,24 +20,33 @@ use crate::core::ledger::{Filter, LIMITS, Listed, Page, Position, STATES};
 use crate::gateway::{Error, Query};
 
 /// One call per line.
-const NDJSON: &str = "application/x-ndjson";
+pub(super) const NDJSON: &str = "application/x-ndjson";
 /// Calls that a stream reads at once.
 const STREAMED_AT_ONCE: u32 = 100;
 
 /// What a caller may ask for.
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Parameters {
+    /// Whose calls; an administrator who names nobody gets everyone's.
     tenant: Option<String>,
     trace_id: Option<String>,
     session_id: Option<String>,
     user_id: Option<String>,
     tool: Option<String>,
     key: Option<String>,
+    #[param(pattern = "^(running|succeeded|failed|unknown)$")]
     state: Option<String>,
+    /// Created at this time or later.
+    #[param(format = DateTime)]
     since: Option<String>,
+    /// Created before this time.
+    #[param(format = DateTime)]
     until: Option<String>,
+    /// The `next_cursor` of an earlier answer.
     cursor: Option<String>,
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
     limit: Option<String>,
 }
 
@@ -91,10 +101,13 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
     })
 }
 
-#[derive(Serialize)]
-struct PageView<'a> {
+/// Calls without their histories, newest first.
+#[derive(Serialize, ToSchema)]
+#[schema(as = CallPage)]
+pub(super) struct PageView<'a> {
     calls: Vec<CallView<'a>>,
     /// Where to go on, unless this was all.
+    #[schema(required)]
     next_cursor: Option<String>,
 }
 

@@ -4,11 +4,13 @@ mod auth; // who is calling
 mod calls; // the main door
 mod ledger; // what is known of a call
 mod listing; // many calls at once
+pub mod openapi; // the document of the doors
 mod ops; // for those who run the gateway
 mod pages; // a page for each problem
 mod pause; // a person stops a tool for a while
 pub mod problem; // every failure and its status, in one table
 mod sessions; // what a session is like, and what a person may do to it
+mod tools; // the tools as callers and models see them
 
 use std::sync::Arc;
 
@@ -32,7 +34,9 @@ pub struct Http {
 /// Every route of the gateway.
 pub fn router(http: Http) -> Router {
     Router::new()
+        .route("/v1/tools", get(tools::list))
         .route("/v1/tools/{tool}/calls", post(calls::call))
+        .route("/v1/tools/{tool}/key", post(tools::key))
         .route("/v1/calls", get(listing::list))
         .route("/v1/tools/{tool}/pause", post(pause::pause))
         .route("/v1/tools/{tool}/resume", post(pause::resume))
@@ -44,6 +48,8 @@ pub fn router(http: Http) -> Router {
         .route("/v1/sessions/{id}/freeze", post(sessions::freeze))
         .route("/v1/sessions/{id}/thaw", post(sessions::thaw))
         .route("/v1/store/accept-loss", post(ops::accept_loss))
+        .route("/.well-known/idempotency", get(tools::well_known))
+        .route("/openapi.json", get(openapi::show))
         .route("/metrics", get(ops::metrics))
         .route("/healthz", get(ops::healthz))
         .route("/readyz", get(ops::readyz))

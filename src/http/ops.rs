@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Http;
 use super::auth::Known;
@@ -17,9 +17,12 @@ use super::problem::{self, Problem};
 /// The longest reason that a person may give, in bytes.
 const MAX_REASON: usize = 1_000;
 
-#[derive(Deserialize)]
+/// Why a person does something.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Reason {
+pub(super) struct Reason {
+    /// A sentence in one line.
+    #[schema(max_length = 1000, pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$")]
     reason: String,
 }
 
@@ -34,15 +37,31 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
+/// Whether calls may be claimed.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Readiness)]
+pub(super) struct ReadinessView {
+    ready: bool,
+    /// What the store is found to be.
+    #[schema(required, pattern = "^(strict|bounded|relaxed)$")]
+    durability: Option<&'static str>,
+    /// Why no call may be claimed; empty if they may.
+    reasons: Vec<String>,
+    /// What weakens the promise and is allowed as the store is configured.
+    warnings: Vec<String>,
+}
+
 /// Whether write tools may be called, and if not, why.
 pub(super) async fn readyz(State(http): State<Http>) -> Response {
     let readiness = http.gateway.readiness().await;
     let ready = readiness.reasons.is_empty();
     let status = if ready { StatusCode::OK } else { problem::NOT_READY };
-    let reasons: Vec<&str> = readiness.reasons.iter().map(|reason| reason.text.as_str()).collect();
-    let warnings: Vec<&str> = readiness.warnings.iter().map(|reason| reason.text.as_str()).collect();
-    let durability = readiness.durability.map(|durability| durability.as_str());
-    let body = json!({ "ready": ready, "durability": durability, "reasons": reasons, "warnings": warnings });
+    let body = ReadinessView {
+        ready,
+        durability: readiness.durability.map(|durability| durability.as_str()),
+        reasons: readiness.reasons.into_iter().map(|reason| reason.text).collect(),
+        warnings: readiness.warnings.into_iter().map(|reason| reason.text).collect(),
+    };
     (status, Json(body)).into_response()
 }
 
@@ -50,6 +69,13 @@ pub(super) async fn readyz(State(http): State<Http>) -> Response {
 pub(super) async fn metrics(State(http): State<Http>) -> Response {
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], http.gateway.scrape().await)
         .into_response()
+}
+
+/// The store counts as whole again.
+#[derive(Serialize, ToSchema)]
+pub(super) struct LossAccepted {
+    accepted: bool,
+    calls_now_unknown: usize,
 }
 
 /// `POST /v1/store/accept-loss`: a person accepts that the store has lost data.
@@ -60,7 +86,7 @@ pub(super) async fn accept_loss(
 ) -> Result<Response, Problem> {
     let reason = read_reason(body, http.max_body).await?;
     let marked = http.gateway.accept_loss(caller, reason).await?;
-    Ok(Json(json!({ "accepted": true, "calls_now_unknown": marked })).into_response())
+    Ok(Json(LossAccepted { accepted: true, calls_now_unknown: marked }).into_response())
 }
 
 /// Why a person does something: `{"reason": "…"}`.

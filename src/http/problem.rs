@@ -1,15 +1,16 @@
 //! Every failure that a client can see: one table, one exhaustive match. The only place that knows
 //! failure statuses. Problems are RFC 9457, and each `type` is a page that the gateway serves.
 
+mod body; // a problem on the wire
+
 use std::time::Duration;
 
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
-use super::calls::{CALL_ID, GATEWAY_OUTCOME, IDEMPOTENCY_KEY};
+pub(super) use self::body::Body;
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::record::CallId;
@@ -27,6 +28,9 @@ const RETRY_GATEWAY: Duration = Duration::from_secs(2);
 const RETRY_PAUSED: Duration = Duration::from_secs(30);
 /// How soon to try a tool again that did not say itself.
 const RETRY_TOOL: Duration = Duration::from_secs(5);
+
+/// The longest reason why a request cannot be read, in bytes.
+const MAX_WHY: usize = 300;
 
 macro_rules! slugs {
     ($($variant:ident = $slug:literal),* $(,)?) => {
@@ -222,7 +226,7 @@ pub struct Problem {
 }
 
 /// One mistake in the arguments.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Mistake {
     /// A JSON Pointer into `args`.
     pointer: String,
@@ -244,7 +248,9 @@ impl Problem {
         }
     }
 
+    /// What is wrong may be quoted, which is as long as the caller likes.
     pub fn invalid_request(why: &str) -> Self {
+        let why = why.get(..why.floor_char_boundary(MAX_WHY)).unwrap_or_default();
         Self::new(
             Slug::InvalidRequest,
             format!("Nothing was run, because {why}. Mend it and send it again with the same key."),
@@ -284,6 +290,10 @@ impl Problem {
 
     pub fn unknown_call() -> Self {
         ErrorKind::UnknownCall.into()
+    }
+
+    pub fn slug(&self) -> Slug {
+        self.slug
     }
 
     pub fn detail(&self) -> &str {
@@ -435,70 +445,6 @@ fn refused(refusal: &Refusal) -> Problem {
 
 fn body_of(failure: &Failure) -> Option<Box<RawValue>> {
     failure.body.as_deref().and_then(|json| serde_json::from_slice(json).ok())
-}
-
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            r#type: String,
-            title: &'a str,
-            status: u16,
-            detail: &'a str,
-            call_id: Option<&'a str>,
-            idempotency_key: Option<&'a str>,
-            effect: &'static str,
-            key_action: &'static str,
-            retry_after_ms: Option<u64>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            errors: Option<Vec<Mistake>>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            tool_status: Option<u16>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            tool_body: Option<Box<RawValue>>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            similar_to: Option<String>,
-        }
-        let row = self.slug.row();
-        // Not to be led from one tenant's key to another call, by whoever guesses keys.
-        let named = !matches!(self.slug, Slug::KeyReused | Slug::KeyExpired);
-        let call_id = self.call_id.filter(|_| named);
-        let body = Body {
-            r#type: format!("/problems/{}", self.slug.as_str()),
-            title: row.title,
-            status: row.status.as_u16(),
-            detail: &self.detail,
-            call_id: call_id.as_deref(),
-            idempotency_key: self.key.as_deref(),
-            effect: row.effect.as_str(),
-            key_action: row.key_action.as_str(),
-            // Rounded up: who comes a moment too early is sent away once more.
-            retry_after_ms: self
-                .retry_after
-                .map(|time| u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),
-            errors: self.errors,
-            tool_status: self.tool_status,
-            tool_body: self.tool_body,
-            similar_to: self.similar_to.map(|call_id| call_id.to_string()),
-        };
-        let mut response = (row.status, axum::Json(body)).into_response();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(GATEWAY_OUTCOME, HeaderValue::from_static(row.effect.as_outcome()));
-        if let Some(time) = self.retry_after {
-            headers.insert(RETRY_AFTER, HeaderValue::from(time.as_nanos().div_ceil(1_000_000_000) as u64));
-        }
-        if let Some(call_id) = call_id.and_then(|id| HeaderValue::try_from(id).ok()) {
-            headers.insert(CALL_ID, call_id);
-        }
-        if let Some(key) = self.key.and_then(|key| HeaderValue::try_from(key).ok()) {
-            headers.insert(IDEMPOTENCY_KEY, key);
-        }
-        if self.slug == Slug::Unauthenticated {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response
-    }
 }
 
 pub async fn unknown_path() -> Problem {

@@ -6,7 +6,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use utoipa::{IntoParams, ToSchema};
 
 use super::Http;
 use super::auth::Known;
@@ -18,9 +18,12 @@ use crate::core::caller::Caller;
 use crate::core::session::{Lock, Session, SessionId};
 
 /// An administrator may name another tenant than its own.
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Whose {
+    /// Whose session it is; the caller's own tenant if it is not named.
+    #[param(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     tenant: Option<String>,
 }
 
@@ -57,7 +60,7 @@ pub(super) async fn unlock(
     let id = session_id(&caller, id, whose)?;
     let reason = read_reason(body, http.max_body).await?;
     let lock = http.gateway.unlock_session(&caller, &id, &reason).await?;
-    Ok(Json(json!({ "unlocked": true, "call_id": lock.call_id.to_string() })).into_response())
+    Ok(Json(Unlocked { unlocked: true, call_id: lock.call_id.to_string() }).into_response())
 }
 
 /// `POST /v1/sessions/{id}/freeze`
@@ -71,7 +74,7 @@ pub(super) async fn freeze(
     let id = session_id(&caller, id, whose)?;
     let reason = read_reason(body, http.max_body).await?;
     http.gateway.freeze_session(&caller, &id, &reason).await?;
-    Ok(Json(json!({ "frozen": true })).into_response())
+    Ok(Json(Frozen { frozen: true }).into_response())
 }
 
 /// `POST /v1/sessions/{id}/thaw`
@@ -85,34 +88,61 @@ pub(super) async fn thaw(
     let id = session_id(&caller, id, whose)?;
     let reason = read_reason(body, http.max_body).await?;
     http.gateway.thaw_session(&caller, &id, &reason).await?;
-    Ok(Json(json!({ "frozen": false })).into_response())
+    Ok(Json(Frozen { frozen: false }).into_response())
 }
 
-#[derive(Serialize)]
-struct SessionView<'a> {
+/// The lock of a session was taken from this call.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Unlocked {
+    unlocked: bool,
+    #[schema(format = Uuid)]
+    call_id: String,
+}
+
+/// Whether nothing of a session runs until a person thaws it.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Frozen {
+    frozen: bool,
+}
+
+/// What bounds the branches of one conversation, as it is now.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Session)]
+pub(super) struct SessionView<'a> {
     session_id: &'a str,
     tenant: &'a str,
     /// The newest token.
+    #[schema(required)]
     fencing: Option<u64>,
     frozen: bool,
+    #[schema(required)]
     lock: Option<LockView>,
     /// First in line first.
     waiting: Vec<WaitingView>,
     events: Vec<EventView<'a>>,
 }
 
-#[derive(Serialize)]
+/// Who has a session for itself.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SessionLock)]
 struct LockView {
+    #[schema(format = Uuid)]
     call_id: String,
     fencing: u64,
+    #[schema(format = DateTime)]
     lease_until: String,
     /// Set when the outcome of the call is unknown.
+    #[schema(required, format = DateTime)]
     free_from: Option<String>,
 }
 
-#[derive(Serialize)]
+/// Who waits for a session.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SessionWaiting)]
 struct WaitingView {
+    #[schema(format = Uuid)]
     call_id: String,
+    #[schema(format = DateTime)]
     since: String,
 }
 

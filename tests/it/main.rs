@@ -38,5 +38,6 @@ mod shutdown; // stopping in good order
 mod store; // a file, and a disk that fails
 mod terms; // what every store promises about the terms of a claim
 mod tokens; // they rise, whatever becomes of store and clock
+mod tools; // what callers and models are told of the tools, and the document of the doors
 mod turns; // one's turn in a session, when something goes wrong
 mod unknown; // ambiguous outcomes
