@@ -33,6 +33,8 @@ pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-to
 const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The longest that a caller may ask to wait.
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Tokens are below 2^53, so that no reader of JSON takes one for another.
+const FIRST_NO_TOKEN: u64 = 1 << 53;
 /// The longest user, session or trace id, in bytes.
 const MAX_ID: usize = 255;
 
@@ -55,6 +57,7 @@ pub(super) struct CallBody<'a> {
     #[schema(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     trace_id: Option<String>,
     /// The newest token of the session that the caller knows.
+    #[schema(maximum = 9_007_199_254_740_991_i64)]
     fencing_token: Option<u64>,
     /// The call that this one looks like, if both are meant.
     #[schema(value_type = Option<Uuid>)]
@@ -123,6 +126,9 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
     let key_header = keys.next().map(|line| Bytes::copy_from_slice(line.as_bytes()));
     if keys.next().is_some() {
         return Err(Problem::invalid_request("there is more than one Idempotency-Key header line"));
+    }
+    if body.fencing_token.is_some_and(|token| token >= FIRST_NO_TOKEN) {
+        return Err(Problem::invalid_request("fencing_token is larger than any that was ever given out"));
     }
     let trace_id = match traced(headers) {
         Some(trace_id) => Some(trace_id),

@@ -135,6 +135,7 @@ async fn what_two_readers_could_read_differently_is_refused() {
         r#"{"args":{"s":"\ud800"}}"#,
         r#"{"args":{},"unknown":1}"#,
         r#"{"args":{},"fencing_token":-1}"#,
+        r#"{"args":{},"fencing_token":9007199254740992}"#,
         r#"{"args":{},"confirm_duplicate_of":"an order"}"#,
         r#"{"args":{},"saga_id":"S"}"#,
         r#"{"args":{},"user_id":7}"#,
