@@ -25,6 +25,7 @@ use crate::gateway::{ErrorKind, Preview, Would};
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
     /// The API whose shape the list takes; without it, the gateway's own.
+    #[param(inline)]
     format: Option<Format>,
 }
 

@@ -249,6 +249,10 @@ async fn the_document_names_every_door_and_no_other() {
     let gateway = Gateway::start("").await;
     let document = gateway.get("/openapi.json").await.expect_ok().json();
     assert_eq!(document["openapi"], "3.1.0");
+    for place in document.to_string().split("\"$ref\":\"#").skip(1) {
+        let place = place.split('"').next().expect("a place");
+        assert!(document.pointer(place).is_some(), "{place}");
+    }
     let mut documented: Vec<(String, String)> = Vec::new();
     for (path, item) in document["paths"].as_object().expect("paths") {
         for method in item.as_object().expect("methods").keys() {
@@ -319,6 +323,8 @@ async fn what_the_doors_answer_is_what_the_document_says() {
     for format in ["", "?format=openai", "?format=openai-chat", "?format=anthropic", "?format=mcp"] {
         check(&document, ("get", "/v1/tools"), &gateway.get(&format!("/v1/tools{format}")).await.expect_ok());
     }
+    check(&document, ("get", "/v1/calls"), &gateway.get("/v1/calls").await.expect_ok());
+    check(&document, ("get", "/v1/calls"), &gateway.get("/v1/calls?limit=0").await);
     for path in ["/.well-known/idempotency", "/openapi.json", "/metrics", "/healthz", "/readyz", "/problems"]
     {
         check(&document, ("get", path), &gateway.get(path).await.expect_ok());
