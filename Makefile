@@ -1,6 +1,6 @@
-# What there is to do. `make test` and `make loss` are everything that CI runs.
+# What there is to do. `make test`, `make loss` and `make fuzz` are everything that CI runs.
 
-.PHONY: run test check loss bench mutations
+.PHONY: run test check loss fuzz bench mutations
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -20,6 +20,11 @@ check:
 # 300 calls while 30 % of all packets are lost. Takes root on Linux; says so and does nothing elsewhere.
 loss:
 	@scripts/loss
+
+# A real gateway under what schemathesis makes of /openapi.json. Takes python3 and PyPI.
+fuzz:
+	cargo build --quiet --bin oncegate --example shop
+	@scripts/fuzz
 
 # Throughput and added latency, as ratios in one run.
 bench:
