@@ -77,14 +77,16 @@ pub(super) async fn resolve(
 }
 
 /// How a result is to be replayed.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct ReplayBody {
+#[schema(as = ReplayRequest)]
+pub(super) struct ReplayBody {
     mode: Mode,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(as = ReplayMode)]
 enum Mode {
     Stored,
     Verify,
@@ -109,13 +111,19 @@ pub(super) async fn replay(
 }
 
 /// A stored result beside a fresh one.
-#[derive(Serialize)]
-struct ReplayView<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = Replay)]
+pub(super) struct ReplayView<'a> {
+    #[schema(format = Uuid)]
     call_id: String,
     /// Whether the two are alike, but for what the tool is allowed to change.
     stable: bool,
+    #[schema(required, value_type = serde_json::Value)]
     stored: Option<&'a RawValue>,
+    /// What the tool said now, if it was asked.
+    #[schema(required, value_type = serde_json::Value)]
     fresh: Option<&'a RawValue>,
+    /// Where the two differ, as JSON Pointers.
     differences: &'a [String],
 }
 

@@ -127,6 +127,16 @@ pub fn document() -> OpenApi {
         "/v1/calls/{id}",
     );
     doc.add(
+        Door::of("replay_call", "Whether a result is stable: as it is stored, or compared with a fresh one")
+            .path("id", "The call's id.")
+            .body::<ledger::ReplayBody>()
+            .problems(&of_a_call)
+            .problems(&[Slug::WrongState, Slug::ReplayUnsafe, Slug::ShuttingDown])
+            .json::<ledger::ReplayView<'_>>("Both results and their differences.", &[]),
+        Post,
+        "/v1/calls/{id}/replay",
+    );
+    doc.add(
         Door::of("resolve_call", "Say what became of a call whose outcome is unknown")
             .path("id", "The call's id.")
             .body::<ledger::ResolveBody<'_>>()

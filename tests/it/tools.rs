@@ -314,6 +314,12 @@ async fn what_the_doors_answer_is_what_the_document_says() {
         check(&document, ("get", "/v1/calls/{id}"), &gateway.record(answer).await);
     }
     let id = unknown.at("/call_id");
+    let replay = format!("/v1/calls/{}/replay", ok.at("/call_id").as_str().expect("an id"));
+    for (mode, slug) in [("stored", ""), ("verify", "replay-unsafe")] {
+        let replayed = post(&gateway, "", &replay, &json!({ "mode": mode })).await;
+        assert_eq!(replayed.problem(), slug);
+        check(&document, ("post", "/v1/calls/{id}/replay"), &replayed);
+    }
     let resolve = format!("/v1/calls/{}/resolve", id.as_str().expect("an id"));
     let said = json!({ "as": "succeeded", "result": { "a": 1 }, "reason": "looked it up" });
     let settled = post(&gateway, "", &resolve, &said).await.expect_ok();
