@@ -24,10 +24,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::calls::{self, CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
 use super::problem::{self, Slug};
 use super::tools::title;
-use super::{ledger, listing, ops, sessions, tools};
+use super::{ledger, listing, ops, pause, sessions, tools};
 
 /// What whoever has a token, or brings none where one is asked for, may be told at any door.
-const AT_EVERY_DOOR: [Slug; 2] = [Slug::Unauthenticated, Slug::Forbidden];
+const AT_EVERY_DOOR: [Slug; 3] = [Slug::Unauthenticated, Slug::Forbidden, Slug::RateLimited];
 /// What is said of a request's body.
 const OF_A_BODY: [Slug; 2] = [Slug::InvalidRequest, Slug::BodyTooLarge];
 /// What is said of a request for a call before anything is known of that call.
@@ -42,7 +42,7 @@ const OF_A_REQUEST: [Slug; 8] = [
     Slug::ShuttingDown,
 ];
 /// What is said of a call.
-const OF_A_CALL: [Slug; 14] = [
+const OF_A_CALL: [Slug; 15] = [
     Slug::CallInProgress,
     Slug::OutcomeUnknown,
     Slug::SessionBusy,
@@ -57,6 +57,7 @@ const OF_A_CALL: [Slug; 14] = [
     Slug::ToolUnreachable,
     Slug::ToolUnavailable,
     Slug::ResultUnavailable,
+    Slug::ToolPaused,
 ];
 
 /// `GET /openapi.json`. It says nothing of this gateway's tools, so anybody may read it.
@@ -107,6 +108,25 @@ pub fn document() -> OpenApi {
         "/v1/tools/{tool}/key",
     );
 
+    let of_a_tool = [Slug::UnknownTool, Slug::UnknownPath, Slug::WrongState, Slug::StoreUnavailable];
+    let tool = |door: Door| {
+        let door = door.path("tool", "The tool's name.").problems(&of_a_tool);
+        door.json::<pause::ToolView<'_>>("The tool, and what was done to it.", &[])
+    };
+    doc.add(
+        tool(Door::of("pause_tool", "Let no call of the tool begin, on any gateway").body::<ops::Reason>()),
+        Post,
+        "/v1/tools/{tool}/pause",
+    );
+    doc.add(
+        tool(
+            Door::of("resume_tool", "Let the tool's calls begin again")
+                .body_that_is::<ops::OptionalReason>(Required::False),
+        ),
+        Post,
+        "/v1/tools/{tool}/resume",
+    );
+
     doc.add(
         Door::of("list_calls", "Calls that pass a filter, newest first")
             .params::<listing::Parameters>()
@@ -131,7 +151,7 @@ pub fn document() -> OpenApi {
             .path("id", "The call's id.")
             .body::<ledger::ReplayBody>()
             .problems(&of_a_call)
-            .problems(&[Slug::WrongState, Slug::ReplayUnsafe, Slug::ShuttingDown])
+            .problems(&[Slug::WrongState, Slug::ReplayUnsafe, Slug::ShuttingDown, Slug::ToolPaused])
             .json::<ledger::ReplayView<'_>>("Both results and their differences.", &[]),
         Post,
         "/v1/calls/{id}/replay",
@@ -334,11 +354,14 @@ impl Door {
         self
     }
 
-    fn body<T: ToSchema>(mut self) -> Self {
+    fn body<T: ToSchema>(self) -> Self {
+        self.body_that_is::<T>(Required::True)
+    }
+
+    fn body_that_is<T: ToSchema>(mut self, required: Required) -> Self {
         collect::<T>(&mut self.schemas);
-        let body = RequestBodyBuilder::new()
-            .content("application/json", refer::<T>())
-            .required(Some(Required::True));
+        let body =
+            RequestBodyBuilder::new().content("application/json", refer::<T>()).required(Some(required));
         self.operation = self.operation.request_body(Some(body.build()));
         self.problems(&OF_A_BODY)
     }

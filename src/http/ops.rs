@@ -26,9 +26,12 @@ pub(super) struct Reason {
     reason: String,
 }
 
-#[derive(Deserialize)]
+/// Why a person does something that needs no reason.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct OptionalReason {
+pub(super) struct OptionalReason {
+    /// A sentence in one line.
+    #[schema(max_length = 1000, pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$")]
     reason: Option<String>,
 }
 

@@ -6,6 +6,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Http;
 use super::auth::Known;
@@ -42,13 +43,18 @@ pub(super) async fn resume(
     Ok(Json(ToolView::of(&tool, &state)).into_response())
 }
 
-#[derive(Serialize)]
-struct ToolView<'a> {
+/// A tool, and what persons have done to it.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ToolView<'a> {
     tool: &'a str,
     paused: bool,
+    #[schema(required, format = DateTime)]
     since: Option<String>,
+    #[schema(required)]
     by: Option<&'a str>,
+    #[schema(required)]
     reason: Option<&'a str>,
+    /// Oldest first; of many the newest.
     events: Vec<EventView<'a>>,
 }
 
