@@ -232,8 +232,13 @@ async fn look_at_pauses(gateway: Arc<Gateway>, stop: CancellationToken) {
 
 /// Works on unknown calls now and then, until the gateway stops.
 async fn recheck(gateway: Arc<Gateway>, stop: CancellationToken) {
+    let mut has_taken_up = false;
     while pause(RECHECK_EVERY, &stop).await {
-        drop(gateway.recheck_once(gateway.now()).await);
+        // A store that is not there yet may come later.
+        if !has_taken_up && gateway.readiness().await.reasons.is_empty() {
+            has_taken_up = gateway.take_up_once().await.is_ok();
+        }
+        drop(gateway.begin_rechecks(gateway.now()).await);
     }
 }
 

@@ -9,6 +9,7 @@ mod gate; // whether the first byte may leave, and whether it did
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::error::Error as _;
+use std::fmt;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
@@ -24,7 +25,7 @@ use crate::core::outcome::{Body, Evidence};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where a tool lives.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Endpoint {
     pub method: Method,
     pub url: Url,
@@ -34,6 +35,21 @@ pub struct Endpoint {
     pub probe: Option<String>,
     /// A pooled connection that was idle for longer never carries a request of this tool; `None`: none does.
     pub connection_reuse: Option<Duration>,
+}
+
+/// User, path and query of a URL may be secrets, so only its beginning is printed.
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = |url: &Url| format!("{}://{}/…", url.scheme(), url.host_str().unwrap_or_default());
+        let probe = self.probe.as_ref().map(|url| url.parse().map_or("…".to_owned(), |url| place(&url)));
+        f.debug_struct("Endpoint")
+            .field("method", &self.method)
+            .field("url", &place(&self.url))
+            .field("headers", &self.headers)
+            .field("probe", &probe)
+            .field("connection_reuse", &self.connection_reuse)
+            .finish()
+    }
 }
 
 /// What one attempt sends, beside the endpoint's own headers.
@@ -76,12 +92,17 @@ impl Downstream {
         Ok(Self { pools, max_result })
     }
 
-    /// Asks a tool whether it knows this key: a GET with the tool's own credentials. Answers with status
-    /// and body, or says why there is no answer by then.
+    /// Asks a tool whether it knows this key: a GET with the tool's own credentials. Answers with status,
+    /// body and how long the tool asks to wait, or says why there is no answer by then.
     ///
     /// # Errors
     /// The tool has no door for it, or did not answer.
-    pub async fn probe(&self, endpoint: &Endpoint, key: &str, by: Instant) -> Result<(u16, Body), String> {
+    pub async fn probe(
+        &self,
+        endpoint: &Endpoint,
+        key: &str,
+        by: Instant,
+    ) -> Result<(u16, Body, Option<Duration>), String> {
         let url = endpoint.probe.as_ref().map(|url| url.replace("{key}", key));
         let url = url.ok_or("the tool has no door for it")?;
         let url: Url = url.parse().map_err(|_| "its URL cannot be read")?;
@@ -90,7 +111,7 @@ impl Downstream {
         let asked = client.get(url).headers(endpoint.headers.clone()).send();
         let response = timeout_at(by, asked).await.map_err(|_| "it did not answer in time")?;
         match answer(response.map_err(|error| chain(&error))?, self.max_result, by).await {
-            Evidence::Answer { status, body, .. } => Ok((status, body)),
+            Evidence::Answer { status, body, retry_after, .. } => Ok((status, body, retry_after)),
             _ => Err("it did not answer".into()),
         }
     }
@@ -220,7 +241,9 @@ fn retry_after(value: &HeaderValue) -> Option<Duration> {
                 reason = "a date on the wire means nothing without the clock"
             )]
             let now = SystemTime::now();
-            Some(date.duration_since(now).unwrap_or_default())
+            // In whole seconds, like the header's other form: what is stored must come back as it was.
+            let wait = date.duration_since(now).unwrap_or_default();
+            Some(Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0)))
         }
     }
 }

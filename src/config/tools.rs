@@ -155,6 +155,9 @@ fn schedule(mut section: Section<'_, '_>) -> Schedule {
     if schedule.base > schedule.max {
         section.mistake("base", "the first wait is longer than the longest");
     }
+    if schedule.give_up_after <= schedule.base {
+        section.mistake("give_up_after", "it would be given up before it was worked on");
+    }
     section.finish();
     schedule
 }
@@ -172,7 +175,7 @@ fn with_probe(tool: Tool, probe: Option<&Probe>) -> Tool {
 
 fn check_unknown(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
     match tool.unknown {
-        unknown::Policy::Hold => {}
+        unknown::Policy::Hold | unknown::Policy::Elsewhere => {}
         _ if tool.effect == Effect::Read => {
             section.mistake("unknown", "this is for tools that write; a read is never unknown");
         }
@@ -371,14 +374,22 @@ fn warn(tool: &Tool, endpoint: &Endpoint, warnings: &mut Vec<String>) {
             "{name}: a 2xx that fails its success test is taken as proof that nothing was executed"
         ));
     }
-    let is_local = match endpoint.url.host_str() {
+    let probe = endpoint.probe.as_ref().and_then(|url| url.replace("{key}", "0").parse::<Url>().ok());
+    for (what, url) in [("its URL", Some(&endpoint.url)), ("the URL of its probe", probe.as_ref())] {
+        if url.is_some_and(is_in_the_open) {
+            warnings.push(format!("{name}: {what} is plain http:// to another machine"));
+        }
+    }
+}
+
+/// Whether what is sent there, credentials among it, can be read on the way.
+fn is_in_the_open(url: &Url) -> bool {
+    let is_local = match url.host_str() {
         Some("localhost") => true,
         Some(host) => {
             host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
         }
         None => false,
     };
-    if endpoint.url.scheme() == "http" && !is_local {
-        warnings.push(format!("{name}: its URL is plain http:// to another machine"));
-    }
+    url.scheme() == "http" && !is_local
 }

@@ -28,35 +28,61 @@ pub struct Breaker {
     failures: u32,
     /// Until when nothing is let through; after that one call at a time.
     open_until: Option<Duration>,
+    /// The one that tries.
+    trial: Option<Trial>,
+    /// It has asked the tool.
+    has_asked: bool,
+    trials: u64,
 }
+
+/// A call that was let through to try whether the tool is there again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trial(u64);
 
 impl Breaker {
     /// Lets a call through, or says how long to wait. The one that is let through to try keeps the others
-    /// out for as long as the tool had been left alone.
+    /// out for as long as the tool had been left alone, or until it is [given up](Self::give_back).
     ///
     /// # Errors
     /// It is open.
-    pub fn admit(&mut self, policy: &Policy, now: Duration) -> Result<(), Duration> {
+    pub fn admit(&mut self, policy: &Policy, now: Duration) -> Result<Option<Trial>, Duration> {
         match self.open_until {
-            None => Ok(()),
+            None => Ok(None),
             Some(until) if now < until => Err(until - now),
             Some(_) => {
                 self.open_until = Some(now + policy.cooldown);
-                Ok(())
+                self.trials += 1;
+                self.trial = Some(Trial(self.trials));
+                self.has_asked = false;
+                Ok(self.trial)
             }
         }
     }
 
-    /// An attempt ended; `healthy`: the tool answered it with something definite.
-    pub fn ended(&mut self, policy: &Policy, healthy: bool, now: Duration) {
+    /// The one that was let through to try has not come so far as to ask the tool: the next one may.
+    pub fn give_back(&mut self, trial: Trial, now: Duration) {
+        if self.trial == Some(trial) && !self.has_asked {
+            self.trial = None;
+            self.open_until = self.open_until.map(|until| until.min(now));
+        }
+    }
+
+    /// An attempt ended; `healthy`: the tool has shown that it is there. `trial`: it was let through to try.
+    ///
+    /// What began before the breaker opened, or did not ask it, tells nothing new by failing: the tool would
+    /// be left alone for as long as there is anything that still fails.
+    pub fn ended(&mut self, policy: &Policy, healthy: bool, trial: Option<Trial>, now: Duration) {
         if healthy {
-            *self = Self::default();
+            *self = Self { trials: self.trials, ..Self::default() };
             return;
         }
         self.failures = self.failures.saturating_add(1);
-        if self.failures >= policy.failures {
+        let opens = self.open_until.is_none() && self.failures >= policy.failures;
+        let still_fails = trial.is_some() && trial == self.trial;
+        if opens || still_fails {
             self.open_until = Some(now + policy.cooldown);
         }
+        self.has_asked |= still_fails;
     }
 
     /// Whether everything is let through.
@@ -79,36 +105,65 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
+    /// Open since second 0.
+    fn open() -> Breaker {
+        let mut breaker = Breaker::default();
+        (0..3).for_each(|_| breaker.ended(&POLICY, false, None, at(0)));
+        breaker
+    }
+
     #[test]
     fn it_opens_after_failures_in_a_row_and_only_then() {
         let mut breaker = Breaker::default();
         for healthy in [false, false, true, false, false] {
-            breaker.ended(&POLICY, healthy, at(0));
-            assert_eq!(breaker.admit(&POLICY, at(0)), Ok(()));
+            breaker.ended(&POLICY, healthy, None, at(0));
+            assert_eq!(breaker.admit(&POLICY, at(0)), Ok(None));
         }
-        breaker.ended(&POLICY, false, at(1));
+        breaker.ended(&POLICY, false, None, at(1));
         assert_eq!(breaker.admit(&POLICY, at(2)), Err(at(4)));
         assert!(breaker.is_open(at(5)) && !breaker.is_open(at(6)));
     }
 
     #[test]
     fn one_call_tries_whether_the_tool_is_there_again() {
-        let mut breaker = Breaker::default();
-        (0..3).for_each(|_| breaker.ended(&POLICY, false, at(0)));
-        assert_eq!(breaker.admit(&POLICY, at(5)), Ok(()));
+        let mut breaker = open();
+        let trial = breaker.admit(&POLICY, at(5)).expect("let through");
         assert_eq!(breaker.admit(&POLICY, at(6)), Err(at(4)), "one at a time");
-        breaker.ended(&POLICY, false, at(7));
+        breaker.ended(&POLICY, false, trial, at(7));
         assert_eq!(breaker.admit(&POLICY, at(8)), Err(at(4)), "still not");
-        assert_eq!(breaker.admit(&POLICY, at(12)), Ok(()));
-        breaker.ended(&POLICY, true, at(13));
-        assert_eq!((breaker.admit(&POLICY, at(13)), breaker), (Ok(()), Breaker::default()));
+        let trial = breaker.admit(&POLICY, at(12)).expect("let through");
+        breaker.ended(&POLICY, true, trial, at(13));
+        assert_eq!((breaker.admit(&POLICY, at(13)), breaker.is_closed()), (Ok(None), true));
     }
 
     #[test]
     fn a_call_that_tries_and_never_ends_keeps_nobody_out_for_ever() {
-        let mut breaker = Breaker::default();
-        (0..3).for_each(|_| breaker.ended(&POLICY, false, at(0)));
-        assert_eq!(breaker.admit(&POLICY, at(5)), Ok(()));
-        assert_eq!(breaker.admit(&POLICY, at(10)), Ok(()));
+        let mut breaker = open();
+        assert!(breaker.admit(&POLICY, at(5)).is_ok());
+        assert!(breaker.admit(&POLICY, at(10)).is_ok());
+    }
+
+    #[test]
+    fn what_fails_while_it_is_open_does_not_keep_it_open() {
+        let mut breaker = open();
+        (1..5).for_each(|second| breaker.ended(&POLICY, false, None, at(second)));
+        let trial = breaker.admit(&POLICY, at(5)).expect("as if nothing else had failed");
+        breaker.ended(&POLICY, false, None, at(6));
+        assert_eq!(breaker.admit(&POLICY, at(6)), Err(at(4)));
+        breaker.ended(&POLICY, false, trial, at(8));
+        assert_eq!(breaker.admit(&POLICY, at(10)), Err(at(3)), "but the one that tries does");
+    }
+
+    #[test]
+    fn who_never_asked_the_tool_leaves_its_place_to_the_next() {
+        let mut breaker = open();
+        let trial = breaker.admit(&POLICY, at(5)).expect("let through").expect("to try");
+        breaker.give_back(trial, at(6));
+        let next = breaker.admit(&POLICY, at(6)).expect("let through").expect("to try");
+        breaker.give_back(trial, at(7));
+        assert_eq!(breaker.admit(&POLICY, at(7)), Err(at(4)), "it had only one place");
+        breaker.ended(&POLICY, true, Some(next), at(8));
+        breaker.give_back(next, at(9));
+        assert!(breaker.is_closed());
     }
 }

@@ -10,7 +10,7 @@
 //!
 //!  running ── ambiguous outcome / lease over / owner lost ──► unknown ── late answer, probe, person ──► succeeded | failed
 //!                                                               └── retry, if the tool deduplicates ──► running
-//!  running, failed ── the store has lost data ──► unknown
+//!  running, failed, unknown ── the store has lost data ──► unknown, for a lease that begins anew
 //! ```
 //!
 //! Live traffic and recovery enter by this one door. What is not listed is refused by name.
@@ -27,15 +27,15 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use self::arrive::{Arrival, arrive_again, claim};
-use self::end::{end, end_late, forget, lose};
-use self::rest::{probed, resolve, work_on};
+use self::end::{doubt_anew, end, end_late, end_of_earlier, forget, lose};
+use self::rest::{Asked, hindered, probed, resolve, take_up, work_on};
 use self::verify::{begin_to_verify, verified};
 use super::outcome::{Evidence, Outcome};
 use super::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use super::replay::Fresh;
 use super::session::{Brought, Release, Terms};
 use super::tool::{Effect, Tool};
-use super::unknown::{Finding, Resolution};
+use super::unknown::{Finding, Hindrance, Resolution};
 
 /// What happens to a call.
 #[derive(Debug, Clone)]
@@ -62,8 +62,18 @@ pub enum Event {
     /// It is time to work on an unknown call. `by` does it; a further attempt would be `attempt`, and `None`
     /// if there must be none, because a person has paused the tool.
     CheckDue { by: InstanceId, attempt: Option<AttemptId> },
-    /// The tool was asked whether it knows the key of an unknown call. `by` has asked.
-    Probed { by: InstanceId, finding: Finding },
+    /// It is time, but the call cannot be worked on now. `by` has found that.
+    CheckHindered { by: InstanceId, hindrance: Hindrance },
+    /// An unknown call is not worked on, although its tool has a policy now. `by` has found it.
+    CheckMissing { by: InstanceId },
+    /// The tool was asked at `asked_at` whether it knows the key of an unknown call. `by` has asked.
+    Probed {
+        by: InstanceId,
+        asked_at: Timestamp,
+        finding: Finding,
+        /// How long the tool asked to wait.
+        retry_after: Option<Duration>,
+    },
     /// A person says what became of an unknown call. `by` is that person's token.
     Resolved { by: String, reason: String, resolution: Resolution },
     /// A person wants the tool to be asked once more, to compare. `by` is that person's token.
@@ -109,6 +119,19 @@ pub struct Change {
     pub terms: Option<Terms>,
     /// What the call gives back.
     pub release: Release,
+}
+
+impl Change {
+    /// The record as this change leaves it, if it is what is stored by now: what a store draws itself is
+    /// taken from there.
+    #[must_use]
+    pub fn as_stored(&self, stored: &Record) -> Record {
+        let record = self.record.clone();
+        match self.terms {
+            Some(_) => Record { fencing: stored.fencing, similar_to: stored.similar_to, ..record },
+            None => record,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,6 +211,8 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             | Event::StoreLost { .. }
             | Event::Unlocked { .. }
             | Event::CheckDue { .. }
+            | Event::CheckHindered { .. }
+            | Event::CheckMissing { .. }
             | Event::Probed { .. }
             | Event::Resolved { .. }
             | Event::ToVerify { .. }
@@ -198,8 +223,11 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             Ok(arrive_again(tool, record, &arrival, now))
         }
         (Some(record), Event::Ended { attempt, fencing, evidence, retry }) => {
-            if record.attempt.id != *attempt || record.fencing != *fencing {
+            if record.fencing != *fencing {
                 return Err(Illegal::NotOwner);
+            }
+            if record.attempt.id != *attempt {
+                return end_of_earlier(tool, record, *attempt, evidence, now);
             }
             match record.state {
                 State::Running => Ok(end(tool, record, evidence, *retry, now)),
@@ -241,7 +269,11 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
                 let occasion = Occasion { event: "store_lost", by: format!("token {by}") };
                 Ok(forget(tool, record, occasion, &format!("the store has lost data ({reason})"), now))
             }
-            (State::Succeeded(_) | State::Failed(_) | State::Unknown(_), _) => Err(Illegal::NotRunning),
+            (State::Unknown(_), _) => {
+                let occasion = Occasion { event: "store_lost", by: format!("token {by}") };
+                Ok(doubt_anew(tool, record, occasion, &format!("the store has lost data ({reason})"), now))
+            }
+            (State::Succeeded(_) | State::Failed(_), _) => Err(Illegal::NotRunning),
         },
         (Some(record), Event::Unlocked { by, reason }) => match record.state {
             State::Running | State::Unknown(_) => Ok(unlock(tool, record, by, reason, now)),
@@ -251,8 +283,20 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             State::Unknown(_) => work_on(tool, record, *by, *attempt, now),
             State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
         },
-        (Some(record), Event::Probed { by, finding }) => match record.state {
-            State::Unknown(_) => Ok(probed(tool, record, *by, finding, now)),
+        (Some(record), Event::CheckHindered { by, hindrance }) => match record.state {
+            State::Unknown(_) => hindered(tool, record, *by, *hindrance, now),
+            State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
+        },
+        (Some(record), Event::CheckMissing { by }) => match record.state {
+            State::Unknown(_) => take_up(tool, record, *by, now),
+            State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
+        },
+        (Some(record), Event::Probed { by, asked_at, finding, retry_after }) => match record.state {
+            State::Unknown(_) => {
+                // It cannot have been asked later than now.
+                let asked = Asked { by: *by, at: (*asked_at).min(now), retry_after: *retry_after };
+                Ok(probed(tool, record, &asked, finding, now))
+            }
             State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
         },
         (Some(record), Event::Resolved { by, reason, resolution }) => match record.state {

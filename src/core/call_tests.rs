@@ -1,5 +1,8 @@
 //! The grid of states and events as one snapshot, and what must hold on every path.
 
+#[path = "call_rest_tests.rs"]
+mod rest;
+
 use uuid::Uuid;
 
 use super::*;
@@ -110,7 +113,17 @@ fn found() -> Finding {
 }
 
 fn probed(finding: Finding) -> Event {
-    Event::Probed { by: ME, finding }
+    probed_at(finding, i64::MAX)
+}
+
+/// Asked at this second, if that is not later than when it is heard.
+fn probed_at(finding: Finding, seconds: i64) -> Event {
+    let asked_at = Timestamp::from_second(1_800_000_000_i64.saturating_add(seconds));
+    Event::Probed { by: ME, asked_at: asked_at.unwrap_or(Timestamp::MAX), finding, retry_after: None }
+}
+
+fn hindered(hindrance: Hindrance) -> Event {
+    Event::CheckHindered { by: ME, hindrance }
 }
 
 fn resolved(resolution: Resolution) -> Event {
@@ -134,6 +147,7 @@ fn the_whole_grid() {
     let probe = unknown::Policy::Probe { negative_final_after: Some(Duration::from_secs(5)) };
     let probes = Tool { unknown: probe, ..tool("t") };
     let retries = Tool { unknown: unknown::Policy::Retry, dedup: unknown::Dedup::Key, ..tool("t") };
+    let elsewhere = Tool { unknown: unknown::Policy::Elsewhere, ..tool("t") };
     let sent_again = (Event::CheckDue { by: ME, attempt: Some(attempt(1)) }, 4);
     let finished = |evidence: Evidence| (ended_with(1, evidence, None), 1);
     let (hour, day, month) = (3_600, 24 * 3_600, 31 * 24 * 3_600);
@@ -167,6 +181,12 @@ fn the_whole_grid() {
             Some(record(&retries, Derived, &[finished(no_answer()), sent_again])),
             5,
         ),
+        (
+            "unknown, nobody here knows its tool",
+            &elsewhere,
+            Some(record(&elsewhere, Derived, &[finished(no_answer())])),
+            4,
+        ),
         ("unknown, years later", &write, Some(record(&write, Derived, &[finished(no_answer())])), 99 * month),
     ];
     let events: Vec<(&str, Event)> = vec![
@@ -186,6 +206,8 @@ fn the_whole_grid() {
         ("unlocked", unlocked()),
         ("check due", Event::CheckDue { by: ME, attempt: Some(attempt(3)) }),
         ("check due, paused", Event::CheckDue { by: ME, attempt: None }),
+        ("check hindered", hindered(Hindrance::Frozen)),
+        ("check missing", Event::CheckMissing { by: ME }),
         ("probed: found", probed(found())),
         ("probed: not found", probed(Finding::NotFound)),
         ("probed: unclear", probed(Finding::Unclear("503".into()))),
@@ -245,9 +267,11 @@ fn a_session_is_given_free_when_the_outcome_is_known_and_else_when_the_lease_end
     for evidence in [answer(200), answer(422), not_sent()] {
         assert_eq!(free_from(&exclusive, &running, &ended_with(1, evidence, None)), Some(at(3)));
     }
-    for event in [ended_with(1, no_answer(), None), Event::OwnerLost { by: ME }, store_lost()] {
+    for event in [ended_with(1, no_answer(), None), Event::OwnerLost { by: ME }] {
         assert_eq!(free_from(&exclusive, &running, &event), lease_end, "{event:?}");
     }
+    let lease_from_now = Some(at(3 + 40));
+    assert_eq!(free_from(&exclusive, &running, &store_lost()), lease_from_now, "a later run may be there");
     let retried = ended_with(1, not_sent(), Some(2));
     assert_eq!(free_from(&exclusive, &running, &retried), None, "it goes on");
     let unknown = moved(&exclusive, Some(&running), &ended_with(1, no_answer(), None), 1).expect("unknown");
@@ -276,6 +300,8 @@ fn not_found_proves_nothing_before_the_lease_and_the_operators_time_are_over() {
         let last = lease_end + final_after.unwrap_or(1_000_000);
         assert_eq!(found_nothing(last - 1), "Finish -> unknown");
         assert_eq!(found_nothing(last) == "Finish -> failed", final_after.is_some());
+        let asked_early = probed_at(Finding::NotFound, last - 1);
+        assert_eq!(cell(&tool, Some(&unknown), &asked_early, last + 9), "Finish -> unknown", "a late answer");
     }
 }
 
@@ -304,6 +330,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(unlocked()),
         2 => (1..4_u128).prop_map(|id| Event::CheckDue { by: ME, attempt: Some(attempt(id)) }),
         1 => Just(Event::CheckDue { by: ME, attempt: None }),
+        1 => prop_oneof![Just(Hindrance::Frozen), Just(Hindrance::KeyGone)].prop_map(hindered),
+        1 => Just(Event::CheckMissing { by: ME }),
         1 => prop_oneof![Just(found()), Just(Finding::NotFound), Just(Finding::Unclear("?".into()))].prop_map(probed),
         1 => prop_oneof![Just(Resolution::Succeeded(kept())), Just(Resolution::Failed)].prop_map(resolved),
         1 => prop_oneof![Just(to_verify()), Just(verified())],
@@ -374,7 +402,10 @@ proptest! {
                 if matches!(before.state, State::Unknown(_)) && before.state != change.record.state {
                     // Unknown is left only by an answer to the attempt that left the doubt.
                     let is_proof = match &event {
-                        Event::Ended { attempt, .. } => *attempt == before.attempt.id,
+                        Event::Ended { attempt, .. } => {
+                            let is_done = matches!(change.record.state, State::Succeeded(_));
+                            *attempt == before.attempt.id || is_done
+                        }
                         Event::Probed { finding: Finding::Found(_), .. } | Event::Resolved { .. } => true,
                         Event::Probed { finding: Finding::NotFound, .. } => dedup == unknown::Dedup::Key,
                         Event::CheckDue { .. } => sends_again && change.record.state == State::Running,
@@ -392,7 +423,7 @@ proptest! {
                 prop_assert_eq!(change.record.expires_at.is_some(), done, "only what is done expires");
                 prop_assert_eq!(change.record.retain_until.is_some(), done, "only what is done is deleted");
                 prop_assert!(!(read && matches!(change.record.state, State::Unknown(_))));
-                let has_check = change.record.check.is_some();
+                let has_check = change.record.check.is_some_and(|check| check.at.is_some());
                 prop_assert!(!has_check || (unknown != unknown::Policy::Hold && !done), "worked on for nothing");
                 prop_assert!(change.record.attempt.number <= tool.retry.attempts);
                 prop_assert!(change.record.attempt.lease_until >= at(seconds) || !dispatches);

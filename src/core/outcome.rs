@@ -30,6 +30,25 @@ pub enum Evidence {
     },
 }
 
+impl Evidence {
+    /// Whether the tool is there and does its work, whatever that proves of the call: also a refusal is a
+    /// sign of life, but not "too many" or "too late".
+    pub fn is_sign_of_life(&self) -> bool {
+        match self {
+            Self::Answer { status, .. } => *status < 500 && !matches!(status, 408 | 425 | 429),
+            Self::NotSent { .. } | Self::NoAnswer { .. } | Self::Lost { .. } => false,
+        }
+    }
+
+    /// How long the tool asked to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Answer { retry_after, .. } => *retry_after,
+            Self::NotSent { .. } | Self::NoAnswer { .. } | Self::Lost { .. } => None,
+        }
+    }
+}
+
 /// The body of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
@@ -57,7 +76,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the tool has said something definite: also a refusal is a sign of life.
+    /// Whether the tool has said something definite, as it is declared for it.
     pub fn is_healthy(&self) -> bool {
         match self {
             Self::Executed(_) => true,
@@ -238,7 +257,7 @@ fn by_declaration(declared: Declared, status: u16, body: &Body, retry_after: Opt
 
 /// Whether the body holds what the test asks for; `None` if there is nothing to be tested: the body
 /// is cut off or no JSON, or nothing stands at the pointer. That proves neither.
-fn passes(test: &SuccessTest, body: &Body) -> Option<bool> {
+pub(super) fn passes(test: &SuccessTest, body: &Body) -> Option<bool> {
     let Body::Whole(bytes) = body else { return None };
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let found = value.pointer(test.pointer.as_str())?;

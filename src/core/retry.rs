@@ -39,13 +39,19 @@ impl Budget {
         self.in_hand = (self.in_hand + Self::SHARE).min(Self::MOST);
     }
 
-    pub fn has_one(&self) -> bool {
-        self.in_hand >= 1.0
+    /// Takes one retry out of hand, if there is one: asking and taking are one step, or as many as ask at
+    /// the same time would get the last one.
+    pub fn try_spend(&mut self) -> bool {
+        let has_one = self.in_hand >= 1.0;
+        if has_one {
+            self.in_hand -= 1.0;
+        }
+        has_one
     }
 
-    /// A retry is made.
-    pub fn spend(&mut self) {
-        self.in_hand = (self.in_hand - 1.0).max(0.0);
+    /// The retry that was taken is not made.
+    pub fn give_back(&mut self) {
+        self.in_hand = (self.in_hand + 1.0).min(Self::MOST);
     }
 }
 
@@ -85,12 +91,12 @@ mod tests {
         let mut retries = 0;
         for _ in 0..10_000 {
             budget.earn();
-            if budget.has_one() {
-                budget.spend();
-                retries += 1;
-            }
+            retries += u32::from(budget.try_spend());
         }
         assert!((2_000..2_060).contains(&retries), "{retries}: and those that were in hand");
+        assert!(!budget.try_spend());
+        budget.give_back();
+        assert!(budget.try_spend() && !budget.try_spend());
     }
 
     proptest! {

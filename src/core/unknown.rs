@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::outcome::{self, Body, Content};
-use super::record::Record;
+use super::record::{AttemptId, Record};
 use super::retry;
 use super::tool::Tool;
 
@@ -32,6 +32,8 @@ pub enum Policy {
     },
     /// The same key and the same bytes are sent again. Only for [`Dedup::Key`].
     Retry,
+    /// This gateway does not have the tool in its configuration. One that has it knows what is done.
+    Elsewhere,
 }
 
 /// How often an unknown call is worked on.
@@ -60,7 +62,8 @@ impl Default for Schedule {
 pub struct Check {
     /// Since when it is unknown.
     pub since: Timestamp,
-    pub at: Timestamp,
+    /// `None`: it is given up.
+    pub at: Option<Timestamp>,
     /// How often it has been worked on.
     pub number: u32,
 }
@@ -76,6 +79,19 @@ pub enum Finding {
     Unclear(String),
 }
 
+/// Why an unknown call cannot be worked on although it is time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hindrance {
+    /// Its tool keeps failing and is left alone for so long.
+    Resting(Duration),
+    /// A person has stopped its session.
+    Frozen,
+    /// The store lets nothing begin now.
+    Store,
+    /// Another call has its key by now: it can never be sent again.
+    KeyGone,
+}
+
 /// What a person says about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
@@ -83,47 +99,160 @@ pub enum Resolution {
     Failed,
 }
 
-/// What a tool's answer to a probe says.
-pub fn read_probe(status: u16, body: &Body) -> Finding {
+/// What a tool's answer to a probe says. That it *was* there (410) does not say that it was never
+/// executed, and a success without a word does not say which call it is about.
+pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
+    let test = tool.success.as_ref();
     match (status, body) {
-        (200..=299, Body::Whole(_)) => Finding::Found(outcome::keep(body)),
-        (200..=299, Body::Broken(why)) => Finding::Unclear(format!("its answer was cut off: {why}")),
-        (404 | 410, _) => Finding::NotFound,
+        (202 | 204, _) => Finding::Unclear(format!("it answered {status}, which tells nothing of the call")),
+        (200..=299, Body::Whole(bytes)) if bytes.is_empty() => {
+            Finding::Unclear(format!("it answered {status} with an empty body"))
+        }
+        (200..=299, _) if test.is_some_and(|test| outcome::passes(test, body) != Some(true)) => {
+            Finding::Unclear(format!("it answered {status}, which does not pass the tool's success test"))
+        }
+        (200..=299, _) => Finding::Found(outcome::keep(body)),
+        (404, _) => Finding::NotFound,
         (status, _) => Finding::Unclear(format!("it answered {status}")),
     }
 }
 
-/// When a call that has just become unknown is worked on first; `None`: never by itself.
-pub fn first_check(tool: &Tool, now: Timestamp) -> Option<Check> {
+/// When a call that has just become unknown is worked on first; `None`: never by itself. Not before
+/// `retry_after`, what the tool asked for.
+pub fn first_check(
+    tool: &Tool,
+    attempt: AttemptId,
+    now: Timestamp,
+    retry_after: Option<Duration>,
+) -> Option<Check> {
     match tool.unknown {
         Policy::Hold => None,
-        Policy::Probe { .. } | Policy::Retry => {
-            next_check(tool, Check { since: now, at: now, number: 0 }, now)
+        // A gateway that has the tool knows better, and soon.
+        Policy::Probe { .. } | Policy::Retry | Policy::Elsewhere => {
+            let check = Check { since: now, at: None, number: 0 };
+            Some(next_check(tool, attempt, check, now, retry_after))
         }
     }
 }
 
-/// When it is worked on after this time; `None` if the time for that is over.
-pub fn next_check(tool: &Tool, check: Check, now: Timestamp) -> Option<Check> {
-    let Schedule { base, max, give_up_after } = tool.recheck;
+/// When it is worked on after this time.
+pub fn next_check(
+    tool: &Tool,
+    attempt: AttemptId,
+    check: Check,
+    now: Timestamp,
+    retry_after: Option<Duration>,
+) -> Check {
+    let Schedule { base, max, .. } = tool.recheck;
     let policy = retry::Policy { attempts: u32::MAX, base, max };
-    let wait = retry::delay(&policy, check.number.saturating_add(1), 1.0, None);
-    let at = after(now, wait);
-    (at < after(check.since, give_up_after)).then_some(Check { at, ..check })
+    let most = retry::delay(&policy, check.number.saturating_add(1), 1.0, None);
+    // Not less than half, or the tool would be asked for nothing.
+    let wait = in_milliseconds(most.mul_f64(0.5 + 0.5 * spread(attempt, check.number)));
+    Check { at: Some(after(now, wait.max(retry_after.unwrap_or_default()))), ..check }
 }
 
-/// Whether "not found" proves that the call was not executed: if the first request still came, the tool
-/// would know its key; or the operator says that it cannot come any more.
-pub fn is_negative_final(tool: &Tool, record: &Record, now: Timestamp) -> bool {
-    let over = |wait| after(record.attempt.lease_until, wait) <= now;
+/// The same, or given up if that would be too late.
+pub fn unless_too_late(tool: &Tool, check: Check) -> Check {
+    Check { at: check.at.filter(|at| !is_late(tool, &check, *at)), ..check }
+}
+
+/// Whether the time to work on a call is over. The tool may have forgotten its key: it can still be asked,
+/// but is sent nothing, and that it does not know the key proves nothing.
+pub fn is_late(tool: &Tool, check: &Check, now: Timestamp) -> bool {
+    after(check.since, tool.recheck.give_up_after) <= now
+}
+
+/// When a call is looked at again that could not be worked on: the later the longer it has been unknown,
+/// so that a history does not fill with nothing. That it was not worked on is no reason to give it up.
+pub fn put_off(tool: &Tool, check: Check, wait: Duration, now: Timestamp) -> Check {
+    let Schedule { base, max, give_up_after } = tool.recheck;
+    let age = Duration::try_from(now.duration_since(check.since)).unwrap_or_default();
+    let most = if age < give_up_after { max } else { give_up_after.max(max) };
+    let wait = in_milliseconds((age / 2).min(most).max(base).max(wait));
+    Check { at: Some(after(now, wait)), ..check }
+}
+
+/// A number of 0..1 for this check of this call. Attempts are named at random, so calls that became
+/// unknown together do not come back to their tool together.
+fn spread(attempt: AttemptId, number: u32) -> f64 {
+    let (high, low) = attempt.0.as_u64_pair();
+    // Numbers that mix well: those of SplitMix64 (G. Steele and others, OOPSLA 2014).
+    let mixed = (high ^ low).wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed >> 32) as f64 / f64::from(u32::MAX)
+}
+
+/// Stores keep whole microseconds, and what comes back must be what was written.
+fn in_milliseconds(span: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Whether "not found" proves that the call was not executed, to who has asked at this time: if the first
+/// request came later, the tool would know its key; or the operator says that it could not come any more.
+pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> bool {
+    // A tool may have forgotten by then what it knew.
+    if record.check.is_some_and(|check| is_late(tool, &check, asked_at)) {
+        return false;
+    }
+    let over = |wait| after(record.attempt.lease_until, wait) <= asked_at;
     match tool.unknown {
         _ if tool.dedup == Dedup::Key => over(Duration::ZERO),
         Policy::Probe { negative_final_after } => negative_final_after.is_some_and(over),
-        Policy::Hold | Policy::Retry => false,
+        Policy::Hold | Policy::Retry | Policy::Elsewhere => false,
     }
 }
 
 fn after(time: Timestamp, span: Duration) -> Timestamp {
     let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
     time.checked_add(span).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::core::tool::tests::tool;
+    use crate::core::tool::{Declared, SuccessTest};
+
+    /// What a probe's answer says, in one word.
+    fn word(tool: &Tool, status: u16, body: &Body) -> &'static str {
+        match read_probe(tool, status, body) {
+            Finding::Found(Content::Kept(_)) => "found",
+            Finding::Found(Content::Unavailable(_)) => "found, unreadable",
+            Finding::NotFound => "not found",
+            Finding::Unclear(_) => "unclear",
+        }
+    }
+
+    #[test]
+    fn a_probe_is_believed_only_if_it_tells_of_the_call() {
+        let (plain, whole) = (tool("t"), |text: &'static str| Body::Whole(text.into()));
+        for (status, body, said) in [
+            (200, "{}", "found"),
+            (201, "text", "found"),
+            (200, "", "unclear"),
+            (202, "{}", "unclear"),
+            (204, "", "unclear"),
+            (303, "{}", "unclear"),
+            (404, "", "not found"),
+            (410, "{}", "unclear"),
+            (429, "{}", "unclear"),
+            (500, "{}", "unclear"),
+        ] {
+            assert_eq!(word(&plain, status, &whole(body)), said, "{status} {body:?}");
+        }
+        let cut = Body::Broken("it is longer than 9 bytes".into());
+        assert_eq!(word(&plain, 200, &cut), "found, unreadable", "it is there all the same");
+        assert_eq!(word(&plain, 202, &cut), "unclear");
+        let (pointer, equals) = ("/status".parse().expect("a pointer"), json!("done"));
+        let success = Some(SuccessTest { pointer, equals, otherwise: Declared::Rejected });
+        let tests = Tool { success, ..tool("t") };
+        for (body, said) in
+            [("{\"status\":\"done\"}", "found"), ("{\"status\":\"declined\"}", "unclear"), ("[]", "unclear")]
+        {
+            assert_eq!(word(&tests, 200, &whole(body)), said, "{body}");
+        }
+        assert_eq!(word(&tests, 200, &cut), "unclear", "what cannot be read cannot be tested");
+    }
 }

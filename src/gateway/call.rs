@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use uuid::Uuid;
 
 use super::flight::Phase;
-use super::health::Health;
+use super::health::{Health, Permit};
 use super::run::{POLL, heard};
 use super::throttle::NewKeys;
 use super::{Error, ErrorKind, Gateway, ToolAt};
@@ -158,12 +158,12 @@ impl Gateway {
 
     /// Whether nothing is known against the tool.
     pub(super) fn is_calm(&self, asked: &Asked) -> bool {
-        self.health.get(&asked.at.tool.name).is_none_or(Health::is_calm)
+        self.health.get(&asked.at.tool.name).is_none_or(|health| health.is_calm())
     }
 
     /// Whether a call may begin, or how long its tool is left alone.
-    pub(super) fn admit(&self, asked: &Asked) -> Result<(), Duration> {
-        self.health.get(&asked.at.tool.name).map_or(Ok(()), Health::admit)
+    pub(super) fn admit(&self, tool: &Tool) -> Result<Permit, Duration> {
+        self.health.get(&tool.name).map_or_else(|| Ok(Permit::default()), Health::admit)
     }
 
     /// How long the tool's calls usually take.

@@ -1,12 +1,13 @@
 //! What this gateway sees of a tool's health: whether to leave it alone, how many retries it may get,
 //! and how long it takes. The rules are in `core`.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::core::breaker::{self, Breaker};
+use crate::core::breaker::{self, Breaker, Trial};
 use crate::core::retry::Budget;
 
 /// How much the newest attempt counts for the usual latency.
@@ -15,8 +16,14 @@ const WEIGHT: f64 = 0.2;
 const WAITS: (Duration, Duration, Duration) =
     (Duration::from_secs(1), Duration::from_millis(200), Duration::from_secs(30));
 
+/// Unknown calls of a tool that are worked on at the same time.
+const CHECKS: usize = 4;
+
 /// Of one tool.
 pub(super) struct Health {
+    /// Places for its unknown calls to be worked on: one that is just up again is not overrun, and one that
+    /// hangs holds no other's.
+    pub(super) checks: Semaphore,
     policy: breaker::Policy,
     start: Instant,
     seen: Mutex<Seen>,
@@ -30,14 +37,29 @@ struct Seen {
     latency: Option<Duration>,
 }
 
+/// That a call may begin. If it is the one that tries whether the tool is there again, its place is given
+/// back when it ends without having asked the tool.
+#[derive(Default)]
+pub(super) struct Permit(Option<(Arc<Health>, Trial)>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some((health, trial)) = self.0.take() {
+            let now = health.start.elapsed();
+            health.seen().breaker.give_back(trial, now);
+        }
+    }
+}
+
 impl Health {
     pub(super) fn new(policy: breaker::Policy) -> Self {
-        Self { policy, start: Instant::now(), seen: Mutex::default() }
+        Self { checks: Semaphore::new(CHECKS), policy, start: Instant::now(), seen: Mutex::default() }
     }
 
     /// Whether a call may begin, or how long the tool is left alone.
-    pub(super) fn admit(&self) -> Result<(), Duration> {
-        self.seen().breaker.admit(&self.policy, self.start.elapsed())
+    pub(super) fn admit(self: &Arc<Self>) -> Result<Permit, Duration> {
+        let trial = self.seen().breaker.admit(&self.policy, self.start.elapsed())?;
+        Ok(Permit(trial.map(|trial| (self.clone(), trial))))
     }
 
     /// Whether every call may begin.
@@ -49,11 +71,13 @@ impl Health {
         self.seen().breaker.is_open(self.start.elapsed())
     }
 
-    /// An attempt ended after this long; `healthy`: with something definite.
-    pub(super) fn ended(&self, healthy: bool, took: Duration) {
+    /// An attempt ended after this long; `healthy`: the tool has shown that it is there.
+    pub(super) fn ended(&self, healthy: bool, permit: &Permit, took: Duration) {
         let now = self.start.elapsed();
         let mut seen = self.seen();
-        seen.breaker.ended(&self.policy, healthy, now);
+        let trial = permit.0.as_ref().map(|(_, trial)| *trial);
+        seen.breaker.ended(&self.policy, healthy, trial, now);
+
         let before = seen.latency.unwrap_or(took);
         seen.latency = Some(before.mul_f64(1.0 - WEIGHT) + took.mul_f64(WEIGHT));
     }
@@ -63,13 +87,14 @@ impl Health {
         self.seen().budget.earn();
     }
 
-    /// Whether the tool may get one more retry.
-    pub(super) fn has_retry(&self) -> bool {
-        self.seen().budget.has_one()
+    /// Whether the tool may get one more retry; then it counts as made.
+    pub(super) fn try_spend_retry(&self) -> bool {
+        self.seen().budget.try_spend()
     }
 
-    pub(super) fn spend_retry(&self) {
-        self.seen().budget.spend();
+    /// The retry is not made.
+    pub(super) fn give_retry_back(&self) {
+        self.seen().budget.give_back();
     }
 
     /// How soon to ask again for a call that has run for so long: when it usually has ended.
@@ -93,11 +118,12 @@ mod tests {
         let health = Health::new(breaker::Policy::default());
         let told = |ran_ms| health.retry_after(Duration::from_millis(ran_ms)).as_millis();
         assert_eq!(told(0), 1_000, "nothing is known yet");
-        health.ended(true, Duration::from_secs(4));
+        let ended = |healthy, took| health.ended(healthy, &Permit::default(), took);
+        ended(true, Duration::from_secs(4));
         assert_eq!((told(0), told(1_500), told(9_000)), (4_000, 2_500, 200));
-        (0..100).for_each(|_| health.ended(true, Duration::from_millis(500)));
+        (0..100).for_each(|_| ended(true, Duration::from_millis(500)));
         assert_eq!(told(0), 500, "it has become faster");
-        (0..100).for_each(|_| health.ended(false, Duration::from_secs(600)));
+        (0..100).for_each(|_| ended(false, Duration::from_secs(600)));
         assert_eq!(told(0), 30_000, "nobody is sent away for longer");
     }
 }

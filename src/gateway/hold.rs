@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::call::Asked;
+use super::health::Permit;
 use super::run::{CLAIM_TRIES, Keep, ROUNDS};
 use super::session::Place;
 use super::throttle::NewKey;
@@ -26,7 +27,7 @@ const CLAIM_LOOKS: usize = 10;
 /// What came of trying to get hold of a key.
 pub(super) enum Hold {
     /// Ours to run.
-    Ours(Record),
+    Ours(Record, Permit),
     /// Somebody else runs it.
     Theirs(Record),
     /// It is settled, and the record answers.
@@ -87,6 +88,8 @@ impl Gateway {
         // What may not begin, or not for sure, may have begun already.
         let refused = self.why_nothing_begins(asked, has_place);
         let is_wary = !self.is_calm(asked);
+        // Given back unless the call is ours to run.
+        let mut permit = None;
         if refused.is_some() || is_wary || asked.new_keys.is_some() {
             let found = self.counted("holder", self.store.holder(asked.intent.lookup).await);
             holder = found.map_err(|_| ErrorKind::StoreUnavailable)?;
@@ -103,7 +106,9 @@ impl Gateway {
                     return Err(ErrorKind::TooManyNewKeys { retry_after });
                 }
                 (Action::Claim { .. } | Action::Run, ..)
-                    if is_wary && let Err(retry_after) = self.admit(asked) =>
+                    if is_wary
+                        && permit.is_none()
+                        && let Err(retry_after) = self.admit(tool).map(|given| permit = Some(given)) =>
                 {
                     return Err(ErrorKind::ToolResting { retry_after });
                 }
@@ -118,7 +123,7 @@ impl Gateway {
                         }
                         Ok(Begun::Ours(record)) => {
                             NewKey::used(new_key);
-                            return Ok(Hold::Ours(record));
+                            return Ok(Hold::Ours(record, permit.unwrap_or_default()));
                         }
                         Err(_) => {
                             NewKey::used(new_key);
@@ -128,7 +133,7 @@ impl Gateway {
                 }
                 (Action::Run, Some(change), Some(held)) => {
                     match self.begin(asked, change, Begin::Again { held: &held }).await {
-                        Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record)),
+                        Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record, permit.unwrap_or_default())),
                         Ok(Begun::Barred(bar, place)) => return Ok(Hold::Barred(bar, place)),
                         Ok(Begun::Not(there)) => there,
                         Err(_) => break,

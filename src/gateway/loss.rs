@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Event};
 use crate::core::caller::Caller;
+use crate::core::record::State;
 use crate::store::{self, Replaced};
 
 impl Gateway {
@@ -46,9 +47,9 @@ impl Gateway {
             };
             let Some(change) = next.change else { continue };
             let replaced = self.counted("replace", self.store.replace(&change, &record).await);
-            if let Replaced::Done(_) = replaced.map_err(unavailable)? {
-                marked += 1;
-            }
+            let is_done = matches!(replaced.map_err(unavailable)?, Replaced::Done(_));
+            // One that was unknown before is only in doubt for longer.
+            marked += usize::from(is_done && !matches!(record.state, State::Unknown(_)));
         }
         self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(|error| match error {
             store::Error::Refused(why) => ErrorKind::WrongState(why).alone(),

@@ -17,8 +17,8 @@ mod session; // one's turn in a session, and what persons do to one
 mod throttle; // how fast a caller may be
 pub mod unknown; // unknown calls come to rest
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -44,9 +44,10 @@ use crate::core::outcome::Failure;
 use crate::core::record::{AttemptId, CallId, InstanceId, Record};
 use crate::core::session::Refusal;
 use crate::core::tool::Tool;
+use crate::core::unknown::Policy;
 use crate::downstream::{Downstream, Endpoint};
 use crate::metrics::Metrics;
-use crate::store::{self, Store};
+use crate::store::{self, Found, Store};
 
 /// The bounds of a gateway.
 #[derive(Debug, Clone)]
@@ -65,7 +66,7 @@ pub struct Limits {
 pub struct Gateway {
     tools: BTreeMap<String, Arc<ToolAt>>,
     /// Of each tool.
-    health: BTreeMap<String, Health>,
+    health: BTreeMap<String, Arc<Health>>,
     store: Arc<dyn Store>,
     downstream: Downstream,
     pub metrics: Arc<Metrics>,
@@ -85,6 +86,8 @@ pub struct Gateway {
     pauses: Pauses,
     /// Every call's task, so that none is dropped in mid-flight.
     tasks: TaskTracker,
+    /// Stored calls that were said to be unreadable.
+    unreadable: Mutex<HashSet<String>>,
     /// No new calls.
     draining: CancellationToken,
     /// No more time for the running ones.
@@ -179,7 +182,8 @@ impl Gateway {
         limits: Limits,
     ) -> Self {
         let clock = Clock::start(store.clock_offset());
-        let health = tools.iter().map(|at| (at.tool.name.clone(), Health::new(at.tool.breaker))).collect();
+        let health = |at: &ToolAt| (at.tool.name.clone(), Arc::new(Health::new(at.tool.breaker)));
+        let health = tools.iter().map(health).collect();
         let tools = tools.into_iter().map(|at| (at.tool.name.clone(), Arc::new(at))).collect();
         Self {
             tools,
@@ -199,6 +203,7 @@ impl Gateway {
             throttle: Throttle::new(),
             pauses: Pauses::default(),
             tasks: TaskTracker::new(),
+            unreadable: Mutex::default(),
             draining: CancellationToken::new(),
             abandoned: CancellationToken::new(),
         }
@@ -277,10 +282,32 @@ impl Gateway {
         }
     }
 
-    /// A tool's rules. One that is no longer configured is treated as undeclared: it writes.
+    /// A tool's rules. One that is not configured here is treated as undeclared, it writes; what is done
+    /// about its unknown calls is decided where it is configured.
     fn policy_of(&self, record: &Record) -> Tool {
         let name = &record.intent.tool;
-        self.tools.get(name).map_or_else(|| Tool::new(name), |at| at.tool.clone())
+        let undeclared = || Tool { unknown: Policy::Elsewhere, ..Tool::new(name) };
+        self.tools.get(name).map_or_else(undeclared, |at| at.tool.clone())
+    }
+
+    /// What could be read of what a search has found. What could not is counted each time, and said once.
+    fn readable<T>(
+        &self,
+        operation: &str,
+        found: Result<Found<T>, store::Error>,
+    ) -> Result<Vec<T>, store::Error> {
+        let Found { calls, unreadable } = self.counted(operation, found)?;
+        self.metrics
+            .store_errors
+            .with_label_values(&[operation, "unreadable"])
+            .inc_by(unreadable.len() as u64);
+        let mut said = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        for (call_id, why) in unreadable {
+            if said.len() < MAX_UNREADABLE && said.insert(call_id.clone()) {
+                tracing::error!(operation, call_id, why, "a stored call cannot be read; it is passed over");
+            }
+        }
+        Ok(calls)
     }
 
     /// Counts and logs a store operation that failed.
@@ -294,6 +321,9 @@ impl Gateway {
 
 /// How many may read everything at once.
 const MAX_EXPORTS: usize = 4;
+
+/// Unreadable calls that are named in the log; more are only counted.
+const MAX_UNREADABLE: usize = 1_000;
 
 /// How long the outcomes of abandoned calls may take to be written.
 const LAST_WRITES: Duration = Duration::from_secs(3);

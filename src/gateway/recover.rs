@@ -27,7 +27,7 @@ impl Gateway {
     /// # Errors
     /// The store failed; what was settled so far stays so.
     pub async fn recover_once(&self, now: Timestamp) -> Result<Report, store::Error> {
-        let due = self.counted("due", self.store.due(now, BATCH).await)?;
+        let due = self.readable("due", self.store.due(now, BATCH).await)?;
         let mut report = Report { due: due.len(), settled: 0 };
         for lost in due {
             if self.settle_lost(lost, now).await? {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::call::Asked;
+use super::health::Permit;
 use super::run::ROUNDS;
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Event, Illegal};
@@ -91,8 +92,8 @@ impl Gateway {
             return Err(of_call(ErrorKind::WrongState("the call has just changed; ask again".into())));
         };
         let deadline = Instant::now() + asked.at.tool.timeout;
-        let (evidence, _) = self.attempt(&asked, &record, deadline).await;
-        let fresh = fresh_result(&asked, &record, evidence);
+        let attempted = self.attempt(&asked, &record, &Permit::default(), deadline).await;
+        let fresh = fresh_result(&asked, &record, attempted.evidence);
         let State::Succeeded(Content::Kept(stored)) = record.state.clone() else {
             return Err(without_result(&record));
         };

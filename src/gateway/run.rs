@@ -11,14 +11,14 @@ use tokio::time::{Instant, sleep};
 
 use super::call::Asked;
 use super::flight::{Phase, Pilot};
-use super::health::Health;
+use super::health::Permit;
 use super::hold::Hold;
 use super::session::Turn;
 use super::{ErrorKind, Gateway, jitter, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
-use crate::core::outcome::{self, Content, Evidence};
+use crate::core::outcome::{self, Content, Evidence, Outcome};
 use crate::core::record::{Record, State};
-use crate::core::tool::{Effect, LEASE_MARGIN};
+use crate::core::tool::{Effect, LEASE_MARGIN, Tool};
 use crate::crash;
 use crate::downstream::{self, Exchange};
 use crate::metrics::Arrival;
@@ -43,14 +43,33 @@ pub(super) enum Keep {
     Nothing,
 }
 
+/// A run that has begun.
+pub(super) struct Begun {
+    pub(super) record: Record,
+    /// What its tool's breaker has let it through with.
+    pub(super) permit: Permit,
+    /// Nothing is sent after this.
+    pub(super) deadline: Instant,
+}
+
+/// What came of one dispatch.
+pub(super) struct Attempted {
+    pub(super) evidence: Evidence,
+    /// That is what the evidence proves.
+    is_executed: bool,
+    /// The exchange, if it is still under way.
+    silent: Option<Exchange>,
+}
+
 impl Gateway {
     /// Flies a flight to its end: the whole life of a call in this process.
     pub(super) async fn fly(self: Arc<Self>, asked: Asked, pilot: Pilot, began: Instant) {
         let Turn { held, place, deadline } = self.hold_in_turn(&asked, &pilot).await;
         match held {
-            Ok(Hold::Ours(record)) => {
+            Ok(Hold::Ours(record, permit)) => {
+                let begun = Begun { record, permit, deadline };
                 // Boxed, so that a replay need not carry the room for a run.
-                let silent = Box::pin(self.run(&asked, record, pilot, began, deadline)).await;
+                let silent = Box::pin(self.run(&asked, begun, pilot, began)).await;
                 drop(place);
                 if let (Some((record, exchange)), Ok(_place)) = (silent, self.listening.try_acquire()) {
                     self.listen_late(&asked, record, exchange, deadline).await;
@@ -82,8 +101,9 @@ impl Gateway {
             return pilot.end(Err(ErrorKind::StoreUnavailable), false);
         };
         self.metrics.passed_through.with_label_values(&[&tool.name]).inc();
-        let (record, _) =
-            self.run_attempts(asked, change.record, Some(&pilot), deadline, Keep::Nothing).await;
+        self.earn_retry(tool);
+        let begun = Begun { record: change.record, permit: Permit::default(), deadline };
+        let (record, _) = self.run_attempts(asked, begun, Some(&pilot), Keep::Nothing).await;
         self.ended(asked, &record, began);
         pilot.end(Ok(Arc::new(record)), true);
     }
@@ -125,14 +145,14 @@ impl Gateway {
     async fn run(
         &self,
         asked: &Asked,
-        record: Record,
+        begun: Begun,
         pilot: Pilot,
         began: Instant,
-        deadline: Instant,
     ) -> Option<(Record, Exchange)> {
         crash::point("after_claim");
-        pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
-        let (record, silent) = self.run_attempts(asked, record, Some(&pilot), deadline, Keep::Stored).await;
+        pilot.say(Phase::Running { record: Arc::new(begun.record.clone()), ours: true });
+        self.earn_retry(&asked.at.tool);
+        let (record, silent) = self.run_attempts(asked, begun, Some(&pilot), Keep::Stored).await;
         self.ended(asked, &record, began);
         if record.state == State::Running {
             // Nobody runs it any more, and how it ended could not be written: the flight breaks off.
@@ -169,30 +189,33 @@ impl Gateway {
     pub(super) async fn run_attempts(
         &self,
         asked: &Asked,
-        mut record: Record,
+        begun: Begun,
         pilot: Option<&Pilot>,
-        deadline: Instant,
         keep: Keep,
     ) -> (Record, Option<Exchange>) {
         let tool = &asked.at.tool;
         let health = self.health.get(&tool.name);
-        health.inspect(|health| health.earn_retry());
+        let Begun { mut record, permit, deadline } = begun;
         loop {
-            let (evidence, silent) = self.attempt(asked, &record, deadline).await;
+            let Attempted { evidence, is_executed, silent } =
+                self.attempt(asked, &record, &permit, deadline).await;
             let retry = Retry { attempt: new_attempt(), jitter: jitter() };
-            let may_retry = !self.abandoned.is_cancelled()
+            // Taken out of hand until it is known whether it is made; what is executed needs none.
+            let may_retry = !is_executed
+                && !self.abandoned.is_cancelled()
                 && !self.is_paused(&tool.name)
-                && health.is_none_or(Health::has_retry);
+                && record.attempt.number < tool.retry.attempts
+                && health.is_none_or(|health| health.try_spend_retry());
             let retry = may_retry.then_some(retry);
             let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry };
             let (stored, wait) = self.settle(asked, record.clone(), &event, pilot, keep).await;
             let Some(wait) = wait else {
+                health.filter(|_| may_retry).inspect(|health| health.give_retry_back());
                 // Another attempt's record, in a store that has gone back, says nothing of ours.
                 let is_ours = stored.attempt.id == record.attempt.id;
                 return if is_ours { (stored, silent) } else { (record, None) };
             };
             record = stored;
-            health.inspect(|health| health.spend_retry());
             // Writing it may have taken a while, in which nobody was to hear of it.
             if let Some(pilot) = pilot {
                 pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
@@ -205,20 +228,29 @@ impl Gateway {
         }
     }
 
-    /// One dispatch. The exchange comes back if it is still under way.
+    /// A call is run, and with it the tool may get a few more retries. Not by a recheck, which is itself a
+    /// repetition.
+    fn earn_retry(&self, tool: &Tool) {
+        self.health.get(&tool.name).inspect(|health| health.earn_retry());
+    }
+
+    /// One dispatch.
     pub(super) async fn attempt(
         &self,
         asked: &Asked,
         record: &Record,
+        permit: &Permit,
         deadline: Instant,
-    ) -> (Evidence, Option<Exchange>) {
+    ) -> Attempted {
         let tool = &asked.at.tool;
         if self.abandoned.is_cancelled() {
-            return (Evidence::NotSent { why: "the gateway is shutting down".into() }, None);
+            let evidence = Evidence::NotSent { why: "the gateway is shutting down".into() };
+            return Attempted { evidence, is_executed: false, silent: None };
         }
         // What is under way goes on, but nothing is sent again.
         if record.attempt.number > 1 && self.is_paused(&tool.name) {
-            return (Evidence::NotSent { why: "a person has paused the tool".into() }, None);
+            let evidence = Evidence::NotSent { why: "a person has paused the tool".into() };
+            return Attempted { evidence, is_executed: false, silent: None };
         }
         let began = Instant::now();
         let request = downstream::Request {
@@ -249,9 +281,10 @@ impl Gateway {
         self.metrics.attempts.with_label_values(&[&tool.name, proved.as_str()]).inc();
         self.metrics.attempt_duration.with_label_values(&[&tool.name]).observe(began.elapsed().as_secs_f64());
         if let Some(health) = self.health.get(&tool.name) {
-            health.ended(proved.is_healthy(), began.elapsed());
+            let healthy = proved.is_healthy() || evidence.is_sign_of_life();
+            health.ended(healthy, permit, began.elapsed());
         }
-        (evidence, silent)
+        Attempted { evidence, is_executed: matches!(proved, Outcome::Executed(_)), silent }
     }
 
     /// An answer to an attempt that was given up as unknown still settles the call.

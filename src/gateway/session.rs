@@ -93,7 +93,7 @@ impl Gateway {
         if let Err(ErrorKind::Refused(refusal)) = &turn.held {
             self.metrics.barred.with_label_values(&[&asked.at.tool.name, refusal.as_str()]).inc();
         }
-        if let (Some(place), false) = (line, matches!(turn.held, Ok(Hold::Ours(_)))) {
+        if let (Some(place), false) = (line, matches!(turn.held, Ok(Hold::Ours(..)))) {
             // Whoever stands behind it need not wait until its place is forgotten.
             drop(self.counted("leave_line", self.store.leave_line(&place.session, place.call_id).await));
         }

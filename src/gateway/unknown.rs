@@ -2,25 +2,29 @@
 //! became of them. The rules are in `core::unknown`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::call::Asked;
-use super::run::{Keep, ROUNDS};
+use super::health::Permit;
+use super::run::{Begun, Keep, ROUNDS};
 use super::{Error, ErrorKind, Gateway, new_attempt};
 use crate::core::call::{self, Action, Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, Record, State};
-use crate::core::unknown::{Finding, Resolution, read_probe};
+use crate::core::session::SessionId;
+use crate::core::tool::Tool;
+use crate::core::unknown::{Finding, Hindrance, Policy, Resolution, read_probe};
 use crate::crash;
 use crate::store::{self, Replaced};
 
-/// Calls that are worked on in one go.
+/// Calls of one tool that are taken up in one go.
 const BATCH: u32 = 32;
-/// Calls that are worked on at the same time: a tool that is just up again is not overrun.
-const AT_ONCE: usize = 8;
+/// Calls that are taken up at a start although they had no time.
+const TAKEN_UP: u32 = 1_000;
 
 /// What one round did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,86 +42,190 @@ impl Gateway {
     /// # Errors
     /// The store failed; what was settled so far stays so.
     pub async fn recheck_once(self: &Arc<Self>, now: Timestamp) -> Result<Rested, store::Error> {
-        self.know_pauses().await?;
-        let due = self.counted("to_check", self.store.to_check(now, BATCH).await)?;
-        let mut rested = Rested { due: due.len(), settled: 0 };
-        let mut under_way = JoinSet::new();
-        for record in due {
-            if under_way.len() >= AT_ONCE {
-                rested.settled += usize::from(matches!(under_way.join_next().await, Some(Ok(true))));
-            }
-            // In a task that outlives whoever waits for it: what was sent again is followed to its end.
-            let work = self.tasks.spawn(self.clone().work_on(record, now));
-            under_way.spawn(async { work.await.unwrap_or(false) });
-        }
-        while let Some(settled) = under_way.join_next().await {
-            rested.settled += usize::from(matches!(settled, Ok(true)));
+        let begun = self.begin_rechecks(now).await?;
+        let mut rested = Rested { due: begun.len(), settled: 0 };
+        for work in begun {
+            rested.settled += usize::from(work.await.unwrap_or(false));
         }
         Ok(rested)
     }
 
+    /// The same, but does not wait for what it has begun: a tool that is slow keeps no other waiting. Each
+    /// answers whether its call is not unknown any more, and goes on if nobody waits for that.
+    ///
+    /// # Errors
+    /// The store failed; nothing was begun.
+    pub async fn begin_rechecks(
+        self: &Arc<Self>,
+        now: Timestamp,
+    ) -> Result<Vec<JoinHandle<bool>>, store::Error> {
+        self.know_pauses().await?;
+        // Where all places are taken calls may wait already. What is not configured here is not our business.
+        let has_place = self.health.iter().filter(|(_, health)| health.checks.available_permits() > 0);
+        let tools: Vec<String> = has_place.map(|(tool, _)| tool.clone()).collect();
+        let due = self.readable("to_check", self.store.to_check(now, &tools, BATCH).await)?;
+        let begin = |record| self.tasks.spawn(self.clone().work_on(record, now));
+        Ok(due.into_iter().map(begin).collect())
+    }
+
+    /// Takes up unknown calls that nobody works on although their tool has a policy: what was held has one
+    /// since the configuration changed. Once after a start; a bounded number of calls.
+    ///
+    /// # Errors
+    /// The store failed; what was taken up stays so.
+    pub async fn take_up_once(&self) -> Result<usize, store::Error> {
+        let has_policy = self.tools.iter().filter(|(_, at)| at.tool.unknown != Policy::Hold);
+        let tools: Vec<String> = has_policy.map(|(tool, _)| tool.clone()).collect();
+        let held = self.readable("unchecked", self.store.unchecked(&tools, TAKEN_UP).await)?;
+        let mut taken_up = 0;
+        for record in held {
+            let event = Event::CheckMissing { by: self.instance };
+            taken_up += usize::from(self.change(&record, &event, self.now()).await.is_some());
+        }
+        if taken_up > 0 {
+            tracing::info!(calls = taken_up, "unknown calls are worked on that were held");
+        }
+        Ok(taken_up)
+    }
+
     /// Whether the call is not unknown any more.
     async fn work_on(self: Arc<Self>, record: Record, now: Timestamp) -> bool {
+        let name = &record.intent.tool;
+        let (Some(at), Some(health)) = (self.tools.get(name).cloned(), self.health.get(name)) else {
+            return false;
+        };
+        let _place = tokio::select! {
+            place = health.checks.acquire() => place,
+            () = self.draining.cancelled() => return false,
+        };
         if self.is_out_of_time() || self.draining.is_cancelled() {
             return false;
         }
         // It may have waited for its turn: a lease that began then would end before the deadline.
         let now = now.max(self.now());
-        let tool = self.policy_of(&record);
-        let attempt = (!self.is_paused(&tool.name)).then(new_attempt);
+        let attempt = (!self.is_paused(&at.tool.name)).then(new_attempt);
+        let sends = at.tool.unknown == Policy::Retry && attempt.is_some();
+        let permit = if sends { self.may_send(&at.tool, &record).await } else { Ok(Permit::default()) };
+        let permit = match permit {
+            Ok(permit) => permit,
+            Err(hindrance) => return self.put_off(&record, hindrance, now).await,
+        };
         let event = Event::CheckDue { by: self.instance, attempt };
-        let deadline = Instant::now() + tool.deadline;
-        let Ok(next) = call::next(&tool, Some(&record), &event, now) else { return false };
+        let deadline = Instant::now() + at.tool.deadline;
+        let Ok(next) = call::next(&at.tool, Some(&record), &event, now) else { return false };
         let Some(change) = next.change else { return false };
-        let replaced = self.counted("replace", self.store.replace(&change, &record).await);
-        let Ok(Replaced::Done(record)) = replaced else { return false };
-        crash::point("in_recheck");
-        let at = self.tools.get(&record.intent.tool).cloned();
-        let record = match (next.action, at) {
-            (Action::Probe, Some(at)) => {
-                let asked = Asked::again(at, &record);
-                let finding = self.probe(&asked).await;
-                self.note_finding(record, finding, now).await
+        let record = match self.counted("replace", self.store.replace(&change, &record).await) {
+            Ok(Replaced::Done(record)) => record,
+            // Somebody was faster.
+            Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => return false,
+            Ok(Replaced::Lost(_)) if sends => {
+                return self.put_off(&record, Hindrance::KeyGone, now).await;
             }
-            (Action::Run, Some(at)) => {
-                let asked = Asked::again(at, &record);
-                let (record, _) = self.run_attempts(&asked, record, None, deadline, Keep::Stored).await;
+            Err(store::Error::Refused(_)) if sends => {
+                return self.put_off(&record, Hindrance::Store, now).await;
+            }
+            Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => return false,
+        };
+        crash::point("in_recheck");
+        let asked = Asked::again(at, &record);
+        let record = match next.action {
+            Action::Probe => {
+                // Before the request leaves: what the tool says it knows is what it knew no earlier.
+                let asked_at = now.max(self.now());
+                let found = self.probe(&asked).await;
+                self.note_finding(record, found, asked_at).await
+            }
+            Action::Run => {
+                let begun = Begun { record, permit, deadline };
+                let (record, _) = self.run_attempts(&asked, begun, None, Keep::Stored).await;
                 record
             }
             _ => record,
         };
-        tracing::info!(
-            call_id = %record.intent.call_id,
-            tool = tool.name,
-            trace_id = record.intent.trace_id,
-            state = record.state.as_str(),
-            checks = record.check.map(|check| check.number),
-            next_check = record.check.map(|check| check.at.to_string()),
-            "an unknown call was worked on",
-        );
+        self.say_rested(&record);
         !matches!(record.state, State::Unknown(_) | State::Running)
     }
 
-    /// Writes down what a probe has found. If that fails, or somebody was faster, the next one finds it.
-    async fn note_finding(&self, record: Record, finding: Finding, now: Timestamp) -> Record {
-        let event = Event::Probed { by: self.instance, finding };
-        let next = call::next(&self.policy_of(&record), Some(&record), &event, now.max(self.now()));
-        let Some(change) = next.ok().and_then(|next| next.change) else { return record };
-        match self.counted("replace", self.store.replace(&change, &record).await) {
-            Ok(Replaced::Done(noted) | Replaced::Lost(Some(noted))) => noted,
-            Ok(Replaced::Lost(None) | Replaced::Barred(_)) | Err(_) => record,
+    /// Whether the call may be sent to its tool now. What a person has stopped, or what keeps failing, is
+    /// left alone as if it were a new call.
+    async fn may_send(&self, tool: &Tool, record: &Record) -> Result<Permit, Hindrance> {
+        let permit = self.admit(tool).map_err(Hindrance::Resting)?;
+        let session = self.store.session(&SessionId::of(&record.intent)).await;
+        match self.counted("session", session) {
+            Ok(session) if session.frozen => Err(Hindrance::Frozen),
+            Ok(_) => Ok(permit),
+            Err(_) => Err(Hindrance::Store),
         }
     }
 
-    async fn probe(&self, asked: &Asked) -> Finding {
+    /// Nothing is sent; the call is looked at again later. Never settles it.
+    async fn put_off(&self, record: &Record, hindrance: Hindrance, now: Timestamp) -> bool {
+        let event = Event::CheckHindered { by: self.instance, hindrance };
+        if let Some(record) = self.change(record, &event, now).await {
+            self.say_rested(&record);
+        }
+        false
+    }
+
+    /// The record after an event that leads to nothing else; `None` if it could not be written.
+    async fn change(&self, record: &Record, event: &Event, now: Timestamp) -> Option<Record> {
+        let next = call::next(&self.policy_of(record), Some(record), event, now).ok()?;
+        match self.counted("replace", self.store.replace(&next.change?, record).await) {
+            Ok(Replaced::Done(record)) => Some(record),
+            Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => None,
+        }
+    }
+
+    fn say_rested(&self, record: &Record) {
+        tracing::info!(
+            call_id = %record.intent.call_id,
+            tool = record.intent.tool,
+            trace_id = record.intent.trace_id,
+            state = record.state.as_str(),
+            checks = record.check.map(|check| check.number),
+            next_check = record.check.and_then(|check| check.at).map(|at| at.to_string()),
+            "an unknown call was worked on",
+        );
+    }
+
+    /// Writes down what a probe has found, also if another gateway has begun to ask meanwhile. If it cannot
+    /// be written, the next one finds it.
+    async fn note_finding(
+        &self,
+        mut record: Record,
+        (finding, retry_after): (Finding, Option<Duration>),
+        asked_at: Timestamp,
+    ) -> Record {
+        let attempt = record.attempt.id;
+        let event = Event::Probed { by: self.instance, asked_at, finding, retry_after };
+        for _ in 0..ROUNDS {
+            // Another attempt was made since: it may have been executed after the tool was asked.
+            if record.attempt.id != attempt {
+                return record;
+            }
+            let next = call::next(&self.policy_of(&record), Some(&record), &event, asked_at.max(self.now()));
+            let Some(change) = next.ok().and_then(|next| next.change) else { return record };
+            record = match self.counted("replace", self.store.replace(&change, &record).await) {
+                Ok(Replaced::Done(noted)) => return noted,
+                Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => newer,
+                Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => return record,
+            };
+        }
+        record
+    }
+
+    /// What the tool says, and how long it asks to wait.
+    async fn probe(&self, asked: &Asked) -> (Finding, Option<Duration>) {
         let by = Instant::now() + asked.at.tool.timeout;
         let key = asked.intent.lookup.for_tool();
         tokio::select! {
             answer = self.downstream.probe(&asked.at.endpoint, &key, by) => match answer {
-                Ok((status, body)) => read_probe(status, &body),
-                Err(why) => Finding::Unclear(why),
+                Ok((status, body, retry_after)) => (read_probe(&asked.at.tool, status, &body), retry_after),
+                Err(why) => (Finding::Unclear(why), None),
             },
-            () = self.abandoned.cancelled() => Finding::Unclear("the gateway is shutting down".into()),
+            () = self.abandoned.cancelled() => {
+                (Finding::Unclear("the gateway is shutting down".into()), None)
+            }
         }
     }
 

@@ -222,7 +222,7 @@ impl<'a> CallView<'a> {
             created_at: time(intent.created_at),
             updated_at: time(record.updated_at),
             expires_at: record.expires_at.map(time),
-            next_check_at: record.check.map(|check| time(check.at)),
+            next_check_at: record.check.and_then(|check| check.at).map(time),
             duplicates: duplicates.count,
             last_duplicates: duplicates.last.iter().map(DuplicateView::of).collect(),
             events: None,

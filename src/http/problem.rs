@@ -169,7 +169,7 @@ impl Slug {
             Self::CallInProgress => row(StatusCode::CONFLICT, Unknown, Reuse, "The call is still running",
                 "An earlier request with this key is under way. Send the same request again after Retry-After, with the same key; it will get the same result."),
             Self::OutcomeUnknown => row(StatusCode::CONFLICT, Unknown, Wait, "Nobody knows whether the call was executed",
-                "The request was sent to the tool, and no proof of success or failure came back. The gateway will not send it again. Do not repeat the intent under another key: look at the tool's own system, or have a person settle the call."),
+                "The request was sent to the tool, and no proof of success or failure came back. The gateway does not send it again, unless the tool is one that executes a key at most once; then it does so by itself. Do not repeat the intent under another key: ask for this call later, look at the tool's own system, or have a person settle the call."),
             Self::WrongState => row(StatusCode::CONFLICT, None, Stop, "Not in this state",
                 "Nothing was changed: what was asked for does not fit the present state, which the detail names."),
             Self::ReplayUnsafe => row(StatusCode::CONFLICT, None, Stop, "To send it again may have an effect",
@@ -341,7 +341,7 @@ impl From<ErrorKind> for Problem {
             .waiting(retry_after),
             ErrorKind::OutcomeUnknown => Self::new(
                 Slug::OutcomeUnknown,
-                "The tool may or may not have executed this call, and it will not be sent again. Do not repeat it, neither with this key nor with a new one. Check the result in the tool's own system, or ask a person to settle it.",
+                "The tool may or may not have executed this call. Whatever can safely be done to find out, the gateway does by itself. Do not repeat it, neither with this key nor with a new one. Check the result in the tool's own system, or ask a person to settle it.",
             ),
             ErrorKind::KeyReused => Self::new(
                 Slug::KeyReused,

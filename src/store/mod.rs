@@ -40,6 +40,27 @@ impl Error {
     }
 }
 
+/// What a search has found. One call that cannot be read is not in the way of all others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found<T> {
+    pub calls: Vec<T>,
+    /// The ids of calls that were passed over, each with what is wrong with it.
+    pub unreadable: Vec<(String, String)>,
+}
+
+impl<T> Default for Found<T> {
+    fn default() -> Self {
+        Self { calls: Vec::new(), unreadable: Vec::new() }
+    }
+}
+
+impl<T> Found<T> {
+    /// The same, with something else made of each call.
+    pub fn map<U>(self, make: impl FnMut(T) -> U) -> Found<U> {
+        Found { calls: self.calls.into_iter().map(make).collect(), unreadable: self.unreadable }
+    }
+}
+
 /// What came of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claimed {
@@ -178,10 +199,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Running calls that nobody can be at any more, oldest first, at most `limit`: their lease is
     /// over, or their owner is known to have ended.
-    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error>;
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error>;
 
-    /// Unknown calls that it is time to work on, those that wait longest first, at most `limit`.
-    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error>;
+    /// Unknown calls of these tools that it is time to work on, those that wait longest first, at most
+    /// `each` of one tool: the backlog of one is not in the way of another.
+    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error>;
+
+    /// Unknown calls of these tools that have no time to be worked on and were not given up, at most `limit`.
+    async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error>;
 
     /// Counts running and unknown calls per tool.
     async fn census(&self) -> Result<Vec<Census>, Error>;
@@ -232,8 +257,8 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// The running and the failed calls: those about which a store that has lost its newest writes
-    /// may be wrong in the dangerous direction. Unbounded; asked for by a person only.
+    /// The running, the failed and the unknown calls: those about which a store that has lost its newest
+    /// writes may be wrong in the dangerous direction. Unbounded; asked for by a person only.
     async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
         Ok(Vec::new())
     }

@@ -22,8 +22,10 @@ mod session; // terms, and what persons do to a session
 mod target; // which Redis
 mod write; // claims and changes of calls
 
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use async_trait::async_trait;
@@ -40,13 +42,14 @@ use self::memory::{Memory, Need};
 use self::scripts::{Run, Scripts};
 pub use self::target::Target;
 use super::{
-    Census, Claimed, Due, Durability, Endings, Error, LOST_DATA, Listener, Readiness, Replaced, Store,
+    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Readiness, Replaced, Store,
 };
 use crate::core::call::Change;
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
+use crate::core::unknown::Check;
 
 /// What an operator says about a Redis.
 #[derive(Debug, Clone)]
@@ -97,6 +100,8 @@ struct Inner {
     met_at: Mutex<Option<Instant>>,
     /// How often the store was closed between looks.
     closings: AtomicU64,
+    /// Up to which time unknown calls were looked through, where there are too many for one round.
+    checked_until: AtomicI64,
     /// How often everything has been looked at.
     looks: watch::Sender<u64>,
 }
@@ -147,14 +152,33 @@ impl Store for Redis {
         self.0.count_duplicates(counted).await
     }
 
-    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         // That the owner has ended nobody can know; its lease is what counts.
-        let over = self.0.first_of("running", now, limit).await?.into_iter();
-        Ok(over.map(|record| Due { record, owner_ended: false }).collect())
+        let over = self.0.search("running", 0..=now.as_microsecond(), limit as usize, |_| true).await?.0;
+        Ok(over.map(|record| Due { record, owner_ended: false }))
     }
 
-    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
-        self.0.first_of("unknown", now, limit).await
+    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
+        let mut free: HashMap<&str, u32> = tools.iter().map(|tool| (tool.as_str(), each)).collect();
+        let limit = tools.len().saturating_mul(each as usize);
+        let has_place = |record: &Record| match free.get_mut(record.intent.tool.as_str()) {
+            None | Some(0) => false,
+            Some(places) => {
+                *places -= 1;
+                true
+            }
+        };
+        // The index knows no tools: what stands before a long backlog is met in the next rounds.
+        let from = self.0.checked_until.load(Ordering::Relaxed);
+        let (found, last) = self.0.search("unknown", from..=now.as_microsecond(), limit, has_place).await?;
+        self.0.checked_until.store(last.unwrap_or(0), Ordering::Relaxed);
+        Ok(found)
+    }
+
+    async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
+        self.0.must_be_open()?;
+        let is_asked_for = |record: &Record| tools.contains(&record.intent.tool);
+        Ok(self.0.search("unknown", NEVER..=NEVER, limit as usize, is_asked_for).await?.0)
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
@@ -219,7 +243,7 @@ impl Store for Redis {
     }
 
     fn clock_offset(&self) -> SignedDuration {
-        SignedDuration::from_micros(self.0.clock_offset_us.load(std::sync::atomic::Ordering::Relaxed))
+        SignedDuration::from_micros(self.0.clock_offset_us.load(Ordering::Relaxed))
     }
 
     fn is_shared(&self) -> bool {
@@ -234,7 +258,7 @@ impl Store for Redis {
         // What runs here may have been forgotten a moment ago.
         self.0.put_all_back().await?;
         let mut doubtful = Vec::new();
-        for index in ["running", "failed"] {
+        for index in ["running", "failed", "unknown"] {
             let all =
                 |partition: Partition| cmd("ZRANGE").arg(partition.key(index)).arg(0).arg(-1).to_owned();
             for ids in self.0.link.ask_each(all).await? {
@@ -282,30 +306,53 @@ impl Inner {
         Ok(record)
     }
 
-    /// The calls of an index whose time has come, the oldest first, at most `limit`.
-    async fn first_of(&self, index: &str, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
+    /// The wanted calls of an index whose time is within these bounds, the oldest first, at most `limit`; and
+    /// up to when it was looked through, if there was no end to it. What points to no call is taken away.
+    async fn search(
+        &self,
+        index: &str,
+        times: RangeInclusive<i64>,
+        limit: usize,
+        mut is_wanted: impl FnMut(&Record) -> bool,
+    ) -> Result<(Found<Record>, Option<i64>), Error> {
+        let mut found = Found::default();
         // What was lost is put back before anybody takes the rest for its end.
         if self.is_in_doubt() {
-            return Ok(Vec::new());
+            return Ok((found, None));
         }
-        let until = now.as_microsecond();
         let mut over: Vec<(CallId, i64)> = Vec::new();
-        let found = self.link.ask_each(|partition| {
+        let listed = self.link.ask_each(|partition| {
             let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(partition.key(index)).arg("-inf").arg(until).arg("WITHSCORES");
-            ask.arg("LIMIT").arg(0).arg(limit);
+            ask.arg(partition.key(index)).arg(*times.start()).arg(*times.end()).arg("WITHSCORES");
+            ask.arg("LIMIT").arg(0).arg(SEARCHED);
             ask
         });
-        for ids in found.await? {
+        for ids in listed.await? {
             let ids = Vec::<(String, f64)>::from_redis_value(ids).map_err(unreadable)?;
             over.extend(ids.into_iter().filter_map(|(id, time)| Some((call_id(&id)?, time as i64))));
         }
         over.sort_by_key(|(_, time)| *time);
-        let mut first = Vec::new();
-        for (call_id, _) in over.into_iter().take(limit as usize) {
-            first.extend(self.fields_of(call_id).await?);
+        let mut last = over.get(SEARCHED - 1).map(|(_, time)| *time);
+        for (call_id, _) in over.into_iter().take(SEARCHED) {
+            if found.calls.len() >= limit {
+                last = None;
+                break;
+            }
+            let partition = Partition::of_call(call_id);
+            let mut ask = cmd("HMGET");
+            ask.arg(partition.call(call_id)).arg(&record::FIELDS);
+            match stored_in(self.link.ask(&ask).await?) {
+                Ok(Some(record)) if is_wanted(&record) => found.calls.push(record),
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let mut take_away = cmd("ZREM");
+                    take_away.arg(partition.key(index)).arg(call_id.to_string());
+                    self.link.ask::<()>(&take_away).await?;
+                }
+                Err(error) => found.unreadable.push((call_id.to_string(), error.to_string())),
+            }
         }
-        Ok(first)
+        Ok((found, last))
     }
 
     fn is_reached(&self) -> bool {
@@ -333,15 +380,25 @@ impl Inner {
     }
 }
 
+/// Calls of an index that are looked at in one go.
+const SEARCHED: usize = 256;
+
 /// Later than any time; a double still prints it in full.
 const NEVER: i64 = 9_000_000_000_000_000;
+
+/// The same, of what is given up: told from what was never to be worked on.
+const GIVEN_UP: i64 = NEVER + 1;
 
 /// Where a call stands in the index of its state, in microseconds: when somebody has to look at it.
 fn score(record: &Record) -> i64 {
     let time = match &record.state {
         State::Running => record.attempt.lease_until,
         State::Failed(_) => record.retain_until.unwrap_or(Timestamp::MAX),
-        State::Unknown(_) => return record.check.map_or(NEVER, |check| check.at.as_microsecond()),
+        State::Unknown(_) => match record.check {
+            Some(Check { at: Some(at), .. }) => at,
+            Some(Check { at: None, .. }) => return GIVEN_UP,
+            None => return NEVER,
+        },
         State::Succeeded(_) => record.updated_at,
     };
     time.as_microsecond()

@@ -13,7 +13,7 @@ use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest, Sha256};
 
-use super::{Census, Claimed, Due, Error, Listener, Readiness, Replaced, Store};
+use super::{Census, Claimed, Due, Error, Found, Listener, Readiness, Replaced, Store};
 use crate::core::call::Change;
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
@@ -164,6 +164,21 @@ impl Sealed {
     }
 }
 
+impl Sealed {
+    /// One that cannot be opened cannot be sent again, and must not keep the others.
+    fn open_all(&self, found: Found<Record>) -> Found<Record> {
+        let mut opened = Found { calls: Vec::new(), unreadable: found.unreadable };
+        for record in found.calls {
+            let call_id = record.intent.call_id.to_string();
+            match self.open(record) {
+                Ok(record) => opened.calls.push(record),
+                Err(error) => opened.unreadable.push((call_id, error.to_string())),
+            }
+        }
+        opened
+    }
+}
+
 #[async_trait]
 impl Store for Sealed {
     async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
@@ -215,17 +230,19 @@ impl Store for Sealed {
         self.store.count_duplicates(counted).await
     }
 
-    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         let due = self.store.due(now, limit).await?;
         // Whoever settles it needs its state, and not its arguments.
         let open = |due: Due| Due { record: self.open(due.record.clone()).unwrap_or(due.record), ..due };
-        Ok(due.into_iter().map(open).collect())
+        Ok(due.map(open))
     }
 
-    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
-        let found = self.store.to_check(now, limit).await?;
-        // One that cannot be opened cannot be sent again, and must not keep the others.
-        Ok(found.into_iter().filter_map(|record| self.open(record).ok()).collect())
+    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
+        Ok(self.open_all(self.store.to_check(now, tools, each).await?))
+    }
+
+    async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
+        Ok(self.open_all(self.store.unchecked(tools, limit).await?))
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {

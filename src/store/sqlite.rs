@@ -21,7 +21,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 pub use self::open::OpenError;
 use self::worker::{Need, Worker};
-use super::{Census, Claimed, Due, Durability, Endings, Error, Listener, Readiness, Reason, Replaced, Store};
+use super::{
+    Census, Claimed, Due, Durability, Endings, Error, Found, Listener, Readiness, Reason, Replaced, Store,
+};
 use crate::core::call::Change;
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
@@ -76,6 +78,11 @@ impl Store for Sqlite {
 
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
         let (change, expected) = (change.clone(), expected.clone());
+        // What is to be sent next needs room for its outcome: it waits until there is room again.
+        let begins =
+            matches!(change.record.state, State::Running) && change.record.attempt.id != expected.attempt.id;
+        let need = if begins { Need::Plain } else { Need::Reserve };
+        let short_of_space = self.short_of_space.clone();
         let replace = move |connection: &Connection| {
             if matches!(change.record.state, State::Running) {
                 let holder = row::holder_of(connection, &change.record.intent.lookup)?;
@@ -86,13 +93,15 @@ impl Store for Sqlite {
                 }
             }
             if !row::is_still(connection, &expected)? {
-                let is_ours = |stored: &Record| {
-                    Seen::of(stored) == Seen::of(&change.record) && stored.state == change.record.state
-                };
+                // Another change may have come to the same version: only what is the same was ours.
+                let is_ours = |stored: &Record| *stored == change.as_stored(stored);
                 return Ok(match row::by_id(connection, expected.intent.call_id)? {
                     Some(stored) if is_ours(&stored) => Replaced::Done(stored),
                     stored => Replaced::Lost(stored),
                 });
+            }
+            if begins && short_of_space.load(Ordering::SeqCst) {
+                return Err(worker::full());
             }
             let record = match session::enter(connection, &change)? {
                 Ok(record) => record,
@@ -103,7 +112,7 @@ impl Store for Sqlite {
             session::release(connection, &change)?;
             Ok(Replaced::Done(record))
         };
-        let replaced = self.writer.run(Need::Reserve, replace).await?;
+        let replaced = self.writer.run(need, replace).await?;
         if let Replaced::Done(record) = &replaced
             && !matches!(record.state, State::Running)
         {
@@ -154,13 +163,19 @@ impl Store for Sqlite {
         self.writer.run(Need::Plain, count).await
     }
 
-    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         let instance = self.instance;
         self.reader.run(Need::Plain, move |connection| row::due(connection, now, instance, limit)).await
     }
 
-    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
-        self.reader.run(Need::Plain, move |connection| row::to_check(connection, now, limit)).await
+    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
+        let tools = tools.to_vec();
+        self.reader.run(Need::Plain, move |connection| row::to_check(connection, now, &tools, each)).await
+    }
+
+    async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
+        let tools = tools.to_vec();
+        self.reader.run(Need::Plain, move |connection| row::unchecked(connection, &tools, limit)).await
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {

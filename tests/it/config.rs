@@ -92,6 +92,7 @@ fn what_does_not_fit_together_is_refused() {
         ("probe = { url = \"http://127.0.0.1/orders\" }", "with {key} in it"),
         ("recheck = { base = \"1ms\" }", "every 100 ms"),
         ("recheck = { base = \"9m\" }", "longer than the longest"),
+        ("recheck = { base = \"2s\", give_up_after = \"2s\" }", "before it was worked on"),
         ("breaker = { failures = 0 }", "at least 1"),
         ("[reconciliations.r]\nevery = \"1h\"", "no such key"),
         ("[tools.\"two words\"]\nurl = \"http://127.0.0.1/\"", "a tool's name"),
@@ -345,4 +346,21 @@ fn the_demo_configuration_is_good() {
     let output = run(root, &["check", "--config", "config/demo.toml"]);
     assert!(output.status.success());
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ok: 5 tools, 0 tokens\n");
+}
+
+#[test]
+fn the_url_of_a_probe_is_no_less_secret_than_the_tools_own() {
+    let tool = |host: &str| {
+        let url = format!("http://user:hidden@{host}/hidden/{{key}}?token=hidden");
+        let text = format!(
+            "[store]\nurl = \"sqlite:oncegate.db\"\n[tools.t]\nurl = \"https://{host}/hidden?token=hidden\"\nprobe = {{ url = \"{url}\" }}\n"
+        );
+        read(&text, &[]).expect("good")
+    };
+    let far = tool("tools.example");
+    assert_eq!(far.warnings, ["t: the URL of its probe is plain http:// to another machine"]);
+    let near = tool("127.0.0.1");
+    assert!(near.warnings.is_empty(), "{:?}", near.warnings);
+    let printed = format!("{:?}", far.tools[0].endpoint);
+    assert!(printed.contains("tools.example") && !printed.contains("hidden"), "{printed}");
 }

@@ -28,6 +28,7 @@ mod pause; // a person stops a tool for a while
 #[cfg(feature = "crash-points")]
 mod points; // the process ends where it hurts
 mod problems; // the table of failures
+mod recheck; // unknown calls come to rest, when something goes wrong
 mod redis; // many gateways over one Redis
 mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest

@@ -49,6 +49,7 @@ struct World {
     folder: tempfile::TempDir,
     port: u16,
     store: String,
+    rules: String,
     history: Arc<History>,
 }
 
@@ -57,21 +58,21 @@ impl World {
         let tool = Tool::start().await;
         tool.always(Act::after_ms(3, Act::Numbered));
         let folder = tempfile::tempdir().expect("a folder");
-        Self { tool, folder, port: free_port(), store, history: Arc::default() }
+        Self { tool, folder, port: free_port(), store, rules: RULES.to_owned(), history: Arc::default() }
     }
 
     /// For another gateway over the same store.
     fn beside(&self) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (tool, store, history) = (self.tool.clone(), self.store.clone(), self.history.clone());
-        Self { tool, folder, port: free_port(), store, history }
+        Self { tool, folder, port: free_port(), store, rules: self.rules.clone(), history }
     }
 
     /// A gateway that does this at these points.
     fn spawn(&self, points: &str) -> Child {
         let listen = format!("[server]\nlisten = \"127.0.0.1:{}\"\nshutdown_grace = \"1s\"\n", self.port);
         let store = format!("[store]\nurl = \"{}\"\n[log]\nlevel = \"error\"\n", self.store);
-        let config = format!("{listen}{store}{}", one_tool(&self.tool, RULES));
+        let config = format!("{listen}{store}{}", one_tool(&self.tool, &self.rules));
         std::fs::write(self.folder.path().join("oncegate.toml"), config).expect("a file");
         let mut gateway = command(self.folder.path(), &["serve", "--config", "oncegate.toml"]);
         gateway.env("FAILPOINTS", points).stdout(Stdio::null()).stderr(Stdio::null());
@@ -268,4 +269,44 @@ async fn wherever_a_gateway_over_redis_ends_nothing_is_doubled_or_lost() {
     world.holds(SEEDS as f64).await;
     gateway.kill().expect("it could be killed");
     gateway.wait().expect("it ended");
+}
+
+/// The check is written before the tool is asked, or sent the same again: who ends in between leaves it to
+/// the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_ends_in_a_recheck_leaves_it_to_the_next() {
+    for retries in [true, false] {
+        let mut world = World::new("sqlite:oncegate.db".into()).await;
+        world.tool.deduplicate().then(Act::ExecuteThenDrop).always(Act::Ok("{\"order\":1}"));
+        let policy = if retries {
+            "unknown = \"retry\"\ndedup = \"key\"\n".to_owned()
+        } else {
+            let url = format!("http://127.0.0.1:{}/by-key/{{key}}", world.tool.port);
+            format!("unknown = \"probe\"\nprobe = {{ url = \"{url}\" }}\n")
+        };
+        world.rules += &format!("{policy}recheck = {{ base = \"500ms\", max = \"500ms\" }}\n");
+        let (http, url) = (client(), |path: &str| format!("http://127.0.0.1:{}{path}", world.port));
+        let is_ready =
+            async || http.get(url("/readyz")).send().await.is_ok_and(|answer| answer.status() == 200);
+        let mut gateway = world.spawn("in_recheck=1*return");
+        until("it is ready", is_ready).await;
+        // Who waits for longer than for the outcome would see the gateway end.
+        let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
+        let unknown = http.post(url("/v1/tools/act/calls")).body(body).send().await.expect("an answer");
+        let unknown = Answer::read(unknown).await.expect_problem("outcome-unknown");
+        until("it has ended in a recheck", async || gateway.try_wait().expect("a status").is_some()).await;
+        assert_eq!(world.tool.requests(), 1, "nothing was asked or sent");
+        let mut gateway = world.spawn("");
+        until("it is ready", is_ready).await;
+        let id = unknown.at("/call_id");
+        let path = format!("/v1/calls/{}", id.as_str().expect("an id"));
+        let record =
+            async || Answer::read(http.get(url(&path)).send().await.expect("an answer")).await.expect_ok();
+        until("it is settled", async || record().await.at("/state") == "succeeded").await;
+        assert_eq!(world.tool.requests(), 2);
+        let posts = world.tool.seen().into_iter().filter(|seen| seen.line.starts_with("POST"));
+        assert!(posts.filter(|seen| seen.executed).count() == 1, "one effect");
+        gateway.kill().expect("it could be killed");
+        gateway.wait().expect("it ended");
+    }
 }

@@ -60,7 +60,7 @@ async fn a_probe_that_finds_the_call_settles_it_with_what_the_tool_says(stores: 
 async fn a_probe_that_finds_nothing_or_is_not_answered_proves_nothing(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop).then(Act::Answer(404, "", b"{}")).then(Act::Answer(503, "", b"{}"));
-    tool.then(Act::Drop).then(Act::HalfBody(200)).always(Act::Answer(404, "", b"{}"));
+    tool.then(Act::Drop).then(Act::Answer(410, "", b"{}")).always(Act::Answer(404, "", b"{}"));
     let gateway = stores.gateway(&probing(&tool, "")).await;
     let unknown = gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
     until("it was asked often", async || tool.requests() >= 6).await;

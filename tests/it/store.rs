@@ -168,7 +168,7 @@ async fn a_full_disk_loses_no_outcome_and_takes_no_claim() {
     };
     let tool = Tool::start().await;
     let body: &'static str = format!("{{\"long\":\"{}\"}}", "x".repeat(100_000)).leak();
-    tool.always(Act::after_ms(700, Act::Ok(body)));
+    tool.then(Act::Answer(422, "", b"{}")).always(Act::after_ms(700, Act::Ok(body)));
     let gateway = Process::start(disk.0.path(), free_port(), &one_tool(&tool, "")).await;
     let post = |n: usize| {
         let request = client().post(gateway.url("/v1/tools/act/calls"));
@@ -180,18 +180,20 @@ async fn a_full_disk_loses_no_outcome_and_takes_no_claim() {
             Answer::read(answer.unwrap_or_else(|error| panic!("{error:?}\n{}", said()))).await
         }
     };
+    post(98).await.expect_problem("tool-rejected");
     let running: Vec<_> = (0..20).map(|n| tokio::spawn(post(n))).collect();
-    until("all of them run", async || tool.requests() == 20).await;
+    until("all of them run", async || tool.requests() == 21).await;
     disk.fill();
     for call in running {
         call.await.expect("a caller").expect_ok();
     }
     let refused = post(99).await.expect_problem("store-unavailable");
     assert_eq!((refused.status, refused.header("retry-after")), (503, "2"));
+    post(98).await.expect_problem("store-unavailable");
     assert_eq!(post(7).await.expect_ok().at("/replayed"), true, "replays work while claims are refused");
     let ready = Answer::read(client().get(gateway.url("/readyz")).send().await.expect("an answer")).await;
     assert_eq!((ready.status, ready.at("/reasons/0")), (503, "the disk is full".into()));
-    assert_eq!(tool.requests(), 20, "what was refused was not run");
+    assert_eq!(tool.requests(), 21, "what was refused was not run, nor what had failed before");
     disk.free();
     until("claims are taken again", async || post(99).await.status == 200).await;
     gateway.kill();

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::arrive::in_doubt;
 use super::{Action, Change, Illegal, Next, Occasion, Retry, after, elapsed_ms, ended, gateway};
 use crate::core::outcome::{self, Evidence, Failure, FailureKind, Outcome};
-use crate::core::record::{Attempt, Record, State};
+use crate::core::record::{Attempt, AttemptId, Record, State};
 use crate::core::session::{self, Release};
 use crate::core::tool::{Effect, Tool};
 use crate::core::{retry, unknown};
@@ -22,7 +22,7 @@ pub(super) fn end(
 ) -> Next {
     let (outcome, why) = judge(tool, record, evidence);
     if let Some(retry) = retry
-        && let Some(wait) = wait_before_retry(tool, record, &outcome, retry.jitter, now)
+        && let Some(wait) = wait_before_retry(tool, record, &outcome, evidence, retry.jitter, now)
     {
         let again = Record {
             version: record.version + 1,
@@ -47,7 +47,20 @@ pub(super) fn end(
         let change = Change { record: again, entry, terms: None, release: Release::default() };
         return Next { change: Some(change), action: Action::Retry { after: wait } };
     }
-    finish(tool, record, Occasion { event: "ended", by: gateway(record.attempt.owner) }, outcome, why, now)
+    let occasion = Occasion { event: "ended", by: gateway(record.attempt.owner) };
+    let mut next = finish(tool, record, occasion, outcome, why, now);
+    if let Some(change) = &mut next.change {
+        wait_as_asked(change, evidence, now);
+    }
+    next
+}
+
+/// An unknown call is not worked on before the tool wants to hear of it again.
+fn wait_as_asked(change: &mut Change, evidence: &Evidence, now: Timestamp) {
+    let Some(earliest) = evidence.retry_after().map(|wait| after(now, wait)) else { return };
+    if let Some(at) = change.record.check.as_mut().and_then(|check| check.at.as_mut()) {
+        *at = earliest.max(*at);
+    }
 }
 
 /// An answer came after the call had been given up as unknown. It is the same attempt's, so it counts.
@@ -67,6 +80,35 @@ pub(super) fn end_late(
     }
 }
 
+/// An attempt before the newest one is answered. That it was executed, the call was executed, whatever
+/// becomes of the newest; anything else says nothing of that one.
+pub(super) fn end_of_earlier(
+    tool: &Tool,
+    record: &Record,
+    attempt: AttemptId,
+    evidence: &Evidence,
+    now: Timestamp,
+) -> Result<Next, Illegal> {
+    let counts = match record.state {
+        State::Unknown(_) => true,
+        // Only a run that goes on after a doubt has earlier attempts; a session's next call would run
+        // beside the newest one.
+        State::Running => record.doubted && !session::is_exclusive(tool),
+        State::Succeeded(_) | State::Failed(_) => false,
+    };
+    let sent = outcome::Sent { doubted: true, fencing: record.fencing };
+    let (outcome, why) = outcome::classify(tool, evidence, sent);
+    if !counts || !matches!(outcome, Outcome::Executed(_)) {
+        return Err(Illegal::NotOwner);
+    }
+    let occasion = Occasion { event: "ended_late", by: "the gateway of an earlier attempt".into() };
+    let mut next = finish(tool, record, occasion, outcome, why, now);
+    if let Some(change) = &mut next.change {
+        change.entry.attempt = Some(attempt);
+    }
+    Ok(next)
+}
+
 /// The owner of a running attempt is gone: nobody will say how it ended.
 pub(super) fn lose(tool: &Tool, record: &Record, occasion: Occasion, why: &str, now: Timestamp) -> Next {
     let (outcome, why) = judge(tool, record, &Evidence::Lost { why: why.to_owned() });
@@ -75,11 +117,35 @@ pub(super) fn lose(tool: &Tool, record: &Record, occasion: Occasion, why: &str, 
 
 /// The store has forgotten how a call went on, and with it who had the session's lock.
 pub(super) fn forget(tool: &Tool, record: &Record, occasion: Occasion, why: &str, now: Timestamp) -> Next {
-    let mut next = lose(tool, record, occasion, why, now);
+    let mut next = lose(tool, &with_a_lease_from(tool, record, now), occasion, why, now);
     if let Some(change) = &mut next.change {
         change.release.retakes_lock = matches!(record.state, State::Running);
     }
     next
+}
+
+/// The same of a call that is in doubt already.
+pub(super) fn doubt_anew(
+    tool: &Tool,
+    record: &Record,
+    occasion: Occasion,
+    why: &str,
+    now: Timestamp,
+) -> Next {
+    let prolonged = with_a_lease_from(tool, record, now);
+    let prolonged = Record { version: record.version + 1, updated_at: now, ..prolonged };
+    let why = format!("{why}: it may have been sent again since");
+    let entry = ended(occasion, record, &Outcome::Unknown, why, now);
+    let lock_from = session::is_exclusive(tool).then_some(prolonged.attempt.lease_until);
+    let release = Release { lock_from, ..Release::default() };
+    let change = Change { record: prolonged, entry, terms: None, release };
+    Next { change: Some(change), action: Action::Finish }
+}
+
+/// A later run, of which the store has lost everything, may have begun just now.
+fn with_a_lease_from(tool: &Tool, record: &Record, now: Timestamp) -> Record {
+    let lease_until = record.attempt.lease_until.max(after(now, tool.lease()));
+    Record { attempt: Attempt { lease_until, ..record.attempt.clone() }, ..record.clone() }
 }
 
 /// What the evidence means for this call. A read has no effect to be in doubt about: an attempt of
@@ -105,22 +171,20 @@ fn wait_before_retry(
     tool: &Tool,
     record: &Record,
     outcome: &Outcome,
+    evidence: &Evidence,
     jitter: f64,
     now: Timestamp,
 ) -> Option<Duration> {
-    let retry_after = match outcome {
-        Outcome::NotExecuted(Failure { kind: FailureKind::Rejected | FailureKind::Fenced, .. }) => {
-            return None;
-        }
-        Outcome::NotExecuted(failure) => failure.retry_after,
+    let may_retry = match outcome {
+        Outcome::NotExecuted(failure) => !matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced),
         // The tool itself executes the same key at most once.
-        Outcome::Unknown if tool.unknown == unknown::Policy::Retry => None,
-        Outcome::Unknown | Outcome::Executed(_) => return None,
+        Outcome::Unknown => tool.unknown == unknown::Policy::Retry,
+        Outcome::Executed(_) => false,
     };
-    if record.attempt.number >= tool.retry.attempts {
+    if !may_retry || record.attempt.number >= tool.retry.attempts {
         return None;
     }
-    let wait = retry::delay(&tool.retry, record.attempt.number, jitter, retry_after);
+    let wait = retry::delay(&tool.retry, record.attempt.number, jitter, evidence.retry_after());
     let in_time = after(now, wait) < after(record.attempt.run_started_at, tool.deadline);
     in_time.then_some(wait)
 }
@@ -133,7 +197,7 @@ pub(super) fn finish(
     why: String,
     now: Timestamp,
 ) -> Next {
-    let entry = ended(occasion, record, &outcome, why.clone(), now);
+    let mut entry = ended(occasion, record, &outcome, why.clone(), now);
     let (state, known) = match outcome {
         Outcome::Executed(content) => (State::Succeeded(content), true),
         Outcome::NotExecuted(failure) => (State::Failed(failure), true),
@@ -142,12 +206,21 @@ pub(super) fn finish(
     let window = tool.window(record.intent.key_source);
     let check = match record.check {
         _ if known => None,
-        Some(check) => unknown::next_check(tool, check, now),
-        None => unknown::first_check(tool, now),
+        Some(check @ unknown::Check { at: None, .. }) => Some(check),
+        Some(check) => {
+            let next = unknown::next_check(tool, record.attempt.id, check, now, None);
+            Some(unknown::unless_too_late(tool, next))
+        }
+        None => unknown::first_check(tool, record.attempt.id, now, None),
     };
+    if check.is_some_and(|check| check.at.is_none()) {
+        entry.detail += "; it is given up: a late answer or a person still may settle it";
+    }
     let finished = Record {
         version: record.version + 1,
         state,
+        // What is settled is in doubt no more: the key may run again as if it were new.
+        doubted: record.doubted && !known,
         check,
         latency_ms: Some(elapsed_ms(record.attempt.run_started_at, now)),
         updated_at: now,

@@ -1,5 +1,7 @@
 //! How an unknown call comes to rest: it is probed, sent again, or settled by a person.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::end::finish;
@@ -8,7 +10,7 @@ use crate::core::outcome::{Failure, FailureKind, Outcome};
 use crate::core::record::{Attempt, AttemptId, Entry, InstanceId, Record, State};
 use crate::core::session::Release;
 use crate::core::tool::Tool;
-use crate::core::unknown::{self, Finding, Resolution};
+use crate::core::unknown::{self, Finding, Hindrance, Resolution};
 
 /// It is time to work on an unknown call. Writing that down is also what keeps others from doing it.
 pub(super) fn work_on(
@@ -18,26 +20,37 @@ pub(super) fn work_on(
     attempt: Option<AttemptId>,
     now: Timestamp,
 ) -> Result<Next, Illegal> {
-    let check = record.check.filter(|check| check.at <= now).ok_or(Illegal::NotDue)?;
+    let check = due(record, now)?;
     let number = check.number.saturating_add(1);
-    let later = unknown::next_check(tool, unknown::Check { number, ..check }, now);
-    let worked_on = Record { version: record.version + 1, check: later, updated_at: now, ..record.clone() };
-    let (event, attempt, detail, worked_on, action) = match (tool.unknown, later, attempt) {
-        (unknown::Policy::Hold, ..) | (_, None, _) => {
-            let detail = "nothing settled it in time; a late answer or a person still may".to_owned();
-            let held = Record { check: None, ..worked_on };
-            ("given_up", record.attempt.id, detail, held, Action::Finish)
+    // What is due is worked on also if that is the last time: it is given up only after that.
+    let later = unknown::next_check(tool, record.attempt.id, unknown::Check { number, ..check }, now, None);
+    let worked_on =
+        Record { version: record.version + 1, check: Some(later), updated_at: now, ..record.clone() };
+    let (event, attempt, detail, worked_on, action) = match (tool.unknown, attempt) {
+        (unknown::Policy::Elsewhere, _) => return Err(Illegal::NotDue),
+        (unknown::Policy::Hold, _) => {
+            let detail = "calls of the tool are held: a late answer or a person may settle it".to_owned();
+            ("held", record.attempt.id, detail, Record { check: None, ..worked_on }, Action::Finish)
         }
         // Being asked has no effect, so a paused tool is asked, too.
-        (unknown::Policy::Probe { .. }, Some(_), _) => {
+        (unknown::Policy::Probe { .. }, _) => {
             let detail = format!("the tool is asked whether it knows the key, for time {number}");
             ("probing", record.attempt.id, detail, worked_on, Action::Probe)
         }
-        (unknown::Policy::Retry, Some(_), None) => {
-            let detail = "it is not sent again as long as its tool is paused".to_owned();
-            ("held_back", record.attempt.id, detail, worked_on, Action::Finish)
+        (unknown::Policy::Retry, _) if unknown::is_late(tool, &check, now) => {
+            let detail = "it is too late to send it again: the tool may have forgotten its key; a late \
+                answer or a person may still settle it"
+                .to_owned();
+            let given_up = Record { check: Some(unknown::Check { at: None, ..check }), ..worked_on };
+            ("given_up", record.attempt.id, detail, given_up, Action::Finish)
         }
-        (unknown::Policy::Retry, Some(_), Some(attempt)) => {
+        (unknown::Policy::Retry, None) => {
+            let detail = "it is not sent again as long as its tool is paused".to_owned();
+            let later = unknown::put_off(tool, check, Duration::ZERO, now);
+            let held_back = Record { check: Some(later), ..worked_on };
+            ("held_back", record.attempt.id, detail, held_back, Action::Finish)
+        }
+        (unknown::Policy::Retry, Some(attempt)) => {
             let detail =
                 format!("the same key is sent to the tool again, for time {number}: it deduplicates");
             let lease_until = after(now, tool.lease());
@@ -57,29 +70,102 @@ pub(super) fn work_on(
     Ok(Next { change: Some(change), action })
 }
 
-/// The tool was asked whether it knows the key.
-pub(super) fn probed(
+/// It is time, but something is in the way.
+pub(super) fn hindered(
     tool: &Tool,
     record: &Record,
     by: InstanceId,
-    finding: &Finding,
+    hindrance: Hindrance,
+    now: Timestamp,
+) -> Result<Next, Illegal> {
+    let check = due(record, now)?;
+    let (wait, why) = match hindrance {
+        Hindrance::Resting(wait) => (wait, "its tool keeps failing and is left alone for a while"),
+        Hindrance::Frozen => (Duration::ZERO, "its session is frozen"),
+        Hindrance::Store => (Duration::ZERO, "the store lets nothing begin now"),
+        Hindrance::KeyGone => {
+            let given_up = unknown::Check { at: None, ..check };
+            let why = "another call has its key by now: it can never be sent again".to_owned();
+            return Ok(reschedule(record, by, "given_up", Some(given_up), why, now));
+        }
+    };
+    let later = unknown::put_off(tool, check, wait, now);
+    Ok(reschedule(record, by, "put_off", Some(later), format!("it is not worked on now: {why}"), now))
+}
+
+/// The tool's configuration says by now what is done about its unknown calls.
+pub(super) fn take_up(tool: &Tool, record: &Record, by: InstanceId, now: Timestamp) -> Result<Next, Illegal> {
+    // What was given up stays so.
+    let first = match (record.check, tool.unknown) {
+        (Some(_), _) | (None, unknown::Policy::Elsewhere) => return Err(Illegal::NotDue),
+        (None, _) => unknown::first_check(tool, record.attempt.id, now, None).ok_or(Illegal::NotDue)?,
+    };
+    let why = "the tool's calls are not held any more".to_owned();
+    Ok(reschedule(record, by, "taken_up", Some(first), why, now))
+}
+
+/// The check of an unknown call, if it is time for it.
+fn due(record: &Record, now: Timestamp) -> Result<unknown::Check, Illegal> {
+    let is_due = |check: &unknown::Check| check.at.is_some_and(|at| at <= now);
+    record.check.filter(is_due).ok_or(Illegal::NotDue)
+}
+
+/// Only the time changes at which it is worked on next.
+fn reschedule(
+    record: &Record,
+    by: InstanceId,
+    event: &'static str,
+    check: Option<unknown::Check>,
+    detail: String,
     now: Timestamp,
 ) -> Next {
-    let occasion = Occasion { event: "probed", by: gateway(by) };
+    let (attempt, by) = (Some(record.attempt.id), gateway(by));
+    let entry = Entry { at: now, event: event.into(), attempt, outcome: None, by, detail };
+    let record = Record { version: record.version + 1, check, updated_at: now, ..record.clone() };
+    let change = Change { record, entry, terms: None, release: Release::default() };
+    Next { change: Some(change), action: Action::Finish }
+}
+
+/// Who has asked a tool, when, and how long it wants to be left alone.
+pub(super) struct Asked {
+    pub(super) by: InstanceId,
+    pub(super) at: Timestamp,
+    pub(super) retry_after: Option<Duration>,
+}
+
+/// The tool was asked whether it knows the key.
+pub(super) fn probed(tool: &Tool, record: &Record, asked: &Asked, finding: &Finding, now: Timestamp) -> Next {
+    let occasion = |event| Occasion { event, by: gateway(asked.by) };
     let why = match finding {
         Finding::Found(content) => {
             let outcome = Outcome::Executed(content.clone());
-            return finish(tool, record, occasion, outcome, "the tool knows the key".into(), now);
+            return finish(tool, record, occasion("probed"), outcome, "the tool knows the key".into(), now);
         }
-        Finding::NotFound if unknown::is_negative_final(tool, record, now) => {
+        Finding::NotFound if unknown::is_negative_final(tool, record, asked.at) => {
             let why = "the tool does not know the key, and nothing of it can be under way any more";
-            return finish(tool, record, occasion, not_executed(why), why.into(), now);
+            return finish(tool, record, occasion("probed"), not_executed(why), why.into(), now);
         }
         Finding::NotFound => "the tool does not know the key, which proves nothing yet".to_owned(),
         Finding::Unclear(why) => format!("the tool did not say whether it knows the key: {why}"),
     };
-    let still = Record { version: record.version + 1, updated_at: now, ..record.clone() };
-    let entry = ended(occasion, record, &Outcome::Unknown, why, now);
+    let check = record.check.map(|check| {
+        let earliest = asked.retry_after.map(|wait| after(now, wait));
+        unknown::unless_too_late(
+            tool,
+            unknown::Check {
+                at: check.at.map(|at| earliest.map_or(at, |earliest| earliest.max(at))),
+                ..check
+            },
+        )
+    });
+    let has_check = |check: Option<unknown::Check>| check.is_some_and(|check| check.at.is_some());
+    let (event, why) = if has_check(record.check) && !has_check(check) {
+        ("given_up", format!("{why}; it is asked no more: a late answer or a person still may settle it"))
+    } else {
+        ("probed", why)
+    };
+    let still = Record { version: record.version + 1, check, updated_at: now, ..record.clone() };
+    let entry = ended(occasion(event), record, &Outcome::Unknown, why, now);
     let change = Change { record: still, entry, terms: None, release: Release::default() };
     Next { change: Some(change), action: Action::Finish }
 }

@@ -82,6 +82,7 @@ impl Redis {
             is_mended: false.into(),
             was_whole: false.into(),
             closings: 0.into(),
+            checked_until: 0.into(),
             tried_on: RwLock::default(),
             met_at: Mutex::default(),
             looks: watch::Sender::new(0),

@@ -73,7 +73,8 @@ struct Progress<'a> {
 
 #[derive(Serialize, Deserialize)]
 struct StoredCheck {
-    at: i64,
+    /// Given up if it is not there.
+    at: Option<i64>,
     since: i64,
     number: u32,
 }
@@ -142,7 +143,7 @@ pub(super) fn progress(record: &Record) -> String {
         expires_at: record.expires_at.map(Timestamp::as_microsecond),
         retain_until: record.retain_until.map(Timestamp::as_microsecond),
         check: record.check.map(|check| StoredCheck {
-            at: check.at.as_microsecond(),
+            at: check.at.map(Timestamp::as_microsecond),
             since: check.since.as_microsecond(),
             number: check.number,
         }),
@@ -247,7 +248,7 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
 }
 
 fn check(stored: &StoredCheck) -> Result<Check, Corrupt> {
-    Ok(Check { at: time(stored.at)?, since: time(stored.since)?, number: stored.number })
+    Ok(Check { at: stored.at.map(time).transpose()?, since: time(stored.since)?, number: stored.number })
 }
 
 pub(super) fn read_entry(text: &[u8]) -> Result<Entry, Corrupt> {

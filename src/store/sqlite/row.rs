@@ -14,7 +14,7 @@ use crate::core::outcome::{Content, Failure, FailureKind};
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use crate::core::session::Room;
 use crate::core::unknown::Check;
-use crate::store::Due;
+use crate::store::{Due, Found};
 
 /// The beginning of a query for whole records: the columns as `record` reads them.
 macro_rules! columns {
@@ -52,21 +52,70 @@ pub(super) fn due(
     now: Timestamp,
     instance: InstanceId,
     limit: u32,
-) -> rusqlite::Result<Vec<Due>> {
+) -> rusqlite::Result<Found<Due>> {
     let sql =
         select!("state = 'running' AND (lease_until <= ?1 OR owner <> ?2) ORDER BY lease_until LIMIT ?3");
-    let mut due = connection.prepare_cached(sql)?;
-    let due = due.query_map(params![now.as_microsecond(), instance.to_string(), limit], record)?;
-    due.map(|record| record.map(|record| Due { owner_ended: record.attempt.owner != instance, record }))
-        .collect()
+    let most = limit.saturating_add(UNREADABLE);
+    let due = params![now.as_microsecond(), instance.to_string(), most];
+    let due = readable(connection, sql, due, limit)?;
+    Ok(due.map(|record| Due { owner_ended: record.attempt.owner != instance, record }))
 }
 
-/// Unknown calls that it is time to work on.
-pub(super) fn to_check(connection: &Connection, now: Timestamp, limit: u32) -> rusqlite::Result<Vec<Record>> {
-    let sql = select!("state = 'unknown' AND check_at <= ?1 ORDER BY check_at LIMIT ?2");
-    let mut unknown = connection.prepare_cached(sql)?;
-    let unknown = unknown.query_map(params![now.as_microsecond(), limit], record)?;
-    unknown.collect()
+/// Unknown calls of these tools that it is time to work on, at most `each` of one.
+pub(super) fn to_check(
+    connection: &Connection,
+    now: Timestamp,
+    tools: &[String],
+    each: u32,
+) -> rusqlite::Result<Found<Record>> {
+    let sql = select!(
+        "call_id IN (
+            SELECT call_id FROM (
+                SELECT call_id, row_number() OVER (PARTITION BY tool ORDER BY check_at) AS place FROM calls
+                WHERE state = 'unknown' AND check_at <= ?1 AND tool IN (SELECT value FROM json_each(?2)))
+            WHERE place <= ?3)
+         ORDER BY check_at"
+    );
+    let due = params![now.as_microsecond(), serde_json::json!(tools).to_string(), each];
+    readable(connection, sql, due, u32::MAX)
+}
+
+/// Unknown calls of these tools that have no time to be worked on and were not given up.
+pub(super) fn unchecked(
+    connection: &Connection,
+    tools: &[String],
+    limit: u32,
+) -> rusqlite::Result<Found<Record>> {
+    let sql = select!(
+        "state = 'unknown' AND check_since IS NULL AND tool IN (SELECT value FROM json_each(?1)) LIMIT ?2"
+    );
+    readable(connection, sql, params![serde_json::json!(tools).to_string(), limit], limit)
+}
+
+/// Rows that cannot be read and may stand before those that can.
+const UNREADABLE: u32 = 1_000;
+
+/// The records of a query, at most `limit`. Rows that cannot be read are passed over.
+fn readable(
+    connection: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+    limit: u32,
+) -> rusqlite::Result<Found<Record>> {
+    let mut query = connection.prepare_cached(sql)?;
+    let mut rows = query.query(params)?;
+    let mut found = Found::default();
+    while found.calls.len() < limit as usize
+        && let Some(row) = rows.next()?
+    {
+        match record(row) {
+            Ok(record) => found.calls.push(record),
+            Err(error) => {
+                found.unreadable.push((row.get::<_, String>(0).unwrap_or_default(), error.to_string()));
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// The newest entries of a call, oldest first.
@@ -195,7 +244,7 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":expires_at": record.expires_at.map(Timestamp::as_microsecond),
         ":retain_until": record.retain_until.map(Timestamp::as_microsecond),
         ":similar_to": record.similar_to.map(|id| id.to_string()),
-        ":check_at": record.check.map(|check| check.at.as_microsecond()),
+        ":check_at": record.check.and_then(|check| check.at).map(Timestamp::as_microsecond),
         ":check_since": record.check.map(|check| check.since.as_microsecond()),
         ":checks": record.check.map(|check| check.number),
         ":call_id": record.intent.call_id.to_string(),
@@ -271,7 +320,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         (columns.time()?, columns.maybe_time()?, columns.maybe_time()?);
     let (check_at, check_since) = (columns.maybe_time()?, columns.maybe_time()?);
     let checks: Option<u32> = columns.read()?;
-    let check = check_at.zip(check_since).zip(checks);
+    let check = check_since.zip(checks);
     Ok(Record {
         intent: Arc::new(intent),
         version,
@@ -281,7 +330,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         doubted,
         fencing,
         similar_to,
-        check: check.map(|((at, since), number)| Check { since, at, number }),
+        check: check.map(|(since, number)| Check { since, at: check_at, number }),
         latency_ms,
         updated_at,
         expires_at,

@@ -14,7 +14,7 @@ use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use oncegate::core::record::{AttemptId, CallId, Entry, Record, State};
 use oncegate::core::session::{Lock, Session, SessionId};
-use oncegate::store::{Census, Claimed, Due, Error, Listener, Readiness, Replaced, Store};
+use oncegate::store::{Census, Claimed, Due, Error, Found, Listener, Readiness, Replaced, Store};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
@@ -379,12 +379,26 @@ impl Store for FaultStore {
         self.ask(Verb::CountDuplicates, count).await
     }
 
-    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         self.ask(Verb::Due, move |store| async move { store.due(now, limit).await }).await
     }
 
-    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
-        self.ask(Verb::ToCheck, move |store| async move { store.to_check(now, limit).await }).await
+    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
+        let tools = tools.to_vec();
+        self.ask(Verb::ToCheck, move |store| {
+            let tools = tools.clone();
+            async move { store.to_check(now, &tools, each).await }
+        })
+        .await
+    }
+
+    async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
+        let tools = tools.to_vec();
+        self.ask(Verb::ToCheck, move |store| {
+            let tools = tools.clone();
+            async move { store.unchecked(&tools, limit).await }
+        })
+        .await
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {

@@ -15,7 +15,8 @@ use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Page, Placed, 
 use oncegate::core::record::{CallId, Entry, Record, State};
 use oncegate::core::session::{Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token};
 use oncegate::store::{
-    Census, Claimed, Due, Durability, Endings, Error, LOST_DATA, Listener, Readiness, Reason, Replaced, Store,
+    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Readiness, Reason,
+    Replaced, Store,
 };
 
 /// Clones share one store.
@@ -351,9 +352,7 @@ impl Store for Memory {
                     None => Replaced::Done(inner.write(change)),
                 }
             }
-            Some(stored) if is_same(&stored, &change.record) && stored.state == change.record.state => {
-                Replaced::Done(stored)
-            }
+            Some(stored) if stored == change.as_stored(&stored) => Replaced::Done(stored),
             stored => Replaced::Lost(stored),
         })
     }
@@ -416,23 +415,34 @@ impl Store for Memory {
     }
 
     /// By lease only: who shares a store cannot tell that an owner has ended.
-    async fn due(&self, now: Timestamp, limit: u32) -> Result<Vec<Due>, Error> {
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         let inner = self.lock();
         let running = inner.kept.in_state(State::Running.as_str());
         let mut due: Vec<Record> =
             running.filter(|record| record.attempt.lease_until <= now).cloned().collect();
         due.sort_by_key(|record| record.attempt.lease_until);
         due.truncate(limit as usize);
-        Ok(due.into_iter().map(|record| Due { record, owner_ended: false }).collect())
+        let due = due.into_iter().map(|record| Due { record, owner_ended: false });
+        Ok(Found { calls: due.collect(), unreadable: Vec::new() })
     }
 
-    async fn to_check(&self, now: Timestamp, limit: u32) -> Result<Vec<Record>, Error> {
+    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
         let inner = self.lock();
-        let is_due = |record: &&Record| record.check.is_some_and(|check| check.at <= now);
-        let mut due: Vec<Record> = inner.kept.in_state("unknown").filter(is_due).cloned().collect();
-        due.sort_by_key(|record| record.check.map(|check| check.at));
-        due.truncate(limit as usize);
-        Ok(due)
+        let is_due = |record: &&Record| record.check.and_then(|check| check.at).is_some_and(|at| at <= now);
+        let mut due: Vec<&Record> = inner.kept.in_state("unknown").filter(is_due).collect();
+        due.sort_by_key(|record| record.check.and_then(|check| check.at));
+        let of = |tool: &String| {
+            let due = due.iter().filter(move |record| record.intent.tool == *tool);
+            due.take(each as usize).map(|record| (*record).clone()).collect::<Vec<_>>()
+        };
+        Ok(Found { calls: tools.iter().flat_map(of).collect(), unreadable: Vec::new() })
+    }
+
+    async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
+        let inner = self.lock();
+        let held = inner.kept.in_state("unknown").filter(|record| record.check.is_none());
+        let held = held.filter(|record| tools.contains(&record.intent.tool));
+        Ok(Found { calls: held.take(limit as usize).cloned().collect(), unreadable: Vec::new() })
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
