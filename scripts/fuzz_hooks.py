@@ -23,7 +23,9 @@ def before_call(context, case, kwargs):
         return
     if not isinstance(case.path_parameters, dict) or DICE.random() < 0.2:
         return
-    if "tool" in case.path_parameters:
+    if case.path.endswith(("/pause", "/resume")):
+        case.path_parameters["tool"] = "idle"
+    elif "tool" in case.path_parameters:
         tool = DICE.choice(sorted(ARGS))
         case.path_parameters["tool"] = tool
         if isinstance(case.body, dict) and isinstance(case.body.get("args"), dict) and DICE.random() < 0.7:

@@ -45,6 +45,7 @@ pub(super) async fn resume(
 
 /// A tool, and what persons have done to it.
 #[derive(Serialize, ToSchema)]
+#[schema(as = ToolState)]
 pub(super) struct ToolView<'a> {
     tool: &'a str,
     paused: bool,

@@ -344,6 +344,10 @@ async fn what_the_doors_answer_is_what_the_document_says() {
         let done = post(&gateway, "", &format!("/v1/sessions/S/{act}"), &json!({ "reason": "to see" })).await;
         check(&document, ("post", &format!("/v1/sessions/{{id}}/{act}")), &done.expect_ok());
     }
+    for act in ["pause", "pause", "resume"] {
+        let done = post(&gateway, "", &format!("/v1/tools/ship/{act}"), &json!({ "reason": "to see" })).await;
+        check(&document, ("post", &format!("/v1/tools/{{tool}}/{act}")), &done);
+    }
     let whole = gateway.accept_loss("there is none").await.expect_problem("wrong-state");
     check(&document, ("post", "/v1/store/accept-loss"), &whole);
     gateway.stop().await;
