@@ -70,7 +70,9 @@ async fn a_trace_leads_to_its_calls_and_each_says_how_often_it_was_asked_for(sto
     assert_eq!((whole.at("/duplicates"), tool.effects()), (4.into(), 3));
     let last = whole.at("/last_duplicates");
     let last = last.as_array().expect("a list");
-    assert_eq!((last.len(), &last[3]["kind"], &last[0]["by"]), (4, &json!("suppressed"), &json!("open")));
+    // Two gateways' clocks may differ by more than lies between two requests.
+    let suppressed = last.iter().filter(|duplicate| duplicate["kind"] == "suppressed").count();
+    assert_eq!((last.len(), suppressed, &last[0]["by"]), (4, 1, &json!("open")));
     assert!(last[0]["at"].as_str() >= last[3]["at"].as_str(), "newest first: {}", whole.text);
     assert_eq!(whole.at("/events/0/event"), "claimed");
     let state = one.get("/v1/calls?state=failed&user_id=ann").await.expect_ok();
