@@ -286,7 +286,7 @@ impl Inner {
         let configs = self.link.ask_masters_if_allowed(ask).await?;
         let mut configs: Vec<_> = configs.into_iter().flatten().map(Some).collect();
         configs.resize_with(infos.len(), || None);
-        let fails_over = self.fails_over().await?;
+        let fails_over = self.fails_over(infos.len()).await?;
         let nodes = infos.into_iter().zip(configs).map(|(info, config)| {
             let text = String::from_redis_value(info).map_err(unreadable)?;
             let config = config.map(HashMap::from_redis_value).transpose().map_err(unreadable)?;
@@ -295,13 +295,23 @@ impl Inner {
         nodes.collect()
     }
 
-    /// Whether somebody may make a replica the master without asking.
-    async fn fails_over(&self) -> Result<bool, Error> {
+    /// Whether somebody may make a replica the master without asking. `answered`: how many masters did.
+    async fn fails_over(&self, answered: usize) -> Result<bool, Error> {
         if !self.link.target.is_cluster() {
             return Ok(self.link.target.fails_over());
         }
         let nodes: String = self.link.ask(cmd("CLUSTER").arg("NODES")).await?;
-        Ok(nodes.lines().any(|line| line.split(' ').nth(2).is_some_and(|flags| flags.contains("slave"))))
+        let nodes: Vec<Vec<&str>> = nodes.lines().map(|line| line.split(' ').collect()).collect();
+        let has_flag = |node: &&Vec<&str>, flag| node.get(2).is_some_and(|flags| flags.contains(flag));
+        // Behind its state stand a node's slots.
+        let masters = nodes.iter().filter(|node| has_flag(node, "master") && node.len() > 8).count();
+        if masters != answered {
+            // After a failover the connection may not know the new one, which nobody has looked at then.
+            self.link.disconnect();
+            let why = format!("of {masters} masters of the cluster {answered} answered");
+            return Err(Error::Refused(why));
+        }
+        Ok(nodes.iter().any(|node| has_flag(&node, "slave")))
     }
 
     /// From now on nothing is claimed, until a look that begins after this finds everything well.
