@@ -155,6 +155,8 @@ pub(super) struct CallView<'a> {
     key: &'a str,
     #[schema(pattern = "^(runtime|business|model|derived)$")]
     key_source: &'static str,
+    /// The key as the tool has got it: what its own books have.
+    tool_key: String,
     fingerprint: String,
     #[schema(pattern = "^(running|succeeded|failed|unknown)$")]
     state: &'static str,
@@ -207,6 +209,7 @@ impl<'a> CallView<'a> {
             tenant: &intent.tenant,
             key: &intent.key,
             key_source: intent.key_source.as_str(),
+            tool_key: intent.lookup.for_tool(),
             fingerprint: hex::encode(intent.fingerprint),
             state: record.state.as_str(),
             user_id: &intent.user_id,
