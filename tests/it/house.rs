@@ -86,3 +86,28 @@ fn only_the_table_of_problems_knows_failure_statuses() {
         }
     }
 }
+
+/// A break that does not fit the code any more would be noticed only by who tries them all.
+#[test]
+fn every_deliberate_break_fits_the_code() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let list = fs::read_to_string(root.join("tests/MUTATIONS.md")).expect("the list");
+    let mut breaks = 0;
+    for section in list.split("\n### ").skip(1) {
+        let name = section.lines().next().expect("a name");
+        let file = section.split("\nIn `").nth(1).and_then(|rest| rest.split('`').next());
+        let hunk = section.split("```diff\n").nth(1).and_then(|rest| rest.split_once("\n```"));
+        let (Some(file), Some((hunk, _))) = (file, hunk) else { panic!("{name}: no file, or no diff") };
+        let old: String = hunk
+            .lines()
+            .filter(|line| !line.starts_with('+'))
+            .map(|line| format!("\n{}", &line[1..]))
+            .collect();
+        let source =
+            fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{name}: {file}: {error}"));
+        let found = format!("\n{source}").matches(&format!("{old}\n")).count();
+        assert_eq!(found, 1, "{name}: its text is in {file} {found} times");
+        breaks += 1;
+    }
+    assert!(breaks > 40, "the test reads nothing");
+}
