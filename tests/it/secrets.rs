@@ -221,6 +221,19 @@ async fn no_canary_gets_into_logs_metrics_or_the_answers_of_others() {
     ] {
         others.push(ask("bank", "GET", path, Value::Null).await);
     }
+    let same_key =
+        json!({ "args": { "secret": "canary-args" }, "idempotency_key": "canary-key-0-that-is-long" });
+    let preview = ask("bank", "POST", "/v1/tools/act/key", same_key).await.expect_ok();
+    assert_eq!(
+        (preview.at("/would"), preview.at("/call_id")),
+        ("run".into(), Value::Null),
+        "no other tenant's call is met"
+    );
+    others.push(
+        ask("bank", "POST", "/v1/tools/act/pause", json!({ "reason": "a try" }))
+            .await
+            .expect_problem("forbidden"),
+    );
     for act in ["replay", "resolve"] {
         others.push(ask("bank", "POST", &format!("/v1/calls/{id}/{act}"), json!({ "mode": "stored" })).await);
     }
