@@ -1,6 +1,6 @@
 # What there is to do. `make test`, `make loss` and `make fuzz` are everything that CI runs.
 
-.PHONY: run test check loss fuzz bench mutations
+.PHONY: run test check loss fuzz bench bench-ledger mutations
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -29,6 +29,10 @@ fuzz:
 # Throughput and added latency, as ratios in one run.
 bench:
 	cargo bench --quiet --bench gateway
+
+# How long a question to a large ledger takes, and how much room a call. A quarter of an hour.
+bench-ledger:
+	ONCEGATE_BENCH_CALLS=1000000 cargo bench --quiet --bench ledger
 
 # Breaks the code on purpose and asks whether the tests notice: tests/MUTATIONS.md. Takes long.
 mutations:

@@ -77,7 +77,8 @@ pub enum Event {
     /// A person says what became of an unknown call. `by` is that person's token.
     Resolved { by: String, reason: String, resolution: Resolution },
     /// A person wants the tool to be asked once more, to compare. `by` is that person's token.
-    ToVerify { by: String },
+    /// `by_person`: what it answers is what a person has said, and not the tool.
+    ToVerify { by: String, by_person: bool },
     /// The tool was asked once more.
     Verified { by: String, fresh: Fresh },
 }
@@ -303,7 +304,9 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             State::Unknown(_) => resolve(tool, record, by, reason, resolution, now),
             State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
         },
-        (Some(record), Event::ToVerify { by }) => begin_to_verify(tool, record, by, now),
+        (Some(record), Event::ToVerify { by, by_person }) => {
+            begin_to_verify(tool, record, by, *by_person, now)
+        }
         (Some(record), Event::Verified { by, fresh }) => match record.state {
             State::Succeeded(_) => Ok(verified(record, by, fresh, now)),
             State::Running | State::Failed(_) | State::Unknown(_) => Err(Illegal::NoResult),

@@ -131,7 +131,7 @@ fn resolved(resolution: Resolution) -> Event {
 }
 
 fn to_verify() -> Event {
-    Event::ToVerify { by: "ops".into() }
+    Event::ToVerify { by: "ops".into(), by_person: false }
 }
 
 fn verified() -> Event {

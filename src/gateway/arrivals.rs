@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use futures_util::future::join_all;
+
 use super::Gateway;
 use crate::core::ledger::{Duplicate, Duplicates};
 use crate::core::record::CallId;
@@ -11,8 +13,8 @@ use crate::store;
 
 /// Calls whose duplicates wait to be written down at once; those of further calls are not counted.
 const MAX_PENDING: usize = 10_000;
-/// Calls that are written in one go.
-const BATCH: usize = 100;
+/// Calls that are written at the same time.
+const AT_ONCE: usize = 64;
 
 /// What has not been written down yet.
 #[derive(Default)]
@@ -52,19 +54,27 @@ impl Gateway {
     /// Writes down the duplicates that have come since the last time. What the store refuses waits for the
     /// next time; what it may have written is not written again.
     pub async fn write_duplicates(&self) {
-        let mut pending = self.arrivals.take();
-        while !pending.is_empty() {
-            let rest = pending.split_off(pending.len().min(BATCH));
-            let written = self.store.count_duplicates(&pending).await;
-            if let Err(store::Error::Refused(_)) = self.counted("count_duplicates", written) {
-                for (call_id, later) in pending.iter().chain(&rest) {
-                    if !self.arrivals.note(*call_id, later) {
-                        self.metrics.uncounted_duplicates.inc_by(later.count);
-                    }
-                }
+        let mut pending = self.arrivals.take().into_iter();
+        loop {
+            let some: Vec<(CallId, Duplicates)> = pending.by_ref().take(AT_ONCE).collect();
+            if some.is_empty() {
                 return;
             }
-            pending = rest;
+            let write = async |(call_id, later): (CallId, Duplicates)| {
+                let written = self.store.count_duplicates(call_id, &later).await;
+                let written = self.counted("count_duplicates", written);
+                matches!(written, Err(store::Error::Refused(_))).then_some((call_id, later))
+            };
+            let refused: Vec<_> = join_all(some.into_iter().map(write)).await.into_iter().flatten().collect();
+            if refused.is_empty() {
+                continue;
+            }
+            for (call_id, later) in refused.into_iter().chain(pending) {
+                if !self.arrivals.note(call_id, &later) {
+                    self.metrics.uncounted_duplicates.inc_by(later.count);
+                }
+            }
+            return;
         }
     }
 }

@@ -84,9 +84,9 @@ impl Gateway {
         let event = self.arrival(asked);
         let mut holder: Option<Record> = None;
         let mut has_looked = false;
-        self.know_pauses().await.map_err(|_| ErrorKind::StoreUnavailable)?;
+        let unknown_pauses = self.know_pauses().await.err().map(|_| ErrorKind::StoreUnavailable);
         // What may not begin, or not for sure, may have begun already.
-        let refused = self.why_nothing_begins(asked, has_place);
+        let refused = self.why_nothing_begins(asked, has_place).or(unknown_pauses);
         let is_wary = !self.is_calm(asked);
         // Given back unless the call is ours to run.
         let mut permit = None;

@@ -1,8 +1,8 @@
 //! What is known of calls.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::OwnedSemaphorePermit;
+use bytes::Bytes;
 
 use super::{Error, ErrorKind, Gateway};
 use crate::core::caller::Caller;
@@ -12,9 +12,33 @@ use crate::core::record::{CallId, Record, State};
 use crate::core::redact;
 
 /// The most entries of a call's history that one answer holds: the newest.
-const MAX_ENTRIES: u32 = 500;
+pub(super) const MAX_ENTRIES: u32 = 500;
 /// How often a store is asked for one page: what few calls match takes several pages.
 const ROUNDS: usize = 4;
+
+/// How many may read everything at once: of a tenant, and in all.
+const MAX_EXPORTS: (usize, usize) = (2, 16);
+
+/// A place among those who read everything; dropped, it is free again.
+pub struct ExportPlace {
+    tenant: String,
+    taken: Arc<Mutex<Vec<String>>>,
+}
+
+impl Drop for ExportPlace {
+    fn drop(&mut self) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = taken.iter().position(|tenant| *tenant == self.tenant) {
+            taken.swap_remove(at);
+        }
+    }
+}
+
+/// In place of a result whose tool this gateway does not have in its configuration: nobody knows what in it is
+/// secret.
+pub(super) fn hidden() -> Bytes {
+    Bytes::from_static(b"\"[hidden: the tool is not configured]\"")
+}
 
 /// What is asked of the ledger.
 #[derive(Debug, Clone, Default)]
@@ -47,17 +71,18 @@ impl Gateway {
 
     /// Takes out of a record what is not to be shown.
     pub(super) fn mask(&self, record: &mut Record) {
-        let Some(at) = self.tools.get(&record.intent.tool) else { return };
-        let secret = &at.tool.redact;
+        let at = self.tools.get(&record.intent.tool);
+        let mask = |json: &Bytes| at.map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result));
         match &mut record.state {
-            State::Succeeded(Content::Kept(json)) => *json = redact::mask(json, &secret.result),
-            State::Failed(Failure { body: Some(json), .. }) => *json = redact::mask(json, &secret.result),
+            State::Succeeded(Content::Kept(json)) | State::Failed(Failure { body: Some(json), .. }) => {
+                *json = mask(json);
+            }
             State::Succeeded(Content::Unavailable(_))
             | State::Failed(_)
             | State::Running
             | State::Unknown(_) => {}
         }
-        if !secret.args.is_empty() {
+        if let Some(secret) = at.map(|at| &at.tool.redact).filter(|secret| !secret.args.is_empty()) {
             // What was made before the configuration said so.
             let intent = Arc::make_mut(&mut record.intent);
             intent.args = redact::mask(&intent.args, &secret.args);
@@ -84,8 +109,14 @@ impl Gateway {
                 let found = self.store.list(tenant, &query.filter, page.next, share).await;
                 pages.push(self.counted("list", found).map_err(|_| ErrorKind::StoreUnavailable.alone())?);
             }
-            let more = Page::merge(pages, wanted);
-            bytes += more.found.iter().map(Listed::size).sum::<usize>();
+            let mut more = Page::merge(pages, wanted);
+            let fits = more.found.iter().take_while(|listed| {
+                let fits = bytes < PAGE_BYTES;
+                bytes += listed.size();
+                fits
+            });
+            let fits = fits.count();
+            more.cut(fits);
             page.found.extend(more.found);
             page.next = more.next;
             if page.next.is_none() || page.found.len() >= limit || bytes >= PAGE_BYTES {
@@ -108,11 +139,18 @@ impl Gateway {
         tenants.map_err(|_| ErrorKind::StoreUnavailable.alone())
     }
 
-    /// A place for somebody who wants to read everything: there are few, so that calls are not held up.
+    /// A place for somebody who wants to read everything: there are few, so that calls are not held up, and a
+    /// tenant that reads slowly leaves some to the others.
     ///
     /// # Errors
     /// All of them are taken.
-    pub fn place_to_export(&self) -> Result<OwnedSemaphorePermit, Error> {
-        Arc::clone(&self.exports).try_acquire_owned().map_err(|_| ErrorKind::RateLimited.alone())
+    pub fn place_to_export(&self, caller: &Caller) -> Result<ExportPlace, Error> {
+        let mut taken = self.exports.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = taken.iter().filter(|tenant| **tenant == caller.tenant).count();
+        if own >= MAX_EXPORTS.0 || taken.len() >= MAX_EXPORTS.1 {
+            return Err(ErrorKind::RateLimited.alone());
+        }
+        taken.push(caller.tenant.clone());
+        Ok(ExportPlace { tenant: caller.tenant.clone(), taken: self.exports.clone() })
     }
 }

@@ -79,8 +79,8 @@ pub struct Gateway {
     /// Places for attempts that were given up and may still be answered.
     listening: Arc<Semaphore>,
     waiting: Semaphore,
-    /// Places for those who read everything.
-    exports: Arc<Semaphore>,
+    /// The tenants of those who read everything now.
+    exports: Arc<Mutex<Vec<String>>>,
     arrivals: Arrivals,
     throttle: Throttle,
     pauses: Pauses,
@@ -194,7 +194,7 @@ impl Gateway {
             instance,
             running: Arc::new(Semaphore::new(limits.max_running)),
             waiting: Semaphore::new(limits.max_waiting),
-            exports: Arc::new(Semaphore::new(MAX_EXPORTS)),
+            exports: Arc::default(),
             arrivals: Arrivals::default(),
             listening: Arc::new(Semaphore::new(limits.max_running)),
             limits,
@@ -318,9 +318,6 @@ impl Gateway {
         })
     }
 }
-
-/// How many may read everything at once.
-const MAX_EXPORTS: usize = 4;
 
 /// Unreadable calls that are named in the log; more are only counted.
 const MAX_UNREADABLE: usize = 1_000;

@@ -70,13 +70,11 @@ impl Gateway {
     async fn look(&self) -> Result<(), store::Error> {
         let looked_at = Instant::now();
         let found = self.counted("paused", self.store.paused().await);
-        let tools: BTreeMap<String, Entry> = match found {
-            Ok(found) => found.into_iter().collect(),
-            Err(error) => {
-                self.pauses.write(|seen| seen.failed_at = Some(Instant::now()));
-                return Err(error);
-            }
+        let found = match found {
+            Ok(found) => self.put_back_lost(found.into_iter().collect()).await,
+            Err(error) => Err(error),
         };
+        let tools = found.inspect_err(|_| self.pauses.write(|seen| seen.failed_at = Some(Instant::now())))?;
         self.pauses.write(|seen| {
             for (tool, entry) in tools.iter().filter(|(tool, _)| !seen.tools.contains_key(*tool)) {
                 tracing::warn!(tool, by = entry.by, reason = entry.detail, "a tool is paused");
@@ -87,6 +85,30 @@ impl Gateway {
             *seen = Seen { tools, looked_at: Some(looked_at), failed_at: None };
         });
         Ok(())
+    }
+
+    /// Pauses again what is not paused any more although nobody has resumed it: the store has lost it.
+    async fn put_back_lost(
+        &self,
+        mut found: BTreeMap<String, Entry>,
+    ) -> Result<BTreeMap<String, Entry>, store::Error> {
+        let known = self.pauses.read(|seen| seen.tools.clone());
+        for (tool, entry) in
+            known.into_iter().filter(|(tool, _)| !found.contains_key(tool)).collect::<Vec<_>>()
+        {
+            let events = self.counted("tool_events", self.store.tool_events(&tool).await)?;
+            if events.iter().any(|event| event.event == "resumed" && event.at >= entry.at) {
+                continue;
+            }
+            self.counted("set_paused", self.store.set_paused(&tool, true, &entry).await)?;
+            tracing::error!(
+                tool,
+                by = entry.by,
+                "the store had lost that a tool is paused; it is paused again"
+            );
+            found.insert(tool, entry);
+        }
+        Ok(found)
     }
 
     /// Makes sure that what is known of pauses is not too old to claim on.

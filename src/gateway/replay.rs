@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::call::Asked;
-use super::health::Permit;
+use super::ledger::{MAX_ENTRIES, hidden};
 use super::run::ROUNDS;
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Event, Illegal};
@@ -16,6 +16,8 @@ use crate::core::outcome::{Body, Content, Evidence, Outcome, classify};
 use crate::core::record::{CallId, Record, State};
 use crate::core::redact;
 use crate::core::replay::{Fresh, differences};
+use crate::core::session::Refusal;
+use crate::core::unknown::Hindrance;
 use crate::store::Replaced;
 
 /// A stored result, and what the tool says today if it was asked.
@@ -80,7 +82,17 @@ impl Gateway {
         if !self.readiness().await.reasons.is_empty() {
             return Err(of_call(ErrorKind::StoreUnavailable));
         }
-        let event = Event::ToVerify { by: caller.name.clone() };
+        // As for any further attempt: a frozen session, a tool that keeps failing, a key that stands for another call.
+        let permit = self.may_send(&asked.at.tool, &record).await;
+        let permit = permit.map_err(|hindrance| of_call(in_the_way(hindrance)))?;
+        let holder = self.counted("holder", self.store.holder(record.intent.lookup).await);
+        if holder.map_err(unavailable)?.is_none_or(|holder| holder.intent.call_id != call_id) {
+            return Err(of_call(ErrorKind::ReplayUnsafe("its key does not stand for the call any more")));
+        }
+        let history = self.counted("history", self.store.history(call_id, MAX_ENTRIES).await);
+        let entries = history.map_err(unavailable)?.map(|history| history.entries).unwrap_or_default();
+        let by_person = entries.iter().any(|entry| entry.event == "resolved");
+        let event = Event::ToVerify { by: caller.name.clone(), by_person };
         let change = match call::next(&asked.at.tool, Some(&record), &event, self.now()) {
             Ok(next) => next.change,
             Err(Illegal::ReplayUnsafe(why)) => return Err(of_call(ErrorKind::ReplayUnsafe(why))),
@@ -92,7 +104,7 @@ impl Gateway {
             return Err(of_call(ErrorKind::WrongState("the call has just changed; ask again".into())));
         };
         let deadline = Instant::now() + asked.at.tool.timeout;
-        let attempted = self.attempt(&asked, &record, &Permit::default(), deadline).await;
+        let attempted = self.attempt(&asked, &record, &permit, deadline).await;
         let fresh = fresh_result(&asked, &record, attempted.evidence);
         let State::Succeeded(Content::Kept(stored)) = record.state.clone() else {
             return Err(without_result(&record));
@@ -116,7 +128,7 @@ impl Gateway {
     /// A result of the call's tool without what is secret in it.
     fn shown(&self, record: &Record, json: &Bytes) -> Bytes {
         let at = self.tools.get(&record.intent.tool);
-        at.map_or_else(|| json.clone(), |at| redact::mask(json, &at.tool.redact.result))
+        at.map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result))
     }
 
     async fn to_replay(&self, caller: &Caller, call_id: CallId) -> Result<Record, Error> {
@@ -139,6 +151,14 @@ impl Gateway {
                 _ => return,
             }
         }
+    }
+}
+
+fn in_the_way(hindrance: Hindrance) -> ErrorKind {
+    match hindrance {
+        Hindrance::Resting(retry_after) => ErrorKind::ToolResting { retry_after },
+        Hindrance::Frozen => ErrorKind::Refused(Refusal::Frozen),
+        Hindrance::Store | Hindrance::KeyGone => ErrorKind::StoreUnavailable,
     }
 }
 

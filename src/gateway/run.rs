@@ -18,6 +18,7 @@ use super::{ErrorKind, Gateway, jitter, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence, Outcome};
 use crate::core::record::{Record, State};
+use crate::core::redact;
 use crate::core::tool::{Effect, LEASE_MARGIN, Tool};
 use crate::crash;
 use crate::downstream::{self, Exchange};
@@ -256,7 +257,11 @@ impl Gateway {
         let request = downstream::Request {
             headers: headers(record),
             // What was not kept is there only with the request itself.
-            body: if tool.redact.args.is_empty() { record.intent.args.clone() } else { asked.args.clone() },
+            body: if redact::is_whole(&record.intent.args) {
+                record.intent.args.clone()
+            } else {
+                asked.args.clone()
+            },
             send_before: deadline,
         };
         let mut exchange = self.downstream.dispatch(&asked.at.endpoint, request);

@@ -148,7 +148,7 @@ impl Gateway {
 
     /// Whether the call may be sent to its tool now. What a person has stopped, or what keeps failing, is
     /// left alone as if it were a new call.
-    async fn may_send(&self, tool: &Tool, record: &Record) -> Result<Permit, Hindrance> {
+    pub(super) async fn may_send(&self, tool: &Tool, record: &Record) -> Result<Permit, Hindrance> {
         let permit = self.admit(tool).map_err(Hindrance::Resting)?;
         let session = self.store.session(&SessionId::of(&record.intent)).await;
         match self.counted("session", session) {

@@ -124,7 +124,7 @@ fn view(listed: &Listed) -> CallView<'_> {
 /// Every call from here on, a line each. A page is read when the one before it is sent, so no more than one
 /// is ever in memory. If the store fails on the way, the answer breaks off: it is not whole then.
 async fn stream_lines(http: Http, caller: Caller, query: Query) -> Result<Response, Problem> {
-    let place = http.gateway.place_to_export()?;
+    let place = http.gateway.place_to_export(&caller)?;
     let query = Query { limit: STREAMED_AT_ONCE, ..query };
     // The first page now, for whoever may not read it, or asks while the store is away.
     let first = http.gateway.list_calls(&caller, &query).await?;

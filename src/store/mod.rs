@@ -194,8 +194,8 @@ pub trait Store: Send + Sync + 'static {
         limit: u32,
     ) -> Result<Page<Listed>, Error>;
 
-    /// Adds to the duplicates of calls that are still kept.
-    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error>;
+    /// Adds to the duplicates of a call, if it is still kept.
+    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error>;
 
     /// Running calls that nobody can be at any more, oldest first, at most `limit`: their lease is
     /// over, or their owner is known to have ended.

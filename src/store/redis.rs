@@ -148,8 +148,8 @@ impl Store for Redis {
         self.0.list(tenant, filter, before, limit).await
     }
 
-    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
-        self.0.count_duplicates(counted).await
+    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
+        self.0.count_duplicates(call_id, later).await
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {

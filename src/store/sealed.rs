@@ -150,32 +150,28 @@ impl Sealed {
         Ok(Change { record, ..change.clone() })
     }
 
-    fn open(&self, record: Record) -> Result<Record, Error> {
-        Self::turn(record, |place, text| self.keys.open(place, text))
-    }
-
-    /// For somebody who only looks: what cannot be opened is said to be so, and keeps nothing else back.
-    fn open_to_show(&self, record: Record) -> Record {
-        let closed = Bytes::from_static(b"\"[sealed with a key that is not configured]\"");
-        let opened = Self::turn(record.clone(), |place, text| {
-            Ok(self.keys.open(place, text).unwrap_or_else(|_| closed.clone()))
-        });
-        opened.unwrap_or(record)
-    }
-}
-
-impl Sealed {
-    /// One that cannot be opened cannot be sent again, and must not keep the others.
-    fn open_all(&self, found: Found<Record>) -> Found<Record> {
-        let mut opened = Found { calls: Vec::new(), unreadable: found.unreadable };
-        for record in found.calls {
-            let call_id = record.intent.call_id.to_string();
-            match self.open(record) {
-                Ok(record) => opened.calls.push(record),
-                Err(error) => opened.unreadable.push((call_id, error.to_string())),
-            }
+    /// What no key opens keeps nothing back: its arguments stay closed, so that they are not sent, and of its
+    /// result it is said that it cannot be read.
+    fn open(&self, mut record: Record) -> Record {
+        let call_id = record.intent.call_id;
+        if let Ok(args) = self.keys.open(Place { call_id, what: "args" }, &record.intent.args) {
+            Arc::make_mut(&mut record.intent).args = args;
         }
-        opened
+        let place = Place { call_id, what: "result" };
+        match &mut record.state {
+            State::Succeeded(content @ Content::Kept(_)) => {
+                let Content::Kept(json) = &*content else { return record };
+                *content = match self.keys.open(place, json) {
+                    Ok(json) => Content::Kept(json),
+                    Err(error) => Content::Unavailable(error.to_string()),
+                };
+            }
+            State::Failed(failure) => {
+                failure.body = failure.body.take().and_then(|json| self.keys.open(place, &json).ok());
+            }
+            State::Succeeded(Content::Unavailable(_)) | State::Running | State::Unknown(_) => {}
+        }
+        record
     }
 }
 
@@ -183,31 +179,31 @@ impl Sealed {
 impl Store for Sealed {
     async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
         Ok(match self.store.claim(&self.seal(change)?, instead_of).await? {
-            Claimed::Yours(record) => Claimed::Yours(self.open(record)?),
-            Claimed::Existing(record) => Claimed::Existing(self.open(record)?),
+            Claimed::Yours(record) => Claimed::Yours(self.open(record)),
+            Claimed::Existing(record) => Claimed::Existing(self.open(record)),
             barred @ Claimed::Barred(_) => barred,
         })
     }
 
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
         Ok(match self.store.replace(&self.seal(change)?, expected).await? {
-            Replaced::Done(record) => Replaced::Done(self.open(record)?),
-            Replaced::Lost(record) => Replaced::Lost(record.map(|record| self.open(record)).transpose()?),
+            Replaced::Done(record) => Replaced::Done(self.open(record)),
+            Replaced::Lost(record) => Replaced::Lost(record.map(|record| self.open(record))),
             barred @ Replaced::Barred(_) => barred,
         })
     }
 
     async fn holder(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
-        self.store.holder(lookup).await?.map(|record| self.open(record)).transpose()
+        Ok(self.store.holder(lookup).await?.map(|record| self.open(record)))
     }
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
-        self.store.load(call_id).await?.map(|record| self.open(record)).transpose()
+        Ok(self.store.load(call_id).await?.map(|record| self.open(record)))
     }
 
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
         let history = self.store.history(call_id, limit).await?;
-        Ok(history.map(|history| History { record: self.open_to_show(history.record), ..history }))
+        Ok(history.map(|history| History { record: self.open(history.record), ..history }))
     }
 
     async fn tenants(&self) -> Result<Vec<String>, Error> {
@@ -222,27 +218,25 @@ impl Store for Sealed {
         limit: u32,
     ) -> Result<Page<Listed>, Error> {
         let Page { found, next } = self.store.list(tenant, filter, before, limit).await?;
-        let open = |listed: Listed| Listed { record: self.open_to_show(listed.record), ..listed };
+        let open = |listed: Listed| Listed { record: self.open(listed.record), ..listed };
         Ok(Page { found: found.into_iter().map(open).collect(), next })
     }
 
-    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
-        self.store.count_duplicates(counted).await
+    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
+        self.store.count_duplicates(call_id, later).await
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         let due = self.store.due(now, limit).await?;
-        // Whoever settles it needs its state, and not its arguments.
-        let open = |due: Due| Due { record: self.open(due.record.clone()).unwrap_or(due.record), ..due };
-        Ok(due.map(open))
+        Ok(due.map(|due| Due { record: self.open(due.record), ..due }))
     }
 
     async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
-        Ok(self.open_all(self.store.to_check(now, tools, each).await?))
+        Ok(self.store.to_check(now, tools, each).await?.map(|record| self.open(record)))
     }
 
     async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
-        Ok(self.open_all(self.store.unchecked(tools, limit).await?))
+        Ok(self.store.unchecked(tools, limit).await?.map(|record| self.open(record)))
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {

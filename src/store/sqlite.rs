@@ -155,11 +155,9 @@ impl Store for Sqlite {
         self.reader.run(Need::Plain, list).await
     }
 
-    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
-        let counted = counted.to_vec();
-        let count = move |connection: &Connection| {
-            counted.iter().try_for_each(|(call_id, later)| ledger::count(connection, *call_id, later))
-        };
+    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
+        let later = later.clone();
+        let count = move |connection: &Connection| ledger::count(connection, call_id, &later);
         self.writer.run(Need::Plain, count).await
     }
 

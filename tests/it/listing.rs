@@ -138,9 +138,9 @@ async fn duplicates_are_added_up_and_the_newest_are_listed(home: Home) {
         last: seconds.rev().map(one).take(10).collect(),
     };
     let unknown = CallId::new(Uuid::new_v4(), &record.intent.lookup);
-    let counted = [(call_id, many(1..8)), (unknown, many(0..1))];
-    store.count_duplicates(&counted).await.expect("written");
-    store.count_duplicates(&[(call_id, many(8..31))]).await.expect("written");
+    store.count_duplicates(call_id, &many(1..8)).await.expect("written");
+    store.count_duplicates(unknown, &many(0..1)).await.expect("written");
+    store.count_duplicates(call_id, &many(8..31)).await.expect("written");
     let found = store.history(call_id, 10).await.expect("an answer").expect("a call");
     let expected = Duplicates { count: 30, last: (21..31).rev().map(one).collect() };
     assert_eq!((&found.record, &found.duplicates), (&record, &expected), "the call itself is as it was");

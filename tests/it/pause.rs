@@ -310,3 +310,22 @@ async fn only_an_administrator_pauses_and_the_ledger_has_its_name() {
     assert_eq!(warnings(&gateway).await, json!(["tool act is paused by ops: it ships twice"]));
     gateway.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_that_the_store_loses_is_put_back_and_a_resumed_one_is_not() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
+    gateway.until_ready().await;
+    gateway.act("before", json!({})).await.expect_ok();
+    pause(&gateway).await.expect_ok();
+    redis.ask(&["FLUSHALL"]).await;
+    crate::redis::notices(&gateway, "accept-loss").await;
+    gateway.accept_loss("a test").await.expect_ok();
+    gateway.until_ready().await;
+    gateway.act("k", json!({})).await.expect_problem("tool-paused");
+    assert_eq!(tool.requests(), 1);
+    resume(&gateway).await.expect_ok();
+    until("another look has seen it", async || gateway.act("k", json!({})).await.status == 200).await;
+    sleep(Duration::from_secs(2)).await;
+    gateway.act("later", json!({})).await.expect_ok();
+}

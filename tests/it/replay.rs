@@ -100,3 +100,22 @@ async fn what_may_have_an_effect_is_not_sent_again() {
     replay(&gateway, &plain, "again").await.expect_problem("invalid-request");
     assert_eq!(tool.requests(), requests);
 }
+
+#[tokio::test]
+async fn what_a_person_has_said_is_not_checked_with_a_tool_that_may_never_have_seen_the_key() {
+    let tool = Tool::start().await;
+    tool.deduplicate().then(Act::Drop);
+    let gateway = Gateway::with_tool(&tool, "dedup = \"key\"\nretry = { attempts = 1 }").await;
+    let unknown = gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
+    let id = unknown.at("/call_id");
+    let resolve = gateway.url(&format!("/v1/calls/{}/resolve", id.as_str().expect("an id")));
+    let body = json!({ "as": "succeeded", "reason": "done by hand" }).to_string();
+    Answer::read(gateway.client.post(resolve).body(body).send().await.expect("an answer")).await.expect_ok();
+    replay(&gateway, &unknown, "verify").await.expect_problem("replay-unsafe");
+    assert_eq!((tool.requests(), tool.effects()), (1, 0), "it would have been the first effect");
+    // A person has stopped the session: nothing of it is sent.
+    let done = gateway.act("other", json!({})).await.expect_ok();
+    gateway.person("freeze").await.expect_ok();
+    replay(&gateway, &done, "verify").await.expect_problem("session-frozen");
+    assert_eq!(tool.requests(), 2);
+}

@@ -130,10 +130,17 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
 
     let gateway = start(&[key(2)]).await;
     assert_eq!(ask(&gateway, "second").await.expect_ok().result(), second.result());
-    ask(&gateway, "k").await.expect_problem("store-unavailable");
+    ask(&gateway, "k").await.expect_problem("result-unavailable");
     assert_eq!(tool.effects(), 3, "what cannot be read is not run again");
     let listed = Answer::read(http.get(gateway.url("/v1/calls")).send().await.expect("an answer")).await;
     assert!(listed.expect_ok().text.contains("sealed with a key that is not configured"));
+    // What was in doubt can be settled all the same.
+    let unknown = ask(&gateway, "unknown").await.expect_problem("outcome-unknown");
+    let id = unknown.at("/call_id");
+    let resolve = gateway.url(&format!("/v1/calls/{}/resolve", id.as_str().expect("an id")));
+    let body = json!({ "as": "succeeded", "result": 7, "reason": "looked it up" }).to_string();
+    Answer::read(http.post(resolve).body(body).send().await.expect("an answer")).await.expect_ok();
+    assert_eq!(ask(&gateway, "unknown").await.expect_ok().result(), "7");
     gateway.kill();
 }
 
@@ -257,4 +264,35 @@ async fn no_canary_gets_into_logs_metrics_or_the_answers_of_others() {
     }
     // Once more under the same conditions: the fingers of the test find what is there.
     assert!(own[0].text.contains("canary-answer"));
+}
+
+/// What was masked under one configuration is never sent under another.
+#[tokio::test]
+async fn masked_arguments_are_never_sent() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let http = client();
+    let ask = async |gateway: &Process, name: &str| {
+        let body = json!({ "args": { "card": SECRET_ARGS }, "idempotency_key": name }).to_string();
+        let request = http.post(gateway.url("/v1/tools/act/calls")).body(body);
+        Answer::read(request.send().await.expect("an answer")).await
+    };
+    tool.then(Act::Drop).then(Act::Answer(422, "", b"{}"));
+    let gateway = Process::start(folder.path(), free_port(), &redacting(&tool, "")).await;
+    let unknown = ask(&gateway, "unknown").await.expect_problem("outcome-unknown");
+    ask(&gateway, "failed").await.expect_problem("tool-rejected");
+    gateway.kill();
+    let rules = "unknown = \"retry\"\ndedup = \"key\"\nrecheck = { base = \"100ms\", max = \"100ms\" }\n";
+    let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, rules)).await;
+    ask(&gateway, "failed").await.expect_ok();
+    assert!(tool.seen()[2].body.contains(SECRET_ARGS), "the request has them");
+    let id = unknown.at("/call_id");
+    let place = gateway.url(&format!("/v1/calls/{}", id.as_str().expect("an id")));
+    until("it is given up", async || {
+        let record = Answer::read(http.get(&place).send().await.expect("an answer")).await;
+        record.at("/events").to_string().contains("given_up")
+    })
+    .await;
+    assert!(tool.seen().iter().all(|seen| seen.body.contains(SECRET_ARGS)), "no mask gets to the tool");
+    gateway.kill();
 }

@@ -8,6 +8,7 @@ use super::end::finish;
 use super::{Action, Change, Illegal, Next, Occasion, after, ended, gateway};
 use crate::core::outcome::{Failure, FailureKind, Outcome};
 use crate::core::record::{Attempt, AttemptId, Entry, InstanceId, Record, State};
+use crate::core::redact;
 use crate::core::session::Release;
 use crate::core::tool::Tool;
 use crate::core::unknown::{self, Finding, Hindrance, Resolution};
@@ -41,6 +42,11 @@ pub(super) fn work_on(
             let detail = "it is too late to send it again: the tool may have forgotten its key; a late \
                 answer or a person may still settle it"
                 .to_owned();
+            let given_up = Record { check: Some(unknown::Check { at: None, ..check }), ..worked_on };
+            ("given_up", record.attempt.id, detail, given_up, Action::Finish)
+        }
+        (unknown::Policy::Retry, _) if !redact::is_whole(&record.intent.args) => {
+            let detail = "it cannot be sent again: not all of its arguments are kept, or readable".to_owned();
             let given_up = Record { check: Some(unknown::Check { at: None, ..check }), ..worked_on };
             ("given_up", record.attempt.id, detail, given_up, Action::Finish)
         }

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::{Action, Change, Illegal, Next, after};
 use crate::core::outcome::Content;
 use crate::core::record::{Entry, Record, State};
+use crate::core::redact;
 use crate::core::replay::Fresh;
 use crate::core::session::Release;
 use crate::core::tool::{Effect, Tool};
@@ -19,16 +20,22 @@ pub(super) fn begin_to_verify(
     tool: &Tool,
     record: &Record,
     by: &str,
+    by_person: bool,
     now: Timestamp,
 ) -> Result<Next, Illegal> {
     let State::Succeeded(Content::Kept(_)) = record.state else { return Err(Illegal::NoResult) };
-    if !tool.redact.args.is_empty() {
+    if !redact::is_whole(&record.intent.args) {
         return Err(Illegal::ReplayUnsafe("not all of its arguments are kept"));
     }
     if tool.effect == Effect::Write {
         if tool.dedup != Dedup::Key {
             return Err(Illegal::ReplayUnsafe(
                 "the tool does not deduplicate, so it would execute the call again",
+            ));
+        }
+        if by_person {
+            return Err(Illegal::ReplayUnsafe(
+                "a person has said what became of the call, so the tool may never have seen its key",
             ));
         }
         // What it has forgotten it would execute.

@@ -10,13 +10,15 @@ use super::keys::Partition;
 use super::scripts::Run;
 use super::{Inner, call_id, record, reply, unreadable};
 use crate::core::ledger::{
-    Duplicate, Duplicates, Filter, History, LISTED_DUPLICATES, Listed, PAGE_BYTES, Page, Placed, Position,
+    Duplicate, Duplicates, Filter, History, LISTED_DUPLICATES, Listed, PAGE_BYTES, Page, Position,
 };
 use crate::core::record::{CallId, Record};
 use crate::store::Error;
 
 /// Calls that one page looks at: one that finds little is shorter, rather than slower.
 const LOOKS: usize = 2_000;
+/// Calls that are looked at in one round.
+const LOOKS_AT_ONCE: usize = 64;
 /// Calls that are read in one go: bounds how much of large results is in memory.
 const READ_AT_ONCE: usize = 32;
 
@@ -32,24 +34,22 @@ impl Inner {
         let mut page = Page { found: Vec::new(), next: before };
         let (mut looked, mut bytes) = (0, 0);
         loop {
-            let places = self.positions(tenant, filter, page.next, limit - page.found.len()).await?;
+            // Of those that are looked at few may pass: not one round for each that is missing.
+            let wanted = (limit - page.found.len()).max(LOOKS_AT_ONCE);
+            let places = self.positions(tenant, filter, page.next, wanted).await?;
             looked += places.found.len();
-            page.next = places.next;
             for some in places.found.chunks(READ_AT_ONCE) {
-                for listed in self.read_listed(some).await? {
-                    if !filter.matches(&listed.record) {
-                        continue;
-                    }
-                    bytes += listed.size();
-                    let position = listed.position();
-                    page.found.push(listed);
-                    if bytes >= PAGE_BYTES {
+                for (position, listed) in self.read_listed(tenant, filter, some).await? {
+                    bytes += listed.as_ref().map_or(0, Listed::size);
+                    page.found.extend(listed.filter(|listed| filter.matches(&listed.record)));
+                    if page.found.len() >= limit || bytes >= PAGE_BYTES {
                         page.next = Some(position);
                         return Ok(page);
                     }
                 }
             }
-            if page.next.is_none() || page.found.len() >= limit || looked >= LOOKS {
+            page.next = places.next;
+            if page.next.is_none() || looked >= LOOKS {
                 return Ok(page);
             }
         }
@@ -89,18 +89,41 @@ impl Inner {
         Ok(Page::merge(pages, limit))
     }
 
-    /// The calls at these positions, but for those that have gone meanwhile.
-    async fn read_listed(&self, positions: &[Position]) -> Result<Vec<Listed>, Error> {
+    /// The calls at these positions; `None` for one that has gone, or that cannot be read.
+    async fn read_listed(
+        &self,
+        tenant: &str,
+        filter: &Filter,
+        positions: &[Position],
+    ) -> Result<Vec<(Position, Option<Listed>)>, Error> {
         let ids: Vec<CallId> = positions.iter().map(|position| position.call_id).collect();
-        let mut listed = Vec::new();
-        for mut fields in self.fields_of_many(&ids).await? {
+        let mut found = Vec::new();
+        for (position, mut fields) in positions.iter().zip(self.fields_of_many(&ids).await?) {
             let duplicates = read_duplicates(fields.split_off(record::FIELDS.len()));
-            if let Some(record) = record::read(fields).map_err(unreadable)? {
+            let listed = match record::read(fields) {
                 // What a replica does not have yet is as it is shown a moment later, or is lost.
-                listed.push(Listed { record: self.settled(record).await?, duplicates });
-            }
+                Ok(Some(record)) => Some(Listed { record: self.settled(record).await?, duplicates }),
+                Ok(None) => {
+                    self.unlist(tenant, filter, position).await?;
+                    None
+                }
+                Err(error) => {
+                    tracing::error!(call_id = %position.call_id, %error, "a call in a list cannot be read");
+                    None
+                }
+            };
+            found.push((*position, listed));
         }
-        Ok(listed)
+        Ok(found)
+    }
+
+    /// Takes a call out of a list that has gone by itself, because no gateway was there for long.
+    async fn unlist(&self, tenant: &str, filter: &Filter, position: &Position) -> Result<(), Error> {
+        if self.is_in_doubt() {
+            return Ok(());
+        }
+        let list = Partition::of_call(position.call_id).list(tenant, filter.index());
+        self.link.ask(cmd("ZREM").arg(list).arg(&position.to_bytes()[..])).await
     }
 
     /// The fields of calls, and of their duplicates.
@@ -143,21 +166,22 @@ impl Inner {
         Ok(tenants)
     }
 
-    pub(super) async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
-        for (call_id, later) in counted {
-            let mut run = Run::new(&self.scripts.arrived);
-            run.key(Partition::of_call(*call_id).call(*call_id)).arg(later.count).arg(LISTED_DUPLICATES);
-            for one in later.last.iter().take(LISTED_DUPLICATES) {
-                let line = (one.at.as_microsecond(), &one.by, &one.kind);
-                run.arg(serde_json::to_string(&line).map_err(unreadable)?);
-            }
-            self.link.run(&run).await?;
+    pub(super) async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
+        let mut run = Run::new(&self.scripts.arrived);
+        run.key(Partition::of_call(call_id).call(call_id)).arg(later.count).arg(LISTED_DUPLICATES);
+        for one in later.last.iter().take(LISTED_DUPLICATES) {
+            let line = (one.at.as_microsecond(), &one.by, &one.kind);
+            run.arg(serde_json::to_string(&line).map_err(unreadable)?);
         }
-        Ok(())
+        self.link.run(&run).await.map(drop)
     }
 
     /// Deletes finished calls whose retention is over, with all that leads to them.
     pub(super) async fn forget_old(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+        // What was lost is put back before anything is deleted.
+        if self.is_in_doubt() {
+            return Ok(0);
+        }
         let now = now.as_microsecond();
         let each = limit.div_ceil(u32::from(super::keys::PARTITIONS));
         let over = self.link.ask_each(|partition| {
@@ -169,13 +193,20 @@ impl Inner {
         for ids in over.await? {
             for id in Vec::<String>::from_redis_value(ids).map_err(unreadable)? {
                 let Some(id) = call_id(&id) else { continue };
-                match self.fields_of(id).await? {
-                    Some(record) => self.forget(&record, now).await?,
-                    // It has gone by itself, because no gateway was there for long.
-                    None => {
-                        let partition = Partition::of_call(id);
-                        let mut ask = cmd("ZREM");
-                        self.link.ask::<()>(ask.arg(partition.retained()).arg(id.to_string())).await?;
+                let partition = Partition::of_call(id);
+                let mut ask = cmd("HMGET");
+                let fields = self.link.ask(ask.arg(partition.call(id)).arg(&record::FIELDS)).await?;
+                match record::read(fields) {
+                    Ok(Some(record)) => self.forget(&record, now).await?,
+                    // It has gone by itself, because no gateway was there for long, or cannot be read, and
+                    // goes by itself.
+                    gone => {
+                        if let Err(error) = gone {
+                            tracing::error!(call_id = %id, %error, "a call cannot be deleted");
+                        }
+                        for index in [partition.retained(), partition.key("failed")] {
+                            self.link.ask::<()>(cmd("ZREM").arg(index).arg(id.to_string())).await?;
+                        }
                     }
                 }
                 forgotten += 1;

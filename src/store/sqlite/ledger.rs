@@ -54,13 +54,21 @@ pub(super) fn list(
     let mut page = Page { found: Vec::new(), next: None };
     let (mut looked, mut bytes) = (0, 0);
     while let Some(row) = rows.next()? {
-        let record = row::record(row)?;
-        let position = Position::of(&record);
         looked += 1;
-        if filter.matches(&record) {
-            let listed = Listed { duplicates: duplicates(connection, record.intent.call_id)?, record };
-            bytes += listed.size();
-            page.found.push(listed);
+        let record = match row::record(row) {
+            Ok(record) => record,
+            // One that cannot be read keeps no other back.
+            Err(error) => {
+                tracing::error!(%error, "a call in the ledger cannot be read");
+                continue;
+            }
+        };
+        let position = Position::of(&record);
+        let listed = Listed { duplicates: Duplicates::default(), record };
+        bytes += listed.size();
+        if filter.matches(&listed.record) {
+            let duplicates = duplicates(connection, listed.record.intent.call_id)?;
+            page.found.push(Listed { duplicates, ..listed });
         }
         if looked >= LOOKS || page.found.len() >= limit as usize || bytes >= PAGE_BYTES {
             page.next = Some(position);

@@ -371,10 +371,10 @@ impl Store for FaultStore {
         self.ask(Verb::List, list).await
     }
 
-    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
+    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
         let count = |store: Arc<dyn Store>| {
-            let counted = counted.to_vec();
-            async move { store.count_duplicates(&counted).await }
+            let later = later.clone();
+            async move { store.count_duplicates(call_id, &later).await }
         };
         self.ask(Verb::CountDuplicates, count).await
     }

@@ -406,11 +406,8 @@ impl Store for Memory {
         Ok(page)
     }
 
-    async fn count_duplicates(&self, counted: &[(CallId, Duplicates)]) -> Result<(), Error> {
-        let mut inner = self.lock();
-        for (call_id, later) in counted {
-            inner.duplicates.entry(*call_id).or_default().add(later);
-        }
+    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
+        self.lock().duplicates.entry(call_id).or_default().add(later);
         Ok(())
     }
 
