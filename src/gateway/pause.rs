@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::run::CLAIM_TRIES;
 use super::{Error, ErrorKind, Gateway};
 use crate::core::caller::Caller;
+use crate::core::pause::is_resumed;
 use crate::core::record::Entry;
 use crate::store;
 
@@ -97,7 +98,7 @@ impl Gateway {
             known.into_iter().filter(|(tool, _)| !found.contains_key(tool)).collect::<Vec<_>>()
         {
             let events = self.counted("tool_events", self.store.tool_events(&tool).await)?;
-            if events.iter().any(|event| event.event == "resumed" && event.at >= entry.at) {
+            if is_resumed(&entry, &events) {
                 continue;
             }
             self.counted("set_paused", self.store.set_paused(&tool, true, &entry).await)?;

@@ -1,0 +1,49 @@
+//! Whether a tool that a person has paused was resumed, or a store has forgotten that it is paused.
+
+use super::record::Entry;
+
+/// Whether anybody has resumed the tool since this pause, as its history tells, oldest first. The order of the
+/// history counts and not its times: a clock may have been set back in between.
+pub fn is_resumed(pause: &Entry, history: &[Entry]) -> bool {
+    let is_resume = |entry: &&Entry| entry.event == "resumed";
+    match history.iter().rposition(|entry| entry == pause) {
+        Some(at) => history[at + 1..].iter().any(|entry| is_resume(&entry)),
+        // A long history has lost its beginning; one that went back in time knows nothing of the pause.
+        None => history.iter().any(|entry| is_resume(&entry) && entry.at >= pause.at),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn entry(event: &'static str, second: i64) -> Entry {
+        let at = Timestamp::from_second(second).expect("a time");
+        Entry {
+            at,
+            event: event.into(),
+            attempt: None,
+            outcome: None,
+            by: "ops".into(),
+            detail: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_pause_ends_with_what_comes_after_it_whatever_the_clock_says() {
+        let pause = entry("paused", 10);
+        for (history, resumed) in [
+            (vec![], false),
+            (vec![entry("paused", 10)], false),
+            (vec![entry("paused", 10), entry("resumed", 20)], true),
+            (vec![entry("paused", 10), entry("resumed", 5)], true),
+            (vec![entry("paused", 1), entry("resumed", 2)], false),
+            (vec![entry("resumed", 20)], true),
+            (vec![entry("paused", 10), entry("resumed", 20), entry("paused", 10)], false),
+        ] {
+            assert_eq!(is_resumed(&pause, &history), resumed, "{history:?}");
+        }
+    }
+}
