@@ -15,7 +15,7 @@ use crate::core::caller::Caller;
 use crate::core::record::InstanceId;
 use crate::downstream::Downstream;
 use crate::gateway::{self, Gateway, Limits, ToolAt};
-use crate::http::{self, Http};
+use crate::http::{self, Http, Tokens};
 use crate::metrics::Metrics;
 use crate::store::redis::{self, Redis};
 use crate::store::sealed::{Keys, Sealed};
@@ -86,10 +86,9 @@ fn new_gateway(
     instance: InstanceId,
     limits: Limits,
 ) -> Result<Gateway, Error> {
-    let names = tools.iter().map(|at| at.tool.name.clone()).collect();
     let endpoints = tools.iter().map(|at| &at.endpoint);
     let downstream = Downstream::new(endpoints, max_result).map_err(Error::Client)?;
-    let metrics = Arc::new(Metrics::new(names));
+    let metrics = Arc::new(Metrics::new());
     Ok(Gateway::new(store, downstream, tools, metrics, instance, limits))
 }
 
@@ -140,13 +139,13 @@ impl App {
         let address = config.server.listen;
         let listener = TcpListener::bind(address).map_err(|error| Error::Listen(address, error))?;
         listener.set_nonblocking(true).map_err(|error| Error::Listen(address, error))?;
-        let tokens: Arc<[_]> = config.tokens.into();
+        let tokens = Tokens::new(config.tokens);
         tracing::info!(
             listen = %listener.local_addr().unwrap_or(address),
             store = %config.store,
             ready = gateway.readiness().await.reasons.is_empty(),
-            tokens = tokens.len(),
-            open_mode = tokens.is_empty(),
+            tokens = tokens.now().len(),
+            open_mode = tokens.now().is_empty(),
             left_over_calls = settled,
             %instance,
             version = env!("CARGO_PKG_VERSION"),

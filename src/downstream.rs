@@ -11,6 +11,7 @@ use std::collections::hash_map::Entry;
 use std::error::Error as _;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
@@ -68,8 +69,8 @@ const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
 /// The client for all tools.
 #[derive(Debug)]
 pub struct Downstream {
-    /// One pool for each allowed idle time, because a pool knows only one.
-    pools: HashMap<Option<Duration>, reqwest::Client>,
+    /// One pool for each allowed idle time, because a pool knows only one. They stay when tools are swapped.
+    pools: RwLock<HashMap<Option<Duration>, reqwest::Client>>,
     max_result: usize,
 }
 
@@ -82,14 +83,29 @@ impl Downstream {
         endpoints: impl IntoIterator<Item = &'a Endpoint>,
         max_result: usize,
     ) -> Result<Self, reqwest::Error> {
-        let mut pools = HashMap::new();
+        let downstream = Self { pools: RwLock::default(), max_result };
+        downstream.serve(endpoints)?;
+        Ok(downstream)
+    }
+
+    /// From now on these can be asked, too.
+    ///
+    /// # Errors
+    /// The TLS library finds no roots to trust.
+    pub fn serve<'a>(&self, endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Result<(), reqwest::Error> {
+        let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
         for endpoint in endpoints {
             let reuse = endpoint.connection_reuse;
             if let Entry::Vacant(place) = pools.entry(reuse) {
                 place.insert(client(reuse)?);
             }
         }
-        Ok(Self { pools, max_result })
+        Ok(())
+    }
+
+    fn client_for(&self, endpoint: &Endpoint) -> Option<reqwest::Client> {
+        let pools = self.pools.read().unwrap_or_else(PoisonError::into_inner);
+        pools.get(&endpoint.connection_reuse).cloned()
     }
 
     /// Asks a tool whether it knows this key: a GET with the tool's own credentials. Answers with status,
@@ -106,8 +122,7 @@ impl Downstream {
         let url = endpoint.probe.as_ref().map(|url| url.replace("{key}", key));
         let url = url.ok_or("the tool has no door for it")?;
         let url: Url = url.parse().map_err(|_| "its URL cannot be read")?;
-        let client =
-            self.pools.get(&endpoint.connection_reuse).ok_or("there is no connection pool for it")?;
+        let client = self.client_for(endpoint).ok_or("there is no connection pool for it")?;
         let asked = client.get(url).headers(endpoint.headers.clone()).send();
         let response = timeout_at(by, asked).await.map_err(|_| "it did not answer in time")?;
         match answer(response.map_err(|error| chain(&error))?, self.max_result, by).await {
@@ -119,7 +134,7 @@ impl Downstream {
     /// Begins an exchange. Nothing happens until it is awaited.
     pub fn dispatch(&self, endpoint: &Endpoint, request: Request) -> Exchange {
         let (gate, max_result) = (Gate::new(), self.max_result);
-        let Some(client) = self.pools.get(&endpoint.connection_reuse).cloned() else {
+        let Some(client) = self.client_for(endpoint) else {
             let why = "the gateway has no connection pool for this tool".to_owned();
             return Exchange { gate, response: Box::pin(async { Err(why) }), max_result, head: None };
         };

@@ -71,16 +71,16 @@ pub struct Metrics {
     tool_paused: IntGaugeVec,
     running: IntGaugeVec,
     unknown: IntGaugeVec,
-    tools: Vec<String>,
     scraping: Mutex<()>,
 }
 
 impl Metrics {
-    /// `tools` are the configured ones.
+    /// Nothing is counted yet.
     ///
     /// # Panics
     /// Never: the names below are valid and different, which every test that starts a gateway shows.
-    pub fn new(tools: Vec<String>) -> Self {
+    #[expect(clippy::new_without_default, reason = "a registry is made on purpose")]
+    pub fn new() -> Self {
         let registry = Registry::new();
         #[cfg(target_os = "linux")]
         drop(registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self())));
@@ -196,16 +196,19 @@ impl Metrics {
                 &["tool"],
             ),
             registry,
-            tools,
             scraping: Mutex::new(()),
         }
     }
 
     /// The text exposition format, version 0.0.4, with the store's present counts if it gave them.
-    pub fn scrape(&self, census: Option<&[Census]>) -> String {
+    pub fn scrape<'a>(
+        &self,
+        tools: impl Iterator<Item = &'a String> + Clone,
+        census: Option<&[Census]>,
+    ) -> String {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(census) = census {
-            self.take(census);
+            self.take(tools, census);
         }
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
@@ -234,6 +237,8 @@ impl Metrics {
 
     /// Which tools are left alone.
     pub fn take_resting<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
+        let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
+        self.breaker_open.reset();
         for (tool, is_resting) in tools {
             self.breaker_open.with_label_values(&[tool]).set(is_resting.into());
         }
@@ -241,6 +246,8 @@ impl Metrics {
 
     /// Which tools are paused.
     pub fn take_paused<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
+        let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
+        self.tool_paused.reset();
         for (tool, is_paused) in tools {
             self.tool_paused.with_label_values(&[tool]).set(is_paused.into());
         }
@@ -248,10 +255,10 @@ impl Metrics {
 
     /// Every configured tool is there, at zero if need be, so that an alert has something to look
     /// at; a tool that is no longer configured is there as long as it has such calls.
-    fn take(&self, census: &[Census]) {
+    fn take<'a>(&self, tools: impl Iterator<Item = &'a String> + Clone, census: &[Census]) {
         for (state, gauge) in [("running", &self.running), ("unknown", &self.unknown)] {
             gauge.reset();
-            for tool in &self.tools {
+            for tool in tools.clone() {
                 gauge.with_label_values(&[tool]).set(0);
             }
             for count in census.iter().filter(|count| count.state == state) {

@@ -70,7 +70,7 @@ pub(super) fn tool(name: &str, mut section: Section<'_, '_>, warnings: &mut Vec<
     section.finish();
     let endpoint = endpoint?;
     warn(&tool, &endpoint, warnings);
-    Some(ToolAt { tool, endpoint })
+    Some(ToolAt::new(tool, endpoint))
 }
 
 fn endpoint(section: &mut Section<'_, '_>, probe: Option<&Probe>) -> Option<Endpoint> {

@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use uuid::Uuid;
 
 use super::flight::Phase;
-use super::health::{Health, Permit};
 use super::run::{POLL, heard};
 use super::throttle::NewKeys;
 use super::{Error, ErrorKind, Gateway, ToolAt};
@@ -152,32 +151,15 @@ impl Gateway {
             }
         }
         crash::point("before_reply");
-        let told = tell(&phase, patience, first, self.retry_after(&at.tool, &phase), self.now());
+        let told = tell(&phase, patience, first, self.retry_after(&at, &phase), self.now());
         told.map_err(|(kind, call_id)| Error { kind, call_id, key: Some(key) })
     }
 
-    /// Whether nothing is known against the tool.
-    pub(super) fn is_calm(&self, asked: &Asked) -> bool {
-        self.health.get(&asked.at.tool.name).is_none_or(|health| health.is_calm())
-    }
-
-    /// Whether a call may begin, or how long its tool is left alone.
-    pub(super) fn admit(&self, tool: &Tool) -> Result<Permit, Duration> {
-        self.health.get(&tool.name).map_or_else(|| Ok(Permit::default()), Health::admit)
-    }
-
-    /// How long the tool's calls usually take.
-    pub(super) fn usual_time(&self, asked: &Asked) -> Duration {
-        let health = self.health.get(&asked.at.tool.name);
-        health.map_or(Duration::ZERO, |health| health.retry_after(Duration::ZERO))
-    }
-
     /// How soon to ask again for a call that is this far.
-    fn retry_after(&self, tool: &Tool, phase: &Phase) -> Duration {
+    fn retry_after(&self, at: &ToolAt, phase: &Phase) -> Duration {
         let started = phase.record().map(|record| record.attempt.run_started_at);
         let runs_for = started.map_or(0, |started| elapsed_ms(started, self.now()));
-        let health = self.health.get(&tool.name);
-        health.map_or(Duration::ZERO, |health| health.retry_after(Duration::from_millis(runs_for)))
+        at.health.retry_after(Duration::from_millis(runs_for))
     }
 
     pub(super) fn tool_for(&self, caller: &Caller, name: &str) -> Result<Arc<ToolAt>, Error> {
@@ -187,7 +169,7 @@ impl Gateway {
         if self.draining.is_cancelled() {
             return Err(ErrorKind::ShuttingDown.alone());
         }
-        self.tools.get(name).cloned().ok_or_else(|| ErrorKind::UnknownTool.alone())
+        self.tool_at(name).ok_or_else(|| ErrorKind::UnknownTool.alone())
     }
 
     pub(super) fn count_arrival(&self, tool: &str, arrival: Arrival, began: Instant) {

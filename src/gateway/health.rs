@@ -97,6 +97,11 @@ impl Health {
         self.seen().budget.give_back();
     }
 
+    /// How long a call usually takes.
+    pub(super) fn usual_time(&self) -> Duration {
+        self.retry_after(Duration::ZERO)
+    }
+
     /// How soon to ask again for a call that has run for so long: when it usually has ended.
     pub(super) fn retry_after(&self, runs_for: Duration) -> Duration {
         let (unknown, least, most) = WAITS;

@@ -87,7 +87,7 @@ impl Gateway {
         let unknown_pauses = self.know_pauses().await.err().map(|_| ErrorKind::StoreUnavailable);
         // What may not begin, or not for sure, may have begun already.
         let refused = self.why_nothing_begins(asked, has_place).or(unknown_pauses);
-        let is_wary = !self.is_calm(asked);
+        let is_wary = !asked.at.health.is_calm();
         // Given back unless the call is ours to run.
         let mut permit = None;
         if refused.is_some() || is_wary || asked.new_keys.is_some() {
@@ -108,7 +108,8 @@ impl Gateway {
                 (Action::Claim { .. } | Action::Run, ..)
                     if is_wary
                         && permit.is_none()
-                        && let Err(retry_after) = self.admit(tool).map(|given| permit = Some(given)) =>
+                        && let Err(retry_after) =
+                            asked.at.health.admit().map(|given| permit = Some(given)) =>
                 {
                     return Err(ErrorKind::ToolResting { retry_after });
                 }

@@ -71,8 +71,9 @@ impl Gateway {
 
     /// Takes out of a record what is not to be shown.
     pub(super) fn mask(&self, record: &mut Record) {
-        let at = self.tools.get(&record.intent.tool);
-        let mask = |json: &Bytes| at.map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result));
+        let at = self.tool_at(&record.intent.tool);
+        let mask =
+            |json: &Bytes| at.as_ref().map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result));
         match &mut record.state {
             State::Succeeded(Content::Kept(json)) | State::Failed(Failure { body: Some(json), .. }) => {
                 *json = mask(json);
@@ -82,7 +83,7 @@ impl Gateway {
             | State::Running
             | State::Unknown(_) => {}
         }
-        if let Some(secret) = at.map(|at| &at.tool.redact).filter(|secret| !secret.args.is_empty()) {
+        if let Some(secret) = at.as_ref().map(|at| &at.tool.redact).filter(|secret| !secret.args.is_empty()) {
             // What was made before the configuration said so.
             let intent = Arc::make_mut(&mut record.intent);
             intent.args = redact::mask(&intent.args, &secret.args);

@@ -15,12 +15,14 @@ mod replay; // what a duplicate would get, and whether the tool would still say 
 mod run; // the other side: claim, dispatch, write down
 mod session; // one's turn in a session, and what persons do to one
 mod throttle; // how fast a caller may be
+mod tools; // the tools as they are configured now
 pub mod unknown; // unknown calls come to rest
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -32,20 +34,19 @@ pub use self::call::{Answer, Identity, Patience, Request, Stored, identify};
 use self::clock::Clock;
 pub use self::clock::local_time;
 use self::flight::Flights;
-use self::health::Health;
 pub use self::ledger::Query;
 use self::pause::Pauses;
 pub use self::pause::ToolState;
 pub use self::preview::{Preview, Would};
 pub use self::replay::Replay;
 use self::throttle::Throttle;
+use self::tools::tools_after;
+pub use self::tools::{ToolAt, Tools};
 use crate::core::key;
 use crate::core::outcome::Failure;
-use crate::core::record::{AttemptId, CallId, InstanceId, Record};
+use crate::core::record::{AttemptId, CallId, InstanceId};
 use crate::core::session::Refusal;
-use crate::core::tool::Tool;
-use crate::core::unknown::Policy;
-use crate::downstream::{Downstream, Endpoint};
+use crate::downstream::Downstream;
 use crate::metrics::Metrics;
 use crate::store::{self, Found, Store};
 
@@ -64,9 +65,7 @@ pub struct Limits {
 
 /// The parts of a gateway, handed down; there are no globals.
 pub struct Gateway {
-    tools: BTreeMap<String, Arc<ToolAt>>,
-    /// Of each tool.
-    health: BTreeMap<String, Arc<Health>>,
+    tools: ArcSwap<Tools>,
     store: Arc<dyn Store>,
     downstream: Downstream,
     pub metrics: Arc<Metrics>,
@@ -92,13 +91,6 @@ pub struct Gateway {
     draining: CancellationToken,
     /// No more time for the running ones.
     abandoned: CancellationToken,
-}
-
-/// A tool's policy with its place.
-#[derive(Debug)]
-pub struct ToolAt {
-    pub tool: Tool,
-    pub endpoint: Endpoint,
 }
 
 /// Why a request got no result. `http::problem` turns it into a status; nobody else does.
@@ -182,12 +174,8 @@ impl Gateway {
         limits: Limits,
     ) -> Self {
         let clock = Clock::start(store.clock_offset());
-        let health = |at: &ToolAt| (at.tool.name.clone(), Arc::new(Health::new(at.tool.breaker)));
-        let health = tools.iter().map(health).collect();
-        let tools = tools.into_iter().map(|at| (at.tool.name.clone(), Arc::new(at))).collect();
         Self {
-            tools,
-            health,
+            tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
             store,
             downstream,
             metrics,
@@ -246,10 +234,10 @@ impl Gateway {
     pub async fn scrape(&self) -> String {
         self.readiness().await;
         let census = self.counted("census", self.store.census().await);
-        let resting = self.health.iter().map(|(tool, health)| (tool.as_str(), health.is_open()));
-        self.metrics.take_resting(resting);
-        self.metrics.take_paused(self.tools.keys().map(|tool| (tool.as_str(), self.is_paused(tool))));
-        self.metrics.scrape(census.ok().as_deref())
+        let tools = self.tools();
+        self.metrics.take_resting(tools.iter().map(|(tool, at)| (tool.as_str(), at.health.is_open())));
+        self.metrics.take_paused(tools.keys().map(|tool| (tool.as_str(), self.is_paused(tool))));
+        self.metrics.scrape(tools.keys(), census.ok().as_deref())
     }
 
     /// New calls are refused from now on; those that run go on.
@@ -280,14 +268,6 @@ impl Gateway {
                 "left behind as running; the next start will find them"
             );
         }
-    }
-
-    /// A tool's rules. One that is not configured here is treated as undeclared, it writes; what is done
-    /// about its unknown calls is decided where it is configured.
-    fn policy_of(&self, record: &Record) -> Tool {
-        let name = &record.intent.tool;
-        let undeclared = || Tool { unknown: Policy::Elsewhere, ..Tool::new(name) };
-        self.tools.get(name).map_or_else(undeclared, |at| at.tool.clone())
     }
 
     /// What could be read of what a search has found. What could not is counted each time, and said once.

@@ -147,9 +147,9 @@ impl Gateway {
             let by = entry.by.strip_prefix("token ").unwrap_or(&entry.by);
             store::Reason::new("tool_paused", format!("tool {tool} is paused by {by}: {}", entry.detail))
         };
-        self.pauses.read(|seen| {
-            seen.tools.iter().filter(|(tool, _)| self.tools.contains_key(*tool)).map(text).collect()
-        })
+        let tools = self.tools();
+        self.pauses
+            .read(|seen| seen.tools.iter().filter(|(tool, _)| tools.contains_key(*tool)).map(text).collect())
     }
 
     /// Pauses a tool: no call of it begins, on any gateway that shares the store, until it is resumed. What
@@ -177,7 +177,7 @@ impl Gateway {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
-        if !self.tools.contains_key(name) {
+        if self.tool_at(name).is_none() {
             return Err(ErrorKind::UnknownTool.alone());
         }
         let event = if paused { "paused" } else { "resumed" }.into();

@@ -9,7 +9,6 @@ use super::{Error, ErrorKind, Gateway, Request, ToolAt};
 use crate::core::call::{self, Action};
 use crate::core::caller::Caller;
 use crate::core::record::{Intent, Record};
-use crate::core::tool::Tool;
 
 /// Which call a request is, and what would become of it.
 #[derive(Debug)]
@@ -36,9 +35,10 @@ pub enum Would {
 
 impl Gateway {
     /// The tools that a caller may call, by name; an administrator sees all of them.
-    pub fn tools_of<'a>(&'a self, caller: &'a Caller) -> impl Iterator<Item = &'a Tool> {
-        let tools = self.tools.values().map(|at: &Arc<ToolAt>| &at.tool);
-        tools.filter(|tool| caller.is_admin() || caller.may_call(&tool.name))
+    pub fn tools_of(&self, caller: &Caller) -> Vec<Arc<ToolAt>> {
+        let tools = self.tools();
+        let may_see = |at: &&Arc<ToolAt>| caller.is_admin() || caller.may_call(&at.tool.name);
+        tools.values().filter(may_see).cloned().collect()
     }
 
     /// Reads a request as a call does, and looks once what is there under its key.

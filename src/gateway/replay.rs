@@ -68,7 +68,7 @@ impl Gateway {
         let of_call = |kind| Error { kind, call_id: Some(call_id), key: None };
         let unavailable = |_| of_call(ErrorKind::StoreUnavailable);
         let record = self.to_replay(caller, call_id).await?;
-        let Some(at) = self.tools.get(&record.intent.tool).cloned() else {
+        let Some(at) = self.tool_at(&record.intent.tool) else {
             return Err(of_call(ErrorKind::ReplayUnsafe("the tool is not configured any more")));
         };
         let asked = Asked::again(at, &record);
@@ -83,7 +83,7 @@ impl Gateway {
             return Err(of_call(ErrorKind::StoreUnavailable));
         }
         // As for any further attempt: a frozen session, a tool that keeps failing, a key that stands for another call.
-        let permit = self.may_send(&asked.at.tool, &record).await;
+        let permit = self.may_send(&asked.at, &record).await;
         let permit = permit.map_err(|hindrance| of_call(in_the_way(hindrance)))?;
         let holder = self.counted("holder", self.store.holder(record.intent.lookup).await);
         if holder.map_err(unavailable)?.is_none_or(|holder| holder.intent.call_id != call_id) {
@@ -127,7 +127,7 @@ impl Gateway {
 
     /// A result of the call's tool without what is secret in it.
     fn shown(&self, record: &Record, json: &Bytes) -> Bytes {
-        let at = self.tools.get(&record.intent.tool);
+        let at = self.tool_at(&record.intent.tool);
         at.map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result))
     }
 

@@ -19,7 +19,7 @@ use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence, Outcome};
 use crate::core::record::{Record, State};
 use crate::core::redact;
-use crate::core::tool::{Effect, LEASE_MARGIN, Tool};
+use crate::core::tool::{Effect, LEASE_MARGIN};
 use crate::crash;
 use crate::downstream::{self, Exchange};
 use crate::metrics::Arrival;
@@ -102,7 +102,7 @@ impl Gateway {
             return pilot.end(Err(ErrorKind::StoreUnavailable), false);
         };
         self.metrics.passed_through.with_label_values(&[&tool.name]).inc();
-        self.earn_retry(tool);
+        asked.at.health.earn_retry();
         let begun = Begun { record: change.record, permit: Permit::default(), deadline };
         let (record, _) = self.run_attempts(asked, begun, Some(&pilot), Keep::Nothing).await;
         self.ended(asked, &record, began);
@@ -152,7 +152,8 @@ impl Gateway {
     ) -> Option<(Record, Exchange)> {
         crash::point("after_claim");
         pilot.say(Phase::Running { record: Arc::new(begun.record.clone()), ours: true });
-        self.earn_retry(&asked.at.tool);
+        // Not by a recheck, which is itself a repetition.
+        asked.at.health.earn_retry();
         let (record, silent) = self.run_attempts(asked, begun, Some(&pilot), Keep::Stored).await;
         self.ended(asked, &record, began);
         if record.state == State::Running {
@@ -195,7 +196,7 @@ impl Gateway {
         keep: Keep,
     ) -> (Record, Option<Exchange>) {
         let tool = &asked.at.tool;
-        let health = self.health.get(&tool.name);
+        let health = &asked.at.health;
         let Begun { mut record, permit, deadline } = begun;
         loop {
             let Attempted { evidence, is_executed, silent } =
@@ -206,12 +207,14 @@ impl Gateway {
                 && !self.abandoned.is_cancelled()
                 && !self.is_paused(&tool.name)
                 && record.attempt.number < tool.retry.attempts
-                && health.is_none_or(|health| health.try_spend_retry());
+                && health.try_spend_retry();
             let retry = may_retry.then_some(retry);
             let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry };
             let (stored, wait) = self.settle(asked, record.clone(), &event, pilot, keep).await;
             let Some(wait) = wait else {
-                health.filter(|_| may_retry).inspect(|health| health.give_retry_back());
+                if may_retry {
+                    health.give_retry_back();
+                }
                 // Another attempt's record, in a store that has gone back, says nothing of ours.
                 let is_ours = stored.attempt.id == record.attempt.id;
                 return if is_ours { (stored, silent) } else { (record, None) };
@@ -227,12 +230,6 @@ impl Gateway {
                 () = self.abandoned.cancelled() => {}
             }
         }
-    }
-
-    /// A call is run, and with it the tool may get a few more retries. Not by a recheck, which is itself a
-    /// repetition.
-    fn earn_retry(&self, tool: &Tool) {
-        self.health.get(&tool.name).inspect(|health| health.earn_retry());
     }
 
     /// One dispatch.
@@ -285,10 +282,8 @@ impl Gateway {
         let (proved, _) = outcome::classify(tool, &evidence, record.sent());
         self.metrics.attempts.with_label_values(&[&tool.name, proved.as_str()]).inc();
         self.metrics.attempt_duration.with_label_values(&[&tool.name]).observe(began.elapsed().as_secs_f64());
-        if let Some(health) = self.health.get(&tool.name) {
-            let healthy = proved.is_healthy() || evidence.is_sign_of_life();
-            health.ended(healthy, permit, began.elapsed());
-        }
+        let healthy = proved.is_healthy() || evidence.is_sign_of_life();
+        asked.at.health.ended(healthy, permit, began.elapsed());
         Attempted { evidence, is_executed: matches!(proved, Outcome::Executed(_)), silent }
     }
 

@@ -64,15 +64,22 @@ impl Gateway {
                 continue;
             }
             let refused = |kind| Turn { held: Err(kind), place: None, deadline };
-            let behind =
-                match session::verdict(policy, &bar, came.elapsed(), self.usual_time(asked), self.now()) {
-                    Verdict::Wait { behind } => behind,
-                    Verdict::Refuse(refusal) => break refused(ErrorKind::Refused(refusal)),
-                };
+            let behind = match session::verdict(
+                policy,
+                &bar,
+                came.elapsed(),
+                asked.at.health.usual_time(),
+                self.now(),
+            ) {
+                Verdict::Wait { behind } => behind,
+                Verdict::Refuse(refusal) => break refused(ErrorKind::Refused(refusal)),
+            };
             line = Some(in_line);
             if waiting.is_none() {
                 let Ok(place) = self.waiting.try_acquire() else {
-                    break refused(ErrorKind::Refused(Refusal::Busy { retry_after: self.usual_time(asked) }));
+                    break refused(ErrorKind::Refused(Refusal::Busy {
+                        retry_after: asked.at.health.usual_time(),
+                    }));
                 };
                 waiting = Some(place);
                 pilot.say(Phase::Queued);

@@ -11,12 +11,11 @@ use tokio::time::Instant;
 use super::call::Asked;
 use super::health::Permit;
 use super::run::{Begun, Keep, ROUNDS};
-use super::{Error, ErrorKind, Gateway, new_attempt};
+use super::{Error, ErrorKind, Gateway, ToolAt, new_attempt};
 use crate::core::call::{self, Action, Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, Record, State};
 use crate::core::session::SessionId;
-use crate::core::tool::Tool;
 use crate::core::unknown::{Finding, Hindrance, Policy, Resolution, read_probe};
 use crate::crash;
 use crate::store::{self, Replaced};
@@ -61,7 +60,8 @@ impl Gateway {
     ) -> Result<Vec<JoinHandle<bool>>, store::Error> {
         self.know_pauses().await?;
         // Where all places are taken calls may wait already. What is not configured here is not our business.
-        let has_place = self.health.iter().filter(|(_, health)| health.checks.available_permits() > 0);
+        let tools = self.tools();
+        let has_place = tools.iter().filter(|(_, at)| at.health.checks.available_permits() > 0);
         let tools: Vec<String> = has_place.map(|(tool, _)| tool.clone()).collect();
         let due = self.readable("to_check", self.store.to_check(now, &tools, BATCH).await)?;
         let begin = |record| self.tasks.spawn(self.clone().work_on(record, now));
@@ -74,7 +74,8 @@ impl Gateway {
     /// # Errors
     /// The store failed; what was taken up stays so.
     pub async fn take_up_once(&self) -> Result<usize, store::Error> {
-        let has_policy = self.tools.iter().filter(|(_, at)| at.tool.unknown != Policy::Hold);
+        let tools = self.tools();
+        let has_policy = tools.iter().filter(|(_, at)| at.tool.unknown != Policy::Hold);
         let tools: Vec<String> = has_policy.map(|(tool, _)| tool.clone()).collect();
         let held = self.readable("unchecked", self.store.unchecked(&tools, TAKEN_UP).await)?;
         let mut taken_up = 0;
@@ -90,12 +91,9 @@ impl Gateway {
 
     /// Whether the call is not unknown any more.
     async fn work_on(self: Arc<Self>, record: Record, now: Timestamp) -> bool {
-        let name = &record.intent.tool;
-        let (Some(at), Some(health)) = (self.tools.get(name).cloned(), self.health.get(name)) else {
-            return false;
-        };
+        let Some(at) = self.tool_at(&record.intent.tool) else { return false };
         let _place = tokio::select! {
-            place = health.checks.acquire() => place,
+            place = at.health.checks.acquire() => place,
             () = self.draining.cancelled() => return false,
         };
         if self.is_out_of_time() || self.draining.is_cancelled() {
@@ -105,7 +103,7 @@ impl Gateway {
         let now = now.max(self.now());
         let attempt = (!self.is_paused(&at.tool.name)).then(new_attempt);
         let sends = at.tool.unknown == Policy::Retry && attempt.is_some();
-        let permit = if sends { self.may_send(&at.tool, &record).await } else { Ok(Permit::default()) };
+        let permit = if sends { self.may_send(&at, &record).await } else { Ok(Permit::default()) };
         let permit = match permit {
             Ok(permit) => permit,
             Err(hindrance) => return self.put_off(&record, hindrance, now).await,
@@ -127,7 +125,7 @@ impl Gateway {
             Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => return false,
         };
         crash::point("in_recheck");
-        let asked = Asked::again(at, &record);
+        let asked = Asked::again(at.clone(), &record);
         let record = match next.action {
             Action::Probe => {
                 // Before the request leaves: what the tool says it knows is what it knew no earlier.
@@ -148,8 +146,8 @@ impl Gateway {
 
     /// Whether the call may be sent to its tool now. What a person has stopped, or what keeps failing, is
     /// left alone as if it were a new call.
-    pub(super) async fn may_send(&self, tool: &Tool, record: &Record) -> Result<Permit, Hindrance> {
-        let permit = self.admit(tool).map_err(Hindrance::Resting)?;
+    pub(super) async fn may_send(&self, at: &ToolAt, record: &Record) -> Result<Permit, Hindrance> {
+        let permit = at.health.admit().map_err(Hindrance::Resting)?;
         let session = self.store.session(&SessionId::of(&record.intent)).await;
         match self.counted("session", session) {
             Ok(session) if session.frozen => Err(Hindrance::Frozen),

@@ -1,5 +1,8 @@
 //! Who is calling: from the bearer token, and from nothing else.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use axum::extract::FromRequestParts;
 use axum::http::header::{AUTHORIZATION, ORIGIN};
 use axum::http::request::Parts;
@@ -7,7 +10,27 @@ use sha2::{Digest, Sha256};
 
 use super::Http;
 use super::problem::Problem;
-use crate::core::caller::{self, Caller, Closed};
+use crate::core::caller::{self, Caller, Closed, Token};
+
+/// Which tokens there are. They are swapped as a whole; every request takes them once.
+#[derive(Clone, Default)]
+pub struct Tokens(Arc<ArcSwap<Vec<Token>>>);
+
+impl Tokens {
+    pub fn new(tokens: Vec<Token>) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(tokens)))
+    }
+
+    /// As they are now. None at all: open mode, for which the configuration has made sure of loopback.
+    pub fn now(&self) -> Arc<Vec<Token>> {
+        self.0.load_full()
+    }
+
+    /// From now on there are these.
+    pub fn set(&self, tokens: Vec<Token>) {
+        self.0.store(Arc::new(tokens));
+    }
+}
 
 /// The caller of a request that was let in.
 pub(super) struct Known(pub Caller);
@@ -16,7 +39,8 @@ impl FromRequestParts<Http> for Known {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
-        if http.tokens.is_empty() {
+        let tokens = http.tokens.now();
+        if tokens.is_empty() {
             // A web page in a browser on this machine reaches loopback, too. Agents send no Origin.
             if parts.headers.contains_key(ORIGIN) {
                 return Err(Problem::forbidden("a gateway without tokens takes no requests from web pages"));
@@ -29,7 +53,7 @@ impl FromRequestParts<Http> for Known {
         let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let (_, token) = token.ok_or_else(Problem::unauthenticated)?;
         let digest: [u8; 32] = Sha256::digest(token.trim()).into();
-        match caller::find(&http.tokens, &digest, http.gateway.wall_time()) {
+        match caller::find(&tokens, &digest, http.gateway.wall_time()) {
             // Before anything else of the request is looked at.
             Ok(caller) => {
                 http.gateway.admit_request(caller)?;

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{get, post};
 
+pub use self::auth::Tokens;
 pub use self::calls::dry_run;
-use crate::core::caller::Token;
 use crate::gateway::Gateway;
 
 /// What handlers share.
@@ -26,7 +26,7 @@ use crate::gateway::Gateway;
 pub struct Http {
     pub gateway: Arc<Gateway>,
     /// None at all: open mode, for which the configuration has made sure of loopback.
-    pub tokens: Arc<[Token]>,
+    pub tokens: Tokens,
     /// In bytes.
     pub max_body: usize,
 }

@@ -79,7 +79,8 @@ pub(super) async fn list(
     };
     // A model is shown what it may call; an administrator may look at the others, too.
     let tools = http.gateway.tools_of(&caller);
-    let tools = tools.filter(|tool| wanted.format.is_none() || caller.may_call(&tool.name));
+    let tools =
+        tools.iter().map(|at| &at.tool).filter(|tool| wanted.format.is_none() || caller.may_call(&tool.name));
     Ok(Json(ToolList { tools: tools.map(show).collect() }))
 }
 
@@ -351,7 +352,7 @@ struct PublishedTool {
 /// `GET /.well-known/idempotency`
 pub(super) async fn well_known(State(http): State<Http>, Known(caller): Known) -> Json<Published> {
     let tools = http.gateway.tools_of(&caller);
-    let tools = tools.map(|tool| PublishedTool {
+    let tools = tools.iter().map(|at| &at.tool).map(|tool| PublishedTool {
         name: tool.name.clone(),
         effect: tool.effect.as_str(),
         keys: KeyView::of(tool),

@@ -10,7 +10,7 @@ use oncegate::config::{Config, Environment};
 use oncegate::core::record::InstanceId;
 use oncegate::downstream::Downstream;
 use oncegate::gateway;
-use oncegate::http::{self, Http};
+use oncegate::http::{self, Http, Tokens};
 use oncegate::metrics::Metrics;
 use oncegate::store::Store;
 use serde_json::{Value, json};
@@ -178,13 +178,13 @@ impl Bare {
         let config = read(Path::new("nowhere"), &one_tool(tool, more));
         let endpoints = config.tools.iter().map(|at| &at.endpoint);
         let downstream = Downstream::new(endpoints, 1 << 20).expect("a client");
-        let metrics = Arc::new(Metrics::new(vec!["act".into()]));
+        let metrics = Arc::new(Metrics::new());
         // On a busy machine calls must not be given up that are about to end.
         let limits = gateway::Limits { shutdown_grace: Duration::from_secs(10), ..config.limits };
         let store = Arc::new(store);
         let gateway = gateway::Gateway::new(store, downstream, config.tools, metrics, instance, limits);
         let gateway = Arc::new(gateway);
-        let http = Http { gateway: gateway.clone(), tokens: Arc::default(), max_body: 1 << 20 };
+        let http = Http { gateway: gateway.clone(), tokens: Tokens::default(), max_body: 1 << 20 };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/v1/tools/act/calls", listener.local_addr().expect("an address"));
         tokio::spawn(async move { axum::serve(listener, http::router(http)).await });
