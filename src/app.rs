@@ -1,5 +1,7 @@
 //! The whole gateway: build it, then run it. The only room that sees every part.
 
+mod reload; // the configuration, read again while the gateway runs
+
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +12,12 @@ use hyper_util::rt::TokioTimer;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+pub use self::reload::Reloader;
 use crate::config::{Config, StoreAt};
 use crate::core::caller::Caller;
 use crate::core::record::InstanceId;
 use crate::downstream::Downstream;
-use crate::gateway::{self, Gateway, Limits, ToolAt};
+use crate::gateway::{self, Gateway, Limits, ToolAt, Tools};
 use crate::http::{self, Http, Tokens};
 use crate::metrics::Metrics;
 use crate::store::redis::{self, Redis};
@@ -95,6 +98,7 @@ fn new_gateway(
 /// A gateway that is ready to serve: its store is open and recovered, its address is bound.
 pub struct App {
     gateway: Arc<Gateway>,
+    reloader: Arc<Reloader>,
     router: Router,
     listener: TcpListener,
     /// Cancelled by the store when the process must end at once.
@@ -151,8 +155,12 @@ impl App {
             version = env!("CARGO_PKG_VERSION"),
             "oncegate starts",
         );
+        gateway.metrics.configured(gateway.wall_time().as_second());
+        let (store, written) = (config.store, config.written);
+        let reloader = Reloader { gateway: gateway.clone(), tokens: tokens.clone(), store, written };
+        let reloader = Arc::new(reloader);
         let http = Http { gateway: gateway.clone(), tokens, max_body: config.server.max_body };
-        Ok(Self { gateway, router: http::router(http), listener, fatal, shutdown_grace })
+        Ok(Self { gateway, reloader, router: http::router(http), listener, fatal, shutdown_grace })
     }
 
     /// Where it listens; of use if port 0 was asked for.
@@ -161,6 +169,11 @@ impl App {
     /// The operating system does not say.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+
+    /// Puts another configuration into the gateway while it runs.
+    pub fn reloader(&self) -> Arc<Reloader> {
+        self.reloader.clone()
     }
 
     /// Serves until `stop` is cancelled; then takes nothing new, finishes what runs, and says what
@@ -231,11 +244,17 @@ async fn look_at_pauses(gateway: Arc<Gateway>, stop: CancellationToken) {
 
 /// Works on unknown calls now and then, until the gateway stops.
 async fn recheck(gateway: Arc<Gateway>, stop: CancellationToken) {
-    let mut has_taken_up = false;
+    // Once at the start, and again whenever the tools have changed.
+    let mut taken_up: Option<Arc<Tools>> = None;
     while pause(RECHECK_EVERY, &stop).await {
+        let tools = gateway.tools();
+        let is_taken_up = taken_up.as_ref().is_some_and(|before| Arc::ptr_eq(before, &tools));
         // A store that is not there yet may come later.
-        if !has_taken_up && gateway.readiness().await.reasons.is_empty() {
-            has_taken_up = gateway.take_up_once().await.is_ok();
+        if !is_taken_up
+            && gateway.readiness().await.reasons.is_empty()
+            && gateway.take_up_once().await.is_ok()
+        {
+            taken_up = Some(tools);
         }
         drop(gateway.begin_rechecks(gateway.now()).await);
     }

@@ -5,12 +5,14 @@ mod reader; // TOML with places
 mod tokens; // what is said of one bearer token
 mod tools; // what is said of one tool
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use sha2::{Digest, Sha256};
 
 use self::reader::{Bytes, Count, Reader, Section};
 pub use self::reader::{Environment, Mistake, Place};
@@ -34,6 +36,25 @@ pub struct Config {
     pub limits: Limits,
     /// What is allowed, but should be said aloud at every start; see [`Config::warnings_at`].
     pub warnings: Vec<String>,
+    pub written: Written,
+}
+
+/// What was written, as digests: to see later what has changed, without keeping secrets.
+#[derive(Debug, Default)]
+pub struct Written(BTreeMap<String, [u8; 32]>);
+
+impl Written {
+    fn of(root: &Section<'_, '_>) -> Self {
+        let digest = |value: serde_json::Value| Sha256::digest(value.to_string()).into();
+        Self(root.leaves().into_iter().map(|(path, value)| (path, digest(value))).collect())
+    }
+
+    /// The keys, with their sections, that are not the same in both.
+    pub fn differing<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
+        let keys: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
+        let differs = |key: &&String| self.0.get(*key) != other.0.get(*key);
+        keys.into_iter().filter(differs).map(String::as_str).collect()
+    }
 }
 
 /// Where records are kept.
@@ -101,6 +122,7 @@ impl Config {
 /// `None` only if there is a mistake; then the rest was read all the same, to find the others.
 fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let mut warnings = Vec::new();
+    let written = Written::of(&root);
     let log = root.section("log").map_or_else(default_log, log);
     let (store, store_keys) =
         root.section("store").map_or((None, None), |section| store(section, &mut warnings));
@@ -123,14 +145,8 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
             warnings.push(format!("a token may call {name}, but there is no such tool"));
         }
     }
-    if matches!(&store, Some(StoreAt::Redis(settings)) if settings.target.is_cluster()) {
-        for at in tools.iter().filter(|at| at.tool.needs_one_master()) {
-            let name = &at.tool.name;
-            let why = format!(
-                "{name}: an exclusive session, a budget and similar calls need a store with one master; on a cluster a session and a call are on different ones"
-            );
-            root.mistake("tools", &why);
-        }
+    for why in store.iter().flat_map(|store| one_master_mistakes(store, &tools)) {
+        root.mistake("tools", &why);
     }
     for at in tools.iter().filter(|at| at.tool.deadline > limits.shutdown_grace) {
         let (name, deadline) = (&at.tool.name, at.tool.deadline);
@@ -139,7 +155,21 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         ));
     }
     root.finish();
-    Some(Config { server, log, store: store?, store_keys, tokens, tools, limits, warnings })
+    Some(Config { server, log, store: store?, store_keys, tokens, tools, limits, warnings, written })
+}
+
+/// Which tools want what this store cannot give.
+pub fn one_master_mistakes(store: &StoreAt, tools: &[ToolAt]) -> Vec<String> {
+    if !matches!(store, StoreAt::Redis(settings) if settings.target.is_cluster()) {
+        return Vec::new();
+    }
+    let why = |at: &ToolAt| {
+        let name = &at.tool.name;
+        format!(
+            "{name}: an exclusive session, a budget and similar calls need a store with one master; on a cluster a session and a call are on different ones"
+        )
+    };
+    tools.iter().filter(|at| at.tool.needs_one_master()).map(why).collect()
 }
 
 fn default_log() -> Log {

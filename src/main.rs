@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     #[cfg(feature = "crash-points")]
     let _points = oncegate::crash::set_up();
     let done = match Arguments::parse().command {
-        Command::Serve { config } => read(&config).and_then(serve),
+        Command::Serve { config } => read(&config).and_then(|read| serve(read, config)),
         Command::Check { config } => read(&config).and_then(|config| {
             let warnings = config.warnings_at(gateway::local_time());
             let warnings: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
@@ -104,37 +104,49 @@ fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
+/// The configuration, or all that is wrong with it in one text.
 fn read(path: &Path) -> Result<Config, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    read_lines(path)
+        .map_err(|lines| format!("{}\n{} mistakes, nothing was started", lines.join("\n"), lines.len()))
+}
+
+/// The configuration, or each mistake.
+#[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
+fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
+    let text = std::fs::read_to_string(path).map_err(|error| vec![format!("{}: {error}", path.display())])?;
     // A variable that is no text can be meant for somebody else only.
     let readable = |variable: std::ffi::OsString| variable.into_string().ok();
     let environment: Environment =
         std::env::vars_os().filter_map(|(name, value)| Some((readable(name)?, readable(value)?))).collect();
-    Config::read(&text, &environment).map_err(|mistakes| {
-        let lines: Vec<String> =
-            mistakes.iter().map(|mistake| format!("{}:{mistake}", path.display())).collect();
-        format!("{}\n{} mistakes, nothing was started", lines.join("\n"), mistakes.len())
-    })
+    Config::read(&text, &environment)
+        .map_err(|mistakes| mistakes.iter().map(|mistake| format!("{}:{mistake}", path.display())).collect())
 }
 
-fn serve(config: Config) -> Result<(), String> {
-    start_log(&config.log)?;
+fn serve(config: Config, path: PathBuf) -> Result<(), String> {
+    let set_level = start_log(&config.log)?;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     let ended = runtime.block_on(async {
+        // Before anything else: by itself it would end the process.
+        let mut hang_up = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
         let app = App::build(config).await.map_err(|error| error.to_string())?;
         let stop = CancellationToken::new();
         let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
-        let mut hang_up = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
         let on_signal = stop.clone();
         tokio::spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
-                _ = hang_up.recv() => {}
             }
             on_signal.cancel();
+        });
+        let reloader = app.reloader();
+        tokio::spawn(async move {
+            while hang_up.recv().await.is_some() {
+                if let Some(log) = reloader.reload(read_lines(&path)) {
+                    set_level(&log.level);
+                }
+            }
         });
         app.run(stop).await.map_err(|error| error.to_string())
     });
@@ -144,23 +156,36 @@ fn serve(config: Config) -> Result<(), String> {
 }
 
 fn accept_loss(config: Config, reason: &str) -> Result<(), String> {
-    start_log(&Log { level: "warn".into(), ..config.log.clone() })?;
+    drop(start_log(&Log { level: "warn".into(), ..config.log.clone() })?);
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     let accepted = runtime.block_on(app::accept_loss(config, reason));
     let marked = accepted.map_err(|error| error.to_string())?;
     say(&format!("the loss is accepted; {marked} calls became unknown\n"))
 }
 
-fn start_log(log: &Log) -> Result<(), String> {
+/// Changes the level of the log.
+type SetLevel = Box<dyn Fn(&str) + Send>;
+
+/// Answers with what changes its level later.
+fn start_log(log: &Log) -> Result<SetLevel, String> {
     let filter = EnvFilter::try_new(&log.level).map_err(|error| error.to_string())?;
     // A log on a full disk must not stop a call: complaining about it would panic.
     let lines = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
     let lines = lines.with_writer(std::io::stderr);
-    match log.format {
-        LogFormat::Json => lines.json().flatten_event(true).init(),
-        LogFormat::Pretty => lines.with_ansi(std::io::stderr().is_terminal()).init(),
-    }
-    Ok(())
+    Ok(match log.format {
+        LogFormat::Json => {
+            let lines = lines.json().flatten_event(true).with_filter_reloading();
+            let filter = lines.reload_handle();
+            lines.init();
+            Box::new(move |level| drop(EnvFilter::try_new(level).map(|new| filter.reload(new))))
+        }
+        LogFormat::Pretty => {
+            let lines = lines.with_ansi(std::io::stderr().is_terminal()).with_filter_reloading();
+            let filter = lines.reload_handle();
+            lines.init();
+            Box::new(move |level| drop(EnvFilter::try_new(level).map(|new| filter.reload(new))))
+        }
+    })
 }
 
 fn key(config: &Config, tool: &str) -> Result<(), String> {

@@ -67,6 +67,8 @@ pub struct Metrics {
     store_durability: IntGaugeVec,
     store_reasons: IntGaugeVec,
     store_lost_writes: IntCounter,
+    reloads: IntCounterVec,
+    configured_at: IntGauge,
     breaker_open: IntGaugeVec,
     tool_paused: IntGaugeVec,
     running: IntGaugeVec,
@@ -183,6 +185,18 @@ impl Metrics {
                     "Writes of this gateway that the store turned out to have lost.",
                 )),
             ),
+            reloads: counters(
+                "oncegate_config_reloads_total",
+                "Times that the configuration was read again (SIGHUP), and whether it was taken over.",
+                &["result"],
+            ),
+            configured_at: register(
+                &registry,
+                valid(IntGauge::new(
+                    "oncegate_config_last_success_timestamp_seconds",
+                    "When the configuration was last taken over, at the start or later; in seconds since 1970.",
+                )),
+            ),
             breaker_open: gauges(
                 "oncegate_breaker_open",
                 "1 while this gateway leaves a tool alone because its attempts kept failing.",
@@ -198,6 +212,25 @@ impl Metrics {
             registry,
             scraping: Mutex::new(()),
         }
+    }
+
+    /// The configuration of the start is in force.
+    pub fn configured(&self, at: i64) {
+        for result in ["success", "failure"] {
+            self.reloads.with_label_values(&[result]).inc_by(0);
+        }
+        self.configured_at.set(at);
+    }
+
+    /// Another one was taken over.
+    pub fn reloaded(&self, at: i64) {
+        self.reloads.with_label_values(&["success"]).inc();
+        self.configured_at.set(at);
+    }
+
+    /// Another one was refused as a whole.
+    pub fn reload_failed(&self) {
+        self.reloads.with_label_values(&["failure"]).inc();
     }
 
     /// The text exposition format, version 0.0.4, with the store's present counts if it gave them.

@@ -219,6 +219,15 @@ impl<'r, 'a> Section<'r, 'a> {
         Self { reader, path, origin, items, taken: HashMap::new(), asked: Vec::new() }
     }
 
+    /// Every value below, by its path.
+    pub(super) fn leaves(&self) -> BTreeMap<String, Json> {
+        let mut leaves = BTreeMap::new();
+        for (name, item) in &self.items {
+            item.node.leaves(self.path_to(name), &mut leaves);
+        }
+        leaves
+    }
+
     /// The value of a key. A value that does not fit is noted, and then as good as absent.
     pub(super) fn get<T: FromItem>(&mut self, key: &'static str) -> Option<T> {
         let item = self.take(key)?;
@@ -451,6 +460,17 @@ impl FromItem for Json {
 }
 
 impl Node {
+    fn leaves(&self, path: String, into: &mut BTreeMap<String, Json>) {
+        match self {
+            Self::Table(members) => {
+                for (name, item) in members {
+                    item.node.leaves(format!("{path}.{name}"), into);
+                }
+            }
+            leaf => drop(into.insert(path, leaf.to_json())),
+        }
+    }
+
     fn to_json(&self) -> Json {
         match self {
             Self::Text(text) => Json::from(text.as_str()),

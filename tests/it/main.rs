@@ -30,6 +30,7 @@ mod points; // the process ends where it hurts
 mod problems; // the table of failures
 mod recheck; // unknown calls come to rest, when something goes wrong
 mod redis; // many gateways over one Redis
+mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest
 mod secrets; // what is secret stays so

@@ -28,6 +28,13 @@ pub fn run(folder: &Path, arguments: &[&str]) -> Output {
     command(folder, arguments).output().expect("the binary runs")
 }
 
+/// What it reads at the start, and again when it is told to.
+pub fn write_config(folder: &Path, port: u16, config: &str) {
+    let server = format!("[server]\nlisten = \"127.0.0.1:{port}\"\nshutdown_grace = \"1s\"\n");
+    let store = "[store]\nurl = \"sqlite:oncegate.db\"\n";
+    std::fs::write(folder.join("oncegate.toml"), format!("{server}{store}{config}")).expect("a file");
+}
+
 impl Process {
     /// Starts it over `folder/oncegate.db` with this configuration, and waits until it serves. What
     /// it logs goes to `folder/log`.
@@ -48,9 +55,7 @@ impl Process {
         config: &str,
         environment: &[(&str, &str)],
     ) -> Self {
-        let server = format!("[server]\nlisten = \"127.0.0.1:{port}\"\nshutdown_grace = \"1s\"\n");
-        let store = "[store]\nurl = \"sqlite:oncegate.db\"\n";
-        std::fs::write(folder.join("oncegate.toml"), format!("{server}{store}{config}")).expect("a file");
+        write_config(folder, port, config);
         let log = std::fs::OpenOptions::new().append(true).create(true).open(log).expect("a file");
         let mut command = command(folder, &["serve", "--config", "oncegate.toml"]);
         // A proxy of the environment must never come between the gateway and a tool.

@@ -1,0 +1,81 @@
+//! The configuration, read again while the gateway runs: tools and tokens are swapped as a whole, the rest is
+//! compared with what runs and said.
+
+use std::sync::Arc;
+
+use crate::config::{Config, Log, StoreAt, Written, one_master_mistakes};
+use crate::gateway::Gateway;
+use crate::http::Tokens;
+
+/// What may be changed without a restart, and everything below it.
+const RELOADED: [&str; 3] = ["auth", "log.level", "tools"];
+
+/// Puts another configuration into a running gateway.
+pub struct Reloader {
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) tokens: Tokens,
+    pub(super) store: StoreAt,
+    /// What the process was started with.
+    pub(super) written: Written,
+}
+
+impl Reloader {
+    /// Takes over tools and tokens of a configuration, or says each mistake and leaves all as it is. Running
+    /// calls go on with what they began with. Answers with what is said now of the log.
+    pub fn reload(&self, config: Result<Config, Vec<String>>) -> Option<Log> {
+        let taken_over = config.and_then(|config| self.take_over(config));
+        let metrics = &self.gateway.metrics;
+        match &taken_over {
+            Ok(_) => metrics.reloaded(self.gateway.wall_time().as_second()),
+            Err(mistakes) => {
+                metrics.reload_failed();
+                for mistake in mistakes {
+                    tracing::error!("the configuration was not taken over: {mistake}");
+                }
+            }
+        }
+        taken_over.ok()
+    }
+
+    fn take_over(&self, config: Config) -> Result<Log, Vec<String>> {
+        let mistakes = self.misfits(&config);
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        for warning in config.warnings_at(self.gateway.wall_time()) {
+            tracing::warn!("{warning}");
+        }
+        let restart = self.written.differing(&config.written).into_iter().filter(|key| !is_reloaded(key));
+        let restart: Vec<&str> = restart.collect();
+        if !restart.is_empty() {
+            tracing::warn!(
+                keys = restart.join(", "),
+                "these have changed and take a restart; they stay as they were"
+            );
+        }
+        let (tools, tokens) = (config.tools.len(), config.tokens.len());
+        // The tools first: they may still be refused, and then nothing has changed.
+        self.gateway
+            .set_tools(config.tools)
+            .map_err(|error| vec![format!("the HTTP client for the tools cannot be made: {error}")])?;
+        self.tokens.set(config.tokens);
+        tracing::info!(tools, tokens, "the configuration was read again");
+        Ok(config.log)
+    }
+
+    /// What fits together in the file but does not fit what runs.
+    fn misfits(&self, config: &Config) -> Vec<String> {
+        let mut mistakes = one_master_mistakes(&self.store, &config.tools);
+        // A file that is half written looks like this, too.
+        if config.tokens.is_empty() && !self.tokens.now().is_empty() {
+            mistakes.push("without [[auth.tokens]] everyone is let in; that takes a restart".into());
+        }
+        mistakes
+    }
+}
+
+fn is_reloaded(key: &str) -> bool {
+    RELOADED.iter().any(|reloaded| {
+        key.strip_prefix(reloaded).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
+}
