@@ -6,6 +6,7 @@
 pub mod breaker; // when a tool is left alone
 pub mod call; // the states of a call and the one function that moves it
 pub mod caller; // who is calling and what they may do
+pub mod document; // what is kept beside the calls
 pub mod json; // strict JSON and its canonical form (RFC 8785)
 pub mod key; // what counts as the same call
 pub mod ledger; // what is asked of the ledger

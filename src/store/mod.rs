@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::core::call::Change;
+use crate::core::document::{Document, Kind, Place};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::record::{CallId, Entry, Record};
@@ -81,6 +82,14 @@ pub enum Replaced {
     Lost(Option<Record>),
     /// It is as expected, but the terms do not hold.
     Barred(Bar),
+}
+
+/// What came of writing a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Put {
+    Done,
+    /// It has changed since, or is gone; this is what is stored. Nothing was written.
+    Lost(Option<Document>),
 }
 
 /// How many calls of a tool are in a state that is not an end.
@@ -212,7 +221,7 @@ pub trait Store: Send + Sync + 'static {
     async fn census(&self) -> Result<Vec<Census>, Error>;
 
     /// Deletes what is kept no longer and does not go by itself, at most `limit` records and as many
-    /// sessions, and answers how many of both: none is left if it is less than `limit`.
+    /// sessions and documents, and answers how many of all: none is left if it is less than `limit`.
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error>;
 
     /// What is known of a session; nothing of one that was never seen, or not for a week.
@@ -238,6 +247,33 @@ pub trait Store: Send + Sync + 'static {
 
     /// What persons have done to a tool: the newest hundred, oldest first.
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error>;
+
+    /// A document. (One in a store that has lost data is simply older, or gone: it is not put back.)
+    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error>;
+
+    /// Writes a document if what is stored has still the version before it (or nothing is stored, for version
+    /// 1). It is as durable as a call. Asked again with the same document it answers `Done`.
+    ///
+    /// Like the claim of a call, a first version is refused while the store is not as it should be; a later
+    /// one while it is not known that all data is there.
+    async fn put_document(&self, document: &Document) -> Result<Put, Error>;
+
+    /// Documents of a kind that it is time to work on, those that wait longest first, at most `limit`.
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error>;
+
+    /// Documents of a kind, newest first, those before a place, at most `limit`: of one tenant, or of all; in
+    /// one state, or in any. And up to where it has looked, if there may be more.
+    async fn documents(
+        &self,
+        kind: Kind,
+        tenant: Option<&str>,
+        state: Option<&str>,
+        before: Option<&Place>,
+        limit: u32,
+    ) -> Result<(Vec<Document>, Option<Place>), Error>;
+
+    /// How many documents of a kind are in each state.
+    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error>;
 
     async fn readiness(&self) -> Readiness;
 

@@ -7,6 +7,7 @@
 
 mod barrier; // WAIT, for what replicas must have
 mod checks; // what is looked at, and when
+mod document; // what is kept beside the calls
 mod durability; // what a Redis is worth
 mod epoch; // lost data: noticing it, mending it, accepting it
 mod keys; // names of keys
@@ -42,9 +43,11 @@ use self::memory::{Memory, Need};
 use self::scripts::{Run, Scripts};
 pub use self::target::Target;
 use super::{
-    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Readiness, Replaced, Store,
+    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness, Replaced,
+    Store,
 };
 use crate::core::call::Change;
+use crate::core::document::{Document, Kind, Place};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::record::{CallId, Entry, Record, State};
@@ -236,6 +239,33 @@ impl Store for Redis {
 
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
         self.0.tool_events(tool).await
+    }
+
+    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
+        self.0.document(kind, tenant, id).await
+    }
+
+    async fn put_document(&self, document: &Document) -> Result<Put, Error> {
+        self.0.put_document(document).await
+    }
+
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error> {
+        self.0.due_documents(kind, now, limit).await
+    }
+
+    async fn documents(
+        &self,
+        kind: Kind,
+        tenant: Option<&str>,
+        state: Option<&str>,
+        before: Option<&Place>,
+        limit: u32,
+    ) -> Result<(Vec<Document>, Option<Place>), Error> {
+        self.0.documents(kind, tenant, state, before, limit).await
+    }
+
+    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
+        self.0.count_documents(kind).await
     }
 
     async fn readiness(&self) -> Readiness {

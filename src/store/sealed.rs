@@ -1,4 +1,5 @@
-//! A store that keeps arguments and results encrypted. What a call is found by stays readable.
+//! A store that keeps arguments and results encrypted. What a call is found by stays readable, and so do
+//! documents: they hold no arguments and no results.
 //!
 //! Each text is sealed with XChaCha20-Poly1305 (RFC 8439 with a nonce of 192 bits). Its nonce is derived from
 //! all that goes into it, so that the same change, written again after a lost answer, is the same to the last byte;
@@ -13,8 +14,9 @@ use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest, Sha256};
 
-use super::{Census, Claimed, Due, Error, Found, Listener, Readiness, Replaced, Store};
+use super::{Census, Claimed, Due, Error, Found, Listener, Put, Readiness, Replaced, Store};
 use crate::core::call::Change;
+use crate::core::document::{Document, Kind, Place as DocumentPlace};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::outcome::{Content, Failure};
@@ -273,6 +275,33 @@ impl Store for Sealed {
 
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
         self.store.tool_events(tool).await
+    }
+
+    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
+        self.store.document(kind, tenant, id).await
+    }
+
+    async fn put_document(&self, document: &Document) -> Result<Put, Error> {
+        self.store.put_document(document).await
+    }
+
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error> {
+        self.store.due_documents(kind, now, limit).await
+    }
+
+    async fn documents(
+        &self,
+        kind: Kind,
+        tenant: Option<&str>,
+        state: Option<&str>,
+        before: Option<&DocumentPlace>,
+        limit: u32,
+    ) -> Result<(Vec<Document>, Option<DocumentPlace>), Error> {
+        self.store.documents(kind, tenant, state, before, limit).await
+    }
+
+    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
+        self.store.count_documents(kind).await
     }
 
     async fn readiness(&self) -> Readiness {

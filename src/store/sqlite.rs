@@ -4,6 +4,7 @@
 //! honours fsync, of power. All writes go through one thread that commits in groups; reading doors
 //! have a connection of their own, so that a long query never holds up a call.
 
+mod document; // what is kept beside the calls
 mod ledger; // what the ledger is asked
 mod open; // start-up checks: file system, lock, schema, integrity
 mod pause; // tools that persons have paused
@@ -22,9 +23,11 @@ use rusqlite::{Connection, OptionalExtension, params};
 pub use self::open::OpenError;
 use self::worker::{Need, Worker};
 use super::{
-    Census, Claimed, Due, Durability, Endings, Error, Found, Listener, Readiness, Reason, Replaced, Store,
+    Census, Claimed, Due, Durability, Endings, Error, Found, Listener, Put, Readiness, Reason, Replaced,
+    Store,
 };
 use crate::core::call::Change;
+use crate::core::document::{Document, Kind, Place};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::record::{AttemptId, CallId, Entry, InstanceId, Record, State};
@@ -202,7 +205,8 @@ impl Store for Sqlite {
             for call_id in &over {
                 ledger::forget(connection, call_id)?;
             }
-            Ok((over.len() + session::prune(connection, now, limit)?) as u64)
+            let documents = document::prune(connection, now, limit)?;
+            Ok((over.len() + session::prune(connection, now, limit)? + documents) as u64)
         };
         self.writer.run(Need::Plain, prune).await
     }
@@ -247,6 +251,50 @@ impl Store for Sqlite {
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
         let tool = tool.to_owned();
         self.reader.run(Need::Plain, move |connection| pause::events(connection, &tool)).await
+    }
+
+    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
+        let (tenant, id) = (tenant.to_owned(), id.to_owned());
+        self.reader.run(Need::Plain, move |connection| document::by_id(connection, kind, &tenant, &id)).await
+    }
+
+    async fn put_document(&self, document: &Document) -> Result<Put, Error> {
+        let document = document.to_the_microsecond();
+        // What has begun is finished on a full disk, too.
+        let begins = document.version == 1;
+        let need = if begins { Need::Plain } else { Need::Reserve };
+        let short_of_space = self.short_of_space.clone();
+        let put = move |connection: &Connection| {
+            if begins && short_of_space.load(Ordering::SeqCst) {
+                return Err(worker::full());
+            }
+            document::put(connection, &document)
+        };
+        self.writer.run(need, put).await
+    }
+
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error> {
+        self.reader.run(Need::Plain, move |connection| document::due(connection, kind, now, limit)).await
+    }
+
+    async fn documents(
+        &self,
+        kind: Kind,
+        tenant: Option<&str>,
+        state: Option<&str>,
+        before: Option<&Place>,
+        limit: u32,
+    ) -> Result<(Vec<Document>, Option<Place>), Error> {
+        let (tenant, state) = (tenant.map(str::to_owned), state.map(str::to_owned));
+        let before = before.copied();
+        let list = move |connection: &Connection| {
+            document::list(connection, kind, tenant.as_deref(), state.as_deref(), before, limit)
+        };
+        self.reader.run(Need::Plain, list).await
+    }
+
+    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
+        self.reader.run(Need::Plain, move |connection| document::count(connection, kind)).await
     }
 
     fn listen(&self, call_id: CallId) -> Option<Listener> {

@@ -58,7 +58,7 @@ impl Home {
     }
 
     /// Kills what can be killed, and opens the store again.
-    async fn reopen(self) -> Self {
+    pub(crate) async fn reopen(self) -> Self {
         let Self { store, mut place, folder } = self;
         store.close().await;
         drop(store);

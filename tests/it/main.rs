@@ -13,6 +13,7 @@ mod chaos; // whatever goes wrong: at most one effect, and nothing is lost
 mod config; // what an operator may write
 mod contract; // the promises of every store
 mod crash; // kill -9
+mod documents; // what every store promises about what is kept beside the calls
 mod downstream; // nothing is sent twice or too late
 mod exclusive; // one call of a session at a time, under load
 mod faults; // a store that fails

@@ -1,6 +1,7 @@
 //! Names of keys. All keys of one call share the hash tag of its partition, so that one script may
 //! touch them on Redis Cluster; a session has a tag of its own.
 
+use crate::core::document::Kind;
 use crate::core::key::{self, Lookup};
 use crate::core::ledger::{self, Index};
 use crate::core::record::{CallId, Record};
@@ -137,6 +138,35 @@ pub(super) fn paused() -> String {
 /// What persons have done to a tool.
 pub(super) fn tool_events(tool: &str) -> String {
     Partition::FIRST.key(&format!("tool_events:{tool}"))
+}
+
+/// A document: a hash.
+pub(super) fn document(digest: [u8; 16]) -> String {
+    Partition::FIRST.key(&format!("document:{}", hex::encode(digest)))
+}
+
+/// The documents of a kind that somebody has to work on, by when.
+pub(super) fn documents_due(kind: Kind) -> String {
+    Partition::FIRST.key(&format!("documents_due:{}", kind.as_str()))
+}
+
+/// The documents of a kind that go, by when they may be deleted.
+pub(super) fn documents_retained(kind: Kind) -> String {
+    Partition::FIRST.key(&format!("documents_retained:{}", kind.as_str()))
+}
+
+/// How many documents of a kind are in each state: a hash.
+pub(super) fn documents_count(kind: Kind) -> String {
+    Partition::FIRST.key(&format!("documents_count:{}", kind.as_str()))
+}
+
+/// The documents of a kind, of one tenant or of all, in one state or in any, in the order of their places.
+pub(super) fn documents(kind: Kind, tenant: Option<&str>, state: Option<&str>) -> String {
+    let of = if tenant.is_some() { "of" } else { "all" };
+    let in_state = if state.is_some() { "in" } else { "any" };
+    let parts =
+        ["documents", kind.as_str(), of, tenant.unwrap_or_default(), in_state, state.unwrap_or_default()];
+    Partition::FIRST.key(&format!("documents:{}", hex::encode(&key::digest(parts)[..16])))
 }
 
 fn of_session(id: &SessionId, name: &str) -> String {

@@ -176,20 +176,20 @@ impl Inner {
         self.link.run(&run).await.map(drop)
     }
 
-    /// Deletes finished calls whose retention is over, with all that leads to them.
+    /// Deletes finished calls and documents whose retention is over, with all that leads to them.
     pub(super) async fn forget_old(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
         // What was lost is put back before anything is deleted.
         if self.is_in_doubt() {
             return Ok(0);
         }
-        let now = now.as_microsecond();
+        let (at, now) = (now, now.as_microsecond());
         let each = limit.div_ceil(u32::from(super::keys::PARTITIONS));
         let over = self.link.ask_each(|partition| {
             let mut ask = cmd("ZRANGEBYSCORE");
             ask.arg(partition.retained()).arg("-inf").arg(now).arg("LIMIT").arg(0).arg(each);
             ask
         });
-        let mut forgotten = 0;
+        let mut forgotten = self.forget_documents(at, limit).await?;
         for ids in over.await? {
             for id in Vec::<String>::from_redis_value(ids).map_err(unreadable)? {
                 let Some(id) = call_id(&id) else { continue };

@@ -18,6 +18,10 @@ pub(super) struct Scripts {
     pub(super) forget: Script,
     pub(super) arrived: Script,
     pub(super) pause: Script,
+    pub(super) create_document: Script,
+    /// Works when memory is full.
+    pub(super) change_document: Script,
+    pub(super) forget_document: Script,
     /// All of them, to be loaded.
     pub(super) texts: Vec<String>,
 }
@@ -49,6 +53,12 @@ impl Scripts {
             forget: script(" flags=allow-oom", include_str!("lua/forget.lua")),
             arrived: script(" flags=allow-oom", include_str!("lua/arrived.lua")),
             pause: script(" flags=allow-oom", include_str!("lua/pause.lua")),
+            create_document: script("", &(include_str!("lua/put_document.lua").to_owned() + &own)),
+            change_document: script(
+                " flags=allow-oom",
+                &(include_str!("lua/put_document.lua").to_owned() + &own),
+            ),
+            forget_document: script(" flags=allow-oom", include_str!("lua/forget_document.lua")),
             texts,
         }
     }

@@ -122,15 +122,38 @@ impl Inner {
             self.link.run(run.key(paused).key(events).arg(what).arg("t").arg("{}")).await?;
         }
         self.link.ask::<Value>(cmd("HGETALL").arg(paused)).await?;
+        let tried = self.try_documents(&prefix, epoch, &names[3]).await?;
         let mut run = Run::new(&self.scripts.leave);
         self.link.run(run.key(rooms).arg("0").arg("now").arg("1").arg("1").arg("1")).await?;
         self.link.ask::<()>(&clean).await?;
         let words =
             [&claimed, &held, &refused, &begun, &again, &put, &arrived, &forgotten, &entered, &barred];
         let right = ["done", "held", "changed", "done", "done", "put", "done", "done", "done", "barred"];
-        if words != right || !found {
-            return Err(Error::Refused(format!("it answered {words:?}, found: {found}")));
+        if words != right || !found || tried != ["done", "changed", "done", "done"] {
+            return Err(Error::Refused(format!("it answered {words:?}, {tried:?}, found: {found}")));
         }
         Ok(())
+    }
+
+    /// A document is made, made again with another text, changed and deleted. Answers what was said to each.
+    async fn try_documents(&self, prefix: &str, epoch: &str, writes: &str) -> Result<[String; 4], Error> {
+        let mut names: Vec<String> = (1..=12).map(|n| format!("{prefix}document:{n}")).collect();
+        epoch.clone_into(&mut names[2]);
+        writes.clone_into(&mut names[3]);
+        let put = async |script: &Script, before: [&str; 2], version: u64, text: &str| {
+            let mut run = Run::new(script);
+            run.key(&names).arg("").arg("g").arg("e").arg(0).arg("digest").arg("place").arg(&before);
+            run.arg(version).arg("open").arg("{}").arg(text).arg(1).arg(1);
+            reply(self.link.run(&run).await?).map(|(word, _)| word)
+        };
+        let made = put(&self.scripts.create_document, ["", ""], 1, "a").await?;
+        let again = put(&self.scripts.create_document, ["", ""], 1, "b").await?;
+        let changed = put(&self.scripts.change_document, ["1", "open"], 2, "b").await?;
+        let mut run = Run::new(&self.scripts.forget_document);
+        run.key(&names[..10]).arg("").arg("g").arg("e").arg(0).arg("digest").arg("place").arg(2).arg("open");
+        let (forgotten, _) = reply(self.link.run(&run).await?)?;
+        names.drain(2..4);
+        self.link.ask::<()>(cmd("DEL").arg(&names)).await?;
+        Ok([made, again, changed, forgotten])
     }
 }

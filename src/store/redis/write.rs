@@ -192,7 +192,7 @@ impl Inner {
 
     /// Runs a script after which something may be sent. If the server does not have it, it has been
     /// started anew: then what it holds is looked at first.
-    async fn run_guarded(&self, run: &Run<'_>) -> Result<Value, Error> {
+    pub(super) async fn run_guarded(&self, run: &Run<'_>) -> Result<Value, Error> {
         if let Some(answer) = self.link.run_if_loaded(run).await? {
             return Ok(answer);
         }

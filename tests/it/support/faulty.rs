@@ -10,11 +10,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::Change;
+use oncegate::core::document::{Document, Kind, Place};
 use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use oncegate::core::record::{AttemptId, CallId, Entry, Record, State};
 use oncegate::core::session::{Lock, Session, SessionId};
-use oncegate::store::{Census, Claimed, Due, Error, Found, Listener, Readiness, Replaced, Store};
+use oncegate::store::{Census, Claimed, Due, Error, Found, Listener, Put, Readiness, Replaced, Store};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
@@ -58,6 +59,11 @@ pub enum Verb {
     SetFrozen,
     LeaveLine,
     Tenants,
+    Document,
+    PutDocument,
+    DueDocuments,
+    Documents,
+    CountDocuments,
     List,
     CountDuplicates,
     Paused,
@@ -459,6 +465,47 @@ impl Store for FaultStore {
             async move { store.tool_events(&tool).await }
         };
         self.ask(Verb::ToolEvents, look).await
+    }
+
+    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
+        let look = |store: Arc<dyn Store>| {
+            let (tenant, id) = (tenant.to_owned(), id.to_owned());
+            async move { store.document(kind, &tenant, &id).await }
+        };
+        self.ask(Verb::Document, look).await
+    }
+
+    async fn put_document(&self, document: &Document) -> Result<Put, Error> {
+        let put = |store: Arc<dyn Store>| {
+            let document = document.clone();
+            async move { store.put_document(&document).await }
+        };
+        self.ask(Verb::PutDocument, put).await
+    }
+
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error> {
+        let look = move |store: Arc<dyn Store>| async move { store.due_documents(kind, now, limit).await };
+        self.ask(Verb::DueDocuments, look).await
+    }
+
+    async fn documents(
+        &self,
+        kind: Kind,
+        tenant: Option<&str>,
+        state: Option<&str>,
+        before: Option<&Place>,
+        limit: u32,
+    ) -> Result<(Vec<Document>, Option<Place>), Error> {
+        let list = |store: Arc<dyn Store>| {
+            let (tenant, state) = (tenant.map(str::to_owned), state.map(str::to_owned));
+            let before = before.copied();
+            async move { store.documents(kind, tenant.as_deref(), state.as_deref(), before.as_ref(), limit).await }
+        };
+        self.ask(Verb::Documents, list).await
+    }
+
+    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
+        self.ask(Verb::CountDocuments, move |store| async move { store.count_documents(kind).await }).await
     }
 
     async fn readiness(&self) -> Readiness {

@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::Change;
+use oncegate::core::document::{Document, Kind, Place};
 use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Page, Placed, Position};
 use oncegate::core::record::{CallId, Entry, Record, State};
 use oncegate::core::session::{Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token};
 use oncegate::store::{
-    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Readiness, Reason,
+    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness, Reason,
     Replaced, Store,
 };
 
@@ -59,6 +60,7 @@ struct Kept {
     rooms: HashMap<Room, Vec<(CallId, Timestamp)>>,
     paused: HashMap<String, Entry>,
     tool_events: HashMap<String, Vec<Entry>>,
+    documents: HashMap<(Kind, String, String), Document>,
 }
 
 impl Memory {
@@ -466,6 +468,8 @@ impl Store for Memory {
             inner.kept.calls.remove(call_id);
             inner.kept.holders.retain(|_, holder| holder != call_id);
         }
+        let over_documents = |document: &Document| document.retain_until.is_some_and(|until| until <= now);
+        inner.kept.documents.retain(|_, document| !over_documents(document));
         Ok(over.len() as u64)
     }
 
@@ -519,6 +523,66 @@ impl Store for Memory {
 
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
         Ok(self.lock().kept.tool_events.get(tool).cloned().unwrap_or_default())
+    }
+
+    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
+        Ok(self.lock().kept.documents.get(&(kind, tenant.to_owned(), id.to_owned())).cloned())
+    }
+
+    async fn put_document(&self, document: &Document) -> Result<Put, Error> {
+        let mut inner = self.lock();
+        let document = document.to_the_microsecond();
+        let name = (document.kind, document.tenant.clone(), document.id.clone());
+        let stored = inner.kept.documents.get(&name);
+        if stored == Some(&document) {
+            return Ok(Put::Done);
+        }
+        if stored.map_or(0, |stored| stored.version) + 1 != document.version {
+            return Ok(Put::Lost(stored.cloned()));
+        }
+        inner.may_begin()?;
+        inner.kept.documents.insert(name, document);
+        Ok(Put::Done)
+    }
+
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error> {
+        let inner = self.lock();
+        let is_due =
+            |document: &&Document| document.kind == kind && document.due_at.is_some_and(|due| due <= now);
+        let mut due: Vec<Document> = inner.kept.documents.values().filter(is_due).cloned().collect();
+        due.sort_by_key(|document| document.due_at);
+        due.truncate(limit as usize);
+        Ok(due)
+    }
+
+    async fn documents(
+        &self,
+        kind: Kind,
+        tenant: Option<&str>,
+        state: Option<&str>,
+        before: Option<&Place>,
+        limit: u32,
+    ) -> Result<(Vec<Document>, Option<Place>), Error> {
+        let inner = self.lock();
+        let is_asked_for = |document: &&Document| {
+            document.kind == kind
+                && tenant.is_none_or(|tenant| document.tenant == tenant)
+                && state.is_none_or(|state| document.state == state)
+                && before.is_none_or(|before| Place::of(document) < *before)
+        };
+        let mut found: Vec<Document> = inner.kept.documents.values().filter(is_asked_for).cloned().collect();
+        found.sort_by_key(|document| std::cmp::Reverse(Place::of(document)));
+        found.truncate(limit as usize);
+        let next = found.last().filter(|_| found.len() >= limit as usize).map(Place::of);
+        Ok((found, next))
+    }
+
+    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
+        let mut counts = std::collections::BTreeMap::<String, u64>::new();
+        for document in self.lock().kept.documents.values().filter(|document| document.kind == kind) {
+            *counts.entry(document.state.clone()).or_default() += 1;
+        }
+        Ok(counts.into_iter().collect())
     }
 
     fn clock_offset(&self) -> SignedDuration {

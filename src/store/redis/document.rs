@@ -1,0 +1,227 @@
+//! What is kept beside the calls. Must not know what it means.
+//!
+//! All of it is in the first partition, so that a list is one question on a cluster, too: there are few of
+//! them, beside calls.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use redis::{FromRedisValue, Value, cmd};
+use serde::{Deserialize, Serialize};
+
+use super::keys::{self, Partition};
+use super::scripts::Run;
+use super::{Inner, reply, text, unreadable};
+use crate::core::document::{Document, Kind, Place, digest};
+use crate::store::{Error, Put};
+
+const PARTITION: Partition = Partition::FIRST;
+/// The fields of a document, as `read` reads them.
+const FIELDS: [&str; 4] = ["version", "state", "rest", "body"];
+
+/// What scripts need not look at.
+#[derive(Serialize, Deserialize)]
+struct Rest {
+    tenant: String,
+    id: String,
+    created_at: i64,
+    due_at: Option<i64>,
+    retain_until: Option<i64>,
+}
+
+impl Inner {
+    pub(super) async fn document(
+        &self,
+        kind: Kind,
+        tenant: &str,
+        id: &str,
+    ) -> Result<Option<Document>, Error> {
+        let mut ask = cmd("HMGET");
+        ask.arg(keys::document(digest(kind, tenant, id))).arg(&FIELDS);
+        read(kind, self.link.ask(&ask).await?)
+    }
+
+    pub(super) async fn put_document(&self, document: &Document) -> Result<Put, Error> {
+        let begins = document.version == 1;
+        // What has begun goes on as long as it is known that all data is there.
+        if begins || self.is_in_doubt() {
+            self.must_be_open()?;
+        }
+        let document = document.to_the_microsecond();
+        let stored = self.document(document.kind, &document.tenant, &document.id).await?;
+        let version = stored.as_ref().map_or(0, |stored| stored.version);
+        if version + 1 != document.version && stored.as_ref() != Some(&document) {
+            return Ok(Put::Lost(stored));
+        }
+        let script = if begins { &self.scripts.create_document } else { &self.scripts.change_document };
+        let mut run = Run::new(script);
+        let before = stored.as_ref().map(|stored| stored.state.as_str());
+        run.key(names(&document, before.unwrap_or(&document.state)));
+        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(PARTITION));
+        run.arg(&Place::of(&document).digest[..]).arg(&Place::of(&document).to_bytes()[..]);
+        run.arg(stored.as_ref().map(|_| version.to_string()).unwrap_or_default());
+        run.arg(before.unwrap_or_default());
+        run.arg(document.version).arg(&document.state).arg(rest(&document)?).arg(&document.body[..]);
+        for time in [document.due_at, document.retain_until] {
+            run.arg(time.map(|time| time.as_microsecond().to_string()).unwrap_or_default());
+        }
+        let (word, mut rest) = reply(self.run_guarded(&run).await?)?;
+        match word.as_str() {
+            "done" => {
+                let writes = text(&rest, 0).and_then(|writes| writes.parse().ok());
+                self.memory.saw_writes(PARTITION, writes.ok_or_else(|| unreadable("this is no count"))?);
+                self.barrier.pass(PARTITION).await?;
+                Ok(Put::Done)
+            }
+            "changed" => {
+                let fields = Vec::from_redis_value(rest.pop().unwrap_or(Value::Nil)).map_err(unreadable)?;
+                Ok(Put::Lost(read(document.kind, fields)?))
+            }
+            _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
+        }
+    }
+
+    pub(super) async fn due_documents(
+        &self,
+        kind: Kind,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<Document>, Error> {
+        // What may have been lost is not worked on.
+        if self.is_in_doubt() {
+            return Ok(Vec::new());
+        }
+        let mut ask = cmd("ZRANGEBYSCORE");
+        ask.arg(keys::documents_due(kind)).arg("-inf").arg(now.as_microsecond());
+        let digests: Vec<Vec<u8>> = self.link.ask(ask.arg("LIMIT").arg(0).arg(limit)).await?;
+        self.read_documents(kind, &digests).await
+    }
+
+    pub(super) async fn documents(
+        &self,
+        kind: Kind,
+        tenant: Option<&str>,
+        state: Option<&str>,
+        before: Option<&Place>,
+        limit: u32,
+    ) -> Result<(Vec<Document>, Option<Place>), Error> {
+        let newest =
+            before.map_or_else(|| b"+".to_vec(), |before| [&b"("[..], &before.to_bytes()[..]].concat());
+        let mut ask = cmd("ZRANGE");
+        ask.arg(keys::documents(kind, tenant, state)).arg(newest).arg("-");
+        ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(limit);
+        let places: Vec<Vec<u8>> = self.link.ask(&ask).await?;
+        let places: Option<Vec<Place>> = places.iter().map(|bytes| Place::from_bytes(bytes)).collect();
+        let places = places.ok_or_else(|| unreadable("this is no place"))?;
+        let digests: Vec<Vec<u8>> = places.iter().map(|place| place.digest.to_vec()).collect();
+        let found = self.read_documents(kind, &digests).await?;
+        let next = places.last().copied().filter(|_| places.len() >= limit as usize);
+        Ok((found, next))
+    }
+
+    pub(super) async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
+        let counts: Vec<(String, i64)> =
+            self.link.ask(cmd("HGETALL").arg(keys::documents_count(kind))).await?;
+        let mut counts: Vec<(String, u64)> = counts
+            .into_iter()
+            .filter_map(|(state, count)| Some((state, u64::try_from(count).ok().filter(|count| *count > 0)?)))
+            .collect();
+        counts.sort();
+        Ok(counts)
+    }
+
+    /// Deletes documents that are kept no longer, and answers how many.
+    pub(super) async fn forget_documents(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+        let mut forgotten = 0;
+        for kind in Kind::ALL {
+            let mut ask = cmd("ZRANGEBYSCORE");
+            ask.arg(keys::documents_retained(kind)).arg("-inf").arg(now.as_microsecond());
+            let digests: Vec<Vec<u8>> = self.link.ask(ask.arg("LIMIT").arg(0).arg(limit)).await?;
+            for document in self.read_documents(kind, &digests).await? {
+                let mut run = Run::new(&self.scripts.forget_document);
+                run.key(&names(&document, "")[..10]).arg("").arg(self.memory.gateway()).arg("").arg(0);
+                let place = Place::of(&document);
+                run.arg(&place.digest[..]).arg(&place.to_bytes()[..]);
+                run.arg(now.as_microsecond()).arg(&document.state);
+                reply(self.link.run(&run).await?)?;
+                forgotten += 1;
+            }
+        }
+        Ok(forgotten)
+    }
+
+    /// One that was deleted meanwhile is left out.
+    async fn read_documents(&self, kind: Kind, digests: &[Vec<u8>]) -> Result<Vec<Document>, Error> {
+        let mut asks = Vec::new();
+        for found in digests {
+            let found = found[..].try_into().map_err(|_| unreadable("this is no digest"))?;
+            let mut ask = cmd("HMGET");
+            ask.arg(keys::document(found)).arg(&FIELDS);
+            asks.push(ask);
+        }
+        if asks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let found: Vec<Vec<Value>> = self.link.ask_many(asks).await?;
+        let found: Result<Vec<_>, Error> = found.into_iter().map(|fields| read(kind, fields)).collect();
+        Ok(found?.into_iter().flatten().collect())
+    }
+}
+
+/// What a script about a document may touch, in the order in which scripts name it.
+fn names(document: &Document, before: &str) -> Vec<String> {
+    let Document { kind, tenant, id, state, .. } = document;
+    let tenants = |state: &str| {
+        [keys::documents(*kind, None, Some(state)), keys::documents(*kind, Some(tenant), Some(state))]
+    };
+    let mut names = vec![
+        keys::document(digest(*kind, tenant, id)),
+        keys::documents_due(*kind),
+        PARTITION.epoch(),
+        PARTITION.writes(),
+        keys::documents_retained(*kind),
+        keys::documents_count(*kind),
+        keys::documents(*kind, None, None),
+        keys::documents(*kind, Some(tenant), None),
+    ];
+    names.extend(tenants(state));
+    names.extend(tenants(before));
+    names
+}
+
+fn rest(document: &Document) -> Result<String, Error> {
+    let rest = Rest {
+        tenant: document.tenant.clone(),
+        id: document.id.clone(),
+        created_at: document.created_at.as_microsecond(),
+        due_at: document.due_at.map(Timestamp::as_microsecond),
+        retain_until: document.retain_until.map(Timestamp::as_microsecond),
+    };
+    serde_json::to_string(&rest).map_err(|error| Error::Refused(error.to_string()))
+}
+
+fn read(kind: Kind, fields: Vec<Value>) -> Result<Option<Document>, Error> {
+    if fields.iter().all(|field| matches!(field, Value::Nil)) {
+        return Ok(None);
+    }
+    let fields: Vec<Vec<u8>> = fields
+        .into_iter()
+        .map(FromRedisValue::from_redis_value)
+        .collect::<Result<_, _>>()
+        .map_err(unreadable)?;
+    let [version, state, rest, body] =
+        <[Vec<u8>; 4]>::try_from(fields).map_err(|_| unreadable("a document has other fields"))?;
+    let utf8 = |text: Vec<u8>| String::from_utf8(text).map_err(unreadable);
+    let rest: Rest = serde_json::from_slice(&rest).map_err(unreadable)?;
+    let time = |time: i64| Timestamp::from_microsecond(time).map_err(unreadable);
+    Ok(Some(Document {
+        kind,
+        tenant: rest.tenant,
+        id: rest.id,
+        version: utf8(version)?.parse().map_err(unreadable)?,
+        state: utf8(state)?,
+        created_at: time(rest.created_at)?,
+        due_at: rest.due_at.map(time).transpose()?,
+        retain_until: rest.retain_until.map(time).transpose()?,
+        body: Bytes::from(body),
+    }))
+}

@@ -1,0 +1,13 @@
+-- Deletes a document that is kept no longer, and takes it out of every index and list. Answers whether it did.
+--
+-- KEYS: as in put_document, up to 10
+-- ARGV: 5 digest, 6 place, 7 now, 8 state
+local until_when = tonumber(redis.call('ZSCORE', KEYS[5], ARGV[5]) or '')
+if not until_when or until_when > tonumber(ARGV[7]) then return { 'kept' } end
+if redis.call('HGET', KEYS[1], 'state') ~= ARGV[8] then return { 'kept' } end
+redis.call('ZREM', KEYS[2], ARGV[5])
+redis.call('ZREM', KEYS[5], ARGV[5])
+for n = 7, 10 do redis.call('ZREM', KEYS[n], ARGV[6]) end
+redis.call('HINCRBY', KEYS[6], ARGV[8], -1)
+redis.call('DEL', KEYS[1])
+return { 'done' }

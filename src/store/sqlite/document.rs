@@ -1,0 +1,138 @@
+//! What is kept beside the calls, as rows. Must not know what it means.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::row::{self, Columns};
+use crate::core::document::{Document, Kind, Place, digest};
+use crate::store::Put;
+
+/// A query for whole documents: the columns as `read` reads them.
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT tenant, id, version, state, body, created_at, due_at, retain_until FROM documents",
+            $rest
+        )
+    };
+}
+
+pub(super) fn by_id(
+    connection: &Connection,
+    kind: Kind,
+    tenant: &str,
+    id: &str,
+) -> rusqlite::Result<Option<Document>> {
+    let mut found = connection.prepare_cached(select!(" WHERE digest = ?1"))?;
+    found.query_row([digest(kind, tenant, id)], |row| read(kind, row)).optional()
+}
+
+/// Writes a document if what is stored has still the version before it.
+pub(super) fn put(connection: &Connection, document: &Document) -> rusqlite::Result<Put> {
+    let stored = by_id(connection, document.kind, &document.tenant, &document.id)?;
+    if stored.as_ref() == Some(document) {
+        return Ok(Put::Done);
+    }
+    if stored.as_ref().map_or(0, |stored| stored.version) + 1 != document.version {
+        return Ok(Put::Lost(stored));
+    }
+    let mut write = connection.prepare_cached(
+        "INSERT OR REPLACE INTO documents
+            (digest, kind, tenant, id, version, state, created_at, due_at, retain_until, body)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+    )?;
+    write.execute(params![
+        digest(document.kind, &document.tenant, &document.id),
+        document.kind.as_str(),
+        document.tenant,
+        document.id,
+        row::integer(document.version),
+        document.state,
+        document.created_at.as_microsecond(),
+        document.due_at.map(Timestamp::as_microsecond),
+        document.retain_until.map(Timestamp::as_microsecond),
+        &document.body[..],
+    ])?;
+    Ok(Put::Done)
+}
+
+pub(super) fn due(
+    connection: &Connection,
+    kind: Kind,
+    now: Timestamp,
+    limit: u32,
+) -> rusqlite::Result<Vec<Document>> {
+    let mut due = connection
+        .prepare_cached(select!(" WHERE kind = ?1 AND due_at <= ?2 ORDER BY due_at, digest LIMIT ?3"))?;
+    let due = due.query_map(params![kind.as_str(), now.as_microsecond(), limit], |row| read(kind, row))?;
+    due.collect()
+}
+
+pub(super) fn list(
+    connection: &Connection,
+    kind: Kind,
+    tenant: Option<&str>,
+    state: Option<&str>,
+    before: Option<Place>,
+    limit: u32,
+) -> rusqlite::Result<(Vec<Document>, Option<Place>)> {
+    macro_rules! listing {
+        ($index:literal, $condition:literal) => {
+            concat!(
+                select!(" INDEXED BY "),
+                $index,
+                " WHERE kind = ?1 AND ",
+                $condition,
+                " AND (created_at, digest) < (?4, ?5) ORDER BY created_at DESC, digest DESC LIMIT ?6"
+            )
+        };
+    }
+    let sql = match (tenant, state) {
+        (None, None) => listing!("documents_all", "?2 IS NULL AND ?3 IS NULL"),
+        (None, Some(_)) => listing!("documents_state", "?2 IS NULL AND state = ?3"),
+        (Some(_), None) => listing!("documents_of", "tenant = ?2 AND ?3 IS NULL"),
+        (Some(_), Some(_)) => listing!("documents_of_state", "tenant = ?2 AND state = ?3"),
+    };
+    let (time, below) = before
+        .map_or((i64::MAX, Vec::new()), |place| (place.created_at.as_microsecond(), place.digest.to_vec()));
+    let mut found = connection.prepare_cached(sql)?;
+    let found =
+        found.query_map(params![kind.as_str(), tenant, state, time, below, limit], |row| read(kind, row))?;
+    let found: Vec<Document> = found.collect::<Result<_, _>>()?;
+    let next = found.last().filter(|_| found.len() >= limit as usize).map(Place::of);
+    Ok((found, next))
+}
+
+pub(super) fn count(connection: &Connection, kind: Kind) -> rusqlite::Result<Vec<(String, u64)>> {
+    let mut counts = connection.prepare_cached(
+        "SELECT state, count(*) FROM documents WHERE kind = ?1 GROUP BY state ORDER BY state",
+    )?;
+    let counts =
+        counts.query_map([kind.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())))?;
+    counts.collect()
+}
+
+/// Deletes documents that are kept no longer, and answers how many.
+pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::Result<usize> {
+    let mut over = connection.prepare_cached(
+        "DELETE FROM documents WHERE digest IN
+            (SELECT digest FROM documents WHERE retain_until <= ?1 ORDER BY retain_until LIMIT ?2)",
+    )?;
+    over.execute(params![now, limit])
+}
+
+fn read(kind: Kind, row: &Row<'_>) -> rusqlite::Result<Document> {
+    let mut columns = Columns::of(row);
+    Ok(Document {
+        kind,
+        tenant: columns.read()?,
+        id: columns.read()?,
+        version: columns.read::<i64>()?.unsigned_abs(),
+        state: columns.read()?,
+        body: Bytes::from(columns.read::<Vec<u8>>()?),
+        created_at: columns.time()?,
+        due_at: columns.maybe_time()?,
+        retain_until: columns.maybe_time()?,
+    })
+}

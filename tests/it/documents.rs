@@ -1,0 +1,233 @@
+//! What every store promises about what is kept beside the calls, asked of SQLite, of a Redis and of a Redis
+//! Cluster.
+
+use jiff::Timestamp;
+use oncegate::core::document::{Document, Kind, Place};
+use oncegate::store::{Put, Store};
+use tokio::task::JoinSet;
+
+use crate::contract::{Home, at, contract, open_redis};
+use crate::support::redis::Redis;
+use crate::support::until;
+
+contract! {
+    a_document_comes_back_as_it_was_written_also_after_a_restart,
+    of_those_who_write_the_same_version_one_does,
+    a_document_written_again_is_done_and_changes_nothing,
+    due_documents_come_in_the_order_of_their_times,
+    lists_show_every_document_once_newest_first_by_tenant_and_state,
+    only_documents_whose_time_is_over_are_deleted,
+}
+
+fn document(tenant: &str, id: &str, second: i64) -> Document {
+    Document {
+        kind: Kind::Saga,
+        tenant: tenant.into(),
+        id: id.into(),
+        version: 1,
+        state: "open".into(),
+        created_at: at(second),
+        due_at: None,
+        retain_until: None,
+        body: "{\"a\": 1.0, \"b\":\"\u{e4}\"}".into(),
+    }
+}
+
+fn next(document: &Document, state: &str) -> Document {
+    Document { version: document.version + 1, state: state.into(), ..document.clone() }
+}
+
+async fn put(store: &dyn Store, document: &Document) -> Document {
+    assert_eq!(store.put_document(document).await.expect("an answer"), Put::Done, "{document:?}");
+    document.clone()
+}
+
+async fn load(store: &dyn Store, of: &Document) -> Option<Document> {
+    store.document(of.kind, &of.tenant, &of.id).await.expect("an answer")
+}
+
+async fn counts(store: &dyn Store) -> Vec<(String, u64)> {
+    store.count_documents(Kind::Saga).await.expect("an answer")
+}
+
+async fn a_document_comes_back_as_it_was_written_also_after_a_restart(home: Home) {
+    let store = home.store.as_ref();
+    let whole = Document { due_at: Some(at(5)), retain_until: Some(at(9)), ..document("shop", "s:1", 1) };
+    let odd = Document { body: "".into(), state: "".into(), ..document("", "a b\n{}", 2) };
+    let other_kind = Document { kind: Kind::Report, ..whole.clone() };
+    for document in [&whole, &odd, &other_kind] {
+        assert_eq!(load(store, document).await, None);
+        put(store, document).await;
+    }
+    let changed = put(store, &Document { due_at: None, body: "2".into(), ..next(&whole, "stuck") }).await;
+    let home = home.reopen().await;
+    for document in [&changed, &odd, &other_kind] {
+        assert_eq!(load(home.store.as_ref(), document).await.as_ref(), Some(document));
+    }
+    let store = home.store.as_ref();
+    assert_eq!(load(store, &document("shop2", "s:1", 1)).await, None, "another tenant's is not found");
+    assert_eq!(counts(store).await, [(String::new(), 1), ("stuck".into(), 1)]);
+    // A time is kept to the microsecond, and what is asked again is the same for all that.
+    let fine = Document {
+        created_at: Timestamp::from_nanosecond(1_700_000_000_000_001_234).expect("a time"),
+        ..document("shop", "fine", 0)
+    };
+    put(store, &fine).await;
+    put(store, &fine).await;
+    assert_eq!(load(store, &fine).await, Some(fine.to_the_microsecond()));
+}
+
+async fn of_those_who_write_the_same_version_one_does(home: Home) {
+    let first = put(home.store.as_ref(), &document("shop", "s", 1)).await;
+    let mut writers = JoinSet::new();
+    for n in 0..40 {
+        let (store, state) = (home.store.clone(), format!("of {n}"));
+        let mine = next(&first, &state);
+        writers.spawn(async move { (store.put_document(&mine).await.expect("an answer"), mine) });
+    }
+    let mut written = Vec::new();
+    let mut lost = Vec::new();
+    for (put, mine) in writers.join_all().await {
+        match put {
+            Put::Done => written.push(mine),
+            Put::Lost(Some(stored)) => lost.push(stored),
+            Put::Lost(None) => panic!("it is there"),
+        }
+    }
+    assert_eq!((written.len(), lost.len()), (1, 39));
+    assert!(lost.iter().all(|stored| *stored == written[0]), "each is told who was first");
+    assert_eq!(counts(home.store.as_ref()).await, [(written[0].state.clone(), 1)]);
+}
+
+async fn a_document_written_again_is_done_and_changes_nothing(home: Home) {
+    let store = home.store.as_ref();
+    let first = put(store, &document("shop", "s", 1)).await;
+    put(store, &first).await;
+    let other = Document { body: "other".into(), ..first.clone() };
+    assert_eq!(store.put_document(&other).await.expect("an answer"), Put::Lost(Some(first.clone())));
+    let second = put(store, &next(&first, "completed")).await;
+    put(store, &second).await;
+    assert_eq!(counts(store).await, [("completed".into(), 1)]);
+    assert_eq!(store.put_document(&first).await.expect("an answer"), Put::Lost(Some(second.clone())));
+    let later = next(&next(&second, "x"), "x");
+    assert_eq!(store.put_document(&later).await.expect("an answer"), Put::Lost(Some(second.clone())));
+    let absent = next(&document("shop", "absent", 1), "x");
+    assert_eq!(store.put_document(&absent).await.expect("an answer"), Put::Lost(None));
+    assert_eq!(load(store, &second).await, Some(second));
+}
+
+async fn due_documents_come_in_the_order_of_their_times(home: Home) {
+    let store = home.store.as_ref();
+    let due = async |second: i64, limit: u32| {
+        let due = store.due_documents(Kind::Saga, at(second), limit).await.expect("an answer");
+        due.into_iter().map(|document| document.id).collect::<Vec<_>>()
+    };
+    for (id, time) in [("c", 30), ("a", 10), ("b", 20)] {
+        put(store, &Document { due_at: Some(at(time)), ..document("shop", id, 1) }).await;
+    }
+    put(store, &document("shop", "never", 1)).await;
+    put(store, &Document { kind: Kind::Report, due_at: Some(at(1)), ..document("shop", "other", 1) }).await;
+    assert_eq!(due(9, 10).await, [""; 0]);
+    assert_eq!(due(20, 10).await, ["a", "b"]);
+    assert_eq!(due(99, 2).await, ["a", "b"]);
+    let a = Document { due_at: Some(at(40)), ..document("shop", "a", 1) };
+    put(store, &next(&a, "open")).await;
+    let b = Document { due_at: None, ..document("shop", "b", 1) };
+    put(store, &next(&b, "open")).await;
+    assert_eq!(due(99, 10).await, ["c", "a"]);
+}
+
+async fn lists_show_every_document_once_newest_first_by_tenant_and_state(home: Home) {
+    let store = home.store.as_ref();
+    let mut all = Vec::new();
+    for n in 0..12 {
+        let tenant = ["shop", "bank"][n % 2];
+        // Three of each second, so that a page ends within one.
+        all.push(put(store, &document(tenant, &format!("s{n}"), (n / 3) as i64)).await);
+    }
+    for n in [1, 2, 8] {
+        all[n] = put(store, &next(&all[n], "stuck")).await;
+    }
+    all.sort_by_key(|document| std::cmp::Reverse(Place::of(document)));
+    let places = [None, Some("shop"), Some("bank"), Some("nobody")];
+    for (tenant, state) in places.into_iter().flat_map(|t| [(t, None), (t, Some("stuck")), (t, Some("x"))]) {
+        let (mut shown, mut before) = (Vec::new(), None);
+        loop {
+            let (found, more) =
+                store.documents(Kind::Saga, tenant, state, before.as_ref(), 2).await.expect("an answer");
+            assert!(found.len() <= 2);
+            shown.extend(found);
+            // The place goes over the wire as a text.
+            before = more.map(|place| Place::from_cursor(&place.to_cursor()).expect("a place"));
+            if before.is_none() {
+                break;
+            }
+        }
+        let is_asked_for = |document: &&Document| {
+            tenant.is_none_or(|tenant| document.tenant == tenant)
+                && state.is_none_or(|state| document.state == state)
+        };
+        let expected: Vec<Document> = all.iter().filter(is_asked_for).cloned().collect();
+        assert_eq!(shown, expected, "{tenant:?} {state:?}");
+    }
+    assert_eq!(counts(store).await, [("open".into(), 9), ("stuck".into(), 3)]);
+}
+
+async fn only_documents_whose_time_is_over_are_deleted(home: Home) {
+    let store = home.store.as_ref();
+    let until_10 = |id: &str| Document { retain_until: Some(at(10)), ..document("shop", id, 1) };
+    let gone = Document { due_at: Some(at(1)), ..until_10("gone") };
+    put(store, &gone).await;
+    let kept = put(store, &document("shop", "kept", 1)).await;
+    let reopened = put(store, &until_10("reopened")).await;
+    let reopened = put(store, &Document { retain_until: None, ..next(&reopened, "open") }).await;
+    let later = put(store, &Document { retain_until: Some(at(20)), ..document("shop", "later", 1) }).await;
+    store.prune(at(9), 10).await.expect("an answer");
+    assert!(load(store, &gone).await.is_some(), "its time has not come");
+    assert_eq!(store.prune(at(10), 10).await.expect("an answer"), 1);
+    assert_eq!(load(store, &gone).await, None);
+    for document in [&kept, &reopened, &later] {
+        assert_eq!(load(store, document).await.as_ref(), Some(document));
+    }
+    let (left, _) = store.documents(Kind::Saga, None, None, None, 10).await.expect("an answer");
+    assert_eq!(left.len(), 3);
+    assert_eq!(counts(store).await, [("open".into(), 3)]);
+    assert_eq!(store.due_documents(Kind::Saga, at(99), 10).await.expect("an answer"), []);
+    put(store, &gone).await;
+    assert_eq!(counts(store).await, [("open".into(), 4)], "its name is free again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_document_is_noticed_before_another_is_written() {
+    let (mut redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let first = put(&store, &document("shop", "s", 1)).await;
+    let snapshot = redis.snapshot();
+    put(&store, &next(&first, "completed")).await;
+    redis.restore(snapshot.path()).await;
+    let again = next(&first, "aborted");
+    // It may have to be met anew first.
+    until("the loss is noticed", async || {
+        assert_ne!(store.put_document(&again).await.ok(), Some(Put::Done), "it went back in time");
+        store.readiness().await.reasons.iter().any(|reason| reason.code == oncegate::store::LOST_DATA)
+    })
+    .await;
+    assert!(store.put_document(&again).await.is_err());
+    store.accept_loss("restored").await.expect("accepted");
+    until("it is open again", async || store.readiness().await.reasons.is_empty()).await;
+    assert_eq!(load(&store, &first).await, Some(first), "it is older, and stays so");
+    put(&store, &again).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_memory_is_full_documents_change_and_none_is_made() {
+    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let first = put(&store, &document("shop", "s", 1)).await;
+    redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert!(store.put_document(&document("shop", "t", 1)).await.is_err(), "the Redis refuses");
+    let first = put(&store, &next(&first, "completed")).await;
+    until("the store has seen it", async || !store.readiness().await.reasons.is_empty()).await;
+    assert!(store.put_document(&document("shop", "t", 1)).await.is_err(), "nothing may begin");
+    put(&store, &next(&first, "aborted")).await;
+}
