@@ -197,6 +197,7 @@ fn arrival(tool: &Tool, n: usize, calls: usize) -> Fallible<Change> {
         fingerprint: [7; 32],
         user_id: format!("user-{}", n % 10_000),
         session_id: format!("session-{}", n / 50),
+        saga_id: String::new(),
         trace_id: format!("trace-{}", n / 8),
         similar: None,
         args: format!(

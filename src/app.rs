@@ -31,6 +31,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const RECOVER_EVERY: Duration = Duration::from_secs(5);
 /// How often unknown calls are worked on whose time has come.
 const RECHECK_EVERY: Duration = Duration::from_secs(1);
+/// How often sagas are worked on whose time has come.
+const WORK_ON_SAGAS_EVERY: Duration = Duration::from_secs(1);
 /// How often it is written down which calls were asked for again.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// How often it is looked which tools are paused: so often that one look may fail, or be late, before what
@@ -191,6 +193,7 @@ impl App {
         let pauses = tokio::spawn(look_at_pauses(self.gateway.clone(), stop.clone()));
         let rechecks = tokio::spawn(recheck(self.gateway.clone(), stop.clone()));
         let counting = tokio::spawn(count(self.gateway.clone(), stop.clone()));
+        let sagas = tokio::spawn(work_on_sagas(self.gateway.clone(), stop.clone()));
         let mut serving = tokio::spawn(server.serve(self.router.into_make_service()));
         let ended = tokio::select! {
             ended = &mut serving => Some(ended),
@@ -209,6 +212,7 @@ impl App {
         recovery.abort();
         rechecks.abort();
         counting.abort();
+        sagas.abort();
         pauses.abort();
         if tokio::time::timeout(LAST_ANSWERS, serving).await.is_err() {
             tracing::warn!(connections = handle.connection_count(), "connections were cut");
@@ -257,6 +261,13 @@ async fn recheck(gateway: Arc<Gateway>, stop: CancellationToken) {
             taken_up = Some(tools);
         }
         drop(gateway.begin_rechecks(gateway.now()).await);
+    }
+}
+
+/// Works on sagas now and then, until the gateway stops.
+async fn work_on_sagas(gateway: Arc<Gateway>, stop: CancellationToken) {
+    while pause(WORK_ON_SAGAS_EVERY, &stop).await {
+        drop(gateway.begin_saga_work(gateway.now()).await);
     }
 }
 

@@ -2,6 +2,7 @@
 //! reported with its place. Only `app` sees the whole of it.
 
 mod reader; // TOML with places
+mod sagas; // what is done about sagas
 mod tokens; // what is said of one bearer token
 mod tools; // what is said of one tool
 
@@ -18,6 +19,8 @@ use self::reader::{Bytes, Count, Reader, Section};
 pub use self::reader::{Environment, Mistake, Place};
 pub use self::tokens::{NewToken, SECRET_BYTES};
 use crate::core::caller::{Scope, Token};
+use crate::core::tool::Effect;
+use crate::core::{compensation, saga};
 use crate::gateway::{Limits, ToolAt};
 use crate::store::sealed::Keys;
 use crate::store::{Durability, redis};
@@ -137,12 +140,18 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let tokens = root.section("auth").map_or_else(Vec::new, tokens::tokens);
     let server = root.section("server").map(|section| server(section, tokens.is_empty()));
     let (server, limits) = server.unwrap_or_else(default_server);
+    let limits = Limits { sagas: root.section("sagas").map(sagas::sagas).unwrap_or_default(), ..limits };
     let tool_names: Vec<&str> = tools.iter().map(|at| at.tool.name.as_str()).collect();
     for scope in tokens.iter().flat_map(|token| &token.caller.scopes) {
         if let Scope::CallTool(name) = scope
             && !tool_names.contains(&name.as_str())
         {
             warnings.push(format!("a token may call {name}, but there is no such tool"));
+        }
+    }
+    for at in &tools {
+        if let Err(why) = check_compensation(at, &tools) {
+            root.mistake("tools", &why);
         }
     }
     for why in store.iter().flat_map(|store| one_master_mistakes(store, &tools)) {
@@ -156,6 +165,22 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     }
     root.finish();
     Some(Config { server, log, store: store?, store_keys, tokens, tools, limits, warnings, written })
+}
+
+/// The call that undoes another must be one that can be made.
+fn check_compensation(at: &ToolAt, tools: &[ToolAt]) -> Result<(), String> {
+    let compensation::Policy::By(template) = &at.tool.compensation else { return Ok(()) };
+    let (name, by) = (&at.tool.name, &template.tool);
+    let Some(by) = tools.iter().find(|at| at.tool.name == *by) else {
+        return Err(format!("{name}: its compensation {by} is no tool"));
+    };
+    if by.tool.effect == Effect::Read {
+        return Err(format!("{name}: its compensation {} only reads, so it undoes nothing", by.tool.name));
+    }
+    if by.tool.name == *name {
+        return Err(format!("{name}: a tool does not undo itself"));
+    }
+    Ok(())
 }
 
 /// Which tools want what this store cannot give.
@@ -198,6 +223,7 @@ fn default_server() -> (Server, Limits) {
         max_running: 1_000,
         max_waiting: 10_000,
         shutdown_grace: Duration::from_secs(30),
+        sagas: saga::Policy::default(),
     };
     (server, limits)
 }
@@ -225,6 +251,7 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
         max_running: section.get("max_running").map_or(limits.max_running, |Count(count)| count as usize),
         max_waiting: section.get("max_waiting").map_or(limits.max_waiting, |Count(count)| count as usize),
         shutdown_grace: section.get_or("shutdown_grace", limits.shutdown_grace),
+        sagas: limits.sagas,
     };
     if limits.join_wait > MAX_JOIN_WAIT {
         section.mistake("join_wait", "no caller waits for a running call for more than a minute");

@@ -57,12 +57,16 @@ pub struct Metrics {
     pub store_errors: IntCounterVec,
     /// Calls that their session did not let begin.
     pub barred: IntCounterVec,
+    /// Calls that were to be undone.
+    pub compensations: IntCounterVec,
     /// Requests that came too early.
     pub throttled: IntCounterVec,
     /// Reads that went to their tool although the store was not there.
     pub passed_through: IntCounterVec,
     /// Duplicates that are missing in the ledger, because there was no room to remember them.
     pub uncounted_duplicates: IntCounter,
+    sagas: IntGaugeVec,
+    stuck_sagas: IntGauge,
     store_ready: IntGauge,
     store_durability: IntGaugeVec,
     store_reasons: IntGaugeVec,
@@ -145,6 +149,16 @@ impl Metrics {
             store_ready: register(
                 &registry,
                 valid(IntGauge::new("oncegate_store_ready", "1 if calls may be claimed.")),
+            ),
+            compensations: counters(
+                "oncegate_compensations_total",
+                "Calls that were to be undone, by what became of it.",
+                &["tool", "result"],
+            ),
+            sagas: gauges("oncegate_sagas", "Sagas, by state.", &["state"]),
+            stuck_sagas: register(
+                &registry,
+                valid(IntGauge::new("oncegate_stuck_sagas", "Sagas that need a person.")),
             ),
             barred: counters(
                 "oncegate_barred_total",
@@ -278,6 +292,19 @@ impl Metrics {
     }
 
     /// Which tools are paused.
+    /// How many sagas there are in each state.
+    pub fn take_sagas(&self, counts: &[(String, u64)]) {
+        let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
+        for state in crate::core::saga::State::ALL {
+            let found = counts.iter().find(|(name, _)| name == state.as_str());
+            let count = found.map_or(0, |(_, count)| i64::try_from(*count).unwrap_or(i64::MAX));
+            self.sagas.with_label_values(&[state.as_str()]).set(count);
+            if state == crate::core::saga::State::Stuck {
+                self.stuck_sagas.set(count);
+            }
+        }
+    }
+
     pub fn take_paused<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         self.tool_paused.reset();

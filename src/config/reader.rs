@@ -254,6 +254,11 @@ impl<'r, 'a> Section<'r, 'a> {
         self.items.contains_key(key)
     }
 
+    /// Whether it is one text, and not a section.
+    pub(super) fn is_text(&self, key: &str) -> bool {
+        self.items.get(key).is_some_and(|item| matches!(item.node, Node::Text(_)))
+    }
+
     pub(super) fn has_taken(&self, key: &str) -> bool {
         self.taken.contains_key(key)
     }

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
+use serde_json::Value;
 
 use super::reader::{Count, Section, Switch};
+use crate::core::compensation::{self, Template};
 use crate::core::key::{self, Pointer};
 use crate::core::session::{self, Budget, Mode, OnSimilar, Per, Similar};
 use crate::core::tool::{Declared, Effect, Schema, SuccessTest, Tool};
@@ -59,6 +61,7 @@ pub(super) fn tool(name: &str, mut section: Section<'_, '_>, warnings: &mut Vec<
         remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
         replay_ignore: section.section("replay").map(replay_ignore).unwrap_or_default(),
         redact: section.section("redact").map(redact_policy).unwrap_or_default(),
+        compensation: compensation(&mut section),
     };
     let probe = section.section("probe").and_then(probe);
     let endpoint = endpoint(&mut section, probe.as_ref());
@@ -124,6 +127,33 @@ fn redact_policy(mut section: Section<'_, '_>) -> redact::Policy {
         redact::Policy { args: pointers(&mut section, "args"), result: pointers(&mut section, "result") };
     section.finish();
     policy
+}
+
+/// `"none"`, or how the tool's calls are undone.
+fn compensation(section: &mut Section<'_, '_>) -> compensation::Policy {
+    if section.is_text("compensation") {
+        let needless = section.word("compensation", &[("none", ())]);
+        return needless.map_or(compensation::Policy::Undeclared, |()| compensation::Policy::Needless);
+    }
+    let sends = section.word("compensate_unknown", &[("wait", false), ("send", true)]);
+    let Some(mut inner) = section.section("compensation") else {
+        if sends.is_some() {
+            section.mistake("compensate_unknown", "there is no compensation");
+        }
+        return compensation::Policy::Undeclared;
+    };
+    let tool: Option<String> = inner.need("tool");
+    let args = match inner.get("args") {
+        None => Ok(Vec::new()),
+        Some(Value::Object(args)) => compensation::read_members(args),
+        Some(_) => Err("the arguments of a call are a table".to_owned()),
+    };
+    let args = args.map_err(|why| inner.mistake("args", &why)).unwrap_or_default();
+    inner.finish();
+    let undoes_unknown = sends.unwrap_or(false);
+    tool.map_or(compensation::Policy::Undeclared, |tool| {
+        compensation::Policy::By(Template { tool, args, undoes_unknown })
+    })
 }
 
 fn replay_ignore(mut section: Section<'_, '_>) -> Vec<Pointer> {
@@ -348,7 +378,9 @@ fn check_key_fields(tool: &Tool, section: &Section<'_, '_>) {
 /// What bounds the writes of a session means nothing for a read, which waits for nobody.
 fn check_session(tool: &Tool, section: &Section<'_, '_>) {
     if tool.effect == Effect::Read {
+        let is_undone = tool.compensation != compensation::Policy::Undeclared;
         let said = [
+            ("compensation", is_undone),
             ("session", tool.session.mode != Mode::Fenced),
             ("budget", tool.budget.is_some()),
             ("similar", tool.similar.is_some()),

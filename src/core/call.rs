@@ -10,6 +10,9 @@
 //!
 //!  running ── ambiguous outcome / lease over / owner lost ──► unknown ── late answer, probe, person ──► succeeded | failed
 //!                                                               └── retry, if the tool deduplicates ──► running
+//!  succeeded, unknown ── to be undone ──► compensating ──► compensated
+//!                                           ▲   └──► stuck ── a person ──► compensating | compensated | succeeded
+//!  failed ── to be undone ──► compensated   (it never ran, and never will)
 //!  running, failed, unknown ── the store has lost data ──► unknown, for a lease that begins anew
 //! ```
 //!
@@ -19,6 +22,7 @@
 mod arrive; // a request asks for a call
 mod end; // an attempt ended
 mod rest; // an unknown call comes to rest
+mod undo; // what a call has done is undone
 mod verify; // a person asks whether a result is stable
 
 use std::sync::Arc;
@@ -29,9 +33,11 @@ use jiff::{SignedDuration, Timestamp};
 use self::arrive::{Arrival, arrive_again, claim};
 use self::end::{doubt_anew, end, end_late, end_of_earlier, forget, lose};
 use self::rest::{Asked, hindered, probed, resolve, take_up, work_on};
+pub use self::undo::undoes_unknown;
+use self::undo::{close, resolve_stuck, saga_ended, skip, to_compensate, undo_ended};
 use self::verify::{begin_to_verify, verified};
 use super::outcome::{Evidence, Outcome};
-use super::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
+use super::record::{Attempt, AttemptId, CallId, Compensation, Entry, InstanceId, Intent, Record, State};
 use super::replay::Fresh;
 use super::session::{Brought, Release, Terms};
 use super::tool::{Effect, Tool};
@@ -81,6 +87,25 @@ pub enum Event {
     ToVerify { by: String, by_person: bool },
     /// The tool was asked once more.
     Verified { by: String, fresh: Fresh },
+    /// Its saga takes no calls any more, and the attempt was not sent because of that. `by` has found it.
+    SagaClosed { by: InstanceId, attempt: AttemptId, why: String },
+    /// What it has done is to be undone by this call; `None`: its tool declares no compensation. `by` is a
+    /// gateway or a token.
+    ToCompensate { by: String, reason: String, compensation: Option<Compensation> },
+    /// The call that undoes it has come to its end, or never will. `by` has seen to it.
+    UndoEnded { by: InstanceId, end: UndoEnd },
+    /// A person decides that it is not undone. `by` is that person's token.
+    Skipped { by: String, reason: String },
+    /// Its saga has come to its end, so it need not be kept for it any longer.
+    SagaEnded { by: InstanceId },
+}
+
+/// How the undoing of a call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UndoEnd {
+    Undone,
+    /// It cannot be undone without a person; says why.
+    Stuck(String),
 }
 
 impl Event {
@@ -186,6 +211,12 @@ pub enum Illegal {
     /// There is no result to compare with.
     #[error("the call has no result")]
     NoResult,
+    /// It is undone already, or being undone; or the tool only reads.
+    #[error("there is nothing to undo")]
+    NothingToUndo,
+    /// It is kept for as long as any other.
+    #[error("the call is not kept for its saga")]
+    NotKept,
     /// To send it once more may have an effect; says why.
     #[error("{0}")]
     ReplayUnsafe(&'static str),
@@ -217,7 +248,12 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             | Event::Probed { .. }
             | Event::Resolved { .. }
             | Event::ToVerify { .. }
-            | Event::Verified { .. },
+            | Event::Verified { .. }
+            | Event::SagaClosed { .. }
+            | Event::ToCompensate { .. }
+            | Event::UndoEnded { .. }
+            | Event::Skipped { .. }
+            | Event::SagaEnded { .. },
         ) => Err(Illegal::NoCall),
         (Some(record), Event::Arrived { intent, brought, attempt, owner }) => {
             let arrival = Arrival { intent, brought: *brought, attempt: *attempt, owner: *owner };
@@ -233,7 +269,7 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             match record.state {
                 State::Running => Ok(end(tool, record, evidence, *retry, now)),
                 State::Unknown(_) => end_late(tool, record, evidence, now),
-                State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotOwner),
+                _ => Err(Illegal::NotOwner),
             }
         }
         (Some(record), Event::LeaseOver { by }) => match record.state {
@@ -245,7 +281,7 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
                 "its lease was over",
                 now,
             )),
-            State::Succeeded(_) | State::Failed(_) | State::Unknown(_) => Err(Illegal::NotRunning),
+            _ => Err(Illegal::NotRunning),
         },
         (Some(record), Event::OwnerLost { by }) => match record.state {
             State::Running => Ok(lose(
@@ -255,7 +291,7 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
                 "its gateway had ended",
                 now,
             )),
-            State::Succeeded(_) | State::Failed(_) | State::Unknown(_) => Err(Illegal::NotRunning),
+            _ => Err(Illegal::NotRunning),
         },
         (Some(record), Event::StoreLost { by, reason }) => match (&record.state, tool.effect) {
             // Had it run again while its key was remembered, that run would be forgotten by now, too.
@@ -274,23 +310,23 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
                 let occasion = Occasion { event: "store_lost", by: format!("token {by}") };
                 Ok(doubt_anew(tool, record, occasion, &format!("the store has lost data ({reason})"), now))
             }
-            (State::Succeeded(_) | State::Failed(_), _) => Err(Illegal::NotRunning),
+            _ => Err(Illegal::NotRunning),
         },
         (Some(record), Event::Unlocked { by, reason }) => match record.state {
             State::Running | State::Unknown(_) => Ok(unlock(tool, record, by, reason, now)),
-            State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotRunning),
+            _ => Err(Illegal::NotRunning),
         },
         (Some(record), Event::CheckDue { by, attempt }) => match record.state {
             State::Unknown(_) => work_on(tool, record, *by, *attempt, now),
-            State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
+            _ => Err(Illegal::NotUnknown),
         },
         (Some(record), Event::CheckHindered { by, hindrance }) => match record.state {
             State::Unknown(_) => hindered(tool, record, *by, *hindrance, now),
-            State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
+            _ => Err(Illegal::NotUnknown),
         },
         (Some(record), Event::CheckMissing { by }) => match record.state {
             State::Unknown(_) => take_up(tool, record, *by, now),
-            State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
+            _ => Err(Illegal::NotUnknown),
         },
         (Some(record), Event::Probed { by, asked_at, finding, retry_after }) => match record.state {
             State::Unknown(_) => {
@@ -298,19 +334,33 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
                 let asked = Asked { by: *by, at: (*asked_at).min(now), retry_after: *retry_after };
                 Ok(probed(tool, record, &asked, finding, now))
             }
-            State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
+            _ => Err(Illegal::NotUnknown),
         },
         (Some(record), Event::Resolved { by, reason, resolution }) => match record.state {
             State::Unknown(_) => resolve(tool, record, by, reason, resolution, now),
-            State::Running | State::Succeeded(_) | State::Failed(_) => Err(Illegal::NotUnknown),
+            State::Stuck(_) => Ok(resolve_stuck(tool, record, by, reason, resolution, now)),
+            _ => Err(Illegal::NotUnknown),
         },
         (Some(record), Event::ToVerify { by, by_person }) => {
             begin_to_verify(tool, record, by, *by_person, now)
         }
         (Some(record), Event::Verified { by, fresh }) => match record.state {
             State::Succeeded(_) => Ok(verified(record, by, fresh, now)),
-            State::Running | State::Failed(_) | State::Unknown(_) => Err(Illegal::NoResult),
+            _ => Err(Illegal::NoResult),
         },
+        (Some(record), Event::SagaClosed { by, attempt, why }) => match record.state {
+            State::Running if record.attempt.id == *attempt => Ok(close(tool, record, *by, why, now)),
+            _ => Err(Illegal::NotOwner),
+        },
+        (Some(record), Event::ToCompensate { by, reason, compensation }) => {
+            to_compensate(tool, record, by, reason, compensation.as_ref(), now)
+        }
+        (Some(record), Event::UndoEnded { by, end }) => match record.state {
+            State::Compensating(_) => Ok(undo_ended(tool, record, *by, end, now)),
+            _ => Err(Illegal::NothingToUndo),
+        },
+        (Some(record), Event::Skipped { by, reason }) => skip(tool, record, by, reason, now),
+        (Some(record), Event::SagaEnded { by }) => saga_ended(tool, record, *by, now),
     }
 }
 
@@ -367,4 +417,4 @@ pub fn elapsed_ms(from: Timestamp, to: Timestamp) -> u64 {
 
 #[cfg(test)]
 #[path = "call_tests.rs"]
-mod tests;
+pub(crate) mod tests;

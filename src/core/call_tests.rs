@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::*;
 use crate::core::outcome::{self, Evidence};
 use crate::core::tool::tests::tool;
-use crate::core::{key, session, unknown};
+use crate::core::{compensation, key, session, unknown};
 use proptest::prelude::*;
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
@@ -32,6 +32,7 @@ fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
         fingerprint: [fingerprint; 32],
         user_id: String::new(),
         session_id: "S".into(),
+        saga_id: String::new(),
         trace_id: String::new(),
         similar: None,
         args: "{}".into(),
@@ -138,6 +139,85 @@ fn verified() -> Event {
     Event::Verified { by: "ops".into(), fresh: Fresh::Compared(vec!["/a".into()]) }
 }
 
+fn cancel(undoes_unknown: bool) -> compensation::Policy {
+    compensation::Policy::By(compensation::Template {
+        tool: "cancel".into(),
+        args: Vec::new(),
+        undoes_unknown,
+    })
+}
+
+fn to_compensate() -> Event {
+    let compensation =
+        Some(Compensation { tool: "cancel".into(), call_id: CallId(Uuid::from_u128(0xcace1)) });
+    Event::ToCompensate { by: "gateway".into(), reason: "aborted".into(), compensation }
+}
+
+fn undo_ended(end: UndoEnd) -> Event {
+    Event::UndoEnded { by: ME, end }
+}
+
+fn is_stuck() -> Event {
+    undo_ended(UndoEnd::Stuck("cancel says no".into()))
+}
+
+/// A call that has succeeded with this result.
+pub(crate) fn succeeded(result: &'static str) -> Record {
+    let body = outcome::Body::Whole(result.into());
+    let evidence = Evidence::Answer { status: 200, body, retry_after: None, newest_token: None };
+    record(&tool("t"), key::Source::Derived, &[(ended_with(1, evidence, None), 1)])
+}
+
+/// A call that was not sent.
+pub(crate) fn failed() -> State {
+    record(&tool("t"), key::Source::Derived, &[(ended_with(1, not_sent(), None), 1)]).state
+}
+
+#[test]
+fn what_is_undone_is_kept_until_it_is_and_its_key_is_never_free_meanwhile() {
+    let tool = Tool { compensation: cancel(false), ..tool("t") };
+    let done = (ended_with(1, answer(200), None), 1);
+    let undoing = record(&tool, key::Source::Derived, &[done.clone(), (to_compensate(), 2)]);
+    assert_eq!((undoing.expires_at, undoing.retain_until), (None, None));
+    let again =
+        |record: &Record, seconds| cell(&tool, Some(record), &arrived(key::Source::Derived, 1, 2), seconds);
+    assert_eq!(again(&undoing, 99 * 24 * 3_600), "Answer");
+    let undone = moved(&tool, Some(&undoing), &undo_ended(UndoEnd::Undone), 3).expect("undone");
+    assert!(undone.expires_at.is_some() && undone.retain_until.is_some());
+    assert_eq!(again(&undone, 4), "Answer", "and not run again");
+    let mut in_saga = record(&tool, key::Source::Derived, &[]);
+    Arc::make_mut(&mut in_saga.intent).saga_id = "G".into();
+    let done = moved(&tool, Some(&in_saga), &done.0, 1).expect("done");
+    assert_eq!(done.retain_until, None, "its saga may still have to undo it");
+    let ended = moved(&tool, Some(&done), &Event::SagaEnded { by: ME }, 2).expect("let go");
+    assert!(ended.retain_until.is_some());
+    let mut compensation = record(&tool, key::Source::Compensation, &[]);
+    Arc::make_mut(&mut compensation.intent).saga_id = "G".into();
+    let done = moved(&tool, Some(&compensation), &ended_with(1, answer(200), None), 1).expect("done");
+    assert_eq!((done.expires_at, done.retain_until), (None, None));
+}
+
+#[test]
+fn an_unknown_call_is_undone_only_if_that_is_safe_and_its_request_cannot_come_any_more() {
+    for (undoes_unknown, seconds, expected) in
+        [(false, 99, "(StillUnknown)"), (true, 39, "(MayStillRun)"), (true, 40, "Finish -> compensating")]
+    {
+        let tool = Tool { compensation: cancel(undoes_unknown), ..tool("t") };
+        let unknown = record(&tool, key::Source::Derived, &[(ended_with(1, no_answer(), None), 1)]);
+        assert_eq!(cell(&tool, Some(&unknown), &to_compensate(), seconds), expected);
+    }
+}
+
+#[test]
+fn a_call_of_a_closed_saga_never_runs_again() {
+    let tool = tool("t");
+    let running = record(&tool, key::Source::Runtime, &[]);
+    let closed = Event::SagaClosed { by: ME, attempt: attempt(1), why: "it is aborted".into() };
+    let closed = moved(&tool, Some(&running), &closed, 1).expect("closed");
+    assert_eq!(cell(&tool, Some(&closed), &arrived(key::Source::Runtime, 1, 2), 2), "Answer");
+    assert!(closed.retain_until.is_some(), "nobody lets it go later");
+}
+
 #[test]
 fn the_whole_grid() {
     use key::Source::{Derived, Runtime};
@@ -148,6 +228,8 @@ fn the_whole_grid() {
     let probes = Tool { unknown: probe, ..tool("t") };
     let retries = Tool { unknown: unknown::Policy::Retry, dedup: unknown::Dedup::Key, ..tool("t") };
     let elsewhere = Tool { unknown: unknown::Policy::Elsewhere, ..tool("t") };
+    let undoes = Tool { compensation: cancel(true), ..tool("t") };
+    let undone = (to_compensate(), 2);
     let sent_again = (Event::CheckDue { by: ME, attempt: Some(attempt(1)) }, 4);
     let finished = |evidence: Evidence| (ended_with(1, evidence, None), 1);
     let (hour, day, month) = (3_600, 24 * 3_600, 31 * 24 * 3_600);
@@ -187,9 +269,50 @@ fn the_whole_grid() {
             Some(record(&elsewhere, Derived, &[finished(no_answer())])),
             4,
         ),
+        (
+            "compensating",
+            &undoes,
+            Some(record(&undoes, Derived, &[finished(answer(200)), undone.clone()])),
+            4,
+        ),
+        (
+            "compensated",
+            &undoes,
+            Some(record(
+                &undoes,
+                Derived,
+                &[finished(answer(200)), undone.clone(), (undo_ended(UndoEnd::Undone), 3)],
+            )),
+            4,
+        ),
+        (
+            "stuck",
+            &undoes,
+            Some(record(&undoes, Derived, &[finished(answer(200)), undone.clone(), (is_stuck(), 3)])),
+            4,
+        ),
+        (
+            "compensated, never ran",
+            &undoes,
+            Some(record(&undoes, Derived, &[finished(not_sent()), undone.clone()])),
+            4,
+        ),
+        ("unknown, may be undone", &undoes, Some(record(&undoes, Derived, &[finished(no_answer())])), 40),
+        (
+            "compensating, was unknown",
+            &undoes,
+            Some(record(&undoes, Derived, &[finished(no_answer()), (undone.0.clone(), 40)])),
+            41,
+        ),
         ("unknown, years later", &write, Some(record(&write, Derived, &[finished(no_answer())])), 99 * month),
     ];
     let events: Vec<(&str, Event)> = vec![
+        ("saga closed", Event::SagaClosed { by: ME, attempt: attempt(1), why: "it is aborted".into() }),
+        ("to compensate", to_compensate()),
+        ("undone", undo_ended(UndoEnd::Undone)),
+        ("cannot be undone", is_stuck()),
+        ("skipped", Event::Skipped { by: "ops".into(), reason: "it stays".into() }),
+        ("saga ended", Event::SagaEnded { by: ME }),
         ("arrived", arrived(Derived, 1, 2)),
         ("arrived, other fingerprint", arrived(Derived, 2, 2)),
         ("ended: executed", ended_with(1, answer(200), Some(2))),
@@ -328,6 +451,11 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::OwnerLost { by: ME }),
         1 => Just(store_lost()),
         1 => Just(unlocked()),
+        2 => Just(to_compensate()),
+        1 => Just(undo_ended(UndoEnd::Undone)),
+        1 => Just(is_stuck()),
+        1 => Just(Event::Skipped { by: "ops".into(), reason: "it stays".into() }),
+        1 => Just(Event::SagaEnded { by: ME }),
         2 => (1..4_u128).prop_map(|id| Event::CheckDue { by: ME, attempt: Some(attempt(id)) }),
         1 => Just(Event::CheckDue { by: ME, attempt: None }),
         1 => prop_oneof![Just(Hindrance::Frozen), Just(Hindrance::KeyGone)].prop_map(hindered),
@@ -361,10 +489,12 @@ proptest! {
         read: bool,
         remember_rejections: bool,
         policy in any_policy(),
+        undoes_unknown: bool,
     ) {
         let effect = if read { Effect::Read } else { Effect::Write };
         let (unknown, dedup) = policy;
-        let tool = Tool { effect, remember_rejections, unknown, dedup, ..tool("t") };
+        let compensation = cancel(undoes_unknown);
+        let tool = Tool { effect, remember_rejections, unknown, dedup, compensation, ..tool("t") };
         let sends_again = unknown == unknown::Policy::Retry;
         let mut record: Option<Record> = None;
         let mut seconds = 0;
@@ -389,7 +519,10 @@ proptest! {
                         );
                         prop_assert!(surely_not || read || sends_again, "retried after {:?}", event);
                     }
-                    Some(State::Succeeded(_)) => {
+                    Some(State::Compensating(_) | State::Stuck(_)) => {
+                        prop_assert!(false, "what is being undone was dispatched");
+                    }
+                    Some(State::Succeeded(_) | State::Compensated(_)) => {
                         let anew = matches!(action, Action::Claim { instead_of: Some(_) });
                         prop_assert!(anew, "a success was dispatched again");
                     }
@@ -409,6 +542,7 @@ proptest! {
                         Event::Probed { finding: Finding::Found(_), .. } | Event::Resolved { .. } => true,
                         Event::Probed { finding: Finding::NotFound, .. } => dedup == unknown::Dedup::Key,
                         Event::CheckDue { .. } => sends_again && change.record.state == State::Running,
+                        Event::ToCompensate { .. } => undoes_unknown && before.attempt.lease_until <= at(seconds),
                         _ => false,
                     };
                     let is_held = matches!(change.record.state, State::Unknown(_));
@@ -419,7 +553,10 @@ proptest! {
                 }
             }
             if let Some(change) = change {
-                let done = matches!(change.record.state, State::Succeeded(_) | State::Failed(_));
+                let done = matches!(
+                    change.record.state,
+                    State::Succeeded(_) | State::Failed(_) | State::Compensated(_)
+                );
                 prop_assert_eq!(change.record.expires_at.is_some(), done, "only what is done expires");
                 prop_assert_eq!(change.record.retain_until.is_some(), done, "only what is done is deleted");
                 prop_assert!(!(read && matches!(change.record.state, State::Unknown(_))));

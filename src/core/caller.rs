@@ -100,6 +100,15 @@ impl Caller {
         })
     }
 
+    /// Whether this caller may complete and abort sagas of `tenant`.
+    pub fn may_end_sagas(&self, tenant: &str) -> bool {
+        self.scopes.iter().any(|scope| match scope {
+            Scope::Admin => true,
+            Scope::Call | Scope::CallTool(_) => self.tenant == tenant,
+            Scope::Read => false,
+        })
+    }
+
     /// Whether this caller may read a call of `tenant`.
     pub fn may_read(&self, tenant: &str) -> bool {
         self.scopes.iter().any(|scope| match scope {

@@ -84,10 +84,17 @@ pub enum Source {
     Model,
     /// All of `args`.
     Derived,
+    /// The gateway itself: the key of a call that undoes something. It is never forgotten as long as its
+    /// call is kept.
+    Compensation,
 }
 
+/// What the keys of the gateway's own calls begin with. Callers may not bring such a key.
+pub const COMPENSATION: &str = "compensate:";
+
 impl Source {
-    pub const ALL: [Self; 4] = [Self::Runtime, Self::Business, Self::Model, Self::Derived];
+    pub const ALL: [Self; 5] =
+        [Self::Runtime, Self::Business, Self::Model, Self::Derived, Self::Compensation];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -95,6 +102,7 @@ impl Source {
             Self::Business => "business",
             Self::Model => "model",
             Self::Derived => "derived",
+            Self::Compensation => "compensation",
         }
     }
 }
@@ -173,6 +181,8 @@ pub enum Refused {
     Invalid(&'static str, Invalid),
     #[error("the Idempotency-Key header and the body member idempotency_key differ")]
     Conflict,
+    #[error("keys that begin with {COMPENSATION} are the gateway's own")]
+    Reserved,
     #[error("this tool takes no call without an idempotency key of its own")]
     Missing,
     #[error("the arguments lack {0}, which makes the key of this tool's calls")]
@@ -190,10 +200,19 @@ pub struct Chosen {
 pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<Key>, Refused> {
     let header = header.map(Key::from_header).transpose().map_err(|why| Refused::Invalid("header", why))?;
     let body = body.map(Key::parse).transpose().map_err(|why| Refused::Invalid("body", why))?;
-    match (header, body) {
-        (Some(header), Some(body)) if header != body => Err(Refused::Conflict),
-        (header, body) => Ok(header.or(body)),
+    let key = match (header, body) {
+        (Some(header), Some(body)) if header != body => return Err(Refused::Conflict),
+        (header, body) => header.or(body),
+    };
+    not_ours(key)
+}
+
+/// Who could bring the key of a compensation could keep it from being made.
+fn not_ours(key: Option<Key>) -> Result<Option<Key>, Refused> {
+    if key.as_ref().is_some_and(|key| key.as_str().starts_with(COMPENSATION)) {
+        return Err(Refused::Reserved);
     }
+    Ok(key)
 }
 
 /// The key that the model put into `args`. It is taken out of them, so that neither the tool nor
@@ -207,7 +226,7 @@ pub fn take_from_model(tool: &Tool, args: &mut Map<String, Value>) -> Result<Opt
     let invalid = Refused::Invalid("member args.idempotency_key", Invalid);
     match brought {
         None => Ok(None),
-        Some(Value::String(text)) => Key::parse(&text).map(Some).map_err(|_| invalid),
+        Some(Value::String(text)) => not_ours(Some(Key::parse(&text).map_err(|_| invalid)?)),
         Some(_) => Err(invalid),
     }
 }

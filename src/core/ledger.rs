@@ -22,6 +22,7 @@ pub struct Filter {
     pub user_id: Option<String>,
     pub tool: Option<String>,
     pub key: Option<String>,
+    pub saga_id: Option<String>,
     /// One of [`STATES`].
     pub state: Option<String>,
     /// Of `created_at`: from this time on.
@@ -31,7 +32,10 @@ pub struct Filter {
 }
 
 /// The states that a call can be asked for by.
-pub const STATES: [&str; 4] = ["running", "succeeded", "failed", "unknown"];
+pub const STATES: [&str; 7] =
+    ["running", "succeeded", "failed", "unknown", "compensating", "compensated", "stuck"];
+/// Those of them in which few calls are, so that there is an index of each.
+const INDEXED: [&str; 3] = ["running", "failed", "unknown"];
 
 /// The one property of a call by which a filter finds it. A store has an index of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,7 +46,8 @@ pub enum Index<'a> {
     Trace(&'a str),
     Session(&'a str),
     User(&'a str),
-    /// A state other than `succeeded`, in which few calls are.
+    Saga(&'a str),
+    /// One of the states in which few calls are.
     State(&'a str),
     Tool(&'a str),
 }
@@ -50,9 +55,10 @@ pub enum Index<'a> {
 impl Filter {
     /// The index that leaves the fewest calls to look at.
     pub fn index(&self) -> Index<'_> {
-        let state = self.state.as_deref().filter(|state| *state != "succeeded");
+        let state = self.state.as_deref().filter(|state| INDEXED.contains(state));
         let indexes = [
             self.key.as_deref().map(Index::Key),
+            self.saga_id.as_deref().map(Index::Saga),
             self.trace_id.as_deref().map(Index::Trace),
             self.session_id.as_deref().map(Index::Session),
             self.user_id.as_deref().map(Index::User),
@@ -71,6 +77,7 @@ impl Filter {
             && is(&self.user_id, &intent.user_id)
             && is(&self.tool, &intent.tool)
             && is(&self.key, &intent.key)
+            && is(&self.saga_id, &intent.saga_id)
             && is(&self.state, record.state.as_str())
             && self.since.is_none_or(|since| intent.created_at >= since)
             && self.until.is_none_or(|until| intent.created_at < until)
@@ -87,6 +94,9 @@ pub fn indexes(record: &Record) -> Vec<Index<'_>> {
     }
     if !intent.user_id.is_empty() {
         indexes.push(Index::User(&intent.user_id));
+    }
+    if !intent.saga_id.is_empty() {
+        indexes.push(Index::Saga(&intent.saga_id));
     }
     indexes
 }
@@ -158,9 +168,11 @@ impl Listed {
     /// About how much memory it takes: what it holds in bytes that callers and tools have sent.
     pub fn size(&self) -> usize {
         let body = match &self.record.state {
-            State::Succeeded(Content::Kept(json)) => json.len(),
             State::Failed(failure) => failure.body.as_ref().map_or(0, bytes::Bytes::len),
-            _ => 0,
+            state => match state.content() {
+                Some(Content::Kept(json)) => json.len(),
+                Some(Content::Unavailable(_)) | None => 0,
+            },
         };
         self.record.intent.args.len() + body + 1_024
     }

@@ -132,11 +132,19 @@ pub enum FailureKind {
     Unavailable,
     /// It was unknown for a while, and has turned out not to have been executed.
     NotExecuted,
+    /// Its saga takes no calls any more. Never sent, and never will be.
+    SagaClosed,
 }
 
 impl FailureKind {
-    pub const ALL: [Self; 5] =
-        [Self::Rejected, Self::Fenced, Self::Unreachable, Self::Unavailable, Self::NotExecuted];
+    pub const ALL: [Self; 6] = [
+        Self::Rejected,
+        Self::Fenced,
+        Self::Unreachable,
+        Self::Unavailable,
+        Self::NotExecuted,
+        Self::SagaClosed,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -145,6 +153,7 @@ impl FailureKind {
             Self::Unreachable => "unreachable",
             Self::Unavailable => "unavailable",
             Self::NotExecuted => "not_executed",
+            Self::SagaClosed => "saga_closed",
         }
     }
 }

@@ -68,6 +68,8 @@ pub struct Intent {
     /// Empty if the caller named none; so is `session_id`.
     pub user_id: String,
     pub session_id: String,
+    /// The saga that it belongs to; empty if it belongs to none.
+    pub saga_id: String,
     pub trace_id: String,
     /// Where calls that look like this one are found, if the tool asks for that.
     pub similar: Option<Room>,
@@ -95,6 +97,8 @@ pub struct Record {
     pub similar_to: Option<CallId>,
     /// When an unknown call is worked on next; `None`: only a late answer or a person settles it.
     pub check: Option<Check>,
+    /// How it is undone, once that is decided.
+    pub undo: Option<Undo>,
     /// From the start of the newest run to its end.
     pub latency_ms: Option<u64>,
     pub updated_at: Timestamp,
@@ -109,6 +113,27 @@ impl Record {
     pub fn sent(&self) -> Sent {
         Sent { doubted: self.doubted, fencing: self.fencing }
     }
+
+    /// Whether a person has decided that it is not undone.
+    pub fn is_skipped(&self) -> bool {
+        self.undo.as_ref().is_some_and(|undo| undo.skipped)
+    }
+}
+
+/// How a call is undone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Undo {
+    /// `None`: nothing is sent, because it never ran, or because its tool declares no compensation.
+    pub compensation: Option<Compensation>,
+    /// A person has decided that its effect stands.
+    pub skipped: bool,
+}
+
+/// The call that undoes another one. Decided before it is claimed, so that there is never a second one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compensation {
+    pub tool: String,
+    pub call_id: CallId,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +144,12 @@ pub enum State {
     Failed(Failure),
     /// May have been executed; says why nobody knows.
     Unknown(String),
+    /// It is being undone. Here and below: its result, if it is known to have one.
+    Compensating(Option<Content>),
+    /// It has been undone, or surely never ran and never will.
+    Compensated(Option<Content>),
+    /// It could not be undone: a person has to see to it.
+    Stuck(Option<Content>),
 }
 
 impl State {
@@ -128,6 +159,42 @@ impl State {
             Self::Succeeded(_) => "succeeded",
             Self::Failed(_) => "failed",
             Self::Unknown(_) => "unknown",
+            Self::Compensating(_) => "compensating",
+            Self::Compensated(_) => "compensated",
+            Self::Stuck(_) => "stuck",
+        }
+    }
+
+    /// What the tool has said of the call's success.
+    pub fn content(&self) -> Option<&Content> {
+        match self {
+            Self::Succeeded(content) => Some(content),
+            Self::Compensating(content) | Self::Compensated(content) | Self::Stuck(content) => {
+                content.as_ref()
+            }
+            Self::Running | Self::Failed(_) | Self::Unknown(_) => None,
+        }
+    }
+
+    /// What is kept of the tool's answer: its result, or the body of a rejection.
+    pub fn kept_mut(&mut self) -> Option<&mut Bytes> {
+        match self {
+            Self::Failed(failure) => failure.body.as_mut(),
+            state => match state.content_mut() {
+                Some(Content::Kept(json)) => Some(json),
+                Some(Content::Unavailable(_)) | None => None,
+            },
+        }
+    }
+
+    /// The same as [`content`](Self::content), to be changed in its place.
+    pub fn content_mut(&mut self) -> Option<&mut Content> {
+        match self {
+            Self::Succeeded(content) => Some(content),
+            Self::Compensating(content) | Self::Compensated(content) | Self::Stuck(content) => {
+                content.as_mut()
+            }
+            Self::Running | Self::Failed(_) | Self::Unknown(_) => None,
         }
     }
 }

@@ -290,7 +290,9 @@ pub fn terms(
         (Mode::Exclusive | Mode::Fenced, None) | (Mode::Shared, _) => Token::Next,
     };
     let line = if tool.session.wait.is_zero() { Line::Leaves } else { Line::Waits };
-    let budget = tool.budget.map(|budget| Spending {
+    // What undoes something is nobody's spending.
+    let spends = intent.key_source != key::Source::Compensation;
+    let budget = tool.budget.filter(|_| spends).map(|budget| Spending {
         room: budget_room(&budget, intent),
         max: budget.max,
         window: budget.window,

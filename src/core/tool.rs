@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::key::{self, Pointer};
-use super::{breaker, redact, retry, session, unknown};
+use super::{breaker, compensation, redact, retry, session, unknown};
 
 /// How long after its deadline a call may still hold its key as running: the time to write down how it ended.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
@@ -90,6 +90,8 @@ pub struct Tool {
     /// What of a result may differ when it is compared with a fresh one.
     pub replay_ignore: Vec<Pointer>,
     pub redact: redact::Policy,
+    /// How its calls are undone.
+    pub compensation: compensation::Policy,
     pub schema: Option<Schema>,
 }
 
@@ -118,6 +120,7 @@ impl Tool {
             remember_rejections: false,
             replay_ignore: Vec::new(),
             redact: redact::Policy::default(),
+            compensation: compensation::Policy::default(),
             schema: None,
         }
     }
@@ -134,7 +137,7 @@ impl Tool {
     /// brought is remembered for a read.
     pub fn window(&self, source: key::Source) -> Duration {
         let default = match (self.effect, source) {
-            (_, key::Source::Runtime) => Duration::from_hours(24),
+            (_, key::Source::Runtime | key::Source::Compensation) => Duration::from_hours(24),
             (Effect::Read, _) => Duration::ZERO,
             (Effect::Write, key::Source::Derived) => Duration::from_hours(1),
             (Effect::Write, key::Source::Business | key::Source::Model) => Duration::from_hours(24),
@@ -324,10 +327,10 @@ pub(crate) mod tests {
     fn windows_follow_the_keys_source() {
         let hours = |tool: &Tool| key::Source::ALL.map(|source| tool.window(source).as_secs() / 3600);
         let mut tool = tool("t");
-        assert_eq!(hours(&tool), [24, 24, 24, 1]);
+        assert_eq!(hours(&tool), [24, 24, 24, 1, 24]);
         tool.effect = Effect::Read;
-        assert_eq!(hours(&tool), [24, 0, 0, 0]);
+        assert_eq!(hours(&tool), [24, 0, 0, 0, 24]);
         tool.dedup_window = Some(Duration::from_hours(2));
-        assert_eq!(hours(&tool), [2, 2, 2, 2], "a configured window holds for every source");
+        assert_eq!(hours(&tool), [2, 2, 2, 2, 2], "a configured window holds for every source");
     }
 }

@@ -40,6 +40,8 @@ pub struct Request {
     /// Empty if the caller named none; so is `session_id`.
     pub user_id: String,
     pub session_id: String,
+    /// Empty if the call belongs to no saga.
+    pub saga_id: String,
     pub trace_id: Option<String>,
     /// The value of the `Idempotency-Key` header line.
     pub key_header: Option<Bytes>,
@@ -238,6 +240,7 @@ pub(super) fn ask(
         fingerprint,
         user_id: request.user_id,
         session_id: request.session_id,
+        saga_id: request.saga_id,
         trace_id: request.trace_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string()),
         similar,
         args: redact::mask(&args, &at.tool.redact.args),
@@ -247,14 +250,14 @@ pub(super) fn ask(
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where a call gets its id")]
-fn new_call_id(lookup: &key::Lookup) -> CallId {
+pub(super) fn new_call_id(lookup: &key::Lookup) -> CallId {
     CallId::new(Uuid::now_v7(), lookup)
 }
 
 impl Gateway {
     /// Waits for a flight until it is over or the caller will not wait any longer, and answers how
     /// far it was then.
-    async fn attend(
+    pub(super) async fn attend(
         &self,
         mut phases: watch::Receiver<Phase>,
         patience: Patience,
@@ -347,14 +350,21 @@ pub(super) fn read(
     now: Timestamp,
 ) -> Result<Answer, ErrorKind> {
     match &record.state {
-        State::Succeeded(Content::Kept(json)) => {
+        State::Succeeded(Content::Kept(json))
+        | State::Compensating(Some(Content::Kept(json)))
+        | State::Compensated(Some(Content::Kept(json)))
+        | State::Stuck(Some(Content::Kept(json))) => {
             let age_ms = replayed.then(|| elapsed_ms(record.intent.created_at, now));
             Ok(Answer::Result(Stored { record: record.clone(), json: json.clone(), replayed_age_ms: age_ms }))
         }
-        State::Succeeded(Content::Unavailable(why)) => Err(ErrorKind::ResultUnavailable(why.clone())),
+        State::Succeeded(Content::Unavailable(why))
+        | State::Compensating(Some(Content::Unavailable(why)))
+        | State::Compensated(Some(Content::Unavailable(why)))
+        | State::Stuck(Some(Content::Unavailable(why))) => Err(ErrorKind::ResultUnavailable(why.clone())),
         State::Failed(failure) => Err(match failure.kind {
             FailureKind::Rejected => ErrorKind::ToolRejected(failure.clone()),
             FailureKind::Fenced => ErrorKind::Fenced(failure.clone()),
+            FailureKind::SagaClosed => ErrorKind::WrongState(failure.why.clone()),
             FailureKind::Unreachable => ErrorKind::ToolUnreachable(failure.clone()),
             FailureKind::Unavailable | FailureKind::NotExecuted => {
                 ErrorKind::ToolUnavailable(failure.clone())
@@ -362,6 +372,14 @@ pub(super) fn read(
         }),
         State::Unknown(_) => Err(ErrorKind::OutcomeUnknown),
         State::Running => Err(ErrorKind::CallInProgress { retry_after }),
+        State::Compensated(None) => {
+            let why =
+                "the call was taken back before anybody knew that it had run, and will not run any more";
+            Err(ErrorKind::WrongState(why.into()))
+        }
+        State::Compensating(None) | State::Stuck(None) => {
+            Err(ErrorKind::WrongState("the call is being undone".into()))
+        }
     }
 }
 
@@ -370,9 +388,9 @@ fn arrival_of(phase: &Phase) -> Arrival {
     match phase {
         Phase::Ended { record: Err(_), .. } => Arrival::Refused,
         Phase::Ended { record: Ok(record), ours } => match record.state {
-            State::Succeeded(_) | State::Failed(_) if *ours => Arrival::Joined,
-            State::Succeeded(_) | State::Failed(_) => Arrival::Replayed,
             State::Unknown(_) | State::Running => Arrival::Suppressed,
+            _ if *ours => Arrival::Joined,
+            _ => Arrival::Replayed,
         },
         Phase::Claiming
         | Phase::Queued

@@ -7,8 +7,7 @@ use bytes::Bytes;
 use super::{Error, ErrorKind, Gateway};
 use crate::core::caller::Caller;
 use crate::core::ledger::{Filter, History, Listed, PAGE_BYTES, Page, Position};
-use crate::core::outcome::{Content, Failure};
-use crate::core::record::{CallId, Record, State};
+use crate::core::record::{CallId, Record};
 use crate::core::redact;
 
 /// The most entries of a call's history that one answer holds: the newest.
@@ -74,14 +73,8 @@ impl Gateway {
         let at = self.tool_at(&record.intent.tool);
         let mask =
             |json: &Bytes| at.as_ref().map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result));
-        match &mut record.state {
-            State::Succeeded(Content::Kept(json)) | State::Failed(Failure { body: Some(json), .. }) => {
-                *json = mask(json);
-            }
-            State::Succeeded(Content::Unavailable(_))
-            | State::Failed(_)
-            | State::Running
-            | State::Unknown(_) => {}
+        if let Some(json) = record.state.kept_mut() {
+            *json = mask(json);
         }
         if let Some(secret) = at.as_ref().map(|at| &at.tool.redact).filter(|secret| !secret.args.is_empty()) {
             // What was made before the configuration said so.

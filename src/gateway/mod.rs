@@ -13,9 +13,11 @@ mod preview; // what a request would meet
 pub mod recover; // calls whose owner is gone
 mod replay; // what a duplicate would get, and whether the tool would still say it
 mod run; // the other side: claim, dispatch, write down
+mod saga; // groups of calls: joined, ended, looked at
 mod session; // one's turn in a session, and what persons do to one
 mod throttle; // how fast a caller may be
 mod tools; // the tools as they are configured now
+mod undo; // what a saga has done is undone
 pub mod unknown; // unknown calls come to rest
 
 use std::collections::HashSet;
@@ -39,9 +41,11 @@ use self::pause::Pauses;
 pub use self::pause::ToolState;
 pub use self::preview::{Preview, Would};
 pub use self::replay::Replay;
+pub use self::saga::{SagaAt, SagaQuery};
 use self::throttle::Throttle;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
+use crate::core::document::Kind;
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::record::{AttemptId, CallId, InstanceId};
@@ -61,6 +65,7 @@ pub struct Limits {
     pub max_waiting: usize,
     /// How long running calls may still take when the gateway stops.
     pub shutdown_grace: Duration,
+    pub sagas: crate::core::saga::Policy,
 }
 
 /// The parts of a gateway, handed down; there are no globals.
@@ -78,6 +83,8 @@ pub struct Gateway {
     /// Places for attempts that were given up and may still be answered.
     listening: Arc<Semaphore>,
     waiting: Semaphore,
+    /// Places for sagas that are worked on.
+    undoing: Arc<Semaphore>,
     /// The tenants of those who read everything now.
     exports: Arc<Mutex<Vec<String>>>,
     arrivals: Arrivals,
@@ -115,6 +122,8 @@ pub enum ErrorKind {
     UnknownTool,
     #[error("there is no such call")]
     UnknownCall,
+    #[error("there is no such saga")]
+    UnknownSaga,
     #[error("the arguments do not fit the tool's schema")]
     InvalidArguments(Vec<(String, String)>),
     #[error("the call is still running")]
@@ -182,6 +191,7 @@ impl Gateway {
             instance,
             running: Arc::new(Semaphore::new(limits.max_running)),
             waiting: Semaphore::new(limits.max_waiting),
+            undoing: Arc::new(Semaphore::new(undo::AT_ONCE)),
             exports: Arc::default(),
             arrivals: Arrivals::default(),
             listening: Arc::new(Semaphore::new(limits.max_running)),
@@ -234,6 +244,9 @@ impl Gateway {
     pub async fn scrape(&self) -> String {
         self.readiness().await;
         let census = self.counted("census", self.store.census().await);
+        if let Ok(sagas) = self.counted("count_documents", self.store.count_documents(Kind::Saga).await) {
+            self.metrics.take_sagas(&sagas);
+        }
         let tools = self.tools();
         self.metrics.take_resting(tools.iter().map(|(tool, at)| (tool.as_str(), at.health.is_open())));
         self.metrics.take_paused(tools.keys().map(|tool| (tool.as_str(), self.is_paused(tool))));

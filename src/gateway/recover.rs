@@ -5,6 +5,8 @@ use jiff::Timestamp;
 
 use super::Gateway;
 use crate::core::call::{self, Event};
+use crate::core::key;
+use crate::core::saga::SagaId;
 use crate::crash;
 use crate::store::{self, Due, Replaced};
 
@@ -71,6 +73,11 @@ impl Gateway {
         }
         let tool = self.policy_of(&record);
         let by = self.instance;
+        let intent = &record.intent;
+        // Its gateway may have ended before the saga was begun, and what nobody knows of is not undone.
+        if !intent.saga_id.is_empty() && intent.key_source != key::Source::Compensation {
+            self.ensure_saga(&SagaId { tenant: intent.tenant.clone(), id: intent.saga_id.clone() }).await?;
+        }
         let event = if owner_ended { Event::OwnerLost { by } } else { Event::LeaseOver { by } };
         let Ok(next) = call::next(&tool, Some(&record), &event, now) else { return Ok(false) };
         let Some(change) = next.change else { return Ok(false) };

@@ -68,6 +68,10 @@ impl Gateway {
         let Turn { held, place, deadline } = self.hold_in_turn(&asked, &pilot).await;
         match held {
             Ok(Hold::Ours(record, permit)) => {
+                // Claimed first and asked after: whoever closes the saga in between finds the call.
+                if let Err(kind) = self.join_saga(&record).await {
+                    return self.turn_away(&asked, record, kind, pilot, began).await;
+                }
                 let begun = Begun { record, permit, deadline };
                 // Boxed, so that a replay need not carry the room for a run.
                 let silent = Box::pin(self.run(&asked, begun, pilot, began)).await;
@@ -92,6 +96,21 @@ impl Gateway {
             }
             Err(kind) => pilot.end(Err(kind), false),
         }
+    }
+
+    /// Ends a call that was claimed and is not sent, because of its saga.
+    async fn turn_away(&self, asked: &Asked, record: Record, kind: ErrorKind, pilot: Pilot, began: Instant) {
+        let (attempt, fencing) = (record.attempt.id, record.fencing);
+        let event = match &kind {
+            ErrorKind::WrongState(why) => Event::SagaClosed { by: self.instance, attempt, why: why.clone() },
+            kind => {
+                let evidence = Evidence::NotSent { why: kind.to_string() };
+                Event::Ended { attempt, fencing, evidence, retry: None }
+            }
+        };
+        let (record, _) = self.settle(asked, record, &event, None, Keep::Stored).await;
+        self.ended(asked, &record, began);
+        pilot.end(Err(kind), true);
     }
 
     /// Runs a read without a store: it has no effect that could be doubled.
@@ -422,10 +441,14 @@ pub(super) async fn heard(listener: Option<&Listener>) {
 /// Why the first arrival gets no result, in one word.
 fn failure_of(record: &Record) -> Option<&'static str> {
     match &record.state {
-        State::Succeeded(Content::Kept(_)) => None,
-        State::Succeeded(Content::Unavailable(_)) => Some("result_unavailable"),
         State::Failed(failure) => Some(failure.kind.as_str()),
         State::Unknown(_) | State::Running => Some("unknown"),
+        state => match state.content() {
+            Some(Content::Kept(_)) => None,
+            Some(Content::Unavailable(_)) => Some("result_unavailable"),
+            // It was undone already.
+            None => Some("unknown"),
+        },
     }
 }
 

@@ -166,7 +166,7 @@ impl Gateway {
     }
 
     /// The record after an event that leads to nothing else; `None` if it could not be written.
-    async fn change(&self, record: &Record, event: &Event, now: Timestamp) -> Option<Record> {
+    pub(super) async fn change(&self, record: &Record, event: &Event, now: Timestamp) -> Option<Record> {
         let next = call::next(&self.policy_of(record), Some(record), event, now).ok()?;
         match self.counted("replace", self.store.replace(&next.change?, record).await) {
             Ok(Replaced::Done(record)) => Some(record),
@@ -233,7 +233,7 @@ impl Gateway {
     /// Who asks is no administrator, the call is not unknown, or it is to count as failed while its request
     /// may still be under way.
     pub async fn resolve(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         call_id: CallId,
         reason: &str,
@@ -245,6 +245,7 @@ impl Gateway {
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
         let wrong =
             |why: String| Error { kind: ErrorKind::WrongState(why), call_id: Some(call_id), key: None };
+        let said = reason;
         let (by, reason) = (caller.name.clone(), reason.to_owned());
         let event = Event::Resolved { by, reason, resolution: resolution.clone() };
         for _ in 0..ROUNDS {
@@ -256,12 +257,21 @@ impl Gateway {
                     let until = record.attempt.lease_until;
                     return Err(wrong(format!("its request may still be executed until {until:.0}")));
                 }
-                Err(_) => return Err(wrong(format!("the call is {}, not unknown", record.state.as_str()))),
+                Err(_) => {
+                    return Err(wrong(format!(
+                        "the call is {}, not unknown or stuck",
+                        record.state.as_str()
+                    )));
+                }
             };
             let Some(change) = next.change else { break };
+            let was_stuck = matches!(record.state, State::Stuck(_));
             let replaced = self.counted("replace", self.store.replace(&change, &record).await);
             if let Replaced::Done(mut record) = replaced.map_err(unavailable)? {
                 tracing::warn!(%call_id, by = caller.name, state = record.state.as_str(), "a call was resolved");
+                if was_stuck {
+                    self.go_on_after(&record, &format!("token {}", caller.name), said).await;
+                }
                 self.mask(&mut record);
                 return Ok(record);
             }

@@ -18,7 +18,8 @@ use uuid::Uuid;
 use super::Http;
 use super::auth::Known;
 use super::problem::Problem;
-use crate::core::record::{CallId, Record};
+use crate::core::key::COMPENSATION;
+use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::session::Brought;
 use crate::core::tool::Tool;
 use crate::gateway::{Answer, ErrorKind, Patience, Request, Stored, identify};
@@ -51,6 +52,9 @@ pub(super) struct CallBody<'a> {
     user_id: Option<String>,
     #[schema(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     session_id: Option<String>,
+    /// The saga that the call belongs to. It begins with the first call that names it.
+    #[schema(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    saga_id: Option<String>,
     #[schema(pattern = "^[!-~]{1,255}$")]
     idempotency_key: Option<String>,
     /// A `traceparent` header goes before it.
@@ -139,12 +143,22 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
         args: body.args.get().to_owned(),
         user_id: identity("user_id", body.user_id.unwrap_or_default())?,
         session_id: identity("session_id", body.session_id.unwrap_or_default())?,
+        saga_id: saga(body.saga_id.unwrap_or_default())?,
         trace_id: trace_id.filter(|id| !id.is_empty()),
         key_header,
         key_member: body.idempotency_key,
         brought: Brought { fencing: body.fencing_token, confirmed: body.confirm_duplicate_of.map(CallId) },
         patience: patience(headers),
     })
+}
+
+/// A saga that a caller may name.
+fn saga(id: String) -> Result<String, Problem> {
+    if id.starts_with(COMPENSATION) {
+        let why = format!("a saga_id that begins with {COMPENSATION} is the gateway's own");
+        return Err(Problem::invalid_request(&why));
+    }
+    identity("saga_id", id)
 }
 
 /// An id that can be stored, logged and sent on in a header.
@@ -224,6 +238,15 @@ pub(super) struct ResultView {
     /// A call that asked for the same a short while ago.
     #[schema(format = Uuid, nullable = false)]
     similar_to: Option<String>,
+    /// The saga that the call belongs to.
+    #[schema(nullable = false)]
+    saga_id: Option<String>,
+    /// What the call did is undone: do not build on its result. A new intent needs a new key.
+    #[schema(nullable = false)]
+    compensated: Option<bool>,
+    /// What the call did is being undone: do not build on its result.
+    #[schema(nullable = false)]
+    compensating: Option<bool>,
 }
 
 /// 200 with the tool's JSON, byte for byte, between members of our own.
@@ -243,6 +266,12 @@ fn result(stored: &Stored) -> Response {
         age_ms: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         similar_to: Option<String>,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        saga_id: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        compensated: Option<bool>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        compensating: Option<bool>,
     }
     let record = &stored.record;
     let replayed = stored.replayed_age_ms.is_some();
@@ -254,6 +283,10 @@ fn result(stored: &Stored) -> Response {
         replayed,
         age_ms: stored.replayed_age_ms,
         similar_to: record.similar_to.map(|call_id| call_id.to_string()),
+        saga_id: &record.intent.saga_id,
+        compensated: matches!(record.state, CallState::Compensated(_)).then_some(true),
+        compensating: matches!(record.state, CallState::Compensating(_) | CallState::Stuck(_))
+            .then_some(true),
     };
     let (before, after) = (object(&before), object(&after));
     let mut json = Vec::with_capacity(before.len() + stored.json.len() + after.len() + 16);

@@ -139,7 +139,7 @@ impl<'a> ReplayView<'a> {
     }
 }
 
-fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {
+pub(super) fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {
     let Path(id) = id.map_err(|_| Problem::unknown_call())?;
     Uuid::try_parse(&id).map(CallId).map_err(|_| Problem::unknown_call())
 }
@@ -153,15 +153,20 @@ pub(super) struct CallView<'a> {
     tool: &'a str,
     tenant: &'a str,
     key: &'a str,
-    #[schema(pattern = "^(runtime|business|model|derived)$")]
+    #[schema(pattern = "^(runtime|business|model|derived|compensation)$")]
     key_source: &'static str,
     /// The key as the tool has got it: what its own books have.
     tool_key: String,
     fingerprint: String,
-    #[schema(pattern = "^(running|succeeded|failed|unknown)$")]
+    #[schema(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
     state: &'static str,
     user_id: &'a str,
     session_id: &'a str,
+    /// Empty if it belongs to none.
+    saga_id: &'a str,
+    /// The call that undoes it.
+    #[schema(required, format = Uuid)]
+    compensation_call_id: Option<String>,
     trace_id: &'a str,
     #[schema(required, value_type = Option<Object>)]
     args: Option<&'a RawValue>,
@@ -199,10 +204,11 @@ impl<'a> CallView<'a> {
     /// Without its events.
     pub(super) fn of(record: &'a Record, duplicates: &'a Duplicates) -> Self {
         let intent = &record.intent;
-        let result = match &record.state {
-            CallState::Succeeded(Content::Kept(json)) => Some(json),
-            _ => None,
+        let result = match record.state.content() {
+            Some(Content::Kept(json)) => Some(json),
+            Some(Content::Unavailable(_)) | None => None,
         };
+        let compensation = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
         Self {
             call_id: intent.call_id.to_string(),
             tool: &intent.tool,
@@ -214,6 +220,8 @@ impl<'a> CallView<'a> {
             state: record.state.as_str(),
             user_id: &intent.user_id,
             session_id: &intent.session_id,
+            saga_id: &intent.saga_id,
+            compensation_call_id: compensation.map(|call| call.call_id.to_string()),
             trace_id: &intent.trace_id,
             args: raw(&intent.args),
             result: result.and_then(|json| raw(json)),
@@ -265,8 +273,6 @@ impl<'a> ErrorView<'a> {
     fn of(state: &'a CallState) -> Option<Self> {
         let plain = |kind, detail| Some(Self { kind, detail, tool_status: None, tool_body: None });
         match state {
-            CallState::Running | CallState::Succeeded(Content::Kept(_)) => None,
-            CallState::Succeeded(Content::Unavailable(why)) => plain("result_unavailable", why),
             CallState::Unknown(why) => plain("unknown", why),
             CallState::Failed(failure) => Some(Self {
                 kind: failure.kind.as_str(),
@@ -274,6 +280,10 @@ impl<'a> ErrorView<'a> {
                 tool_status: failure.status,
                 tool_body: failure.body.as_deref().and_then(raw),
             }),
+            state => match state.content() {
+                Some(Content::Unavailable(why)) => plain("result_unavailable", why),
+                Some(Content::Kept(_)) | None => None,
+            },
         }
     }
 }

@@ -36,7 +36,8 @@ pub(super) struct Parameters {
     user_id: Option<String>,
     tool: Option<String>,
     key: Option<String>,
-    #[param(pattern = "^(running|succeeded|failed|unknown)$")]
+    saga_id: Option<String>,
+    #[param(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
     state: Option<String>,
     /// Created at this time or later.
     #[param(format = DateTime)]
@@ -92,6 +93,7 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
             user_id: asked.user_id,
             tool: asked.tool,
             key: asked.key,
+            saga_id: asked.saga_id,
             state: asked.state,
             since: time("since", asked.since)?,
             until: time("until", asked.until)?,

@@ -9,6 +9,7 @@ mod ops; // for those who run the gateway
 mod pages; // a page for each problem
 mod pause; // a person stops a tool for a while
 pub mod problem; // every failure and its status, in one table
+mod sagas; // groups of calls that are completed or undone as a whole
 mod sessions; // what a session is like, and what a person may do to it
 mod tools; // the tools as callers and models see them
 
@@ -43,6 +44,13 @@ pub fn router(http: Http) -> Router {
         .route("/v1/calls/{id}", get(ledger::show))
         .route("/v1/calls/{id}/replay", post(ledger::replay))
         .route("/v1/calls/{id}/resolve", post(ledger::resolve))
+        .route("/v1/calls/{id}/compensate", post(sagas::compensate))
+        .route("/v1/sagas", get(sagas::list))
+        .route("/v1/sagas/{id}", get(sagas::show))
+        .route("/v1/sagas/{id}/complete", post(sagas::complete))
+        .route("/v1/sagas/{id}/abort", post(sagas::abort))
+        .route("/v1/sagas/{id}/retry", post(sagas::retry))
+        .route("/v1/sagas/{id}/skip", post(sagas::skip))
         .route("/v1/sessions/{id}", get(sessions::show))
         .route("/v1/sessions/{id}/unlock", post(sessions::unlock))
         .route("/v1/sessions/{id}/freeze", post(sessions::freeze))

@@ -24,7 +24,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::calls::{self, CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
 use super::problem::{self, Slug};
 use super::tools::title;
-use super::{ledger, listing, ops, pause, sessions, tools};
+use super::{ledger, listing, ops, pause, sagas, sessions, tools};
 
 /// What whoever has a token, or brings none where one is asked for, may be told at any door.
 const AT_EVERY_DOOR: [Slug; 3] = [Slug::Unauthenticated, Slug::Forbidden, Slug::RateLimited];
@@ -42,8 +42,9 @@ const OF_A_REQUEST: [Slug; 8] = [
     Slug::ShuttingDown,
 ];
 /// What is said of a call.
-const OF_A_CALL: [Slug; 15] = [
+const OF_A_CALL: [Slug; 16] = [
     Slug::CallInProgress,
+    Slug::WrongState,
     Slug::OutcomeUnknown,
     Slug::SessionBusy,
     Slug::SessionFrozen,
@@ -166,6 +167,41 @@ pub fn document() -> OpenApi {
         Post,
         "/v1/calls/{id}/resolve",
     );
+
+    doc.add(
+        Door::of("compensate_call", "Undo one call")
+            .path("id", "The call's id.")
+            .body::<ops::Reason>()
+            .problems(&of_a_call)
+            .problems(&[Slug::WrongState])
+            .json::<sagas::SagaView<'_>>("The undoing of the call, which is a saga of its own.", &[]),
+        Post,
+        "/v1/calls/{id}/compensate",
+    );
+
+    doc.add(
+        Door::of("list_sagas", "Sagas, newest first")
+            .params::<sagas::Parameters>()
+            .problems(&[Slug::InvalidRequest, Slug::StoreUnavailable])
+            .json::<sagas::PageView<'_>>("A page, without the calls of the sagas.", &[]),
+        Get,
+        "/v1/sagas",
+    );
+    let of_a_saga = [Slug::InvalidRequest, Slug::UnknownSaga, Slug::UnknownPath, Slug::StoreUnavailable];
+    let saga = |door: Door| {
+        let door = door.path("id", "The saga's id.").params::<sagas::Whose>().problems(&of_a_saga);
+        door.json::<sagas::SagaView<'_>>("The saga with its calls, as it is now.", &[])
+    };
+    doc.add(saga(Door::of("show_saga", "A saga with its calls")), Get, "/v1/sagas/{id}");
+    for (id, summary, path) in [
+        ("complete_saga", "The plan has come to its end", "/v1/sagas/{id}/complete"),
+        ("abort_saga", "Undo what the saga's calls have done", "/v1/sagas/{id}/abort"),
+        ("retry_saga", "Try again what is stuck", "/v1/sagas/{id}/retry"),
+        ("skip_saga", "Go on without undoing the call that is stuck", "/v1/sagas/{id}/skip"),
+    ] {
+        let door = saga(Door::of(id, summary).body::<ops::Reason>().problems(&[Slug::WrongState]));
+        doc.add(door, Post, path);
+    }
 
     let of_a_session = [Slug::InvalidRequest, Slug::UnknownPath, Slug::StoreUnavailable];
     let session =

@@ -57,6 +57,7 @@ slugs! {
     Forbidden = "forbidden",
     UnknownTool = "unknown-tool",
     UnknownCall = "unknown-call",
+    UnknownSaga = "unknown-saga",
     UnknownPath = "unknown-path",
     MethodNotAllowed = "method-not-allowed",
     CallInProgress = "call-in-progress",
@@ -162,6 +163,8 @@ impl Slug {
                 "Nothing was run. The gateway's configuration has no tool of this name."),
             Self::UnknownCall => row(StatusCode::NOT_FOUND, None, Stop, "There is no such call",
                 "The ledger has no such call of this tenant; it may have been kept for its retention and then deleted."),
+            Self::UnknownSaga => row(StatusCode::NOT_FOUND, None, Stop, "There is no such saga",
+                "A saga begins with the first call that names it. It may have been kept for its retention and then deleted."),
             Self::UnknownPath => row(StatusCode::NOT_FOUND, None, Stop, "There is nothing at this path",
                 "The gateway has no such door."),
             Self::MethodNotAllowed => row(StatusCode::METHOD_NOT_ALLOWED, None, Stop, "This door takes another method",
@@ -320,7 +323,7 @@ impl From<ErrorKind> for Problem {
             ErrorKind::Key(refused @ key::Refused::Missing) => {
                 Self::new(Slug::KeyMissing, format!("Nothing was run: {refused}. Choose a key for this intent and send the request again with it in the Idempotency-Key header."))
             }
-            ErrorKind::Key(refused @ key::Refused::Invalid(..)) => Self::new(Slug::KeyInvalid, format!("Nothing was run: {refused}.")),
+            ErrorKind::Key(refused @ (key::Refused::Invalid(..) | key::Refused::Reserved)) => Self::new(Slug::KeyInvalid, format!("Nothing was run: {refused}.")),
             ErrorKind::Key(refused @ key::Refused::Conflict) => {
                 Self::new(Slug::KeyConflict, format!("Nothing was run: {refused}. Send the same key in both, or in one only."))
             }
@@ -328,6 +331,7 @@ impl From<ErrorKind> for Problem {
             ErrorKind::Forbidden => Self::forbidden("this token may not do that"),
             ErrorKind::UnknownTool => Self::new(Slug::UnknownTool, "Nothing was run: there is no tool of this name. Do not repeat the request; choose a tool that exists."),
             ErrorKind::UnknownCall => Self::new(Slug::UnknownCall, "There is no call with this id among those that you may read."),
+            ErrorKind::UnknownSaga => Self::new(Slug::UnknownSaga, "There is no saga of this name; it begins with the first call that names it."),
             ErrorKind::InvalidArguments(mistakes) => {
                 let errors: Vec<Mistake> = mistakes.into_iter().map(|(pointer, detail)| Mistake { pointer, detail }).collect();
                 let named: Vec<String> = errors.iter().map(|mistake| format!("{} {}", mistake.pointer, mistake.detail).trim().to_owned()).collect();

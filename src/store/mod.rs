@@ -7,6 +7,7 @@ mod endings; // who waits for a call that another process runs
 pub mod redis; // the store that many gateways share
 pub mod sealed; // what callers and tools have said is encrypted
 pub mod sqlite; // the embedded store of one gateway
+mod undo; // how a call is undone, as both keep it
 
 pub use self::endings::{Endings, Listener};
 

@@ -429,7 +429,7 @@ fn score(record: &Record) -> i64 {
             Some(Check { at: None, .. }) => return GIVEN_UP,
             None => return NEVER,
         },
-        State::Succeeded(_) => record.updated_at,
+        _ => record.updated_at,
     };
     time.as_microsecond()
 }

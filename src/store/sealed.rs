@@ -19,7 +19,7 @@ use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place as DocumentPlace};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
-use crate::core::outcome::{Content, Failure};
+use crate::core::outcome::Content;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 
@@ -135,14 +135,8 @@ impl Sealed {
         let call_id = record.intent.call_id;
         let args = turn(Place { call_id, what: "args" }, &record.intent.args)?;
         Arc::make_mut(&mut record.intent).args = args;
-        match &mut record.state {
-            State::Succeeded(Content::Kept(json)) | State::Failed(Failure { body: Some(json), .. }) => {
-                *json = turn(Place { call_id, what: "result" }, json)?;
-            }
-            State::Succeeded(Content::Unavailable(_))
-            | State::Failed(_)
-            | State::Running
-            | State::Unknown(_) => {}
+        if let Some(json) = record.state.kept_mut() {
+            *json = turn(Place { call_id, what: "result" }, json)?;
         }
         Ok(record)
     }
@@ -160,18 +154,16 @@ impl Sealed {
             Arc::make_mut(&mut record.intent).args = args;
         }
         let place = Place { call_id, what: "result" };
-        match &mut record.state {
-            State::Succeeded(content @ Content::Kept(_)) => {
-                let Content::Kept(json) = &*content else { return record };
-                *content = match self.keys.open(place, json) {
-                    Ok(json) => Content::Kept(json),
-                    Err(error) => Content::Unavailable(error.to_string()),
-                };
-            }
-            State::Failed(failure) => {
-                failure.body = failure.body.take().and_then(|json| self.keys.open(place, &json).ok());
-            }
-            State::Succeeded(Content::Unavailable(_)) | State::Running | State::Unknown(_) => {}
+        if let Some(content) = record.state.content_mut()
+            && let Content::Kept(json) = &*content
+        {
+            *content = match self.keys.open(place, json) {
+                Ok(json) => Content::Kept(json),
+                Err(error) => Content::Unavailable(error.to_string()),
+            };
+        }
+        if let State::Failed(failure) = &mut record.state {
+            failure.body = failure.body.take().and_then(|json| self.keys.open(place, &json).ok());
         }
         record
     }

@@ -168,6 +168,7 @@ pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) 
         fingerprint: [1; 32],
         user_id: "U1".into(),
         session_id: session.into(),
+        saga_id: String::new(),
         trace_id: "trace".into(),
         similar: None,
         args: "{\"a\":1}".into(),

@@ -36,6 +36,7 @@ fn mixed(n: usize) -> Change {
         key,
         user_id: ["", "ann", "bob"][n / 2 % 3].into(),
         session_id: ["", "S1", "S2", "S3"][n / 3 % 4].into(),
+        saga_id: String::new(),
         trace_id: format!("trace{}", n / 10),
         created_at,
         ..(*change.record.intent).clone()

@@ -86,6 +86,7 @@ fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
         fingerprint: [1; 32],
         user_id: "U1".into(),
         session_id: "S".into(),
+        saga_id: String::new(),
         trace_id: "trace".into(),
         similar: tool.similar.as_ref().map(|_| Room([7; 32])),
         args: "{}".into(),

@@ -32,8 +32,16 @@ pub(super) fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, 
     }
     match &record.state {
         State::Running => Next { change: None, action: Action::Wait },
-        State::Succeeded(_) | State::Unknown(_) => Next { change: None, action: Action::Answer },
+        State::Succeeded(_)
+        | State::Unknown(_)
+        | State::Compensating(_)
+        | State::Compensated(_)
+        | State::Stuck(_) => Next { change: None, action: Action::Answer },
         State::Failed(failure) if failure.kind == FailureKind::Rejected && tool.remember_rejections => {
+            Next { change: None, action: Action::Answer }
+        }
+        // A saga that is closed stays so.
+        State::Failed(failure) if failure.kind == FailureKind::SagaClosed => {
             Next { change: None, action: Action::Answer }
         }
         // It would get the newest token and overtake those who have overtaken it.
@@ -57,6 +65,7 @@ pub(super) fn claim(tool: &Tool, arrival: &Arrival<'_>, instead_of: Option<CallI
         fencing: None,
         similar_to: None,
         check: None,
+        undo: None,
         latency_ms: None,
         updated_at: now,
         expires_at: None,

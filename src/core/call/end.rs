@@ -10,7 +10,7 @@ use crate::core::outcome::{self, Evidence, Failure, FailureKind, Outcome};
 use crate::core::record::{Attempt, AttemptId, Record, State};
 use crate::core::session::{self, Release};
 use crate::core::tool::{Effect, Tool};
-use crate::core::{retry, unknown};
+use crate::core::{key, retry, unknown};
 
 /// The running attempt ended.
 pub(super) fn end(
@@ -94,7 +94,7 @@ pub(super) fn end_of_earlier(
         // Only a run that goes on after a doubt has earlier attempts; a session's next call would run
         // beside the newest one.
         State::Running => record.doubted && !session::is_exclusive(tool),
-        State::Succeeded(_) | State::Failed(_) => false,
+        _ => false,
     };
     let sent = outcome::Sent { doubted: true, fencing: record.fencing };
     let (outcome, why) = outcome::classify(tool, evidence, sent);
@@ -189,6 +189,17 @@ fn wait_before_retry(
     in_time.then_some(wait)
 }
 
+/// From when on the key of a call that is finished now is not remembered; that of a compensation always is.
+pub(super) fn remembered_until(tool: &Tool, record: &Record, now: Timestamp) -> Option<Timestamp> {
+    let source = record.intent.key_source;
+    (source != key::Source::Compensation).then(|| after(now, tool.window(source)))
+}
+
+/// From when on a call that is finished now may be deleted.
+pub(super) fn kept_until(tool: &Tool, record: &Record, now: Timestamp) -> Timestamp {
+    after(now, tool.retention.max(tool.window(record.intent.key_source)))
+}
+
 pub(super) fn finish(
     tool: &Tool,
     record: &Record,
@@ -203,7 +214,6 @@ pub(super) fn finish(
         Outcome::NotExecuted(failure) => (State::Failed(failure), true),
         Outcome::Unknown => (State::Unknown(why), false),
     };
-    let window = tool.window(record.intent.key_source);
     let check = match record.check {
         _ if known => None,
         Some(check @ unknown::Check { at: None, .. }) => Some(check),
@@ -224,8 +234,9 @@ pub(super) fn finish(
         check,
         latency_ms: Some(elapsed_ms(record.attempt.run_started_at, now)),
         updated_at: now,
-        expires_at: known.then(|| after(now, window)),
-        retain_until: known.then(|| after(now, tool.retention.max(window))),
+        expires_at: remembered_until(tool, record, now).filter(|_| known),
+        // What its saga may still have to undo is not deleted.
+        retain_until: (known && record.intent.saga_id.is_empty()).then(|| kept_until(tool, record, now)),
         ..record.clone()
     };
     // The effect of an unknown call may still be under way: its session waits until the lease is over.

@@ -82,6 +82,7 @@ impl Partition {
             Index::Trace(trace) => ("trace", trace),
             Index::Session(session) => ("session", session),
             Index::User(user) => ("user", user),
+            Index::Saga(saga) => ("saga", saga),
             Index::State(state) => ("state", state),
             Index::Tool(tool) => ("tool", tool),
         };

@@ -15,9 +15,10 @@ use uuid::Uuid;
 
 use crate::core::key;
 use crate::core::outcome::{Content, Failure, FailureKind};
-use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
+use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State, Undo};
 use crate::core::session::Room;
 use crate::core::unknown::Check;
+use crate::store::undo;
 
 /// The fields of a record, in the order in which [`read`] takes them.
 pub(super) const FIELDS: [&str; 6] = ["intent", "args", "progress", "fencing", "result", "similar_to"];
@@ -41,6 +42,8 @@ struct StoredIntent<'a> {
     trace_id: std::borrow::Cow<'a, str>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     similar: Option<std::borrow::Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    saga_id: Option<std::borrow::Cow<'a, str>>,
     created_at: i64,
 }
 
@@ -61,6 +64,8 @@ struct Progress<'a> {
     retain_until: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     check: Option<StoredCheck>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    undo: Option<std::borrow::Cow<'a, str>>,
     /// The kind of a failure.
     failure: Option<&'a str>,
     #[serde(borrow)]
@@ -117,6 +122,7 @@ pub(super) fn intent(intent: &Intent) -> String {
         session_id: intent.session_id.as_str().into(),
         trace_id: intent.trace_id.as_str().into(),
         similar: intent.similar.map(|room| hex::encode(room.0).into()),
+        saga_id: (!intent.saga_id.is_empty()).then(|| intent.saga_id.as_str().into()),
         created_at: intent.created_at.as_microsecond(),
     })
 }
@@ -124,9 +130,12 @@ pub(super) fn intent(intent: &Intent) -> String {
 /// What changes of a record, but for its fencing token and its result.
 pub(super) fn progress(record: &Record) -> String {
     let (failure, why) = match &record.state {
-        State::Running | State::Succeeded(Content::Kept(_)) => (None, None),
-        State::Succeeded(Content::Unavailable(why)) | State::Unknown(why) => (None, Some(why)),
+        State::Unknown(why) => (None, Some(why)),
         State::Failed(failure) => (Some(failure), Some(&failure.why)),
+        state => match state.content() {
+            Some(Content::Unavailable(why)) => (None, Some(why)),
+            Some(Content::Kept(_)) | None => (None, None),
+        },
     };
     to_json(&Progress {
         version: record.version,
@@ -147,6 +156,7 @@ pub(super) fn progress(record: &Record) -> String {
             since: check.since.as_microsecond(),
             number: check.number,
         }),
+        undo: record.undo.as_ref().map(|undo| undo::write(undo).into()),
         failure: failure.map(|failure| failure.kind.as_str()),
         why: why.map(|why| why.as_str().into()),
         tool_status: failure.and_then(|failure| failure.status),
@@ -160,9 +170,11 @@ pub(super) fn progress(record: &Record) -> String {
 /// The result, or the body of a rejection.
 pub(super) fn result(record: &Record) -> Option<&Bytes> {
     match &record.state {
-        State::Succeeded(Content::Kept(json)) => Some(json),
         State::Failed(failure) => failure.body.as_ref(),
-        State::Running | State::Succeeded(Content::Unavailable(_)) | State::Unknown(_) => None,
+        state => match state.content() {
+            Some(Content::Kept(json)) => Some(json),
+            Some(Content::Unavailable(_)) | None => None,
+        },
     }
 }
 
@@ -217,6 +229,7 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         fingerprint: digest(intent.fingerprint)?,
         user_id: intent.user_id.into_owned(),
         session_id: intent.session_id.into_owned(),
+        saga_id: intent.saga_id.map(std::borrow::Cow::into_owned).unwrap_or_default(),
         trace_id: intent.trace_id.into_owned(),
         similar: intent.similar.as_deref().map(digest).transpose()?.map(Room),
         args: args.unwrap_or_default(),
@@ -240,11 +253,16 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         fencing,
         similar_to,
         check: progress.check.as_ref().map(check).transpose()?,
+        undo: progress.undo.as_deref().map(undo).transpose()?,
         latency_ms: progress.latency_ms,
         updated_at: time(progress.updated_at)?,
         expires_at: progress.expires_at.map(time).transpose()?,
         retain_until: progress.retain_until.map(time).transpose()?,
     }))
+}
+
+fn undo(text: &str) -> Result<Undo, Corrupt> {
+    undo::read(text).ok_or_else(|| Corrupt(format!("{text:?} does not say how it is undone")))
 }
 
 fn check(stored: &StoredCheck) -> Result<Check, Corrupt> {
@@ -276,6 +294,9 @@ fn state(progress: &Progress<'_>, result: Option<Bytes>) -> Result<State, Corrup
         "succeeded" => {
             Ok(State::Succeeded(result.map_or_else(|| Content::Unavailable(why()), Content::Kept)))
         }
+        "compensating" => Ok(State::Compensating(content(progress, result))),
+        "compensated" => Ok(State::Compensated(content(progress, result))),
+        "stuck" => Ok(State::Stuck(content(progress, result))),
         "failed" => Ok(State::Failed(Failure {
             kind: word(FailureKind::ALL, FailureKind::as_str, progress.failure.unwrap_or_default())?,
             status: progress.tool_status,
@@ -285,6 +306,11 @@ fn state(progress: &Progress<'_>, result: Option<Bytes>) -> Result<State, Corrup
         })),
         other => Err(Corrupt(format!("there is no state {other:?}"))),
     }
+}
+
+fn content(progress: &Progress<'_>, result: Option<Bytes>) -> Option<Content> {
+    let unavailable = || Some(Content::Unavailable(progress.why.as_deref()?.to_owned()));
+    result.map(Content::Kept).or_else(unavailable)
 }
 
 /// The one of `words` that was written.

@@ -42,6 +42,7 @@ pub(super) fn list(
             (listing!("ledger_session", "session_id = ?2 AND session_id <> ''"), session)
         }
         Index::User(user) => (listing!("ledger_user", "user_id = ?2 AND user_id <> ''"), user),
+        Index::Saga(saga) => (listing!("ledger_saga", "saga_id = ?2 AND saga_id <> ''"), saga),
         Index::State(state) => (listing!("ledger_state", "state = ?2 AND state <> 'succeeded'"), state),
     };
     let since = filter.since.map_or(i64::MIN, Timestamp::as_microsecond);

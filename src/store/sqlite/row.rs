@@ -14,7 +14,7 @@ use crate::core::outcome::{Content, Failure, FailureKind};
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use crate::core::session::Room;
 use crate::core::unknown::Check;
-use crate::store::{Due, Found};
+use crate::store::{Due, Found, undo};
 
 /// The beginning of a query for whole records: the columns as `record` reads them.
 macro_rules! columns {
@@ -23,7 +23,7 @@ macro_rules! columns {
             "SELECT call_id, lookup, tenant, tool, key, key_source, fingerprint, user_id, session_id, trace_id,
                 args, created_at, similar, version, state, attempt_id, owner, attempt_number, run_started_at,
                 lease_until, attempts, doubted, fencing, similar_to, latency_ms, result, failure, why, tool_status,
-                retry_after_ms, updated_at, expires_at, retain_until, check_at, check_since, checks"
+                retry_after_ms, updated_at, expires_at, retain_until, check_at, check_since, checks, saga_id, undo"
         )
     };
 }
@@ -162,10 +162,10 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
     let mut insert = connection.prepare_cached(
         "INSERT INTO calls (call_id, holds_key, lookup, tenant, tool, key, key_source, fingerprint, user_id,
             session_id, trace_id, args, created_at, version, state, attempt_id, owner, attempt_number,
-            run_started_at, lease_until, attempts, doubted, fencing, updated_at, similar, similar_to)
+            run_started_at, lease_until, attempts, doubted, fencing, updated_at, similar, similar_to, saga_id)
          VALUES (:call_id, 1, :lookup, :tenant, :tool, :key, :key_source, :fingerprint, :user_id, :session_id,
             :trace_id, :args, :created_at, :version, :state, :attempt_id, :owner, :attempt_number,
-            :run_started_at, :lease_until, :attempts, :doubted, :fencing, :updated_at, :similar, :similar_to)",
+            :run_started_at, :lease_until, :attempts, :doubted, :fencing, :updated_at, :similar, :similar_to, :saga_id)",
     )?;
     insert.execute(named_params! {
         ":call_id": intent.call_id.to_string(),
@@ -193,6 +193,7 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":updated_at": record.updated_at.as_microsecond(),
         ":similar": intent.similar.map(|room| room.0),
         ":similar_to": record.similar_to.map(|id| id.to_string()),
+        ":saga_id": intent.saga_id,
     })?;
     Ok(())
 }
@@ -220,7 +221,7 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
             result = :result, failure = :failure, why = :why, tool_status = :tool_status,
             retry_after_ms = :retry_after_ms, updated_at = :updated_at, expires_at = :expires_at,
             retain_until = :retain_until, similar_to = :similar_to, check_at = :check_at,
-            check_since = :check_since, checks = :checks
+            check_since = :check_since, checks = :checks, undo = :undo
          WHERE call_id = :call_id",
     )?;
     update.execute(named_params! {
@@ -247,6 +248,7 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":check_at": record.check.and_then(|check| check.at).map(Timestamp::as_microsecond),
         ":check_since": record.check.map(|check| check.since.as_microsecond()),
         ":checks": record.check.map(|check| check.number),
+        ":undo": record.undo.as_ref().map(undo::write),
         ":call_id": record.intent.call_id.to_string(),
     })?;
     Ok(())
@@ -265,11 +267,7 @@ struct Told<'a> {
 impl<'a> Told<'a> {
     fn of(state: &'a State) -> Self {
         match state {
-            State::Running => Self::default(),
-            State::Succeeded(Content::Kept(json)) => Self { result: Some(json), ..Self::default() },
-            State::Succeeded(Content::Unavailable(why)) | State::Unknown(why) => {
-                Self { why: Some(why), ..Self::default() }
-            }
+            State::Unknown(why) => Self { why: Some(why), ..Self::default() },
             State::Failed(failure) => Self {
                 result: failure.body.as_ref(),
                 failure: Some(failure.kind.as_str()),
@@ -279,6 +277,11 @@ impl<'a> Told<'a> {
                     .retry_after
                     .map(|wait| i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)),
             },
+            state => match state.content() {
+                Some(Content::Kept(json)) => Self { result: Some(json), ..Self::default() },
+                Some(Content::Unavailable(why)) => Self { why: Some(why), ..Self::default() },
+                None => Self::default(),
+            },
         }
     }
 }
@@ -286,7 +289,7 @@ impl<'a> Told<'a> {
 pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     // In the order of the query: looking columns up by name took a tenth of the gateway's time.
     let mut columns = Columns::of(row);
-    let intent = Intent {
+    let mut intent = Intent {
         call_id: CallId(columns.read::<Identity>()?.0),
         lookup: key::Lookup(columns.read()?),
         tenant: columns.read()?,
@@ -296,6 +299,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         fingerprint: columns.read()?,
         user_id: columns.read()?,
         session_id: columns.read()?,
+        saga_id: String::new(),
         trace_id: columns.read()?,
         args: columns.read::<Vec<u8>>()?.into(),
         created_at: columns.time()?,
@@ -321,6 +325,9 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let (check_at, check_since) = (columns.maybe_time()?, columns.maybe_time()?);
     let checks: Option<u32> = columns.read()?;
     let check = check_since.zip(checks);
+    intent.saga_id = columns.read()?;
+    let undo = columns.read::<Option<String>>()?;
+    let undo = undo.map(|text| undo::read(&text).ok_or_else(|| columns.corrupt())).transpose()?;
     Ok(Record {
         intent: Arc::new(intent),
         version,
@@ -331,6 +338,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         fencing,
         similar_to,
         check: check.map(|(since, number)| Check { since, at: check_at, number }),
+        undo,
         latency_ms,
         updated_at,
         expires_at,
@@ -358,17 +366,23 @@ impl<'a, 'row> Columns<'a, 'row> {
     fn state(&mut self, name: &str) -> rusqlite::Result<State> {
         let result = self.read::<Option<Vec<u8>>>()?.map(Bytes::from);
         let failure: Option<String> = self.read()?;
-        let why = self.read::<Option<String>>()?.unwrap_or_default();
+        let why = self.read::<Option<String>>()?;
         let status = self.read()?;
         let retry_after = self.read::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs()));
         let kind = FailureKind::ALL.into_iter().find(|kind| failure.as_deref() == Some(kind.as_str()));
         match (name, kind) {
             ("running", _) => Ok(State::Running),
-            ("unknown", _) => Ok(State::Unknown(why)),
-            ("succeeded", _) => Ok(State::Succeeded(result.map_or(Content::Unavailable(why), Content::Kept))),
+            ("unknown", _) => Ok(State::Unknown(why.unwrap_or_default())),
+            ("succeeded", _) => Ok(State::Succeeded(
+                content(result, why).unwrap_or_else(|| Content::Unavailable(String::new())),
+            )),
             ("failed", Some(kind)) => {
+                let why = why.unwrap_or_default();
                 Ok(State::Failed(Failure { kind, status, body: result, retry_after, why }))
             }
+            ("compensating", _) => Ok(State::Compensating(content(result, why))),
+            ("compensated", _) => Ok(State::Compensated(content(result, why))),
+            ("stuck", _) => Ok(State::Stuck(content(result, why))),
             // A corrupt record is never taken for an absent one.
             _ => Err(self.corrupt()),
         }
@@ -401,6 +415,10 @@ impl<'a, 'row> Columns<'a, 'row> {
             Type::Text,
         )
     }
+}
+
+fn content(result: Option<Bytes>, why: Option<String>) -> Option<Content> {
+    result.map(Content::Kept).or(why.map(Content::Unavailable))
 }
 
 /// SQLite has no unsigned integers. Nothing here comes near the border.

@@ -1,0 +1,478 @@
+//! A saga: a group of calls that is completed or undone as a whole (H. Garcia-Molina, K. Salem: Sagas,
+//! SIGMOD 1987).
+//!
+//! It begins with the first call that names it, and takes calls while it is open. When it is aborted, what
+//! its calls have done is undone, the newest first, by a call for each. [`next`] moves a saga, [`plan`] says
+//! what is to be done next about one that is being undone. Must not know how a call is sent.
+//!
+//! ```text
+//!            complete
+//!   open ──────────────► completed
+//!     │ abort, or its time is over
+//!     ▼                all undone
+//!   compensating ──────────────► compensated
+//!     │  ▲
+//!     ▼  │ a person: retry, skip, resolve; or what it waited for has come to rest
+//!   stuck
+//! ```
+
+mod stored; // as a document
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::call::undoes_unknown;
+use super::compensation;
+use super::ledger::Position;
+use super::record::{CallId, Entry, Record, State as CallState};
+use super::tool::{Effect, Tool};
+use super::{retry, unknown};
+
+/// Names a saga for ever, within its tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SagaId {
+    pub tenant: String,
+    pub id: String,
+}
+
+/// Entries of its history that are kept.
+const MAX_EVENTS: usize = 100;
+/// How long the end of a running or unknown call is waited for before it is looked at again, at most.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// What is done about sagas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// How long a saga may be open.
+    pub deadline: Duration,
+    pub on_timeout: OnTimeout,
+    /// How often, and after which waits, one call is tried to be undone before a person has to see to it.
+    pub retry: retry::Policy,
+    /// How long one that has come to its end is kept.
+    pub retention: Duration,
+}
+
+/// What is done about a saga that is open for too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnTimeout {
+    Abort,
+    /// It stays open, and that is said.
+    Report,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            deadline: Duration::from_mins(15),
+            on_timeout: OnTimeout::Report,
+            retry: retry::Policy { attempts: 10, base: Duration::from_secs(1), max: Duration::from_mins(5) },
+            retention: Duration::from_hours(30 * 24),
+        }
+    }
+}
+
+/// A saga, as far as it has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Saga {
+    pub id: SagaId,
+    /// Rises by one with every change: what compare-and-swap compares.
+    pub version: u64,
+    pub state: State,
+    /// The one call that it undoes; `None`: all that name it.
+    pub only: Option<CallId>,
+    /// Why it was completed or aborted; empty as long as it was not.
+    pub reason: String,
+    /// What keeps it from going on.
+    pub trouble: Option<Trouble>,
+    /// How often in a row the call whose turn it is could not be undone.
+    pub tries: u32,
+    /// Stuck, but by something that may come to rest by itself.
+    pub looks_on: bool,
+    /// Whether its time was over while it was open.
+    pub overdue: bool,
+    /// Whether somebody is still to hear of its trouble, and how often that was tried.
+    pub to_tell: bool,
+    pub tellings: u32,
+    pub created_at: Timestamp,
+    pub deadline: Option<Timestamp>,
+    pub updated_at: Timestamp,
+    /// When it is worked on next; `None`: only when a person does something.
+    pub due_at: Option<Timestamp>,
+    /// From when on it may be deleted. One that has not come to its end never may.
+    pub retain_until: Option<Timestamp>,
+    /// The newest of its history, oldest first.
+    pub events: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Open,
+    Completed,
+    Compensating,
+    Compensated,
+    Stuck,
+}
+
+impl State {
+    pub const ALL: [Self; 5] =
+        [Self::Open, Self::Completed, Self::Compensating, Self::Compensated, Self::Stuck];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Completed => "completed",
+            Self::Compensating => "compensating",
+            Self::Compensated => "compensated",
+            Self::Stuck => "stuck",
+        }
+    }
+}
+
+/// What keeps a saga from going on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// With which call.
+    pub call_id: CallId,
+    /// A sentence for an engineer.
+    pub why: String,
+}
+
+impl Saga {
+    /// A saga that begins now.
+    pub fn begin(id: SagaId, policy: &Policy, now: Timestamp) -> Self {
+        let deadline = after(now, policy.deadline);
+        let detail = "the first call of the saga".to_owned();
+        Self {
+            id,
+            version: 1,
+            state: State::Open,
+            only: None,
+            reason: String::new(),
+            trouble: None,
+            tries: 0,
+            looks_on: false,
+            overdue: false,
+            to_tell: false,
+            tellings: 0,
+            created_at: now,
+            deadline: Some(deadline),
+            updated_at: now,
+            due_at: Some(deadline),
+            retain_until: None,
+            events: vec![entry("begun", "gateway".to_owned(), detail, now)],
+        }
+    }
+
+    /// The undoing of one call, whatever saga it belongs to.
+    pub fn undo(tenant: &str, call_id: CallId, by: &str, reason: &str, now: Timestamp) -> Self {
+        Self {
+            id: SagaId { tenant: tenant.to_owned(), id: compensation::key_of(call_id) },
+            version: 1,
+            state: State::Compensating,
+            only: Some(call_id),
+            reason: reason.to_owned(),
+            trouble: None,
+            tries: 0,
+            looks_on: false,
+            overdue: false,
+            to_tell: false,
+            tellings: 0,
+            created_at: now,
+            deadline: None,
+            updated_at: now,
+            due_at: Some(now),
+            retain_until: None,
+            events: vec![entry("aborted", by.to_owned(), reason.to_owned(), now)],
+        }
+    }
+
+    /// Whether calls may join it.
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    fn changed(&self, now: Timestamp) -> Self {
+        Self { version: self.version + 1, updated_at: now, ..self.clone() }
+    }
+
+    fn noted(mut self, event: &'static str, by: String, detail: String, now: Timestamp) -> Self {
+        self.events.push(entry(event, by, detail, now));
+        let surplus = self.events.len().saturating_sub(MAX_EVENTS);
+        self.events.drain(..surplus);
+        self
+    }
+}
+
+fn entry(event: &'static str, by: String, detail: String, now: Timestamp) -> Entry {
+    Entry { at: now, event: event.into(), attempt: None, outcome: None, by, detail }
+}
+
+/// What happens to a saga. `by` is a token or a gateway.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The plan has come to its end.
+    Complete { by: String, reason: String },
+    /// The plan is abandoned.
+    Abort { by: String, reason: String },
+    /// Its time is over, and it is still open.
+    Overdue { by: String },
+    /// A gateway works on it, and others leave it alone until then.
+    Taken { until: Timestamp },
+    /// Who works on it needs until then.
+    Prolonged { until: Timestamp },
+    /// It cannot go on now. `jitter` is random, of 0..1.
+    Hindered { by: String, trouble: Trouble, hindrance: Hindrance, jitter: f64 },
+    /// A call has been undone.
+    Advanced,
+    /// All of its calls are undone.
+    Undone { by: String },
+    /// What was kept for it need not be any longer. `false`: some of its calls are not at rest yet.
+    Released { all: bool },
+    /// Whoever is to hear of its trouble was told; `false`: or was not reached.
+    Told { delivered: bool },
+    /// A person wants what is stuck to be tried again.
+    Retry { by: String, reason: String },
+    /// A person has settled the call with which it was stuck.
+    Settled { by: String, reason: String },
+}
+
+/// Why a saga cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hindrance {
+    /// Something will end soon, or is stopped for a while: it is no failure.
+    Busy,
+    /// Nobody knows what became of a call. It may come to rest by itself.
+    Unknown,
+    /// A call could not be undone this time.
+    Failed,
+    /// A call will never be undone without a person.
+    Final,
+}
+
+/// An event that does not fit the state. Changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Illegal {
+    #[error("the saga is {}", .0.as_str())]
+    State(State),
+    #[error("it is not time to work on the saga")]
+    NotDue,
+}
+
+/// Decides what an event does to a saga.
+///
+/// # Errors
+/// The event does not fit the state; nothing changes.
+pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Result<Saga, Illegal> {
+    let wrong = Err(Illegal::State(saga.state));
+    let changed = saga.changed(now);
+    let is_unfinished = matches!(saga.state, State::Compensating | State::Stuck);
+    match event {
+        // What is asked for again has been done.
+        Event::Complete { .. } if saga.state == State::Completed => Ok(saga.clone()),
+        Event::Complete { by, reason } if saga.is_open() => {
+            let (state, reason) = (State::Completed, reason.clone());
+            let completed =
+                Saga { state, due_at: Some(now), reason: reason.clone(), to_tell: false, ..changed };
+            Ok(completed.noted("completed", by.clone(), reason, now))
+        }
+        Event::Abort { .. } if is_unfinished => Ok(saga.clone()),
+        Event::Abort { by, reason } if saga.is_open() => Ok(abort(changed, by, reason, now)),
+        Event::Complete { .. } | Event::Abort { .. } => wrong,
+        Event::Overdue { .. } if !saga.is_open() => wrong,
+        Event::Overdue { .. } if saga.overdue || saga.deadline.is_none_or(|deadline| now < deadline) => {
+            Err(Illegal::NotDue)
+        }
+        Event::Overdue { by } => {
+            let overdue = Saga { overdue: true, ..changed };
+            match policy.on_timeout {
+                OnTimeout::Abort => Ok(abort(overdue, by, "its deadline is over", now)),
+                OnTimeout::Report => {
+                    let told = Saga { due_at: Some(now), to_tell: true, ..overdue };
+                    let detail = "its deadline is over; it stays open until somebody completes or aborts it";
+                    Ok(told.noted("overdue", by.clone(), detail.to_owned(), now))
+                }
+            }
+        }
+        Event::Taken { .. } if saga.due_at.is_none_or(|due_at| now < due_at) => Err(Illegal::NotDue),
+        Event::Taken { until } => Ok(Saga { due_at: Some(*until), ..changed }),
+        Event::Prolonged { .. } | Event::Hindered { .. } | Event::Advanced | Event::Undone { .. }
+            if !is_unfinished =>
+        {
+            wrong
+        }
+        Event::Prolonged { until } => Ok(Saga { due_at: Some(*until), ..changed }),
+        Event::Hindered { by, trouble, hindrance, jitter } => {
+            Ok(hinder(saga, by, trouble, *hindrance, *jitter, policy, now))
+        }
+        Event::Advanced => {
+            let (state, due_at) = (State::Compensating, Some(now));
+            Ok(Saga { state, trouble: None, tries: 0, due_at, to_tell: false, ..changed })
+        }
+        Event::Undone { by } => {
+            let (state, due_at) = (State::Compensated, Some(now));
+            let undone = Saga { state, due_at, trouble: None, tries: 0, to_tell: false, ..changed };
+            Ok(undone.noted("compensated", by.clone(), "all of it is undone".to_owned(), now))
+        }
+        Event::Released { .. } if !matches!(saga.state, State::Completed | State::Compensated) => wrong,
+        Event::Released { all: true } => {
+            Ok(Saga { due_at: None, retain_until: Some(after(now, policy.retention)), ..changed })
+        }
+        Event::Released { all: false } => {
+            // The later the longer it takes.
+            let age = Duration::try_from(now.duration_since(saga.created_at)).unwrap_or_default();
+            let wait = (age / 2).clamp(LOOK_AGAIN, policy.retry.max.max(LOOK_AGAIN));
+            Ok(Saga { due_at: Some(after(now, in_milliseconds(wait))), ..changed })
+        }
+        Event::Told { .. } if !saga.to_tell => wrong,
+        Event::Told { delivered } => Ok(told(saga, *delivered, policy, now)),
+        Event::Retry { by, reason } | Event::Settled { by, reason } if saga.state == State::Stuck => {
+            let (state, due_at) = (State::Compensating, Some(now));
+            let again = Saga { state, due_at, trouble: None, tries: 0, to_tell: false, ..changed };
+            let event = if matches!(event, Event::Retry { .. }) { "retry" } else { "settled" };
+            Ok(again.noted(event, by.clone(), reason.clone(), now))
+        }
+        Event::Retry { .. } | Event::Settled { .. } => wrong,
+    }
+}
+
+fn abort(saga: Saga, by: &str, reason: &str, now: Timestamp) -> Saga {
+    let (state, due_at, reason) = (State::Compensating, Some(now), reason.to_owned());
+    let aborted = Saga { state, due_at, reason: reason.clone(), to_tell: false, ..saga };
+    aborted.noted("aborted", by.to_owned(), reason, now)
+}
+
+fn hinder(
+    saga: &Saga,
+    by: &str,
+    trouble: &Trouble,
+    hindrance: Hindrance,
+    jitter: f64,
+    policy: &Policy,
+    now: Timestamp,
+) -> Saga {
+    let tries = saga.tries.saturating_add(u32::from(hindrance != Hindrance::Busy));
+    let hindered = Saga { trouble: Some(trouble.clone()), tries, ..saga.changed(now) };
+    let is_over = match hindrance {
+        Hindrance::Busy => false,
+        Hindrance::Unknown | Hindrance::Failed => tries >= policy.retry.attempts,
+        Hindrance::Final => true,
+    };
+    let wait = match hindrance {
+        Hindrance::Busy => LOOK_AGAIN.min(policy.retry.max),
+        Hindrance::Unknown | Hindrance::Failed | Hindrance::Final => {
+            let most = retry::Policy { attempts: u32::MAX, ..policy.retry };
+            let longest = retry::delay(&most, tries.max(1), 1.0, None);
+            longest.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
+        }
+    };
+    let later = Some(after(now, in_milliseconds(wait)));
+    let was_stuck = saga.state == State::Stuck;
+    let noted = |saga: Saga| match hindrance {
+        Hindrance::Busy => saga,
+        _ => {
+            let detail = format!("call {}: {}", trouble.call_id, trouble.why);
+            saga.noted(if is_over { "stuck" } else { "hindered" }, by.to_owned(), detail, now)
+        }
+    };
+    if is_over {
+        // What may come to rest by itself is still looked at.
+        let looks_on = hindrance == Hindrance::Unknown;
+        let stuck = Saga { state: State::Stuck, looks_on, ..hindered };
+        return if was_stuck {
+            Saga { due_at: later.filter(|_| looks_on || saga.to_tell), ..stuck }
+        } else {
+            noted(Saga { due_at: Some(now), to_tell: true, tellings: 0, ..stuck })
+        };
+    }
+    if was_stuck {
+        return Saga { due_at: later, ..hindered };
+    }
+    noted(Saga { due_at: later, ..hindered })
+}
+
+/// How often somebody is tried to be told of a trouble.
+const TELLINGS: u32 = 12;
+
+fn told(saga: &Saga, delivered: bool, policy: &Policy, now: Timestamp) -> Saga {
+    let tellings = saga.tellings.saturating_add(1);
+    let is_over = delivered || tellings >= TELLINGS;
+    let most = retry::Policy { attempts: u32::MAX, ..policy.retry };
+    let wait = in_milliseconds(retry::delay(&most, tellings, 1.0, None));
+    let looks_on = saga.state == State::Stuck && saga.looks_on;
+    let due_at = (!is_over || looks_on).then(|| after(now, wait));
+    Saga { tellings, to_tell: !is_over, due_at, ..saga.changed(now) }
+}
+
+/// What is to be done next about a saga that is being undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// Nothing is undone before this one is at rest.
+    Wait(&'a Record, Hindrance, &'static str),
+    /// It is to be written down of this call that it is to be undone, before anything is.
+    Mark(&'a Record),
+    /// This one is undone next.
+    Undo(&'a Record),
+    /// It is this one's turn, and it cannot be undone without a person.
+    Stuck(&'a Record),
+    /// Nothing is left to be undone.
+    Done,
+}
+
+/// Decides what is done next about the calls of a saga that is being undone, each with its tool.
+///
+/// Before anything is undone every call has come to rest, and it is written down of each that it is to be
+/// undone: no call of the saga has an effect after that. Then the newest is undone first, and none before
+/// those that are newer.
+pub fn plan<'a>(members: &[(&'a Record, &Tool)]) -> Step<'a> {
+    let concerned = members.iter().filter(|(record, tool)| {
+        tool.effect == Effect::Write
+            && tool.compensation != compensation::Policy::Needless
+            && !record.is_skipped()
+    });
+    let concerned: Vec<_> = concerned.collect();
+    let find = |is: &dyn Fn(&Record, &Tool) -> bool| {
+        concerned.iter().find(|(record, tool)| is(record, tool)).map(|(record, _)| *record)
+    };
+    if let Some(record) = members.iter().map(|(record, _)| *record).find(|r| r.state == CallState::Running) {
+        return Step::Wait(record, Hindrance::Busy, "it still runs");
+    }
+    let is_foreign = |record: &Record, tool: &Tool| {
+        tool.unknown == unknown::Policy::Elsewhere && !matches!(record.state, CallState::Compensated(_))
+    };
+    if let Some(record) = find(&is_foreign) {
+        return Step::Wait(record, Hindrance::Unknown, "its tool is not configured here");
+    }
+    let is_unclear =
+        |record: &Record, tool: &Tool| matches!(record.state, CallState::Unknown(_)) && !undoes_unknown(tool);
+    if let Some(record) = find(&is_unclear) {
+        return Step::Wait(record, Hindrance::Unknown, "nobody knows whether it was executed");
+    }
+    let is_unmarked = |record: &Record, _: &Tool| {
+        matches!(record.state, CallState::Succeeded(_) | CallState::Failed(_) | CallState::Unknown(_))
+    };
+    if let Some(record) = find(&is_unmarked) {
+        return Step::Mark(record);
+    }
+    let is_left = |record: &&Record| matches!(record.state, CallState::Compensating(_) | CallState::Stuck(_));
+    let left = concerned.iter().map(|(record, _)| *record).filter(is_left);
+    match left.max_by_key(|record| (record.fencing, Position::of(record))) {
+        None => Step::Done,
+        Some(record) if matches!(record.state, CallState::Stuck(_)) => Step::Stuck(record),
+        Some(record) => Step::Undo(record),
+    }
+}
+
+fn after(time: Timestamp, span: Duration) -> Timestamp {
+    let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
+    time.checked_add(span).unwrap_or(Timestamp::MAX)
+}
+
+/// Stores keep whole microseconds, and what comes back must be what was written.
+fn in_milliseconds(span: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+#[path = "saga_tests.rs"]
+mod tests;

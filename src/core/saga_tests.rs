@@ -1,0 +1,271 @@
+//! What must hold of every saga, whatever happens to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use super::*;
+use crate::core::call::{self, UndoEnd};
+use crate::core::compensation::Template;
+use crate::core::outcome::Content;
+use crate::core::record::{Compensation, InstanceId, Undo};
+use crate::core::tool::tests::tool;
+
+const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
+}
+
+fn id() -> SagaId {
+    SagaId { tenant: "shop".into(), id: "G".into() }
+}
+
+fn by() -> String {
+    "token ops".into()
+}
+
+fn complete() -> Event {
+    Event::Complete { by: by(), reason: "done".into() }
+}
+
+fn abort() -> Event {
+    Event::Abort { by: by(), reason: "sold out".into() }
+}
+
+fn hindered(hindrance: Hindrance) -> Event {
+    let trouble = Trouble { call_id: CallId(Uuid::from_u128(1)), why: "no".into() };
+    Event::Hindered { by: by(), trouble, hindrance, jitter: 1.0 }
+}
+
+fn moved(saga: &Saga, event: &Event, seconds: i64) -> Saga {
+    next(saga, event, &Policy::default(), at(seconds)).expect("a change")
+}
+
+/// A saga in each of its states.
+fn sagas() -> Vec<(&'static str, Saga)> {
+    let open = Saga::begin(id(), &Policy::default(), at(0));
+    let compensating = moved(&open, &abort(), 1);
+    let stuck = moved(&compensating, &hindered(Hindrance::Final), 2);
+    let told = moved(&stuck, &Event::Told { delivered: true }, 2);
+    vec![
+        ("open", open.clone()),
+        ("overdue", moved(&open, &Event::Overdue { by: by() }, 900)),
+        ("completed", moved(&open, &complete(), 1)),
+        ("compensating", compensating.clone()),
+        ("stuck", stuck),
+        ("stuck, and told", told),
+        ("compensated", moved(&compensating, &Event::Undone { by: by() }, 2)),
+    ]
+}
+
+#[test]
+fn the_whole_grid() {
+    let events = [
+        ("complete", complete()),
+        ("abort", abort()),
+        ("overdue", Event::Overdue { by: by() }),
+        ("taken", Event::Taken { until: at(2_000) }),
+        ("prolonged", Event::Prolonged { until: at(2_000) }),
+        ("hindered: busy", hindered(Hindrance::Busy)),
+        ("hindered: unknown", hindered(Hindrance::Unknown)),
+        ("hindered: failed", hindered(Hindrance::Failed)),
+        ("hindered: final", hindered(Hindrance::Final)),
+        ("advanced", Event::Advanced),
+        ("undone", Event::Undone { by: by() }),
+        ("released", Event::Released { all: true }),
+        ("released in part", Event::Released { all: false }),
+        ("told", Event::Told { delivered: true }),
+        ("not told", Event::Told { delivered: false }),
+        ("retry", Event::Retry { by: by(), reason: "mended".into() }),
+        ("settled", Event::Settled { by: by(), reason: "by hand".into() }),
+    ];
+    let mut grid = String::new();
+    for (name, saga) in sagas() {
+        grid += &format!("{name}\n");
+        for (event_name, event) in &events {
+            let cell = match next(&saga, event, &Policy::default(), at(1_000)) {
+                Err(illegal) => format!("({illegal})"),
+                Ok(same) if same == saga => "as it was".to_owned(),
+                Ok(saga) => {
+                    let due = saga.due_at.map(|due| due.duration_since(at(1_000)).as_secs());
+                    let due = due.map_or("never".to_owned(), |due| format!("in {due} s"));
+                    let tells = if saga.to_tell { ", tells" } else { "" };
+                    format!("{}, due {due}{tells}", saga.state.as_str())
+                }
+            };
+            grid += &format!("  {event_name:<20}{cell}\n");
+        }
+    }
+    insta::assert_snapshot!("saga_grid", grid);
+}
+
+#[test]
+fn what_fails_is_tried_again_ever_more_slowly_and_then_a_person_is_called_once() {
+    let policy = Policy::default();
+    let mut saga = moved(&Saga::begin(id(), &policy, at(0)), &abort(), 0);
+    let mut waits = Vec::new();
+    for _ in 1..policy.retry.attempts {
+        saga = moved(&saga, &hindered(Hindrance::Failed), 0);
+        assert_eq!((saga.state, saga.to_tell), (State::Compensating, false));
+        waits.push(saga.due_at.expect("a time").duration_since(at(0)).as_secs());
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256]);
+    saga = moved(&saga, &hindered(Hindrance::Failed), 0);
+    assert_eq!((saga.state, saga.to_tell), (State::Stuck, true));
+    saga = moved(&saga, &Event::Told { delivered: true }, 1);
+    assert_eq!((saga.to_tell, saga.due_at), (false, None), "only a person goes on");
+    let again = moved(&saga, &Event::Retry { by: by(), reason: "mended".into() }, 2);
+    assert_eq!((again.state, again.tries, again.due_at), (State::Compensating, 0, Some(at(2))));
+}
+
+#[test]
+fn what_may_come_to_rest_by_itself_is_still_looked_at_when_it_is_stuck() {
+    let policy =
+        Policy { retry: retry::Policy { attempts: 1, ..Policy::default().retry }, ..Policy::default() };
+    let saga = moved(&Saga::begin(id(), &policy, at(0)), &abort(), 0);
+    let stuck = next(&saga, &hindered(Hindrance::Unknown), &policy, at(0)).expect("stuck");
+    assert_eq!(stuck.state, State::Stuck);
+    let told = next(&stuck, &Event::Told { delivered: true }, &policy, at(1)).expect("told");
+    assert!(told.due_at.is_some());
+    let advanced = next(&told, &Event::Advanced, &policy, at(2)).expect("it goes on");
+    assert_eq!(advanced.state, State::Compensating);
+}
+
+#[test]
+fn a_saga_is_stored_as_it_is() {
+    for (name, saga) in sagas() {
+        let saga = Saga { only: Some(CallId(Uuid::from_u128(7))), ..saga };
+        assert_eq!(Saga::from_document(&saga.to_document()).as_ref(), Ok(&saga), "{name}");
+    }
+}
+
+/// A call of a saga with what it does when it is undone.
+#[derive(Debug, Clone)]
+struct Planned {
+    /// 0: succeeded, 1: failed, 2: unknown, 3: running for a while and then succeeded, 4: unknown for a while.
+    kind: u8,
+    /// How often undoing it fails.
+    fails: u8,
+    /// Whether its tool undoes also what is unknown.
+    sends: bool,
+}
+
+fn planned() -> impl Strategy<Value = Planned> {
+    (0..5_u8, 0..3_u8, any::<bool>()).prop_map(|(kind, fails, sends)| Planned { kind, fails, sends })
+}
+
+fn tool_of(planned: &Planned) -> Tool {
+    let template = Template { tool: "cancel".into(), args: Vec::new(), undoes_unknown: planned.sends };
+    Tool { compensation: compensation::Policy::By(template), ..tool("t") }
+}
+
+fn call_of(number: u128, planned: &Planned) -> Record {
+    let mut record = call::tests::succeeded("{}");
+    let intent = Arc::make_mut(&mut record.intent);
+    (intent.call_id, intent.saga_id) = (CallId(Uuid::from_u128(number)), "G".into());
+    record.fencing = Some(u64::try_from(number).expect("small"));
+    record.state = match planned.kind {
+        0 => CallState::Succeeded(Content::Kept("{}".into())),
+        1 => call::tests::failed(),
+        3 => CallState::Running,
+        _ => CallState::Unknown("lost".into()),
+    };
+    record
+}
+
+proptest! {
+    /// A saga is worked on until nothing is left to do, with the order of effects checked at each step.
+    #[test]
+    fn whatever_its_calls_are_the_newest_is_undone_first_and_nothing_before_all_are_at_rest(
+        plans in prop::collection::vec(planned(), 1..8),
+        shuffle in any::<u64>(),
+    ) {
+        let tools: Vec<Tool> = plans.iter().map(tool_of).collect();
+        let mut calls: Vec<(usize, Record)> =
+            plans.iter().enumerate().map(|(n, plan)| (n, call_of(n as u128 + 1, plan))).collect();
+        // The order in which a store answers says nothing.
+        let shift = usize::try_from(shuffle % calls.len() as u64).expect("small");
+        calls.rotate_left(shift);
+        let mut undone: Vec<u128> = Vec::new();
+        let mut tries: BTreeMap<u128, u8> = BTreeMap::new();
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            prop_assert!(rounds < 200, "it comes to its end");
+            let now = at(1_000 + rounds);
+            let members: Vec<(&Record, &Tool)> = calls.iter().map(|(n, record)| (record, &tools[*n])).collect();
+            let step = plan(&members);
+            let (touched, changed) = match step {
+                Step::Done => break,
+                Step::Stuck(_) => break,
+                Step::Wait(record, ..) => {
+                    prop_assert!(undone.is_empty(), "it waits before the first is undone");
+                    let mut record = record.clone();
+                    // It comes to rest.
+                    record.state = CallState::Succeeded(Content::Kept("{}".into()));
+                    (record.intent.call_id, record)
+                }
+                Step::Mark(record) => {
+                    prop_assert!(undone.is_empty(), "all are marked before the first is undone");
+                    let call = Compensation { tool: "cancel".into(), call_id: record.intent.call_id };
+                    let (by, reason) = ("gateway".to_owned(), "aborted".to_owned());
+                    let event = call::Event::ToCompensate { by, reason, compensation: Some(call) };
+                    let (n, _) = calls.iter().find(|(_, one)| one == record).expect("there");
+                    let next = call::next(&tools[*n], Some(record), &event, now).expect("it can be marked");
+                    let marked = next.change.expect("a change").record;
+                    let never_ran = matches!(record.state, CallState::Failed(_));
+                    prop_assert_eq!(never_ran, matches!(marked.state, CallState::Compensated(None)));
+                    (record.intent.call_id, marked)
+                }
+                Step::Undo(record) => {
+                    let number = record.intent.call_id.0.as_u128();
+                    let still_running = calls.iter().any(|(_, one)| matches!(one.state, CallState::Running));
+                    prop_assert!(!still_running, "undone while a call runs");
+                    let newer_left = calls.iter().any(|(_, one)| {
+                        one.fencing > record.fencing && matches!(one.state, CallState::Compensating(_))
+                    });
+                    prop_assert!(!newer_left, "a newer one is left");
+                    let (n, _) = calls.iter().find(|(_, one)| one == record).expect("there");
+                    prop_assert!(plans[*n].kind != 1, "a call that never ran is undone");
+                    let tried = tries.entry(number).or_default();
+                    *tried += 1;
+                    if *tried <= plans[*n].fails {
+                        continue;
+                    }
+                    undone.push(number);
+                    let event = call::Event::UndoEnded { by: ME, end: UndoEnd::Undone };
+                    let next = call::next(&tools[*n], Some(record), &event, now).expect("it can end");
+                    (record.intent.call_id, next.change.expect("a change").record)
+                }
+            };
+            for (_, one) in &mut calls {
+                if one.intent.call_id == touched {
+                    *one = changed.clone();
+                }
+            }
+        }
+        let expected: Vec<u128> = (1..=plans.len() as u128).rev()
+            .filter(|n| plans[usize::try_from(n - 1).expect("small")].kind != 1).collect();
+        prop_assert_eq!(undone, expected, "each once, the newest first");
+        for (_, record) in &calls {
+            prop_assert!(matches!(record.state, CallState::Compensated(_)), "{:?}", record.state);
+        }
+    }
+}
+
+#[test]
+fn what_a_person_has_skipped_or_what_has_nothing_to_undo_is_passed_over() {
+    let plan_of = |record: &Record, tool: &Tool| format!("{:?}", plan(&[(record, tool)]) == Step::Done);
+    let planned = Planned { kind: 0, fails: 0, sends: false };
+    let (mut record, tool) = (call_of(1, &planned), tool_of(&planned));
+    assert_eq!(plan_of(&record, &tool), "false");
+    let needless = Tool { compensation: compensation::Policy::Needless, ..tool.clone() };
+    assert_eq!(plan_of(&record, &needless), "true");
+    let reads = Tool { effect: Effect::Read, ..tool.clone() };
+    assert_eq!(plan_of(&record, &reads), "true");
+    record.undo = Some(Undo { compensation: None, skipped: true });
+    assert_eq!(plan_of(&record, &tool), "true");
+}

@@ -1,0 +1,410 @@
+//! Sagas are worked on: what is to be undone is undone, step by step, on any gateway. What is done next is
+//! decided by `core::saga`; each step is written down before the next, so whoever comes later goes on there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::call::{Asked, Patience, new_call_id};
+use super::flight::Phase;
+use super::{ErrorKind, Gateway, jitter};
+use crate::core::call::{self, Illegal, UndoEnd};
+use crate::core::compensation::{self, Template};
+use crate::core::document::Kind;
+use crate::core::key::{self, Lookup};
+use crate::core::record::{CallId, Compensation, Intent, Record, State};
+use crate::core::redact;
+use crate::core::saga::{self, Event, Hindrance, Saga, SagaId, Step, Trouble};
+use crate::core::session::{Brought, Refusal};
+use crate::core::tool::{LEASE_MARGIN, Tool};
+use crate::crash;
+use crate::store;
+
+/// Sagas that are taken up in one go.
+const BATCH: u32 = 32;
+/// Sagas that one gateway works on at once.
+pub(super) const AT_ONCE: usize = 64;
+/// How long others leave a saga alone that somebody works on, beyond what a compensation may take.
+const WORK: Duration = Duration::from_secs(10);
+
+/// What one round did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Worked {
+    /// Sagas whose time had come.
+    pub due: usize,
+    /// Sagas on which this gateway has worked.
+    pub worked: usize,
+}
+
+/// What came of trying to undo one call.
+enum Tried {
+    Undone,
+    Hindered(Hindrance, String),
+}
+
+/// A call that the gateway makes itself.
+pub(super) struct Own {
+    pub(super) tenant: String,
+    pub(super) tool: String,
+    /// Begins with [`key::COMPENSATION`], so that no caller can bring it.
+    pub(super) key: String,
+    pub(super) args: serde_json::Value,
+    /// The id it gets, if that is decided already.
+    pub(super) call_id: Option<CallId>,
+    pub(super) user_id: String,
+    pub(super) session_id: String,
+    pub(super) saga_id: String,
+    pub(super) trace_id: String,
+}
+
+impl Gateway {
+    /// Works on a bounded number of sagas whose time has come: deadlines, and what is to be undone. Many
+    /// gateways may do it at once: each saga is worked on by one of them.
+    ///
+    /// # Errors
+    /// The store failed; what was done so far stays so.
+    pub async fn work_on_sagas_once(self: &Arc<Self>, now: Timestamp) -> Result<Worked, store::Error> {
+        let begun = self.begin_saga_work(now).await?;
+        let mut worked = Worked { due: begun.len(), worked: 0 };
+        for work in begun {
+            worked.worked += usize::from(work.await.unwrap_or(false));
+        }
+        Ok(worked)
+    }
+
+    /// The same, but does not wait for what it has begun.
+    ///
+    /// # Errors
+    /// The store failed; nothing was begun.
+    pub async fn begin_saga_work(
+        self: &Arc<Self>,
+        now: Timestamp,
+    ) -> Result<Vec<JoinHandle<bool>>, store::Error> {
+        let due = self.counted("due_documents", self.store.due_documents(Kind::Saga, now, BATCH).await)?;
+        let mut begun = Vec::new();
+        for document in due {
+            let Ok(place) = self.undoing.clone().try_acquire_owned() else { break };
+            let id = SagaId { tenant: document.tenant, id: document.id };
+            let gateway = self.clone();
+            begun.push(self.tasks.spawn(async move {
+                let worked = gateway.work_on_saga(&id, now).await;
+                drop(place);
+                worked
+            }));
+        }
+        Ok(begun)
+    }
+
+    /// Begins to undo what can be undone of a saga at once. If there is no room for it, the next round does it.
+    pub(super) fn begin_undoing(self: &Arc<Self>, id: &SagaId) {
+        if let Ok(place) = self.undoing.clone().try_acquire_owned() {
+            let (gateway, id) = (self.clone(), id.clone());
+            drop(self.tasks.spawn(async move {
+                gateway.work_on_saga(&id, gateway.now()).await;
+                drop(place);
+            }));
+        }
+    }
+
+    /// Whether this gateway has worked on it. Errors are said where they happen; the next round goes on.
+    async fn work_on_saga(self: &Arc<Self>, id: &SagaId, now: Timestamp) -> bool {
+        if self.is_out_of_time() || self.draining.is_cancelled() {
+            return false;
+        }
+        let Ok(Some(saga)) = self.saga(id).await else { return false };
+        // The one who writes this does the work.
+        let until = busy_until(now.max(self.now()), Duration::ZERO);
+        let Some(mut saga) = self.move_on(&saga, &Event::Taken { until }, now).await else { return false };
+        crash::point("saga_taken");
+        while let Some(next) = self.work_a_step(&saga).await {
+            saga = next;
+        }
+        true
+    }
+
+    /// The saga after an event; `None`: it does not fit, or somebody has changed the saga.
+    async fn move_on(&self, saga: &Saga, event: &Event, now: Timestamp) -> Option<Saga> {
+        let changed = saga::next(saga, event, &self.limits.sagas, now.max(self.now())).ok()?;
+        self.put_saga(&changed).await.ok()?.ok()?;
+        if changed.state != saga.state {
+            tracing::info!(
+                saga = saga.id.id,
+                state = changed.state.as_str(),
+                trouble = changed.trouble.as_ref().map(|trouble| trouble.why.as_str()),
+                "a saga goes on",
+            );
+        }
+        Some(changed)
+    }
+
+    /// Does the next thing about a saga. Answers with the saga if there is more to do at once.
+    async fn work_a_step(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
+        if saga.to_tell {
+            return self.tell(saga).await;
+        }
+        match saga.state {
+            saga::State::Open => {
+                let overdue = Event::Overdue { by: self.name() };
+                self.move_on(saga, &overdue, self.now()).await
+            }
+            saga::State::Completed | saga::State::Compensated => {
+                let all = self.release(saga).await.ok()?;
+                self.move_on(saga, &Event::Released { all }, self.now()).await;
+                None
+            }
+            saga::State::Stuck if !saga.looks_on => None,
+            saga::State::Compensating | saga::State::Stuck => self.undo_next(saga).await,
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("gateway {}", self.instance)
+    }
+
+    /// Says aloud that a saga needs a person.
+    async fn tell(&self, saga: &Saga) -> Option<Saga> {
+        let why = saga.trouble.as_ref().map_or("it is overdue", |trouble| trouble.why.as_str());
+        let call_id = saga.trouble.as_ref().map(|trouble| trouble.call_id.to_string());
+        if saga.tellings == 0 {
+            let state = saga.state.as_str();
+            tracing::error!(
+                saga = saga.id.id,
+                tenant = saga.id.tenant,
+                state,
+                call_id,
+                why,
+                "a saga needs a person"
+            );
+        }
+        self.move_on(saga, &Event::Told { delivered: true }, self.now()).await?;
+        None
+    }
+
+    /// Lets go of what was kept for a saga that has come to its end. Answers whether that was all.
+    async fn release(&self, saga: &Saga) -> Result<bool, store::Error> {
+        let mut all = true;
+        for record in self.calls_of(saga).await? {
+            if record.retain_until.is_some() {
+                continue;
+            }
+            let event = call::Event::SagaEnded { by: self.instance };
+            all &= self.change(&record, &event, self.now()).await.is_some();
+        }
+        Ok(all)
+    }
+
+    /// Undoes one call, or finds out why that cannot be.
+    async fn undo_next(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
+        let calls = self.calls_of(saga).await.ok()?;
+        let is_forward = |record: &&Record| record.intent.key_source != key::Source::Compensation;
+        let calls: Vec<(&Record, Tool)> =
+            calls.iter().filter(is_forward).map(|record| (record, self.policy_of(record))).collect();
+        let members: Vec<(&Record, &Tool)> = calls.iter().map(|(record, tool)| (*record, tool)).collect();
+        match saga::plan(&members) {
+            Step::Wait(record, hindrance, why) => {
+                self.hindered(saga, record, hindrance, why.to_owned()).await
+            }
+            Step::Mark(record) => match self.to_compensate(record, &self.name(), &saga.reason).await {
+                Err(Illegal::MayStillRun) => {
+                    let why = "its request may still reach the tool".to_owned();
+                    self.hindered(saga, record, Hindrance::Busy, why).await
+                }
+                // If somebody was faster, that is seen in the next round.
+                Ok(_) | Err(_) => {
+                    crash::point("saga_marked");
+                    Some(saga.clone())
+                }
+            },
+            Step::Undo(record) => {
+                let compensation = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+                let at = compensation.and_then(|compensation| self.tool_at(&compensation.tool));
+                let time =
+                    at.map_or(Duration::ZERO, |at| at.tool.session.wait + at.tool.lease() + LEASE_MARGIN);
+                let saga = self
+                    .move_on(saga, &Event::Prolonged { until: busy_until(self.now(), time) }, self.now())
+                    .await?;
+                match self.try_to_undo(&saga, record).await {
+                    Tried::Undone => {
+                        crash::point("saga_undone");
+                        let event = call::Event::UndoEnded { by: self.instance, end: UndoEnd::Undone };
+                        if self.change(record, &event, self.now()).await.is_some() {
+                            self.count_undo(record, "compensated");
+                        }
+                        self.move_on(&saga, &Event::Advanced, self.now()).await
+                    }
+                    Tried::Hindered(hindrance, why) => self.hindered(&saga, record, hindrance, why).await,
+                }
+            }
+            Step::Stuck(record) => {
+                let why = "it could not be undone".to_owned();
+                self.hindered(saga, record, Hindrance::Final, why).await
+            }
+            Step::Done => {
+                let undone = self.move_on(saga, &Event::Undone { by: self.name() }, self.now()).await?;
+                Some(undone)
+            }
+        }
+    }
+
+    /// Writes down what is in the way. A call that is given up is marked before its saga is, so that no saga
+    /// goes past it.
+    async fn hindered(
+        &self,
+        saga: &Saga,
+        record: &Record,
+        hindrance: Hindrance,
+        why: String,
+    ) -> Option<Saga> {
+        let trouble = Trouble { call_id: record.intent.call_id, why: why.clone() };
+        let event = Event::Hindered { by: self.name(), trouble, hindrance, jitter: jitter() };
+        let ahead = saga::next(saga, &event, &self.limits.sagas, self.now()).ok()?;
+        let gives_up = ahead.state == saga::State::Stuck && !ahead.looks_on;
+        if gives_up && matches!(record.state, State::Compensating(_)) {
+            let stuck = call::Event::UndoEnded { by: self.instance, end: UndoEnd::Stuck(why) };
+            self.change(record, &stuck, self.now()).await?;
+            self.count_undo(record, "stuck");
+        } else if hindrance == Hindrance::Failed {
+            self.count_undo(record, "failed");
+        }
+        self.put_saga(&ahead).await.ok()?.ok()?;
+        ahead.to_tell.then_some(ahead)
+    }
+
+    /// Sends what undoes a call, unless that has been done.
+    async fn try_to_undo(self: &Arc<Self>, saga: &Saga, record: &Record) -> Tried {
+        let last = |why: &str| Tried::Hindered(Hindrance::Final, why.to_owned());
+        let Some(compensation) = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref()) else {
+            return last("its tool declares no compensation");
+        };
+        // What is there already decides.
+        match self.counted("load", self.store.load(compensation.call_id).await) {
+            Ok(Some(Record { state: State::Failed(_), .. }) | None) => {}
+            Ok(Some(there)) => return read(&there),
+            Err(error) => return Tried::Hindered(Hindrance::Busy, error.to_string()),
+        }
+        let tool = self.policy_of(record);
+        let template = match &tool.compensation {
+            compensation::Policy::By(template) if template.tool == compensation.tool => template,
+            _ => return last("another compensation was decided on than its tool has now"),
+        };
+        let own = match own(saga, record, compensation, template) {
+            Ok(own) => own,
+            Err(why) => return last(&why),
+        };
+        match self.run_own(own).await {
+            Ok(record) => read(&record),
+            Err(kind) => Tried::Hindered(hindrance_of(&kind), kind.to_string()),
+        }
+    }
+
+    /// Makes a call of the gateway's own, by the same way as any other: it is claimed, kept in the ledger,
+    /// retried, and held when its outcome is unknown. Asked again it is the same call.
+    ///
+    /// # Errors
+    /// Why nothing was sent; or that it is not known yet how it ended.
+    pub(super) async fn run_own(self: &Arc<Self>, own: Own) -> Result<Arc<Record>, ErrorKind> {
+        let at = self.tool_at(&own.tool).ok_or(ErrorKind::UnknownTool)?;
+        if let Some(schema) = &at.tool.schema {
+            let mistakes = schema.mistakes(&own.args);
+            if !mistakes.is_empty() {
+                return Err(ErrorKind::InvalidArguments(mistakes));
+            }
+        }
+        let lookup = Lookup::new(&own.tenant, &own.tool, &own.key);
+        let args: bytes::Bytes = own.args.to_string().into();
+        let fingerprint = key::fingerprint(&at.tool, &own.args);
+        let intent = Intent {
+            call_id: own.call_id.unwrap_or_else(|| new_call_id(&lookup)),
+            tenant: own.tenant,
+            tool: own.tool,
+            lookup,
+            key: own.key,
+            key_source: key::Source::Compensation,
+            fingerprint,
+            user_id: own.user_id,
+            session_id: own.session_id,
+            saga_id: own.saga_id,
+            trace_id: own.trace_id,
+            similar: None,
+            args: redact::mask(&args, &at.tool.redact.args),
+            created_at: self.now(),
+        };
+        let (wait, session_wait) =
+            (at.tool.session.wait + at.tool.lease() + LEASE_MARGIN, at.tool.session.wait);
+        let brought = Brought::default();
+        let asked = Asked { at, intent: Arc::new(intent), args, brought, new_keys: None };
+        let (phases, pilot) = self.flights.join_or_begin((lookup, fingerprint, brought, None));
+        if let Some(pilot) = pilot {
+            drop(self.tasks.spawn(self.clone().fly(asked, pilot, Instant::now())));
+        }
+        match self.attend(phases, Patience::default(), wait, session_wait).await {
+            Phase::Ended { record, .. } => record,
+            Phase::Claiming | Phase::Queued | Phase::Running { .. } => {
+                Err(ErrorKind::CallInProgress { retry_after: Duration::ZERO })
+            }
+            Phase::Unwritten { .. } | Phase::Lost { .. } => Err(ErrorKind::OutcomeUnknown),
+        }
+    }
+}
+
+/// Until when others leave a saga alone, if a compensation may take so long.
+fn busy_until(now: Timestamp, time: Duration) -> Timestamp {
+    let span = SignedDuration::try_from(WORK + time).unwrap_or(SignedDuration::MAX);
+    now.checked_add(span).unwrap_or(Timestamp::MAX)
+}
+
+/// What the state of a compensation means for the call that it undoes.
+fn read(compensation: &Record) -> Tried {
+    let call_id = compensation.intent.call_id;
+    match &compensation.state {
+        State::Succeeded(_) => Tried::Undone,
+        State::Running => Tried::Hindered(Hindrance::Busy, format!("its compensation {call_id} runs")),
+        State::Failed(failure) => {
+            Tried::Hindered(Hindrance::Failed, format!("its compensation {call_id} failed: {}", failure.why))
+        }
+        State::Unknown(_) => {
+            let why = format!("nobody knows whether its compensation {call_id} was executed");
+            Tried::Hindered(Hindrance::Unknown, why)
+        }
+        State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
+            Tried::Hindered(Hindrance::Final, format!("its compensation {call_id} was undone itself"))
+        }
+    }
+}
+
+/// What it means that a compensation was not sent.
+fn hindrance_of(kind: &ErrorKind) -> Hindrance {
+    match kind {
+        ErrorKind::CallInProgress { .. }
+        | ErrorKind::ToolPaused
+        | ErrorKind::ToolResting { .. }
+        | ErrorKind::RateLimited
+        | ErrorKind::StoreUnavailable
+        | ErrorKind::ShuttingDown
+        | ErrorKind::Refused(Refusal::Frozen | Refusal::Busy { .. }) => Hindrance::Busy,
+        ErrorKind::OutcomeUnknown | ErrorKind::UnknownTool => Hindrance::Unknown,
+        ErrorKind::InvalidArguments(_)
+        | ErrorKind::InvalidRequest(_)
+        | ErrorKind::KeyReused
+        | ErrorKind::KeyExpired => Hindrance::Final,
+        _ => Hindrance::Failed,
+    }
+}
+
+fn own(saga: &Saga, record: &Record, by: &Compensation, template: &Template) -> Result<Own, String> {
+    let intent = &record.intent;
+    Ok(Own {
+        tenant: intent.tenant.clone(),
+        tool: by.tool.clone(),
+        key: compensation::key_of(intent.call_id),
+        args: template.args(record)?,
+        call_id: Some(by.call_id),
+        user_id: intent.user_id.clone(),
+        session_id: intent.session_id.clone(),
+        saga_id: saga.id.id.clone(),
+        trace_id: intent.trace_id.clone(),
+    })
+}

@@ -1,0 +1,288 @@
+//! Sagas: what one is like, how it ends, and what a person does about one that is stuck.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::Http;
+use super::auth::Known;
+use super::calls::identity;
+use super::ledger::{EventView, call_id, time};
+use super::ops::read_reason;
+use super::problem::Problem;
+use crate::core::caller::Caller;
+use crate::core::document::Place;
+use crate::core::ledger::LIMITS;
+use crate::core::record::{Record, State as CallState};
+use crate::core::saga::{Saga, SagaId, State as SagaState};
+use crate::gateway::{SagaAt, SagaQuery};
+
+/// An administrator may name another tenant than its own.
+#[derive(Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Whose {
+    /// Whose saga it is; the caller's own tenant if it is not named.
+    #[param(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    tenant: Option<String>,
+}
+
+/// Which sagas.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parameters {
+    /// Whose sagas; an administrator who names nobody gets everyone's.
+    tenant: Option<String>,
+    #[param(pattern = "^(open|completed|compensating|compensated|stuck)$")]
+    state: Option<String>,
+    /// The `next_cursor` of an earlier answer.
+    cursor: Option<String>,
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
+    limit: Option<String>,
+}
+
+type Named = Result<Path<String>, PathRejection>;
+type Asked = Result<Query<Whose>, QueryRejection>;
+
+fn saga_id(caller: &Caller, id: Named, whose: Asked) -> Result<SagaId, Problem> {
+    let Path(id) = id.map_err(|_| Problem::invalid_request("the saga's id cannot be read"))?;
+    let Query(whose) = whose.map_err(|error| Problem::invalid_request(&error.body_text()))?;
+    let tenant = whose.tenant.unwrap_or_else(|| caller.tenant.clone());
+    Ok(SagaId { tenant: identity("tenant", tenant)?, id: identity("the saga's id", id)? })
+}
+
+/// `GET /v1/sagas`
+pub(super) async fn list(
+    State(http): State<Http>,
+    Known(caller): Known,
+    asked: Result<Query<Parameters>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(asked) = asked.map_err(|error| Problem::invalid_request(&error.body_text()))?;
+    let refuse = |why: &str| Problem::invalid_request(why);
+    let state = asked.state.map(|word| SagaState::ALL.into_iter().find(|state| state.as_str() == word));
+    if state == Some(None) {
+        return Err(refuse("state must be one of open, completed, compensating, compensated, stuck"));
+    }
+    let limit = asked.limit.map(|limit| limit.parse().ok().filter(|limit| (1..=LIMITS.1).contains(limit)));
+    let limit = limit.unwrap_or(Some(LIMITS.0));
+    let before = asked.cursor.map(|cursor| Place::from_cursor(&cursor));
+    if before == Some(None) {
+        return Err(refuse("cursor must be the next_cursor of an earlier answer"));
+    }
+    let query = SagaQuery {
+        tenant: asked.tenant.map(|tenant| identity("tenant", tenant)).transpose()?,
+        state: state.flatten(),
+        before: before.flatten(),
+        limit: limit.ok_or_else(|| refuse("limit must be a number from 1 to 500"))?,
+    };
+    let (sagas, next) = http.gateway.list_sagas(&caller, &query).await?;
+    let page = PageView {
+        sagas: sagas.iter().map(|saga| SagaView::of(saga)).collect(),
+        next_cursor: next.map(|place| place.to_cursor()),
+    };
+    Ok(Json(page).into_response())
+}
+
+/// `GET /v1/sagas/{id}`
+pub(super) async fn show(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Named,
+    whose: Asked,
+) -> Result<Response, Problem> {
+    let id = saga_id(&caller, id, whose)?;
+    Ok(shown(&http.gateway.find_saga(&caller, &id).await?))
+}
+
+/// `POST /v1/sagas/{id}/complete`
+pub(super) async fn complete(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Named,
+    whose: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = saga_id(&caller, id, whose)?;
+    let reason = read_reason(body, http.max_body).await?;
+    Ok(shown(&http.gateway.complete_saga(&caller, &id, &reason).await?))
+}
+
+/// `POST /v1/sagas/{id}/abort`
+pub(super) async fn abort(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Named,
+    whose: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = saga_id(&caller, id, whose)?;
+    let reason = read_reason(body, http.max_body).await?;
+    Ok(shown(&http.gateway.abort_saga(&caller, &id, &reason).await?))
+}
+
+/// `POST /v1/sagas/{id}/retry`
+pub(super) async fn retry(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Named,
+    whose: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = saga_id(&caller, id, whose)?;
+    let reason = read_reason(body, http.max_body).await?;
+    Ok(shown(&http.gateway.retry_saga(&caller, &id, &reason).await?))
+}
+
+/// `POST /v1/sagas/{id}/skip`
+pub(super) async fn skip(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Named,
+    whose: Asked,
+    body: Body,
+) -> Result<Response, Problem> {
+    let id = saga_id(&caller, id, whose)?;
+    let reason = read_reason(body, http.max_body).await?;
+    Ok(shown(&http.gateway.skip_stuck(&caller, &id, &reason).await?))
+}
+
+/// `POST /v1/calls/{id}/compensate`
+pub(super) async fn compensate(
+    State(http): State<Http>,
+    Known(caller): Known,
+    id: Named,
+    body: Body,
+) -> Result<Response, Problem> {
+    let call_id = call_id(id)?;
+    let reason = read_reason(body, http.max_body).await?;
+    Ok(shown(&http.gateway.compensate(&caller, call_id, &reason).await?))
+}
+
+fn shown(at: &SagaAt) -> Response {
+    let calls = at.calls.iter().map(|record| MemberView::of(record, &at.compensations)).collect();
+    let events = at.saga.events.iter().map(EventView::of).collect();
+    Json(SagaView { calls: Some(calls), events: Some(events), ..SagaView::of(&at.saga) }).into_response()
+}
+
+/// Sagas without their calls, newest first.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SagaPage)]
+pub(super) struct PageView<'a> {
+    sagas: Vec<SagaView<'a>>,
+    /// Where to go on, unless this was all.
+    #[schema(required)]
+    next_cursor: Option<String>,
+}
+
+/// A group of calls that is completed or undone as a whole.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Saga)]
+pub(super) struct SagaView<'a> {
+    saga_id: &'a str,
+    tenant: &'a str,
+    #[schema(pattern = "^(open|completed|compensating|compensated|stuck)$")]
+    state: &'static str,
+    /// Why it was completed or aborted; empty as long as it was not.
+    reason: &'a str,
+    /// What keeps it from going on.
+    #[schema(required)]
+    trouble: Option<TroubleView<'a>>,
+    /// How often in a row the call whose turn it is could not be undone.
+    tries: u32,
+    /// Its deadline was over while it was open.
+    overdue: bool,
+    #[schema(format = DateTime)]
+    created_at: String,
+    #[schema(format = DateTime)]
+    updated_at: String,
+    #[schema(required, format = DateTime)]
+    deadline: Option<String>,
+    /// When it is worked on next.
+    #[schema(required, format = DateTime)]
+    next_at: Option<String>,
+    /// In the order in which they were made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    calls: Option<Vec<MemberView<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    events: Option<Vec<EventView<'a>>>,
+}
+
+/// What keeps a saga from going on.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SagaTrouble)]
+struct TroubleView<'a> {
+    #[schema(format = Uuid)]
+    call_id: String,
+    why: &'a str,
+}
+
+/// A call of a saga.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SagaCall)]
+struct MemberView<'a> {
+    #[schema(format = Uuid)]
+    call_id: String,
+    tool: &'a str,
+    #[schema(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
+    state: &'static str,
+    /// The call that undoes it, from when that is decided.
+    #[schema(required, format = Uuid)]
+    compensation_call_id: Option<String>,
+    /// `none`: it is not undone. `pending`: it will be. `empty`: it never ran, so nothing was sent. `skipped`: a
+    /// person has decided that it is not undone. Otherwise the state of the call that undoes it.
+    #[schema(pattern = "^(none|pending|empty|skipped|running|succeeded|failed|unknown)$")]
+    compensation: &'static str,
+}
+
+impl<'a> SagaView<'a> {
+    fn of(saga: &'a Saga) -> Self {
+        let trouble = |trouble: &'a crate::core::saga::Trouble| TroubleView {
+            call_id: trouble.call_id.to_string(),
+            why: &trouble.why,
+        };
+        Self {
+            saga_id: &saga.id.id,
+            tenant: &saga.id.tenant,
+            state: saga.state.as_str(),
+            reason: &saga.reason,
+            trouble: saga.trouble.as_ref().map(trouble),
+            tries: saga.tries,
+            overdue: saga.overdue,
+            created_at: time(saga.created_at),
+            updated_at: time(saga.updated_at),
+            deadline: saga.deadline.map(time),
+            next_at: saga.due_at.map(time),
+            calls: None,
+            events: None,
+        }
+    }
+}
+
+impl<'a> MemberView<'a> {
+    fn of(record: &'a Record, compensations: &[Record]) -> Self {
+        let undo = record.undo.as_ref();
+        let by = undo.and_then(|undo| undo.compensation.as_ref()).map(|by| by.call_id);
+        let there = compensations.iter().find(|made| Some(made.intent.call_id) == by);
+        let compensation = match (undo, there, &record.state) {
+            (None, ..) => "none",
+            (Some(undo), ..) if undo.skipped => "skipped",
+            (_, Some(made), _) => made.state.as_str(),
+            (_, None, CallState::Compensated(_)) if by.is_none() => "empty",
+            _ => "pending",
+        };
+        Self {
+            call_id: record.intent.call_id.to_string(),
+            tool: &record.intent.tool,
+            state: record.state.as_str(),
+            compensation_call_id: by.map(|call_id| call_id.to_string()),
+            compensation,
+        }
+    }
+}
