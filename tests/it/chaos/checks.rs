@@ -194,7 +194,8 @@ impl World {
             State::Succeeded(_) => effects == 1,
             State::Failed(_) => effects == 0,
             State::Unknown(_) => true,
-            State::Running => false,
+            // Nothing is left running, and nobody undoes anything here.
+            State::Running | State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => false,
         };
         if !is_true {
             self.breaks(format!("S5: k{key} is {} with {effects} effects", record.state.as_str()));
@@ -248,7 +249,7 @@ impl World {
                     self.expect(anew, same[0], &["result-unavailable"], "S8").await;
                 }
                 State::Unknown(_) => drop(self.expect(anew, same[0], &["outcome-unknown"], "S5").await),
-                State::Running => {}
+                State::Running | State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {}
             }
             if let Some(told) = told.filter(|_| !matches!(record.state, State::Succeeded(_))) {
                 self.breaks(format!("S8: k{key} has heard {} and is {:?}", told.text, record.state));

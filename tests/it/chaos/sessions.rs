@@ -108,7 +108,7 @@ impl World {
             let latest = match record.as_ref().map(|record| &record.state) {
                 Some(State::Succeeded(_) | State::Failed(_)) => record.map(|record| record.updated_at),
                 Some(State::Unknown(_)) => Some(lock.lease_until),
-                Some(State::Running) | None => None,
+                _ => None,
             };
             if lock.free_from.is_none() || lock.free_from > latest {
                 self.breaks(format!("L6: {session} stays locked: {lock:?}"));
