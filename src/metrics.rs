@@ -291,20 +291,17 @@ impl Metrics {
         }
     }
 
-    /// Which tools are paused.
-    /// How many sagas there are in each state.
-    pub fn take_sagas(&self, counts: &[(String, u64)]) {
+    /// How many sagas there are in each state, and how many of them are stuck.
+    pub fn take_sagas<'a>(&self, counts: impl Iterator<Item = (&'a str, u64)>, stuck: u64) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
-        for state in crate::core::saga::State::ALL {
-            let found = counts.iter().find(|(name, _)| name == state.as_str());
-            let count = found.map_or(0, |(_, count)| i64::try_from(*count).unwrap_or(i64::MAX));
-            self.sagas.with_label_values(&[state.as_str()]).set(count);
-            if state == crate::core::saga::State::Stuck {
-                self.stuck_sagas.set(count);
-            }
+        let number = |count| i64::try_from(count).unwrap_or(i64::MAX);
+        for (state, count) in counts {
+            self.sagas.with_label_values(&[state]).set(number(count));
         }
+        self.stuck_sagas.set(number(stuck));
     }
 
+    /// Which tools are paused.
     pub fn take_paused<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         self.tool_paused.reset();

@@ -13,7 +13,7 @@ mod preview; // what a request would meet
 pub mod recover; // calls whose owner is gone
 mod replay; // what a duplicate would get, and whether the tool would still say it
 mod run; // the other side: claim, dispatch, write down
-mod saga; // groups of calls: joined, ended, looked at
+mod sagas; // groups of calls: joined, ended, looked at
 mod session; // one's turn in a session, and what persons do to one
 mod throttle; // how fast a caller may be
 mod tools; // the tools as they are configured now
@@ -41,7 +41,7 @@ use self::pause::Pauses;
 pub use self::pause::ToolState;
 pub use self::preview::{Preview, Would};
 pub use self::replay::Replay;
-pub use self::saga::{SagaAt, SagaQuery};
+pub use self::sagas::{SagaAt, SagaQuery};
 use self::throttle::Throttle;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
@@ -49,6 +49,7 @@ use crate::core::document::Kind;
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::record::{AttemptId, CallId, InstanceId};
+use crate::core::saga;
 use crate::core::session::Refusal;
 use crate::downstream::Downstream;
 use crate::metrics::Metrics;
@@ -65,7 +66,7 @@ pub struct Limits {
     pub max_waiting: usize,
     /// How long running calls may still take when the gateway stops.
     pub shutdown_grace: Duration,
-    pub sagas: crate::core::saga::Policy,
+    pub sagas: saga::Policy,
 }
 
 /// The parts of a gateway, handed down; there are no globals.
@@ -245,7 +246,12 @@ impl Gateway {
         self.readiness().await;
         let census = self.counted("census", self.store.census().await);
         if let Ok(sagas) = self.counted("count_documents", self.store.count_documents(Kind::Saga).await) {
-            self.metrics.take_sagas(&sagas);
+            let count = |state: saga::State| {
+                let found = sagas.iter().find(|(name, _)| name == state.as_str());
+                found.map_or(0, |(_, count)| *count)
+            };
+            let counts = saga::State::ALL.into_iter().map(|state| (state.as_str(), count(state)));
+            self.metrics.take_sagas(counts, count(saga::State::Stuck));
         }
         let tools = self.tools();
         self.metrics.take_resting(tools.iter().map(|(tool, at)| (tool.as_str(), at.health.is_open())));

@@ -3,6 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use oncegate::config::{Config, Environment, Place};
+use oncegate::core::compensation::Policy::By;
 use oncegate::core::tool::{Effect, Tool};
 use sha2::{Digest, Sha256};
 
@@ -83,8 +84,16 @@ fn what_does_not_fit_together_is_refused() {
         ("similar = { fields = [\"/a\"], window = \"1m\", action = \"warn\" }", "none of flag, refuse"),
         ("effect = \"read\"\nsession = \"exclusive\"", "this one reads"),
         ("effect = \"read\"\nbudget = { per = \"user\", max = 1, window = \"1m\" }", "this one reads"),
-        // Keys that later versions will serve are not accepted and ignored.
-        ("compensation = { tool = \"t\" }", "no such key"),
+        ("compensation = { tool = \"t\" }", "does not undo itself"),
+        ("compensation = { tool = \"u\" }", "is no tool"),
+        ("compensation = { tool = \"u\", args = { id = \"/order\" } }", "begins with none of"),
+        ("compensation = { args = {} }", "compensation.tool: this key is missing"),
+        ("compensation = \"cancel\"", "none of none"),
+        ("compensate_unknown = \"send\"", "there is no compensation"),
+        ("effect = \"read\"\ncompensation = \"none\"", "this one reads"),
+        ("[sagas]\ndeadline = \"0s\"", "in no time"),
+        ("[sagas]\non_timeout = \"undo\"", "none of abort, report"),
+        ("[sagas]\nretry = { base = \"9m\", max = \"1m\" }", "longer than the longest"),
         ("unknown = \"retry\"", "needs dedup"),
         ("unknown = \"retry\"\ndedup = \"key\"\nsession = \"exclusive\"", "beside later calls"),
         ("unknown = \"retry\"\ndedup = \"key\"\neffect = \"read\"", "never unknown"),
@@ -273,7 +282,8 @@ fn the_reference_configuration_is_good_and_tells_the_defaults() {
     assert_eq!(format!("{:?}", reference.server), format!("{:?}", minimal.server));
     assert_eq!(format!("{:?}", reference.limits), format!("{:?}", minimal.limits));
     assert_eq!(format!("{:?}", reference.log), format!("{:?}", minimal.log));
-    let (tool, default) = (&reference.tools[0].tool, Tool::new("create_order"));
+    let create = reference.tools.iter().find(|at| at.tool.name == "create_order").expect("it is there");
+    let (tool, default) = (&create.tool, Tool::new("create_order"));
     assert_eq!((tool.effect, default.effect), (Effect::Write, Effect::Write));
     assert_eq!(
         (tool.timeout, tool.deadline, tool.retention),
@@ -282,7 +292,9 @@ fn the_reference_configuration_is_good_and_tells_the_defaults() {
     assert_eq!((tool.retry, tool.remember_rejections), (default.retry, default.remember_rejections));
     assert_eq!((tool.session, tool.breaker, tool.dedup), (default.session, default.breaker, default.dedup));
     assert_eq!((tool.unknown, tool.recheck), (default.unknown, default.recheck));
-    let (endpoint, default) = (&reference.tools[0].endpoint, &minimal.tools[0].endpoint);
+    let By(template) = &tool.compensation else { panic!("{:?}", tool.compensation) };
+    assert!(!template.undoes_unknown, "the default");
+    let (endpoint, default) = (&create.endpoint, &minimal.tools[0].endpoint);
     assert_eq!((&endpoint.method, endpoint.connection_reuse), (&default.method, default.connection_reuse));
 }
 
@@ -304,9 +316,11 @@ fn the_reference_configuration_names_every_key() {
         .replace("\nper_second =", "\nx = 1\nper_second =")
         .replace("\naction =", "\nx = 1\naction =")
         .replace("\nbase =", "\nx = 1\nbase =")
-        .replace("\npointer =", "\nx = 1\npointer =");
+        .replace("\npointer =", "\nx = 1\npointer =")
+        .replace("\ntool =", "\nx = 1\ntool =")
+        .replace("\non_timeout =", "\nx = 1\non_timeout =");
     let mistakes = read(&wrong, &[]).expect_err("unknown keys");
-    assert_eq!(mistakes.len(), 15, "{mistakes:#?}");
+    assert_eq!(mistakes.len(), 18, "{mistakes:#?}");
     for mistake in &mistakes {
         let (_, known) = mistake.split_once("known here: ").unwrap_or_else(|| panic!("{mistake}"));
         for key in known.split(", ") {

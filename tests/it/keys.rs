@@ -137,7 +137,7 @@ async fn what_two_readers_could_read_differently_is_refused() {
         r#"{"args":{},"fencing_token":-1}"#,
         r#"{"args":{},"fencing_token":9007199254740992}"#,
         r#"{"args":{},"confirm_duplicate_of":"an order"}"#,
-        r#"{"args":{},"saga_id":"S"}"#,
+        r#"{"args":{},"saga_id":7}"#,
         r#"{"args":{},"user_id":7}"#,
         "{\"args\":{},\"session_id\":\"a\\nb\"}",
         r#"{"args":{}} trailing"#,
