@@ -16,7 +16,7 @@ use super::hold::Hold;
 use super::session::Turn;
 use super::{ErrorKind, Gateway, jitter, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
-use crate::core::outcome::{self, Content, Evidence, Outcome};
+use crate::core::outcome::{self, Content, Evidence, FailureKind, Outcome};
 use crate::core::record::{Record, State};
 use crate::core::redact;
 use crate::core::tool::{Effect, LEASE_MARGIN};
@@ -110,7 +110,9 @@ impl Gateway {
         };
         let (record, _) = self.settle(asked, record, &event, None, Keep::Stored).await;
         self.ended(asked, &record, began);
-        pilot.end(Err(kind), true);
+        let is_closed =
+            matches!(&record.state, State::Failed(failure) if failure.kind == FailureKind::SagaClosed);
+        pilot.end(if is_closed { Ok(Arc::new(record)) } else { Err(kind) }, true);
     }
 
     /// Runs a read without a store: it has no effect that could be doubled.

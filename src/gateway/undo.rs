@@ -121,6 +121,10 @@ impl Gateway {
         crash::point("saga_taken");
         while let Some(next) = self.work_a_step(&saga).await {
             saga = next;
+            // What is left waits for the next gateway.
+            if self.draining.is_cancelled() {
+                break;
+            }
         }
         true
     }

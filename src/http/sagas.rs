@@ -82,7 +82,7 @@ pub(super) async fn list(
     };
     let (sagas, next) = http.gateway.list_sagas(&caller, &query).await?;
     let page = PageView {
-        sagas: sagas.iter().map(|saga| SagaView::of(saga)).collect(),
+        sagas: sagas.iter().map(SagaView::of).collect(),
         next_cursor: next.map(|place| place.to_cursor()),
     };
     Ok(Json(page).into_response())
