@@ -2,31 +2,29 @@
 
 mod reload; // the configuration, read again while the gateway runs
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum_server::Handle;
-use hyper_util::rt::TokioTimer;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 pub use self::reload::Reloader;
-use crate::config::{Config, StoreAt};
+use crate::config::{Config, Server, StoreAt};
 use crate::core::caller::Caller;
 use crate::core::record::InstanceId;
 use crate::downstream::Downstream;
 use crate::gateway::{self, Gateway, Limits, ToolAt, Tools};
-use crate::http::{self, Http, Tokens};
+use crate::http::{self, Http, MaxBody, Tokens};
 use crate::metrics::Metrics;
+use crate::serve::{self, Bounds, Doors, Ends, Tls};
 use crate::store::redis::{self, Redis};
 use crate::store::sealed::{Keys, Sealed};
 use crate::store::sqlite::{self, Sqlite};
 use crate::store::{self, Store};
 
-/// A request's head that drips in more slowly than this is given up, and so is an idle connection.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often calls without an owner are looked for.
 const RECOVER_EVERY: Duration = Duration::from_secs(5);
 /// How often unknown calls are worked on whose time has come.
@@ -54,8 +52,10 @@ pub enum Error {
     Client(reqwest::Error),
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
-    #[error("serving failed: {0}")]
-    Serve(std::io::Error),
+    #[error("serving failed")]
+    Serve,
+    #[error("a loop ended by itself")]
+    Loop,
     #[error("the store's file can no longer be trusted")]
     StoreFailed,
     #[error("only a shared store can lose data and go on; this one is {0}")]
@@ -101,11 +101,13 @@ fn new_gateway(
 pub struct App {
     gateway: Arc<Gateway>,
     reloader: Arc<Reloader>,
-    router: Router,
+    doors: Doors,
     listener: TcpListener,
+    tls: Option<Tls>,
+    bounds: Bounds,
     /// Cancelled by the store when the process must end at once.
     fatal: CancellationToken,
-    shutdown_grace: Duration,
+    drain_delay: Duration,
 }
 
 impl App {
@@ -126,7 +128,6 @@ impl App {
             StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(settings.clone())).await?),
         };
         let store = seal(store, config.store_keys);
-        let shutdown_grace = config.limits.shutdown_grace;
         let gateway = new_gateway(store, config.tools, config.server.max_result, instance, config.limits)?;
         let gateway = Arc::new(gateway);
         let settled = match gateway.recover_all(gateway.now()).await {
@@ -143,13 +144,22 @@ impl App {
         }
 
         let address = config.server.listen;
-        let listener = TcpListener::bind(address).map_err(|error| Error::Listen(address, error))?;
-        listener.set_nonblocking(true).map_err(|error| Error::Listen(address, error))?;
+        let listener = serve::listen(address).map_err(|error| Error::Listen(address, error))?;
+        let Server { body_timeout, max_body, mut bounds, drain_delay, tls, .. } = config.server;
+        let wanted = bounds.max_connections;
+        bounds.max_connections = serve::at_most(wanted);
+        if bounds.max_connections < wanted {
+            tracing::warn!(
+                max_connections = bounds.max_connections,
+                "this process may open too few files for server.max_connections; raise the limit (ulimit -n)"
+            );
+        }
         let tokens = Tokens::new(config.tokens);
         tracing::info!(
             listen = %listener.local_addr().unwrap_or(address),
             store = %config.store,
             ready = gateway.readiness().await.reasons.is_empty(),
+            tls = tls.is_some(),
             tokens = tokens.now().len(),
             open_mode = tokens.now().is_empty(),
             left_over_calls = settled,
@@ -159,10 +169,16 @@ impl App {
         );
         gateway.metrics.configured(gateway.wall_time().as_second());
         let (store, written) = (config.store, config.written);
-        let reloader = Reloader { gateway: gateway.clone(), tokens: tokens.clone(), store, written };
+        let reloader =
+            Reloader { gateway: gateway.clone(), tokens: tokens.clone(), tls: tls.clone(), store, written };
         let reloader = Arc::new(reloader);
-        let http = Http { gateway: gateway.clone(), tokens, max_body: config.server.max_body };
-        Ok(Self { gateway, reloader, router: http::router(http), listener, fatal, shutdown_grace })
+        let http = Http {
+            gateway: gateway.clone(),
+            tokens,
+            max_body: MaxBody { bytes: max_body, time: body_timeout },
+        };
+        let doors = Doors { all: http::router(http.clone()), spare: http::spare_router(http) };
+        Ok(Self { gateway, reloader, doors, listener, tls, bounds, fatal, drain_delay })
     }
 
     /// Where it listens; of use if port 0 was asked for.
@@ -184,41 +200,51 @@ impl App {
     /// # Errors
     /// Serving broke off, or the store failed so that only a new start can help.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
-        let handle = Handle::new();
-        let mut server = axum_server::from_tcp(self.listener).map_err(Error::Serve)?.handle(handle.clone());
-        // Telling HTTP/2 apart has no timer; without it silent connections are given up, too.
-        server = server.http1_only();
-        server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-        let recovery = tokio::spawn(recover(self.gateway.clone(), stop.clone()));
-        let pauses = tokio::spawn(look_at_pauses(self.gateway.clone(), stop.clone()));
-        let rechecks = tokio::spawn(recheck(self.gateway.clone(), stop.clone()));
-        let counting = tokio::spawn(count(self.gateway.clone(), stop.clone()));
-        let sagas = tokio::spawn(work_on_sagas(self.gateway.clone(), stop.clone()));
-        let mut serving = tokio::spawn(server.serve(self.router.into_make_service()));
-        let ended = tokio::select! {
-            ended = &mut serving => Some(ended),
+        let ends = Ends::default();
+        let serving = serve::serve(self.listener, self.doors, self.tls, self.bounds, ends.clone());
+        let mut loops = JoinSet::new();
+        loops.spawn(recover(self.gateway.clone(), stop.clone()));
+        loops.spawn(look_at_pauses(self.gateway.clone(), stop.clone()));
+        loops.spawn(recheck(self.gateway.clone(), stop.clone()));
+        loops.spawn(count(self.gateway.clone(), stop.clone()));
+        loops.spawn(work_on_sagas(self.gateway.clone(), stop.clone()));
+        let mut serving = tokio::spawn(serving);
+        let broken = tokio::select! {
+            biased;
             () = self.fatal.cancelled() => return Err(Error::StoreFailed),
             () = stop.cancelled() => None,
+            // These end only when they are told to.
+            _ = &mut serving => return Err(Error::Serve),
+            ended = loops.join_next() => Some(ended),
         };
-        if let Some(ended) = ended {
-            return ended.map_err(std::io::Error::other).flatten().map_err(Error::Serve);
+        if let Some(ended) = &broken {
+            tracing::error!(?ended, "a loop has ended by itself: the gateway stops");
+        }
+        self.gateway.leave();
+        ends.leaving.cancel();
+        if !self.drain_delay.is_zero() {
+            tracing::info!("oncegate will stop: it is not ready any more");
+            tokio::select! {
+                () = sleep(self.drain_delay) => {}
+                () = self.fatal.cancelled() => return Err(Error::StoreFailed),
+            }
         }
         tracing::info!("oncegate stops: nothing new is taken");
-        handle.graceful_shutdown(Some(self.shutdown_grace + LAST_ANSWERS));
+        // Before the last connections are taken, so that they are told.
+        self.gateway.drain();
+        ends.stop.cancel();
         tokio::select! {
             () = self.gateway.shut_down() => {}
             () = self.fatal.cancelled() => return Err(Error::StoreFailed),
         }
-        recovery.abort();
-        rechecks.abort();
-        counting.abort();
-        sagas.abort();
-        pauses.abort();
-        if tokio::time::timeout(LAST_ANSWERS, serving).await.is_err() {
-            tracing::warn!(connections = handle.connection_count(), "connections were cut");
+        loops.abort_all();
+        if tokio::time::timeout(LAST_ANSWERS, &mut serving).await.is_err() {
+            ends.cut.cancel();
+            let connections = serving.await.unwrap_or_default();
+            tracing::warn!(connections, "connections were cut");
         }
         tracing::info!("oncegate has stopped");
-        Ok(())
+        if broken.is_some() { Err(Error::Loop) } else { Ok(()) }
     }
 }
 

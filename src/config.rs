@@ -9,7 +9,7 @@ mod tools; // what is said of one tool
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -22,6 +22,7 @@ use crate::core::caller::{Scope, Token};
 use crate::core::tool::Effect;
 use crate::core::{compensation, saga};
 use crate::gateway::{Limits, ToolAt};
+use crate::serve::{Bounds, Tls, Unfit};
 use crate::store::sealed::Keys;
 use crate::store::{Durability, redis};
 
@@ -83,8 +84,14 @@ pub struct Server {
     pub listen: SocketAddr,
     /// Of a request, in bytes.
     pub max_body: usize,
+    /// How long that may take to arrive.
+    pub body_timeout: Duration,
     /// Of a tool's answer, in bytes.
     pub max_result: usize,
+    pub bounds: Bounds,
+    /// How long all is served as before when the gateway is told to stop, so that others may notice.
+    pub drain_delay: Duration,
+    pub tls: Option<Tls>,
 }
 
 #[derive(Debug, Clone)]
@@ -216,8 +223,19 @@ fn log(mut section: Section<'_, '_>) -> Log {
 const MAX_JOIN_WAIT: Duration = Duration::from_secs(60);
 
 fn default_server() -> (Server, Limits) {
-    let server =
-        Server { listen: SocketAddr::from(([127, 0, 0, 1], 8080)), max_body: 1 << 20, max_result: 1 << 20 };
+    let server = Server {
+        listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+        max_body: 1 << 20,
+        body_timeout: Duration::from_secs(15),
+        max_result: 1 << 20,
+        bounds: Bounds {
+            max_connections: 10_000,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+        },
+        drain_delay: Duration::ZERO,
+        tls: None,
+    };
     let limits = Limits {
         join_wait: Duration::from_secs(10),
         max_running: 1_000,
@@ -244,7 +262,17 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
     let server = Server {
         listen,
         max_body: section.get_or("max_body", Bytes(server.max_body)).0,
+        body_timeout: section.get_or("body_timeout", server.body_timeout),
         max_result: section.get_or("max_result", Bytes(server.max_result)).0,
+        bounds: Bounds {
+            max_connections: section
+                .get("max_connections")
+                .map_or(server.bounds.max_connections, |Count(count)| count as usize),
+            header_timeout: section.get_or("header_timeout", server.bounds.header_timeout),
+            idle_timeout: section.get_or("idle_timeout", server.bounds.idle_timeout),
+        },
+        drain_delay: section.get_or("drain_delay", server.drain_delay),
+        tls: section.section("tls").and_then(tls),
     };
     let limits = Limits {
         join_wait: section.get_or("join_wait", limits.join_wait),
@@ -258,6 +286,23 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
     }
     section.finish();
     (server, limits)
+}
+
+fn tls(mut section: Section<'_, '_>) -> Option<Tls> {
+    let (cert, key): (Option<String>, Option<String>) = (section.need("cert"), section.need("key"));
+    let tls = cert.zip(key).and_then(|(cert, key)| match Tls::read(Path::new(&cert), Path::new(&key)) {
+        Ok(tls) => Some(tls),
+        Err(Unfit::Cert(why)) => {
+            section.mistake("cert", &why);
+            None
+        }
+        Err(Unfit::Key(why)) => {
+            section.mistake("key", &why);
+            None
+        }
+    });
+    section.finish();
+    tls
 }
 
 /// What a store can be worth.

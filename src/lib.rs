@@ -11,4 +11,5 @@ pub mod downstream; // one HTTP request to one tool
 pub mod gateway; // the use cases
 pub mod http; // the wire
 pub mod metrics; // what is counted
+pub mod serve; // connections
 pub mod store; // where records are kept

@@ -6,21 +6,23 @@ use std::sync::Arc;
 use crate::config::{Config, Log, StoreAt, Written, one_master_mistakes};
 use crate::gateway::Gateway;
 use crate::http::Tokens;
+use crate::serve::Tls;
 
 /// What may be changed without a restart, and everything below it.
-const RELOADED: [&str; 3] = ["auth", "log.level", "tools"];
+const RELOADED: [&str; 4] = ["auth", "log.level", "server.tls", "tools"];
 
 /// Puts another configuration into a running gateway.
 pub struct Reloader {
     pub(super) gateway: Arc<Gateway>,
     pub(super) tokens: Tokens,
+    pub(super) tls: Option<Tls>,
     pub(super) store: StoreAt,
     /// What the process was started with.
     pub(super) written: Written,
 }
 
 impl Reloader {
-    /// Takes over tools and tokens of a configuration, or says each mistake and leaves all as it is. Running
+    /// Takes over tools, tokens and certificate of a configuration, or says each mistake and leaves all as it is. Running
     /// calls go on with what they began with. Answers with what is said now of the log.
     pub fn reload(&self, config: Result<Config, Vec<String>>) -> Option<Log> {
         let taken_over = config.and_then(|config| self.take_over(config));
@@ -46,7 +48,11 @@ impl Reloader {
             tracing::warn!("{warning}");
         }
         let restart = self.written.differing(&config.written).into_iter().filter(|key| !is_reloaded(key));
-        let restart: Vec<&str> = restart.collect();
+        let mut restart: Vec<&str> = restart.collect();
+        // One certificate can stand for another, but not for none.
+        if config.server.tls.is_some() != self.tls.is_some() {
+            restart.push("server.tls");
+        }
         if !restart.is_empty() {
             tracing::warn!(
                 keys = restart.join(", "),
@@ -59,6 +65,9 @@ impl Reloader {
             .set_tools(config.tools)
             .map_err(|error| vec![format!("the HTTP client for the tools cannot be made: {error}")])?;
         self.tokens.set(config.tokens);
+        if let (Some(tls), Some(new)) = (&self.tls, &config.server.tls) {
+            tls.set(new);
+        }
         tracing::info!(tools, tokens, "the configuration was read again");
         Ok(config.log)
     }

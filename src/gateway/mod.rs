@@ -95,6 +95,8 @@ pub struct Gateway {
     tasks: TaskTracker,
     /// Stored calls that were said to be unreadable.
     unreadable: Mutex<HashSet<String>>,
+    /// Others are to notice that it will stop.
+    leaving: CancellationToken,
     /// No new calls.
     draining: CancellationToken,
     /// No more time for the running ones.
@@ -203,6 +205,7 @@ impl Gateway {
             pauses: Pauses::default(),
             tasks: TaskTracker::new(),
             unreadable: Mutex::default(),
+            leaving: CancellationToken::new(),
             draining: CancellationToken::new(),
             abandoned: CancellationToken::new(),
         }
@@ -232,7 +235,7 @@ impl Gateway {
             let why = "its clock was set forward since this gateway started: restart it";
             readiness.reasons.push(store::Reason::new("clock", why));
         }
-        if self.draining.is_cancelled() {
+        if self.leaving.is_cancelled() {
             let reason = store::Reason::new("shutting_down", "the gateway is shutting down");
             readiness.reasons.push(reason);
         }
@@ -259,8 +262,14 @@ impl Gateway {
         self.metrics.scrape(tools.keys(), census.ok().as_deref())
     }
 
+    /// It is not ready from now on, but calls are taken as before.
+    pub fn leave(&self) {
+        self.leaving.cancel();
+    }
+
     /// New calls are refused from now on; those that run go on.
     pub fn drain(&self) {
+        self.leave();
         self.draining.cancel();
     }
 

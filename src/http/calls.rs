@@ -15,9 +15,9 @@ use tokio::time::timeout;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::Http;
 use super::auth::Known;
 use super::problem::Problem;
+use super::{Http, MaxBody};
 use crate::core::key::COMPENSATION;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::session::Brought;
@@ -30,8 +30,6 @@ pub(super) const GATEWAY_OUTCOME: HeaderName = HeaderName::from_static("gateway-
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
 
-/// A body that drips in more slowly than this is given up.
-const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The longest that a caller may ask to wait.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Tokens are below 2^53, so that no reader of JSON takes one for another.
@@ -110,13 +108,13 @@ pub fn dry_run(tool: &Tool, body: &[u8]) -> Result<String, String> {
     }))
 }
 
-pub(super) async fn read_body(body: Body, max_body: usize) -> Result<Bytes, Problem> {
-    let read = timeout(BODY_TIMEOUT, body::to_bytes(body, max_body)).await;
-    let read = read.map_err(|_| Problem::invalid_request("the request's body did not arrive in time"))?;
+pub(super) async fn read_body(body: Body, max_body: MaxBody) -> Result<Bytes, Problem> {
+    let read = timeout(max_body.time, body::to_bytes(body, max_body.bytes)).await;
+    let read = read.map_err(|_| Problem::body_too_slow())?;
     read.map_err(|error| {
         let source = std::error::Error::source(&error);
         if source.is_some_and(|source| source.is::<LengthLimitError>()) {
-            Problem::body_too_large(max_body)
+            Problem::body_too_large(max_body.bytes)
         } else {
             Problem::invalid_request("the request's body could not be read")
         }

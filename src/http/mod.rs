@@ -14,12 +14,14 @@ mod sessions; // what a session is like, and what a person may do to it
 mod tools; // the tools as callers and models see them
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::routing::{get, post};
 
 pub use self::auth::Tokens;
 pub use self::calls::dry_run;
+pub use self::ops::spare_router;
 use crate::gateway::Gateway;
 
 /// What handlers share.
@@ -28,8 +30,15 @@ pub struct Http {
     pub gateway: Arc<Gateway>,
     /// None at all: open mode, for which the configuration has made sure of loopback.
     pub tokens: Tokens,
-    /// In bytes.
-    pub max_body: usize,
+    pub max_body: MaxBody,
+}
+
+/// What a request's body may be.
+#[derive(Debug, Clone, Copy)]
+pub struct MaxBody {
+    pub bytes: usize,
+    /// From the head to the body's end.
+    pub time: Duration,
 }
 
 /// Every route of the gateway.

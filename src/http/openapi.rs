@@ -29,7 +29,7 @@ use super::{ledger, listing, ops, pause, sagas, sessions, tools};
 /// What whoever has a token, or brings none where one is asked for, may be told at any door.
 const AT_EVERY_DOOR: [Slug; 3] = [Slug::Unauthenticated, Slug::Forbidden, Slug::RateLimited];
 /// What is said of a request's body.
-const OF_A_BODY: [Slug; 2] = [Slug::InvalidRequest, Slug::BodyTooLarge];
+const OF_A_BODY: [Slug; 3] = [Slug::InvalidRequest, Slug::RequestTimeout, Slug::BodyTooLarge];
 /// What is said of a request for a call before anything is known of that call.
 const OF_A_REQUEST: [Slug; 8] = [
     Slug::KeyMissing,

@@ -1,18 +1,19 @@
 //! Doors for those who run the gateway: health, readiness, metrics. They tell nothing of any tenant.
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Http;
 use super::auth::Known;
 use super::calls::read_body;
 use super::problem::{self, Problem};
+use super::{Http, MaxBody};
 
 /// The longest reason that a person may give, in bytes.
 const MAX_REASON: usize = 1_000;
@@ -33,6 +34,16 @@ pub(super) struct OptionalReason {
     /// A sentence in one line.
     #[schema(max_length = 1000, pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$")]
     reason: Option<String>,
+}
+
+/// What a connection is served with for which there is no place: whoever runs the gateway must still see it.
+pub fn spare_router(http: Http) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .fallback(problem::too_many_connections)
+        .with_state(http)
 }
 
 /// The process lives.
@@ -93,7 +104,7 @@ pub(super) async fn accept_loss(
 }
 
 /// Why a person does something: `{"reason": "…"}`.
-pub(super) async fn read_reason(body: Body, max_body: usize) -> Result<String, Problem> {
+pub(super) async fn read_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
     let bytes = read_body(body, max_body).await?;
     let body: Reason = serde_json::from_slice(&bytes)
         .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
@@ -101,7 +112,7 @@ pub(super) async fn read_reason(body: Body, max_body: usize) -> Result<String, P
 }
 
 /// The same of an act that needs none: then the body may be empty, and so is the reason.
-pub(super) async fn read_optional_reason(body: Body, max_body: usize) -> Result<String, Problem> {
+pub(super) async fn read_optional_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
     let bytes = read_body(body, max_body).await?;
     if bytes.is_empty() {
         return Ok(String::new());

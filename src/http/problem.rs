@@ -69,6 +69,7 @@ slugs! {
     StaleFencingToken = "stale-fencing-token",
     PossibleDuplicate = "possible-duplicate",
     KeyExpired = "key-expired",
+    RequestTimeout = "request-timeout",
     BodyTooLarge = "body-too-large",
     KeyReused = "key-reused",
     InvalidArguments = "invalid-arguments",
@@ -187,6 +188,8 @@ impl Slug {
                 "Nothing was run: a short while ago a call with another key asked for the same. The member similar_to names it. If both are meant, send the request again with confirm_duplicate_of set to that call's id."),
             Self::KeyExpired => row(StatusCode::GONE, Unknown, Rotate, "The key is too old",
                 "The key was used before, longer ago than results are remembered. If this is a new intent, use a new key; if it is a late repetition, look up what became of the first one."),
+            Self::RequestTimeout => row(StatusCode::REQUEST_TIMEOUT, None, Reuse, "The request took too long to arrive",
+                "Nothing was run: the request's body did not arrive in time. Send the same request again, with the same key."),
             Self::BodyTooLarge => row(StatusCode::PAYLOAD_TOO_LARGE, None, Stop, "The request is too large",
                 "Nothing was run."),
             Self::KeyReused => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The key stands for another call",
@@ -266,6 +269,13 @@ impl Problem {
             format!(
                 "Nothing was run: the request's body is larger than {max_body} bytes. Do not repeat it as it is."
             ),
+        )
+    }
+
+    pub fn body_too_slow() -> Self {
+        Self::new(
+            Slug::RequestTimeout,
+            "Nothing was run: the request's body did not arrive in time. Send the same request again with the same key.",
         )
     }
 
@@ -449,6 +459,10 @@ fn refused(refusal: &Refusal) -> Problem {
 
 fn body_of(failure: &Failure) -> Option<Box<RawValue>> {
     failure.body.as_deref().and_then(|json| serde_json::from_slice(json).ok())
+}
+
+pub async fn too_many_connections() -> Problem {
+    ErrorKind::RateLimited.into()
 }
 
 pub async fn unknown_path() -> Problem {

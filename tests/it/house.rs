@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms, each with those that it may import from.
-const MAY_IMPORT: [(&str, &[&str]); 9] = [
+const MAY_IMPORT: [(&str, &[&str]); 10] = [
     ("core", &[]),
     ("crash", &[]),
     ("store", &["core"]),
@@ -12,8 +12,9 @@ const MAY_IMPORT: [(&str, &[&str]); 9] = [
     ("metrics", &["store"]),
     ("gateway", &["core", "crash", "store", "downstream", "metrics"]),
     ("http", &["core", "gateway"]),
-    ("config", &["core", "downstream", "gateway", "store"]),
-    ("app", &["config", "core", "http", "gateway", "store", "downstream", "metrics"]),
+    ("serve", &[]),
+    ("config", &["core", "downstream", "gateway", "serve", "store"]),
+    ("app", &["config", "core", "http", "gateway", "store", "downstream", "metrics", "serve"]),
 ];
 
 fn sources(under: &Path) -> Vec<PathBuf> {

@@ -11,6 +11,7 @@ mod budgets; // how many calls may begin, and those that look alike
 mod calls; // the same call, sent again
 mod chaos; // whatever goes wrong: at most one effect, and nothing is lost
 mod config; // what an operator may write
+mod connections; // how many there may be, and how long they may be silent
 mod contract; // the promises of every store
 mod crash; // kill -9
 mod documents; // what every store promises about what is kept beside the calls
@@ -41,6 +42,7 @@ mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order
 mod store; // a file, and a disk that fails
 mod terms; // what every store promises about the terms of a claim
+mod tls; // HTTPS by its own certificate
 mod tokens; // they rise, whatever becomes of store and clock
 mod tools; // what callers and models are told of the tools, and the document of the doors
 mod turns; // one's turn in a session, when something goes wrong

@@ -10,7 +10,7 @@ use oncegate::config::{Config, Environment};
 use oncegate::core::record::InstanceId;
 use oncegate::downstream::Downstream;
 use oncegate::gateway;
-use oncegate::http::{self, Http, Tokens};
+use oncegate::http::{self, Http, MaxBody, Tokens};
 use oncegate::metrics::Metrics;
 use oncegate::store::Store;
 use serde_json::{Value, json};
@@ -184,7 +184,11 @@ impl Bare {
         let store = Arc::new(store);
         let gateway = gateway::Gateway::new(store, downstream, config.tools, metrics, instance, limits);
         let gateway = Arc::new(gateway);
-        let http = Http { gateway: gateway.clone(), tokens: Tokens::default(), max_body: 1 << 20 };
+        let http = Http {
+            gateway: gateway.clone(),
+            tokens: Tokens::default(),
+            max_body: MaxBody { bytes: 1 << 20, time: Duration::from_secs(30) },
+        };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/v1/tools/act/calls", listener.local_addr().expect("an address"));
         tokio::spawn(async move { axum::serve(listener, http::router(http)).await });

@@ -1,0 +1,175 @@
+//! How long a connection may be without a request. HTTP/1 and HTTP/2 alike; what the libraries watch by
+//! themselves leaves gaps, such as a connection that never says a word.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use http_body::{Frame, SizeHint};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+/// Of one connection.
+pub(super) struct Watch {
+    header_timeout: Duration,
+    idle_timeout: Duration,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+struct State {
+    /// Requests that are not answered to the end.
+    under_way: usize,
+    /// Since when there is none.
+    idle_since: Instant,
+    /// When the first byte of the next request came.
+    head_since: Option<Instant>,
+    /// Whether there was a request already.
+    has_served: bool,
+    is_multiplexed: bool,
+}
+
+impl Watch {
+    pub(super) fn new(header_timeout: Duration, idle_timeout: Duration) -> Self {
+        let state = State {
+            under_way: 0,
+            idle_since: Instant::now(),
+            head_since: None,
+            has_served: false,
+            is_multiplexed: false,
+        };
+        Self { header_timeout, idle_timeout, state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    /// Something was read, or the end of it.
+    pub(super) fn came(&self, is_something: bool) {
+        let mut state = self.state();
+        if is_something && state.under_way == 0 && state.head_since.is_none() {
+            state.head_since = Some(Instant::now());
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Bytes between its requests are no beginning of a next one.
+    pub(super) fn is_multiplexed(&self, is_multiplexed: bool) {
+        self.state().is_multiplexed = is_multiplexed;
+    }
+
+    /// Whether it is silent and was of use.
+    pub(super) fn is_between_requests(&self) -> bool {
+        let state = self.state();
+        state.has_served && (state.head_since.is_none() || state.is_multiplexed)
+    }
+
+    /// Waits until the connection has had no request for longer than it may.
+    pub(super) async fn expired(&self) {
+        self.until(|state| {
+            (state.under_way == 0).then(|| match state.head_since {
+                _ if !state.has_served => state.idle_since + self.header_timeout,
+                Some(head_since) if !state.is_multiplexed => head_since + self.header_timeout,
+                _ => state.idle_since + self.idle_timeout,
+            })
+        })
+        .await;
+    }
+
+    /// Waits until nothing has been under way for this long, from now on.
+    pub(super) async fn has_been_idle_for(&self, time: Duration) {
+        let now = Instant::now();
+        self.until(|state| (state.under_way == 0).then(|| state.idle_since.max(now) + time)).await;
+    }
+
+    /// Waits for the connection's first byte, but no longer than this.
+    pub(super) async fn has_begun_within(&self, time: Duration) {
+        let now = Instant::now();
+        self.until(|state| {
+            let has_begun = state.has_served || state.head_since.is_some() || state.under_way > 0;
+            Some(if has_begun { now } else { now + time })
+        })
+        .await;
+    }
+
+    /// Waits until a time that what comes may change; `None`: for ever, as it is now.
+    async fn until(&self, time: impl Fn(&State) -> Option<Instant>) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // Before looking: what changes after that is not missed.
+            changed.as_mut().enable();
+            let at = time(&self.state());
+            let reached = async {
+                match at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = reached => return,
+                () = changed => {}
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One request; dropped, it is answered.
+pub(super) struct UnderWay(Arc<Watch>);
+
+impl UnderWay {
+    pub(super) fn begin(watch: &Arc<Watch>) -> Self {
+        let mut state = watch.state();
+        state.under_way += 1;
+        state.has_served = true;
+        state.head_since = None;
+        drop(state);
+        watch.changed.notify_waiters();
+        Self(watch.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.under_way -= 1;
+        state.idle_since = Instant::now();
+        drop(state);
+        self.0.changed.notify_waiters();
+    }
+}
+
+/// An answer's body, whose end ends the request.
+pub(super) struct Watched {
+    body: Body,
+    _under_way: UnderWay,
+}
+
+impl Watched {
+    pub(super) fn new(body: Body, under_way: UnderWay) -> Self {
+        Self { body, _under_way: under_way }
+    }
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
