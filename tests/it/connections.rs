@@ -52,6 +52,7 @@ async fn drip(gateway: &Gateway, begin: &str) -> (String, Duration) {
     tokio::select! {
         read = reading.read_to_end(&mut answer) => drop(read),
         () = dripping => {}
+        () = sleep(Duration::from_secs(20)) => panic!("it is never given up"),
     }
     (String::from_utf8(answer).expect("text"), began.elapsed())
 }

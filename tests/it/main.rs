@@ -14,6 +14,7 @@ mod config; // what an operator may write
 mod connections; // how many there may be, and how long they may be silent
 mod contract; // the promises of every store
 mod crash; // kill -9
+mod crowds; // thousands of clients that want nothing, or all the same
 mod documents; // what every store promises about what is kept beside the calls
 mod downstream; // nothing is sent twice or too late
 mod exclusive; // one call of a session at a time, under load
@@ -36,6 +37,7 @@ mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest
 mod sagas; // what an abandoned plan has done is undone
+mod rolling; // two gateways are restarted in turn
 mod secrets; // what is secret stays so
 mod sessions; // what bounds the branches of one conversation
 mod shop; // the demo's tool checks fencing tokens
