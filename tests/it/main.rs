@@ -36,8 +36,8 @@ mod redis; // many gateways over one Redis
 mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest
-mod sagas; // what an abandoned plan has done is undone
 mod rolling; // two gateways are restarted in turn
+mod sagas; // what an abandoned plan has done is undone
 mod secrets; // what is secret stays so
 mod sessions; // what bounds the branches of one conversation
 mod shop; // the demo's tool checks fencing tokens
