@@ -73,14 +73,18 @@ impl Seen {
     }
 }
 
+/// What becomes of a request, from it and those that came before it.
+type Choice = Arc<dyn Fn(&Seen, &[Seen]) -> Act + Send + Sync>;
+
 #[derive(Default)]
 struct Inner {
     seen: Vec<Seen>,
     next: VecDeque<Act>,
+    chosen: Option<Choice>,
     otherwise: Option<Act>,
     connections: usize,
-    /// Whether the same key is executed at most once.
-    deduplicates: bool,
+    /// Of which requests the same key is executed at most once.
+    deduplicates: Option<fn(&Seen) -> bool>,
     /// Requests of which it is not settled yet whether they are executed.
     undecided: usize,
 }
@@ -120,9 +124,20 @@ impl Tool {
         self
     }
 
+    /// What it does is decided for each request that nothing is planned for.
+    pub fn choose(&self, choice: impl Fn(&Seen, &[Seen]) -> Act + Send + Sync + 'static) -> &Self {
+        self.lock().chosen = Some(Arc::new(choice));
+        self
+    }
+
     /// From now on the same key is executed at most once.
     pub fn deduplicate(&self) -> &Self {
-        self.lock().deduplicates = true;
+        self.deduplicate_if(|_| true)
+    }
+
+    /// The same for requests that are like this.
+    pub fn deduplicate_if(&self, is_so: fn(&Seen) -> bool) -> &Self {
+        self.lock().deduplicates = Some(is_so);
         self
     }
 
@@ -175,9 +190,10 @@ impl Tool {
         while let Some(seen) = read_request(&mut stream, &mut buffer).await {
             let (index, act) = {
                 let mut inner = self.lock();
+                let chosen = inner.chosen.as_ref().map(|choice| choice(&seen, &inner.seen));
                 inner.seen.push(seen);
                 inner.undecided += 1;
-                let act = inner.next.pop_front().or_else(|| inner.otherwise.clone());
+                let act = inner.next.pop_front().or(chosen).or_else(|| inner.otherwise.clone());
                 (inner.seen.len() - 1, act.unwrap_or(Act::Ok("{\"ok\":true}")))
             };
             if !self.perform(&mut stream, index, act).await {
@@ -213,7 +229,8 @@ impl Tool {
             let mut inner = self.lock();
             let key = inner.seen[index].header("idempotency-key").to_owned();
             let is_known = |seen: &Seen| seen.executed && seen.header("idempotency-key") == key;
-            let is_repeated = inner.deduplicates && inner.seen.iter().any(is_known);
+            let deduplicates = inner.deduplicates.is_some_and(|is_so| is_so(&inner.seen[index]));
+            let is_repeated = deduplicates && inner.seen.iter().any(is_known);
             inner.seen[index].executed = executes && !is_repeated;
             inner.seen[index].until = Some(Instant::now());
             inner.undecided -= 1;

@@ -1,0 +1,228 @@
+//! Sagas under fire: whatever goes wrong, each comes to its end, and everything is done and undone at most
+//! once, in the right order.
+//!
+//! Agents carry out plans of two to eight steps with tools that misbehave, as those do that undo them; they
+//! abandon, complete or forget their plans at any moment, while other calls of them are under way, and go on
+//! asking after that. Gateways are killed and come back. Then everything heals, persons settle what only
+//! they can, and what the tool and the ledger have seen is held against the promises.
+//!
+//! `SAGA_SEED` repeats a run, as far as what happens at once can be repeated; `SAGA_RUNS` is how many sagas
+//! there are in all.
+
+mod checks; // what must hold
+mod life; // what agents and persons do
+mod shop; // tools with every rule, and how they misbehave
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use self::shop::Shop;
+use crate::support::binary::{Process, free_port};
+use crate::support::redis::Redis;
+use crate::support::stores::Stores;
+use crate::support::client;
+
+/// Sagas in all four worlds together.
+const RUNS: usize = 500;
+/// How long agents go on beginning plans.
+const SPREAD_MS: u64 = 4_000;
+const SPREAD_UNDER_KILLS_MS: u64 = 8_000;
+
+/// Numbers that look random (SplitMix64).
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    fn of(seed: u64, n: u64) -> Self {
+        Self(seed ^ n.wrapping_mul(0xd6e8_feb8_6659_fd93))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+}
+
+/// What has happened how often. Where nothing has happened nothing is proved.
+#[derive(Default)]
+struct Tally(Mutex<BTreeMap<&'static str, usize>>);
+
+impl Tally {
+    fn add(&self, what: &'static str, times: usize) {
+        *self.0.lock().expect("not poisoned").entry(what).or_default() += times;
+    }
+
+    fn shows(&self, least: &[(&str, usize)]) {
+        let counted = self.0.lock().expect("not poisoned");
+        for (what, least) in least {
+            let times = counted.get(what).copied().unwrap_or(0);
+            assert!(times >= *least, "only {times} times: {what}: {counted:?}");
+        }
+    }
+}
+
+struct World {
+    seed: u64,
+    sagas: usize,
+    spread_ms: u64,
+    shop: Shop,
+    ports: Vec<u16>,
+    client: reqwest::Client,
+    tally: Tally,
+    began: tokio::time::Instant,
+}
+
+impl World {
+    async fn of(ports: Vec<u16>, shop: Shop, seed: u64, spread_ms: u64) -> Arc<Self> {
+        let sagas = number("SAGA_RUNS").map_or(RUNS, |runs| runs as usize).div_ceil(4);
+        Arc::new(Self { seed, sagas, spread_ms, shop, ports, client: client(), tally: Tally::default(), began: tokio::time::Instant::now() })
+    }
+
+    fn dice(&self, n: u64) -> Dice {
+        Dice::of(self.seed, n)
+    }
+
+    async fn live(self: &Arc<Self>) {
+        let mut agents = JoinSet::new();
+        for n in 0..self.sagas {
+            agents.spawn(self.clone().carry_out(n, self.dice(1 + n as u64)));
+        }
+        agents.join_all().await;
+    }
+
+    /// Everything heals, comes to rest, and is held against the promises.
+    async fn judge(self: &Arc<Self>) {
+        eprintln!("lived {:?}", self.began.elapsed());
+        self.shop.heal();
+        self.come_to_rest(self.dice(1_000_001)).await;
+        eprintln!("rested {:?}", self.began.elapsed());
+        self.check(self.dice(1_000_002)).await;
+        eprintln!("checked {:?}", self.began.elapsed());
+        self.ask_again(self.dice(1_000_003)).await;
+        eprintln!("asked {:?}, {:?}", self.began.elapsed(), self.tally.0);
+        let half = self.sagas / 3;
+        self.tally.shows(&[
+            ("compensated", half),
+            ("completed", 1),
+            ("undone", half),
+            ("empty", 1),
+            ("undone without knowing", 1),
+            ("refused because of the saga", 1),
+            ("settled by a person", 1),
+            ("told that it is undone", 1),
+        ]);
+    }
+}
+
+/// A number that whoever runs the test has given.
+#[expect(clippy::disallowed_methods, reason = "whoever runs a test has no other way to say it")]
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn seed() -> u64 {
+    number("SAGA_SEED").unwrap_or_else(|| Uuid::new_v4().as_u64_pair().0 >> 1)
+}
+
+async fn under_fire(stores: &Stores) {
+    let seed = seed();
+    let shop = Shop::open(seed).await;
+    let gateways = stores.gateways(&shop.config()).await;
+    let ports = gateways.iter().map(|gateway| gateway.address.port()).collect();
+    let world = World::of(ports, shop, seed, SPREAD_MS).await;
+    world.live().await;
+    world.judge().await;
+    world.tally.shows(&[("retried", 1), ("skipped", 1), ("left stuck", 1)]);
+    for gateway in gateways {
+        gateway.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sagas_over_a_file_come_to_their_end_whatever_the_tools_do() {
+    under_fire(&Stores::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sagas_over_redis_come_to_their_end_whatever_the_tools_do() {
+    let redis = Redis::strict().await;
+    under_fire(&Stores::Redis(redis.url())).await;
+}
+
+/// Kills one of the gateways now and then, and starts it again, until that is over. Answers with them.
+async fn kill_now_and_then(
+    world: Arc<World>,
+    mut gateways: Vec<Process>,
+    folders: Vec<std::path::PathBuf>,
+    environment: Vec<(String, String)>,
+    is_over: Arc<AtomicBool>,
+) -> Vec<Process> {
+    let mut dice = world.dice(2_000_000);
+    let environment: Vec<(&str, &str)> =
+        environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    while !is_over.load(Ordering::SeqCst) {
+        sleep(Duration::from_millis(100 + dice.below(700))).await;
+        let which = dice.below(gateways.len() as u64) as usize;
+        let killed = gateways.remove(which);
+        let port = killed.port;
+        killed.kill();
+        sleep(Duration::from_millis(dice.below(60))).await;
+        let again = Process::start_in(&folders[which], port, &world.shop.config(), &environment).await;
+        gateways.insert(which, again);
+        world.tally.add("killed", 1);
+    }
+    gateways
+}
+
+async fn under_kills(store: Option<String>, number: usize) {
+    let seed = seed();
+    let shop = Shop::open(seed).await;
+    let folders: Vec<tempfile::TempDir> = (0..number).map(|_| tempfile::tempdir().expect("a folder")).collect();
+    let paths: Vec<_> = folders.iter().map(|folder| folder.path().to_owned()).collect();
+    let environment: Vec<_> =
+        store.into_iter().map(|url| ("ONCEGATE_STORE__URL".to_owned(), url)).collect();
+    let named: Vec<(&str, &str)> =
+        environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let mut gateways = Vec::new();
+    for path in &paths {
+        gateways.push(Process::start_in(path, free_port(), &shop.config(), &named).await);
+    }
+    let ports = gateways.iter().map(|gateway| gateway.port).collect();
+    let world = World::of(ports, shop, seed, SPREAD_UNDER_KILLS_MS).await;
+    let is_over = Arc::<AtomicBool>::default();
+    let killing =
+        tokio::spawn(kill_now_and_then(world.clone(), gateways, paths, environment, is_over.clone()));
+    world.live().await;
+    // What is under way is still killed for a while.
+    sleep(Duration::from_secs(2)).await;
+    is_over.store(true, Ordering::SeqCst);
+    let gateways = killing.await.expect("no panic");
+    world.judge().await;
+    world.tally.shows(&[("killed", 8)]);
+    for gateway in gateways {
+        gateway.signal("TERM");
+        assert!(gateway.ended().await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sagas_over_a_file_come_to_their_end_however_often_the_gateway_is_killed() {
+    under_kills(None, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sagas_over_redis_come_to_their_end_however_often_one_of_two_gateways_is_killed() {
+    let redis = Redis::strict().await;
+    under_kills(Some(redis.url()), 2).await;
+}
