@@ -223,7 +223,7 @@ pub enum Event {
     Prolonged { until: Timestamp },
     /// It cannot go on now. `jitter` is random, of 0..1.
     Hindered { by: String, trouble: Trouble, hindrance: Hindrance, jitter: f64 },
-    /// A call has been undone.
+    /// A call has been undone, or what was in the way is not any more.
     Advanced,
     /// All of its calls are undone.
     Undone { by: String },
@@ -448,6 +448,16 @@ pub fn plan<'a>(members: &[(&'a Record, &Tool)]) -> Step<'a> {
     if let Some(record) = find(&is_unclear) {
         return Step::Wait(record, Hindrance::Unknown, "nobody knows whether it was executed");
     }
+    // What has nothing to undo is not waited for, unless it would be sent again meanwhile.
+    let is_sent_again = |(record, tool): &(&Record, &Tool)| {
+        matches!(record.state, CallState::Unknown(_))
+            && tool.unknown == unknown::Policy::Retry
+            && tool.compensation == compensation::Policy::Needless
+            && record.check.is_some_and(|check| check.at.is_some())
+    };
+    if let Some((record, _)) = members.iter().find(|member| is_sent_again(member)) {
+        return Step::Wait(record, Hindrance::Unknown, "it may be sent again");
+    }
     let is_unmarked = |record: &Record, _: &Tool| {
         matches!(record.state, CallState::Succeeded(_) | CallState::Failed(_) | CallState::Unknown(_))
     };
@@ -455,12 +465,30 @@ pub fn plan<'a>(members: &[(&'a Record, &Tool)]) -> Step<'a> {
         return Step::Mark(record);
     }
     let is_left = |record: &&Record| matches!(record.state, CallState::Compensating(_) | CallState::Stuck(_));
-    let left = concerned.iter().map(|(record, _)| *record).filter(is_left);
-    match left.max_by_key(|record| (record.fencing, Position::of(record))) {
+    match newest(concerned.iter().map(|(record, _)| *record).filter(is_left)) {
         None => Step::Done,
         Some(record) if matches!(record.state, CallState::Stuck(_)) => Step::Stuck(record),
         Some(record) => Step::Undo(record),
     }
+}
+
+/// The call that was begun last. In a session that is told by the tokens, whatever the clocks say; those of
+/// two sessions say nothing of each other.
+fn newest<'a>(left: impl Iterator<Item = &'a Record> + Clone) -> Option<&'a Record> {
+    let by_token = |record: &&Record| (record.fencing, Position::of(record));
+    let last = left.clone().max_by_key(|record| (begun_at(record), by_token(record)))?;
+    let session = &last.intent.session_id;
+    left.filter(|record| record.intent.session_id == *session).max_by_key(by_token)
+}
+
+/// When the newest run of a call was claimed. A token is drawn from the clock, but runs ahead of it after a
+/// restart; a run that is sent again later keeps its token; and one that the caller has brought is older than
+/// the call.
+fn begun_at(record: &Record) -> Timestamp {
+    let token = record.fencing.and_then(|token| i64::try_from(token).ok());
+    let token = token.and_then(|token| Timestamp::from_microsecond(token).ok());
+    let started_at = record.attempt.run_started_at;
+    token.map_or(started_at, |token| token.min(started_at)).max(record.intent.created_at)
 }
 
 fn after(time: Timestamp, span: Duration) -> Timestamp {

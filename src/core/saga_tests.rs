@@ -269,3 +269,58 @@ fn what_a_person_has_skipped_or_what_has_nothing_to_undo_is_passed_over() {
     record.undo = Some(Undo { compensation: None, skipped: true });
     assert_eq!(plan_of(&record, &tool), "true");
 }
+
+/// After a restart the tokens of one gateway run ahead of those of another.
+#[test]
+fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_tokens() {
+    let planned = Planned { kind: 0, fails: 0, sends: false };
+    let tool = tool_of(&planned);
+    let call = |number: u128, session: &str, begun_s: i64, token_s: i64| {
+        let mut record = call_of(number, &planned);
+        let intent = Arc::make_mut(&mut record.intent);
+        (intent.session_id, intent.created_at) = (session.into(), at(begun_s));
+        record.attempt.run_started_at = at(begun_s);
+        record.fencing = Some(at(token_s).as_microsecond().unsigned_abs());
+        record.state = CallState::Compensating(None);
+        record
+    };
+    let undone_first = |calls: &[Record]| {
+        let members: Vec<(&Record, &Tool)> = calls.iter().map(|record| (record, &tool)).collect();
+        match plan(&members) {
+            Step::Undo(record) => record.intent.call_id.0.as_u128(),
+            step => panic!("{step:?}"),
+        }
+    };
+    assert_eq!(undone_first(&[call(1, "A", 1, 20), call(2, "B", 3, 3)]), 2, "a token that runs ahead");
+    assert_eq!(undone_first(&[call(1, "A", 1, 20), call(2, "A", 3, 21), call(3, "B", 2, 2)]), 2);
+    // The clock was set back in between.
+    assert_eq!(
+        undone_first(&[call(1, "A", 9, 9), call(2, "A", 3, 10)]),
+        2,
+        "a session's tokens go before clocks"
+    );
+    let sent_again = |mut record: Record, again_s: i64| {
+        record.attempt.run_started_at = at(again_s);
+        record
+    };
+    assert_eq!(
+        undone_first(&[sent_again(call(1, "A", 1, 1), 9), call(2, "B", 3, 3)]),
+        2,
+        "it was begun before"
+    );
+}
+
+#[test]
+fn what_has_nothing_to_undo_is_waited_for_as_long_as_it_may_be_sent_again() {
+    let planned = Planned { kind: 2, fails: 0, sends: false };
+    let mut record = call_of(1, &planned);
+    let needless = Tool {
+        compensation: compensation::Policy::Needless,
+        unknown: unknown::Policy::Retry,
+        ..tool_of(&planned)
+    };
+    record.check = Some(unknown::Check { since: at(0), at: Some(at(1)), number: 0 });
+    assert!(matches!(plan(&[(&record, &needless)]), Step::Wait(_, Hindrance::Unknown, _)));
+    record.check = Some(unknown::Check { since: at(0), at: None, number: 0 });
+    assert_eq!(plan(&[(&record, &needless)]), Step::Done, "it is given up");
+}
