@@ -216,6 +216,10 @@ impl Gateway {
                     let why = "its request may still reach the tool".to_owned();
                     self.hindered(saga, record, Hindrance::Busy, why).await
                 }
+                // What was waited for has come to rest: whatever fails now fails for the first time.
+                Ok(Some(_)) if saga.trouble.is_some() => {
+                    self.move_on(saga, &Event::Advanced, self.now()).await
+                }
                 // If somebody was faster, that is seen in the next round.
                 Ok(_) | Err(_) => {
                     crash::point("saga_marked");
@@ -237,6 +241,7 @@ impl Gateway {
                         if self.change(record, &event, self.now()).await.is_some() {
                             self.count_undo(record, "compensated");
                         }
+                        crash::point("saga_noted");
                         self.move_on(&saga, &Event::Advanced, self.now()).await
                     }
                     Tried::Hindered(hindrance, why) => self.hindered(&saga, record, hindrance, why).await,
@@ -248,6 +253,7 @@ impl Gateway {
             }
             Step::Done => {
                 let undone = self.move_on(saga, &Event::Undone { by: self.name() }, self.now()).await?;
+                crash::point("saga_compensated");
                 Some(undone)
             }
         }
@@ -270,6 +276,7 @@ impl Gateway {
             let stuck = call::Event::UndoEnded { by: self.instance, end: UndoEnd::Stuck(why) };
             self.change(record, &stuck, self.now()).await?;
             self.count_undo(record, "stuck");
+            crash::point("saga_stuck");
         } else if hindrance == Hindrance::Failed {
             self.count_undo(record, "failed");
         }

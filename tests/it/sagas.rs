@@ -302,6 +302,42 @@ async fn a_tool_without_a_compensation_needs_a_person(stores: &Stores) {
     assert_eq!(executed(&tool), ["order", "mail", "cancel"]);
 }
 
+async fn a_refusal_is_not_kept_of_what_undoes(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(MADE).then(Act::Answer(422, "", b"{}")).then(Act::Answer(412, "", b"{}")).always(MADE);
+    let at = |path: &str| format!("http://127.0.0.1:{}/{path}", tool.port);
+    let config = format!(
+        "{SOON}[tools.order]\nurl = \"{}\"\ncompensation = {{ tool = \"cancel\" }}\n\
+         [tools.cancel]\nurl = \"{}\"\nretry = {{ attempts = 1 }}\nremember_rejections = true\n",
+        at("order"),
+        at("cancel")
+    );
+    let gateway = stores.gateway(&config).await;
+    gateway.in_saga("order", "G", "a").await.expect_ok();
+    gateway.end_saga("G", "abort").await.expect_ok();
+    gateway.saga_that_is("G", "compensated").await;
+    assert_eq!(tool.requests(), 4, "it is asked again after each refusal");
+    assert_eq!(executed(&tool), ["order", "cancel"]);
+}
+
+async fn waiting_for_a_call_takes_no_tries_from_those_that_are_undone(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(MADE).then(Act::ExecuteThenDrop).always(Act::Answer(422, "", b"{}"));
+    let gateway = stores.gateway(&shop(&tool, SOON)).await;
+    gateway.in_saga("order", "G", "a").await.expect_ok();
+    let unknown = gateway.in_saga("pay", "G", "b").await.expect_problem("outcome-unknown");
+    gateway.end_saga("G", "abort").await.expect_ok();
+    gateway.saga_that_is("G", "stuck").await;
+    let path = format!("/v1/calls/{}/resolve", unknown.at("/call_id").as_str().expect("an id"));
+    let said = json!({ "as": "succeeded", "result": { "made": 9 }, "reason": "the bank has it" }).to_string();
+    let told = client().post(gateway.url(&path)).body(said).send().await.expect("an answer");
+    Answer::read(told).await.expect_ok();
+    until("it is tried three times", async || tool.requests() == 2 + 3).await;
+    until("it is stuck", async || gateway.saga("G").await.at("/next_at").is_null()).await;
+    assert_eq!(gateway.saga("G").await.at("/state"), "stuck");
+    assert_eq!(tool.requests(), 2 + 3);
+}
+
 async fn a_saga_that_is_open_for_too_long_is_aborted_or_reported(stores: &Stores) {
     for (on_timeout, state, effects) in [("abort", "compensated", 2), ("report", "open", 1)] {
         let tool = Tool::start().await;
@@ -367,6 +403,8 @@ on_both_stores!(
     what_nobody_knows_of_is_waited_for_or_undone_as_its_tool_allows,
     a_pointer_that_finds_nothing_sends_nothing,
     a_tool_without_a_compensation_needs_a_person,
+    a_refusal_is_not_kept_of_what_undoes,
+    waiting_for_a_call_takes_no_tries_from_those_that_are_undone,
     a_saga_that_is_open_for_too_long_is_aborted_or_reported,
     one_call_is_undone_by_itself_and_only_once,
     nobody_can_bring_the_gateways_own_keys,

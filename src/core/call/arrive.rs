@@ -30,6 +30,7 @@ pub(super) fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, 
     if record.intent.fingerprint != arrival.intent.fingerprint {
         return Next { change: None, action: Action::RefuseReused };
     }
+    let is_compensation = record.intent.key_source == key::Source::Compensation;
     match &record.state {
         State::Running => Next { change: None, action: Action::Wait },
         State::Succeeded(_)
@@ -37,6 +38,8 @@ pub(super) fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, 
         | State::Compensating(_)
         | State::Compensated(_)
         | State::Stuck(_) => Next { change: None, action: Action::Answer },
+        // Whoever undoes a call decides how often that is tried; an answer that is kept would stay the same.
+        State::Failed(_) if is_compensation => run_again(tool, record, arrival, now),
         State::Failed(failure) if failure.kind == FailureKind::Rejected && tool.remember_rejections => {
             Next { change: None, action: Action::Answer }
         }
