@@ -69,9 +69,11 @@ impl Gateway {
         match held {
             Ok(Hold::Ours(record, permit)) => {
                 // Claimed first and asked after: whoever closes the saga in between finds the call.
+                crash::point("saga_claimed");
                 if let Err(kind) = self.join_saga(&record).await {
                     return self.turn_away(&asked, record, kind, pilot, began).await;
                 }
+                crash::point("saga_joined");
                 let begun = Begun { record, permit, deadline };
                 // Boxed, so that a replay need not carry the room for a run.
                 let silent = Box::pin(self.run(&asked, begun, pilot, began)).await;

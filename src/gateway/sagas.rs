@@ -14,6 +14,7 @@ use crate::core::ledger::{Filter, LIMITS};
 use crate::core::record::{CallId, Compensation, Record, State as CallState};
 use crate::core::saga::{self, Event, Saga, SagaId};
 use crate::core::{compensation, tool};
+use crate::crash;
 use crate::store::{self, Put, Replaced};
 
 /// A saga with its calls, those that undo others apart.
@@ -196,6 +197,7 @@ impl Gateway {
     ) -> Result<SagaAt, Error> {
         let event = Event::Abort { by: by(caller), reason: reason.to_owned() };
         let at = self.end_saga(caller, id, &event).await?;
+        crash::point("saga_closed");
         self.begin_undoing(id);
         Ok(at)
     }
@@ -236,6 +238,7 @@ impl Gateway {
                     .map_err(|_| ErrorKind::StoreUnavailable.alone())?;
             }
         }
+        crash::point("saga_retried");
         let event = Event::Retry { by: by(caller), reason: reason.to_owned() };
         let saga = self.act_on_saga(id, &event).await?;
         tracing::warn!(saga = id.id, by = caller.name, "a stuck saga is tried again");

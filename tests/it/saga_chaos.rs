@@ -13,20 +13,20 @@ mod checks; // what must hold
 mod life; // what agents and persons do
 mod shop; // tools with every rule, and how they misbehave
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use self::shop::Shop;
 use crate::support::binary::{Process, free_port};
+use crate::support::client;
 use crate::support::redis::Redis;
 use crate::support::stores::Stores;
-use crate::support::client;
 
 /// Sagas in all four worlds together.
 const RUNS: usize = 500;
@@ -80,13 +80,25 @@ struct World {
     ports: Vec<u16>,
     client: reqwest::Client,
     tally: Tally,
-    began: tokio::time::Instant,
+    /// When each key was first asked for.
+    asked: Mutex<HashMap<String, Instant>>,
+    began: Instant,
 }
 
 impl World {
     async fn of(ports: Vec<u16>, shop: Shop, seed: u64, spread_ms: u64) -> Arc<Self> {
         let sagas = number("SAGA_RUNS").map_or(RUNS, |runs| runs as usize).div_ceil(4);
-        Arc::new(Self { seed, sagas, spread_ms, shop, ports, client: client(), tally: Tally::default(), began: tokio::time::Instant::now() })
+        Arc::new(Self {
+            seed,
+            sagas,
+            spread_ms,
+            shop,
+            ports,
+            client: client(),
+            tally: Tally::default(),
+            asked: Mutex::default(),
+            began: Instant::now(),
+        })
     }
 
     fn dice(&self, n: u64) -> Dice {
@@ -188,10 +200,10 @@ async fn kill_now_and_then(
 async fn under_kills(store: Option<String>, number: usize) {
     let seed = seed();
     let shop = Shop::open(seed).await;
-    let folders: Vec<tempfile::TempDir> = (0..number).map(|_| tempfile::tempdir().expect("a folder")).collect();
+    let folders: Vec<tempfile::TempDir> =
+        (0..number).map(|_| tempfile::tempdir().expect("a folder")).collect();
     let paths: Vec<_> = folders.iter().map(|folder| folder.path().to_owned()).collect();
-    let environment: Vec<_> =
-        store.into_iter().map(|url| ("ONCEGATE_STORE__URL".to_owned(), url)).collect();
+    let environment: Vec<_> = store.into_iter().map(|url| ("ONCEGATE_STORE__URL".to_owned(), url)).collect();
     let named: Vec<(&str, &str)> =
         environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let mut gateways = Vec::new();

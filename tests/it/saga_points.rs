@@ -1,1 +1,168 @@
-//! P
+//! The process ends at each point that would hurt a saga, and is started again: the saga comes to its end,
+//! and everything is done and undone once.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::binary::{command, free_port, write_config};
+use crate::support::{Act, Answer, Tool, client};
+
+/// Where it ends: a point, and how often that is passed before. The first three calls are made; those after
+/// them undo.
+const POINTS: [(&str, usize); 22] = [
+    ("saga_claimed", 0),
+    ("saga_claimed", 2),
+    ("saga_claimed", 3),
+    ("saga_joined", 0),
+    ("saga_joined", 2),
+    ("saga_closed", 0),
+    ("saga_taken", 0),
+    ("saga_marked", 0),
+    ("saga_marked", 2),
+    ("after_claim", 3),
+    ("before_first_byte", 3),
+    ("after_last_byte", 3),
+    ("after_answer", 4),
+    ("before_completion", 4),
+    ("after_completion", 5),
+    ("saga_undone", 0),
+    ("saga_undone", 2),
+    ("saga_noted", 0),
+    ("saga_noted", 2),
+    ("saga_compensated", 0),
+    // Only where undoing fails at first.
+    ("saga_stuck", 0),
+    ("saga_retried", 0),
+];
+/// A lease is ten seconds longer than a deadline.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+struct World {
+    tool: Tool,
+    folder: tempfile::TempDir,
+    port: u16,
+    client: reqwest::Client,
+}
+
+impl World {
+    async fn new(client: reqwest::Client, is_bad: bool) -> Self {
+        let tool = Tool::start().await;
+        tool.deduplicate().choose(move |seen, before| {
+            // Three tries fail, and then it is mended.
+            let undoing = before.iter().filter(|seen| seen.line.contains("/undo")).count();
+            let fails = is_bad && seen.line.contains("/undo") && undoing < 3;
+            if fails { Act::Answer(422, "", b"{}") } else { Act::Ok("{\"made\":7}") }
+        });
+        let folder = tempfile::tempdir().expect("a folder");
+        Self { tool, folder, port: free_port(), client }
+    }
+
+    fn spawn(&self, points: &str) -> Child {
+        let at = |path: &str| format!("http://127.0.0.1:{}/{path}", self.tool.port);
+        let rules = "timeout = \"500ms\"\ndeadline = \"500ms\"\nretry = { attempts = 1 }\ndedup = \"key\"\n\
+             unknown = \"retry\"\nrecheck = { base = \"100ms\", max = \"200ms\" }\n";
+        let mut config = "[sagas]\nretry = { attempts = 3, base = \"10ms\", max = \"100ms\" }\n".to_owned();
+        for (tool, more) in
+            [("act", "compensation = { tool = \"undo\", args = { of = \"/call/call_id\" } }\n"), ("undo", "")]
+        {
+            config += &format!("[tools.{tool}]\nurl = \"{}\"\n{rules}{more}", at(tool));
+        }
+        write_config(self.folder.path(), self.port, &config);
+        let mut gateway = command(self.folder.path(), &["serve", "--config", "oncegate.toml"]);
+        gateway.env("FAILPOINTS", points).stdout(Stdio::null()).stderr(Stdio::null());
+        gateway.spawn().expect("the binary starts")
+    }
+
+    async fn ask(&self, path: &str, body: Option<&Value>) -> Option<Answer> {
+        let url = format!("http://127.0.0.1:{}{path}", self.port);
+        let request = match body {
+            Some(body) => self.client.post(url).header("prefer", "wait=1").body(body.to_string()),
+            None => self.client.get(url),
+        };
+        let response = timeout(Duration::from_secs(5), request.send()).await.ok()?.ok()?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Some(Answer { status, headers, text: response.text().await.ok()? })
+    }
+
+    async fn saga(&self) -> Option<Answer> {
+        self.ask("/v1/sagas/G", None).await.filter(|answer| answer.status == 200)
+    }
+
+    /// The plan, step by step, until the saga is at its end or the gateway has ended.
+    async fn carry_out(&self, mut gateway: Option<&mut Child>, what: &str) {
+        let patience = Instant::now() + PATIENCE;
+        let mut has_ended =
+            || gateway.as_mut().is_some_and(|gateway| gateway.try_wait().expect("a status").is_some());
+        let mut calls = ["a", "b", "c"].into_iter().peekable();
+        let (mut is_aborted, reason) = (false, json!({ "reason": "sold out" }));
+        while !has_ended() {
+            assert!(Instant::now() < patience, "{what}: {:?}", self.saga().await);
+            if let Some(key) = calls.peek() {
+                let body = json!({ "args": {}, "saga_id": "G", "session_id": "S", "idempotency_key": key });
+                let answer = self.ask("/v1/tools/act/calls", Some(&body)).await;
+                // After the end nothing new is taken.
+                if answer.is_some_and(|answer| {
+                    matches!(answer.status, 200 | 409) && answer.problem() != "call-in-progress"
+                }) {
+                    calls.next();
+                }
+            } else if !is_aborted {
+                let answer = self.ask("/v1/sagas/G/abort", Some(&reason)).await;
+                is_aborted = answer.is_some_and(|answer| matches!(answer.status, 200 | 409));
+            } else if let Some(saga) = self.saga().await {
+                if saga.at("/state") == "stuck" {
+                    self.ask("/v1/sagas/G/retry", Some(&reason)).await;
+                }
+                if saga.at("/state") == "compensated" && saga.at("/next_at").is_null() {
+                    return;
+                }
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Everything was done once and undone once, the newest first.
+    fn judge(&self, what: &str) {
+        let mut executed: Vec<_> = self.tool.seen().into_iter().filter(|seen| seen.executed).collect();
+        executed.sort_by_key(|seen| seen.until);
+        let of = |body: &str| serde_json::from_str::<Value>(body).expect("JSON")["of"].clone();
+        let (undoing, done): (Vec<_>, Vec<_>) =
+            executed.iter().enumerate().partition(|(_, seen)| of(&seen.body).is_string());
+        let done: Vec<String> = done.iter().map(|(_, seen)| seen.header("x-call-id").to_owned()).collect();
+        let mut undone: Vec<String> =
+            undoing.iter().map(|(_, seen)| of(&seen.body).as_str().expect("an id").to_owned()).collect();
+        let last_done = executed.iter().rposition(|seen| !of(&seen.body).is_string()).expect("something");
+        assert!(undoing.iter().all(|(at, _)| *at > last_done), "{what}: done after it was undone");
+        undone.reverse();
+        assert_eq!(done, undone, "{what}");
+        assert_eq!(done.len(), 3, "{what}");
+    }
+}
+
+async fn ends_at(client: reqwest::Client, point: &str, times: usize) {
+    let what = format!("{point}={times}*off->1*return");
+    let world = World::new(client, matches!(point, "saga_stuck" | "saga_retried")).await;
+    let mut gateway = world.spawn(&what);
+    world.carry_out(Some(&mut gateway), &what).await;
+    assert!(gateway.try_wait().expect("a status").is_some(), "it has not come to {what}");
+    let mut gateway = world.spawn("");
+    world.carry_out(None, &what).await;
+    gateway.kill().expect("it could be killed");
+    gateway.wait().expect("it ended");
+    world.judge(&what);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wherever_a_gateway_ends_a_saga_comes_to_its_end() {
+    let client = client();
+    let mut worlds = JoinSet::new();
+    for (point, times) in POINTS {
+        let client = client.clone();
+        worlds.spawn(async move { ends_at(client, point, times).await });
+    }
+    worlds.join_all().await;
+}

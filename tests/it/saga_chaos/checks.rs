@@ -67,8 +67,9 @@ impl World {
     async fn case<'a>(&self, dice: &mut Dice, name: String, effects: Vec<&'a Seen>) -> Case<'a> {
         let saga = self.surely(dice, &format!("/v1/sagas/{name}"), None).await.expect_ok();
         let words = saga.at("/calls").as_array().expect("a list").clone();
-        let words =
-            words.iter().map(|call| (text(call, "call_id").to_owned(), text(call, "compensation").to_owned()));
+        let words = words
+            .iter()
+            .map(|call| (text(call, "call_id").to_owned(), text(call, "compensation").to_owned()));
         let calls = self.calls(dice, &format!("saga_id={name}")).await;
         let calls = calls.into_iter().map(|call| (text(&call, "call_id").to_owned(), call)).collect();
         let state = saga.at("/state").as_str().expect("a word").to_owned();
@@ -91,24 +92,35 @@ impl World {
         }
     }
 
-    /// The newest is undone first, and nothing is done any more from then on.
+    /// Nothing is done any more once something is undone, and the newest is undone first.
     fn check_order(&self, case: &Case<'_>) {
-        let mut last = u64::MAX;
-        let mut has_begun = false;
-        for seen in &case.effects {
-            let Some(of) = undone_by(seen) else {
-                self.holds(!has_begun, &case.name, "nothing is done after the first is undone", &case.effects);
+        let undoes = |seen: &&&Seen| undone_by(seen).is_some();
+        let done_later = case.effects.iter().skip_while(|seen| !undoes(seen)).any(|seen| !undoes(&seen));
+        self.holds(!done_later, &case.name, "nothing is done after the first is undone", &case.effects);
+        let mut undone: Vec<&Seen> = Vec::new();
+        for of in case.effects.iter().filter_map(|seen| undone_by(seen)) {
+            // What came after the end, and was lost before it could be refused, has no effect.
+            let Some(done) = case.effects.iter().find(|seen| seen.header("x-call-id") == of) else {
                 continue;
             };
-            has_begun = true;
-            // What came after the end, and was lost before it could be refused, may have a newer token.
-            if !case.effects.iter().any(|seen| seen.header("x-call-id") == of) {
-                continue;
+            for newer in &undone {
+                let is_newer = !self.is_newer(case, done, newer);
+                self.holds(is_newer, &case.name, "the newest is undone first", &case.effects);
             }
-            let fencing = case.calls[&of]["fencing"].as_u64().expect("a token");
-            self.holds(fencing < last, &case.name, "the newest is undone first", &case.effects);
-            last = fencing;
+            undone.push(done);
         }
+    }
+
+    /// Whether one call is surely newer than another: in a session by its token, or because the other had
+    /// been executed before it was asked for.
+    fn is_newer(&self, case: &Case<'_>, one: &Seen, other: &Seen) -> bool {
+        let of = |seen: &Seen| &case.calls[seen.header("x-call-id")];
+        let token = |seen: &Seen| of(seen)["fencing"].as_u64().expect("a token");
+        if of(one)["session_id"] == of(other)["session_id"] {
+            return token(one) > token(other);
+        }
+        let asked = self.asked.lock().expect("not poisoned").get(text(of(one), "key")).copied();
+        asked.is_some_and(|asked| other.until.is_some_and(|until| until < asked))
     }
 
     /// What surely never ran is not undone; what is complete neither.

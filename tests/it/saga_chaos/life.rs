@@ -106,6 +106,8 @@ impl World {
     async fn call_at(self: Arc<Self>, tool: &'static str, body: Value, seed: u64, within_ms: u64) {
         let mut dice = Dice::of(seed, 1);
         sleep(Duration::from_millis(dice.below(within_ms + 1))).await;
+        let key = text(&body, "idempotency_key").to_owned();
+        self.asked.lock().expect("not poisoned").entry(key).or_insert_with(Instant::now);
         let mut answers = 0;
         for _ in 0..100 {
             let answer = self.ask(&mut dice, &format!("/v1/tools/{tool}/calls"), Some(&body)).await;

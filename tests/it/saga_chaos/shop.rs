@@ -98,8 +98,7 @@ impl Shop {
 
     /// What was done and undone, in this order.
     pub(super) fn effects(&self) -> Vec<Seen> {
-        let is_effect =
-            |seen: &Seen| seen.executed && seen.line.starts_with("POST") && path(seen) != "look";
+        let is_effect = |seen: &Seen| seen.executed && seen.line.starts_with("POST") && path(seen) != "look";
         let mut executed: Vec<Seen> = self.tool.seen().into_iter().filter(is_effect).collect();
         executed.sort_by_key(|seen| seen.until);
         executed

@@ -149,6 +149,9 @@ struct Inner {
     plan: Mutex<Option<Plan>>,
     /// How many of the next operations of a verb go wrong so, before the plan is asked.
     ordered: Mutex<Vec<(Verb, Fault, usize)>>,
+    /// From the how-manieth operation of all on how many go wrong, and how.
+    nth: Mutex<Option<(usize, usize, Fault)>>,
+    asked_in_all: AtomicUsize,
     is_down: AtomicBool,
     asked: [AtomicUsize; VERBS],
     injected: [[AtomicUsize; KINDS]; VERBS],
@@ -175,6 +178,17 @@ impl FaultStore {
     /// The next `n` operations of this verb go wrong in this way.
     pub fn next(&self, verb: Verb, fault: Fault, n: usize) {
         self.ordered().push((verb, fault, n));
+    }
+
+    /// The n-th operation of all from now on, whatever its verb, and those right after it go wrong in this way.
+    pub fn fail_from(&self, n: usize, many: usize, fault: Fault) {
+        let first = self.asked() + n;
+        *self.inner.nth.lock().expect("not poisoned") = Some((first, first + many, fault));
+    }
+
+    /// Operations so far.
+    pub fn asked(&self) -> usize {
+        self.inner.asked_in_all.load(Ordering::SeqCst)
     }
 
     /// Everything is refused until it is up again.
@@ -230,6 +244,12 @@ impl FaultStore {
     fn fault(&self, verb: Verb, n: usize) -> Option<Fault> {
         if self.inner.is_down.load(Ordering::SeqCst) {
             return Some(Fault::ErrBefore);
+        }
+        let in_all = self.inner.asked_in_all.fetch_add(1, Ordering::SeqCst);
+        if let Some((first, end, fault)) = *self.inner.nth.lock().expect("not poisoned")
+            && (first..end).contains(&in_all)
+        {
+            return Some(fault);
         }
         let mut ordered = self.ordered();
         if let Some((_, fault, left)) = ordered.iter_mut().find(|(of, _, left)| *of == verb && *left > 0) {
