@@ -160,6 +160,10 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         if let Err(why) = check_compensation(at, &tools) {
             root.mistake("tools", &why);
         }
+        if limits.sagas.retention < at.tool.retention {
+            let name = &at.tool.name;
+            root.mistake("sagas", &format!("retention: it is shorter than that of {name}: a saga of the same name would take up its old calls"));
+        }
     }
     for why in store.iter().flat_map(|store| one_master_mistakes(store, &tools)) {
         root.mistake("tools", &why);

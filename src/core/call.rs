@@ -34,9 +34,9 @@ use self::arrive::{Arrival, arrive_again, claim};
 use self::end::{doubt_anew, end, end_late, end_of_earlier, forget, lose};
 use self::rest::{Asked, hindered, probed, resolve, take_up, work_on};
 pub use self::undo::undoes_unknown;
-use self::undo::{close, resolve_stuck, saga_ended, skip, to_compensate, undo_ended};
+use self::undo::{not_joined, resolve_stuck, saga_ended, skip, to_compensate, undo_ended};
 use self::verify::{begin_to_verify, verified};
-use super::outcome::{Evidence, Outcome};
+use super::outcome::{Evidence, FailureKind, Outcome};
 use super::record::{Attempt, AttemptId, CallId, Compensation, Entry, InstanceId, Intent, Record, State};
 use super::replay::Fresh;
 use super::session::{Brought, Release, Terms};
@@ -87,8 +87,9 @@ pub enum Event {
     ToVerify { by: String, by_person: bool },
     /// The tool was asked once more.
     Verified { by: String, fresh: Fresh },
-    /// Its saga takes no calls any more, and the attempt was not sent because of that. `by` has found it.
-    SagaClosed { by: InstanceId, attempt: AttemptId, why: String },
+    /// It was claimed, and is not sent after all: its saga takes no calls any more, or could not be asked. `by`
+    /// has found it.
+    NotJoined { by: InstanceId, attempt: AttemptId, kind: FailureKind, why: String },
     /// What it has done is to be undone by this call; `None`: its tool declares no compensation. `by` is a
     /// gateway or a token.
     ToCompensate { by: String, reason: String, compensation: Option<Compensation> },
@@ -183,6 +184,8 @@ pub enum Action {
     RefuseReused,
     /// Answer that the key is too old.
     RefuseExpired,
+    /// Answer that the key stands for a call of another saga.
+    RefuseOtherSaga,
     /// Answer that the request lacks something without which the call cannot begin.
     RefuseUnfit(&'static str),
 }
@@ -249,7 +252,7 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             | Event::Resolved { .. }
             | Event::ToVerify { .. }
             | Event::Verified { .. }
-            | Event::SagaClosed { .. }
+            | Event::NotJoined { .. }
             | Event::ToCompensate { .. }
             | Event::UndoEnded { .. }
             | Event::Skipped { .. }
@@ -348,8 +351,10 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             State::Succeeded(_) => Ok(verified(record, by, fresh, now)),
             _ => Err(Illegal::NoResult),
         },
-        (Some(record), Event::SagaClosed { by, attempt, why }) => match record.state {
-            State::Running if record.attempt.id == *attempt => Ok(close(tool, record, *by, why, now)),
+        (Some(record), Event::NotJoined { by, attempt, kind, why }) => match record.state {
+            State::Running if record.attempt.id == *attempt => {
+                Ok(not_joined(tool, record, *by, *kind, why, now))
+            }
             _ => Err(Illegal::NotOwner),
         },
         (Some(record), Event::ToCompensate { by, reason, compensation }) => {

@@ -153,6 +153,10 @@ fn to_compensate() -> Event {
     Event::ToCompensate { by: "gateway".into(), reason: "aborted".into(), compensation }
 }
 
+fn not_joined(kind: FailureKind) -> Event {
+    Event::NotJoined { by: ME, attempt: attempt(1), kind, why: "it is aborted".into() }
+}
+
 fn undo_ended(end: UndoEnd) -> Event {
     Event::UndoEnded { by: ME, end }
 }
@@ -212,8 +216,7 @@ fn an_unknown_call_is_undone_only_if_that_is_safe_and_its_request_cannot_come_an
 fn a_call_of_a_closed_saga_never_runs_again() {
     let tool = tool("t");
     let running = record(&tool, key::Source::Runtime, &[]);
-    let closed = Event::SagaClosed { by: ME, attempt: attempt(1), why: "it is aborted".into() };
-    let closed = moved(&tool, Some(&running), &closed, 1).expect("closed");
+    let closed = moved(&tool, Some(&running), &not_joined(FailureKind::SagaClosed), 1).expect("closed");
     assert_eq!(cell(&tool, Some(&closed), &arrived(key::Source::Runtime, 1, 2), 2), "Answer");
     assert!(closed.retain_until.is_some(), "nobody lets it go later");
 }
@@ -307,7 +310,7 @@ fn the_whole_grid() {
         ("unknown, years later", &write, Some(record(&write, Derived, &[finished(no_answer())])), 99 * month),
     ];
     let events: Vec<(&str, Event)> = vec![
-        ("saga closed", Event::SagaClosed { by: ME, attempt: attempt(1), why: "it is aborted".into() }),
+        ("saga closed", not_joined(FailureKind::SagaClosed)),
         ("to compensate", to_compensate()),
         ("undone", undo_ended(UndoEnd::Undone)),
         ("cannot be undone", is_stuck()),

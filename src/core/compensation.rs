@@ -159,6 +159,11 @@ pub fn key_of(call_id: CallId) -> String {
     format!("{}{call_id}", key::COMPENSATION)
 }
 
+/// The call that a call with this key undoes; `None`: it undoes no call of ours.
+pub fn undone_by(key: &str) -> Option<CallId> {
+    key.strip_prefix(key::COMPENSATION)?.parse().ok().map(CallId)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

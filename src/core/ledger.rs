@@ -231,6 +231,8 @@ pub struct Page<T> {
     pub found: Vec<T>,
     /// How far was looked: only before this there may be more. `None`: there is none.
     pub next: Option<Position>,
+    /// Calls that were met on the way and could not be read. They were said.
+    pub unreadable: u64,
 }
 
 impl<T: Placed> Page<T> {
@@ -238,10 +240,11 @@ impl<T: Placed> Page<T> {
     /// looked at is left for the next page.
     pub fn merge(pages: Vec<Self>, limit: usize) -> Self {
         let looked_until = pages.iter().filter_map(|page| page.next).max();
+        let unreadable = pages.iter().map(|page| page.unreadable).sum();
         let mut found: Vec<T> = pages.into_iter().flat_map(|page| page.found).collect();
         found.retain(|item| looked_until.is_none_or(|until| item.position() >= until));
         found.sort_by_key(|item| std::cmp::Reverse(item.position()));
-        let mut page = Self { found, next: looked_until };
+        let mut page = Self { found, next: looked_until, unreadable };
         page.cut(limit);
         page
     }
@@ -280,7 +283,7 @@ mod tests {
             all.iter().copied().filter(|at| before.is_none_or(|before| *at < before)).collect();
         let found: Vec<Position> = rest.iter().copied().take(most).collect();
         let next = (rest.len() > most).then(|| found.last().copied()).flatten();
-        Page { found, next }
+        Page { found, next, unreadable: 0 }
     }
 
     proptest! {

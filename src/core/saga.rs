@@ -40,6 +40,8 @@ pub struct SagaId {
 const MAX_EVENTS: usize = 100;
 /// How long the end of a running or unknown call is waited for before it is looked at again, at most.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How often that is done before a person hears of it: for an hour.
+const MOST_WAITS: u32 = 720;
 
 /// What is done about sagas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +89,10 @@ pub struct Saga {
     pub trouble: Option<Trouble>,
     /// How often in a row the call whose turn it is could not be undone.
     pub tries: u32,
+    /// How often in a row it could not go on for no fault of anybody's.
+    pub waits: u32,
+    /// Its calls have come to rest: none of them is sent any more.
+    pub at_rest: bool,
     /// Stuck, but by something that may come to rest by itself.
     pub looks_on: bool,
     /// Whether its time was over while it was open.
@@ -132,8 +138,8 @@ impl State {
 /// What keeps a saga from going on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// With which call.
-    pub call_id: CallId,
+    /// With which call, if it is with one.
+    pub call_id: Option<CallId>,
     /// A sentence for an engineer.
     pub why: String,
 }
@@ -151,6 +157,8 @@ impl Saga {
             reason: String::new(),
             trouble: None,
             tries: 0,
+            waits: 0,
+            at_rest: false,
             looks_on: false,
             overdue: false,
             to_tell: false,
@@ -174,6 +182,8 @@ impl Saga {
             reason: reason.to_owned(),
             trouble: None,
             tries: 0,
+            waits: 0,
+            at_rest: false,
             looks_on: false,
             overdue: false,
             to_tell: false,
@@ -190,6 +200,16 @@ impl Saga {
     /// Whether calls may join it.
     pub fn is_open(&self) -> bool {
         self.state == State::Open
+    }
+
+    /// Whether a call of it, of which nobody knows whether it was executed, may still be sent again: not after
+    /// the others are being undone.
+    pub fn may_send_again(&self) -> bool {
+        match self.state {
+            State::Open | State::Completed => true,
+            State::Compensating | State::Stuck => !self.at_rest,
+            State::Compensated => false,
+        }
     }
 
     fn changed(&self, now: Timestamp) -> Self {
@@ -219,8 +239,14 @@ pub enum Event {
     Overdue { by: String },
     /// A gateway works on it, and others leave it alone until then.
     Taken { until: Timestamp },
-    /// Who works on it needs until then.
+    /// Something is sent for it now. Who does it needs until then.
     Prolonged { until: Timestamp },
+    /// All of its calls have come to rest. From now on none of them is sent again.
+    Rested,
+    /// A call of it was found that it may not know of, although it has come to its end.
+    CallFound,
+    /// The store has lost its newest writes, and a person accepts that.
+    StoreLost { by: String, reason: String },
     /// It cannot go on now. `jitter` is random, of 0..1.
     Hindered { by: String, trouble: Trouble, hindrance: Hindrance, jitter: f64 },
     /// A call has been undone, or what was in the way is not any more.
@@ -278,6 +304,10 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
         }
         Event::Abort { .. } if is_unfinished => Ok(saga.clone()),
         Event::Abort { by, reason } if saga.is_open() => Ok(abort(changed, by, reason, now)),
+        // Its one call was skipped then, and is to be undone after all.
+        Event::Abort { by, reason } if saga.only.is_some() && saga.state == State::Compensated => {
+            Ok(abort(Saga { retain_until: None, ..changed }, by, reason, now))
+        }
         Event::Complete { .. } | Event::Abort { .. } => wrong,
         Event::Overdue { .. } if !saga.is_open() => wrong,
         Event::Overdue { .. } if saga.overdue || saga.deadline.is_none_or(|deadline| now < deadline) => {
@@ -296,18 +326,45 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
         }
         Event::Taken { .. } if saga.due_at.is_none_or(|due_at| now < due_at) => Err(Illegal::NotDue),
         Event::Taken { until } => Ok(Saga { due_at: Some(*until), ..changed }),
-        Event::Prolonged { .. } | Event::Hindered { .. } | Event::Advanced | Event::Undone { .. }
+        Event::Prolonged { .. }
+        | Event::Rested
+        | Event::Hindered { .. }
+        | Event::Advanced
+        | Event::Undone { .. }
+        | Event::StoreLost { .. }
             if !is_unfinished =>
         {
             wrong
         }
-        Event::Prolonged { until } => Ok(Saga { due_at: Some(*until), ..changed }),
+        Event::Prolonged { until } => {
+            let (state, due_at) = (State::Compensating, Some(*until));
+            // What was waited for has come to rest: what fails now fails for the first time.
+            let tries = if saga.state == State::Stuck { 0 } else { saga.tries };
+            Ok(Saga { state, due_at, tries, trouble: None, looks_on: false, to_tell: false, ..changed })
+        }
+        // What is undone after it has its own tries.
+        Event::Rested => {
+            let rested = Saga { state: State::Compensating, at_rest: true, tries: 0, waits: 0, ..changed };
+            Ok(Saga { trouble: None, looks_on: false, to_tell: false, ..rested })
+        }
+        Event::StoreLost { by, reason } => {
+            let why = format!("the store has lost data ({reason}): what was undone may be forgotten");
+            let trouble = Some(Trouble { call_id: None, why: why.clone() });
+            let (state, due_at) = (State::Stuck, Some(now));
+            let lost =
+                Saga { state, due_at, trouble, looks_on: false, to_tell: true, tellings: 0, ..changed };
+            Ok(lost.noted("store_lost", by.clone(), why, now))
+        }
+        Event::CallFound if matches!(saga.state, State::Completed | State::Compensated) => {
+            Ok(Saga { due_at: Some(now), retain_until: None, ..changed })
+        }
+        Event::CallFound => wrong,
         Event::Hindered { by, trouble, hindrance, jitter } => {
             Ok(hinder(saga, by, trouble, *hindrance, *jitter, policy, now))
         }
         Event::Advanced => {
             let (state, due_at) = (State::Compensating, Some(now));
-            Ok(Saga { state, trouble: None, tries: 0, due_at, to_tell: false, ..changed })
+            Ok(Saga { state, trouble: None, tries: 0, waits: 0, due_at, to_tell: false, ..changed })
         }
         Event::Undone { by } => {
             let (state, due_at) = (State::Compensated, Some(now));
@@ -328,7 +385,7 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
         Event::Told { delivered } => Ok(told(saga, *delivered, policy, now)),
         Event::Retry { by, reason } | Event::Settled { by, reason } if saga.state == State::Stuck => {
             let (state, due_at) = (State::Compensating, Some(now));
-            let again = Saga { state, due_at, trouble: None, tries: 0, to_tell: false, ..changed };
+            let again = Saga { state, due_at, trouble: None, tries: 0, waits: 0, to_tell: false, ..changed };
             let event = if matches!(event, Event::Retry { .. }) { "retry" } else { "settled" };
             Ok(again.noted(event, by.clone(), reason.clone(), now))
         }
@@ -352,9 +409,10 @@ fn hinder(
     now: Timestamp,
 ) -> Saga {
     let tries = saga.tries.saturating_add(u32::from(hindrance != Hindrance::Busy));
-    let hindered = Saga { trouble: Some(trouble.clone()), tries, ..saga.changed(now) };
+    let waits = if hindrance == Hindrance::Busy { saga.waits.saturating_add(1) } else { 0 };
+    let hindered = Saga { trouble: Some(trouble.clone()), tries, waits, ..saga.changed(now) };
     let is_over = match hindrance {
-        Hindrance::Busy => false,
+        Hindrance::Busy => waits >= MOST_WAITS,
         Hindrance::Unknown | Hindrance::Failed => tries >= policy.retry.attempts,
         Hindrance::Final => true,
     };
@@ -369,15 +427,18 @@ fn hinder(
     let later = Some(after(now, in_milliseconds(wait)));
     let was_stuck = saga.state == State::Stuck;
     let noted = |saga: Saga| match hindrance {
-        Hindrance::Busy => saga,
+        Hindrance::Busy if !is_over => saga,
         _ => {
-            let detail = format!("call {}: {}", trouble.call_id, trouble.why);
+            let detail = match trouble.call_id {
+                Some(call_id) => format!("call {call_id}: {}", trouble.why),
+                None => trouble.why.clone(),
+            };
             saga.noted(if is_over { "stuck" } else { "hindered" }, by.to_owned(), detail, now)
         }
     };
     if is_over {
         // What may come to rest by itself is still looked at.
-        let looks_on = hindrance == Hindrance::Unknown;
+        let looks_on = matches!(hindrance, Hindrance::Unknown | Hindrance::Busy);
         let stuck = Saga { state: State::Stuck, looks_on, ..hindered };
         return if was_stuck {
             Saga { due_at: later.filter(|_| looks_on || saga.to_tell), ..stuck }
@@ -407,6 +468,8 @@ fn told(saga: &Saga, delivered: bool, policy: &Policy, now: Timestamp) -> Saga {
 /// What is to be done next about a saga that is being undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step<'a> {
+    /// All calls are at rest: that is written down, and they are looked at once more, before the first is marked.
+    Rest,
     /// Nothing is undone before this one is at rest.
     Wait(&'a Record, Hindrance, &'static str),
     /// It is to be written down of this call that it is to be undone, before anything is.
@@ -424,11 +487,13 @@ pub enum Step<'a> {
 /// Before anything is undone every call has come to rest, and it is written down of each that it is to be
 /// undone: no call of the saga has an effect after that. Then the newest is undone first, and none before
 /// those that are newer.
-pub fn plan<'a>(members: &[(&'a Record, &Tool)]) -> Step<'a> {
+pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) -> Step<'a> {
+    let is_begun = |record: &Record| matches!(record.state, CallState::Compensating(_) | CallState::Stuck(_));
     let concerned = members.iter().filter(|(record, tool)| {
-        tool.effect == Effect::Write
-            && tool.compensation != compensation::Policy::Needless
-            && !record.is_skipped()
+        let is_undone = tool.effect == Effect::Write && tool.compensation != compensation::Policy::Needless;
+        // What is begun is brought to its end, whatever the configuration says by now.
+        let is_skipped = record.is_skipped() && saga.only != Some(record.intent.call_id);
+        is_begun(record) || is_undone && !is_skipped
     });
     let concerned: Vec<_> = concerned.collect();
     let find = |is: &dyn Fn(&Record, &Tool) -> bool| {
@@ -436,6 +501,13 @@ pub fn plan<'a>(members: &[(&'a Record, &Tool)]) -> Step<'a> {
     };
     if let Some(record) = members.iter().map(|(record, _)| *record).find(|r| r.state == CallState::Running) {
         return Step::Wait(record, Hindrance::Busy, "it still runs");
+    }
+    let may_come = |(record, tool): &(&Record, &Tool)| {
+        let is_unknown = matches!(record.state, CallState::Unknown(_));
+        is_unknown && tool.effect == Effect::Write && now < record.attempt.lease_until
+    };
+    if let Some((record, _)) = members.iter().find(|member| may_come(member)) {
+        return Step::Wait(record, Hindrance::Busy, "its request may still reach the tool");
     }
     let is_foreign = |record: &Record, tool: &Tool| {
         tool.unknown == unknown::Policy::Elsewhere && !matches!(record.state, CallState::Compensated(_))
@@ -448,11 +520,11 @@ pub fn plan<'a>(members: &[(&'a Record, &Tool)]) -> Step<'a> {
     if let Some(record) = find(&is_unclear) {
         return Step::Wait(record, Hindrance::Unknown, "nobody knows whether it was executed");
     }
-    // What has nothing to undo is not waited for, unless it would be sent again meanwhile.
+    // What is not undone is not waited for, unless it would be sent again meanwhile.
     let is_sent_again = |(record, tool): &(&Record, &Tool)| {
         matches!(record.state, CallState::Unknown(_))
             && tool.unknown == unknown::Policy::Retry
-            && tool.compensation == compensation::Policy::Needless
+            && (tool.compensation == compensation::Policy::Needless || record.is_skipped())
             && record.check.is_some_and(|check| check.at.is_some())
     };
     if let Some((record, _)) = members.iter().find(|member| is_sent_again(member)) {
@@ -461,14 +533,14 @@ pub fn plan<'a>(members: &[(&'a Record, &Tool)]) -> Step<'a> {
     let is_unmarked = |record: &Record, _: &Tool| {
         matches!(record.state, CallState::Succeeded(_) | CallState::Failed(_) | CallState::Unknown(_))
     };
-    if let Some(record) = find(&is_unmarked) {
-        return Step::Mark(record);
-    }
-    let is_left = |record: &&Record| matches!(record.state, CallState::Compensating(_) | CallState::Stuck(_));
-    match newest(concerned.iter().map(|(record, _)| *record).filter(is_left)) {
-        None => Step::Done,
-        Some(record) if matches!(record.state, CallState::Stuck(_)) => Step::Stuck(record),
-        Some(record) => Step::Undo(record),
+    let unmarked = find(&is_unmarked);
+    let left = newest(concerned.iter().map(|(record, _)| *record).filter(|record| is_begun(record)));
+    match (unmarked, left) {
+        (None, None) => Step::Done,
+        _ if !saga.at_rest => Step::Rest,
+        (Some(record), _) => Step::Mark(record),
+        (None, Some(record)) if matches!(record.state, CallState::Stuck(_)) => Step::Stuck(record),
+        (None, Some(record)) => Step::Undo(record),
     }
 }
 

@@ -36,7 +36,7 @@ fn abort() -> Event {
 }
 
 fn hindered(hindrance: Hindrance) -> Event {
-    let trouble = Trouble { call_id: CallId(Uuid::from_u128(1)), why: "no".into() };
+    let trouble = Trouble { call_id: Some(CallId(Uuid::from_u128(1))), why: "no".into() };
     Event::Hindered { by: by(), trouble, hindrance, jitter: 1.0 }
 }
 
@@ -69,6 +69,9 @@ fn the_whole_grid() {
         ("overdue", Event::Overdue { by: by() }),
         ("taken", Event::Taken { until: at(2_000) }),
         ("prolonged", Event::Prolonged { until: at(2_000) }),
+        ("rested", Event::Rested),
+        ("call found", Event::CallFound),
+        ("store lost", Event::StoreLost { by: by(), reason: "an older snapshot".into() }),
         ("hindered: busy", hindered(Hindrance::Busy)),
         ("hindered: unknown", hindered(Hindrance::Unknown)),
         ("hindered: failed", hindered(Hindrance::Failed)),
@@ -142,6 +145,12 @@ fn a_saga_is_stored_as_it_is() {
     }
 }
 
+/// A saga of which all calls have come to rest.
+fn undoing() -> Saga {
+    let aborted = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 1);
+    moved(&aborted, &Event::Rested, 2)
+}
+
 /// A call of a saga with what it does when it is undone.
 #[derive(Debug, Clone)]
 struct Planned {
@@ -192,15 +201,22 @@ proptest! {
         let mut undone: Vec<u128> = Vec::new();
         let mut tries: BTreeMap<u128, u8> = BTreeMap::new();
         let mut rounds = 0;
+        let mut saga = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 1);
         loop {
             rounds += 1;
             prop_assert!(rounds < 200, "it comes to its end");
             let now = at(1_000 + rounds);
             let members: Vec<(&Record, &Tool)> = calls.iter().map(|(n, record)| (record, &tools[*n])).collect();
-            let step = plan(&members);
+            let step = plan(&saga, &members, now);
             let (touched, changed) = match step {
                 Step::Done => break,
                 Step::Stuck(_) => break,
+                Step::Rest => {
+                    let at_rest = |(_, one): &(usize, Record)| !matches!(one.state, CallState::Running);
+                    prop_assert!(calls.iter().all(at_rest) && undone.is_empty());
+                    saga = moved(&saga, &Event::Rested, 1_000);
+                    continue;
+                }
                 Step::Wait(record, ..) => {
                     prop_assert!(undone.is_empty(), "it waits before the first is undone");
                     let mut record = record.clone();
@@ -258,7 +274,9 @@ proptest! {
 
 #[test]
 fn what_a_person_has_skipped_or_what_has_nothing_to_undo_is_passed_over() {
-    let plan_of = |record: &Record, tool: &Tool| format!("{:?}", plan(&[(record, tool)]) == Step::Done);
+    let plan_of = |record: &Record, tool: &Tool| {
+        format!("{:?}", plan(&undoing(), &[(record, tool)], at(99)) == Step::Done)
+    };
     let planned = Planned { kind: 0, fails: 0, sends: false };
     let (mut record, tool) = (call_of(1, &planned), tool_of(&planned));
     assert_eq!(plan_of(&record, &tool), "false");
@@ -286,7 +304,7 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
     };
     let undone_first = |calls: &[Record]| {
         let members: Vec<(&Record, &Tool)> = calls.iter().map(|record| (record, &tool)).collect();
-        match plan(&members) {
+        match plan(&undoing(), &members, at(99)) {
             Step::Undo(record) => record.intent.call_id.0.as_u128(),
             step => panic!("{step:?}"),
         }
@@ -320,7 +338,10 @@ fn what_has_nothing_to_undo_is_waited_for_as_long_as_it_may_be_sent_again() {
         ..tool_of(&planned)
     };
     record.check = Some(unknown::Check { since: at(0), at: Some(at(1)), number: 0 });
-    assert!(matches!(plan(&[(&record, &needless)]), Step::Wait(_, Hindrance::Unknown, _)));
+    assert!(matches!(
+        plan(&undoing(), &[(&record, &needless)], at(99)),
+        Step::Wait(_, Hindrance::Unknown, _)
+    ));
     record.check = Some(unknown::Check { since: at(0), at: None, number: 0 });
-    assert_eq!(plan(&[(&record, &needless)]), Step::Done, "it is given up");
+    assert_eq!(plan(&undoing(), &[(&record, &needless)], at(99)), Step::Done, "it is given up");
 }

@@ -90,6 +90,8 @@ pub enum Hindrance {
     Store,
     /// Another call has its key by now: it can never be sent again.
     KeyGone,
+    /// What it belongs to is being undone, or settled: it must never be sent again.
+    NotWanted,
 }
 
 /// What a person says about a call.

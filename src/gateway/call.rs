@@ -121,8 +121,13 @@ impl Gateway {
         let key = asked.intent.key.clone();
         let came = Instant::now();
         let (intent, new_keys) = (&asked.intent, asked.new_keys.clone());
-        let (phases, pilot) =
-            self.flights.join_or_begin((intent.lookup, intent.fingerprint, asked.brought, new_keys));
+        let (phases, pilot) = self.flights.join_or_begin((
+            intent.lookup,
+            intent.fingerprint,
+            asked.brought,
+            intent.saga_id.clone(),
+            new_keys,
+        ));
         let first = pilot.is_some();
         match pilot {
             Some(pilot) => drop(self.tasks.spawn(self.clone().fly(asked, pilot, began))),
@@ -377,9 +382,8 @@ pub(super) fn read(
                 "the call was taken back before anybody knew that it had run, and will not run any more";
             Err(ErrorKind::WrongState(why.into()))
         }
-        State::Compensating(None) | State::Stuck(None) => {
-            Err(ErrorKind::WrongState("the call is being undone".into()))
-        }
+        // It may have been executed, and may not be undone yet.
+        State::Compensating(None) | State::Stuck(None) => Err(ErrorKind::OutcomeUnknown),
     }
 }
 

@@ -15,9 +15,9 @@ use crate::core::key::{Fingerprint, Lookup};
 use crate::core::record::Record;
 use crate::core::session::Brought;
 
-/// Arrivals with the same key and fingerprint share a flight, if they say the same about their session, and
-/// if what bounds new keys is the same for them: nobody is refused because another was too fast.
-pub(super) type FlightId = (Lookup, Fingerprint, Brought, Option<Arc<NewKeys>>);
+/// Arrivals with the same key and fingerprint share a flight, if they say the same about their session and
+/// their saga, and if what bounds new keys is the same for them: nobody is refused because another was too fast.
+pub(super) type FlightId = (Lookup, Fingerprint, Brought, String, Option<Arc<NewKeys>>);
 
 /// How far a flight is.
 #[derive(Debug, Clone)]

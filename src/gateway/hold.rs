@@ -14,7 +14,7 @@ use super::session::Place;
 use super::throttle::NewKey;
 use super::{ErrorKind, Gateway, new_attempt};
 use crate::core::call::{self, Action, Change, Event};
-use crate::core::outcome::Evidence;
+use crate::core::outcome::{Evidence, FailureKind};
 use crate::core::record::Record;
 use crate::core::session::{Bar, SessionId};
 use crate::store::{self, Claimed, Replaced};
@@ -144,6 +144,10 @@ impl Gateway {
                 (Action::Answer, _, Some(held)) => return Ok(Hold::Settled(held)),
                 (Action::RefuseReused, _, _) => return Err(ErrorKind::KeyReused),
                 (Action::RefuseExpired, _, _) => return Err(ErrorKind::KeyExpired),
+                (Action::RefuseOtherSaga, _, _) => {
+                    let why = "the key stands for a call of another saga, with which it would be undone";
+                    return Err(ErrorKind::WrongState(why.into()));
+                }
                 // What cannot begin may have begun already.
                 (Action::RefuseUnfit(_), _, None) if !has_looked => {
                     has_looked = true;
@@ -231,10 +235,14 @@ impl Gateway {
                 Ok(Some(record))
                     if record.attempt.id == begun.attempt.id && record.version == begun.version =>
                 {
-                    let evidence =
-                        Evidence::NotSent { why: "the claim was not confirmed by the store in time".into() };
+                    let why = "the claim was not confirmed by the store in time".to_owned();
                     let (attempt, fencing) = (record.attempt.id, record.fencing);
-                    let event = Event::Ended { attempt, fencing, evidence, retry: None };
+                    let event = if record.intent.saga_id.is_empty() {
+                        Event::Ended { attempt, fencing, evidence: Evidence::NotSent { why }, retry: None }
+                    } else {
+                        // Its saga may not have begun.
+                        Event::NotJoined { by: self.instance, attempt, kind: FailureKind::Unreachable, why }
+                    };
                     let (record, _) = self.settle(&asked, record, &event, None, Keep::Stored).await;
                     tracing::warn!(
                         call_id = %record.intent.call_id,

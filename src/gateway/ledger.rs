@@ -91,7 +91,7 @@ impl Gateway {
     pub async fn list_calls(&self, caller: &Caller, query: &Query) -> Result<Page<Listed>, Error> {
         let tenants = self.tenants_for(caller, query).await?;
         let limit = query.limit as usize;
-        let mut page = Page { found: Vec::new(), next: query.before };
+        let mut page = Page { found: Vec::new(), next: query.before, unreadable: 0 };
         let mut bytes = 0;
         for _ in 0..ROUNDS {
             let wanted = limit - page.found.len();

@@ -55,6 +55,8 @@ impl Gateway {
             store::Error::Refused(why) => ErrorKind::WrongState(why).alone(),
             error @ store::Error::Ambiguous(_) => unavailable(error),
         })?;
+        // It can be written only now.
+        self.stop_undoing(&caller.name, reason).await.map_err(unavailable)?;
         tracing::warn!(by = caller.name, reason, marked, "the loss of data is accepted");
         Ok(marked)
     }

@@ -5,8 +5,6 @@ use jiff::Timestamp;
 
 use super::Gateway;
 use crate::core::call::{self, Event};
-use crate::core::key;
-use crate::core::saga::SagaId;
 use crate::crash;
 use crate::store::{self, Due, Replaced};
 
@@ -73,10 +71,10 @@ impl Gateway {
         }
         let tool = self.policy_of(&record);
         let by = self.instance;
-        let intent = &record.intent;
-        // Its gateway may have ended before the saga was begun, and what nobody knows of is not undone.
-        if !intent.saga_id.is_empty() && intent.key_source != key::Source::Compensation {
-            self.ensure_saga(&SagaId { tenant: intent.tenant.clone(), id: intent.saga_id.clone() }).await?;
+        // What no saga knows of is not undone. A saga that cannot be had keeps only its own calls waiting.
+        if let Err(error) = self.find_saga_of(&record.intent).await {
+            tracing::error!(call_id = %record.intent.call_id, %error, "the saga of a lost call cannot be had");
+            return Ok(false);
         }
         let event = if owner_ended { Event::OwnerLost { by } } else { Event::LeaseOver { by } };
         let Ok(next) = call::next(&tool, Some(&record), &event, now) else { return Ok(false) };

@@ -156,6 +156,7 @@ impl Gateway {
 
 fn in_the_way(hindrance: Hindrance) -> ErrorKind {
     match hindrance {
+        Hindrance::NotWanted => ErrorKind::WrongState("what it belongs to is being undone".into()),
         Hindrance::Resting(retry_after) => ErrorKind::ToolResting { retry_after },
         Hindrance::Frozen => ErrorKind::Refused(Refusal::Frozen),
         Hindrance::Store | Hindrance::KeyGone => ErrorKind::StoreUnavailable,

@@ -70,7 +70,7 @@ impl Gateway {
             Ok(Hold::Ours(record, permit)) => {
                 // Claimed first and asked after: whoever closes the saga in between finds the call.
                 crash::point("saga_claimed");
-                if let Err(kind) = self.join_saga(&record).await {
+                if let Err(kind) = self.join_saga(&record.intent).await {
                     return self.turn_away(&asked, record, kind, pilot, began).await;
                 }
                 crash::point("saga_joined");
@@ -102,14 +102,12 @@ impl Gateway {
 
     /// Ends a call that was claimed and is not sent, because of its saga.
     async fn turn_away(&self, asked: &Asked, record: Record, kind: ErrorKind, pilot: Pilot, began: Instant) {
-        let (attempt, fencing) = (record.attempt.id, record.fencing);
-        let event = match &kind {
-            ErrorKind::WrongState(why) => Event::SagaClosed { by: self.instance, attempt, why: why.clone() },
-            kind => {
-                let evidence = Evidence::NotSent { why: kind.to_string() };
-                Event::Ended { attempt, fencing, evidence, retry: None }
-            }
+        let attempt = record.attempt.id;
+        let (failure, why) = match &kind {
+            ErrorKind::WrongState(why) => (FailureKind::SagaClosed, why.clone()),
+            kind => (FailureKind::Unavailable, kind.to_string()),
         };
+        let event = Event::NotJoined { by: self.instance, attempt, kind: failure, why };
         let (record, _) = self.settle(asked, record, &event, None, Keep::Stored).await;
         self.ended(asked, &record, began);
         let is_closed =

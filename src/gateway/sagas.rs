@@ -11,7 +11,7 @@ use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key::{self, Lookup};
 use crate::core::ledger::{Filter, LIMITS};
-use crate::core::record::{CallId, Compensation, Record, State as CallState};
+use crate::core::record::{CallId, Compensation, Intent, Record, State as CallState};
 use crate::core::saga::{self, Event, Saga, SagaId};
 use crate::core::{compensation, tool};
 use crate::crash;
@@ -36,8 +36,32 @@ pub struct SagaQuery {
     pub limit: u32,
 }
 
-/// Calls of one saga that are looked at.
-const MAX_CALLS: usize = 10_000;
+/// Calls of one saga, with those that undo them. One that is larger is stuck when it is aborted.
+const MAX_CALLS: usize = 2_000;
+
+/// Why it is not known which calls a saga has.
+pub(super) enum Unlisted {
+    /// The store did not answer. It was said.
+    Store,
+    /// That would not change by asking again.
+    Broken(String),
+}
+
+impl From<store::Error> for Unlisted {
+    fn from(_: store::Error) -> Self {
+        Self::Store
+    }
+}
+
+/// What came of deciding that a call is undone.
+pub(super) enum Marked {
+    Done(Record),
+    /// Somebody has changed it meanwhile.
+    Changed,
+    /// The store did not take it. It was said.
+    Unwritten,
+    Illegal(Illegal),
+}
 
 impl Gateway {
     /// Whether a call that was just claimed may be sent, as far as its saga goes; the first that names a saga
@@ -45,9 +69,13 @@ impl Gateway {
     ///
     /// # Errors
     /// Why it is not sent.
-    pub(super) async fn join_saga(&self, record: &Record) -> Result<(), ErrorKind> {
-        let intent = &record.intent;
-        if intent.saga_id.is_empty() || intent.key_source == key::Source::Compensation {
+    pub(super) async fn join_saga(&self, intent: &Intent) -> Result<(), ErrorKind> {
+        if intent.key_source == key::Source::Compensation {
+            let is_wanted = self.is_wanted(intent).await.map_err(|_| ErrorKind::StoreUnavailable)?;
+            let settled = || ErrorKind::WrongState("what it was to undo is settled".into());
+            return if is_wanted { Ok(()) } else { Err(settled()) };
+        }
+        if intent.saga_id.is_empty() {
             return Ok(());
         }
         let id = SagaId { tenant: intent.tenant.clone(), id: intent.saga_id.clone() };
@@ -57,6 +85,44 @@ impl Gateway {
         }
         let state = saga.state.as_str();
         Err(ErrorKind::WrongState(format!("its saga is {state} and takes no calls any more")))
+    }
+
+    /// Whether a call that the gateway makes itself is still to be sent: a person may have settled what it undoes.
+    async fn is_wanted(&self, intent: &Intent) -> Result<bool, store::Error> {
+        let Some(undone) = compensation::undone_by(&intent.key) else { return Ok(true) };
+        let record = self.counted("load", self.store.load(undone).await)?;
+        Ok(record.is_some_and(|record| {
+            let decided = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+            let is_this = decided.is_some_and(|decided| decided.call_id == intent.call_id);
+            is_this && matches!(record.state, CallState::Compensating(_))
+        }))
+    }
+
+    /// Whether an unknown call may be sent again, as far as its saga goes.
+    pub(super) async fn is_wanted_again(&self, intent: &Intent) -> Result<bool, store::Error> {
+        if intent.key_source == key::Source::Compensation {
+            return self.is_wanted(intent).await;
+        }
+        if intent.saga_id.is_empty() {
+            return Ok(true);
+        }
+        let id = SagaId { tenant: intent.tenant.clone(), id: intent.saga_id.clone() };
+        Ok(self.saga(&id).await?.is_none_or(|saga| saga.may_send_again()))
+    }
+
+    /// A call has lost its owner. Its saga may not have begun, or may have come to its end without it.
+    ///
+    /// # Errors
+    /// The saga cannot be read or written; it was said.
+    pub(super) async fn find_saga_of(&self, intent: &Intent) -> Result<(), store::Error> {
+        if intent.saga_id.is_empty() {
+            return Ok(());
+        }
+        let id = SagaId { tenant: intent.tenant.clone(), id: intent.saga_id.clone() };
+        if intent.key_source != key::Source::Compensation {
+            self.ensure_saga(&id).await?;
+        }
+        self.change_saga(&id, &Event::CallFound).await.map(|_| ())
     }
 
     /// The saga of this name; it begins now if there is none.
@@ -109,7 +175,7 @@ impl Gateway {
     }
 
     /// Every call that names a saga, and the one that a saga of its own is about; in no order.
-    pub(super) async fn calls_of(&self, saga: &Saga) -> Result<Vec<Record>, store::Error> {
+    pub(super) async fn calls_of(&self, saga: &Saga) -> Result<Vec<Record>, Unlisted> {
         let filter = Filter { saga_id: Some(saga.id.id.clone()), ..Filter::default() };
         let (mut calls, mut before) = (Vec::new(), None);
         if let Some(only) = saga.only {
@@ -118,9 +184,12 @@ impl Gateway {
         loop {
             let page = self.store.list(&saga.id.tenant, &filter, before, LIMITS.1).await;
             let page = self.counted("list", page)?;
+            if page.unreadable > 0 {
+                return Err(Unlisted::Broken(format!("{} of its calls cannot be read", page.unreadable)));
+            }
             calls.extend(page.found.into_iter().map(|listed| listed.record));
             if calls.len() > MAX_CALLS {
-                return Err(store::Error::Refused(format!("a saga of more than {MAX_CALLS} calls")));
+                return Err(Unlisted::Broken(format!("it has more than {MAX_CALLS} calls")));
             }
             before = page.next;
             if before.is_none() {
@@ -130,8 +199,12 @@ impl Gateway {
     }
 
     async fn with_calls(&self, saga: Saga) -> Result<SagaAt, Error> {
-        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
-        let all = self.calls_of(&saga).await.map_err(unavailable)?;
+        let all = match self.calls_of(&saga).await {
+            Ok(calls) => calls,
+            Err(Unlisted::Store) => return Err(ErrorKind::StoreUnavailable.alone()),
+            // The saga says so itself.
+            Err(Unlisted::Broken(_)) => Vec::new(),
+        };
         let is_own = |record: &Record| record.intent.key_source == key::Source::Compensation;
         let (compensations, mut calls): (Vec<Record>, Vec<Record>) = all.into_iter().partition(is_own);
         calls.sort_by_key(|record| (record.intent.created_at, record.intent.call_id));
@@ -229,14 +302,18 @@ impl Gateway {
         reason: &str,
     ) -> Result<SagaAt, Error> {
         let saga = self.stuck_saga(caller, id).await?;
-        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
         // Its calls first: if this breaks off here, it is still stuck, and seen.
-        for record in self.calls_of(&saga).await.map_err(unavailable)? {
-            if matches!(record.state, CallState::Stuck(_)) {
-                self.to_compensate(&record, &by(caller), reason)
-                    .await
-                    .map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        match self.calls_of(&saga).await {
+            Ok(calls) => {
+                for record in calls.iter().filter(|record| matches!(record.state, CallState::Stuck(_))) {
+                    let record = self.decide_anew(record).await;
+                    if let Marked::Unwritten = self.to_compensate(&record, &by(caller), reason).await {
+                        return Err(ErrorKind::StoreUnavailable.alone());
+                    }
+                }
             }
+            Err(Unlisted::Store) => return Err(ErrorKind::StoreUnavailable.alone()),
+            Err(Unlisted::Broken(_)) => {}
         }
         crash::point("saga_retried");
         let event = Event::Retry { by: by(caller), reason: reason.to_owned() };
@@ -257,11 +334,13 @@ impl Gateway {
         reason: &str,
     ) -> Result<SagaAt, Error> {
         let saga = self.stuck_saga(caller, id).await?;
-        let Some(trouble) = &saga.trouble else {
-            return Err(ErrorKind::WrongState("the saga is stuck with no call".into()).alone());
+        let Some(call_id) = saga.trouble.as_ref().and_then(|trouble| trouble.call_id) else {
+            return Err(
+                ErrorKind::WrongState("the saga is stuck with no call: see its trouble".into()).alone()
+            );
         };
         let event = call::Event::Skipped { by: caller.name.clone(), reason: reason.to_owned() };
-        let skipped = self.apply(trouble.call_id, &event).await;
+        let skipped = self.apply(call_id, &event).await;
         let skipped = skipped.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
         match skipped {
             Some(Ok(record)) => self.count_undo(&record, "skipped"),
@@ -269,10 +348,9 @@ impl Gateway {
             Some(Err(Illegal::NothingToUndo)) | None => {}
             Some(Err(illegal)) => return Err(ErrorKind::WrongState(illegal.to_string()).alone()),
         }
-        let event =
-            Event::Settled { by: by(caller), reason: format!("skipped {}: {reason}", trouble.call_id) };
+        let event = Event::Settled { by: by(caller), reason: format!("skipped {call_id}: {reason}") };
         let saga = self.act_on_saga(id, &event).await?;
-        tracing::warn!(saga = id.id, by = caller.name, call_id = %trouble.call_id, "a call is not undone");
+        tracing::warn!(saga = id.id, by = caller.name, %call_id, "a call is not undone");
         self.begin_undoing(id);
         self.with_calls(saga).await
     }
@@ -341,6 +419,14 @@ impl Gateway {
         let tool = self.policy_of(&record);
         let id = SagaId { tenant: record.intent.tenant.clone(), id: compensation::key_of(call_id) };
         if let Some(saga) = self.saga(&id).await.map_err(unavailable)? {
+            // One that was skipped then may be undone after all.
+            let is_done = matches!(record.state, CallState::Compensated(_));
+            let saga = if saga.state == saga::State::Compensated && !is_done {
+                let event = Event::Abort { by: by.to_owned(), reason: reason.to_owned() };
+                self.act_on_saga(&id, &event).await?
+            } else {
+                saga
+            };
             self.begin_undoing(&id);
             return Ok(saga);
         }
@@ -368,13 +454,26 @@ impl Gateway {
         Ok(saga)
     }
 
-    /// Decides by which call another one is undone, and writes that down. `None`: somebody has changed it.
-    pub(super) async fn to_compensate(
-        &self,
-        record: &Record,
-        by: &str,
-        reason: &str,
-    ) -> Result<Option<Record>, Illegal> {
+    /// The same call without the compensation that was decided on, if its tool has another one by now and the
+    /// old one was never claimed.
+    async fn decide_anew(&self, record: &Record) -> Record {
+        let decided = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+        let has_another = match (&self.policy_of(record).compensation, decided) {
+            (compensation::Policy::By(template), Some(decided)) => template.tool != decided.tool,
+            _ => false,
+        };
+        let claimed = match decided.filter(|_| has_another) {
+            Some(decided) => self.counted("load", self.store.load(decided.call_id).await),
+            None => return record.clone(),
+        };
+        match claimed {
+            Ok(None) => Record { undo: None, ..record.clone() },
+            Ok(Some(_)) | Err(_) => record.clone(),
+        }
+    }
+
+    /// Decides by which call another one is undone, and writes that down.
+    pub(super) async fn to_compensate(&self, record: &Record, by: &str, reason: &str) -> Marked {
         let tool = self.policy_of(record);
         let decided = record.undo.as_ref().and_then(|undo| undo.compensation.clone());
         let compensation = decided.or_else(|| match &tool.compensation {
@@ -387,16 +486,20 @@ impl Gateway {
         });
         let (by, reason) = (by.to_owned(), reason.to_owned());
         let event = call::Event::ToCompensate { by, reason, compensation };
-        let next = call::next(&tool, Some(record), &event, self.now())?;
-        let Some(change) = next.change else { return Ok(None) };
+        let next = match call::next(&tool, Some(record), &event, self.now()) {
+            Ok(next) => next,
+            Err(illegal) => return Marked::Illegal(illegal),
+        };
+        let Some(change) = next.change else { return Marked::Changed };
         match self.counted("replace", self.store.replace(&change, record).await) {
             Ok(Replaced::Done(record)) => {
                 if matches!(record.state, CallState::Compensated(_)) {
                     self.count_undo(&record, "empty");
                 }
-                Ok(Some(record))
+                Marked::Done(record)
             }
-            Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => Ok(None),
+            Ok(Replaced::Lost(_) | Replaced::Barred(_)) => Marked::Changed,
+            Err(_) => Marked::Unwritten,
         }
     }
 
@@ -420,6 +523,26 @@ impl Gateway {
             }
         }
         Err(store::Error::Refused("a call changes too fast".into()))
+    }
+
+    /// The store has lost data: no saga goes on with undoing before a person has looked, because what was
+    /// undone may be forgotten.
+    pub(super) async fn stop_undoing(&self, by: &str, reason: &str) -> Result<(), store::Error> {
+        let mut before = None;
+        loop {
+            let state = saga::State::Compensating.as_str();
+            let found = self.store.documents(Kind::Saga, None, Some(state), before.as_ref(), LIMITS.1).await;
+            let (found, next) = self.counted("documents", found)?;
+            for document in found {
+                let id = SagaId { tenant: document.tenant, id: document.id };
+                let event = Event::StoreLost { by: format!("token {by}"), reason: reason.to_owned() };
+                drop(self.change_saga(&id, &event).await);
+            }
+            before = next;
+            if before.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     pub(super) fn count_undo(&self, record: &Record, result: &str) {

@@ -10,10 +10,11 @@ use tokio::time::Instant;
 
 use super::call::{Asked, Patience, new_call_id};
 use super::flight::Phase;
+use super::sagas::{Marked, Unlisted};
 use super::{ErrorKind, Gateway, jitter};
 use crate::core::call::{self, Illegal, UndoEnd};
 use crate::core::compensation::{self, Template};
-use crate::core::document::Kind;
+use crate::core::document::{Document, Kind};
 use crate::core::key::{self, Lookup};
 use crate::core::record::{CallId, Compensation, Intent, Record, State};
 use crate::core::redact;
@@ -26,7 +27,7 @@ use crate::store;
 /// Sagas that are taken up in one go.
 const BATCH: u32 = 32;
 /// Sagas that one gateway works on at once.
-pub(super) const AT_ONCE: usize = 64;
+pub(super) const AT_ONCE: usize = 16;
 /// How long others leave a saga alone that somebody works on, beyond what a compensation may take.
 const WORK: Duration = Duration::from_secs(10);
 
@@ -86,6 +87,10 @@ impl Gateway {
         let due = self.counted("due_documents", self.store.due_documents(Kind::Saga, now, BATCH).await)?;
         let mut begun = Vec::new();
         for document in due {
+            if let Err(why) = Saga::from_document(&document) {
+                self.put_aside(document, &why, now).await;
+                continue;
+            }
             let Ok(place) = self.undoing.clone().try_acquire_owned() else { break };
             let id = SagaId { tenant: document.tenant, id: document.id };
             let gateway = self.clone();
@@ -96,6 +101,14 @@ impl Gateway {
             }));
         }
         Ok(begun)
+    }
+
+    /// A saga that cannot be read is not in the way of the others.
+    async fn put_aside(&self, document: Document, why: &str, now: Timestamp) {
+        tracing::error!(saga = document.id, why, "a saga cannot be read; it is looked at again in an hour");
+        let due_at = now.checked_add(SignedDuration::from_hours(1)).ok();
+        let later = Document { version: document.version + 1, due_at, ..document };
+        drop(self.counted("put_document", self.store.put_document(&later).await));
     }
 
     /// Begins to undo what can be undone of a saga at once. If there is no room for it, the next round does it.
@@ -171,7 +184,8 @@ impl Gateway {
     /// Says aloud that a saga needs a person.
     async fn tell(&self, saga: &Saga) -> Option<Saga> {
         let why = saga.trouble.as_ref().map_or("it is overdue", |trouble| trouble.why.as_str());
-        let call_id = saga.trouble.as_ref().map(|trouble| trouble.call_id.to_string());
+        let call_id =
+            saga.trouble.as_ref().and_then(|trouble| trouble.call_id).map(|call_id| call_id.to_string());
         if saga.tellings == 0 {
             let state = saga.state.as_str();
             tracing::error!(
@@ -190,7 +204,9 @@ impl Gateway {
     /// Lets go of what was kept for a saga that has come to its end. Answers whether that was all.
     async fn release(&self, saga: &Saga) -> Result<bool, store::Error> {
         let mut all = true;
-        for record in self.calls_of(saga).await? {
+        // What cannot be read is looked at again later.
+        let Ok(calls) = self.calls_of(saga).await else { return Ok(false) };
+        for record in calls {
             if record.retain_until.is_some() {
                 continue;
             }
@@ -200,41 +216,70 @@ impl Gateway {
         Ok(all)
     }
 
-    /// Undoes one call, or finds out why that cannot be.
+    /// Does what is next about a saga that is being undone. Answers with the saga if there is more to do at once.
     async fn undo_next(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
-        let calls = self.calls_of(saga).await.ok()?;
-        let is_forward = |record: &&Record| record.intent.key_source != key::Source::Compensation;
-        let calls: Vec<(&Record, Tool)> =
-            calls.iter().filter(is_forward).map(|record| (record, self.policy_of(record))).collect();
-        let members: Vec<(&Record, &Tool)> = calls.iter().map(|(record, tool)| (*record, tool)).collect();
-        match saga::plan(&members) {
-            Step::Wait(record, hindrance, why) => {
-                self.hindered(saga, record, hindrance, why.to_owned()).await
-            }
-            Step::Mark(record) => match self.to_compensate(record, &self.name(), &saga.reason).await {
-                Err(Illegal::MayStillRun) => {
-                    let why = "its request may still reach the tool".to_owned();
-                    self.hindered(saga, record, Hindrance::Busy, why).await
-                }
-                // What was waited for has come to rest: whatever fails now fails for the first time.
-                Ok(Some(_)) if saga.trouble.is_some() => {
-                    self.move_on(saga, &Event::Advanced, self.now()).await
-                }
-                // If somebody was faster, that is seen in the next round.
-                Ok(_) | Err(_) => {
+        let calls = match self.calls_of(saga).await {
+            Ok(calls) => calls,
+            Err(Unlisted::Store) => return None,
+            Err(Unlisted::Broken(why)) => return self.hindered(saga, None, Hindrance::Final, why).await,
+        };
+        let is_forward = |record: &Record| record.intent.key_source != key::Source::Compensation;
+        let forward = calls.into_iter().filter(is_forward);
+        let mut calls: Vec<(Record, Tool)> =
+            forward.map(|record| (record.clone(), self.policy_of(&record))).collect();
+        if saga.only.is_some() && calls.is_empty() {
+            let why = "the call is not kept any more".to_owned();
+            return self.hindered(saga, None, Hindrance::Final, why).await;
+        }
+        loop {
+            let members: Vec<(&Record, &Tool)> = calls.iter().map(|(record, tool)| (record, tool)).collect();
+            let unmarked = match saga::plan(saga, &members, self.now()) {
+                Step::Mark(record) => record.clone(),
+                step => return self.do_step(saga, step).await,
+            };
+            // All are marked in one go: what is at rest does not move by itself.
+            match self.to_compensate(&unmarked, &self.name(), &saga.reason).await {
+                Marked::Done(marked) => {
                     crash::point("saga_marked");
-                    Some(saga.clone())
+                    for (record, _) in &mut calls {
+                        if record.intent.call_id == marked.intent.call_id {
+                            record.clone_from(&marked);
+                        }
+                    }
                 }
-            },
+                // Somebody was faster: they are looked at again.
+                Marked::Changed => return Some(saga.clone()),
+                Marked::Unwritten => return None,
+                Marked::Illegal(Illegal::MayStillRun) => {
+                    let why = "its request may still reach the tool".to_owned();
+                    return self.hindered(saga, Some(&unmarked), Hindrance::Busy, why).await;
+                }
+                Marked::Illegal(illegal) => {
+                    return self.hindered(saga, Some(&unmarked), Hindrance::Final, illegal.to_string()).await;
+                }
+            }
+        }
+    }
+
+    async fn do_step(self: &Arc<Self>, saga: &Saga, step: Step<'_>) -> Option<Saga> {
+        match step {
+            Step::Wait(record, hindrance, why) => {
+                self.hindered(saga, Some(record), hindrance, why.to_owned()).await
+            }
+            Step::Rest => self.move_on(saga, &Event::Rested, self.now()).await,
+            // It was marked by who asks.
+            Step::Mark(_) => Some(saga.clone()),
             Step::Undo(record) => {
-                let compensation = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
-                let at = compensation.and_then(|compensation| self.tool_at(&compensation.tool));
-                let time =
-                    at.map_or(Duration::ZERO, |at| at.tool.session.wait + at.tool.lease() + LEASE_MARGIN);
-                let saga = self
-                    .move_on(saga, &Event::Prolonged { until: busy_until(self.now(), time) }, self.now())
-                    .await?;
-                match self.try_to_undo(&saga, record).await {
+                let (saga, tried) = match self.look_at_compensation(record).await {
+                    Some(tried) => (saga.clone(), tried),
+                    None => {
+                        let until = busy_until(self.now(), self.time_of_compensation(record));
+                        let saga = self.move_on(saga, &Event::Prolonged { until }, self.now()).await?;
+                        let tried = self.try_to_undo(&saga, record).await;
+                        (saga, tried)
+                    }
+                };
+                match tried {
                     Tried::Undone => {
                         crash::point("saga_undone");
                         let event = call::Event::UndoEnded { by: self.instance, end: UndoEnd::Undone };
@@ -244,12 +289,14 @@ impl Gateway {
                         crash::point("saga_noted");
                         self.move_on(&saga, &Event::Advanced, self.now()).await
                     }
-                    Tried::Hindered(hindrance, why) => self.hindered(&saga, record, hindrance, why).await,
+                    Tried::Hindered(hindrance, why) => {
+                        self.hindered(&saga, Some(record), hindrance, why).await
+                    }
                 }
             }
             Step::Stuck(record) => {
                 let why = "it could not be undone".to_owned();
-                self.hindered(saga, record, Hindrance::Final, why).await
+                self.hindered(saga, Some(record), Hindrance::Final, why).await
             }
             Step::Done => {
                 let undone = self.move_on(saga, &Event::Undone { by: self.name() }, self.now()).await?;
@@ -259,51 +306,73 @@ impl Gateway {
         }
     }
 
+    /// How long the call that undoes another one may take.
+    fn time_of_compensation(&self, record: &Record) -> Duration {
+        let compensation = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+        let at = compensation.and_then(|compensation| self.tool_at(&compensation.tool));
+        at.map_or(Duration::ZERO, |at| at.tool.session.wait + at.tool.lease() + LEASE_MARGIN)
+    }
+
     /// Writes down what is in the way. A call that is given up is marked before its saga is, so that no saga
     /// goes past it.
     async fn hindered(
         &self,
         saga: &Saga,
-        record: &Record,
+        record: Option<&Record>,
         hindrance: Hindrance,
         why: String,
     ) -> Option<Saga> {
-        let trouble = Trouble { call_id: record.intent.call_id, why: why.clone() };
+        let trouble = Trouble { call_id: record.map(|record| record.intent.call_id), why: why.clone() };
         let event = Event::Hindered { by: self.name(), trouble, hindrance, jitter: jitter() };
         let ahead = saga::next(saga, &event, &self.limits.sagas, self.now()).ok()?;
         let gives_up = ahead.state == saga::State::Stuck && !ahead.looks_on;
-        if gives_up && matches!(record.state, State::Compensating(_)) {
-            let stuck = call::Event::UndoEnded { by: self.instance, end: UndoEnd::Stuck(why) };
-            self.change(record, &stuck, self.now()).await?;
-            self.count_undo(record, "stuck");
-            crash::point("saga_stuck");
-        } else if hindrance == Hindrance::Failed {
-            self.count_undo(record, "failed");
+        match record {
+            Some(record) if gives_up && matches!(record.state, State::Compensating(_)) => {
+                let stuck = call::Event::UndoEnded { by: self.instance, end: UndoEnd::Stuck(why) };
+                self.change(record, &stuck, self.now()).await?;
+                self.count_undo(record, "stuck");
+                crash::point("saga_stuck");
+            }
+            Some(record) if hindrance == Hindrance::Failed => self.count_undo(record, "failed"),
+            _ => {}
         }
         self.put_saga(&ahead).await.ok()?.ok()?;
         ahead.to_tell.then_some(ahead)
     }
 
-    /// Sends what undoes a call, unless that has been done.
-    async fn try_to_undo(self: &Arc<Self>, saga: &Saga, record: &Record) -> Tried {
-        let last = |why: &str| Tried::Hindered(Hindrance::Final, why.to_owned());
+    /// What is there already of the call that undoes another one; `None`: it is to be sent.
+    async fn look_at_compensation(&self, record: &Record) -> Option<Tried> {
         let Some(compensation) = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref()) else {
-            return last("its tool declares no compensation");
+            let why = "its tool declares no compensation".to_owned();
+            return Some(Tried::Hindered(Hindrance::Final, why));
         };
-        // What is there already decides.
         match self.counted("load", self.store.load(compensation.call_id).await) {
-            Ok(Some(Record { state: State::Failed(_), .. }) | None) => {}
-            Ok(Some(there)) => return read(&there),
-            Err(error) => return Tried::Hindered(Hindrance::Busy, error.to_string()),
+            Ok(Some(Record { state: State::Failed(_), .. }) | None) => None,
+            Ok(Some(there)) => Some(read(&there)),
+            Err(error) => Some(Tried::Hindered(Hindrance::Busy, error.to_string())),
         }
+    }
+
+    /// Sends what undoes a call.
+    async fn try_to_undo(self: &Arc<Self>, saga: &Saga, record: &Record) -> Tried {
+        let undo = record.undo.as_ref();
         let tool = self.policy_of(record);
-        let template = match &tool.compensation {
-            compensation::Policy::By(template) if template.tool == compensation.tool => template,
-            _ => return last("another compensation was decided on than its tool has now"),
-        };
+        let (compensation, template) =
+            match (undo.and_then(|undo| undo.compensation.as_ref()), &tool.compensation) {
+                (Some(compensation), compensation::Policy::By(template))
+                    if template.tool == compensation.tool =>
+                {
+                    (compensation, template)
+                }
+                // Another gateway may have the configuration with which that was decided.
+                _ => {
+                    let why = "another compensation was decided on than its tool has here".to_owned();
+                    return Tried::Hindered(Hindrance::Unknown, why);
+                }
+            };
         let own = match own(saga, record, compensation, template) {
             Ok(own) => own,
-            Err(why) => return last(&why),
+            Err(why) => return Tried::Hindered(Hindrance::Final, why),
         };
         match self.run_own(own).await {
             Ok(record) => read(&record),
@@ -347,7 +416,8 @@ impl Gateway {
             (at.tool.session.wait + at.tool.lease() + LEASE_MARGIN, at.tool.session.wait);
         let brought = Brought::default();
         let asked = Asked { at, intent: Arc::new(intent), args, brought, new_keys: None };
-        let (phases, pilot) = self.flights.join_or_begin((lookup, fingerprint, brought, None));
+        let saga_id = asked.intent.saga_id.clone();
+        let (phases, pilot) = self.flights.join_or_begin((lookup, fingerprint, brought, saga_id, None));
         if let Some(pilot) = pilot {
             drop(self.tasks.spawn(self.clone().fly(asked, pilot, Instant::now())));
         }

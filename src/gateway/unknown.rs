@@ -150,8 +150,13 @@ impl Gateway {
         let permit = at.health.admit().map_err(Hindrance::Resting)?;
         let session = self.store.session(&SessionId::of(&record.intent)).await;
         match self.counted("session", session) {
-            Ok(session) if session.frozen => Err(Hindrance::Frozen),
-            Ok(_) => Ok(permit),
+            Ok(session) if session.frozen => return Err(Hindrance::Frozen),
+            Ok(_) => {}
+            Err(_) => return Err(Hindrance::Store),
+        }
+        match self.is_wanted_again(&record.intent).await {
+            Ok(true) => Ok(permit),
+            Ok(false) => Err(Hindrance::NotWanted),
             Err(_) => Err(Hindrance::Store),
         }
     }

@@ -193,8 +193,10 @@ pub fn document() -> OpenApi {
         door.json::<sagas::SagaView<'_>>("The saga with its calls, as it is now.", &[])
     };
     doc.add(saga(Door::of("show_saga", "A saga with its calls")), Get, "/v1/sagas/{id}");
+    let complete = Door::of("complete_saga", "The plan has come to its end");
+    let complete = complete.body_that_is::<ops::OptionalReason>(Required::False);
+    doc.add(saga(complete.problems(&[Slug::WrongState])), Post, "/v1/sagas/{id}/complete");
     for (id, summary, path) in [
-        ("complete_saga", "The plan has come to its end", "/v1/sagas/{id}/complete"),
         ("abort_saga", "Undo what the saga's calls have done", "/v1/sagas/{id}/abort"),
         ("retry_saga", "Try again what is stuck", "/v1/sagas/{id}/retry"),
         ("skip_saga", "Go on without undoing the call that is stuck", "/v1/sagas/{id}/skip"),

@@ -12,7 +12,7 @@ use super::Http;
 use super::auth::Known;
 use super::calls::identity;
 use super::ledger::{EventView, call_id, time};
-use super::ops::read_reason;
+use super::ops::{read_optional_reason, read_reason};
 use super::problem::Problem;
 use crate::core::caller::Caller;
 use crate::core::document::Place;
@@ -108,7 +108,7 @@ pub(super) async fn complete(
     body: Body,
 ) -> Result<Response, Problem> {
     let id = saga_id(&caller, id, whose)?;
-    let reason = read_reason(body, http.max_body).await?;
+    let reason = read_optional_reason(body, http.max_body).await?;
     Ok(shown(&http.gateway.complete_saga(&caller, &id, &reason).await?))
 }
 
@@ -218,8 +218,9 @@ pub(super) struct SagaView<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = SagaTrouble)]
 struct TroubleView<'a> {
-    #[schema(format = Uuid)]
-    call_id: String,
+    /// The call that is in the way, if it is one.
+    #[schema(required, format = Uuid)]
+    call_id: Option<String>,
     why: &'a str,
 }
 
@@ -244,7 +245,7 @@ struct MemberView<'a> {
 impl<'a> SagaView<'a> {
     fn of(saga: &'a Saga) -> Self {
         let trouble = |trouble: &'a crate::core::saga::Trouble| TroubleView {
-            call_id: trouble.call_id.to_string(),
+            call_id: trouble.call_id.map(|call_id| call_id.to_string()),
             why: &trouble.why,
         };
         Self {

@@ -211,9 +211,9 @@ impl Store for Sealed {
         before: Option<Position>,
         limit: u32,
     ) -> Result<Page<Listed>, Error> {
-        let Page { found, next } = self.store.list(tenant, filter, before, limit).await?;
+        let Page { found, next, unreadable } = self.store.list(tenant, filter, before, limit).await?;
         let open = |listed: Listed| Listed { record: self.open(listed.record), ..listed };
-        Ok(Page { found: found.into_iter().map(open).collect(), next })
+        Ok(Page { found: found.into_iter().map(open).collect(), next, unreadable })
     }
 
     async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {

@@ -92,6 +92,7 @@ fn what_does_not_fit_together_is_refused() {
         ("compensate_unknown = \"send\"", "there is no compensation"),
         ("effect = \"read\"\ncompensation = \"none\"", "this one reads"),
         ("[sagas]\ndeadline = \"0s\"", "in no time"),
+        ("[sagas]\nretention = \"29d\"", "would take up its old calls"),
         ("[sagas]\non_timeout = \"undo\"", "none of abort, report"),
         ("[sagas]\nretry = { base = \"9m\", max = \"1m\" }", "longer than the longest"),
         ("unknown = \"retry\"", "needs dedup"),

@@ -31,6 +31,11 @@ pub(super) fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, 
         return Next { change: None, action: Action::RefuseReused };
     }
     let is_compensation = record.intent.key_source == key::Source::Compensation;
+    let (named, there) = (&arrival.intent.saga_id, &record.intent.saga_id);
+    // It would be undone with a saga of which this one knows nothing.
+    if !is_compensation && !named.is_empty() && named != there {
+        return Next { change: None, action: Action::RefuseOtherSaga };
+    }
     match &record.state {
         State::Running => Next { change: None, action: Action::Wait },
         State::Succeeded(_)

@@ -89,9 +89,13 @@ pub(super) fn hindered(
         Hindrance::Resting(wait) => (wait, "its tool keeps failing and is left alone for a while"),
         Hindrance::Frozen => (Duration::ZERO, "its session is frozen"),
         Hindrance::Store => (Duration::ZERO, "the store lets nothing begin now"),
-        Hindrance::KeyGone => {
+        Hindrance::KeyGone | Hindrance::NotWanted => {
             let given_up = unknown::Check { at: None, ..check };
-            let why = "another call has its key by now: it can never be sent again".to_owned();
+            let why = match hindrance {
+                Hindrance::NotWanted => "its saga is being undone, so it is never sent again",
+                _ => "another call has its key by now: it can never be sent again",
+            };
+            let why = why.to_owned();
             return Ok(reschedule(record, by, "given_up", Some(given_up), why, now));
         }
     };

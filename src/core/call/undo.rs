@@ -11,11 +11,17 @@ use crate::core::session::Release;
 use crate::core::tool::{Effect, Tool};
 use crate::core::unknown::{Check, Resolution};
 
-/// Its saga was closed before the call could be sent.
-pub(super) fn close(tool: &Tool, record: &Record, by: InstanceId, why: &str, now: Timestamp) -> Next {
-    let kind = FailureKind::SagaClosed;
+/// It was claimed, and is not sent because of its saga.
+pub(super) fn not_joined(
+    tool: &Tool,
+    record: &Record,
+    by: InstanceId,
+    kind: FailureKind,
+    why: &str,
+    now: Timestamp,
+) -> Next {
     let failure = Failure { kind, status: None, body: None, retry_after: None, why: why.to_owned() };
-    let occasion = Occasion { event: "saga_closed", by: gateway(by) };
+    let occasion = Occasion { event: "not_joined", by: gateway(by) };
     let mut next = finish(tool, record, occasion, Outcome::NotExecuted(failure), why.to_owned(), now);
     if let Some(change) = &mut next.change {
         // Its saga has nothing to undo here, and may not look at it again.
@@ -101,7 +107,7 @@ fn compensated(tool: &Tool, record: &Record, content: Option<Content>, now: Time
     Record {
         state: State::Compensated(content),
         expires_at: remembered_until(tool, record, now),
-        retain_until: Some(kept_until(tool, record, now)),
+        retain_until: record.intent.saga_id.is_empty().then(|| kept_until(tool, record, now)),
         ..changed(record, now)
     }
 }
@@ -135,6 +141,7 @@ pub(super) fn skip(
 ) -> Result<Next, Illegal> {
     let skipped = match (&record.state, record.state.content()) {
         (State::Running, _) => return Err(Illegal::MayStillRun),
+        (State::Unknown(_), _) if now < record.attempt.lease_until => return Err(Illegal::MayStillRun),
         (State::Failed(_) | State::Compensated(_), _) => return Err(Illegal::NothingToUndo),
         (_, Some(content)) => stands(tool, record, content.clone(), now),
         // What is done about unknown calls goes on.

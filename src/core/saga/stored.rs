@@ -15,8 +15,10 @@ use crate::core::record::{CallId, Entry};
 struct Body {
     only: Option<Uuid>,
     reason: String,
-    trouble: Option<(Uuid, String)>,
+    trouble: Option<(Option<Uuid>, String)>,
     tries: u32,
+    waits: u32,
+    at_rest: bool,
     looks_on: bool,
     overdue: bool,
     to_tell: bool,
@@ -46,8 +48,13 @@ impl Saga {
         let body = Body {
             only: self.only.map(|call_id| call_id.0),
             reason: self.reason.clone(),
-            trouble: self.trouble.as_ref().map(|trouble| (trouble.call_id.0, trouble.why.clone())),
+            trouble: self
+                .trouble
+                .as_ref()
+                .map(|trouble| (trouble.call_id.map(|call_id| call_id.0), trouble.why.clone())),
             tries: self.tries,
+            waits: self.waits,
+            at_rest: self.at_rest,
             looks_on: self.looks_on,
             overdue: self.overdue,
             to_tell: self.to_tell,
@@ -88,8 +95,10 @@ impl Saga {
             state: state.ok_or_else(|| format!("there is no state {:?}", document.state))?,
             only: body.only.map(CallId),
             reason: body.reason,
-            trouble: body.trouble.map(|(call_id, why)| Trouble { call_id: CallId(call_id), why }),
+            trouble: body.trouble.map(|(call_id, why)| Trouble { call_id: call_id.map(CallId), why }),
             tries: body.tries,
+            waits: body.waits,
+            at_rest: body.at_rest,
             looks_on: body.looks_on,
             overdue: body.overdue,
             to_tell: body.to_tell,

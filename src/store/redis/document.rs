@@ -162,8 +162,14 @@ impl Inner {
             return Ok(Vec::new());
         }
         let found: Vec<Vec<Value>> = self.link.ask_many(asks).await?;
-        let found: Result<Vec<_>, Error> = found.into_iter().map(|fields| read(kind, fields)).collect();
-        Ok(found?.into_iter().flatten().collect())
+        // One that cannot be read is not in the way of the others.
+        let readable = |fields: Vec<Value>| {
+            let document = read(kind, fields);
+            document.inspect_err(
+                |error| tracing::error!(kind = kind.as_str(), %error, "a document cannot be read"),
+            )
+        };
+        Ok(found.into_iter().filter_map(|fields| readable(fields).ok().flatten()).collect())
     }
 }
 

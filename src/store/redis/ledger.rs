@@ -31,7 +31,7 @@ impl Inner {
         limit: u32,
     ) -> Result<Page<Listed>, Error> {
         let limit = limit as usize;
-        let mut page = Page { found: Vec::new(), next: before };
+        let mut page = Page { found: Vec::new(), next: before, unreadable: 0 };
         let (mut looked, mut bytes) = (0, 0);
         loop {
             // Of those that are looked at few may pass: not one round for each that is missing.
@@ -39,7 +39,9 @@ impl Inner {
             let places = self.positions(tenant, filter, page.next, wanted).await?;
             looked += places.found.len();
             for some in places.found.chunks(READ_AT_ONCE) {
-                for (position, listed) in self.read_listed(tenant, filter, some).await? {
+                let (listed, unreadable) = self.read_listed(tenant, filter, some).await?;
+                page.unreadable += unreadable;
+                for (position, listed) in listed {
                     bytes += listed.as_ref().map_or(0, Listed::size);
                     page.found.extend(listed.filter(|listed| filter.matches(&listed.record)));
                     if page.found.len() >= limit || bytes >= PAGE_BYTES {
@@ -84,20 +86,21 @@ impl Inner {
             let found: Option<Vec<Position>> = positions.collect();
             let found = found.ok_or_else(|| unreadable("this is no position"))?;
             let next = found.last().copied().filter(|_| found.len() >= each);
-            pages.push(Page { found, next });
+            pages.push(Page { found, next, unreadable: 0 });
         }
         Ok(Page::merge(pages, limit))
     }
 
-    /// The calls at these positions; `None` for one that has gone, or that cannot be read.
+    /// The calls at these positions; `None` for one that has gone, or that cannot be read. And how many of these
+    /// there were.
     async fn read_listed(
         &self,
         tenant: &str,
         filter: &Filter,
         positions: &[Position],
-    ) -> Result<Vec<(Position, Option<Listed>)>, Error> {
+    ) -> Result<(Vec<(Position, Option<Listed>)>, u64), Error> {
         let ids: Vec<CallId> = positions.iter().map(|position| position.call_id).collect();
-        let mut found = Vec::new();
+        let (mut found, mut unreadable) = (Vec::new(), 0);
         for (position, mut fields) in positions.iter().zip(self.fields_of_many(&ids).await?) {
             let duplicates = read_duplicates(fields.split_off(record::FIELDS.len()));
             let listed = match record::read(fields) {
@@ -109,12 +112,13 @@ impl Inner {
                 }
                 Err(error) => {
                     tracing::error!(call_id = %position.call_id, %error, "a call in a list cannot be read");
+                    unreadable += 1;
                     None
                 }
             };
             found.push((*position, listed));
         }
-        Ok(found)
+        Ok((found, unreadable))
     }
 
     /// Takes a call out of a list that has gone by itself, because no gateway was there for long.

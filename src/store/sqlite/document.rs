@@ -66,7 +66,7 @@ pub(super) fn due(
     let mut due = connection
         .prepare_cached(select!(" WHERE kind = ?1 AND due_at <= ?2 ORDER BY due_at, digest LIMIT ?3"))?;
     let due = due.query_map(params![kind.as_str(), now.as_microsecond(), limit], |row| read(kind, row))?;
-    due.collect()
+    Ok(due.filter_map(|document| readable(kind, document)).collect())
 }
 
 pub(super) fn list(
@@ -99,9 +99,17 @@ pub(super) fn list(
     let mut found = connection.prepare_cached(sql)?;
     let found =
         found.query_map(params![kind.as_str(), tenant, state, time, below, limit], |row| read(kind, row))?;
-    let found: Vec<Document> = found.collect::<Result<_, _>>()?;
+    let found: Vec<Document> = found.filter_map(|document| readable(kind, document)).collect();
     let next = found.last().filter(|_| found.len() >= limit as usize).map(Place::of);
     Ok((found, next))
+}
+
+/// One that cannot be read is not in the way of the others.
+fn readable(kind: Kind, document: rusqlite::Result<Document>) -> Option<Document> {
+    let said = |error: &rusqlite::Error| {
+        tracing::error!(kind = kind.as_str(), %error, "a document cannot be read");
+    };
+    document.inspect_err(said).ok()
 }
 
 pub(super) fn count(connection: &Connection, kind: Kind) -> rusqlite::Result<Vec<(String, u64)>> {

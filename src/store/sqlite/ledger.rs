@@ -52,7 +52,7 @@ pub(super) fn list(
     let (until, below) = until.into_iter().chain(before).min().unwrap_or((i64::MAX, "g".to_owned()));
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(params![tenant, value, since, until, below])?;
-    let mut page = Page { found: Vec::new(), next: None };
+    let mut page = Page { found: Vec::new(), next: None, unreadable: 0 };
     let (mut looked, mut bytes) = (0, 0);
     while let Some(row) = rows.next()? {
         looked += 1;
@@ -61,6 +61,7 @@ pub(super) fn list(
             // One that cannot be read keeps no other back.
             Err(error) => {
                 tracing::error!(%error, "a call in the ledger cannot be read");
+                page.unreadable += 1;
                 continue;
             }
         };

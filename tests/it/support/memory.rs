@@ -402,7 +402,7 @@ impl Store for Memory {
             let duplicates = inner.duplicates.get(&record.intent.call_id).cloned().unwrap_or_default();
             Listed { record: record.clone(), duplicates }
         });
-        let mut page = Page { found: found.collect::<Vec<Listed>>(), next: None };
+        let mut page = Page { found: found.collect::<Vec<Listed>>(), next: None, unreadable: 0 };
         page.found.sort_by_key(|listed| std::cmp::Reverse(listed.position()));
         page.cut(limit as usize);
         Ok(page)
