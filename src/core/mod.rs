@@ -14,6 +14,7 @@ pub mod ledger; // what is asked of the ledger
 pub mod outcome; // what an attempt proved
 pub mod pause; // whether a paused tool was resumed
 pub mod rate; // how often something may happen
+pub mod reconcile; // whether the ledger and a system behind the tools agree
 pub mod record; // what is kept of a call
 pub mod redact; // what is never kept, or never shown
 pub mod replay; // whether a tool would answer today as it did then

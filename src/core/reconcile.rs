@@ -1,0 +1,511 @@
+//! Whether the ledger and a system behind the tools agree: the calls of a window, held against what the system
+//! says it has. Must not know where either comes from.
+//!
+//! A call is said to be missing only if its effect surely lies within what the system was asked for; an item
+//! is said to be nobody's only if no call of its key is known at all. What cannot be told is counted, not guessed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::key::{self, Pointer};
+use super::record::{CallId, Record, State};
+use super::{json, redact};
+
+/// What ledger and system disagree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The call succeeded, and the system has nothing of it.
+    Missing,
+    /// The system has it, and no call has made it.
+    Orphan,
+    /// The system has more than one effect of one call.
+    Duplicate,
+    /// Both have it, and not the same.
+    Mismatch,
+    /// Nobody knew whether the call was executed, and the system has it: it was.
+    Settled,
+}
+
+impl Kind {
+    pub const ALL: [Self; 5] = [Self::Missing, Self::Orphan, Self::Duplicate, Self::Mismatch, Self::Settled];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Orphan => "orphan",
+            Self::Duplicate => "duplicate",
+            Self::Mismatch => "mismatch",
+            Self::Settled => "settled",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A place in a call: in its arguments or in its result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Path {
+    pub root: Root,
+    pub pointer: Pointer,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Root {
+    Args,
+    Result,
+}
+
+impl Path {
+    /// Reads `/args/…` or `/result/…`.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let rest = |root: &str| text.strip_prefix(root).filter(|rest| rest.starts_with('/'));
+        let (root, rest) = match (rest("/args"), rest("/result")) {
+            (Some(rest), _) => (Root::Args, rest),
+            (None, Some(rest)) => (Root::Result, rest),
+            (None, None) => return Err(format!("{text:?} begins neither with /args/ nor with /result/")),
+        };
+        Ok(Self { root, pointer: rest.parse()? })
+    }
+}
+
+/// By what an item and a call belong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Join {
+    /// The key as the tool has got it.
+    Key,
+    /// What stands there in the call.
+    At(Path),
+}
+
+/// What must be the same on both sides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compare {
+    pub item: Pointer,
+    pub call: Path,
+}
+
+/// How the items of one source are read, and held against calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    pub source: String,
+    /// Where an item has what it is joined by.
+    pub key: Pointer,
+    pub join: Join,
+    /// What names one effect at the source.
+    pub id: Option<Pointer>,
+    /// Where an item has the id of the call, if the source keeps that.
+    pub call_id: Option<Pointer>,
+    pub compare: Vec<Compare>,
+    pub status: Option<Pointer>,
+    /// An item in one of these states is no effect any more.
+    pub ignore: Vec<String>,
+    /// Items without a key are other people's affair, and not orphans.
+    pub ignores_keyless: bool,
+}
+
+/// One thing that a source has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Item {
+    key: Option<String>,
+    id: Option<String>,
+    call_id: Option<CallId>,
+    fields: Vec<Option<Value>>,
+    /// It is an effect, and was not taken back.
+    counts: bool,
+    /// As the source has said it.
+    pub raw: Bytes,
+}
+
+impl Rules {
+    /// Reads an item.
+    pub fn item(&self, item: &Value) -> Item {
+        let at = |pointer: &Pointer| item.pointer(pointer.as_str());
+        let status = self.status.as_ref().and_then(at).and_then(text);
+        Item {
+            key: at(&self.key).and_then(text),
+            id: self.id.as_ref().and_then(at).and_then(text),
+            call_id: self
+                .call_id
+                .as_ref()
+                .and_then(at)
+                .and_then(text)
+                .and_then(|id| id.parse().ok())
+                .map(CallId),
+            fields: self.compare.iter().map(|compare| at(&compare.item).cloned()).collect(),
+            counts: status.is_none_or(|status| !self.ignore.contains(&status)),
+            raw: item.to_string().into(),
+        }
+    }
+}
+
+impl Item {
+    /// What names it among all of its source.
+    fn name(&self) -> String {
+        let digest = || hex::encode(&key::digest([&String::from_utf8_lossy(&self.raw)])[..8]);
+        self.id.clone().unwrap_or_else(digest)
+    }
+}
+
+/// Names and numbers as texts: what one side has in quotes the other may have without.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if !text.is_empty() && text != redact::MASK => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        _ => one == other,
+    }
+}
+
+/// What is judged: calls whose effect came in this time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    pub since: Timestamp,
+    pub until: Timestamp,
+    /// By so much more the source was asked for, on both sides.
+    pub margin: SignedDuration,
+}
+
+impl Window {
+    /// What a source is asked for. Nothing is asked of the time after `now`.
+    pub fn of_source(&self, now: Timestamp) -> (Timestamp, Timestamp) {
+        (before(self.since, self.margin), after(self.until, self.margin).min(now.max(self.until)))
+    }
+
+    /// From when on the ledger is read. Its end is open: whatever the source has was claimed before.
+    pub fn of_ledger(&self) -> Timestamp {
+        before(self.since, self.margin + self.margin)
+    }
+}
+
+fn before(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_sub(by).unwrap_or(Timestamp::MIN)
+}
+
+fn after(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// One disagreement.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Anomaly {
+    pub kind: Kind,
+    pub source: String,
+    /// What item and call were joined by; empty for an item that has none.
+    pub key: String,
+    pub call_id: Option<CallId>,
+    /// What names the surplus effect, or the call, among all of this kind.
+    pub id: String,
+    pub detail: String,
+    pub item: Option<Item>,
+}
+
+impl Anomaly {
+    /// Names it for ever: whoever finds the same again finds the same name.
+    pub fn name(&self, reconciliation: &str) -> String {
+        let parts = [reconciliation, &self.source, self.kind.as_str(), &self.key, &self.id];
+        hex::encode(&key::digest(parts)[..16])
+    }
+}
+
+/// What one source and the ledger agree on, and what not.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Found {
+    /// Calls that succeeded and of which the source has an item.
+    pub matched: u64,
+    /// Calls of which cannot be told whether the source should have them.
+    pub undecided: u64,
+    /// In a fixed order.
+    pub anomalies: Vec<Anomaly>,
+}
+
+/// What a call is worth as the reason of an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    /// It succeeded within the window: the source must have it.
+    Judged,
+    /// It succeeded, and the source may have it.
+    Succeeded,
+    Unknown,
+    Running,
+    /// It is compensated, or about to be.
+    Undone,
+    /// Surely without an effect.
+    Failed,
+}
+
+#[derive(Debug, Clone)]
+struct Call {
+    standing: Standing,
+    created_at: Timestamp,
+    call_id: CallId,
+    fields: Vec<Option<Value>>,
+    /// Items that its result names.
+    named: Vec<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    items: Vec<usize>,
+    calls: Vec<Call>,
+}
+
+/// Items of one source, waiting for their calls.
+pub struct Pairing<'a> {
+    rules: &'a Rules,
+    window: Window,
+    items: Vec<Item>,
+    groups: BTreeMap<String, Group>,
+    seen: HashSet<CallId>,
+    undecided: u64,
+}
+
+impl<'a> Pairing<'a> {
+    pub fn new(rules: &'a Rules, window: Window, items: Vec<Item>) -> Self {
+        let mut groups = BTreeMap::<String, Group>::new();
+        for (n, item) in items.iter().enumerate() {
+            if let Some(key) = &item.key {
+                groups.entry(key.clone()).or_default().items.push(n);
+            }
+        }
+        Self { rules, window, items, groups, seen: HashSet::new(), undecided: 0 }
+    }
+
+    /// Takes note of a call; what has no item and needs none is forgotten at once.
+    pub fn add(&mut self, record: &Record) {
+        let standing = match (&record.state, self.is_judged(record)) {
+            (State::Succeeded(_), Some(true)) => Standing::Judged,
+            (State::Succeeded(_), _) => Standing::Succeeded,
+            (State::Unknown(_), _) => Standing::Unknown,
+            (State::Running, _) => Standing::Running,
+            (State::Failed(_), _) => Standing::Failed,
+            #[allow(unreachable_patterns)]
+            _ => Standing::Undone,
+        };
+        let args = json::parse(&String::from_utf8_lossy(&record.intent.args)).ok();
+        let result = match &record.state {
+            State::Succeeded(super::outcome::Content::Kept(json)) => serde_json::from_slice(json).ok(),
+            _ => None,
+        };
+        let at = |path: &Path| {
+            let root: &Option<Value> = match path.root {
+                Root::Args => &args,
+                Root::Result => &result,
+            };
+            root.as_ref()?.pointer(path.pointer.as_str()).filter(|value| **value != redact::MASK)
+        };
+        let key = match &self.rules.join {
+            Join::Key => Some(record.intent.lookup.for_tool()),
+            Join::At(path) => at(path).and_then(text),
+        };
+        let is_undecided =
+            self.is_judged(record).is_none() || (standing == Standing::Judged && key.is_none());
+        if standing < Standing::Unknown && is_undecided {
+            self.undecided += 1;
+        }
+        let Some(key) = key else { return };
+        if !self.groups.contains_key(&key) && standing != Standing::Judged {
+            return;
+        }
+        if !self.seen.insert(record.intent.call_id) {
+            return;
+        }
+        let group = self.groups.entry(key).or_default();
+        let is_named = |n: &usize| {
+            let id = self.items[*n].id.as_ref();
+            id.is_some_and(|id| result.as_ref().is_some_and(|result| names(result, id)))
+        };
+        let named = group.items.iter().copied().filter(is_named).collect();
+        let fields = self.rules.compare.iter().map(|compare| at(&compare.call).cloned()).collect();
+        let (call_id, created_at) = (record.intent.call_id, record.intent.created_at);
+        group.calls.push(Call { standing, created_at, call_id, fields, named });
+    }
+
+    /// Whether the effect of a call that succeeded came within the window; `None`: it may have come long before.
+    fn is_judged(&self, record: &Record) -> Option<bool> {
+        let attempt = &record.attempt;
+        // Runs before the newest were surely not executed, unless one is in doubt.
+        let begin = if record.doubted { record.intent.created_at } else { attempt.run_started_at };
+        let end = record.updated_at.min(attempt.lease_until);
+        let is_within = self.window.since <= end && end < self.window.until;
+        (!is_within || begin >= before(self.window.since, self.window.margin)).then_some(is_within)
+    }
+
+    /// Whether there are items of which no call is known yet.
+    pub fn has_strangers(&self) -> bool {
+        self.strangers().next().is_some()
+    }
+
+    /// The calls that such items name themselves.
+    pub fn named_by_strangers(&self) -> Vec<CallId> {
+        self.strangers().filter_map(|item| item.call_id).filter(|id| !self.seen.contains(id)).collect()
+    }
+
+    fn strangers(&self) -> impl Iterator<Item = &Item> {
+        let of_nobody = self.groups.values().filter(|group| group.calls.is_empty());
+        of_nobody.flat_map(|group| &group.items).map(|n| &self.items[*n]).filter(|item| item.counts)
+    }
+
+    /// What came of it.
+    pub fn finish(self) -> Found {
+        let mut found = Found { undecided: self.undecided, ..Found::default() };
+        for (key, group) in &self.groups {
+            self.judge(key, group, &mut found);
+        }
+        let keyless = self.items.iter().filter(|item| item.key.is_none() && item.counts);
+        for item in keyless.filter(|_| !self.rules.ignores_keyless) {
+            found.anomalies.push(self.orphan("", item, None, "it has no key"));
+        }
+        found.anomalies.sort_by(|a, b| (a.kind, &a.key, &a.id).cmp(&(b.kind, &b.key, &b.id)));
+        found
+    }
+
+    fn judge(&self, key: &str, group: &Group, found: &mut Found) {
+        let mut calls: Vec<&Call> = group.calls.iter().collect();
+        calls.sort_by_key(|call| (call.standing, call.created_at, call.call_id));
+        // What is still an effect comes first.
+        let mut free: Vec<usize> = group.items.clone();
+        free.sort_by_key(|n| !self.items[*n].counts);
+        let pairs = pair(&calls, &mut free, |n| self.items[n].counts);
+        for (call, item) in calls.iter().zip(&pairs) {
+            let item = item.map(|n| &self.items[n]);
+            self.judge_call(key, call, item, found);
+        }
+        let made_it = calls.iter().rev().find(|call| call.standing != Standing::Failed);
+        for item in free.into_iter().map(|n| &self.items[n]).filter(|item| item.counts) {
+            found.anomalies.push(match (made_it, calls.first()) {
+                (Some(call), _) => Anomaly {
+                    kind: Kind::Duplicate,
+                    source: self.rules.source.clone(),
+                    key: key.to_owned(),
+                    call_id: Some(call.call_id),
+                    id: item.name(),
+                    detail: format!("{} is more than the call's one effect", item.name()),
+                    item: Some(item.clone()),
+                },
+                (None, Some(failed)) => self.failed_but_there(key, item, failed),
+                (None, None) => self.orphan(key, item, None, "no call has this key"),
+            });
+        }
+    }
+
+    fn judge_call(&self, key: &str, call: &Call, item: Option<&Item>, found: &mut Found) {
+        let anomaly = |kind, detail: String, item: Option<&Item>| Anomaly {
+            kind,
+            source: self.rules.source.clone(),
+            key: key.to_owned(),
+            call_id: Some(call.call_id),
+            id: call.call_id.to_string(),
+            detail,
+            item: item.cloned(),
+        };
+        let Some(item) = item else {
+            if call.standing == Standing::Judged {
+                let detail = "the call succeeded, and the source has nothing of it".to_owned();
+                found.anomalies.push(anomaly(Kind::Missing, detail, None));
+            }
+            return;
+        };
+        match call.standing {
+            Standing::Judged | Standing::Succeeded => found.matched += 1,
+            Standing::Unknown => {
+                let detail =
+                    format!("the call was unknown, and the source has {}: it was executed", item.name());
+                found.anomalies.push(anomaly(Kind::Settled, detail, Some(item)));
+            }
+            Standing::Failed if item.counts => found.anomalies.push(self.failed_but_there(key, item, call)),
+            Standing::Running | Standing::Undone | Standing::Failed => {}
+        }
+        if call.standing <= Standing::Unknown && item.counts {
+            let detail = self.differences(call, item);
+            if !detail.is_empty() {
+                found.anomalies.push(anomaly(Kind::Mismatch, detail, Some(item)));
+            }
+        }
+    }
+
+    /// What the call does not have is not compared.
+    fn differences(&self, call: &Call, item: &Item) -> String {
+        let mut differing = Vec::new();
+        for ((compare, of_call), of_item) in self.rules.compare.iter().zip(&call.fields).zip(&item.fields) {
+            let Some(of_call) = of_call else { continue };
+            if !of_item.as_ref().is_some_and(|of_item| is_same(of_call, of_item)) {
+                let of_item = of_item.as_ref().map_or("nothing".to_owned(), short);
+                let at = compare.item.as_str();
+                differing.push(format!("{at} is {of_item} at the source and {} in the call", short(of_call)));
+            }
+        }
+        differing.join("; ")
+    }
+
+    fn failed_but_there(&self, key: &str, item: &Item, call: &Call) -> Anomaly {
+        let why = "its call failed, which is to say that it was surely not executed";
+        self.orphan(key, item, Some(call.call_id), why)
+    }
+
+    fn orphan(&self, key: &str, item: &Item, call_id: Option<CallId>, why: &str) -> Anomaly {
+        Anomaly {
+            kind: Kind::Orphan,
+            source: self.rules.source.clone(),
+            key: key.to_owned(),
+            call_id,
+            id: item.name(),
+            detail: format!("the source has {}: {why}", item.name()),
+            item: Some(item.clone()),
+        }
+    }
+}
+
+/// Each call's item. Who names one gets that; the others take what is left, those first of whom most is known.
+fn pair(calls: &[&Call], free: &mut Vec<usize>, counts: impl Fn(usize) -> bool) -> Vec<Option<usize>> {
+    let mut pairs = vec![None; calls.len()];
+    for (call, pair) in calls.iter().zip(&mut pairs) {
+        let named = free.iter().position(|n| call.named.contains(n));
+        *pair = named.map(|at| free.remove(at));
+    }
+    for (call, pair) in calls.iter().zip(&mut pairs).filter(|(_, pair)| pair.is_none()) {
+        // What was undone is expected to be no effect any more.
+        let gone = free.iter().position(|n| call.standing == Standing::Undone && !counts(*n));
+        let at = gone.unwrap_or(0);
+        *pair = (at < free.len()).then(|| free.remove(at));
+    }
+    pairs
+}
+
+/// Whether a result names this somewhere.
+fn names(result: &Value, id: &str) -> bool {
+    match result {
+        Value::Array(items) => items.iter().any(|item| names(item, id)),
+        Value::Object(members) => members.values().any(|value| names(value, id)),
+        plain => text(plain).is_some_and(|text| text == id),
+    }
+}
+
+fn short(value: &Value) -> String {
+    let mut text: String = value.to_string().chars().take(101).collect();
+    if text.chars().count() > 100 {
+        text.pop();
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "reconcile_tests.rs"]
+mod tests;

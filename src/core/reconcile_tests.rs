@@ -1,0 +1,343 @@
+//! What is planted is found, and nothing else.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::*;
+use crate::core::key::{Lookup, Source};
+use crate::core::outcome::{Content, Failure, FailureKind};
+use crate::core::record::{Attempt, AttemptId, InstanceId, Intent};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).expect("a time")
+}
+
+fn pointer(text: &str) -> Pointer {
+    text.parse().expect("a pointer")
+}
+
+fn rules() -> Rules {
+    Rules {
+        source: "shop".into(),
+        key: pointer("/key"),
+        join: Join::Key,
+        id: Some(pointer("/id")),
+        call_id: None,
+        compare: vec![Compare {
+            item: pointer("/amount"),
+            call: Path::read("/args/amount").expect("a path"),
+        }],
+        status: Some(pointer("/status")),
+        ignore: vec!["cancelled".into()],
+        ignores_keyless: false,
+    }
+}
+
+/// What is judged lies between second 1000 and 2000.
+fn window() -> Window {
+    Window { since: at(1_000), until: at(2_000), margin: SignedDuration::from_secs(100) }
+}
+
+fn succeeded(id: u128) -> State {
+    State::Succeeded(Content::Kept(format!("{{\"order\":{{\"id\":\"o{id}\"}}}}").into()))
+}
+
+fn failed() -> State {
+    let kind = FailureKind::NotExecuted;
+    State::Failed(Failure { kind, status: None, body: None, retry_after: None, why: "no".into() })
+}
+
+/// A call of 10 seconds, made at this second.
+fn call(id: u128, second: i64, state: State) -> Record {
+    let lookup = Lookup::new("shop", "t", &format!("k{id}"));
+    let intent = Intent {
+        call_id: CallId(Uuid::from_u128(id)),
+        tenant: "shop".into(),
+        tool: "t".into(),
+        lookup,
+        key: format!("k{id}"),
+        key_source: Source::Runtime,
+        fingerprint: [0; 32],
+        user_id: String::new(),
+        session_id: String::new(),
+        trace_id: String::new(),
+        similar: None,
+        args: format!("{{\"amount\":{id},\"business_id\":\"B{id}\"}}").into(),
+        created_at: at(second),
+    };
+    let attempt = Attempt {
+        id: AttemptId(Uuid::from_u128(1)),
+        owner: InstanceId(Uuid::from_u128(2)),
+        number: 1,
+        run_started_at: at(second),
+        lease_until: at(second + 40),
+    };
+    Record {
+        intent: Arc::new(intent),
+        version: 2,
+        state,
+        attempt,
+        attempts: 1,
+        doubted: false,
+        fencing: None,
+        similar_to: None,
+        check: None,
+        latency_ms: None,
+        updated_at: at(second + 10),
+        expires_at: None,
+        retain_until: None,
+    }
+}
+
+fn key_of(id: u128) -> String {
+    Lookup::new("shop", "t", &format!("k{id}")).for_tool()
+}
+
+/// The effect of this call.
+fn item(id: u128) -> Value {
+    json!({ "key": key_of(id), "id": format!("o{id}"), "amount": id, "status": "created" })
+}
+
+fn with(mut item: Value, name: &str, value: impl Into<Value>) -> Value {
+    item[name] = value.into();
+    item
+}
+
+fn reconciled(rules: &Rules, calls: &[Record], items: &[Value]) -> Found {
+    let items = items.iter().map(|item| rules.item(item)).collect();
+    let mut pairing = Pairing::new(rules, window(), items);
+    calls.iter().for_each(|call| pairing.add(call));
+    pairing.finish()
+}
+
+/// Kind and id of each.
+fn brief(found: &Found) -> Vec<(Kind, &str)> {
+    found.anomalies.iter().map(|anomaly| (anomaly.kind, anomaly.id.as_str())).collect()
+}
+
+fn check(calls: &[Record], items: &[Value], matched: u64, anomalies: &[(Kind, &str)]) -> Found {
+    let found = reconciled(&rules(), calls, items);
+    assert_eq!((found.matched, brief(&found)), (matched, anomalies.to_vec()), "{found:#?}");
+    found
+}
+
+const FIRST: &str = "00000000-0000-0000-0000-000000000001";
+
+#[test]
+fn what_agrees_is_counted_and_nothing_else_said() {
+    check(&[call(1, 1_500, succeeded(1))], &[item(1)], 1, &[]);
+    check(&[], &[], 0, &[]);
+}
+
+#[test]
+fn each_kind_of_anomaly_is_named() {
+    let ok = || call(1, 1_500, succeeded(1));
+    check(&[ok()], &[], 0, &[(Kind::Missing, FIRST)]);
+    check(&[], &[item(1)], 0, &[(Kind::Orphan, "o1")]);
+    check(&[], &[with(item(1), "key", Value::Null)], 0, &[(Kind::Orphan, "o1")]);
+    check(&[ok()], &[item(1), with(item(1), "id", "o9")], 1, &[(Kind::Duplicate, "o9")]);
+    let found = check(&[ok()], &[with(item(1), "amount", 7)], 1, &[(Kind::Mismatch, FIRST)]);
+    assert_eq!(found.anomalies[0].detail, "/amount is 7 at the source and 1 in the call");
+    check(&[call(1, 1_500, State::Unknown(String::new()))], &[item(1)], 0, &[(Kind::Settled, FIRST)]);
+    let found = check(&[call(1, 1_500, failed())], &[item(1)], 0, &[(Kind::Orphan, "o1")]);
+    assert_eq!(found.anomalies[0].call_id, Some(CallId(Uuid::from_u128(1))), "its call is named");
+}
+
+#[test]
+fn the_effect_that_the_result_names_stays_or_else_the_oldest() {
+    let ok = || call(1, 1_500, succeeded(1));
+    check(&[ok()], &[with(item(1), "id", "o9"), item(1)], 1, &[(Kind::Duplicate, "o9")]);
+    let nameless = [with(item(1), "id", "o7"), with(item(1), "id", "o8")];
+    check(&[ok()], &nameless, 1, &[(Kind::Duplicate, "o8")]);
+}
+
+#[test]
+fn what_is_still_under_way_or_near_the_border_is_no_alarm() {
+    check(&[call(1, 1_500, State::Running)], &[item(1)], 0, &[]);
+    check(&[call(1, 1_500, State::Running)], &[], 0, &[]);
+    check(&[call(1, 1_500, State::Unknown(String::new()))], &[], 0, &[]);
+    check(&[call(1, 1_500, failed())], &[], 0, &[]);
+    for second in [900, 989, 1_990, 2_500] {
+        check(&[call(1, second, succeeded(1))], &[], 0, &[]);
+        check(&[call(1, second, succeeded(1))], &[item(1)], 1, &[]);
+    }
+    for second in [990, 1_989] {
+        check(&[call(1, second, succeeded(1))], &[], 0, &[(Kind::Missing, FIRST)]);
+    }
+}
+
+#[test]
+fn a_call_that_was_long_in_doubt_is_counted_and_not_guessed_at() {
+    let doubted = Record { doubted: true, ..call(1, 1_500, succeeded(1)) };
+    let mut intent = doubted.intent.as_ref().clone();
+    intent.created_at = at(10);
+    let doubted = Record { intent: Arc::new(intent), ..doubted };
+    let found = check(&[doubted], &[], 0, &[]);
+    assert_eq!(found.undecided, 1);
+}
+
+#[test]
+fn what_was_taken_back_at_the_source_does_not_count_as_surplus_and_is_not_missing() {
+    let cancelled = || with(item(1), "status", "cancelled");
+    check(&[call(1, 1_500, succeeded(1))], &[cancelled()], 1, &[]);
+    check(&[], &[cancelled()], 0, &[]);
+    check(&[call(1, 1_500, failed())], &[cancelled()], 0, &[]);
+    check(&[call(1, 1_500, succeeded(1))], &[item(1), with(cancelled(), "id", "o9")], 1, &[]);
+    check(&[call(1, 1_500, succeeded(1))], &[with(cancelled(), "id", "o9"), item(1)], 1, &[]);
+}
+
+#[test]
+fn items_without_a_key_may_be_other_peoples() {
+    let rules = Rules { ignores_keyless: true, ..rules() };
+    assert_eq!(brief(&reconciled(&rules, &[], &[with(item(1), "key", Value::Null)])), []);
+}
+
+#[test]
+fn calls_are_joined_by_what_stands_in_them() {
+    let by = |text: &str| Rules { join: Join::At(Path::read(text).expect("a path")), ..rules() };
+    let ok = || call(1, 1_500, succeeded(1));
+    for (rules, key) in [
+        (by("/args/business_id"), json!("B1")),
+        (by("/args/amount"), json!(1)),
+        (by("/args/amount"), json!("1")),
+        (by("/result/order/id"), json!("o1")),
+    ] {
+        let found = reconciled(&rules, &[ok()], &[with(item(1), "key", key)]);
+        assert_eq!((found.matched, found.anomalies.len()), (1, 0), "{found:?}");
+    }
+    // Two calls of one business key, as after the key was forgotten: each has its effect.
+    let mut again = call(2, 1_600, succeeded(2));
+    Arc::make_mut(&mut again.intent).args = "{\"amount\":2,\"business_id\":\"B1\"}".into();
+    let business = by("/args/business_id");
+    let items = [with(item(2), "key", "B1"), with(item(1), "key", "B1")];
+    let found = reconciled(&business, &[ok(), again.clone()], &items);
+    assert_eq!((found.matched, found.anomalies.len()), (2, 0), "{found:?}");
+    let found = reconciled(&business, &[ok(), again], &items[..1]);
+    assert_eq!(brief(&found), [(Kind::Missing, FIRST)], "the item is the other one's: its result says so");
+    let nowhere = reconciled(&by("/args/nothing"), &[ok()], &[]);
+    assert_eq!((nowhere.undecided, nowhere.anomalies.len()), (1, 0));
+}
+
+#[test]
+fn items_of_nobody_name_the_calls_to_look_for() {
+    let rules = Rules { call_id: Some(pointer("/call")), ..rules() };
+    let items = vec![rules.item(&with(item(1), "call", FIRST))];
+    let mut pairing = Pairing::new(&rules, window(), items);
+    assert!(pairing.has_strangers());
+    assert_eq!(pairing.named_by_strangers(), [CallId(Uuid::from_u128(1))]);
+    pairing.add(&call(1, 10, succeeded(1)));
+    assert!(!pairing.has_strangers());
+    assert_eq!(pairing.finish().anomalies, []);
+}
+
+#[test]
+fn an_anomaly_has_one_name_whenever_it_is_found() {
+    let found = check(&[], &[item(1), item(2)], 0, &[(Kind::Orphan, "o1"), (Kind::Orphan, "o2")]);
+    let again = check(&[], &[item(2), item(1)], 0, &[(Kind::Orphan, "o1"), (Kind::Orphan, "o2")]);
+    assert_eq!(found, again);
+    let names = |found: &Found| found.anomalies.iter().map(|one| one.name("orders")).collect::<Vec<_>>();
+    assert_eq!(names(&found), names(&again));
+    assert_ne!(names(&found)[0], names(&found)[1]);
+    assert_ne!(found.anomalies[0].name("orders"), found.anomalies[0].name("payments"));
+}
+
+#[test]
+fn numbers_are_the_same_however_they_are_written() {
+    for (one, other, same) in [
+        (json!(1), json!(1.0), true),
+        (json!(1), json!(2), false),
+        (json!("1"), json!(1), false),
+        (json!({ "a": 1 }), json!({ "a": 1 }), true),
+    ] {
+        assert_eq!(is_same(&one, &other), same, "{one} {other}");
+    }
+}
+
+/// What is done to one call and its effect.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Plant {
+    Nothing,
+    Missing,
+    Orphan,
+    Duplicate,
+    Mismatch,
+    Settled,
+    FailedButThere,
+    /// None of these is an anomaly.
+    Running,
+    Unknown,
+    Failed,
+    TakenBack,
+}
+
+fn plants() -> impl Strategy<Value = Plant> {
+    prop_oneof![
+        6 => Just(Plant::Nothing),
+        1 => Just(Plant::Missing),
+        1 => Just(Plant::Orphan),
+        1 => Just(Plant::Duplicate),
+        1 => Just(Plant::Mismatch),
+        1 => Just(Plant::Settled),
+        1 => Just(Plant::FailedButThere),
+        1 => Just(Plant::Running),
+        1 => Just(Plant::Unknown),
+        1 => Just(Plant::Failed),
+        1 => Just(Plant::TakenBack),
+    ]
+}
+
+proptest! {
+    /// In whatever order calls and items come.
+    #[test]
+    fn what_is_planted_is_found_exactly(
+        plants in prop::collection::vec((plants(), 1_000..1_990_i64), 0..40), turn in any::<prop::sample::Index>(),
+    ) {
+        let (mut calls, mut items, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        for (n, (plant, second)) in plants.iter().enumerate() {
+            let id = n as u128 + 1;
+            let call_id = CallId(Uuid::from_u128(id)).to_string();
+            let unknown = State::Unknown("?".into());
+            let (state, has) = match plant {
+                Plant::Nothing => (Some(succeeded(id)), vec![item(id)]),
+                Plant::Missing => (Some(succeeded(id)), vec![]),
+                Plant::Orphan => (None, vec![item(id)]),
+                Plant::Duplicate => (Some(succeeded(id)), vec![with(item(id), "id", format!("x{id}")), item(id)]),
+                Plant::Mismatch => (Some(succeeded(id)), vec![with(item(id), "amount", 0)]),
+                Plant::Settled => (Some(unknown), vec![item(id)]),
+                Plant::FailedButThere => (Some(failed()), vec![item(id)]),
+                Plant::Running => (Some(State::Running), vec![item(id)]),
+                Plant::Unknown => (Some(unknown), vec![]),
+                Plant::Failed => (Some(failed()), vec![]),
+                Plant::TakenBack => (Some(succeeded(id)), vec![with(item(id), "status", "cancelled")]),
+            };
+            expected.extend(match plant {
+                Plant::Missing => Some((Kind::Missing, call_id)),
+                Plant::Orphan | Plant::FailedButThere => Some((Kind::Orphan, format!("o{id}"))),
+                Plant::Duplicate => Some((Kind::Duplicate, format!("x{id}"))),
+                Plant::Mismatch => Some((Kind::Mismatch, call_id)),
+                Plant::Settled => Some((Kind::Settled, call_id)),
+                _ => None,
+            });
+            calls.extend(state.map(|state| call(id, *second, state)));
+            items.extend(has);
+        }
+        if !calls.is_empty() {
+            let by = turn.index(calls.len());
+            calls.rotate_left(by);
+        }
+        if !items.is_empty() {
+            let by = turn.index(items.len());
+            items.rotate_left(by);
+        }
+        let found = reconciled(&rules(), &calls, &items);
+        let mut names: Vec<(Kind, String)> =
+            found.anomalies.iter().map(|one| (one.kind, one.id.clone())).collect();
+        names.sort();
+        expected.sort();
+        prop_assert_eq!(names, expected);
+        prop_assert_eq!(found.undecided, 0);
+    }
+}
