@@ -32,11 +32,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use self::arrive::{Arrival, arrive_again, claim};
 use self::end::{doubt_anew, end, end_late, end_of_earlier, forget, lose};
-use self::rest::{Asked, hindered, probed, resolve, take_up, work_on};
+use self::rest::{Asked, hindered, probed, reconciled, resolve, take_up, work_on};
 pub use self::undo::undoes_unknown;
 use self::undo::{not_joined, resolve_stuck, saga_ended, skip, to_compensate, undo_ended};
 use self::verify::{begin_to_verify, verified};
-use super::outcome::{Evidence, FailureKind, Outcome};
+use super::outcome::{Content, Evidence, FailureKind, Outcome};
 use super::record::{Attempt, AttemptId, CallId, Compensation, Entry, InstanceId, Intent, Record, State};
 use super::replay::Fresh;
 use super::session::{Brought, Release, Terms};
@@ -82,6 +82,9 @@ pub enum Event {
     },
     /// A person says what became of an unknown call. `by` is that person's token.
     Resolved { by: String, reason: String, resolution: Resolution },
+    /// A system behind the tool has what an unknown call would have made. `by` is the reconciliation that has
+    /// found it.
+    Reconciled { by: String, content: Content },
     /// A person wants the tool to be asked once more, to compare. `by` is that person's token.
     /// `by_person`: what it answers is what a person has said, and not the tool.
     ToVerify { by: String, by_person: bool },
@@ -250,6 +253,7 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             | Event::CheckMissing { .. }
             | Event::Probed { .. }
             | Event::Resolved { .. }
+            | Event::Reconciled { .. }
             | Event::ToVerify { .. }
             | Event::Verified { .. }
             | Event::NotJoined { .. }
@@ -342,6 +346,10 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
         (Some(record), Event::Resolved { by, reason, resolution }) => match record.state {
             State::Unknown(_) => resolve(tool, record, by, reason, resolution, now),
             State::Stuck(_) => Ok(resolve_stuck(tool, record, by, reason, resolution, now)),
+            _ => Err(Illegal::NotUnknown),
+        },
+        (Some(record), Event::Reconciled { by, content }) => match record.state {
+            State::Unknown(_) => Ok(reconciled(tool, record, by, content, now)),
             _ => Err(Illegal::NotUnknown),
         },
         (Some(record), Event::ToVerify { by, by_person }) => {

@@ -105,8 +105,8 @@ fn unlocked() -> Event {
     Event::Unlocked { by: "ops".into(), reason: "it hangs".into() }
 }
 
-fn kept() -> outcome::Content {
-    outcome::Content::Kept("{}".into())
+fn kept() -> Content {
+    Content::Kept("{}".into())
 }
 
 fn found() -> Finding {
@@ -339,6 +339,7 @@ fn the_whole_grid() {
         ("probed: unclear", probed(Finding::Unclear("503".into()))),
         ("resolved: succeeded", resolved(Resolution::Succeeded(kept()))),
         ("resolved: failed", resolved(Resolution::Failed)),
+        ("reconciled", Event::Reconciled { by: "orders".into(), content: kept() }),
         ("to verify", to_verify()),
         ("verified", verified()),
     ];
@@ -542,7 +543,7 @@ proptest! {
                             let is_done = matches!(change.record.state, State::Succeeded(_));
                             *attempt == before.attempt.id || is_done
                         }
-                        Event::Probed { finding: Finding::Found(_), .. } | Event::Resolved { .. } => true,
+                        Event::Probed { finding: Finding::Found(_), .. } | Event::Resolved { .. } | Event::Reconciled { .. } => true,
                         Event::Probed { finding: Finding::NotFound, .. } => dedup == unknown::Dedup::Key,
                         Event::CheckDue { .. } => sends_again && change.record.state == State::Running,
                         Event::ToCompensate { .. } => undoes_unknown && before.attempt.lease_until <= at(seconds),

@@ -132,6 +132,14 @@ impl Template {
         }
         Ok(Value::Object(make_members(&self.args, &Value::Object(from))?))
     }
+
+    /// The same for an effect of which no call is known: there is only what a system says of it.
+    ///
+    /// # Errors
+    /// As [`args`](Self::args).
+    pub fn args_of_effect(&self, effect: &Value) -> Result<Value, String> {
+        Ok(Value::Object(make_members(&self.args, &json!({ "result": effect }))?))
+    }
 }
 
 /// What a compensation may say of the call that it undoes.

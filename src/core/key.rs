@@ -116,6 +116,11 @@ impl Pointer {
         &self.0
     }
 
+    /// One that finds nothing but a member without a name: what stands for a pointer that cannot be read.
+    pub fn nowhere() -> Self {
+        Self("/".into())
+    }
+
     /// The member names (or array indexes) on the way, unescaped.
     pub fn steps(&self) -> impl Iterator<Item = String> {
         self.0.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~"))

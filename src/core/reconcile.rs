@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::key::{self, Pointer};
+use super::outcome::Content;
 use super::record::{CallId, Record, State};
 use super::{json, redact};
 
@@ -295,13 +296,12 @@ impl<'a> Pairing<'a> {
             (State::Unknown(_), _) => Standing::Unknown,
             (State::Running, _) => Standing::Running,
             (State::Failed(_), _) => Standing::Failed,
-            #[allow(unreachable_patterns)]
-            _ => Standing::Undone,
+            (State::Compensating(_) | State::Compensated(_) | State::Stuck(_), _) => Standing::Undone,
         };
         let args = json::parse(&String::from_utf8_lossy(&record.intent.args)).ok();
-        let result = match &record.state {
-            State::Succeeded(super::outcome::Content::Kept(json)) => serde_json::from_slice(json).ok(),
-            _ => None,
+        let result = match record.state.content() {
+            Some(Content::Kept(json)) => serde_json::from_slice(json).ok(),
+            Some(Content::Unavailable(_)) | None => None,
         };
         let at = |path: &Path| {
             let root: &Option<Value> = match path.root {
@@ -340,8 +340,9 @@ impl<'a> Pairing<'a> {
     /// Whether the effect of a call that succeeded came within the window; `None`: it may have come long before.
     fn is_judged(&self, record: &Record) -> Option<bool> {
         let attempt = &record.attempt;
-        // Runs before the newest were surely not executed, unless one is in doubt.
-        let begin = if record.doubted { record.intent.created_at } else { attempt.run_started_at };
+        // It may have been an earlier run of it that was executed.
+        let ran_before = record.attempts > attempt.number;
+        let begin = if ran_before { record.intent.created_at } else { attempt.run_started_at };
         let end = record.updated_at.min(attempt.lease_until);
         let is_within = self.window.since <= end && end < self.window.until;
         (!is_within || begin >= before(self.window.since, self.window.margin)).then_some(is_within)

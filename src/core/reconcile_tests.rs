@@ -63,6 +63,7 @@ fn call(id: u128, second: i64, state: State) -> Record {
         fingerprint: [0; 32],
         user_id: String::new(),
         session_id: String::new(),
+        saga_id: String::new(),
         trace_id: String::new(),
         similar: None,
         args: format!("{{\"amount\":{id},\"business_id\":\"B{id}\"}}").into(),
@@ -89,6 +90,7 @@ fn call(id: u128, second: i64, state: State) -> Record {
         updated_at: at(second + 10),
         expires_at: None,
         retain_until: None,
+        undo: None,
     }
 }
 
@@ -171,7 +173,7 @@ fn what_is_still_under_way_or_near_the_border_is_no_alarm() {
 
 #[test]
 fn a_call_that_was_long_in_doubt_is_counted_and_not_guessed_at() {
-    let doubted = Record { doubted: true, ..call(1, 1_500, succeeded(1)) };
+    let doubted = Record { attempts: 2, ..call(1, 1_500, succeeded(1)) };
     let mut intent = doubted.intent.as_ref().clone();
     intent.created_at = at(10);
     let doubted = Record { intent: Arc::new(intent), ..doubted };
@@ -271,6 +273,7 @@ enum Plant {
     Unknown,
     Failed,
     TakenBack,
+    Compensated,
 }
 
 fn plants() -> impl Strategy<Value = Plant> {
@@ -286,6 +289,7 @@ fn plants() -> impl Strategy<Value = Plant> {
         1 => Just(Plant::Unknown),
         1 => Just(Plant::Failed),
         1 => Just(Plant::TakenBack),
+        1 => Just(Plant::Compensated),
     ]
 }
 
@@ -311,6 +315,10 @@ proptest! {
                 Plant::Running => (Some(State::Running), vec![item(id)]),
                 Plant::Unknown => (Some(unknown), vec![]),
                 Plant::Failed => (Some(failed()), vec![]),
+                Plant::Compensated => {
+                    let gone = with(item(id), "status", "cancelled");
+                    (Some(State::Compensated(None)), if id.is_multiple_of(2) { vec![gone] } else { vec![] })
+                }
                 Plant::TakenBack => (Some(succeeded(id)), vec![with(item(id), "status", "cancelled")]),
             };
             expected.extend(match plant {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::end::finish;
 use super::{Action, Change, Illegal, Next, Occasion, after, ended, gateway};
-use crate::core::outcome::{Failure, FailureKind, Outcome};
+use crate::core::outcome::{Content, Failure, FailureKind, Outcome};
 use crate::core::record::{Attempt, AttemptId, Entry, InstanceId, Record, State};
 use crate::core::redact;
 use crate::core::session::Release;
@@ -198,6 +198,13 @@ pub(super) fn resolve(
     };
     let occasion = Occasion { event: "resolved", by: format!("token {by}") };
     Ok(finish(tool, record, occasion, outcome, why, now))
+}
+
+/// A system behind the tool has what the call would have made: so it was executed.
+pub(super) fn reconciled(tool: &Tool, record: &Record, by: &str, content: &Content, now: Timestamp) -> Next {
+    let occasion = Occasion { event: "reconciled", by: format!("reconciliation {by}") };
+    let why = "the system behind the tool has its effect".to_owned();
+    finish(tool, record, occasion, Outcome::Executed(content.clone()), why, now)
 }
 
 /// What was unknown has turned out not to have been executed.
