@@ -29,6 +29,8 @@ use crate::store::{self, Store};
 const RECOVER_EVERY: Duration = Duration::from_secs(5);
 /// How often unknown calls are worked on whose time has come.
 const RECHECK_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked which reconciliations are due, and what is to be done about anomalies.
+const RECONCILE_EVERY: Duration = Duration::from_secs(1);
 /// How often sagas are worked on whose time has come.
 const WORK_ON_SAGAS_EVERY: Duration = Duration::from_secs(1);
 /// How often it is written down which calls were asked for again.
@@ -129,7 +131,7 @@ impl App {
         };
         let store = seal(store, config.store_keys);
         let gateway = new_gateway(store, config.tools, config.server.max_result, instance, config.limits)?;
-        let gateway = Arc::new(gateway);
+        let gateway = Arc::new(gateway.reconciling(config.reconciliations, config.webhook));
         let settled = match gateway.recover_all(gateway.now()).await {
             Ok(settled) => settled,
             // A Redis may come later; until then nothing is claimed.
@@ -208,6 +210,8 @@ impl App {
         loops.spawn(recheck(self.gateway.clone(), stop.clone()));
         loops.spawn(count(self.gateway.clone(), stop.clone()));
         loops.spawn(work_on_sagas(self.gateway.clone(), stop.clone()));
+        loops.spawn(reconcile(self.gateway.clone(), stop.clone()));
+        loops.spawn(work_on_anomalies(self.gateway.clone(), stop.clone()));
         let mut serving = tokio::spawn(serving);
         let broken = tokio::select! {
             biased;
@@ -294,6 +298,20 @@ async fn recheck(gateway: Arc<Gateway>, stop: CancellationToken) {
 async fn work_on_sagas(gateway: Arc<Gateway>, stop: CancellationToken) {
     while pause(WORK_ON_SAGAS_EVERY, &stop).await {
         drop(gateway.begin_saga_work(gateway.now()).await);
+    }
+}
+
+/// Makes scheduled reconciliations, until the gateway stops.
+async fn reconcile(gateway: Arc<Gateway>, stop: CancellationToken) {
+    while pause(RECONCILE_EVERY, &stop).await {
+        drop(gateway.reconcile_due(gateway.now()).await);
+    }
+}
+
+/// Works on anomalies, until the gateway stops.
+async fn work_on_anomalies(gateway: Arc<Gateway>, stop: CancellationToken) {
+    while pause(RECONCILE_EVERY, &stop).await {
+        drop(gateway.work_on_anomalies_once(gateway.now()).await);
     }
 }
 

@@ -2,6 +2,7 @@
 //! reported with its place. Only `app` sees the whole of it.
 
 mod reader; // TOML with places
+mod reconciliations; // what is said of reconciliations, and of the webhook
 mod sagas; // what is done about sagas
 mod tokens; // what is said of one bearer token
 mod tools; // what is said of one tool
@@ -21,6 +22,8 @@ pub use self::tokens::{NewToken, SECRET_BYTES};
 use crate::core::caller::{Scope, Token};
 use crate::core::tool::Effect;
 use crate::core::{compensation, saga};
+use crate::downstream::outside::Webhook;
+use crate::gateway::reconcile::Reconciliation;
 use crate::gateway::{Limits, ToolAt};
 use crate::serve::{Bounds, Tls, Unfit};
 use crate::store::sealed::Keys;
@@ -37,6 +40,8 @@ pub struct Config {
     /// None at all: open mode.
     pub tokens: Vec<Token>,
     pub tools: Vec<ToolAt>,
+    pub reconciliations: Vec<Reconciliation>,
+    pub webhook: Option<Webhook>,
     pub limits: Limits,
     /// What is allowed, but should be said aloud at every start; see [`Config::warnings_at`].
     pub warnings: Vec<String>,
@@ -174,8 +179,28 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
             "{name}: its deadline of {deadline:?} is longer than shutdown_grace; a stop may leave its calls unknown"
         ));
     }
+    let webhook =
+        root.section("webhook").and_then(|section| reconciliations::webhook(section, &mut warnings));
+    let around = reconciliations::Around { tools: &tools, has_webhook: root.has_taken("webhook") };
+    let named = root.named_sections("reconciliations").into_iter();
+    let reconciliations = named
+        .filter_map(|(name, section)| reconciliations::reconciliation(&name, section, &around, &mut warnings))
+        .collect();
     root.finish();
-    Some(Config { server, log, store: store?, store_keys, tokens, tools, limits, warnings, written })
+    let store = store?;
+    Some(Config {
+        server,
+        log,
+        store,
+        store_keys,
+        tokens,
+        tools,
+        reconciliations,
+        webhook,
+        limits,
+        warnings,
+        written,
+    })
 }
 
 /// The call that undoes another must be one that can be made.

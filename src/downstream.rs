@@ -4,7 +4,8 @@
 //! environment, HTTP/1.1 only), never after its deadline, and "nothing was sent" is said only if no
 //! byte was and none will be. Must not know what an observation means: that is `core::outcome`'s.
 
-mod gate; // whether the first byte may leave, and whether it did
+mod gate;
+pub mod outside; // systems that are no tools // whether the first byte may leave, and whether it did
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,6 +25,9 @@ use crate::core::outcome::{Body, Evidence};
 
 /// How long to try for a connection. Shorter than any sensible attempt, so that another attempt fits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a connection to a system that is no tool is kept: for the next page.
+const OUTSIDE_REUSE: Duration = Duration::from_secs(2);
 
 /// Where a tool lives.
 #[derive(Clone)]
@@ -71,6 +75,8 @@ const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
 pub struct Downstream {
     /// One pool for each allowed idle time, because a pool knows only one. They stay when tools are swapped.
     pools: RwLock<HashMap<Option<Duration>, reqwest::Client>>,
+    /// For what has no effect that could be doubled.
+    outside: reqwest::Client,
     max_result: usize,
 }
 
@@ -83,7 +89,8 @@ impl Downstream {
         endpoints: impl IntoIterator<Item = &'a Endpoint>,
         max_result: usize,
     ) -> Result<Self, reqwest::Error> {
-        let downstream = Self { pools: RwLock::default(), max_result };
+        let outside = client(Some(OUTSIDE_REUSE))?;
+        let downstream = Self { pools: RwLock::default(), outside, max_result };
         downstream.serve(endpoints)?;
         Ok(downstream)
     }

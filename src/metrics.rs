@@ -17,6 +17,9 @@ const BUCKETS: [f64; 14] =
 /// Seconds: two parallel calls of a model, an SDK's retry, a timed-out agent, a resumed run.
 const GAP_BUCKETS: [f64; 10] = [0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 600.0, 3600.0];
 
+/// Seconds: from a handful of calls to a hundred thousand.
+const RUN_BUCKETS: [f64; 8] = [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 180.0, 600.0];
+
 /// What became of one request for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
@@ -77,6 +80,10 @@ pub struct Metrics {
     tool_paused: IntGaugeVec,
     running: IntGaugeVec,
     unknown: IntGaugeVec,
+    pub anomalies: IntCounterVec,
+    reconciliation_runs: IntCounterVec,
+    reconciliation_duration: HistogramVec,
+    reconciled_at: IntGaugeVec,
     scraping: Mutex<()>,
 }
 
@@ -154,6 +161,27 @@ impl Metrics {
                 "oncegate_compensations_total",
                 "Calls that were to be undone, by what became of it.",
                 &["tool", "result"],
+            ),
+            anomalies: counters(
+                "oncegate_anomalies_total",
+                "What ledger and sources were newly found to disagree on, by kind.",
+                &["reconciliation", "kind"],
+            ),
+            reconciliation_runs: counters(
+                "oncegate_reconciliation_runs_total",
+                "Runs of a reconciliation, by whether all could be looked at.",
+                &["reconciliation", "result"],
+            ),
+            reconciliation_duration: histograms(
+                "oncegate_reconciliation_duration_seconds",
+                "From the beginning of a run to its end.",
+                &["reconciliation"],
+                &RUN_BUCKETS,
+            ),
+            reconciled_at: gauges(
+                "oncegate_reconciliation_last_success_timestamp_seconds",
+                "When a run could last look at all; in seconds since 1970.",
+                &["reconciliation"],
             ),
             sagas: gauges("oncegate_sagas", "Sagas, by state.", &["state"]),
             stuck_sagas: register(
@@ -288,6 +316,26 @@ impl Metrics {
         self.breaker_open.reset();
         for (tool, is_resting) in tools {
             self.breaker_open.with_label_values(&[tool]).set(is_resting.into());
+        }
+    }
+
+    /// From now on its counters are there, at zero.
+    pub fn has_reconciliation(&self, name: &str, kinds: &[&str]) {
+        for kind in kinds {
+            self.anomalies.with_label_values(&[name, *kind]);
+        }
+        for result in ["done", "failed"] {
+            self.reconciliation_runs.with_label_values(&[name, result]);
+        }
+    }
+
+    /// A run has ended.
+    pub fn reconciled(&self, name: &str, is_done: bool, took: std::time::Duration, at: i64) {
+        let result = if is_done { "done" } else { "failed" };
+        self.reconciliation_runs.with_label_values(&[name, result]).inc();
+        self.reconciliation_duration.with_label_values(&[name]).observe(took.as_secs_f64());
+        if is_done {
+            self.reconciled_at.with_label_values(&[name]).set(at);
         }
     }
 

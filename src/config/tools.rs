@@ -415,7 +415,7 @@ fn warn(tool: &Tool, endpoint: &Endpoint, warnings: &mut Vec<String>) {
 }
 
 /// Whether what is sent there, credentials among it, can be read on the way.
-fn is_in_the_open(url: &Url) -> bool {
+pub(super) fn is_in_the_open(url: &Url) -> bool {
     let is_local = match url.host_str() {
         Some("localhost") => true,
         Some(host) => {

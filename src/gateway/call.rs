@@ -254,6 +254,12 @@ pub(super) fn ask(
     Ok(Asked { at, intent: Arc::new(intent), args, brought: request.brought, new_keys: NewKeys::of(caller) })
 }
 
+/// A name for one run of something, ordered by time.
+#[expect(clippy::disallowed_methods, reason = "ids are made here")]
+pub(super) fn new_run_id() -> String {
+    Uuid::now_v7().to_string()
+}
+
 #[expect(clippy::disallowed_methods, reason = "the one place where a call gets its id")]
 pub(super) fn new_call_id(lookup: &key::Lookup) -> CallId {
     CallId::new(Uuid::now_v7(), lookup)

@@ -10,6 +10,7 @@ mod ledger; // what is known of calls
 mod loss; // a store that has lost data
 mod pause; // tools that a person has paused
 mod preview; // what a request would meet
+pub mod reconcile; // the ledger, held against the systems behind the tools
 pub mod recover; // calls whose owner is gone
 mod replay; // what a duplicate would get, and whether the tool would still say it
 mod run; // the other side: claim, dispatch, write down
@@ -19,6 +20,7 @@ mod throttle; // how fast a caller may be
 mod tools; // the tools as they are configured now
 mod undo; // what a saga has done is undone
 pub mod unknown; // unknown calls come to rest
+mod webhook; // telling somebody outside
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -86,6 +88,9 @@ pub struct Gateway {
     waiting: Semaphore,
     /// Places for sagas that are worked on.
     undoing: Arc<Semaphore>,
+    reconciling: reconcile::Reconciling,
+    /// Places for reconciliations that run.
+    reconciliations: Semaphore,
     /// The tenants of those who read everything now.
     exports: Arc<Mutex<Vec<String>>>,
     arrivals: Arrivals,
@@ -127,6 +132,8 @@ pub enum ErrorKind {
     UnknownCall,
     #[error("there is no such saga")]
     UnknownSaga,
+    #[error("there is no such reconciliation")]
+    UnknownReconciliation,
     #[error("the arguments do not fit the tool's schema")]
     InvalidArguments(Vec<(String, String)>),
     #[error("the call is still running")]
@@ -195,6 +202,8 @@ impl Gateway {
             running: Arc::new(Semaphore::new(limits.max_running)),
             waiting: Semaphore::new(limits.max_waiting),
             undoing: Arc::new(Semaphore::new(undo::AT_ONCE)),
+            reconciling: reconcile::Reconciling::default(),
+            reconciliations: Semaphore::new(reconcile::AT_ONCE),
             exports: Arc::default(),
             arrivals: Arrivals::default(),
             listening: Arc::new(Semaphore::new(limits.max_running)),

@@ -9,6 +9,7 @@ mod ops; // for those who run the gateway
 mod pages; // a page for each problem
 mod pause; // a person stops a tool for a while
 pub mod problem; // every failure and its status, in one table
+mod reconciliations; // what ledger and sources disagree on
 mod sagas; // groups of calls that are completed or undone as a whole
 mod sessions; // what a session is like, and what a person may do to it
 mod tools; // the tools as callers and models see them
@@ -60,6 +61,9 @@ pub fn router(http: Http) -> Router {
         .route("/v1/sagas/{id}/abort", post(sagas::abort))
         .route("/v1/sagas/{id}/retry", post(sagas::retry))
         .route("/v1/sagas/{id}/skip", post(sagas::skip))
+        .route("/v1/reconciliations", get(reconciliations::list))
+        .route("/v1/reconciliations/{name}", get(reconciliations::show))
+        .route("/v1/reconciliations/{name}/run", post(reconciliations::run))
         .route("/v1/sessions/{id}", get(sessions::show))
         .route("/v1/sessions/{id}/unlock", post(sessions::unlock))
         .route("/v1/sessions/{id}/freeze", post(sessions::freeze))

@@ -24,7 +24,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::calls::{self, CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
 use super::problem::{self, Slug};
 use super::tools::title;
-use super::{ledger, listing, ops, pause, sagas, sessions, tools};
+use super::{ledger, listing, ops, pause, reconciliations, sagas, sessions, tools};
 
 /// What whoever has a token, or brings none where one is asked for, may be told at any door.
 const AT_EVERY_DOOR: [Slug; 3] = [Slug::Unauthenticated, Slug::Forbidden, Slug::RateLimited];
@@ -204,6 +204,37 @@ pub fn document() -> OpenApi {
         let door = saga(Door::of(id, summary).body::<ops::Reason>().problems(&[Slug::WrongState]));
         doc.add(door, Post, path);
     }
+
+    doc.add(
+        Door::of("list_reconciliations", "What is reconciled, and the last run of each")
+            .problems(&[Slug::StoreUnavailable])
+            .json::<reconciliations::ListView<'_>>("All that are configured.", &[]),
+        Get,
+        "/v1/reconciliations",
+    );
+    let of_a_run =
+        [Slug::InvalidRequest, Slug::UnknownReconciliation, Slug::UnknownPath, Slug::StoreUnavailable];
+    let reconciliation = |door: Door| {
+        let door = door.path("name", "The reconciliation's name.").problems(&of_a_run);
+        door.json::<reconciliations::ReportView<'_>>("What a run has found, and what is done about it.", &[])
+    };
+    doc.add(
+        reconciliation(
+            Door::of("show_reconciliation", "A report: the last one, or that of one run")
+                .params::<reconciliations::Wanted>(),
+        ),
+        Get,
+        "/v1/reconciliations/{name}",
+    );
+    doc.add(
+        reconciliation(
+            Door::of("run_reconciliation", "Hold the ledger against its sources now")
+                .body_that_is::<reconciliations::RunBody>(Required::False)
+                .problems(&[Slug::ShuttingDown]),
+        ),
+        Post,
+        "/v1/reconciliations/{name}/run",
+    );
 
     let of_a_session = [Slug::InvalidRequest, Slug::UnknownPath, Slug::StoreUnavailable];
     let session =

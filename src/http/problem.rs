@@ -58,6 +58,7 @@ slugs! {
     UnknownTool = "unknown-tool",
     UnknownCall = "unknown-call",
     UnknownSaga = "unknown-saga",
+    UnknownReconciliation = "unknown-reconciliation",
     UnknownPath = "unknown-path",
     MethodNotAllowed = "method-not-allowed",
     CallInProgress = "call-in-progress",
@@ -166,6 +167,8 @@ impl Slug {
                 "The ledger has no such call of this tenant; it may have been kept for its retention and then deleted."),
             Self::UnknownSaga => row(StatusCode::NOT_FOUND, None, Stop, "There is no such saga",
                 "A saga begins with the first call that names it. It may have been kept for its retention and then deleted."),
+            Self::UnknownReconciliation => row(StatusCode::NOT_FOUND, None, Stop, "There is no such reconciliation",
+                "The gateway's configuration has no reconciliation of this name, or no report of such a run is kept."),
             Self::UnknownPath => row(StatusCode::NOT_FOUND, None, Stop, "There is nothing at this path",
                 "The gateway has no such door."),
             Self::MethodNotAllowed => row(StatusCode::METHOD_NOT_ALLOWED, None, Stop, "This door takes another method",
@@ -342,6 +345,7 @@ impl From<ErrorKind> for Problem {
             ErrorKind::UnknownTool => Self::new(Slug::UnknownTool, "Nothing was run: there is no tool of this name. Do not repeat the request; choose a tool that exists."),
             ErrorKind::UnknownCall => Self::new(Slug::UnknownCall, "There is no call with this id among those that you may read."),
             ErrorKind::UnknownSaga => Self::new(Slug::UnknownSaga, "There is no saga of this name; it begins with the first call that names it."),
+            ErrorKind::UnknownReconciliation => Self::new(Slug::UnknownReconciliation, "There is no reconciliation of this name, or no report of it."),
             ErrorKind::InvalidArguments(mistakes) => {
                 let errors: Vec<Mistake> = mistakes.into_iter().map(|(pointer, detail)| Mistake { pointer, detail }).collect();
                 let named: Vec<String> = errors.iter().map(|mistake| format!("{} {}", mistake.pointer, mistake.detail).trim().to_owned()).collect();

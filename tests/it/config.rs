@@ -5,6 +5,7 @@ use std::time::Duration;
 use oncegate::config::{Config, Environment, Place};
 use oncegate::core::compensation::Policy::By;
 use oncegate::core::tool::{Effect, Tool};
+use oncegate::gateway::reconcile::Reconciliation;
 use sha2::{Digest, Sha256};
 
 use crate::support::binary::run;
@@ -16,6 +17,10 @@ fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, Vec<String>>
         environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     Config::read(text, &environment).map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
 }
+
+/// A reconciliation in as few words as there can be.
+const RECONCILED: &str = "[reconciliations.r]\ntools = [\"t\"]\n[[reconciliations.r.sources]]\nname = \"s\"\n\
+    url = \"http://127.0.0.1:9/?a={since}&b={until}\"\nitems = \"\"\nkey = \"/k\"\n";
 
 /// That this line, added to a good tool, is refused with these words.
 #[track_caller]
@@ -104,7 +109,7 @@ fn what_does_not_fit_together_is_refused() {
         ("recheck = { base = \"9m\" }", "longer than the longest"),
         ("recheck = { base = \"2s\", give_up_after = \"2s\" }", "before it was worked on"),
         ("breaker = { failures = 0 }", "at least 1"),
-        ("[reconciliations.r]\nevery = \"1h\"", "no such key"),
+        ("[nothing.r]\nevery = \"1h\"", "no such key"),
         ("[tools.\"two words\"]\nurl = \"http://127.0.0.1/\"", "a tool's name"),
         ("[server]\nlisten = \"0.0.0.0:80\"", "must be a loopback one"),
         (
@@ -295,6 +300,14 @@ fn the_reference_configuration_is_good_and_tells_the_defaults() {
     assert_eq!((tool.unknown, tool.recheck), (default.unknown, default.recheck));
     let By(template) = &tool.compensation else { panic!("{:?}", tool.compensation) };
     assert!(!template.undoes_unknown, "the default");
+    let minimal_one = format!("{GOOD}{RECONCILED}");
+    let (reference, default) =
+        (&reference.reconciliations, read(&minimal_one, &[]).expect("good").reconciliations);
+    let of = |one: &Reconciliation| {
+        (one.lag, one.window, one.retention, one.tenant.clone(), one.max_items, one.max_anomalies)
+    };
+    assert_eq!(of(&reference[0]), of(&default[0]));
+    assert_eq!(reference[0].sources[0].source.timeout, default[0].sources[0].source.timeout);
     let (endpoint, default) = (&create.endpoint, &minimal.tools[0].endpoint);
     assert_eq!((&endpoint.method, endpoint.connection_reuse), (&default.method, default.connection_reuse));
 }
@@ -318,10 +331,11 @@ fn the_reference_configuration_names_every_key() {
         .replace("\naction =", "\nx = 1\naction =")
         .replace("\nbase =", "\nx = 1\nbase =")
         .replace("\npointer =", "\nx = 1\npointer =")
-        .replace("\ntool =", "\nx = 1\ntool =")
-        .replace("\non_timeout =", "\nx = 1\non_timeout =");
+        .replace("\ntool = \"cancel_order\"", "\nx = 1\ntool = \"cancel_order\"")
+        .replace("\non_timeout =", "\nx = 1\non_timeout =")
+        .replace("\nmissing =", "\nx = 1\nmissing =");
     let mistakes = read(&wrong, &[]).expect_err("unknown keys");
-    assert_eq!(mistakes.len(), 18, "{mistakes:#?}");
+    assert_eq!(mistakes.len(), 22, "{mistakes:#?}");
     for mistake in &mistakes {
         let (_, known) = mistake.split_once("known here: ").unwrap_or_else(|| panic!("{mistake}"));
         for key in known.split(", ") {
@@ -378,4 +392,58 @@ fn the_url_of_a_probe_is_no_less_secret_than_the_tools_own() {
     assert!(near.warnings.is_empty(), "{:?}", near.warnings);
     let printed = format!("{:?}", far.tools[0].endpoint);
     assert!(printed.contains("tools.example") && !printed.contains("hidden"), "{printed}");
+}
+
+#[test]
+fn a_reconciliation_that_cannot_be_right_is_refused() {
+    let good = format!("{GOOD}{RECONCILED}");
+    assert_eq!(read(&good, &[]).expect("good").warnings, [""; 0]);
+    let of = |rules: &str, source: &str| {
+        let text = good.replace("[[recon", &format!("{rules}\n[[recon"));
+        read(&format!("{text}{source}\n"), &[])
+    };
+    for (rules, source, words) in [
+        ("every = \"2h\"", "", "it would fall behind"),
+        ("every = \"100ms\"", "", "more often than once a second"),
+        ("window = \"0s\"", "", "in no time nothing happens"),
+        ("window = \"30d\"", "", "the calls of t would be deleted before"),
+        ("on = { missing = \"webhook\" }", "", "there is no [webhook]"),
+        ("on = { missing = \"compensate\" }", "", "t declares no compensation"),
+        ("on = { orphan = \"compensate\" }", "", "s has no id"),
+        ("on = { settled = \"report\" }", "", "there is no such key"),
+        ("max_items = 2000000", "", "not held in memory"),
+        ("", "next = \"/next\"", "pages need both"),
+        ("", "join = \"/business_id\"", "begins neither with /args/ nor with /result/"),
+        ("", "compare = [1]", "each is a JSON Pointer"),
+        ("", "compare = [{ item = \"/a\" }]", "each is a JSON Pointer"),
+        ("", "ignore = [\"cancelled\"]", "this needs a status"),
+        ("", "tool = \"other\"", "none of the tools"),
+        ("", "colour = \"red\"", "there is no such key"),
+    ] {
+        let mistakes = of(rules, source).expect_err(words);
+        assert!(mistakes.iter().any(|mistake| mistake.contains(words)), "{rules} {source}: {mistakes:#?}");
+        assert!(mistakes.iter().all(|mistake| mistake.contains("reconciliations.r")), "{mistakes:#?}");
+    }
+    for (from, to, words) in [
+        ("tools = [\"t\"]", "tools = [\"u\"]", "there is no tool u"),
+        ("tools = [\"t\"]", "tools = []", "nothing to compare"),
+        ("&b={until}", "", "its query must hold {until}"),
+        ("key = \"/k\"", "", "key: this key is missing"),
+        ("key = \"/k\"", "key = \"k\"", "no JSON Pointer"),
+        ("\"http://127", "\"ftp://127", "no http:// or https:// URL"),
+        ("[reconciliations.r]", "redact = { args = [\"/card\"] }\n[reconciliations.r]\n", ""),
+    ] {
+        let text = good.replace(from, to);
+        assert_ne!(text, good);
+        if !words.is_empty() {
+            let mistakes = read(&text, &[]).expect_err(words);
+            assert!(mistakes.iter().any(|mistake| mistake.contains(words)), "{to}: {mistakes:#?}");
+            continue;
+        }
+        // What is kept nowhere cannot be compared.
+        for source in ["compare = [\"/card/number\"]", "join = \"/args/card\""] {
+            let mistakes = read(&format!("{text}{source}\n"), &[]).expect_err(source);
+            assert!(mistakes.iter().any(|mistake| mistake.contains("is secret in t")), "{mistakes:#?}");
+        }
+    }
 }

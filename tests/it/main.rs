@@ -32,6 +32,7 @@ mod pause; // a person stops a tool for a while
 mod points; // the process ends where it hurts
 mod problems; // the table of failures
 mod recheck; // unknown calls come to rest, when something goes wrong
+mod reconcile; // the ledger, held against the systems behind the tools
 mod redis; // many gateways over one Redis
 mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable

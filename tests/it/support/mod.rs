@@ -1,6 +1,7 @@
 //! The words that the tests are written in.
 
 pub mod binary; // the real binary as a process that can be killed
+pub mod books; // a system that keeps books of what it has made
 #[cfg(target_os = "linux")]
 pub mod clock; // a wall clock that can be set
 pub mod faulty; // a store that goes wrong

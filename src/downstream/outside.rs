@@ -1,0 +1,188 @@
+//! What is asked of systems that are no tools, and what is told to them: sources of a reconciliation, and a
+//! webhook. Neither has an effect that could be doubled by asking again.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use reqwest::Url;
+use reqwest::header::{CONTENT_TYPE, HeaderMap};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::{Downstream, answer, chain};
+use crate::core::key::Pointer;
+use crate::core::outcome::{Body, Evidence};
+use crate::core::reconcile::{Item, Rules};
+
+/// The largest page of a source, in bytes.
+const MAX_PAGE: usize = 32 << 20;
+/// All pages of a run, in bytes: they are held in memory.
+const MAX_PAGES_BYTES: usize = 256 << 20;
+/// Pages of one run, at the most: one that never ends is a mistake of the source.
+const MAX_PAGES: usize = 10_000;
+
+/// Where a system says what it has.
+#[derive(Clone)]
+pub struct Source {
+    /// With `{since}`, `{until}` and perhaps `{cursor}` as values of its query.
+    pub url: Url,
+    pub headers: HeaderMap,
+    /// Of one page.
+    pub timeout: Duration,
+    /// Where an answer has its items; `None`: it is the list itself.
+    pub items: Option<Pointer>,
+    /// Where an answer has the cursor to the next page.
+    pub next: Option<Pointer>,
+}
+
+/// Path and query may be secrets.
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { url, timeout, items, next, .. } = self;
+        let place = format!("{}://{}/…", url.scheme(), url.host_str().unwrap_or_default());
+        let mut out = f.debug_struct("Source");
+        out.field("url", &place).field("timeout", timeout).field("items", items).field("next", next);
+        out.finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    /// The address of a page. Without a cursor, what would hold it is left out.
+    fn page(&self, since: Timestamp, until: Timestamp, cursor: Option<&str>) -> Url {
+        let mut url = self.url.clone();
+        let (since, until) = (format!("{since:.3}"), format!("{until:.3}"));
+        let pairs = self.url.query_pairs().filter(|(_, value)| cursor.is_some() || value != "{cursor}");
+        let fill_in = |value: &str| match value {
+            "{cursor}" => cursor.unwrap_or_default().to_owned(),
+            value => value.replace("{since}", &since).replace("{until}", &until),
+        };
+        let pairs: Vec<(String, String)> =
+            pairs.map(|(name, value)| (name.into_owned(), fill_in(&value))).collect();
+        url.query_pairs_mut().clear().extend_pairs(pairs);
+        url
+    }
+}
+
+/// Where somebody wants to be told.
+#[derive(Clone)]
+pub struct Webhook {
+    pub url: Url,
+    pub headers: HeaderMap,
+    pub timeout: Duration,
+}
+
+impl fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = format!("{}://{}/…", self.url.scheme(), self.url.host_str().unwrap_or_default());
+        f.debug_struct("Webhook").field("url", &place).finish_non_exhaustive()
+    }
+}
+
+impl Downstream {
+    /// All that a source has of this time, page after page, at most `limit` items.
+    ///
+    /// # Errors
+    /// Not all of it could be had, and why: a part of it would look like missing effects.
+    pub async fn collect(
+        &self,
+        source: &Source,
+        (since, until): (Timestamp, Timestamp),
+        limit: usize,
+        rules: &Rules,
+    ) -> Result<Vec<Item>, String> {
+        let (mut found, mut cursors, mut bytes) = (Vec::new(), HashSet::new(), 0);
+        let mut cursor: Option<String> = None;
+        for _ in 0..MAX_PAGES {
+            let page = self.get(source, source.page(since, until, cursor.as_deref())).await?;
+            bytes += page.len();
+            if bytes > MAX_PAGES_BYTES {
+                return Err(format!("its pages are longer than {} MiB together", MAX_PAGES_BYTES >> 20));
+            }
+            let page: Value =
+                serde_json::from_slice(&page).map_err(|error| format!("a page is no JSON: {error}"))?;
+            let items = source.items.as_ref().map_or(Some(&page), |items| page.pointer(items.as_str()));
+            let at = || source.items.as_ref().map_or("the top", Pointer::as_str);
+            let items = items.and_then(Value::as_array);
+            let items = items.ok_or_else(|| format!("a page has no list at {}", at()))?;
+            if found.len() + items.len() > limit {
+                return Err(format!("it has more than {limit} items (max_items)"));
+            }
+            found.extend(items.iter().map(|item| rules.item(item)));
+            cursor = match source.next.as_ref().and_then(|next| page.pointer(next.as_str())) {
+                None | Some(Value::Null | Value::Bool(false)) => return Ok(found),
+                Some(Value::String(text)) if text.is_empty() => return Ok(found),
+                Some(Value::String(text)) => Some(text.clone()),
+                Some(Value::Number(number)) => Some(number.to_string()),
+                Some(_) => return Err("a page names no cursor that can be used".into()),
+            };
+            if !cursors.insert(cursor.clone()) {
+                return Err("a page leads back to one that was read".into());
+            }
+        }
+        Err(format!("it has more than {MAX_PAGES} pages"))
+    }
+
+    async fn get(&self, source: &Source, url: Url) -> Result<Bytes, String> {
+        let by = Instant::now() + source.timeout;
+        let asked = self.outside.get(url).headers(source.headers.clone()).send();
+        let response = timeout_at(by, asked).await.map_err(|_| "it did not answer in time")?;
+        match answer(response.map_err(|error| chain(&error))?, MAX_PAGE, by).await {
+            Evidence::Answer { status: 200..300, body: Body::Whole(body), .. } => Ok(body),
+            Evidence::Answer { status: 200..300, body: Body::Broken(why), .. } => {
+                Err(format!("a page could not be read: {why}"))
+            }
+            Evidence::Answer { status, .. } => Err(format!("it answered {status}")),
+            _ => Err("it did not answer".into()),
+        }
+    }
+
+    /// Tells somebody. Told again, it is the same `Idempotency-Key`.
+    ///
+    /// # Errors
+    /// It may not have been heard; says why.
+    pub async fn tell(&self, webhook: &Webhook, event: &str, id: &str, data: &Value) -> Result<(), String> {
+        let by = Instant::now() + webhook.timeout;
+        let body = json!({ "event": event, "id": id, "data": data }).to_string();
+        let told = self.outside.post(webhook.url.clone()).header(CONTENT_TYPE, "application/json");
+        let told = told.header("idempotency-key", format!("{event}:{id}")).headers(webhook.headers.clone());
+        let response = timeout_at(by, told.body(body).send()).await;
+        let response = response.map_err(|_| "it did not answer in time")?.map_err(|error| chain(&error))?;
+        match response.status() {
+            status if status.is_success() => Ok(()),
+            status => Err(format!("it answered {}", status.as_u16())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(url: &str) -> Source {
+        Source {
+            url: url.parse().expect("a URL"),
+            headers: HeaderMap::new(),
+            timeout: Duration::from_secs(1),
+            items: None,
+            next: None,
+        }
+    }
+
+    #[test]
+    fn a_page_is_asked_for_by_times_and_cursor() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let source = source("http://h/a?x=1&from={since}&to={until}&after={cursor}");
+        let (since, until) = ("1970-01-01T00%3A00%3A01.000Z", "1970-01-01T00%3A00%3A02.000Z");
+        let first = source.page(at(1), at(2), None);
+        assert_eq!(first.as_str(), format!("http://h/a?x=1&from={since}&to={until}"));
+        let next = source.page(at(1), at(2), Some("a&b={since}"));
+        assert_eq!(
+            next.as_str(),
+            format!("http://h/a?x=1&from={since}&to={until}&after=a%26b%3D%7Bsince%7D"),
+            "a cursor is never read as anything else"
+        );
+    }
+}

@@ -1,0 +1,371 @@
+//! What is done about an anomaly. Each is a document, and whoever takes it does the work: at most one gateway
+//! at a time, again if that fails, and again after a crash. Nothing of it has a second effect: a call is undone
+//! and settled once, and what undoes a surplus effect is a call with a key that follows from the effect.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::report::AT_ONCE;
+use super::{Act, Action, Listed, Reconciliation, Report, json_of, later, signed};
+use crate::core::call::Event;
+use crate::core::compensation::{Policy, Template};
+use crate::core::document::{Document, Kind as DocumentKind};
+use crate::core::key;
+use crate::core::outcome::Content;
+use crate::core::reconcile::{Anomaly, Kind};
+use crate::core::record::{CallId, Record, State};
+use crate::core::tool::LEASE_MARGIN;
+use crate::crash;
+use crate::gateway::undo::Own;
+use crate::gateway::{ErrorKind, Gateway, jitter};
+use crate::store::{self, Put};
+
+/// Anomalies that are taken up in one go.
+const BATCH: u32 = 32;
+/// How long others leave an anomaly alone that somebody works on, beyond what the work itself may take.
+const TAKEN: Duration = Duration::from_secs(10);
+/// How often it is tried, and how far apart: from a second to ten minutes.
+const TRIES: u32 = 12;
+const MAX_WAIT_S: f64 = 600.0;
+/// What is not configured here may be at another gateway.
+const ELSEWHERE: SignedDuration = SignedDuration::from_mins(10);
+
+/// An anomaly, as it is kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Stored {
+    reconciliation: String,
+    /// The run that has found it.
+    run: String,
+    listed: Listed,
+    /// What the source has, as far as it is needed for what is to be done.
+    effect: Option<Value>,
+    tries: u32,
+    pub(super) error: Option<String>,
+}
+
+impl Stored {
+    pub(super) fn of(document: &Document) -> Option<Self> {
+        serde_json::from_slice(&document.body).ok()
+    }
+}
+
+/// What came of an action.
+enum Acted {
+    Done,
+    Again(String),
+    Never(String),
+}
+
+/// The state of an anomaly about which nothing was done yet.
+pub(super) fn first_state(action: Act) -> &'static str {
+    if action == Act::Report { "reported" } else { "open" }
+}
+
+/// What is to be done about an anomaly.
+pub(super) fn plan(of: &Reconciliation, run: &str, anomaly: Anomaly, unsure: bool) -> (Listed, Stored) {
+    let action = match (anomaly.kind, of.on.get(&anomaly.kind)) {
+        (Kind::Settled, _) => Act::Settle,
+        // Nothing is undone on a guess.
+        (Kind::Orphan, Some(Action::Compensate)) if unsure => Act::Report,
+        (_, Some(Action::Compensate)) => Act::Compensate,
+        (_, Some(Action::Webhook)) => Act::Webhook,
+        (_, Some(Action::Report) | None) => Act::Report,
+    };
+    let mut listed = Listed::of(&of.name, &anomaly, action);
+    if unsure && anomaly.kind == Kind::Orphan {
+        listed.detail += "; not all older calls could be looked through";
+    }
+    let effect = match action {
+        Act::Report | Act::Webhook => None,
+        Act::Compensate | Act::Settle => {
+            anomaly.item.and_then(|item| serde_json::from_slice::<Value>(&item.raw).ok())
+        }
+    };
+    let stored = Stored {
+        reconciliation: of.name.clone(),
+        run: run.to_owned(),
+        listed: listed.clone(),
+        effect,
+        tries: 0,
+        error: None,
+    };
+    (listed, stored)
+}
+
+impl Gateway {
+    /// Writes down an anomaly. Answers whether no run had found it before.
+    pub(super) async fn write_anomaly(
+        &self,
+        listed: &Listed,
+        stored: &Stored,
+        until: Timestamp,
+    ) -> Result<bool, store::Error> {
+        let now = self.now();
+        let is_open = listed.action != Act::Report;
+        let document = Document {
+            kind: DocumentKind::Anomaly,
+            tenant: String::new(),
+            id: listed.id.clone(),
+            version: 1,
+            state: listed.state.clone(),
+            created_at: now,
+            due_at: is_open.then_some(now),
+            retain_until: Some(until).filter(|_| !is_open),
+            body: json_of(stored),
+        };
+        let put = self.counted("put_document", self.store.put_document(&document).await)?;
+        Ok(put == Put::Done)
+    }
+
+    /// Does at once what a run has found to be done.
+    pub(super) async fn act_on(self: &Arc<Self>, report: &Report) {
+        let mut work = Vec::new();
+        for listed in report.anomalies.iter().filter(|listed| listed.action != Act::Report) {
+            let (gateway, id) = (self.clone(), listed.id.clone());
+            work.push(async move {
+                let found = gateway.store.document(DocumentKind::Anomaly, "", &id).await;
+                match gateway.counted("document", found) {
+                    Ok(Some(document)) if document.due_at.is_some_and(|due| due <= gateway.now()) => {
+                        gateway.work_on_anomaly(document).await;
+                    }
+                    // Somebody else does it, or the loop does.
+                    Ok(_) | Err(_) => {}
+                }
+            });
+        }
+        stream::iter(work).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+    }
+
+    /// Works on a bounded number of anomalies whose time has come. Answers how many.
+    ///
+    /// # Errors
+    /// The store failed; what was done so far stays so.
+    pub async fn work_on_anomalies_once(self: &Arc<Self>, now: Timestamp) -> Result<usize, store::Error> {
+        if self.draining.is_cancelled() || self.is_out_of_time() {
+            return Ok(0);
+        }
+        let due = self.store.due_documents(DocumentKind::Anomaly, now, BATCH).await;
+        let due = self.counted("due_documents", due)?;
+        let count = due.len();
+        let mut work = Vec::new();
+        for document in due {
+            let gateway = self.clone();
+            work.push(async move { gateway.work_on_anomaly(document).await });
+        }
+        stream::iter(work).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+        Ok(count)
+    }
+
+    async fn work_on_anomaly(self: &Arc<Self>, document: Document) {
+        let Some(mut stored) = Stored::of(&document) else {
+            tracing::error!(id = document.id, "an anomaly cannot be read");
+            return;
+        };
+        let Some(of) = self.reconciling.all.get(&stored.reconciliation) else {
+            let later = Document { due_at: Some(later(self.now(), ELSEWHERE)), ..next(document) };
+            drop(self.counted("put_document", self.store.put_document(&later).await));
+            return;
+        };
+        stored.tries += 1;
+        let due_at = Some(later(self.now(), self.time_for(of, &stored)));
+        let taken = Document { due_at, body: json_of(&stored), ..next(document) };
+        // The one who writes this does the work.
+        let put = self.counted("put_document", self.store.put_document(&taken).await);
+        if !matches!(put, Ok(Put::Done)) {
+            return;
+        }
+        crash::point("anomaly_taken");
+        let acted = match stored.listed.action {
+            Act::Report => Acted::Done,
+            Act::Settle => self.settle_unknown(of, &stored).await,
+            Act::Compensate => self.mend(of, &stored).await,
+            Act::Webhook => self.tell_of(&stored).await,
+        };
+        crash::point("anomaly_acted");
+        let acted = match acted {
+            Acted::Again(why) if stored.tries >= TRIES => Acted::Never(why),
+            acted => acted,
+        };
+        let retain_until = Some(later(self.now(), of.retention));
+        let (state, due_at, retain_until, error) = match acted {
+            Acted::Done => ("done", None, retain_until, None),
+            Acted::Never(why) => ("given_up", None, retain_until, Some(why)),
+            Acted::Again(why) => ("open", Some(later(self.now(), wait(stored.tries))), None, Some(why)),
+        };
+        if let Some(why) = &error {
+            let (id, tries) = (&taken.id, stored.tries);
+            tracing::error!(reconciliation = of.name, id, tries, state, why, "an anomaly was not mended");
+        }
+        stored.error = error;
+        let body = json_of(&stored);
+        let ended = Document { state: state.to_owned(), due_at, retain_until, body, ..next(taken) };
+        drop(self.counted("put_document", self.store.put_document(&ended).await));
+    }
+
+    fn time_for(&self, of: &Reconciliation, stored: &Stored) -> SignedDuration {
+        let work = match stored.listed.action {
+            Act::Webhook => self.reconciling.webhook.as_ref().map(|webhook| webhook.timeout),
+            // That a call is undone is only begun here.
+            Act::Compensate if is_surplus(&stored.listed) => {
+                let undoes = self.template_for(of, &stored.listed).and_then(|by| self.tool_at(&by.tool));
+                undoes.map(|at| at.tool.session.wait + at.tool.lease() + LEASE_MARGIN)
+            }
+            Act::Report | Act::Settle | Act::Compensate => None,
+        };
+        signed(TAKEN + work.unwrap_or_default())
+    }
+
+    /// How an effect at a source is undone.
+    fn template_for(&self, of: &Reconciliation, listed: &Listed) -> Option<Template> {
+        let tool = of.source(&listed.source)?.tool.as_ref()?;
+        match &self.tool_at(tool)?.tool.compensation {
+            Policy::By(template) => Some(template.clone()),
+            Policy::Undeclared | Policy::Needless => None,
+        }
+    }
+
+    /// An unknown call was executed, as the source shows; its duplicates get what the source has.
+    async fn settle_unknown(&self, of: &Reconciliation, stored: &Stored) -> Acted {
+        let Some(call_id) = call_id(stored) else { return Acted::Never("its call has no id".into()) };
+        let pointer = of.source(&stored.listed.source).and_then(|source| source.result.as_ref());
+        let effect = stored.effect.as_ref();
+        let result = effect.and_then(|effect| match pointer {
+            None => Some(effect),
+            Some(pointer) => effect.pointer(pointer.as_str()),
+        });
+        let content = result.map_or_else(
+            || Content::Unavailable("the source does not have it".into()),
+            |result| Content::Kept(Bytes::from(result.to_string())),
+        );
+        let event = Event::Reconciled { by: of.name.clone(), content };
+        match self.apply(call_id, &event).await {
+            Ok(Some(Ok(record))) => {
+                tracing::warn!(%call_id, tool = record.intent.tool, "an unknown call was settled by a source");
+                Acted::Done
+            }
+            // It is not unknown any more.
+            Ok(Some(Err(_))) => Acted::Done,
+            Ok(None) => Acted::Never("the call is gone".into()),
+            Err(error) => Acted::Again(error.to_string()),
+        }
+    }
+
+    async fn mend(self: &Arc<Self>, of: &Reconciliation, stored: &Stored) -> Acted {
+        let listed = &stored.listed;
+        if is_surplus(listed) {
+            return self.undo_surplus(of, stored).await;
+        }
+        let Some(call_id) = call_id(stored) else { return Acted::Never("its call has no id".into()) };
+        let by = format!("reconciliation {}", of.name);
+        match self.compensate_call(call_id, &by, &listed.detail).await {
+            // From here on the queue of compensations sees to it.
+            Ok(_) => Acted::Done,
+            Err(error) => match error.kind {
+                ErrorKind::StoreUnavailable => Acted::Again(error.to_string()),
+                kind => Acted::Never(kind.to_string()),
+            },
+        }
+    }
+
+    /// Undoes one effect at a source, by the compensation of the tool that has made it.
+    async fn undo_surplus(self: &Arc<Self>, of: &Reconciliation, stored: &Stored) -> Acted {
+        let listed = &stored.listed;
+        let Some(template) = self.template_for(of, listed) else {
+            return Acted::Never("its tool declares no compensation".into());
+        };
+        let kept = match call_id(stored) {
+            None => None,
+            Some(call_id) => match self.counted("load", self.store.load(call_id).await) {
+                Ok(found) => found,
+                Err(error) => return Acted::Again(error.to_string()),
+            },
+        };
+        let Some(effect) = &stored.effect else { return Acted::Never("what to undo is not kept".into()) };
+        let args = match &kept {
+            Some(record) => template.args_from(record, Some(effect)),
+            None => template.args_of_effect(effect),
+        };
+        let args = match args {
+            Ok(args) => args,
+            Err(why) => return Acted::Never(why),
+        };
+        let kept = kept.as_ref().map(|record| &record.intent);
+        let of_call = |part: fn(&crate::core::record::Intent) -> &String| {
+            kept.map_or_else(String::new, |kept| part(kept).clone())
+        };
+        let own = Own {
+            tenant: kept.map_or_else(|| of.tenant.clone(), |kept| kept.tenant.clone()),
+            tool: template.tool.clone(),
+            key: key_of(&of.name, listed),
+            args,
+            call_id: None,
+            user_id: of_call(|kept| &kept.user_id),
+            session_id: of_call(|kept| &kept.session_id),
+            saga_id: String::new(),
+            trace_id: of_call(|kept| &kept.trace_id),
+        };
+        match self.run_own(own).await {
+            Ok(record) => ended(&record),
+            Err(ErrorKind::InvalidArguments(mistakes)) => {
+                Acted::Never(format!("its arguments: {mistakes:?}"))
+            }
+            Err(kind) => Acted::Again(kind.to_string()),
+        }
+    }
+
+    async fn tell_of(&self, stored: &Stored) -> Acted {
+        let told = serde_json::json!({
+            "reconciliation": stored.reconciliation,
+            "run": stored.run,
+            "anomaly": stored.listed,
+        });
+        match self.notify("anomaly", &stored.listed.id, &told).await {
+            Ok(()) => Acted::Done,
+            Err(why) => Acted::Again(why),
+        }
+    }
+}
+
+/// What came of the call that undoes an effect.
+fn ended(compensation: &Record) -> Acted {
+    let call_id = compensation.intent.call_id;
+    match &compensation.state {
+        State::Succeeded(_) => Acted::Done,
+        State::Failed(failure) => Acted::Again(format!("its compensation {call_id} failed: {}", failure.why)),
+        State::Running | State::Unknown(_) => {
+            Acted::Again(format!("it is not known how its compensation {call_id} ended"))
+        }
+        State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
+            Acted::Never(format!("its compensation {call_id} was undone itself"))
+        }
+    }
+}
+
+fn next(document: Document) -> Document {
+    Document { version: document.version + 1, ..document }
+}
+
+fn call_id(stored: &Stored) -> Option<CallId> {
+    stored.listed.call_id.as_ref()?.parse().ok().map(CallId)
+}
+
+fn is_surplus(listed: &Listed) -> bool {
+    [Kind::Orphan, Kind::Duplicate].iter().any(|kind| kind.as_str() == listed.kind)
+}
+
+/// The key of the call that undoes an effect, whatever the effect was taken for.
+fn key_of(reconciliation: &str, listed: &Listed) -> String {
+    let digest = key::digest(["effect", reconciliation, &listed.source, &listed.effect]);
+    format!("{}effect-{}", key::COMPENSATION, hex::encode(&digest[..16]))
+}
+
+fn wait(tries: u32) -> SignedDuration {
+    let seconds = 2_f64.powi(i32::try_from(tries).unwrap_or(i32::MAX).min(16)).min(MAX_WAIT_S);
+    SignedDuration::try_from_secs_f64(seconds * (0.5 + jitter() / 2.0)).unwrap_or(ELSEWHERE)
+}

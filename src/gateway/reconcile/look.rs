@@ -1,0 +1,148 @@
+//! What the sources have, held against the ledger. Everything is bounded, and what cannot be had as a whole
+//! fails: a part of the truth would look like an anomaly.
+
+use jiff::Timestamp;
+
+use super::{Reconciliation, SourceAt};
+use crate::core::ledger::{Filter, Listed, Position};
+use crate::core::reconcile::{Found, Pairing, Window};
+use crate::core::record::Record;
+use crate::gateway::Gateway;
+
+/// Calls that are read at once.
+const AT_ONCE: u32 = 500;
+/// Calls of the window, for each item that may be read.
+const CALLS_PER_ITEM: usize = 10;
+/// Older calls that are looked through for the one that has made an item.
+const MAX_OLDER: usize = 200_000;
+
+/// What a look has found, by source.
+pub(super) struct Looked {
+    pub(super) found: Vec<Found>,
+    pub(super) items: u64,
+    pub(super) calls: u64,
+    /// Not all calls could be looked through: what seems to be nobody's may be that of an older one.
+    pub(super) unsure: bool,
+}
+
+/// Items of one source, waiting for the calls of its tool.
+struct Waiting<'a> {
+    at: &'a SourceAt,
+    pairing: Pairing<'a>,
+}
+
+fn add(all: &mut [Waiting<'_>], record: &Record) {
+    for waiting in all {
+        if waiting.at.tool.as_ref().is_none_or(|tool| *tool == record.intent.tool) {
+            waiting.pairing.add(record);
+        }
+    }
+}
+
+fn has_strangers(all: &[Waiting<'_>]) -> bool {
+    all.iter().any(|waiting| waiting.pairing.has_strangers())
+}
+
+impl Gateway {
+    pub(super) async fn look_at_sources(
+        &self,
+        of: &Reconciliation,
+        window: Window,
+    ) -> Result<Looked, String> {
+        let tools = self.tools();
+        if let Some(gone) = of.tools.iter().find(|tool| !tools.contains_key(*tool)) {
+            return Err(format!("the tool {gone} is not configured any more"));
+        }
+        let (mut all, mut items) = (Vec::new(), 0);
+        for at in &of.sources {
+            let times = window.of_source(self.now());
+            let found = self.downstream.collect(&at.source, times, of.max_items, &at.rules).await;
+            let found = found.map_err(|why| format!("source {}: {why}", at.rules.source))?;
+            items += found.len() as u64;
+            all.push(Waiting { at, pairing: Pairing::new(&at.rules, window, found) });
+        }
+        let most = of.max_items.saturating_mul(CALLS_PER_ITEM);
+        let mut read = 0;
+        let mut calls = Calls::of(self, of, (Some(window.of_ledger()), None)).await?;
+        while let Some(page) = calls.next().await? {
+            read += page.len();
+            if read > most {
+                return Err(format!("there are more than {most} calls in its time"));
+            }
+            page.iter().for_each(|listed| add(&mut all, &listed.record));
+        }
+        let unsure = self.look_further(of, window, &mut all).await?;
+        let found = all.into_iter().map(|waiting| waiting.pairing.finish()).collect();
+        Ok(Looked { found, items, calls: read as u64, unsure })
+    }
+
+    /// Looks for the calls of items that seem to be nobody's: a call of long ago may have run again. Answers
+    /// whether some were left.
+    async fn look_further(
+        &self,
+        of: &Reconciliation,
+        window: Window,
+        all: &mut [Waiting<'_>],
+    ) -> Result<bool, String> {
+        let mut named = Vec::new();
+        for waiting in &*all {
+            named.extend(waiting.pairing.named_by_strangers());
+        }
+        for call_id in named {
+            let found = self.counted("load", self.store.load(call_id).await);
+            if let Some(record) = found.map_err(|error| error.to_string())? {
+                add(all, &record);
+            }
+        }
+        let mut read = 0;
+        let mut older = Calls::of(self, of, (None, Some(window.of_ledger()))).await?;
+        while has_strangers(all) {
+            let Some(page) = older.next().await? else { return Ok(false) };
+            read += page.len();
+            if read > MAX_OLDER {
+                return Ok(true);
+            }
+            page.iter().for_each(|listed| add(all, &listed.record));
+        }
+        Ok(false)
+    }
+}
+
+/// The calls of some tools that were made in some time, page after page.
+struct Calls<'a> {
+    gateway: &'a Gateway,
+    /// Tenants with tools that are still to be read.
+    places: Vec<(String, String)>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+    before: Option<Position>,
+}
+
+impl<'a> Calls<'a> {
+    async fn of(
+        gateway: &'a Gateway,
+        of: &Reconciliation,
+        (since, until): (Option<Timestamp>, Option<Timestamp>),
+    ) -> Result<Self, String> {
+        let tenants = gateway.counted("tenants", gateway.store.tenants().await);
+        let mut places = Vec::new();
+        for tenant in tenants.map_err(|error| error.to_string())? {
+            places.extend(of.tools.iter().map(|tool| (tenant.clone(), tool.clone())));
+        }
+        Ok(Self { gateway, places, since, until, before: None })
+    }
+
+    /// The next page, newest first in each place; `None`: that was all.
+    async fn next(&mut self) -> Result<Option<Vec<Listed>>, String> {
+        let Some((tenant, tool)) = self.places.last().cloned() else { return Ok(None) };
+        let (since, until) = (self.since, self.until);
+        let filter = Filter { tool: Some(tool), since, until, ..Filter::default() };
+        let page = self.gateway.store.list(&tenant, &filter, self.before, AT_ONCE).await;
+        let page = self.gateway.counted("list", page).map_err(|error| error.to_string())?;
+        self.before = page.next;
+        if page.next.is_none() {
+            self.places.pop();
+        }
+        Ok(Some(page.found))
+    }
+}

@@ -1,0 +1,326 @@
+//! What is kept of a run, and shown.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, stream};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::act::{self, Stored};
+use super::look::Looked;
+use super::{Progress, Reconciliation, json_of, later};
+use crate::core::caller::Caller;
+use crate::core::document::{Document, Kind as DocumentKind};
+use crate::core::reconcile::{Anomaly, Window};
+use crate::gateway::{Error, ErrorKind, Gateway};
+use crate::store::{self, Put};
+
+/// Anomalies that are listed of a run that has found too many.
+const SOME: usize = 20;
+/// Documents that are read or written at once.
+pub(super) const AT_ONCE: usize = 16;
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunState {
+    /// It is under way, or its gateway has ended in the middle.
+    Running,
+    Done,
+    /// Not all could be looked at; nothing was done about the rest.
+    Failed,
+}
+
+impl RunState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What one run has found. Times are microseconds since 1970 in UTC.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report {
+    pub name: String,
+    pub run: String,
+    pub state: RunState,
+    pub error: Option<String>,
+    pub by: String,
+    pub since: i64,
+    pub until: i64,
+    pub started_at: i64,
+    pub finished_at: Option<i64>,
+    /// Calls that source and ledger agree on.
+    pub matched: u64,
+    /// Calls of which it cannot be told whether the source should have them.
+    pub undecided: u64,
+    /// What was looked at.
+    pub items: u64,
+    pub calls: u64,
+    /// How many of each kind, and how many of them no run had found before.
+    pub counts: BTreeMap<String, u64>,
+    pub new: BTreeMap<String, u64>,
+    pub anomalies: Vec<Listed>,
+}
+
+/// What is done about one anomaly, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Act {
+    Report,
+    Compensate,
+    Webhook,
+    Settle,
+}
+
+impl Act {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Compensate => "compensate",
+            Self::Webhook => "webhook",
+            Self::Settle => "settle",
+        }
+    }
+}
+
+/// One anomaly in a report.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Listed {
+    /// Its name, whenever it is found.
+    pub id: String,
+    pub kind: String,
+    pub source: String,
+    pub key: String,
+    pub call_id: Option<String>,
+    /// What names the effect at the source, or the call.
+    pub effect: String,
+    pub detail: String,
+    pub action: Act,
+    /// How far that is: `reported`, `open`, `done` or `given_up`.
+    pub state: String,
+    /// Why it is not done yet.
+    pub error: Option<String>,
+    /// No run had found it before.
+    pub new: bool,
+}
+
+/// A reconciliation, and its last run.
+#[derive(Debug, Clone)]
+pub struct Overview {
+    pub name: String,
+    pub every: Option<std::time::Duration>,
+    pub next_run_at: Option<Timestamp>,
+    /// Up to when its scheduled runs have looked.
+    pub looked_until: Option<Timestamp>,
+    pub last: Option<Report>,
+}
+
+pub(super) fn micros(time: Timestamp) -> i64 {
+    time.as_microsecond()
+}
+
+impl Report {
+    pub(super) fn new(of: &Reconciliation, run: &str, window: Window, by: &str, now: Timestamp) -> Self {
+        Self {
+            name: of.name.clone(),
+            run: run.to_owned(),
+            state: RunState::Running,
+            error: None,
+            by: by.to_owned(),
+            since: micros(window.since),
+            until: micros(window.until),
+            started_at: micros(now),
+            finished_at: None,
+            matched: 0,
+            undecided: 0,
+            items: 0,
+            calls: 0,
+            counts: BTreeMap::new(),
+            new: BTreeMap::new(),
+            anomalies: Vec::new(),
+        }
+    }
+
+    pub(super) fn take_counts(&mut self, looked: &Looked) {
+        (self.items, self.calls) = (looked.items, looked.calls);
+        for found in &looked.found {
+            self.matched += found.matched;
+            self.undecided += found.undecided;
+            for anomaly in &found.anomalies {
+                *self.counts.entry(anomaly.kind.to_string()).or_default() += 1;
+            }
+        }
+    }
+
+    /// Lists the first of too many: nothing is done about them.
+    pub(super) fn list_some(&mut self, found: &[Anomaly]) {
+        let some = found.iter().take(SOME);
+        self.anomalies = some.map(|anomaly| Listed::of(&self.name, anomaly, Act::Report)).collect();
+    }
+}
+
+impl Listed {
+    pub(super) fn of(reconciliation: &str, anomaly: &Anomaly, action: Act) -> Self {
+        Self {
+            id: anomaly.name(reconciliation),
+            kind: anomaly.kind.to_string(),
+            source: anomaly.source.clone(),
+            key: anomaly.key.clone(),
+            call_id: anomaly.call_id.map(|call_id| call_id.to_string()),
+            effect: anomaly.id.clone(),
+            detail: anomaly.detail.clone(),
+            action,
+            state: act::first_state(action).to_owned(),
+            error: None,
+            new: false,
+        }
+    }
+}
+
+impl Gateway {
+    /// Writes down what was found: first the report, then each anomaly with what is to be done about it. From
+    /// then on it is done, also if this gateway ends.
+    pub(super) async fn write_down(
+        self: &Arc<Self>,
+        of: &Reconciliation,
+        report: &mut Report,
+        found: Vec<Anomaly>,
+        unsure: bool,
+    ) -> Result<(), store::Error> {
+        let found: Vec<(Listed, Stored)> =
+            found.into_iter().map(|anomaly| act::plan(of, &report.run, anomaly, unsure)).collect();
+        report.anomalies = found.iter().map(|(listed, _)| listed.clone()).collect();
+        self.keep_report(of, report, 1).await?;
+        let until = later(self.now(), of.retention);
+        let mut write = Vec::new();
+        for (listed, stored) in found {
+            let gateway = self.clone();
+            write.push(async move { gateway.write_anomaly(&listed, &stored, until).await });
+        }
+        let written: Vec<Result<bool, store::Error>> = stream::iter(write).buffered(AT_ONCE).collect().await;
+        for (listed, is_new) in report.anomalies.iter_mut().zip(written) {
+            listed.new = is_new?;
+            if listed.new {
+                *report.new.entry(listed.kind.clone()).or_default() += 1;
+                self.metrics.anomalies.with_label_values(&[&of.name, &listed.kind]).inc();
+                tracing::warn!(
+                    reconciliation = of.name,
+                    kind = listed.kind,
+                    source = listed.source,
+                    id = listed.id,
+                    call_id = listed.call_id,
+                    action = listed.action.as_str(),
+                    "an anomaly was found",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn keep_report(
+        &self,
+        of: &Reconciliation,
+        report: &Report,
+        version: u64,
+    ) -> Result<(), store::Error> {
+        let started_at = Timestamp::from_microsecond(report.started_at).unwrap_or_else(|_| self.now());
+        let mut document = Document {
+            kind: DocumentKind::Report,
+            tenant: String::new(),
+            id: report.run.clone(),
+            version,
+            // By this reports are found.
+            state: of.name.clone(),
+            created_at: started_at,
+            due_at: None,
+            retain_until: Some(later(self.now(), of.retention)),
+            body: json_of(report),
+        };
+        let put = self.counted("put_document", self.store.put_document(&document).await)?;
+        // A run that failed has written nothing before.
+        if put == Put::Lost(None) {
+            document.version = 1;
+            drop(self.counted("put_document", self.store.put_document(&document).await)?);
+        }
+        Ok(())
+    }
+
+    /// A report: that of this run, or the last one.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, or there is none.
+    pub async fn find_report(&self, caller: &Caller, name: &str, run: Option<&str>) -> Result<Report, Error> {
+        if !caller.is_admin() {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        self.reconciliation(name)?;
+        let found = match run {
+            Some(run) => self.store.document(DocumentKind::Report, "", run).await,
+            None => {
+                let last = self.store.documents(DocumentKind::Report, None, Some(name), None, 1).await;
+                last.map(|(found, _)| found.into_iter().next())
+            }
+        };
+        let found = self.counted("documents", found).map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let report: Option<Report> = found.and_then(|found| serde_json::from_slice(&found.body).ok());
+        let report = report.filter(|report| report.name == name);
+        report.ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
+    }
+
+    /// Brings what a report says of these anomalies up to date.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn refresh(self: &Arc<Self>, anomalies: &mut [Listed]) -> Result<(), Error> {
+        let mut looks = Vec::new();
+        for listed in &*anomalies {
+            let (gateway, id) = (self.clone(), listed.id.clone());
+            looks.push(async move { gateway.store.document(DocumentKind::Anomaly, "", &id).await });
+        }
+        let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).collect().await;
+        for (listed, document) in anomalies.iter_mut().zip(found) {
+            let document = self.counted("document", document);
+            let Some(document) = document.map_err(|_| ErrorKind::StoreUnavailable.alone())? else { continue };
+            listed.error = Stored::of(&document).and_then(|stored| stored.error);
+            listed.state = document.state;
+        }
+        Ok(())
+    }
+
+    /// All reconciliations by their names.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, or the store does not answer.
+    pub async fn list_reconciliations(&self, caller: &Caller) -> Result<Vec<Overview>, Error> {
+        if !caller.is_admin() {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
+        let mut all = Vec::new();
+        for of in self.reconciling.all.values() {
+            let kept = self.store.document(DocumentKind::Reconciliation, "", &of.name).await;
+            let kept = self.counted("document", kept).map_err(unavailable)?;
+            let progress: Option<Progress> =
+                kept.as_ref().and_then(|kept| serde_json::from_slice(&kept.body).ok());
+            let until = progress.and_then(|progress| progress.until);
+            let last = match self.find_report(caller, &of.name, None).await {
+                Ok(report) => Some(report),
+                Err(Error { kind: ErrorKind::UnknownReconciliation, .. }) => None,
+                Err(error) => return Err(error),
+            };
+            all.push(Overview {
+                name: of.name.clone(),
+                every: of.every,
+                next_run_at: kept.and_then(|kept| kept.due_at).filter(|_| of.every.is_some()),
+                looked_until: until.and_then(|until| Timestamp::from_microsecond(until).ok()),
+                last,
+            });
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,294 @@
+//! Reconciliations: what ledger and sources disagree on.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::Http;
+use super::auth::Known;
+use super::calls::read_body;
+use super::ledger::time;
+use super::problem::Problem;
+use crate::core::ledger::LIMITS;
+use crate::gateway::reconcile::{Asked, Listed, Overview, Report};
+use crate::gateway::{Error, ErrorKind};
+
+type Named = Result<Path<String>, PathRejection>;
+
+/// Which part of the time is looked at; without it, one window up to now, less the lag.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ReconciliationRequest)]
+pub(super) struct RunBody {
+    #[schema(format = DateTime)]
+    since: Option<String>,
+    /// Never later than now, less the lag.
+    #[schema(format = DateTime)]
+    until: Option<String>,
+}
+
+/// Which report, and which part of its anomalies.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    /// Of this run; the last one if it is not named.
+    run: Option<String>,
+    /// The `next_cursor` of an earlier answer about the same run.
+    #[param(pattern = "^[0-9]{1,5}$")]
+    cursor: Option<String>,
+    /// Anomalies in one answer.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
+    limit: Option<String>,
+}
+
+/// `GET /v1/reconciliations`
+pub(super) async fn list(State(http): State<Http>, Known(caller): Known) -> Result<Response, Problem> {
+    let all = http.gateway.list_reconciliations(&caller).await?;
+    let reconciliations = all.iter().map(OverviewView::of).collect();
+    Ok(Json(ListView { reconciliations }).into_response())
+}
+
+/// `POST /v1/reconciliations/{name}/run`
+pub(super) async fn run(
+    State(http): State<Http>,
+    Known(caller): Known,
+    name: Named,
+    body: Body,
+) -> Result<Response, Problem> {
+    let name = read_name(name)?;
+    let bytes = read_body(body, http.max_body).await?;
+    let body: RunBody = if bytes.is_empty() {
+        RunBody::default()
+    } else {
+        let refuse = |error| Problem::invalid_request(&format!("the body: {error}"));
+        serde_json::from_slice(&bytes).map_err(refuse)?
+    };
+    let asked = Asked { since: read_time("since", body.since)?, until: read_time("until", body.until)? };
+    let report = http.gateway.reconcile_now(&caller, &name, asked).await?;
+    shown(&http, &report, 0, LIMITS.1 as usize).await
+}
+
+/// `GET /v1/reconciliations/{name}`
+pub(super) async fn show(
+    State(http): State<Http>,
+    Known(caller): Known,
+    name: Named,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let name = read_name(name)?;
+    let Query(wanted) = wanted.map_err(|error| Problem::invalid_request(&error.body_text()))?;
+    let number = |text: Option<String>, or: u32| text.map_or(Some(or), |text| text.parse().ok());
+    let limit = number(wanted.limit, LIMITS.1).filter(|limit| (1..=LIMITS.1).contains(limit));
+    let limit = limit.ok_or_else(|| Problem::invalid_request("limit must be a number from 1 to 500"))?;
+    let from = number(wanted.cursor, 0);
+    let from =
+        from.ok_or_else(|| Problem::invalid_request("cursor must be the next_cursor of an earlier answer"))?;
+    let report = http.gateway.find_report(&caller, &name, wanted.run.as_deref()).await?;
+    shown(&http, &report, from as usize, limit as usize).await
+}
+
+fn read_name(name: Named) -> Result<String, Problem> {
+    let unknown =
+        |_| Problem::from(Error { kind: ErrorKind::UnknownReconciliation, call_id: None, key: None });
+    name.map(|Path(name)| name).map_err(unknown)
+}
+
+fn read_time(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Problem> {
+    let refuse = |_| {
+        Problem::invalid_request(&format!("{name} must be a time of RFC 3339, such as 2026-01-31T12:00:00Z"))
+    };
+    text.map(|text| text.parse::<Timestamp>()).transpose().map_err(refuse)
+}
+
+async fn shown(http: &Http, report: &Report, from: usize, limit: usize) -> Result<Response, Problem> {
+    let end = report.anomalies.len().min(from.saturating_add(limit));
+    let mut anomalies = report.anomalies.get(from..end).unwrap_or_default().to_vec();
+    http.gateway.refresh(&mut anomalies).await?;
+    let next = (end < report.anomalies.len()).then(|| end.to_string());
+    Ok(Json(ReportView::of(report, &anomalies, next)).into_response())
+}
+
+/// Every reconciliation that is configured.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReconciliationList)]
+pub(super) struct ListView<'a> {
+    reconciliations: Vec<OverviewView<'a>>,
+}
+
+/// A reconciliation, and its last run.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Reconciliation)]
+struct OverviewView<'a> {
+    name: &'a str,
+    /// `null`: it runs by request only.
+    #[schema(required)]
+    every_ms: Option<u64>,
+    #[schema(required, format = DateTime)]
+    next_run_at: Option<String>,
+    /// Up to when its scheduled runs have looked.
+    #[schema(required, format = DateTime)]
+    looked_until: Option<String>,
+    #[schema(required)]
+    last_run: Option<RunView<'a>>,
+}
+
+/// A run, without its anomalies.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReconciliationRun)]
+struct RunView<'a> {
+    run: &'a str,
+    #[schema(pattern = "^(running|done|failed)$")]
+    state: &'static str,
+    #[schema(required)]
+    error: Option<&'a str>,
+    #[schema(format = DateTime)]
+    since: String,
+    #[schema(format = DateTime)]
+    until: String,
+    #[schema(format = DateTime)]
+    started_at: String,
+    counts: &'a BTreeMap<String, u64>,
+}
+
+impl<'a> OverviewView<'a> {
+    fn of(overview: &'a Overview) -> Self {
+        let every = overview.every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
+        Self {
+            name: &overview.name,
+            every_ms: every,
+            next_run_at: overview.next_run_at.map(time),
+            looked_until: overview.looked_until.map(time),
+            last_run: overview.last.as_ref().map(|report| RunView {
+                run: &report.run,
+                state: report.state.as_str(),
+                error: report.error.as_deref(),
+                since: at(report.since),
+                until: at(report.until),
+                started_at: at(report.started_at),
+                counts: &report.counts,
+            }),
+        }
+    }
+}
+
+/// What one run has found (DESIGN.md section 9).
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReconciliationReport)]
+pub(super) struct ReportView<'a> {
+    name: &'a str,
+    run: &'a str,
+    /// `running` is also said of a run whose gateway has ended in the middle.
+    #[schema(pattern = "^(running|done|failed)$")]
+    state: &'static str,
+    /// Why not all could be looked at. Then nothing was acted on.
+    #[schema(required)]
+    error: Option<&'a str>,
+    by: &'a str,
+    /// Calls that ended in this time were judged; the source was asked for a little more.
+    #[schema(format = DateTime)]
+    since: String,
+    #[schema(format = DateTime)]
+    until: String,
+    #[schema(format = DateTime)]
+    started_at: String,
+    #[schema(required, format = DateTime)]
+    finished_at: Option<String>,
+    /// Calls that were looked at, and items of the sources.
+    calls: u64,
+    items: u64,
+    /// Calls of which the source has an effect.
+    matched: u64,
+    /// Calls of which it cannot be told whether the source should have them.
+    undecided: u64,
+    /// How many anomalies there are of each kind.
+    counts: &'a BTreeMap<String, u64>,
+    /// How many of them no run had found before.
+    new: &'a BTreeMap<String, u64>,
+    anomalies: Vec<AnomalyView<'a>>,
+    /// Where to go on, unless these were all.
+    #[schema(required)]
+    next_cursor: Option<String>,
+}
+
+impl<'a> ReportView<'a> {
+    fn of(report: &'a Report, anomalies: &'a [Listed], next_cursor: Option<String>) -> Self {
+        Self {
+            name: &report.name,
+            run: &report.run,
+            state: report.state.as_str(),
+            error: report.error.as_deref(),
+            by: &report.by,
+            since: at(report.since),
+            until: at(report.until),
+            started_at: at(report.started_at),
+            finished_at: report.finished_at.map(at),
+            calls: report.calls,
+            items: report.items,
+            matched: report.matched,
+            undecided: report.undecided,
+            counts: &report.counts,
+            new: &report.new,
+            anomalies: anomalies.iter().map(AnomalyView::of).collect(),
+            next_cursor,
+        }
+    }
+}
+
+/// One thing that ledger and source disagree on.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Anomaly)]
+struct AnomalyView<'a> {
+    /// Its name, in whatever run it is found.
+    id: &'a str,
+    #[schema(pattern = "^(missing|orphan|duplicate|mismatch|settled)$")]
+    kind: &'a str,
+    source: &'a str,
+    /// What item and call are joined by; empty for an item that has none.
+    key: &'a str,
+    #[schema(required)]
+    call_id: Option<&'a str>,
+    /// What names the effect at the source, or the call.
+    effect: &'a str,
+    #[schema(pattern = "^(report|compensate|webhook|settle)$")]
+    action: &'static str,
+    /// How far that is by now.
+    #[schema(pattern = "^(reported|open|done|given_up)$")]
+    state: &'a str,
+    /// Why it is not done.
+    #[schema(required)]
+    error: Option<&'a str>,
+    /// No run had found it before.
+    new: bool,
+    detail: &'a str,
+}
+
+impl<'a> AnomalyView<'a> {
+    fn of(listed: &'a Listed) -> Self {
+        Self {
+            id: &listed.id,
+            kind: &listed.kind,
+            source: &listed.source,
+            key: &listed.key,
+            call_id: listed.call_id.as_deref(),
+            effect: &listed.effect,
+            action: listed.action.as_str(),
+            state: &listed.state,
+            error: listed.error.as_deref(),
+            new: listed.new,
+            detail: &listed.detail,
+        }
+    }
+}
+
+/// A kept time, as it is shown.
+fn at(microseconds: i64) -> String {
+    Timestamp::from_microsecond(microseconds).map_or_else(|_| String::new(), time)
+}

@@ -1,0 +1,368 @@
+//! The ledger, held against the system behind a tool: what is planted is found, mended, and not found again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use futures_util::{StreamExt, stream};
+use oncegate::store::sqlite::Sqlite;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::contract::{ME, arrival, claimed};
+#[cfg(feature = "crash-points")]
+use crate::support::binary::{Process, free_port};
+use crate::support::books::Books;
+use crate::support::gateway::store_is_free;
+use crate::support::stores::{Stores, on_both_stores};
+use crate::support::{Answer, Gateway, client, until};
+
+on_both_stores! {
+    a_planted_set_is_found_exactly_and_mended_and_not_found_again,
+    what_is_only_reported_stays_and_is_new_once,
+    an_unknown_call_that_the_source_has_becomes_succeeded_and_its_duplicates_get_that,
+    a_source_that_fails_makes_the_run_fail_and_nothing_is_done,
+    scheduled_runs_go_on_where_the_last_one_ended,
+}
+
+/// A tool that keeps books, what undoes it, and a reconciliation of both.
+fn config(books: &Books, rules: &str, source: &str) -> String {
+    let at = |path: &str| books.url(path);
+    format!(
+        "[tools.act]\nurl = \"{}\"\ntimeout = \"10s\"\ndeadline = \"10s\"\nretry = {{ attempts = 1 }}\n\
+         breaker = {{ failures = 100000 }}\n\
+         compensation = {{ tool = \"undo\", args = {{ id = \"/result/id\" }} }}\n\
+         [tools.undo]\nurl = \"{}\"\ntimeout = \"1s\"\ndeadline = \"1s\"\nretry = {{ attempts = 1 }}\n\
+         dedup = \"key\"\nunknown = \"retry\"\nrecheck = {{ base = \"200ms\", max = \"1s\", give_up_after = \"1h\" }}\n\
+         [webhook]\nurl = \"{}\"\n\
+         [reconciliations.books]\ntools = [\"act\"]\nlag = \"0s\"\n{rules}\n\
+         [[reconciliations.books.sources]]\nname = \"items\"\nitems = \"/items\"\nnext = \"/next\"\n\
+         url = \"{}?since={{since}}&until={{until}}&after={{cursor}}\"\n\
+         key = \"/key\"\nid = \"/id\"\ncompare = [\"/amount\"]\nstatus = \"/status\"\nignore = [\"cancelled\"]\n{source}\n",
+        at("/do"),
+        at("/undo"),
+        at("/told"),
+        at("/items"),
+    )
+}
+
+const MENDS: &str = "on = { missing = \"compensate\", orphan = \"compensate\", duplicate = \"compensate\", mismatch = \"compensate\" }";
+
+/// Runs it now, up to now.
+async fn run(url: &str) -> Answer {
+    let request = client().post(format!("{url}/v1/reconciliations/books/run"));
+    Answer::read(request.send().await.expect("an answer")).await
+}
+
+async fn report(gateway: &Gateway) -> Answer {
+    run(&gateway.url("")).await.expect_ok()
+}
+
+/// The ids of the anomalies of each kind: what `member` says of them.
+fn by_kind(report: &Answer, member: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut kinds = BTreeMap::<String, BTreeSet<String>>::new();
+    for anomaly in report.at("/anomalies").as_array().expect("a list") {
+        let word = |name: &str| anomaly[name].as_str().unwrap_or_default().to_owned();
+        assert!(kinds.entry(word("kind")).or_default().insert(word(member)), "twice: {anomaly}");
+    }
+    kinds
+}
+
+impl Gateway {
+    async fn plan(&self, n: usize, plan: &str) -> Answer {
+        self.call_with_key(&format!("k{n}"), json!({ "amount": n, "plan": plan })).await
+    }
+
+    async fn anomalies_total(&self, kind: &str) -> f64 {
+        let text = self.get("/metrics").await.text;
+        let line = format!("oncegate_anomalies_total{{kind=\"{kind}\",reconciliation=\"books\"}} ");
+        let count = text.lines().find_map(|have| have.strip_prefix(&line)?.parse().ok());
+        count.unwrap_or_else(|| panic!("no {line}"))
+    }
+
+    async fn state_of(&self, call_id: &str) -> Value {
+        self.get(&format!("/v1/calls/{call_id}")).await.at("/state")
+    }
+}
+
+/// How many calls a test makes; one in a hundred goes wrong.
+const CALLS: usize = 10_000;
+
+/// What becomes of each call: of each hundred one is planted, and some more that are no anomaly at all.
+fn plan_of(n: usize) -> &'static str {
+    const PLANTED: [&str; 5] = ["missing", "rejected but there", "duplicate", "mismatch", "silent"];
+    match n % 100 {
+        0 => PLANTED[(n / 100) % 5],
+        1 if n % 500 == 1 => "broken",
+        2 if n % 500 == 2 => "rejected",
+        _ => "",
+    }
+}
+
+/// Makes the calls; answers with their ids by plan.
+async fn make_calls(gateway: &Gateway, calls: usize) -> HashMap<&'static str, BTreeSet<String>> {
+    let made = stream::iter(0..calls).map(|n| async move {
+        let plan = plan_of(n);
+        let answer = gateway.plan(n, plan).await;
+        let id = answer.at("/call_id");
+        (plan, id.as_str().unwrap_or_else(|| panic!("{}", answer.text)).to_owned())
+    });
+    let mut ids = HashMap::<_, BTreeSet<_>>::new();
+    for (plan, id) in made.buffer_unordered(64).collect::<Vec<_>>().await {
+        ids.entry(plan).or_default().insert(id);
+    }
+    ids
+}
+
+async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &Stores) {
+    let books = Books::open().await;
+    let gateway = stores.gateway(&config(&books, MENDS, "")).await;
+    let ids = make_calls(&gateway, CALLS).await;
+    let of_call = |item: &Value, ids: &BTreeSet<String>| ids.contains(item["call_id"].as_str().unwrap_or(""));
+    let mut orphans: BTreeSet<String> = ["beside", "other"].map(|key| books.make_beside(Some(key))).into();
+    orphans.insert(books.make_beside(None));
+    // Somebody has cancelled an order: that is no anomaly.
+    let is_plain = |item: &&Value| of_call(item, &ids[""]);
+    let taken_back =
+        books.live().iter().find(is_plain).expect("an order")["id"].as_str().expect("an id").to_owned();
+    books.cancel(&taken_back);
+    let live = books.live();
+    orphans.extend(
+        live.iter()
+            .filter(|item| of_call(item, &ids["rejected but there"]))
+            .map(|item| item["id"].as_str().expect("an id").to_owned()),
+    );
+    // The first of two stays behind: the result names the second.
+    let mut doubled = HashMap::<&str, BTreeSet<usize>>::new();
+    for item in live.iter().filter(|item| of_call(item, &ids["duplicate"])) {
+        let number = item["id"].as_str().expect("an id")[1..].parse().expect("a number");
+        doubled.entry(item["call_id"].as_str().expect("an id")).or_default().insert(number);
+    }
+    let surplus = doubled.values().map(|two| format!("i{}", two.first().expect("two"))).collect();
+
+    let first = report(&gateway).await;
+    let expected = BTreeMap::from([
+        ("missing".to_owned(), ids["missing"].clone()),
+        ("orphan".to_owned(), orphans),
+        ("duplicate".to_owned(), surplus),
+        ("mismatch".to_owned(), ids["mismatch"].clone()),
+        ("settled".to_owned(), ids["silent"].clone()),
+    ]);
+    assert_eq!(by_kind(&first, "effect"), expected);
+    assert_eq!(expected.values().map(BTreeSet::len).sum::<usize>(), CALLS / 100 + 3);
+    assert_eq!(first.at("/state"), "done");
+    assert_eq!(first.at("/undecided"), 0);
+    assert_eq!(first.at("/counts"), first.at("/new"));
+    let calls = CALLS
+        - ["missing", "rejected but there", "silent", "broken", "rejected"]
+            .iter()
+            .map(|plan| ids[plan].len())
+            .sum::<usize>();
+    assert_eq!(first.at("/matched"), calls);
+
+    // What is undone is undone by the queue of compensations.
+    until("everything is mended", async || {
+        let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
+        let anomalies = report.at("/anomalies");
+        let is_done = anomalies.as_array().expect("a list").iter().all(|anomaly| anomaly["state"] == "done");
+        let open = gateway.get("/v1/sagas?state=compensating&limit=1").await;
+        is_done && open.at("/sagas").as_array().is_some_and(Vec::is_empty)
+    })
+    .await;
+    let second = report(&gateway).await;
+    assert_eq!(second.at("/anomalies"), json!([]), "it is mended");
+    assert_eq!(second.at("/matched"), calls + ids["silent"].len() - ids["mismatch"].len());
+    for (kind, found) in &expected {
+        assert_eq!(gateway.anomalies_total(kind).await, found.len() as f64, "{kind}");
+    }
+    for plan in ["missing", "mismatch"] {
+        for id in &ids[plan] {
+            assert_eq!(gateway.state_of(id).await, "compensated");
+        }
+    }
+    for id in &ids["broken"] {
+        assert_eq!(gateway.state_of(id).await, "unknown", "nothing proves it");
+    }
+    let undone = books.undone();
+    assert!(undone.iter().all(|(id, times)| *times == 1 || id == "nothing"), "{undone:?}");
+    assert_eq!(undone["nothing"], ids["missing"].len(), "once for each call");
+    assert_eq!(books.live().len(), calls - 1 + ids["silent"].len() - ids["mismatch"].len());
+}
+
+async fn what_is_only_reported_stays_and_is_new_once(stores: &Stores) {
+    let books = Books::open().await;
+    let on = "on = { orphan = \"webhook\" }";
+    let gateway = stores.gateway(&config(&books, on, "")).await;
+    gateway.plan(1, "").await.expect_ok();
+    gateway.plan(2, "missing").await.expect_ok();
+    let id = books.make_beside(Some("beside"));
+    let first = report(&gateway).await;
+    assert_eq!(first.at("/counts"), json!({ "missing": 1, "orphan": 1 }));
+    assert_eq!((first.at("/new"), first.at("/matched")), (first.at("/counts"), json!(1)));
+    let again = report(&gateway).await;
+    assert_eq!(again.at("/counts"), first.at("/counts"));
+    assert_eq!(again.at("/new"), json!({}), "it is found, and not new");
+    assert_eq!(by_kind(&again, "id"), by_kind(&first, "id"), "under the same name");
+    assert_eq!(gateway.anomalies_total("orphan").await, 1.0);
+    // The webhook says first that it has not heard: it is told again, the same.
+    until("it was told", async || books.told().len() >= 2).await;
+    let told = books.told();
+    assert_eq!(told[0], told[1]);
+    assert_eq!(told[0].1["event"], "anomaly");
+    assert_eq!(told[0].1["data"]["anomaly"]["effect"], id.as_str());
+    assert_eq!(told[0].0, format!("anomaly:{}", told[0].1["id"].as_str().expect("a name")));
+    until("that is written down", async || {
+        let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
+        by_kind(&report, "state")["orphan"].contains("done")
+    })
+    .await;
+    let run = first.at("/run").as_str().expect("a run").to_owned();
+    let older = gateway.get(&format!("/v1/reconciliations/books?run={run}")).await;
+    assert_eq!(older.expect_ok().at("/new"), first.at("/new"), "each report is kept");
+    let page = gateway.get("/v1/reconciliations/books?limit=1").await.expect_ok();
+    assert_eq!(page.at("/anomalies").as_array().map(Vec::len), Some(1));
+    let rest = gateway.get("/v1/reconciliations/books?limit=1&cursor=1").await.expect_ok();
+    assert_eq!((rest.at("/anomalies/0/kind"), rest.at("/next_cursor")), (json!("orphan"), Value::Null));
+    let all = gateway.get("/v1/reconciliations").await.expect_ok();
+    assert_eq!(all.at("/reconciliations/0/last_run/counts"), first.at("/counts"));
+    for wrong in ["/v1/reconciliations/nothing", "/v1/reconciliations/books?run=nothing"] {
+        gateway.get(wrong).await.expect_problem("unknown-reconciliation");
+    }
+    let body = json!({ "since": "2020-01-01T00:00:00Z" }).to_string();
+    let long_ago = gateway.client.post(gateway.url("/v1/reconciliations/books/run")).body(body);
+    Answer::read(long_ago.send().await.expect("an answer")).await.expect_problem("invalid-request");
+}
+
+async fn an_unknown_call_that_the_source_has_becomes_succeeded_and_its_duplicates_get_that(stores: &Stores) {
+    let books = Books::open().await;
+    let gateway = stores.gateway(&config(&books, "", "result = \"/amount\"")).await;
+    let unknown = gateway.plan(5, "silent").await.expect_problem("outcome-unknown");
+    gateway.plan(6, "broken").await.expect_problem("outcome-unknown");
+    let report = report(&gateway).await;
+    assert_eq!(report.at("/counts"), json!({ "settled": 1 }));
+    assert_eq!(report.at("/anomalies/0/action"), "settle");
+    let replay = gateway.plan(5, "silent").await.expect_ok();
+    assert_eq!((replay.result(), replay.at("/replayed")), ("5".to_owned(), json!(true)));
+    gateway.plan(6, "broken").await.expect_problem("outcome-unknown");
+    let call = gateway.get(&format!("/v1/calls/{}", unknown.at("/call_id").as_str().expect("an id"))).await;
+    let events = call.at("/events");
+    let last = events.as_array().and_then(|events| events.last()).expect("an event");
+    assert_eq!((&last["event"], &last["by"]), (&json!("reconciled"), &json!("reconciliation books")));
+}
+
+async fn a_source_that_fails_makes_the_run_fail_and_nothing_is_done(stores: &Stores) {
+    let books = Books::open().await;
+    let gateway = stores.gateway(&config(&books, &format!("max_anomalies = 2\n{MENDS}"), "")).await;
+    gateway.plan(0, "missing").await.expect_ok();
+    books.refuse(1);
+    let failed = report(&gateway).await;
+    assert_eq!((failed.at("/state"), failed.at("/anomalies")), (json!("failed"), json!([])));
+    assert_eq!(failed.at("/error"), "source items: it answered 503");
+    // So many that rather the configuration is wrong than the world: nothing is undone.
+    for n in 1..3 {
+        gateway.plan(n, "missing").await.expect_ok();
+    }
+    let failed = report(&gateway).await;
+    assert_eq!((failed.at("/state"), failed.at("/counts")), (json!("failed"), json!({ "missing": 3 })));
+    assert!(failed.at("/error").as_str().is_some_and(|why| why.contains("max_anomalies = 2")));
+    assert_eq!(gateway.anomalies_total("missing").await, 0.0);
+    assert_eq!(books.undone().len(), 0);
+    let kept = gateway.get("/v1/reconciliations/books").await.expect_ok();
+    assert_eq!(kept.at("/error"), failed.at("/error"), "it stays readable");
+}
+
+async fn scheduled_runs_go_on_where_the_last_one_ended(stores: &Stores) {
+    let books = Books::open().await;
+    let gateways = stores.gateways(&config(&books, "every = \"1s\"\nwindow = \"2s\"", "")).await;
+    gateways[0].plan(1, "missing").await.expect_ok();
+    let looked_until = async || {
+        let all = gateways[0].get("/v1/reconciliations").await.expect_ok();
+        all.at("/reconciliations/0/looked_until").as_str().unwrap_or_default().to_owned()
+    };
+    until("it was found", async || {
+        let totals =
+            futures_util::future::join_all(gateways.iter().map(|one| one.anomalies_total("missing")));
+        totals.await.into_iter().sum::<f64>() == 1.0
+    })
+    .await;
+    let found = looked_until().await;
+    until("it has gone on", async || looked_until().await > found).await;
+    let totals = futures_util::future::join_all(gateways.iter().map(|one| one.anomalies_total("missing")));
+    assert_eq!(totals.await.into_iter().sum::<f64>(), 1.0, "of many gateways one found it, once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_of_a_call_of_long_ago_is_nobodys_orphan() {
+    let (books, folder) = (Books::open().await, tempfile::tempdir().expect("a folder"));
+    let file = folder.path().join("oncegate.db");
+    let store = Sqlite::open(&file, ME, &CancellationToken::new()).expect("a store");
+    // Its gateway has ended in the middle, years ago.
+    let old = claimed(&store, &arrival("old", "S", 0, ME)).await;
+    drop(store);
+    store_is_free(folder.path()).await;
+    let config = config(&books, "", "").replace("tools.act", "tools.t").replace("\"act\"", "\"t\"");
+    let gateway = Gateway::again(folder, &format!("sqlite:{}", file.display()), &config).await;
+    let amount = books.make_beside(Some(&old.intent.lookup.for_tool()));
+    let report = report(&gateway).await;
+    assert_eq!(report.at("/counts"), json!({ "settled": 1 }), "{amount}: {}", report.text);
+    assert_eq!(report.at("/anomalies/0/call_id"), old.intent.call_id.to_string());
+}
+
+/// Wherever a run breaks off: at rest everything is found, mended and reported, each thing once.
+#[cfg(feature = "crash-points")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_is_killed_in_the_middle_is_made_good() {
+    let points = [
+        ("reconciliation_reported", 0),
+        ("anomaly_taken", 0),
+        ("anomaly_taken", 3),
+        ("anomaly_acted", 0),
+        ("anomaly_acted", 3),
+    ];
+    futures_util::future::join_all(points.map(|(point, passed)| dies_at(point, passed))).await;
+}
+
+#[cfg(feature = "crash-points")]
+async fn dies_at(point: &str, passed: usize) {
+    let books = Books::open().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = config(&books, MENDS, "");
+    let points = format!("{point}={passed}*off->return");
+    let dying = Process::start_in(folder.path(), free_port(), &config, &[("FAILPOINTS", &points)]).await;
+    let call = async |gateway: &Process, n: usize, plan: &str| {
+        let body = json!({ "args": { "amount": n, "plan": plan } }).to_string();
+        let request = client().post(gateway.url("/v1/tools/act/calls")).body(body);
+        Answer::read(request.header("idempotency-key", format!("k{n}")).send().await.expect("an answer"))
+            .await
+    };
+    let plans = ["", "missing", "duplicate", "mismatch", "silent", "rejected but there"];
+    for (n, plan) in plans.iter().enumerate() {
+        call(&dying, n, plan).await;
+    }
+    books.make_beside(Some("beside"));
+    let request = client().post(dying.url("/v1/reconciliations/books/run"));
+    assert!(request.send().await.is_err(), "it has died at {point}");
+    assert!(!dying.ended().await);
+
+    let again = Process::start(folder.path(), free_port(), &config).await;
+    let get = async |path: &str| {
+        Answer::read(client().get(again.url(path)).send().await.expect("an answer")).await.expect_ok()
+    };
+    let broken_off = get("/v1/reconciliations/books").await;
+    assert_eq!(broken_off.at("/state"), "running", "what it had found is kept");
+    let counts = json!({ "missing": 1, "duplicate": 1, "mismatch": 1, "settled": 1, "orphan": 2 });
+    assert_eq!(broken_off.at("/counts"), counts);
+    // What was taken by the dead one is left alone for a while.
+    let patience = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let report = run(&again.url("")).await.expect_ok();
+        if report.at("/counts") == json!({}) {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < patience, "{point}: still {}", report.text);
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+    let undone = books.undone();
+    assert!(undone.values().all(|times| *times == 1), "{point}: {undone:?}");
+    assert_eq!(undone.len(), 5, "{point}: {undone:?}");
+    assert_eq!(books.live().len(), 3, "one that was right, one that was settled, one of two");
+    call(&again, 4, "silent").await.expect_ok();
+}
