@@ -17,7 +17,8 @@
 //! real systems: who stops waiting has learned nothing.
 //!
 //! `POST /chaos` makes the four effect doors slow, unavailable, or silent (executed, but the line
-//! is cut without an answer). Anyone who reaches the port may do anything: keep it on loopback.
+//! is cut without an answer), or makes the shop's books differ from what it says: `ghost` (answered as if
+//! executed), `double` (executed twice) and `alter` (executed with a cent more). Anyone who reaches the port may do anything: keep it on loopback.
 //!
 //! `cargo run --example shop -- --listen 127.0.0.1:9090 --db shop.db`
 
@@ -519,6 +520,12 @@ enum Mode {
     Drop,
     /// Answers 503 and executes nothing.
     Unavailable,
+    /// Answers an order or payment as if it had been made, and makes nothing.
+    Ghost,
+    /// Executes twice and answers once.
+    Double,
+    /// Executes with a cent more than was asked for, and answers with that.
+    Alter,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -557,7 +564,9 @@ async fn switch_chaos(State(shop): Shared, Body(asked): Body<Switch>) -> Result<
     let switch = match asked.mode {
         Mode::Off => Switch::OFF,
         Mode::Slow => Switch { delay_ms: asked.delay_ms.or(Some(DEFAULT_DELAY_MS)), ..asked },
-        Mode::Drop | Mode::Unavailable => Switch { delay_ms: None, ..asked },
+        Mode::Drop | Mode::Unavailable | Mode::Ghost | Mode::Double | Mode::Alter => {
+            Switch { delay_ms: None, ..asked }
+        }
     };
     *lock(&shop.switch) = switch;
     Ok(Json(switch))
@@ -572,8 +581,22 @@ async fn chaos(
     body: Result<Bytes, BytesRejection>,
     next: Next,
 ) -> Result<Response, Failure> {
-    let request = Request::from_parts(parts, body?.into());
+    let mut body = body?;
     let Switch { mode, delay_ms, .. } = lock(&shop.switch).hit();
+    match mode {
+        Mode::Ghost => {
+            if let Some(answer) = ghost(parts.uri.path(), &body) {
+                return Ok((StatusCode::CREATED, Json(answer)).into_response());
+            }
+        }
+        Mode::Alter => body = a_cent_more(body),
+        Mode::Double => {
+            let first = Request::from_parts(parts.clone(), body.clone().into());
+            tokio::spawn(next.clone().run(first)).await?;
+        }
+        Mode::Off | Mode::Slow | Mode::Drop | Mode::Unavailable => {}
+    }
+    let request = Request::from_parts(parts, body.into());
     if mode == Mode::Unavailable {
         return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable; nothing was executed"));
     }
@@ -593,6 +616,27 @@ async fn chaos(
         return std::future::pending().await;
     }
     Ok(answer)
+}
+
+/// What would be answered, had it been made.
+fn ghost(path: &str, body: &Bytes) -> Option<Value> {
+    let kind = [("/orders", &ORDER), ("/payments", &PAYMENT)].into_iter().find(|(door, _)| *door == path)?.1;
+    let mut item: Value = serde_json::from_slice(body).ok().filter(Value::is_object)?;
+    item[kind.id] = format!("{}_{}", &kind.id[..3], Uuid::now_v7().simple()).into();
+    item["status"] = kind.made.into();
+    item["created_at"] = rfc3339(Timestamp::now()).into();
+    Some(item)
+}
+
+fn a_cent_more(body: Bytes) -> Bytes {
+    let Ok(mut value) = serde_json::from_slice::<Value>(&body) else { return body };
+    match value.get("amount_cents").and_then(Value::as_u64) {
+        Some(amount) => {
+            value["amount_cents"] = (amount + 1).into();
+            value.to_string().into()
+        }
+        None => body,
+    }
 }
 
 /// A second handle to a connection's socket. The HTTP server owns the first, and has no way to
