@@ -1,5 +1,5 @@
-//! A store that keeps arguments and results encrypted. What a call is found by stays readable, and so do
-//! documents: they hold no arguments and no results.
+//! A store that keeps arguments and results encrypted. What a call is found by stays readable, and so
+//! does what a document is listed by; its body is sealed.
 //!
 //! Each text is sealed with XChaCha20-Poly1305 (RFC 8439 with a nonce of 192 bits). Its nonce is derived from
 //! all that goes into it, so that the same change, written again after a lost answer, is the same to the last byte;
@@ -13,10 +13,11 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 use super::{Census, Claimed, Due, Error, Found, Listener, Put, Readiness, Replaced, Store};
 use crate::core::call::Change;
-use crate::core::document::{Document, Kind, Place as DocumentPlace};
+use crate::core::document::{Document, Kind, Place as DocumentPlace, digest};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::outcome::Content;
@@ -146,6 +147,32 @@ impl Sealed {
         Ok(Change { record, ..change.clone() })
     }
 
+    /// Where the body of a document belongs.
+    fn place_of(document: &Document) -> Place {
+        let digest = digest(document.kind, &document.tenant, &document.id);
+        Place { call_id: CallId(Uuid::from_bytes(digest)), what: "document" }
+    }
+
+    fn seal_document(&self, document: &Document) -> Result<Document, Error> {
+        let body = self.keys.seal(Self::place_of(document), &document.body)?;
+        Ok(Document { body, ..document.clone() })
+    }
+
+    fn open_document(&self, document: Document) -> Result<Document, Error> {
+        let body = self.keys.open(Self::place_of(&document), &document.body)?;
+        Ok(Document { body, ..document })
+    }
+
+    /// One that no key opens is not in the way of all others.
+    fn open_documents(&self, documents: Vec<Document>) -> Vec<Document> {
+        let opened = documents.into_iter().map(|document| self.open_document(document));
+        opened
+            .filter_map(|opened| {
+                opened.inspect_err(|error| tracing::error!(%error, "a document cannot be opened")).ok()
+            })
+            .collect()
+    }
+
     /// What no key opens keeps nothing back: its arguments stay closed, so that they are not sent, and of its
     /// result it is said that it cannot be read.
     fn open(&self, mut record: Record) -> Record {
@@ -270,15 +297,18 @@ impl Store for Sealed {
     }
 
     async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
-        self.store.document(kind, tenant, id).await
+        self.store.document(kind, tenant, id).await?.map(|document| self.open_document(document)).transpose()
     }
 
     async fn put_document(&self, document: &Document) -> Result<Put, Error> {
-        self.store.put_document(document).await
+        Ok(match self.store.put_document(&self.seal_document(document)?).await? {
+            Put::Done => Put::Done,
+            Put::Lost(stored) => Put::Lost(stored.map(|document| self.open_document(document)).transpose()?),
+        })
     }
 
     async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error> {
-        self.store.due_documents(kind, now, limit).await
+        Ok(self.open_documents(self.store.due_documents(kind, now, limit).await?))
     }
 
     async fn documents(
@@ -289,7 +319,8 @@ impl Store for Sealed {
         before: Option<&DocumentPlace>,
         limit: u32,
     ) -> Result<(Vec<Document>, Option<DocumentPlace>), Error> {
-        self.store.documents(kind, tenant, state, before, limit).await
+        let (found, next) = self.store.documents(kind, tenant, state, before, limit).await?;
+        Ok((self.open_documents(found), next))
     }
 
     async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
@@ -327,8 +358,6 @@ impl Store for Sealed {
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
-
     use super::*;
 
     fn place(id: u128, what: &'static str) -> Place {

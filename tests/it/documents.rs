@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 use oncegate::core::document::{Document, Kind, Place};
+use oncegate::store::sealed::{Keys, Sealed};
 use oncegate::store::{Put, Store};
 use tokio::task::JoinSet;
 
@@ -195,6 +196,27 @@ async fn only_documents_whose_time_is_over_are_deleted(home: Home) {
     assert_eq!(store.due_documents(Kind::Saga, at(99), 10).await.expect("an answer"), []);
     put(store, &gone).await;
     assert_eq!(counts(store).await, [("open".into(), 4)], "its name is free again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sealed_document_opens_only_in_its_place_and_asked_again_is_the_same() {
+    let home = Home::sqlite().await;
+    let sealed = |key: u8| Sealed::new(home.store.clone(), Keys::new(&[[key; 32]]).expect("keys"));
+    let (store, plain) = (sealed(1), home.store.as_ref());
+    let first = put(&store, &document("shop", "s", 1)).await;
+    put(&store, &first).await;
+    let kept = load(plain, &first).await.expect("it is there");
+    assert!(!kept.body.windows(3).any(|some| some == b"\"a\""), "{:?}", kept.body);
+    assert_eq!(load(&store, &first).await, Some(first.clone()));
+    let other = Document { body: "other".into(), ..first.clone() };
+    assert_eq!(store.put_document(&other).await.expect("an answer"), Put::Lost(Some(first.clone())));
+    let (listed, _) = store.documents(Kind::Saga, None, None, None, 9).await.expect("an answer");
+    assert_eq!(listed, [first.clone()]);
+    put(plain, &Document { body: kept.body, ..document("shop", "elsewhere", 1) }).await;
+    assert!(store.document(Kind::Saga, "shop", "elsewhere").await.is_err(), "moved, it does not open");
+    assert!(sealed(2).document(Kind::Saga, "shop", "s").await.is_err(), "nor with another key");
+    let (listed, _) = store.documents(Kind::Saga, None, None, None, 9).await.expect("an answer");
+    assert_eq!(listed, [first], "and it is in nobody's way");
 }
 
 #[tokio::test(flavor = "multi_thread")]
