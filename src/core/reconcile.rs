@@ -4,7 +4,8 @@
 //! A call is said to be missing only if its effect surely lies within what the system was asked for; an item
 //! is said to be nobody's only if no call of its key is known at all. What cannot be told is counted, not guessed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use bytes::Bytes;
@@ -278,7 +279,19 @@ pub struct Pairing<'a> {
 }
 
 impl<'a> Pairing<'a> {
-    pub fn new(rules: &'a Rules, window: Window, items: Vec<Item>) -> Self {
+    /// Of an item that the source has said twice, because a list moved on between two pages, the later counts: it is
+    /// still one effect.
+    pub fn new(rules: &'a Rules, window: Window, said: Vec<Item>) -> Self {
+        let (mut items, mut places) = (Vec::<Item>::with_capacity(said.len()), HashMap::new());
+        for item in said {
+            match places.entry(item.name()) {
+                Entry::Vacant(place) => {
+                    place.insert(items.len());
+                    items.push(item);
+                }
+                Entry::Occupied(place) => items[*place.get()] = item,
+            }
+        }
         let mut groups = BTreeMap::<String, Group>::new();
         for (n, item) in items.iter().enumerate() {
             if let Some(key) = &item.key {

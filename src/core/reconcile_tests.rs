@@ -192,6 +192,16 @@ fn what_was_taken_back_at_the_source_does_not_count_as_surplus_and_is_not_missin
 }
 
 #[test]
+fn an_item_that_is_said_twice_is_one_effect() {
+    let ok = || call(1, 1_500, succeeded(1));
+    check(&[ok()], &[item(1), item(1)], 1, &[]);
+    check(&[ok()], &[item(1), with(item(1), "status", "cancelled")], 1, &[]);
+    check(&[], &[item(1), item(1)], 0, &[(Kind::Orphan, "o1")]);
+    let nameless = Rules { id: None, ..rules() };
+    assert_eq!(brief(&reconciled(&nameless, &[ok()], &[item(1), item(1)])), []);
+}
+
+#[test]
 fn items_without_a_key_may_be_other_peoples() {
     let rules = Rules { ignores_keyless: true, ..rules() };
     assert_eq!(brief(&reconciled(&rules, &[], &[with(item(1), "key", Value::Null)])), []);
