@@ -534,8 +534,8 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
         matches!(record.state, CallState::Succeeded(_) | CallState::Failed(_) | CallState::Unknown(_))
     };
     let unmarked = find(&is_unmarked);
-    let left = newest(concerned.iter().map(|(record, _)| *record).filter(|record| is_begun(record)));
-    match (unmarked, left) {
+    let left: Vec<_> = concerned.iter().copied().filter(|(record, _)| is_begun(record)).collect();
+    match (unmarked, newest(&left)) {
         (None, None) => Step::Done,
         _ if !saga.at_rest => Step::Rest,
         (Some(record), _) => Step::Mark(record),
@@ -546,21 +546,18 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
 
 /// The call that was begun last. In a session that is told by the tokens, whatever the clocks say; those of
 /// two sessions say nothing of each other.
-fn newest<'a>(left: impl Iterator<Item = &'a Record> + Clone) -> Option<&'a Record> {
-    let by_token = |record: &&Record| (record.fencing, Position::of(record));
-    let last = left.clone().max_by_key(|record| (begun_at(record), by_token(record)))?;
+fn newest<'a>(left: &[&(&'a Record, &Tool)]) -> Option<&'a Record> {
+    let by_token = |record: &Record| (record.fencing, Position::of(record));
+    let (last, _) = left.iter().max_by_key(|(record, tool)| (begun_at(record, tool), by_token(record)))?;
     let session = &last.intent.session_id;
-    left.filter(|record| record.intent.session_id == *session).max_by_key(by_token)
+    let of_session = left.iter().map(|(record, _)| *record);
+    of_session.filter(|record| record.intent.session_id == *session).max_by_key(|record| by_token(record))
 }
 
-/// When the newest run of a call was claimed. A token is drawn from the clock, but runs ahead of it after a
-/// restart; a run that is sent again later keeps its token; and one that the caller has brought is older than
-/// the call.
-fn begun_at(record: &Record) -> Timestamp {
-    let token = record.fencing.and_then(|token| i64::try_from(token).ok());
-    let token = token.and_then(|token| Timestamp::from_microsecond(token).ok());
-    let started_at = record.attempt.run_started_at;
-    token.map_or(started_at, |token| token.min(started_at)).max(record.intent.created_at)
+/// When a call was begun. What is sent again because nobody knows of it is still the same as before.
+fn begun_at(record: &Record, tool: &Tool) -> Timestamp {
+    let is_sent_again = tool.unknown == unknown::Policy::Retry && record.attempts > record.attempt.number;
+    if is_sent_again { record.intent.created_at } else { record.attempt.run_started_at }
 }
 
 fn after(time: Timestamp, span: Duration) -> Timestamp {

@@ -292,7 +292,7 @@ fn what_a_person_has_skipped_or_what_has_nothing_to_undo_is_passed_over() {
 #[test]
 fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_tokens() {
     let planned = Planned { kind: 0, fails: 0, sends: false };
-    let tool = tool_of(&planned);
+    let tool = Tool { unknown: unknown::Policy::Retry, ..tool_of(&planned) };
     let call = |number: u128, session: &str, begun_s: i64, token_s: i64| {
         let mut record = call_of(number, &planned);
         let intent = Arc::make_mut(&mut record.intent);
@@ -319,6 +319,7 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
     );
     let sent_again = |mut record: Record, again_s: i64| {
         record.attempt.run_started_at = at(again_s);
+        record.attempts += 1;
         record
     };
     assert_eq!(
