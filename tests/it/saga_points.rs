@@ -132,6 +132,9 @@ impl World {
         let of = |body: &str| serde_json::from_str::<Value>(body).expect("JSON")["of"].clone();
         let (undoing, done): (Vec<_>, Vec<_>) =
             executed.iter().enumerate().partition(|(_, seen)| of(&seen.body).is_string());
+        // One that was lost before it was sent is sent later, and was begun before the others all the same.
+        let mut done = done;
+        done.sort_by_key(|(_, seen)| seen.header("fencing-token").parse::<u64>().expect("a token"));
         let done: Vec<String> = done.iter().map(|(_, seen)| seen.header("x-call-id").to_owned()).collect();
         let mut undone: Vec<String> =
             undoing.iter().map(|(_, seen)| of(&seen.body).as_str().expect("an id").to_owned()).collect();

@@ -193,6 +193,39 @@ async fn nothing_is_undone_while_a_call_of_the_saga_runs(stores: &Stores) {
     assert_eq!(executed(&tool), ["order", "pay", "refund", "cancel"]);
 }
 
+async fn a_call_that_waits_for_its_turn_is_not_sent_once_its_saga_is_aborted(stores: &Stores) {
+    let tool = Tool::start().await;
+    let (hold, held) = Act::held(MADE);
+    tool.then(MADE).then(held).always(MADE);
+    let at = |path: &str| format!("http://127.0.0.1:{}/{path}", tool.port);
+    let config = format!(
+        "{SOON}[tools.order]\nurl = \"{}\"\nsession = \"exclusive\"\nsession_wait = \"60s\"\n\
+         compensation = {{ tool = \"cancel\" }}\n[tools.cancel]\nurl = \"{}\"\n",
+        at("order"),
+        at("cancel")
+    );
+    let gateway = stores.gateway(&config).await;
+    gateway.in_saga("order", "G", "a").await.expect_ok();
+    let begin = |saga: &str, key: &str| {
+        let (client, url) = (client(), gateway.url("/v1/tools/order/calls"));
+        let body = json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
+        tokio::spawn(async move {
+            Answer::read(client.post(url).body(body.to_string()).send().await.expect("an answer")).await
+        })
+    };
+    let running = begin("other", "b");
+    until("it is at the tool", async || tool.requests() == 2).await;
+    let waiting = begin("G", "c");
+    until("it waits", async || !gateway.session().await.at("/waiting").as_array().is_none_or(Vec::is_empty))
+        .await;
+    gateway.end_saga("G", "abort").await.expect_ok();
+    gateway.saga_that_is("G", "compensated").await;
+    drop(hold);
+    running.await.expect("no panic").expect_ok();
+    waiting.await.expect("no panic").expect_problem("wrong-state");
+    assert_eq!(executed(&tool), ["order", "order", "cancel"], "the other saga's is the second");
+}
+
 async fn what_cannot_be_undone_is_stuck_and_seen_until_a_person_has_it_tried_again(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(MADE);
@@ -398,6 +431,7 @@ on_both_stores!(
     an_aborted_saga_is_undone_the_newest_first_each_once,
     a_call_that_never_ran_is_recorded_as_empty_and_never_runs_later,
     nothing_is_undone_while_a_call_of_the_saga_runs,
+    a_call_that_waits_for_its_turn_is_not_sent_once_its_saga_is_aborted,
     what_cannot_be_undone_is_stuck_and_seen_until_a_person_has_it_tried_again,
     a_person_may_skip_what_is_stuck_or_say_that_it_is_undone_by_hand,
     what_nobody_knows_of_is_waited_for_or_undone_as_its_tool_allows,

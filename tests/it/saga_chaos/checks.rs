@@ -33,7 +33,7 @@ impl World {
         let known: HashSet<String> =
             self.sagas(dice, "").await.iter().map(|saga| text(saga, "saga_id").to_owned()).collect();
         for n in 0..self.sagas {
-            let name = self.name_of(n);
+            let name = super::name_of(n);
             let is_its = |seen: &&Seen| {
                 let sent: Value = serde_json::from_str(&seen.body).expect("JSON");
                 sent["in"] == *name || sent["saga"] == *name

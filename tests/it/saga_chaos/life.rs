@@ -46,14 +46,14 @@ impl World {
 
     /// An agent with one plan, which it carries out, or not.
     pub(super) async fn carry_out(self: Arc<Self>, n: usize, mut dice: Dice) {
-        let saga = self.name_of(n);
+        let saga = super::name_of(n);
         sleep(Duration::from_millis(dice.below(self.spread_ms))).await;
         let steps: Vec<(&str, Value)> = (0..2 + dice.below(7))
             .map(|step| (shop::any(&mut dice), self.call(&saga, &format!("{saga}-{step}"), &mut dice)))
             .collect();
         let end = ["abort", "abort", "abort", "abort", "abort", "complete", "complete", "nothing"];
         let end = end[dice.below(end.len() as u64) as usize];
-        let ends_at = 1 + dice.below(steps.len() as u64) as usize;
+        let ends_at = 1 + dice.below(steps.len() as u64).max(dice.below(steps.len() as u64)) as usize;
         let mut beside = JoinSet::new();
         for (at, (tool, body)) in steps.iter().enumerate() {
             if at == ends_at {
@@ -86,7 +86,7 @@ impl World {
         let (world, path, mut dice) =
             (self.clone(), format!("/v1/sagas/{saga}/{how}"), Dice::of(dice.next(), 0));
         beside.spawn(async move {
-            sleep(Duration::from_millis(dice.below(120))).await;
+            sleep(Duration::from_millis(dice.below(300))).await;
             // It may be at its end already, or may never have begun.
             world.surely(&mut dice, &path, Some(&json!({ "reason": "so it is" }))).await;
         });
@@ -201,14 +201,10 @@ impl World {
                 "completed" | "compensated" if rests => {}
                 "stuck" if rests => {
                     let tried = tries.entry(id.clone()).or_default();
-                    let act = match (Dice::of(self.seed, hash(&id)).below(10), *tried) {
-                        (0..2, _) => "leave",
-                        (2..8, 0..2) => "retry",
-                        _ => "skip",
-                    };
-                    if act == "leave" {
+                    if shop::is_hopeless(super::number_of(&id)) {
                         continue;
                     }
+                    let act = if *tried < super::number_of(&id) % 3 { "retry" } else { "skip" };
                     *tried += 1;
                     let why = json!({ "reason": "a person has looked at it" });
                     let told = self.surely(dice, &format!("/v1/sagas/{id}/{act}"), Some(&why)).await;
@@ -222,19 +218,10 @@ impl World {
         }
         stirring
     }
-
-    pub(super) fn name_of(&self, n: usize) -> String {
-        format!("g{n}")
-    }
 }
 
 pub(super) fn text<'a>(value: &'a Value, member: &str) -> &'a str {
     value[member].as_str().unwrap_or_else(|| panic!("no {member}: {value}"))
-}
-
-/// A number for a name, the same in every run.
-fn hash(name: &str) -> u64 {
-    name.bytes().fold(0, |hash: u64, byte| hash.wrapping_mul(31).wrapping_add(byte.into()))
 }
 
 impl Shop {

@@ -57,7 +57,13 @@ impl Shop {
             if seen.line.starts_with("GET") {
                 return probed(seen, before, !well.load(Ordering::SeqCst) && dice.below(4) == 0);
             }
-            if well.load(Ordering::SeqCst) { MADE } else { misbehave(&mut dice) }
+            match (well.load(Ordering::SeqCst), saga_undone_by(seen)) {
+                // What these have done cannot be undone by anybody, and what those have only later.
+                (_, Some(saga)) if is_hopeless(saga) => Act::Answer(422, "", b"{\"no\":1}"),
+                (false, Some(saga)) if saga.is_multiple_of(4) => Act::Answer(422, "", b"{\"no\":1}"),
+                (true, _) => MADE,
+                (false, _) => misbehave(&mut dice),
+            }
         });
         Self { tool, is_healed }
     }
@@ -71,7 +77,7 @@ impl Shop {
         let at = |path: &str| format!("http://127.0.0.1:{}/{path}", self.tool.port);
         let probe = format!("probe = {{ url = \"{}\", negative_final_after = \"0s\" }}\n", at("known/{key}"));
         let mut config = "[sagas]\ndeadline = \"4s\"\non_timeout = \"abort\"\n\
-             retry = { attempts = 4, base = \"30ms\", max = \"200ms\" }\n"
+             retry = { attempts = 3, base = \"30ms\", max = \"200ms\" }\n"
             .to_owned();
         let mut add = |name: &str, rules: &str| {
             config += &format!("[tools.{name}]\nurl = \"{}\"\n{RULES}{rules}", at(name));
@@ -129,6 +135,16 @@ pub(super) fn is_held(tool: &str) -> bool {
     let rules = FORWARD.iter().map(|(name, rules, _)| (*name, *rules)).chain(BACKWARD);
     let comes_to_rest = |rules: &str| rules.contains("\"retry\"") || rules.contains("\"probe\"");
     rules.into_iter().any(|(name, rules)| name == tool && !comes_to_rest(rules))
+}
+
+/// Whether what a saga has done can never be undone, and nobody does anything about it.
+pub(super) fn is_hopeless(saga: usize) -> bool {
+    saga.is_multiple_of(8)
+}
+
+fn saga_undone_by(seen: &Seen) -> Option<usize> {
+    let sent: Value = serde_json::from_str(&seen.body).expect("JSON");
+    sent["saga"].as_str().map(super::number_of)
 }
 
 fn misbehave(dice: &mut Dice) -> Act {
