@@ -47,7 +47,6 @@ impl World {
     /// An agent with one plan, which it carries out, or not.
     pub(super) async fn carry_out(self: Arc<Self>, n: usize, mut dice: Dice) {
         let saga = super::name_of(n);
-        sleep(Duration::from_millis(dice.below(self.spread_ms))).await;
         let steps: Vec<(&str, Value)> = (0..2 + dice.below(7))
             .map(|step| (shop::any(&mut dice), self.call(&saga, &format!("{saga}-{step}"), &mut dice)))
             .collect();

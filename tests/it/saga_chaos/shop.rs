@@ -11,7 +11,7 @@ use crate::support::{Act, Tool};
 
 /// Executes and says what has been made.
 const MADE: Act = Act::Ok("{\"made\":7}");
-const RULES: &str = "timeout = \"300ms\"\ndeadline = \"600ms\"\nsession_wait = \"500ms\"\n\
+const RULES: &str = "timeout = \"500ms\"\ndeadline = \"1s\"\nsession_wait = \"500ms\"\n\
      retry = { attempts = 2, base = \"10ms\", max = \"20ms\" }\nbreaker = { failures = 100000 }\n\
      recheck = { base = \"100ms\", max = \"300ms\" }\n";
 const DEDUPLICATES: &str = "dedup = \"key\"\nunknown = \"retry\"\n";
@@ -76,7 +76,7 @@ impl Shop {
     pub(super) fn config(&self) -> String {
         let at = |path: &str| format!("http://127.0.0.1:{}/{path}", self.tool.port);
         let probe = format!("probe = {{ url = \"{}\", negative_final_after = \"0s\" }}\n", at("known/{key}"));
-        let mut config = "[sagas]\ndeadline = \"4s\"\non_timeout = \"abort\"\n\
+        let mut config = "[sagas]\ndeadline = \"8s\"\non_timeout = \"abort\"\n\
              retry = { attempts = 3, base = \"30ms\", max = \"200ms\" }\n"
             .to_owned();
         let mut add = |name: &str, rules: &str| {
@@ -161,8 +161,8 @@ fn misbehave(dice: &mut Dice) -> Act {
         84..86 => Act::Hang,
         86..94 => Act::after_ms(10 + dice.below(150), MADE),
         // Nobody waits for it any more.
-        94..98 => Act::after_ms(350 + dice.below(500), MADE),
-        _ => Act::after_ms(350 + dice.below(300), Act::Answer(422, "", b"{}")),
+        94..98 => Act::after_ms(550 + dice.below(500), MADE),
+        _ => Act::after_ms(550 + dice.below(300), Act::Answer(422, "", b"{}")),
     }
 }
 
