@@ -197,7 +197,26 @@ impl Gateway {
                 "a saga needs a person"
             );
         }
-        self.move_on(saga, &Event::Told { delivered: true }, self.now()).await?;
+        let delivered = match self.reconciling.webhook {
+            None => true,
+            Some(_) => {
+                let body = serde_json::json!({
+                    "saga_id": saga.id.id,
+                    "tenant": saga.id.tenant,
+                    "state": saga.state.as_str(),
+                    "reason": saga.reason,
+                    "call_id": call_id,
+                    "why": why,
+                });
+                // The same for each time that the same is told.
+                let at = saga.events.last().map_or(saga.created_at, |entry| entry.at).as_microsecond();
+                let about = key::digest(["saga", &saga.id.tenant, &saga.id.id, &at.to_string()]);
+                let told = self.notify("saga", &hex::encode(&about[..16]), &body).await;
+                told.inspect_err(|error| tracing::warn!(saga = saga.id.id, error, "the webhook was not told"))
+                    .is_ok()
+            }
+        };
+        self.move_on(saga, &Event::Told { delivered }, self.now()).await?;
         None
     }
 

@@ -321,6 +321,26 @@ async fn a_pointer_that_finds_nothing_sends_nothing(stores: &Stores) {
     assert_eq!(tool.requests(), 1);
 }
 
+async fn a_person_is_told_of_what_is_stuck_until_that_was_heard(stores: &Stores) {
+    let (tool, ears) = (Tool::start().await, Tool::start().await);
+    tool.then(Act::Ok("{\"other\":7}")).always(MADE);
+    ears.then(Act::Answer(503, "", b"")).always(Act::Answer(204, "", b""));
+    let webhook = format!("{SOON}[webhook]\nurl = \"{}\"\n", ears.url());
+    let gateway = stores.gateway(&shop(&tool, &webhook)).await;
+    let order = gateway.in_saga("order", "G", "a").await.expect_ok();
+    gateway.end_saga("G", "abort").await.expect_ok();
+    gateway.saga_that_is("G", "stuck").await;
+    until("it was heard", async || ears.requests() == 2 && gateway.saga("G").await.at("/next_at").is_null())
+        .await;
+    let told = ears.seen();
+    assert_eq!(told[0].header("idempotency-key"), told[1].header("idempotency-key"));
+    let said: Value = serde_json::from_str(&told[1].body).expect("JSON");
+    assert_eq!(
+        (said["event"].clone(), said["data"]["call_id"].clone()),
+        ("saga".into(), order.at("/call_id"))
+    );
+}
+
 async fn a_tool_without_a_compensation_needs_a_person(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(MADE);
@@ -436,6 +456,7 @@ on_both_stores!(
     a_person_may_skip_what_is_stuck_or_say_that_it_is_undone_by_hand,
     what_nobody_knows_of_is_waited_for_or_undone_as_its_tool_allows,
     a_pointer_that_finds_nothing_sends_nothing,
+    a_person_is_told_of_what_is_stuck_until_that_was_heard,
     a_tool_without_a_compensation_needs_a_person,
     a_refusal_is_not_kept_of_what_undoes,
     waiting_for_a_call_takes_no_tries_from_those_that_are_undone,
