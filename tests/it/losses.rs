@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::contract::{ME, arrival, claimed, ended, open_redis, replaced, rerun};
 use crate::redis::{call, gateway, notices};
-use crate::support::binary::run;
+use crate::support::binary::{free_port, run};
 use crate::support::gateway::one_tool;
 use crate::support::line::Line;
 use crate::support::redis::Redis;
@@ -192,4 +192,42 @@ async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole
     redis.ask(&["DEL", gone]).await;
     let done = replaced(&store, &ended(&running, 200, 5), &running).await;
     assert_eq!(store.load(done.intent.call_id).await.expect("an answer"), Some(done));
+}
+
+/// A server with `config/redis.conf` as it is, killed when dropped.
+struct Shipped(std::process::Child);
+
+impl Shipped {
+    fn start(folder: &std::path::Path, port: u16) -> Self {
+        let config = concat!(env!("CARGO_MANIFEST_DIR"), "/config/redis.conf");
+        let mut command = std::process::Command::new("redis-server");
+        command.args([config, "--port", &port.to_string()]).current_dir(folder);
+        let quiet = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        Self(quiet.spawn().expect("redis-server starts"))
+    }
+}
+
+impl Drop for Shipped {
+    fn drop(&mut self) {
+        self.0.kill().expect("it lives");
+        self.0.wait().expect("it ends");
+    }
+}
+
+/// Redis reads its own file as the default user: if that one had no rights, nothing that a script has written
+/// would be there again.
+#[tokio::test]
+async fn the_redis_that_operators_are_told_to_copy_has_all_its_data_after_a_kill() {
+    let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
+    let (redis, tool) = (Shipped::start(folder.path(), port), Tool::start().await);
+    let url = format!("redis://gate:change-this-password@127.0.0.1:{port}");
+    let gateway = Gateway::sharing(&url, &one_tool(&tool, "")).await;
+    gateway.until_ready().await;
+    call(&gateway, 1).await.expect_ok();
+    drop(redis);
+    until("it is gone", async || gateway.get("/readyz").await.status == 503).await;
+    let _redis = Shipped::start(folder.path(), port);
+    gateway.until_ready().await;
+    assert_eq!(call(&gateway, 1).await.expect_ok().at("/replayed"), true);
+    assert_eq!(tool.effects(), 1);
 }
