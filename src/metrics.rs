@@ -20,6 +20,27 @@ const GAP_BUCKETS: [f64; 10] = [0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 600.
 /// Seconds: from a handful of calls to a hundred thousand.
 const RUN_BUCKETS: [f64; 8] = [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 180.0, 600.0];
 
+/// Seconds: from a look into memory to a Redis that is given up.
+const STORE_BUCKETS: [f64; 13] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+
+/// The words of labels, apart from arrivals': each series of a configured tool is there before anything is
+/// counted. One that began with its first event would not show that event as an increase.
+const OUTCOMES: [&str; 3] = ["executed", "not_executed", "unknown"];
+const FAILURES: [&str; 8] = [
+    "rejected",
+    "fenced",
+    "unreachable",
+    "unavailable",
+    "not_executed",
+    "saga_closed",
+    "unknown",
+    "result_unavailable",
+];
+const BARS: [&str; 5] = ["frozen", "stale", "busy", "budget", "similar"];
+const UNDONE: [&str; 5] = ["compensated", "empty", "failed", "skipped", "stuck"];
+const ERRORS: [&str; 3] = ["refused", "ambiguous", "unreadable"];
+
 /// What became of one request for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
@@ -36,6 +57,8 @@ pub enum Arrival {
 }
 
 impl Arrival {
+    const ALL: [Self; 5] = [Self::First, Self::Replayed, Self::Joined, Self::Suppressed, Self::Refused];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::First => "first",
@@ -58,6 +81,7 @@ pub struct Metrics {
     pub duplicate_gap: HistogramVec,
     pub stale_owners: IntCounter,
     pub store_errors: IntCounterVec,
+    store_operation_duration: HistogramVec,
     /// Calls that their session did not let begin.
     pub barred: IntCounterVec,
     /// Calls that were to be undone.
@@ -75,6 +99,7 @@ pub struct Metrics {
     store_reasons: IntGaugeVec,
     store_lost_writes: IntCounter,
     reloads: IntCounterVec,
+    reload_succeeded: IntGauge,
     configured_at: IntGauge,
     breaker_open: IntGaugeVec,
     tool_paused: IntGaugeVec,
@@ -152,6 +177,12 @@ impl Metrics {
                 "oncegate_store_errors_total",
                 "Store operations that failed, by whether they surely did nothing.",
                 &["operation", "kind"],
+            ),
+            store_operation_duration: histograms(
+                "oncegate_store_operation_duration_seconds",
+                "How long the store took, whether it did what it was asked for or not.",
+                &["operation"],
+                &STORE_BUCKETS,
             ),
             store_ready: register(
                 &registry,
@@ -232,6 +263,13 @@ impl Metrics {
                 "Times that the configuration was read again (SIGHUP), and whether it was taken over.",
                 &["result"],
             ),
+            reload_succeeded: register(
+                &registry,
+                valid(IntGauge::new(
+                    "oncegate_config_last_reload_successful",
+                    "0 if what was read last was refused: the configuration that holds is not the file's.",
+                )),
+            ),
             configured_at: register(
                 &registry,
                 valid(IntGauge::new(
@@ -261,18 +299,34 @@ impl Metrics {
         for result in ["success", "failure"] {
             self.reloads.with_label_values(&[result]).inc_by(0);
         }
+        self.reload_succeeded.set(1);
         self.configured_at.set(at);
     }
 
     /// Another one was taken over.
     pub fn reloaded(&self, at: i64) {
+        self.reload_succeeded.set(1);
         self.reloads.with_label_values(&["success"]).inc();
         self.configured_at.set(at);
     }
 
     /// Another one was refused as a whole.
     pub fn reload_failed(&self) {
+        self.reload_succeeded.set(0);
         self.reloads.with_label_values(&["failure"]).inc();
+    }
+
+    /// The store has been asked for something, and took so many seconds.
+    pub fn took(&self, operation: &str, seconds: f64) {
+        self.store_operation_duration.with_label_values(&[operation]).observe(seconds);
+    }
+
+    /// The store may be asked for this, and may fail in it.
+    pub fn expect_verb(&self, operation: &str) {
+        self.store_operation_duration.with_label_values(&[operation]);
+        for kind in ERRORS {
+            self.store_errors.with_label_values(&[operation, kind]);
+        }
     }
 
     /// The text exposition format, version 0.0.4, with the store's present counts if it gave them.
@@ -282,6 +336,9 @@ impl Metrics {
         census: Option<&[Census]>,
     ) -> String {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
+        for tool in tools.clone() {
+            self.expect(tool);
+        }
         if let Some(census) = census {
             self.take(tools, census);
         }
@@ -355,6 +412,27 @@ impl Metrics {
         self.tool_paused.reset();
         for (tool, is_paused) in tools {
             self.tool_paused.with_label_values(&[tool]).set(is_paused.into());
+        }
+    }
+
+    /// What may be counted of a tool is there from now on.
+    fn expect(&self, tool: &str) {
+        for arrival in Arrival::ALL {
+            self.arrivals.with_label_values(&[tool, arrival.as_str()]);
+            self.call_duration.with_label_values(&[tool, arrival.as_str()]);
+        }
+        self.attempt_duration.with_label_values(&[tool]);
+        self.duplicate_gap.with_label_values(&[tool]);
+        self.passed_through.with_label_values(&[tool]);
+        for (counters, words) in [
+            (&self.attempts, &OUTCOMES[..]),
+            (&self.first_arrival_failures, &FAILURES),
+            (&self.barred, &BARS),
+            (&self.compensations, &UNDONE),
+        ] {
+            for word in words {
+                counters.with_label_values(&[tool, word]);
+            }
         }
     }
 

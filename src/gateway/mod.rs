@@ -17,6 +17,7 @@ mod run; // the other side: claim, dispatch, write down
 mod sagas; // groups of calls: joined, ended, looked at
 mod session; // one's turn in a session, and what persons do to one
 mod throttle; // how fast a caller may be
+mod timed; // how long the store takes
 mod tools; // the tools as they are configured now
 mod undo; // what a saga has done is undone
 pub mod unknown; // unknown calls come to rest
@@ -45,6 +46,7 @@ pub use self::preview::{Preview, Would};
 pub use self::replay::Replay;
 pub use self::sagas::{SagaAt, SagaQuery};
 use self::throttle::Throttle;
+use self::timed::Timed;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
 use crate::core::document::Kind;
@@ -195,7 +197,7 @@ impl Gateway {
         let clock = Clock::start(store.clock_offset());
         Self {
             tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
-            store,
+            store: Arc::new(Timed::new(store, metrics.clone())),
             downstream,
             metrics,
             instance,
