@@ -25,6 +25,7 @@ mod ledger; // what ran, how often it was asked for, and with what result
 mod limits; // how fast a token may be
 mod listing; // what every store promises about the ledger
 mod losses; // a Redis that has lost data
+mod observe; // rules, board and runbook fit the metrics
 mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
 mod pause; // a person stops a tool for a while
