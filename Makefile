@@ -1,6 +1,6 @@
-# What there is to do. `make test`, `make loss` and `make fuzz` are everything that CI runs.
+# What there is to do. `make test`, `make loss`, `make observe` and `make fuzz` are everything that CI runs.
 
-.PHONY: run test check loss fuzz bench bench-ledger mutations
+.PHONY: run test check loss observe fuzz bench bench-ledger mutations
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -20,6 +20,12 @@ check:
 # 300 calls while 30 % of all packets are lost. Takes root on Linux; says so and does nothing elsewhere.
 loss:
 	@scripts/loss
+
+# A real Prometheus watches a real gateway: the ratios are what was counted, and alerts fire when they should and
+# never else. Takes python3, prometheus, promtool and redis-server, and three and a half minutes.
+observe:
+	cargo build --quiet --bin oncegate
+	@scripts/observe
 
 # A real gateway under what schemathesis makes of /openapi.json. Takes python3 and PyPI.
 fuzz:
