@@ -55,7 +55,7 @@ impl From<store::Error> for Unlisted {
 
 /// What came of deciding that a call is undone.
 pub(super) enum Marked {
-    Done(Record),
+    Done(Box<Record>),
     /// Somebody has changed it meanwhile.
     Changed,
     /// The store did not take it. It was said.
@@ -496,7 +496,7 @@ impl Gateway {
                 if matches!(record.state, CallState::Compensated(_)) {
                     self.count_undo(&record, "empty");
                 }
-                Marked::Done(record)
+                Marked::Done(Box::new(record))
             }
             Ok(Replaced::Lost(_) | Replaced::Barred(_)) => Marked::Changed,
             Err(_) => Marked::Unwritten,

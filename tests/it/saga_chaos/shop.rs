@@ -60,7 +60,9 @@ impl Shop {
             match (well.load(Ordering::SeqCst), saga_undone_by(seen)) {
                 // What these have done cannot be undone by anybody, and what those have only later. A tool that
                 // deduplicates would be asked for ever, once it had not answered.
-                (_, Some(saga)) if is_hopeless(saga) && !path(seen).contains("dedup") => Act::Answer(422, "", b"{\"no\":1}"),
+                (_, Some(saga)) if is_hopeless(saga) && !path(seen).contains("dedup") => {
+                    Act::Answer(422, "", b"{\"no\":1}")
+                }
                 (false, Some(saga)) if saga.is_multiple_of(4) => Act::Answer(422, "", b"{\"no\":1}"),
                 (true, _) => MADE,
                 (false, _) => misbehave(&mut dice),
