@@ -6,6 +6,7 @@ mod reconciliations; // what is said of reconciliations, and of the webhook
 mod sagas; // what is done about sagas
 mod tokens; // what is said of one bearer token
 mod tools; // what is said of one tool
+mod tracing; // where spans go
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,6 +20,7 @@ use sha2::{Digest, Sha256};
 use self::reader::{Bytes, Count, Reader, Section};
 pub use self::reader::{Environment, Mistake, Place};
 pub use self::tokens::{NewToken, SECRET_BYTES};
+pub use self::tracing::Tracing;
 use crate::core::caller::{Scope, Token};
 use crate::core::tool::Effect;
 use crate::core::{compensation, saga};
@@ -34,6 +36,8 @@ use crate::store::{Durability, redis};
 pub struct Config {
     pub server: Server,
     pub log: Log,
+    /// Where spans go; `None`: nowhere.
+    pub tracing: Option<Tracing>,
     pub store: StoreAt,
     /// With which arguments and results are encrypted.
     pub store_keys: Option<Keys>,
@@ -139,6 +143,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let mut warnings = Vec::new();
     let written = Written::of(&root);
     let log = root.section("log").map_or_else(default_log, log);
+    let (tracing, sample) = root.section("tracing").map_or((None, None), tracing::tracing);
     let (store, store_keys) =
         root.section("store").map_or((None, None), |section| store(section, &mut warnings));
     if !root.has_taken("store") {
@@ -152,7 +157,9 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let tokens = root.section("auth").map_or_else(Vec::new, tokens::tokens);
     let server = root.section("server").map(|section| server(section, tokens.is_empty()));
     let (server, limits) = server.unwrap_or_else(default_server);
-    let limits = Limits { sagas: root.section("sagas").map(sagas::sagas).unwrap_or_default(), ..limits };
+    let sample = sample.unwrap_or(limits.sample);
+    let limits =
+        Limits { sample, sagas: root.section("sagas").map(sagas::sagas).unwrap_or_default(), ..limits };
     let tool_names: Vec<&str> = tools.iter().map(|at| at.tool.name.as_str()).collect();
     for scope in tokens.iter().flat_map(|token| &token.caller.scopes) {
         if let Scope::CallTool(name) = scope
@@ -191,6 +198,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     Some(Config {
         server,
         log,
+        tracing,
         store,
         store_keys,
         tokens,
@@ -270,6 +278,7 @@ fn default_server() -> (Server, Limits) {
         max_running: 1_000,
         max_waiting: 10_000,
         shutdown_grace: Duration::from_secs(30),
+        sample: 1.0,
         sagas: saga::Policy::default(),
     };
     (server, limits)
@@ -308,6 +317,7 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
         max_running: section.get("max_running").map_or(limits.max_running, |Count(count)| count as usize),
         max_waiting: section.get("max_waiting").map_or(limits.max_waiting, |Count(count)| count as usize),
         shutdown_grace: section.get_or("shutdown_grace", limits.shutdown_grace),
+        sample: limits.sample,
         sagas: limits.sagas,
     };
     if limits.join_wait > MAX_JOIN_WAIT {

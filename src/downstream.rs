@@ -293,7 +293,7 @@ pub fn secret_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue
 }
 
 /// What a tool's configuration may not set: the gateway sets it, or the connection does.
-const RESERVED: [&str; 11] = [
+const RESERVED: [&str; 12] = [
     "connection",
     "content-length",
     "content-type",
@@ -302,6 +302,7 @@ const RESERVED: [&str; 11] = [
     "idempotency-key",
     "te",
     "traceparent",
+    "tracestate",
     "transfer-encoding",
     "x-call-id",
     "x-session-id",

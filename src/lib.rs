@@ -13,3 +13,4 @@ pub mod http; // the wire
 pub mod metrics; // what is counted
 pub mod serve; // connections
 pub mod store; // where records are kept
+pub mod telemetry; // where log lines and spans go

@@ -1,16 +1,16 @@
 //! The command line: read it, read the configuration, build, run, exit.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use oncegate::app::{self, App};
-use oncegate::config::{Config, Environment, Log, LogFormat, NewToken, SECRET_BYTES};
+use oncegate::config::{Config, Environment, Log, NewToken, SECRET_BYTES};
+use oncegate::telemetry::{self, Telemetry};
 use oncegate::{gateway, http};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
 /// An HTTP gateway between AI agents and the tools that change the world: one intent, at most one
 /// side effect.
@@ -123,7 +123,7 @@ fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
 }
 
 fn serve(config: Config, path: PathBuf) -> Result<(), String> {
-    let set_level = start_log(&config.log)?;
+    let Telemetry { set_level, exporter } = telemetry::start(&config.log, config.tracing.as_ref())?;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     let ended = runtime.block_on(async {
         // Before anything else: by itself it would end the process.
@@ -144,7 +144,7 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
         tokio::spawn(async move {
             while hang_up.recv().await.is_some() {
                 if let Some(log) = reloader.reload(read_lines(&path)) {
-                    set_level(&log.level);
+                    set_level.set(&log.level);
                 }
             }
         });
@@ -152,40 +152,16 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
     });
     // Whatever still runs has been given up, and said so.
     runtime.shutdown_background();
+    exporter.end();
     ended
 }
 
 fn accept_loss(config: Config, reason: &str) -> Result<(), String> {
-    drop(start_log(&Log { level: "warn".into(), ..config.log.clone() })?);
+    drop(telemetry::start(&Log { level: "warn".into(), ..config.log.clone() }, None)?);
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     let accepted = runtime.block_on(app::accept_loss(config, reason));
     let marked = accepted.map_err(|error| error.to_string())?;
     say(&format!("the loss is accepted; {marked} calls became unknown\n"))
-}
-
-/// Changes the level of the log.
-type SetLevel = Box<dyn Fn(&str) + Send>;
-
-/// Answers with what changes its level later.
-fn start_log(log: &Log) -> Result<SetLevel, String> {
-    let filter = EnvFilter::try_new(&log.level).map_err(|error| error.to_string())?;
-    // A log on a full disk must not stop a call: complaining about it would panic.
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
-    let lines = lines.with_writer(std::io::stderr);
-    Ok(match log.format {
-        LogFormat::Json => {
-            let lines = lines.json().flatten_event(true).with_filter_reloading();
-            let filter = lines.reload_handle();
-            lines.init();
-            Box::new(move |level| drop(EnvFilter::try_new(level).map(|new| filter.reload(new))))
-        }
-        LogFormat::Pretty => {
-            let lines = lines.with_ansi(std::io::stderr().is_terminal()).with_filter_reloading();
-            let filter = lines.reload_handle();
-            lines.init();
-            Box::new(move |level| drop(EnvFilter::try_new(level).map(|new| filter.reload(new))))
-        }
-    })
 }
 
 fn key(config: &Config, tool: &str) -> Result<(), String> {

@@ -341,6 +341,11 @@ impl<'r, 'a> Section<'r, 'a> {
         self.reader.note(origin, format!("{}: {message}", self.path_to(key)));
     }
 
+    /// The section as a whole is a mistake; what stands in it is not looked at.
+    pub(super) fn refuse(self, message: &str) {
+        self.reader.note(self.origin, format!("{}: {message}", self.path));
+    }
+
     /// Every key that nobody asked for is a mistake: a misspelt one must not pass as a default.
     pub(super) fn finish(self) {
         for (key, item) in &self.items {
@@ -432,6 +437,22 @@ impl FromItem for Switch {
                 .map(|time| Self(Some(time)))
                 .map_err(|why| format!("{why}, or \"off\"")),
         }
+    }
+}
+
+/// A part of a whole: 0 to 1.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share(pub f64);
+
+impl FromItem for Share {
+    fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
+        let number = match item.node {
+            Node::Float(number) => number,
+            Node::Integer(number) => number as f64,
+            _ => f64::NAN,
+        };
+        let is_share = (0.0..=1.0).contains(&number);
+        if is_share { Ok(Self(number)) } else { Err("this must be a number from 0 to 1".into()) }
     }
 }
 

@@ -23,4 +23,5 @@ pub mod saga; // a group of calls that is completed or undone as a whole
 pub mod session; // what bounds the parallel branches of one conversation
 pub mod shown; // what a model is shown of a tool
 pub mod tool; // the policy of one tool
+pub mod trace; // where in which trace a call belongs
 pub mod unknown; // how an unknown outcome comes to rest

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::flight::Phase;
 use super::run::{POLL, heard};
 use super::throttle::NewKeys;
+use super::trace::{Arrival as Seen, Trace};
 use super::{Error, ErrorKind, Gateway, ToolAt};
 use crate::core::call::elapsed_ms;
 use crate::core::caller::Caller;
@@ -43,6 +44,8 @@ pub struct Request {
     /// Empty if the call belongs to no saga.
     pub saga_id: String,
     pub trace_id: Option<String>,
+    /// The request as a span.
+    pub arrival: Seen,
     /// The value of the `Idempotency-Key` header line.
     pub key_header: Option<Bytes>,
     /// The body's `idempotency_key`.
@@ -88,13 +91,15 @@ pub(super) struct Asked {
     pub brought: Brought,
     /// What bounds the claims of whoever asks.
     pub new_keys: Option<Arc<NewKeys>>,
+    /// Where what is done for it belongs.
+    pub trace: Trace,
 }
 
 impl Asked {
     /// A stored call, to be sent once more, for nobody in particular.
-    pub(super) fn again(at: Arc<ToolAt>, record: &Record) -> Self {
+    pub(super) fn again(at: Arc<ToolAt>, record: &Record, trace: Trace) -> Self {
         let (intent, args) = (record.intent.clone(), record.intent.args.clone());
-        Self { at, intent, args, brought: Brought::default(), new_keys: None }
+        Self { at, intent, args, brought: Brought::default(), new_keys: None, trace }
     }
 }
 
@@ -105,15 +110,18 @@ impl Gateway {
     ///
     /// # Errors
     /// Why there is no result, and by the kind of it whether there may have been an effect.
-    pub async fn call(self: &Arc<Self>, caller: &Caller, request: Request) -> Result<Answer, Error> {
+    pub async fn call(self: &Arc<Self>, caller: &Caller, mut request: Request) -> Result<Answer, Error> {
         let began = Instant::now();
+        let seen = std::mem::take(&mut request.arrival);
         let patience = request.patience;
         // A gateway that drains waits for those who were let in before.
         let let_in = self.tasks.token();
         let at = self.tool_for(caller, &request.tool)?;
-        let asked = match ask(at.clone(), caller, request, self.now()) {
+        seen.is_for(&at.tool.name);
+        let asked = match ask(at.clone(), caller, request, &seen, self.limits.sample, self.now()) {
             Ok(asked) => asked,
             Err(error) => {
+                seen.came_to(Arrival::Refused.as_str(), None);
                 self.count_arrival(&at.tool.name, Arrival::Refused, began);
                 return Err(error);
             }
@@ -146,9 +154,10 @@ impl Gateway {
             self.attend(phases, patience, wait, at.tool.session.wait).await
         };
         let phase = self.wait_for_rest(phase, patience, came).await;
+        let arrival = if first && phase.is_ours() { Arrival::First } else { arrival_of(&phase) };
+        seen.came_to(arrival.as_str(), phase.record().map(Arc::as_ref));
         // A flight counts the arrival that ran it by itself, for its caller may have gone.
         if !(first && phase.is_ours()) {
-            let arrival = arrival_of(&phase);
             self.count_arrival(&at.tool.name, arrival, began);
             if let Some(record) = phase.record() {
                 let (by, kind) = (caller.name.clone(), arrival.as_str().to_owned());
@@ -230,6 +239,8 @@ pub(super) fn ask(
     at: Arc<ToolAt>,
     caller: &Caller,
     request: Request,
+    seen: &Seen,
+    share: f64,
     now: Timestamp,
 ) -> Result<Asked, Error> {
     let Identity { key, fingerprint, value, args } = identify(&at.tool, &request)?;
@@ -251,7 +262,9 @@ pub(super) fn ask(
         args: redact::mask(&args, &at.tool.redact.args),
         created_at: now,
     };
-    Ok(Asked { at, intent: Arc::new(intent), args, brought: request.brought, new_keys: NewKeys::of(caller) })
+    let (brought, new_keys) = (request.brought, NewKeys::of(caller));
+    let trace = seen.belongs_to(&intent, share);
+    Ok(Asked { at, intent: Arc::new(intent), args, brought, new_keys, trace })
 }
 
 /// A name for one run of something, ordered by time.
@@ -316,7 +329,7 @@ impl Gateway {
         let listener = self.store.listen(call_id);
         let mut pause = POLL.0;
         while Instant::now() < until {
-            match self.counted("load", self.store.load(call_id).await) {
+            match self.counted_for(&record.intent, "load", self.store.load(call_id).await) {
                 Ok(Some(Record { state: State::Unknown(_) | State::Running, .. })) => {}
                 Ok(Some(record)) => return Phase::Ended { record: Ok(Arc::new(record)), ours: false },
                 Ok(None) | Err(_) => return phase,

@@ -91,7 +91,8 @@ impl Gateway {
         // Given back unless the call is ours to run.
         let mut permit = None;
         if refused.is_some() || is_wary || asked.new_keys.is_some() {
-            let found = self.counted("holder", self.store.holder(asked.intent.lookup).await);
+            let found = self.store.holder(asked.intent.lookup).await;
+            let found = self.counted_for(&asked.intent, "holder", found);
             holder = found.map_err(|_| ErrorKind::StoreUnavailable)?;
         }
         for _ in 0..ROUNDS {
@@ -151,7 +152,8 @@ impl Gateway {
                 // What cannot begin may have begun already.
                 (Action::RefuseUnfit(_), _, None) if !has_looked => {
                     has_looked = true;
-                    let found = self.counted("holder", self.store.holder(asked.intent.lookup).await);
+                    let found = self.store.holder(asked.intent.lookup).await;
+                    let found = self.counted_for(&asked.intent, "holder", found);
                     found.map_err(|_| ErrorKind::StoreUnavailable)?
                 }
                 (Action::RefuseUnfit(why), _, _) => return Err(ErrorKind::InvalidRequest(why.into())),
@@ -178,7 +180,8 @@ impl Gateway {
             tries += 1;
             let begun = match how {
                 Begin::Claim { instead_of } => {
-                    let claimed = self.counted("claim", self.store.claim(&change, instead_of).await);
+                    let claimed = self.store.claim(&change, instead_of).await;
+                    let claimed = self.counted_for(intent, "claim", claimed);
                     claimed.map(|claimed| match claimed {
                         Claimed::Yours(record) => Begun::Ours(record),
                         Claimed::Existing(record) => Begun::Not(Some(record)),
@@ -186,7 +189,8 @@ impl Gateway {
                     })
                 }
                 Begin::Again { held } => {
-                    let replaced = self.counted("replace", self.store.replace(&change, held).await);
+                    let replaced = self.store.replace(&change, held).await;
+                    let replaced = self.counted_for(intent, "replace", replaced);
                     replaced.map(|replaced| match replaced {
                         Replaced::Done(record) => Begun::Ours(record),
                         Replaced::Lost(newer) => Begun::Not(newer),
@@ -231,7 +235,8 @@ impl Gateway {
                 () = sleep(LOOK_FOR_CLAIM) => {}
                 () = self.abandoned.cancelled() => return,
             }
-            match self.counted("load", self.store.load(begun.intent.call_id).await) {
+            let found = self.store.load(begun.intent.call_id).await;
+            match self.counted_for(&begun.intent, "load", found) {
                 Ok(Some(record))
                     if record.attempt.id == begun.attempt.id && record.version == begun.version =>
                 {

@@ -19,6 +19,7 @@ mod session; // one's turn in a session, and what persons do to one
 mod throttle; // how fast a caller may be
 mod timed; // how long the store takes
 mod tools; // the tools as they are configured now
+mod trace; // spans
 mod undo; // what a saga has done is undone
 pub mod unknown; // unknown calls come to rest
 mod webhook; // telling somebody outside
@@ -49,10 +50,11 @@ use self::throttle::Throttle;
 use self::timed::Timed;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
+pub use self::trace::Arrival;
 use crate::core::document::Kind;
 use crate::core::key;
 use crate::core::outcome::Failure;
-use crate::core::record::{AttemptId, CallId, InstanceId};
+use crate::core::record::{AttemptId, CallId, InstanceId, Intent};
 use crate::core::saga;
 use crate::core::session::Refusal;
 use crate::downstream::Downstream;
@@ -70,6 +72,8 @@ pub struct Limits {
     pub max_waiting: usize,
     /// How long running calls may still take when the gateway stops.
     pub shutdown_grace: Duration,
+    /// The share of the traces that is recorded, where a caller does not say whether it is; 0 to 1.
+    pub sample: f64,
     pub sagas: saga::Policy,
 }
 
@@ -334,6 +338,20 @@ impl Gateway {
         result.inspect_err(|error| {
             self.metrics.store_errors.with_label_values(&[operation, error.kind()]).inc();
             tracing::error!(operation, %error, "store operation failed");
+        })
+    }
+
+    /// The same for an operation on behalf of one call.
+    fn counted_for<T>(
+        &self,
+        intent: &Intent,
+        operation: &str,
+        result: Result<T, store::Error>,
+    ) -> Result<T, store::Error> {
+        result.inspect_err(|error| {
+            self.metrics.store_errors.with_label_values(&[operation, error.kind()]).inc();
+            let (call_id, trace_id) = (intent.call_id, intent.trace_id.as_str());
+            tracing::error!(operation, %call_id, trace_id, %error, "store operation failed");
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::call::{ask, read};
-use super::{Error, ErrorKind, Gateway, Request, ToolAt};
+use super::{Arrival, Error, ErrorKind, Gateway, Request, ToolAt};
 use crate::core::call::{self, Action};
 use crate::core::caller::Caller;
 use crate::core::record::{Intent, Record};
@@ -47,7 +47,7 @@ impl Gateway {
     /// Why the request would be refused whatever is there, or the store does not answer.
     pub async fn preview(&self, caller: &Caller, request: Request) -> Result<Preview, Error> {
         let at = self.tool_for(caller, &request.tool)?;
-        let asked = ask(at, caller, request, self.now())?;
+        let asked = ask(at, caller, request, &Arrival::default(), self.limits.sample, self.now())?;
         let intent = &asked.intent;
         let with_key = |kind| Error { kind, call_id: None, key: Some(intent.key.clone()) };
         let found = self.counted("holder", self.store.holder(intent.lookup).await);

@@ -80,7 +80,8 @@ impl Gateway {
         let Ok(next) = call::next(&tool, Some(&record), &event, now) else { return Ok(false) };
         let Some(change) = next.change else { return Ok(false) };
         crash::point("in_recovery");
-        let replaced = self.counted("replace", self.store.replace(&change, &record).await)?;
+        let replaced = self.store.replace(&change, &record).await;
+        let replaced = self.counted_for(&record.intent, "replace", replaced)?;
         let Replaced::Done(settled) = replaced else { return Ok(false) };
         tracing::warn!(
             call_id = %settled.intent.call_id,

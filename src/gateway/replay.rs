@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::call::Asked;
 use super::ledger::{MAX_ENTRIES, hidden};
 use super::run::ROUNDS;
+use super::trace::Trace;
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Event, Illegal};
 use crate::core::caller::Caller;
@@ -71,7 +72,8 @@ impl Gateway {
         let Some(at) = self.tool_at(&record.intent.tool) else {
             return Err(of_call(ErrorKind::ReplayUnsafe("the tool is not configured any more")));
         };
-        let asked = Asked::again(at, &record);
+        let trace = Trace::of(&record.intent.trace_id, self.limits.sample);
+        let asked = Asked::again(at, &record, trace);
         if self.draining.is_cancelled() {
             return Err(of_call(ErrorKind::ShuttingDown));
         }
@@ -85,7 +87,8 @@ impl Gateway {
         // As for any further attempt: a frozen session, a tool that keeps failing, a key that stands for another call.
         let permit = self.may_send(&asked.at, &record).await;
         let permit = permit.map_err(|hindrance| of_call(in_the_way(hindrance)))?;
-        let holder = self.counted("holder", self.store.holder(record.intent.lookup).await);
+        let holder = self.store.holder(record.intent.lookup).await;
+        let holder = self.counted_for(&record.intent, "holder", holder);
         if holder.map_err(unavailable)?.is_none_or(|holder| holder.intent.call_id != call_id) {
             return Err(of_call(ErrorKind::ReplayUnsafe("its key does not stand for the call any more")));
         }
@@ -99,7 +102,8 @@ impl Gateway {
             Err(_) => return Err(without_result(&record)),
         };
         let change = change.ok_or_else(|| without_result(&record))?;
-        let replaced = self.counted("replace", self.store.replace(&change, &record).await);
+        let replaced = self.store.replace(&change, &record).await;
+        let replaced = self.counted_for(&record.intent, "replace", replaced);
         let Replaced::Done(record) = replaced.map_err(unavailable)? else {
             return Err(of_call(ErrorKind::WrongState("the call has just changed; ask again".into())));
         };
@@ -146,7 +150,8 @@ impl Gateway {
         for _ in 0..ROUNDS {
             let next = call::next(&self.policy_of(&record), Some(&record), &event, self.now());
             let Some(change) = next.ok().and_then(|next| next.change) else { return };
-            match self.counted("replace", self.store.replace(&change, &record).await) {
+            let replaced = self.store.replace(&change, &record).await;
+            match self.counted_for(&record.intent, "replace", replaced) {
                 Ok(Replaced::Lost(Some(newer))) => record = newer,
                 _ => return,
             }

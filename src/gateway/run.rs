@@ -14,12 +14,14 @@ use super::flight::{Phase, Pilot};
 use super::health::Permit;
 use super::hold::Hold;
 use super::session::Turn;
+use super::trace::new_span_id;
 use super::{ErrorKind, Gateway, jitter, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence, FailureKind, Outcome};
 use crate::core::record::{Record, State};
 use crate::core::redact;
 use crate::core::tool::{Effect, LEASE_MARGIN};
+use crate::core::trace::SpanId;
 use crate::crash;
 use crate::downstream::{self, Exchange};
 use crate::metrics::Arrival;
@@ -64,8 +66,13 @@ pub(super) struct Attempted {
 
 impl Gateway {
     /// Flies a flight to its end: the whole life of a call in this process.
-    pub(super) async fn fly(self: Arc<Self>, asked: Asked, pilot: Pilot, began: Instant) {
+    pub(super) async fn fly(self: Arc<Self>, mut asked: Asked, pilot: Pilot, began: Instant) {
+        asked.trace.begin_call(&asked.intent);
+        let claim = asked.trace.claim(&asked.intent);
         let Turn { held, place, deadline } = self.hold_in_turn(&asked, &pilot).await;
+        let (outcome, found) = outcome_of(&held);
+        asked.trace.claimed(&claim, outcome, found);
+        drop(claim);
         match held {
             Ok(Hold::Ours(record, permit)) => {
                 // Claimed first and asked after: whoever closes the saga in between finds the call.
@@ -133,7 +140,7 @@ impl Gateway {
     /// Follows a call that somebody else runs, until it is settled or nobody here asks any more. What is
     /// heard of its end only says when to look.
     async fn watch(&self, record: Record, pilot: Pilot) {
-        let (call_id, version) = (record.intent.call_id, record.version);
+        let (intent, call_id, version) = (record.intent.clone(), record.intent.call_id, record.version);
         let Ok(_place) = self.waiting.try_acquire() else {
             return pilot.end(Ok(Arc::new(record)), false);
         };
@@ -150,7 +157,7 @@ impl Gateway {
                 }
                 pause = (pause * 2).min(POLL.1);
             }
-            match self.counted("load", self.store.load(call_id).await) {
+            match self.counted_for(&intent, "load", self.store.load(call_id).await) {
                 Ok(Some(Record { state: State::Running, .. })) => {}
                 // A store that has gone back knows less of it than we have seen.
                 Ok(Some(record)) if record.version < version => {
@@ -190,6 +197,7 @@ impl Gateway {
     fn ended(&self, asked: &Asked, record: &Record, began: Instant) {
         let tool = &asked.at.tool;
         self.count_arrival(&tool.name, Arrival::First, began);
+        asked.trace.ended(record, failure_of(record));
         if let Some(reason) = failure_of(record) {
             self.metrics.first_arrival_failures.with_label_values(&[&tool.name, reason]).inc();
         }
@@ -245,7 +253,13 @@ impl Gateway {
             if let Some(pilot) = pilot {
                 pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
             }
-            tracing::debug!(call_id = %record.intent.call_id, tool = tool.name, wait_ms = wait.as_millis(), "retry");
+            tracing::debug!(
+                call_id = %record.intent.call_id,
+                tool = tool.name,
+                trace_id = record.intent.trace_id,
+                wait_ms = wait.as_millis(),
+                "retry"
+            );
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.abandoned.cancelled() => {}
@@ -272,8 +286,13 @@ impl Gateway {
             return Attempted { evidence, is_executed: false, silent: None };
         }
         let began = Instant::now();
+        let trace = asked.trace.for_call(record, self.limits.sample);
+        // A replay that asks the tool is no attempt of the call, and its span is another one.
+        let is_attempt = record.state == State::Running;
+        let span_id = if is_attempt { SpanId::of(record.attempt.id) } else { new_span_id() };
+        let span = trace.attempt(record, span_id);
         let request = downstream::Request {
-            headers: headers(record),
+            headers: headers(record, trace.told(span_id)),
             // What was not kept is there only with the request itself.
             body: if redact::is_whole(&record.intent.args) {
                 record.intent.args.clone()
@@ -300,7 +319,12 @@ impl Gateway {
             }
         };
         crash::point("after_answer");
-        let (proved, _) = outcome::classify(tool, &evidence, record.sent());
+        let (proved, why) = outcome::classify(tool, &evidence, record.sent());
+        span.record("outcome", proved.as_str());
+        if !matches!(proved, Outcome::Executed(_)) {
+            span.record("error", why);
+        }
+        drop(span);
         self.metrics.attempts.with_label_values(&[&tool.name, proved.as_str()]).inc();
         self.metrics.attempt_duration.with_label_values(&[&tool.name]).observe(began.elapsed().as_secs_f64());
         let healthy = proved.is_healthy() || evidence.is_sign_of_life();
@@ -333,6 +357,20 @@ impl Gateway {
     pub(super) async fn settle(
         &self,
         asked: &Asked,
+        record: Record,
+        event: &Event,
+        pilot: Option<&Pilot>,
+        keep: Keep,
+    ) -> (Record, Option<Duration>) {
+        let span = asked.trace.for_call(&record, self.limits.sample).completion(&record);
+        let (record, wait) = self.write_down(asked, record, event, pilot, keep).await;
+        span.record("outcome", record.state.as_str());
+        (record, wait)
+    }
+
+    async fn write_down(
+        &self,
+        asked: &Asked,
         mut record: Record,
         event: &Event,
         pilot: Option<&Pilot>,
@@ -354,7 +392,8 @@ impl Gateway {
                 (Keep::Nothing, _) => Some(Replaced::Done(change.record)),
                 (Keep::Stored, Action::Retry { .. }) => {
                     begun = Some(change.record.attempt.id);
-                    match self.counted("replace", self.store.replace(&change, &record).await) {
+                    let replaced = self.store.replace(&change, &record).await;
+                    match self.counted_for(&record.intent, "replace", replaced) {
                         Ok(replaced) => Some(replaced),
                         // Nothing may be begun now; but that nothing was executed can be written.
                         Err(_) => {
@@ -400,6 +439,7 @@ impl Gateway {
                     self.metrics.stale_owners.inc();
                     tracing::warn!(
                         call_id = %newer.intent.call_id,
+                        trace_id = newer.intent.trace_id,
                         state = newer.state.as_str(),
                         "a completion was refused: the call has changed under it",
                     );
@@ -417,7 +457,8 @@ impl Gateway {
         let mut tries_left = LAST_TRIES;
         let mut said = false;
         loop {
-            match self.counted("replace", self.store.replace(change, expected).await) {
+            let replaced = self.store.replace(change, expected).await;
+            match self.counted_for(&expected.intent, "replace", replaced) {
                 Ok(replaced) => return Some(replaced),
                 Err(_) if tries_left == 0 => return None,
                 Err(_) if self.abandoned.is_cancelled() => tries_left -= 1,
@@ -440,6 +481,16 @@ pub(super) async fn heard(listener: Option<&Listener>) {
     }
 }
 
+/// What came of getting hold of the key, in one word, and the call that has it.
+fn outcome_of(held: &Result<Hold, ErrorKind>) -> (&'static str, Option<&Record>) {
+    match held {
+        Ok(Hold::Ours(record, _)) => ("claimed", Some(record)),
+        Ok(Hold::Theirs(record)) => ("running", Some(record)),
+        Ok(Hold::Settled(record)) => ("settled", Some(record)),
+        Ok(Hold::Barred(..)) | Err(_) => ("refused", None),
+    }
+}
+
 /// Why the first arrival gets no result, in one word.
 fn failure_of(record: &Record) -> Option<&'static str> {
     match &record.state {
@@ -455,7 +506,7 @@ fn failure_of(record: &Record) -> Option<&'static str> {
 }
 
 /// What the gateway says to the tool about a call. Nothing of the caller's own headers.
-fn headers(record: &Record) -> HeaderMap {
+fn headers(record: &Record, trace: Vec<(&'static str, String)>) -> HeaderMap {
     let intent = &record.intent;
     let mut headers = HeaderMap::new();
     let mut say = |name: &'static str, value: &str| {
@@ -472,16 +523,8 @@ fn headers(record: &Record) -> HeaderMap {
     if !intent.session_id.is_empty() {
         say("x-session-id", &intent.session_id);
     }
-    if let Some(traceparent) = traceparent(&intent.trace_id, record) {
-        say("traceparent", &traceparent);
+    for (name, value) in trace {
+        say(name, &value);
     }
     headers
-}
-
-/// W3C Trace Context: the call's trace id, and a span id for the attempt.
-fn traceparent(trace_id: &str, record: &Record) -> Option<String> {
-    let is_w3c = trace_id.len() == 32
-        && trace_id.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit))
-        && trace_id.bytes().any(|digit| digit != b'0');
-    is_w3c.then(|| format!("00-{trace_id}-{:.16}-01", record.attempt.id.to_string()))
 }

@@ -342,15 +342,19 @@ impl Gateway {
         let event = call::Event::Skipped { by: caller.name.clone(), reason: reason.to_owned() };
         let skipped = self.apply(call_id, &event).await;
         let skipped = skipped.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let mut trace_id = None;
         match skipped {
-            Some(Ok(record)) => self.count_undo(&record, "skipped"),
+            Some(Ok(record)) => {
+                self.count_undo(&record, "skipped");
+                trace_id = Some(record.intent.trace_id.clone());
+            }
             // Somebody has settled it already; the saga still has to go on.
             Some(Err(Illegal::NothingToUndo)) | None => {}
             Some(Err(illegal)) => return Err(ErrorKind::WrongState(illegal.to_string()).alone()),
         }
         let event = Event::Settled { by: by(caller), reason: format!("skipped {call_id}: {reason}") };
         let saga = self.act_on_saga(id, &event).await?;
-        tracing::warn!(saga = id.id, by = caller.name, %call_id, "a call is not undone");
+        tracing::warn!(saga = id.id, by = caller.name, %call_id, trace_id, "a call is not undone");
         self.begin_undoing(id);
         self.with_calls(saga).await
     }
@@ -449,7 +453,7 @@ impl Gateway {
             Ok(()) => saga,
             Err(there) => there.ok_or_else(|| ErrorKind::StoreUnavailable.alone())?,
         };
-        tracing::warn!(%call_id, by, "a call is undone");
+        tracing::warn!(%call_id, trace_id = record.intent.trace_id, by, "a call is undone");
         self.begin_undoing(&id);
         Ok(saga)
     }
@@ -491,7 +495,8 @@ impl Gateway {
             Err(illegal) => return Marked::Illegal(illegal),
         };
         let Some(change) = next.change else { return Marked::Changed };
-        match self.counted("replace", self.store.replace(&change, record).await) {
+        let replaced = self.store.replace(&change, record).await;
+        match self.counted_for(&record.intent, "replace", replaced) {
             Ok(Replaced::Done(record)) => {
                 if matches!(record.state, CallState::Compensated(_)) {
                     self.count_undo(&record, "empty");

@@ -12,7 +12,7 @@ use super::run::{POLL, ROUNDS, heard};
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Event};
 use crate::core::caller::Caller;
-use crate::core::record::{CallId, Entry};
+use crate::core::record::{CallId, Entry, Record};
 use crate::core::session::{self, Bar, Lock, Refusal, Session, SessionId, Verdict};
 use crate::store::{Due, Listener, Replaced};
 
@@ -102,7 +102,8 @@ impl Gateway {
         }
         if let (Some(place), false) = (line, matches!(turn.held, Ok(Hold::Ours(..)))) {
             // Whoever stands behind it need not wait until its place is forgotten.
-            drop(self.counted("leave_line", self.store.leave_line(&place.session, place.call_id).await));
+            let left = self.store.leave_line(&place.session, place.call_id).await;
+            drop(self.counted_for(&asked.intent, "leave_line", left));
         }
         turn
     }
@@ -121,7 +122,9 @@ impl Gateway {
             let entry = entry("left_over", by, detail, now);
             let unlocked = self.counted("unlock", self.store.unlock(id, lock, &entry).await).unwrap_or(false);
             if unlocked {
-                tracing::warn!(call_id = %lock.call_id, "the lock of a session was left over");
+                // The call itself may be gone.
+                let trace_id = holder.as_ref().map(|record| record.intent.trace_id.as_str());
+                tracing::warn!(call_id = %lock.call_id, trace_id, "the lock of a session was left over");
             }
             return unlocked;
         }
@@ -161,26 +164,30 @@ impl Gateway {
         if !unlocked.map_err(|_| ErrorKind::StoreUnavailable.alone())? {
             return Err(ErrorKind::WrongState("the lock has changed hands meanwhile".into()).alone());
         }
-        tracing::warn!(call_id = %lock.call_id, by = caller.name, reason, "a session was unlocked");
-        self.tell_unlocked(&lock, caller, reason).await;
+        let told = self.tell_unlocked(&lock, caller, reason).await;
+        let trace_id = told.as_ref().map(|record| record.intent.trace_id.as_str());
+        tracing::warn!(call_id = %lock.call_id, trace_id, by = caller.name, reason, "a session was unlocked");
         Ok(lock)
     }
 
-    /// Writes into a call's history that its lock was taken away. What it does goes on.
-    async fn tell_unlocked(&self, lock: &Lock, caller: &Caller, reason: &str) {
+    /// Writes into a call's history that its lock was taken away. What it does goes on. Answers with the call, if
+    /// it is still the one that had the lock.
+    async fn tell_unlocked(&self, lock: &Lock, caller: &Caller, reason: &str) -> Option<Record> {
         let event = Event::Unlocked { by: caller.name.clone(), reason: reason.to_owned() };
         for _ in 0..ROUNDS {
-            let Ok(Some(record)) = self.counted("load", self.store.load(lock.call_id).await) else { return };
+            let record = self.counted("load", self.store.load(lock.call_id).await).ok()??;
             if record.fencing != Some(lock.token) {
-                return;
+                return None;
             }
             let next = call::next(&self.policy_of(&record), Some(&record), &event, self.now());
-            let Some(change) = next.ok().and_then(|next| next.change) else { return };
-            match self.counted("replace", self.store.replace(&change, &record).await) {
+            let Some(change) = next.ok().and_then(|next| next.change) else { return Some(record) };
+            let replaced = self.store.replace(&change, &record).await;
+            match self.counted_for(&record.intent, "replace", replaced) {
                 Ok(Replaced::Lost(Some(_))) => {}
-                _ => return,
+                _ => return Some(record),
             }
         }
+        None
     }
 
     /// Stops a session: no write of it begins until it is thawed. What runs goes on, and what has ended

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::call::{Asked, Patience, new_call_id};
 use super::flight::Phase;
 use super::sagas::{Marked, Unlisted};
+use super::trace::Trace;
 use super::{ErrorKind, Gateway, jitter};
 use crate::core::call::{self, Illegal, UndoEnd};
 use crate::core::compensation::{self, Template};
@@ -434,7 +435,8 @@ impl Gateway {
         let (wait, session_wait) =
             (at.tool.session.wait + at.tool.lease() + LEASE_MARGIN, at.tool.session.wait);
         let brought = Brought::default();
-        let asked = Asked { at, intent: Arc::new(intent), args, brought, new_keys: None };
+        let trace = Trace::of(&intent.trace_id, self.limits.sample);
+        let asked = Asked { at, intent: Arc::new(intent), args, brought, new_keys: None, trace };
         let saga_id = asked.intent.saga_id.clone();
         let (phases, pilot) = self.flights.join_or_begin((lookup, fingerprint, brought, saga_id, None));
         if let Some(pilot) = pilot {

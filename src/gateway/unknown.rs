@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::call::Asked;
 use super::health::Permit;
 use super::run::{Begun, Keep, ROUNDS};
+use super::trace::Trace;
 use super::{Error, ErrorKind, Gateway, ToolAt, new_attempt};
 use crate::core::call::{self, Action, Event, Illegal};
 use crate::core::caller::Caller;
@@ -112,7 +113,8 @@ impl Gateway {
         let deadline = Instant::now() + at.tool.deadline;
         let Ok(next) = call::next(&at.tool, Some(&record), &event, now) else { return false };
         let Some(change) = next.change else { return false };
-        let record = match self.counted("replace", self.store.replace(&change, &record).await) {
+        let replaced = self.store.replace(&change, &record).await;
+        let record = match self.counted_for(&record.intent, "replace", replaced) {
             Ok(Replaced::Done(record)) => record,
             // Somebody was faster.
             Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => return false,
@@ -125,7 +127,9 @@ impl Gateway {
             Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => return false,
         };
         crash::point("in_recheck");
-        let asked = Asked::again(at.clone(), &record);
+        let trace = Trace::of(&record.intent.trace_id, self.limits.sample);
+        let mut asked = Asked::again(at.clone(), &record, trace);
+        asked.trace.begin_recheck(&record);
         let record = match next.action {
             Action::Probe => {
                 // Before the request leaves: what the tool says it knows is what it knew no earlier.
@@ -140,6 +144,7 @@ impl Gateway {
             }
             _ => record,
         };
+        asked.trace.ended(&record, None);
         self.say_rested(&record);
         !matches!(record.state, State::Unknown(_) | State::Running)
     }
@@ -149,7 +154,7 @@ impl Gateway {
     pub(super) async fn may_send(&self, at: &ToolAt, record: &Record) -> Result<Permit, Hindrance> {
         let permit = at.health.admit().map_err(Hindrance::Resting)?;
         let session = self.store.session(&SessionId::of(&record.intent)).await;
-        match self.counted("session", session) {
+        match self.counted_for(&record.intent, "session", session) {
             Ok(session) if session.frozen => return Err(Hindrance::Frozen),
             Ok(_) => {}
             Err(_) => return Err(Hindrance::Store),
@@ -173,7 +178,8 @@ impl Gateway {
     /// The record after an event that leads to nothing else; `None` if it could not be written.
     pub(super) async fn change(&self, record: &Record, event: &Event, now: Timestamp) -> Option<Record> {
         let next = call::next(&self.policy_of(record), Some(record), event, now).ok()?;
-        match self.counted("replace", self.store.replace(&next.change?, record).await) {
+        let replaced = self.store.replace(&next.change?, record).await;
+        match self.counted_for(&record.intent, "replace", replaced) {
             Ok(Replaced::Done(record)) => Some(record),
             Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => None,
         }
@@ -208,7 +214,8 @@ impl Gateway {
             }
             let next = call::next(&self.policy_of(&record), Some(&record), &event, asked_at.max(self.now()));
             let Some(change) = next.ok().and_then(|next| next.change) else { return record };
-            record = match self.counted("replace", self.store.replace(&change, &record).await) {
+            let replaced = self.store.replace(&change, &record).await;
+            record = match self.counted_for(&record.intent, "replace", replaced) {
                 Ok(Replaced::Done(noted)) => return noted,
                 Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => newer,
                 Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => return record,
@@ -271,9 +278,16 @@ impl Gateway {
             };
             let Some(change) = next.change else { break };
             let was_stuck = matches!(record.state, State::Stuck(_));
-            let replaced = self.counted("replace", self.store.replace(&change, &record).await);
+            let replaced = self.store.replace(&change, &record).await;
+            let replaced = self.counted_for(&record.intent, "replace", replaced);
             if let Replaced::Done(mut record) = replaced.map_err(unavailable)? {
-                tracing::warn!(%call_id, by = caller.name, state = record.state.as_str(), "a call was resolved");
+                tracing::warn!(
+                    %call_id,
+                    trace_id = record.intent.trace_id,
+                    by = caller.name,
+                    state = record.state.as_str(),
+                    "a call was resolved"
+                );
                 if was_stuck {
                     self.go_on_after(&record, &format!("token {}", caller.name), said).await;
                 }

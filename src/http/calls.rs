@@ -22,7 +22,8 @@ use crate::core::key::COMPENSATION;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::session::Brought;
 use crate::core::tool::Tool;
-use crate::gateway::{Answer, ErrorKind, Patience, Request, Stored, identify};
+use crate::core::trace::Context;
+use crate::gateway::{Answer, Arrival, ErrorKind, Patience, Request, Stored, identify};
 
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
@@ -74,9 +75,10 @@ pub(super) async fn call(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
+    let arrival = Arrival::begin(traced(&headers));
     let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let bytes = read_body(body, http.max_body).await?;
-    let request = parse(tool, &headers, &bytes)?;
+    let request = Request { arrival, ..parse(tool, &headers, &bytes)? };
     // Who waits for a call need not keep its request in memory.
     drop(bytes);
     match http.gateway.call(&caller, request).await? {
@@ -133,7 +135,7 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
         return Err(Problem::invalid_request("fencing_token is larger than any that was ever given out"));
     }
     let trace_id = match traced(headers) {
-        Some(trace_id) => Some(trace_id),
+        Some(context) => Some(context.trace_id),
         None => body.trace_id.map(|id| identity("trace_id", id)).transpose()?,
     };
     Ok(Request {
@@ -143,6 +145,7 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
         session_id: identity("session_id", body.session_id.unwrap_or_default())?,
         saga_id: saga(body.saga_id.unwrap_or_default())?,
         trace_id: trace_id.filter(|id| !id.is_empty()),
+        arrival: Arrival::default(),
         key_header,
         key_member: body.idempotency_key,
         brought: Brought { fencing: body.fencing_token, confirmed: body.confirm_duplicate_of.map(CallId) },
@@ -168,19 +171,12 @@ pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
     Ok(id)
 }
 
-/// The trace id of a `traceparent` header (W3C Trace Context). A later version may say more behind
-/// what version 00 says.
-fn traced(headers: &HeaderMap) -> Option<String> {
-    let mut fields = headers.get("traceparent")?.to_str().ok()?.split('-');
-    let (version, trace_id, span_id, flags) =
-        (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
-    let is_hex = |text: &str, length| {
-        text.len() == length && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-    };
-    let is_id = |text: &str, length| is_hex(text, length) && text.bytes().any(|digit| digit != b'0');
-    let is_version = is_hex(version, 2) && version != "ff" && (version != "00" || fields.next().is_none());
-    let is_valid = is_version && is_id(trace_id, 32) && is_id(span_id, 16) && is_hex(flags, 2);
-    is_valid.then(|| trace_id.to_owned())
+/// What the caller says of its trace.
+fn traced(headers: &HeaderMap) -> Option<Context> {
+    let line = |value: &HeaderValue| value.to_str().map(str::to_owned);
+    let traceparent = line(headers.get("traceparent")?).ok()?;
+    let states: Result<Vec<String>, _> = headers.get_all("tracestate").iter().map(line).collect();
+    Context::parse(&traceparent, &states.unwrap_or_default().join(","))
 }
 
 /// `Prefer: wait=SECONDS, respond-async` (RFC 7240). What is not understood is passed over.
@@ -376,20 +372,15 @@ mod tests {
     }
 
     #[test]
-    fn only_a_valid_traceparent_names_the_trace() {
-        let trace = |line: &str| traced(&headers("traceparent", &[line]));
+    fn lines_of_a_state_are_one_state() {
+        let mut headers = headers("tracestate", &["a=1", "b=2"]);
         let id = "4bf92f3577b34da6a3ce929d0e0e4736";
-        assert_eq!(trace(&format!("00-{id}-00f067aa0ba902b7-01")), Some(id.to_owned()));
-        for line in [
-            "",
-            "00",
-            &format!("00-{id}-00f067aa0ba902b7-01-more"),
-            &format!("00-{id}-00f067aa0ba902b7-zz"),
-            &format!("ff-{id}-00f067aa0ba902b7-01"),
-            &format!("00-{id}-0000000000000000-01"),
-            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
-        ] {
-            assert_eq!(trace(line), None, "{line:?}");
-        }
+        assert_eq!(traced(&headers), None, "it is worth nothing without the other");
+        let line = format!("00-{id}-00f067aa0ba902b7-01");
+        headers.append("traceparent", line.parse().expect("a header value"));
+        let context = traced(&headers).expect("a trace");
+        assert_eq!((context.trace_id.as_str(), context.state.as_str()), (id, "a=1,b=2"));
+        headers.append("tracestate", HeaderValue::from_bytes(b"c=\xff").expect("a header value"));
+        assert_eq!(traced(&headers).expect("a trace").state, "");
     }
 }

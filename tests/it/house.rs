@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms, each with those that it may import from.
-const MAY_IMPORT: [(&str, &[&str]); 10] = [
+const MAY_IMPORT: [(&str, &[&str]); 11] = [
     ("core", &[]),
     ("crash", &[]),
     ("store", &["core"]),
@@ -14,6 +14,7 @@ const MAY_IMPORT: [(&str, &[&str]); 10] = [
     ("http", &["core", "gateway"]),
     ("serve", &[]),
     ("config", &["core", "downstream", "gateway", "serve", "store"]),
+    ("telemetry", &["config", "core"]),
     ("app", &["config", "core", "http", "gateway", "store", "downstream", "metrics", "serve"]),
 ];
 

@@ -53,5 +53,6 @@ mod terms; // what every store promises about the terms of a claim
 mod tls; // HTTPS by its own certificate
 mod tokens; // they rise, whatever becomes of store and clock
 mod tools; // what callers and models are told of the tools, and the document of the doors
+mod traces; // which trace a call belongs to
 mod turns; // one's turn in a session, when something goes wrong
 mod unknown; // ambiguous outcomes

@@ -4,6 +4,8 @@ pub mod binary; // the real binary as a process that can be killed
 pub mod books; // a system that keeps books of what it has made
 #[cfg(target_os = "linux")]
 pub mod clock; // a wall clock that can be set
+#[cfg(feature = "otel")]
+pub mod collector; // takes spans
 pub mod faulty; // a store that goes wrong
 pub mod gateway; // a gateway in this process
 pub mod line; // a line to a server that can be cut
