@@ -1,6 +1,6 @@
 # What there is to do. `make test`, `make loss`, `make observe` and `make fuzz` are everything that CI runs.
 
-.PHONY: run test check loss observe fuzz bench bench-ledger mutations
+.PHONY: run test check otel loss observe fuzz bench bench-ledger mutations
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -16,6 +16,10 @@ test: check
 check:
 	cargo fmt --check
 	cargo clippy --quiet --all-targets --all-features -- -D warnings
+
+# Spans that are exported, which takes another build.
+otel:
+	cargo test --quiet --features crash-points,otel --test it -- traces config
 
 # 300 calls while 30 % of all packets are lost. Takes root on Linux; says so and does nothing elsewhere.
 loss:

@@ -70,9 +70,7 @@ impl Gateway {
         asked.trace.begin_call(&asked.intent);
         let claim = asked.trace.claim(&asked.intent);
         let Turn { held, place, deadline } = self.hold_in_turn(&asked, &pilot).await;
-        let (outcome, found) = outcome_of(&held);
-        asked.trace.claimed(&claim, outcome, found);
-        drop(claim);
+        asked.trace.claimed(claim, &held);
         match held {
             Ok(Hold::Ours(record, permit)) => {
                 // Claimed first and asked after: whoever closes the saga in between finds the call.
@@ -363,12 +361,12 @@ impl Gateway {
         keep: Keep,
     ) -> (Record, Option<Duration>) {
         let span = asked.trace.for_call(&record, self.limits.sample).completion(&record);
-        let (record, wait) = self.write_down(asked, record, event, pilot, keep).await;
+        let (record, wait) = self.write_outcome(asked, record, event, pilot, keep).await;
         span.record("outcome", record.state.as_str());
         (record, wait)
     }
 
-    async fn write_down(
+    async fn write_outcome(
         &self,
         asked: &Asked,
         mut record: Record,
@@ -478,16 +476,6 @@ pub(super) async fn heard(listener: Option<&Listener>) {
     match listener {
         Some(listener) => listener.heard().await,
         None => std::future::pending().await,
-    }
-}
-
-/// What came of getting hold of the key, in one word, and the call that has it.
-fn outcome_of(held: &Result<Hold, ErrorKind>) -> (&'static str, Option<&Record>) {
-    match held {
-        Ok(Hold::Ours(record, _)) => ("claimed", Some(record)),
-        Ok(Hold::Theirs(record)) => ("running", Some(record)),
-        Ok(Hold::Settled(record)) => ("settled", Some(record)),
-        Ok(Hold::Barred(..)) | Err(_) => ("refused", None),
     }
 }
 

@@ -398,7 +398,7 @@ impl Door {
             "traceparent",
             ParameterIn::Header,
             Required::False,
-            "Its trace id becomes the call's (W3C Trace Context).",
+            "Its trace id becomes the call's (W3C Trace Context); the tool gets it with the sampled flag, and tracestate.",
             plain().build(),
         )
     }

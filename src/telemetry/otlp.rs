@@ -28,7 +28,7 @@ use crate::config::Tracing;
 use crate::core::trace;
 
 /// Spans that wait for the collector; about a KiB each.
-const QUEUE: usize = 4_096;
+const QUEUE: usize = 2_048;
 /// Spans that are sent at once.
 const BATCH: usize = 512;
 /// How long a span waits for others.

@@ -312,6 +312,33 @@ fn the_reference_configuration_is_good_and_tells_the_defaults() {
     assert_eq!((&endpoint.method, endpoint.connection_reuse), (&default.method, default.connection_reuse));
 }
 
+const TRACING: &str = "[tracing]\notlp = \"http://127.0.0.1:4318/v1/traces\"\nsample = 1.0\n";
+
+#[test]
+#[cfg(not(feature = "otel"))]
+fn a_build_that_exports_no_spans_says_so() {
+    let mistakes = read(&format!("{GOOD}{TRACING}"), &[]).expect_err("it cannot be done");
+    assert!(mistakes.len() == 1 && mistakes[0].contains("--features otel"), "{mistakes:?}");
+}
+
+#[test]
+#[cfg(feature = "otel")]
+fn where_spans_go_is_checked_and_holds_no_secret() {
+    let config = read(&format!("{GOOD}{TRACING}"), &[]).expect("good");
+    let tracing = config.tracing.expect("it is there");
+    assert_eq!((tracing.service_name.as_str(), config.limits.sample), ("oncegate", 1.0));
+    for wrong in [
+        "[tracing]\nsample = 0.5\n",
+        "[tracing]\notlp = \"collector:4318\"\n",
+        "[tracing]\notlp = \"http://user:secret@collector/v1/traces\"\n",
+        &format!("{TRACING}samples = 1.0\n"),
+        &TRACING.replace("1.0", "1.1"),
+        &TRACING.replace("1.0", "nan"),
+    ] {
+        assert_eq!(read(&format!("{GOOD}{wrong}"), &[]).expect_err(wrong).len(), 1, "{wrong}");
+    }
+}
+
 /// A misspelt key is answered with the known ones; the reference must name each of them.
 #[test]
 fn the_reference_configuration_names_every_key() {

@@ -89,6 +89,29 @@ fn only_the_table_of_problems_knows_failure_statuses() {
     }
 }
 
+/// Who looks for all that was said of a call looks for its trace.
+#[test]
+fn every_log_line_of_a_call_has_its_trace() {
+    // A saga has many, and of what cannot be read nothing is known.
+    let without = ["a saga needs a person", "a stored call cannot be read"];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gateway");
+    let mut seen = 0;
+    for path in sources(&root) {
+        let source = fs::read_to_string(&path).expect("a source");
+        for level in ["debug", "info", "warn", "error"] {
+            let macro_name = format!("tracing::{level}!(");
+            let lines = source.split(&macro_name).skip(1);
+            for line in lines.filter_map(|rest| rest.split(");").next()) {
+                if line.contains("call_id") && !without.iter().any(|text| line.contains(text)) {
+                    seen += 1;
+                    assert!(line.contains("trace_id"), "{}: {line}", path.display());
+                }
+            }
+        }
+    }
+    assert!(seen > 10, "the test reads nothing");
+}
+
 /// A break that does not fit the code any more would be noticed only by who tries them all.
 #[test]
 fn every_deliberate_break_fits_the_code() {

@@ -22,7 +22,7 @@ async fn a_tool_is_told_its_attempt_and_whether_the_caller_records_the_trace() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "retry = { base = \"1ms\" }").await;
     for flags in ["01", "00"] {
-        tool.then(Act::Answer(503, "", b""));
+        tool.then(Act::Answer(429, "", b""));
         let line = traceparent(TRACE, flags);
         let headers =
             [("traceparent", line.as_str()), ("tracestate", "us=1,them=2"), ("idempotency-key", flags)];
@@ -99,7 +99,7 @@ fn lines(text: &str) -> Vec<Value> {
 #[tokio::test]
 async fn every_log_line_of_a_call_has_its_trace_and_is_flat() {
     let tool = Tool::start().await;
-    tool.then(Act::Answer(503, "", b"")).then(Act::Ok("{}")).then(Act::ExecuteThenDrop);
+    tool.then(Act::Answer(429, "", b"")).then(Act::Ok("{}")).then(Act::ExecuteThenDrop);
     let folder = tempfile::tempdir().expect("a folder");
     let config = one_tool(&tool, "retry = { base = \"1ms\" }\n[log]\nlevel = \"warn,oncegate=debug\"");
     let gateway = Process::start(folder.path(), free_port(), &config).await;
@@ -112,7 +112,7 @@ async fn every_log_line_of_a_call_has_its_trace_and_is_flat() {
     let unknown = post(call, json!({ "args": { "n": 2 } }), TRACE).await.expect_problem("outcome-unknown");
     let call_id = unknown.at("/call_id");
     let id = call_id.as_str().expect("an id");
-    let body = json!({ "state": "failed", "reason": "looked", "failure": "not there" });
+    let body = json!({ "as": "succeeded", "reason": "looked" });
     let resolved = post(format!("/v1/calls/{id}/resolve"), body, TRACE).await;
     gateway.signal("TERM");
     assert!(gateway.ended().await);
@@ -144,7 +144,17 @@ mod exported {
     }
 
     async fn call(gateway: &Process, key: &str, trace: &str, flags: &str) -> Answer {
-        let request = client()
+        call_by(&client(), gateway, key, trace, flags).await
+    }
+
+    async fn call_by(
+        client: &reqwest::Client,
+        gateway: &Process,
+        key: &str,
+        trace: &str,
+        flags: &str,
+    ) -> Answer {
+        let request = client
             .post(gateway.url("/v1/tools/act/calls"))
             .header("traceparent", traceparent(trace, flags))
             .header("authorization", "Bearer caller-canary")
@@ -163,7 +173,7 @@ mod exported {
     #[tokio::test]
     async fn log_ledger_tool_and_collector_tell_the_same_story() {
         let (tool, collector) = (Tool::start().await, Collector::start().await);
-        tool.then(Act::Answer(503, "", b"")).then(Act::after_ms(60, Act::Ok("{\"a\":\"result-canary\"}")));
+        tool.then(Act::Answer(429, "", b"")).then(Act::after_ms(60, Act::Ok("{\"a\":\"result-canary\"}")));
         let folder = tempfile::tempdir().expect("a folder");
         let gateway = start(folder.path(), &tool, &collector.url, "").await;
         let answer = call(&gateway, "key-canary", TRACE, "01").await.expect_ok();
@@ -267,21 +277,22 @@ mod exported {
         silent.always(Act::Hang);
         let folder = tempfile::tempdir().expect("a folder");
         let gateway = start(folder.path(), &tool, &silent.url(), "").await;
-        // More spans than have room.
-        let replays = async || {
+        // Each with a key of its own, so that none joins another: three spans each, and that is more than have room.
+        let client = client();
+        let replays = async |key: usize| {
             for _ in 0..100 {
-                call(&gateway, "k", TRACE, "01").await.expect_ok();
+                call_by(&client, &gateway, &format!("k{key}"), TRACE, "01").await.expect_ok();
             }
         };
         call(&gateway, "k", TRACE, "01").await.expect_ok();
         until("the collector has the first", async || silent.requests() > 0).await;
-        let many: [_; 17] = std::array::from_fn(|_| replays());
+        let many: [_; 17] = std::array::from_fn(&replays);
         futures_util::future::join_all(many).await;
         gateway.signal("TERM");
         let stopping = Instant::now();
         assert!(gateway.ended().await);
         assert!(stopping.elapsed() < Duration::from_secs(8), "{:?}", stopping.elapsed());
-        assert_eq!(tool.requests(), 1);
+        assert_eq!(tool.requests(), 18);
         let said = std::fs::read_to_string(log(folder.path())).expect("a log");
         assert_eq!(said.matches("dropped a Span").count(), 1, "it is said once: {said}");
         assert!(said.contains("dropped_span_count"), "and counted in the end: {said}");
