@@ -129,7 +129,9 @@ async fn every_log_line_of_a_call_has_its_trace_and_is_flat() {
 
 #[cfg(feature = "otel")]
 mod exported {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
+
+    use tokio::time::Instant;
 
     use super::*;
     use crate::support::collector::{Collector, Span};
