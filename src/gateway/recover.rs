@@ -73,7 +73,7 @@ impl Gateway {
         let by = self.instance;
         // What no saga knows of is not undone. A saga that cannot be had keeps only its own calls waiting.
         if let Err(error) = self.find_saga_of(&record.intent).await {
-            tracing::error!(call_id = %record.intent.call_id, %error, "the saga of a lost call cannot be had");
+            tracing::error!(call_id = %record.intent.call_id, trace_id = record.intent.trace_id, %error, "the saga of a lost call cannot be had");
             return Ok(false);
         }
         let event = if owner_ended { Event::OwnerLost { by } } else { Event::LeaseOver { by } };

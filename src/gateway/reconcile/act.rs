@@ -246,7 +246,7 @@ impl Gateway {
         let event = Event::Reconciled { by: of.name.clone(), content };
         match self.apply(call_id, &event).await {
             Ok(Some(Ok(record))) => {
-                tracing::warn!(%call_id, tool = record.intent.tool, "an unknown call was settled by a source");
+                tracing::warn!(%call_id, tool = record.intent.tool, trace_id = record.intent.trace_id, "an unknown call was settled by a source");
                 Acted::Done
             }
             // It is not unknown any more.
