@@ -276,6 +276,8 @@ pub struct Pairing<'a> {
     groups: BTreeMap<String, Group>,
     seen: HashSet<CallId>,
     undecided: u64,
+    /// There are calls that may have made any of the items.
+    is_blind: bool,
 }
 
 impl<'a> Pairing<'a> {
@@ -289,6 +291,8 @@ impl<'a> Pairing<'a> {
                     place.insert(items.len());
                     items.push(item);
                 }
+                // One name for two effects: each is one.
+                Entry::Occupied(place) if items[*place.get()].key != item.key => items.push(item),
                 Entry::Occupied(place) => items[*place.get()] = item,
             }
         }
@@ -298,7 +302,7 @@ impl<'a> Pairing<'a> {
                 groups.entry(key.clone()).or_default().items.push(n);
             }
         }
-        Self { rules, window, items, groups, seen: HashSet::new(), undecided: 0 }
+        Self { rules, window, items, groups, seen: HashSet::new(), undecided: 0, is_blind: false }
     }
 
     /// Takes note of a call; what has no item and needs none is forgotten at once.
@@ -332,6 +336,8 @@ impl<'a> Pairing<'a> {
         if standing < Standing::Unknown && is_undecided {
             self.undecided += 1;
         }
+        // It runs, or its outcome is unknown, or what it is joined by cannot be read.
+        self.is_blind |= key.is_none() && standing < Standing::Failed;
         let Some(key) = key else { return };
         if !self.groups.contains_key(&key) && standing != Standing::Judged {
             return;
@@ -359,6 +365,11 @@ impl<'a> Pairing<'a> {
         let end = record.updated_at.min(attempt.lease_until);
         let is_within = self.window.since <= end && end < self.window.until;
         (!is_within || begin >= before(self.window.since, self.window.margin)).then_some(is_within)
+    }
+
+    /// Whether there are calls of which cannot be told which items they have made: then none is surely nobody's.
+    pub fn is_blind(&self) -> bool {
+        self.is_blind
     }
 
     /// Whether there are items of which no call is known yet.
@@ -401,6 +412,11 @@ impl<'a> Pairing<'a> {
             let item = item.map(|n| &self.items[n]);
             self.judge_call(key, call, item, found);
         }
+        // What runs may be told of any of them.
+        if calls.iter().any(|call| call.standing == Standing::Running) {
+            found.undecided += free.iter().filter(|n| self.items[**n].counts).count() as u64;
+            return;
+        }
         let made_it = calls.iter().rev().find(|call| call.standing != Standing::Failed);
         for item in free.into_iter().map(|n| &self.items[n]).filter(|item| item.counts) {
             found.anomalies.push(match (made_it, calls.first()) {
@@ -438,6 +454,8 @@ impl<'a> Pairing<'a> {
         };
         match call.standing {
             Standing::Judged | Standing::Succeeded => found.matched += 1,
+            // The same business key may be another's effect, and what was taken back proves no success.
+            Standing::Unknown if !self.is_proof(call, item) => found.undecided += 1,
             Standing::Unknown => {
                 let detail =
                     format!("the call was unknown, and the source has {}: it was executed", item.name());
@@ -452,6 +470,12 @@ impl<'a> Pairing<'a> {
                 found.anomalies.push(anomaly(Kind::Mismatch, detail, Some(item)));
             }
         }
+    }
+
+    /// Whether the item shows that just this call was executed.
+    fn is_proof(&self, call: &Call, item: &Item) -> bool {
+        let is_its_own = matches!(self.rules.join, Join::Key) || item.call_id == Some(call.call_id);
+        is_its_own && item.counts
     }
 
     /// What the call does not have is not compared.

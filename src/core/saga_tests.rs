@@ -10,8 +10,10 @@ use super::*;
 use crate::core::call::{self, UndoEnd};
 use crate::core::compensation::Template;
 use crate::core::outcome::Content;
-use crate::core::record::{Compensation, InstanceId, Undo};
+use crate::core::record::{Compensation, InstanceId, Record, State as CallState, Undo};
 use crate::core::tool::tests::tool;
+use crate::core::tool::{Effect, Tool};
+use crate::core::unknown;
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
 

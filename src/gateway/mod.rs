@@ -8,6 +8,7 @@ mod health; // what is seen of a tool
 mod hold; // getting hold of a key
 mod ledger; // what is known of calls
 mod loss; // a store that has lost data
+mod own; // calls that the gateway makes itself
 mod pause; // tools that a person has paused
 mod preview; // what a request would meet
 pub mod reconcile; // the ledger, held against the systems behind the tools

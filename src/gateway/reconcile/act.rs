@@ -22,7 +22,7 @@ use crate::core::reconcile::{Anomaly, Kind};
 use crate::core::record::{CallId, Record, State};
 use crate::core::tool::LEASE_MARGIN;
 use crate::crash;
-use crate::gateway::undo::Own;
+use crate::gateway::own::Own;
 use crate::gateway::{ErrorKind, Gateway, jitter};
 use crate::store::{self, Put};
 
@@ -72,14 +72,14 @@ pub(super) fn plan(of: &Reconciliation, run: &str, anomaly: Anomaly, unsure: boo
     let action = match (anomaly.kind, of.on.get(&anomaly.kind)) {
         (Kind::Settled, _) => Act::Settle,
         // Nothing is undone on a guess.
-        (Kind::Orphan, Some(Action::Compensate)) if unsure => Act::Report,
+        (Kind::Orphan | Kind::Duplicate, Some(Action::Compensate)) if unsure => Act::Report,
         (_, Some(Action::Compensate)) => Act::Compensate,
         (_, Some(Action::Webhook)) => Act::Webhook,
         (_, Some(Action::Report) | None) => Act::Report,
     };
     let mut listed = Listed::of(&of.name, &anomaly, action);
     if unsure && anomaly.kind == Kind::Orphan {
-        listed.detail += "; not all older calls could be looked through";
+        listed.detail += "; not every call that may have made it could be looked at";
     }
     let effect = match action {
         Act::Report | Act::Webhook => None,
@@ -165,6 +165,9 @@ impl Gateway {
     async fn work_on_anomaly(self: &Arc<Self>, document: Document) {
         let Some(mut stored) = Stored::of(&document) else {
             tracing::error!(id = document.id, "an anomaly cannot be read");
+            // It is not in the way of the others.
+            let later = Document { due_at: Some(later(self.now(), ELSEWHERE)), ..next(document) };
+            drop(self.counted("put_document", self.store.put_document(&later).await));
             return;
         };
         let Some(of) = self.reconciling.all.get(&stored.reconciliation) else {
@@ -249,8 +252,12 @@ impl Gateway {
                 tracing::warn!(%call_id, tool = record.intent.tool, trace_id = record.intent.trace_id, "an unknown call was settled by a source");
                 Acted::Done
             }
-            // It is not unknown any more.
-            Ok(Some(Err(_))) => Acted::Done,
+            // It is not unknown any more, but it may be again.
+            Ok(Some(Err(_))) => match self.counted("load", self.store.load(call_id).await) {
+                Ok(Some(Record { state: State::Running, .. })) => Acted::Again("the call runs again".into()),
+                Ok(_) => Acted::Done,
+                Err(error) => Acted::Again(error.to_string()),
+            },
             Ok(None) => Acted::Never("the call is gone".into()),
             Err(error) => Acted::Again(error.to_string()),
         }
@@ -262,6 +269,16 @@ impl Gateway {
             return self.undo_surplus(of, stored).await;
         }
         let Some(call_id) = call_id(stored) else { return Acted::Never("its call has no id".into()) };
+        match self.counted("load", self.store.load(call_id).await) {
+            Ok(Some(record)) if record.is_skipped() => {
+                return Acted::Never("a person has decided that its effect stands".into());
+            }
+            Ok(Some(Record { state: State::Running | State::Unknown(_), .. })) => {
+                return Acted::Again("it is not known how the call ends".into());
+            }
+            Ok(_) => {}
+            Err(error) => return Acted::Again(error.to_string()),
+        }
         let by = format!("reconciliation {}", of.name);
         match self.compensate_call(call_id, &by, &listed.detail).await {
             // From here on the queue of compensations sees to it.
@@ -286,6 +303,13 @@ impl Gateway {
                 Err(error) => return Acted::Again(error.to_string()),
             },
         };
+        // It was looked at a while ago: the same key may have run again since, and have been told of this effect.
+        let is_orphan = listed.kind == Kind::Orphan.as_str();
+        if let Some(record) = kept.as_ref().filter(|_| is_orphan)
+            && !matches!(record.state, State::Failed(_) | State::Compensated(_))
+        {
+            return Acted::Never(format!("its call is {} by now", record.state.as_str()));
+        }
         let Some(effect) = &stored.effect else { return Acted::Never("what to undo is not kept".into()) };
         let args = match &kept {
             Some(record) => template.args_from(record, Some(effect)),
@@ -300,9 +324,13 @@ impl Gateway {
             kept.map_or_else(String::new, |kept| part(kept).clone())
         };
         let own = Own {
-            tenant: kept.map_or_else(|| of.tenant.clone(), |kept| kept.tenant.clone()),
+            // One effect has one key, whatever it is taken for, and by whom.
+            tenant: of.tenant.clone(),
             tool: template.tool.clone(),
-            key: key_of(&of.name, listed),
+            key: key_of(
+                &of.source(&listed.source).and_then(|source| source.tool.clone()).unwrap_or_default(),
+                listed,
+            ),
             args,
             call_id: None,
             user_id: of_call(|kept| &kept.user_id),
@@ -360,8 +388,8 @@ fn is_surplus(listed: &Listed) -> bool {
 }
 
 /// The key of the call that undoes an effect, whatever the effect was taken for.
-fn key_of(reconciliation: &str, listed: &Listed) -> String {
-    let digest = key::digest(["effect", reconciliation, &listed.source, &listed.effect]);
+fn key_of(tool: &str, listed: &Listed) -> String {
+    let digest = key::digest(["effect", tool, &listed.effect]);
     format!("{}effect-{}", key::COMPENSATION, hex::encode(&digest[..16]))
 }
 

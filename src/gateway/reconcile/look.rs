@@ -72,6 +72,7 @@ impl Gateway {
             page.iter().for_each(|listed| add(&mut all, &listed.record));
         }
         let unsure = self.look_further(of, window, &mut all).await?;
+        let unsure = unsure || all.iter().any(|waiting| waiting.pairing.is_blind());
         let found = all.into_iter().map(|waiting| waiting.pairing.finish()).collect();
         Ok(Looked { found, items, calls: read as u64, unsure })
     }
@@ -139,6 +140,10 @@ impl<'a> Calls<'a> {
         let filter = Filter { tool: Some(tool), since, until, ..Filter::default() };
         let page = self.gateway.store.list(&tenant, &filter, self.before, AT_ONCE).await;
         let page = self.gateway.counted("list", page).map_err(|error| error.to_string())?;
+        // What they have made would seem to be nobody's.
+        if page.unreadable > 0 {
+            return Err(format!("{} calls cannot be read", page.unreadable));
+        }
         self.before = page.next;
         if page.next.is_none() {
             self.places.pop();

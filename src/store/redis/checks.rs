@@ -344,7 +344,7 @@ impl Inner {
     /// A user who may do everything can lose everything.
     async fn who_are_we(&self) -> Option<Reason> {
         let who: Result<String, Error> = self.link.ask_quietly(cmd("ACL").arg("WHOAMI")).await;
-        let text = "the gateway is the user \"default\" of Redis; one that may do only what it needs is in the README";
+        let text = "the gateway is the user \"default\" of Redis; one that may do only what it needs is in config/redis.conf";
         (who.ok()? == "default").then(|| Reason::new("default_user", text))
     }
 

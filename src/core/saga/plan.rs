@@ -1,0 +1,106 @@
+//! What is to be done next about a saga that is being undone.
+
+use jiff::Timestamp;
+
+use super::{Hindrance, Saga};
+use crate::core::call::undoes_unknown;
+use crate::core::compensation;
+use crate::core::ledger::Position;
+use crate::core::record::{Record, State as CallState};
+use crate::core::tool::{Effect, Tool};
+use crate::core::unknown;
+
+/// What is to be done next about a saga that is being undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// All calls are at rest: that is written down, and they are looked at once more, before the first is marked.
+    Rest,
+    /// Nothing is undone before this one is at rest.
+    Wait(&'a Record, Hindrance, &'static str),
+    /// It is to be written down of this call that it is to be undone, before anything is.
+    Mark(&'a Record),
+    /// This one is undone next.
+    Undo(&'a Record),
+    /// It is this one's turn, and it cannot be undone without a person.
+    Stuck(&'a Record),
+    /// Nothing is left to be undone.
+    Done,
+}
+
+/// Decides what is done next about the calls of a saga that is being undone, each with its tool.
+///
+/// Before anything is undone every call has come to rest, and it is written down of each that it is to be
+/// undone: no call of the saga has an effect after that. Then the newest is undone first, and none before
+/// those that are newer.
+pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) -> Step<'a> {
+    let is_begun = |record: &Record| matches!(record.state, CallState::Compensating(_) | CallState::Stuck(_));
+    let concerned = members.iter().filter(|(record, tool)| {
+        let is_undone = tool.effect == Effect::Write && tool.compensation != compensation::Policy::Needless;
+        // What is begun is brought to its end, whatever the configuration says by now.
+        let is_skipped = record.is_skipped() && saga.only != Some(record.intent.call_id);
+        is_begun(record) || is_undone && !is_skipped
+    });
+    let concerned: Vec<_> = concerned.collect();
+    let find = |is: &dyn Fn(&Record, &Tool) -> bool| {
+        concerned.iter().find(|(record, tool)| is(record, tool)).map(|(record, _)| *record)
+    };
+    if let Some(record) = members.iter().map(|(record, _)| *record).find(|r| r.state == CallState::Running) {
+        return Step::Wait(record, Hindrance::Busy, "it still runs");
+    }
+    let may_come = |(record, tool): &(&Record, &Tool)| {
+        let is_unknown = matches!(record.state, CallState::Unknown(_));
+        is_unknown && tool.effect == Effect::Write && now < record.attempt.lease_until
+    };
+    if let Some((record, _)) = members.iter().find(|member| may_come(member)) {
+        return Step::Wait(record, Hindrance::Busy, "its request may still reach the tool");
+    }
+    let is_foreign = |record: &Record, tool: &Tool| {
+        tool.unknown == unknown::Policy::Elsewhere && !matches!(record.state, CallState::Compensated(_))
+    };
+    if let Some(record) = find(&is_foreign) {
+        return Step::Wait(record, Hindrance::Unknown, "its tool is not configured here");
+    }
+    let is_unclear =
+        |record: &Record, tool: &Tool| matches!(record.state, CallState::Unknown(_)) && !undoes_unknown(tool);
+    if let Some(record) = find(&is_unclear) {
+        return Step::Wait(record, Hindrance::Unknown, "nobody knows whether it was executed");
+    }
+    // What is not undone is not waited for, unless it would be sent again meanwhile.
+    let is_sent_again = |(record, tool): &(&Record, &Tool)| {
+        matches!(record.state, CallState::Unknown(_))
+            && tool.unknown == unknown::Policy::Retry
+            && (tool.compensation == compensation::Policy::Needless || record.is_skipped())
+            && record.check.is_some_and(|check| check.at.is_some())
+    };
+    if let Some((record, _)) = members.iter().find(|member| is_sent_again(member)) {
+        return Step::Wait(record, Hindrance::Unknown, "it may be sent again");
+    }
+    let is_unmarked = |record: &Record, _: &Tool| {
+        matches!(record.state, CallState::Succeeded(_) | CallState::Failed(_) | CallState::Unknown(_))
+    };
+    let unmarked = find(&is_unmarked);
+    let left: Vec<_> = concerned.iter().copied().filter(|(record, _)| is_begun(record)).collect();
+    match (unmarked, newest(&left)) {
+        (None, None) => Step::Done,
+        _ if !saga.at_rest => Step::Rest,
+        (Some(record), _) => Step::Mark(record),
+        (None, Some(record)) if matches!(record.state, CallState::Stuck(_)) => Step::Stuck(record),
+        (None, Some(record)) => Step::Undo(record),
+    }
+}
+
+/// The call that was begun last. In a session that is told by the tokens, whatever the clocks say; those of
+/// two sessions say nothing of each other.
+fn newest<'a>(left: &[&(&'a Record, &Tool)]) -> Option<&'a Record> {
+    let by_token = |record: &Record| (record.fencing, Position::of(record));
+    let (last, _) = left.iter().max_by_key(|(record, tool)| (begun_at(record, tool), by_token(record)))?;
+    let session = &last.intent.session_id;
+    let of_session = left.iter().map(|(record, _)| *record);
+    of_session.filter(|record| record.intent.session_id == *session).max_by_key(|record| by_token(record))
+}
+
+/// When a call was begun. What is sent again because nobody knows of it is still the same as before.
+fn begun_at(record: &Record, tool: &Tool) -> Timestamp {
+    let is_sent_again = tool.unknown == unknown::Policy::Retry && record.attempts > record.attempt.number;
+    if is_sent_again { record.intent.created_at } else { record.attempt.run_started_at }
+}

@@ -1,0 +1,84 @@
+//! Calls that the gateway makes itself, to undo what others have done. They go the way of every call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::call::{Asked, Patience, new_call_id};
+use super::flight::Phase;
+use super::trace::Trace;
+use super::{ErrorKind, Gateway};
+use crate::core::key::{self, Lookup};
+use crate::core::record::{CallId, Intent, Record};
+use crate::core::redact;
+use crate::core::session::Brought;
+use crate::core::tool::LEASE_MARGIN;
+
+/// A call that the gateway makes itself.
+pub(super) struct Own {
+    pub(super) tenant: String,
+    pub(super) tool: String,
+    /// Begins with [`key::COMPENSATION`], so that no caller can bring it.
+    pub(super) key: String,
+    pub(super) args: serde_json::Value,
+    /// The id it gets, if that is decided already.
+    pub(super) call_id: Option<CallId>,
+    pub(super) user_id: String,
+    pub(super) session_id: String,
+    pub(super) saga_id: String,
+    pub(super) trace_id: String,
+}
+
+impl Gateway {
+    /// Makes a call of the gateway's own, by the same way as any other: it is claimed, kept in the ledger,
+    /// retried, and held when its outcome is unknown. Asked again it is the same call.
+    ///
+    /// # Errors
+    /// Why nothing was sent; or that it is not known yet how it ended.
+    pub(super) async fn run_own(self: &Arc<Self>, own: Own) -> Result<Arc<Record>, ErrorKind> {
+        let at = self.tool_at(&own.tool).ok_or(ErrorKind::UnknownTool)?;
+        if let Some(schema) = &at.tool.schema {
+            let mistakes = schema.mistakes(&own.args);
+            if !mistakes.is_empty() {
+                return Err(ErrorKind::InvalidArguments(mistakes));
+            }
+        }
+        let lookup = Lookup::new(&own.tenant, &own.tool, &own.key);
+        let args: bytes::Bytes = own.args.to_string().into();
+        let fingerprint = key::fingerprint(&at.tool, &own.args);
+        let intent = Intent {
+            call_id: own.call_id.unwrap_or_else(|| new_call_id(&lookup)),
+            tenant: own.tenant,
+            tool: own.tool,
+            lookup,
+            key: own.key,
+            key_source: key::Source::Compensation,
+            fingerprint,
+            user_id: own.user_id,
+            session_id: own.session_id,
+            saga_id: own.saga_id,
+            trace_id: own.trace_id,
+            similar: None,
+            args: redact::mask(&args, &at.tool.redact.args),
+            created_at: self.now(),
+        };
+        let (wait, session_wait) =
+            (at.tool.session.wait + at.tool.lease() + LEASE_MARGIN, at.tool.session.wait);
+        let brought = Brought::default();
+        let trace = Trace::of(&intent.trace_id, self.limits.sample);
+        let asked = Asked { at, intent: Arc::new(intent), args, brought, new_keys: None, trace };
+        let saga_id = asked.intent.saga_id.clone();
+        let (phases, pilot) = self.flights.join_or_begin((lookup, fingerprint, brought, saga_id, None));
+        if let Some(pilot) = pilot {
+            drop(self.tasks.spawn(self.clone().fly(asked, pilot, Instant::now())));
+        }
+        match self.attend(phases, Patience::default(), wait, session_wait).await {
+            Phase::Ended { record, .. } => record,
+            Phase::Claiming | Phase::Queued | Phase::Running { .. } => {
+                Err(ErrorKind::CallInProgress { retry_after: Duration::ZERO })
+            }
+            Phase::Unwritten { .. } | Phase::Lost { .. } => Err(ErrorKind::OutcomeUnknown),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! A saga is completed or aborted, and what persons do about one that is stuck.
+
+use std::sync::Arc;
+
+use super::{Marked, SagaAt, Unlisted};
+use crate::core::call::{self, Illegal};
+use crate::core::caller::Caller;
+use crate::core::document::Kind;
+use crate::core::ledger::LIMITS;
+use crate::core::record::{CallId, Record, State as CallState};
+use crate::core::saga::{self, Event, Saga, SagaId};
+use crate::core::{compensation, key, tool};
+use crate::crash;
+use crate::gateway::{Error, ErrorKind, Gateway};
+use crate::store;
+
+impl Gateway {
+    /// The plan has come to its end: nothing of it is undone any more.
+    ///
+    /// # Errors
+    /// The caller may not, there is no such saga, or it is not open.
+    pub async fn complete_saga(&self, caller: &Caller, id: &SagaId, reason: &str) -> Result<SagaAt, Error> {
+        let event = Event::Complete { by: by(caller), reason: reason.to_owned() };
+        self.end_saga(caller, id, &event).await
+    }
+
+    /// The plan is abandoned: what its calls have done is undone from now on.
+    ///
+    /// # Errors
+    /// As [`complete_saga`](Self::complete_saga).
+    pub async fn abort_saga(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &SagaId,
+        reason: &str,
+    ) -> Result<SagaAt, Error> {
+        let event = Event::Abort { by: by(caller), reason: reason.to_owned() };
+        let at = self.end_saga(caller, id, &event).await?;
+        crash::point("saga_closed");
+        self.begin_undoing(id);
+        Ok(at)
+    }
+
+    async fn end_saga(&self, caller: &Caller, id: &SagaId, event: &Event) -> Result<SagaAt, Error> {
+        if !caller.may_end_sagas(&id.tenant) {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let saga = self.act_on_saga(id, event).await?;
+        tracing::info!(saga = saga.id.id, by = caller.name, state = saga.state.as_str(), "a saga was ended");
+        self.with_calls(saga).await
+    }
+
+    async fn act_on_saga(&self, id: &SagaId, event: &Event) -> Result<Saga, Error> {
+        let changed = self.change_saga(id, event).await;
+        let changed = changed.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let changed = changed.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
+        changed.map_err(|illegal| ErrorKind::WrongState(illegal.to_string()).alone())
+    }
+
+    /// A person wants a saga that is stuck to be tried again.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, there is no such saga, or it is not stuck.
+    pub async fn retry_saga(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &SagaId,
+        reason: &str,
+    ) -> Result<SagaAt, Error> {
+        let saga = self.stuck_saga(caller, id).await?;
+        // Its calls first: if this breaks off here, it is still stuck, and seen.
+        match self.calls_of(&saga).await {
+            Ok(calls) => {
+                for record in calls.iter().filter(|record| matches!(record.state, CallState::Stuck(_))) {
+                    let record = self.decide_anew(record).await;
+                    if let Marked::Unwritten = self.to_compensate(&record, &by(caller), reason).await {
+                        return Err(ErrorKind::StoreUnavailable.alone());
+                    }
+                }
+            }
+            Err(Unlisted::Store) => return Err(ErrorKind::StoreUnavailable.alone()),
+            Err(Unlisted::Broken(_)) => {}
+        }
+        crash::point("saga_retried");
+        let event = Event::Retry { by: by(caller), reason: reason.to_owned() };
+        let saga = self.act_on_saga(id, &event).await?;
+        tracing::warn!(saga = id.id, by = caller.name, "a stuck saga is tried again");
+        self.begin_undoing(id);
+        self.with_calls(saga).await
+    }
+
+    /// A person decides that the call with which a saga is stuck is not undone; the saga goes on with the others.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, there is no such saga, or it is not stuck.
+    pub async fn skip_stuck(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &SagaId,
+        reason: &str,
+    ) -> Result<SagaAt, Error> {
+        let saga = self.stuck_saga(caller, id).await?;
+        let Some(call_id) = saga.trouble.as_ref().and_then(|trouble| trouble.call_id) else {
+            return Err(
+                ErrorKind::WrongState("the saga is stuck with no call: see its trouble".into()).alone()
+            );
+        };
+        let event = call::Event::Skipped { by: caller.name.clone(), reason: reason.to_owned() };
+        let skipped = self.apply(call_id, &event).await;
+        let skipped = skipped.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let mut trace_id = None;
+        match skipped {
+            Some(Ok(record)) => {
+                self.count_undo(&record, "skipped");
+                trace_id = Some(record.intent.trace_id.clone());
+            }
+            // Somebody has settled it already; the saga still has to go on.
+            Some(Err(Illegal::NothingToUndo)) | None => {}
+            Some(Err(illegal)) => return Err(ErrorKind::WrongState(illegal.to_string()).alone()),
+        }
+        let event = Event::Settled { by: by(caller), reason: format!("skipped {call_id}: {reason}") };
+        let saga = self.act_on_saga(id, &event).await?;
+        tracing::warn!(saga = id.id, by = caller.name, %call_id, trace_id, "a call is not undone");
+        self.begin_undoing(id);
+        self.with_calls(saga).await
+    }
+
+    /// A person has settled a call that was stuck: the sagas that waited for that go on.
+    pub(in crate::gateway) async fn go_on_after(self: &Arc<Self>, record: &Record, by: &str, reason: &str) {
+        let intent = &record.intent;
+        for id in [intent.saga_id.clone(), compensation::key_of(intent.call_id)] {
+            let id = SagaId { tenant: intent.tenant.clone(), id };
+            let reason = format!("call {} was resolved: {reason}", intent.call_id);
+            let event = Event::Settled { by: by.to_owned(), reason };
+            if let Ok(Some(Ok(_))) = self.change_saga(&id, &event).await {
+                self.begin_undoing(&id);
+            }
+        }
+    }
+
+    async fn stuck_saga(&self, caller: &Caller, id: &SagaId) -> Result<Saga, Error> {
+        if !caller.is_admin() {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let saga = self.saga(id).await.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let saga = saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
+        if saga.state != saga::State::Stuck {
+            let illegal = saga::Illegal::State(saga.state);
+            return Err(ErrorKind::WrongState(illegal.to_string()).alone());
+        }
+        Ok(saga)
+    }
+
+    /// A person undoes one call, whatever saga it belongs to.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, there is no such call, or it cannot be undone.
+    pub async fn compensate(
+        self: &Arc<Self>,
+        caller: &Caller,
+        call_id: CallId,
+        reason: &str,
+    ) -> Result<SagaAt, Error> {
+        if !caller.is_admin() {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let saga = self.compensate_call(call_id, &by(caller), reason).await?;
+        self.with_calls(saga).await
+    }
+
+    /// Undoes one call, whatever saga it belongs to. Asked again it is the same undoing.
+    ///
+    /// # Errors
+    /// There is no such call, or it cannot be undone.
+    pub(in crate::gateway) async fn compensate_call(
+        self: &Arc<Self>,
+        call_id: CallId,
+        by: &str,
+        reason: &str,
+    ) -> Result<Saga, Error> {
+        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
+        let wrong = |why: &str| Error {
+            kind: ErrorKind::WrongState(why.to_owned()),
+            call_id: Some(call_id),
+            key: None,
+        };
+        let record = self.counted("load", self.store.load(call_id).await).map_err(unavailable)?;
+        let record = record.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
+        let tool = self.policy_of(&record);
+        let id = SagaId { tenant: record.intent.tenant.clone(), id: compensation::key_of(call_id) };
+        if let Some(saga) = self.saga(&id).await.map_err(unavailable)? {
+            // One that was skipped then may be undone after all.
+            let is_done = matches!(record.state, CallState::Compensated(_));
+            let saga = if saga.state == saga::State::Compensated && !is_done {
+                let event = Event::Abort { by: by.to_owned(), reason: reason.to_owned() };
+                self.act_on_saga(&id, &event).await?
+            } else {
+                saga
+            };
+            self.begin_undoing(&id);
+            return Ok(saga);
+        }
+        match &record.state {
+            _ if tool.effect == tool::Effect::Read => return Err(wrong("the tool only reads")),
+            _ if tool.compensation == compensation::Policy::Needless => {
+                return Err(wrong("its tool has nothing to undo: compensation = \"none\""));
+            }
+            _ if record.intent.key_source == key::Source::Compensation => {
+                return Err(wrong("the call undoes another one itself"));
+            }
+            CallState::Compensated(_) => return Err(wrong("what the call did has been undone")),
+            CallState::Unknown(_) if !call::undoes_unknown(&tool) => {
+                return Err(wrong("nobody knows whether the call was executed: resolve it first"));
+            }
+            _ => {}
+        }
+        let saga = Saga::undo(&id.tenant, call_id, by, reason, self.now());
+        let saga = match self.put_saga(&saga).await.map_err(unavailable)? {
+            Ok(()) => saga,
+            Err(there) => there.ok_or_else(|| ErrorKind::StoreUnavailable.alone())?,
+        };
+        tracing::warn!(%call_id, trace_id = record.intent.trace_id, by, "a call is undone");
+        self.begin_undoing(&id);
+        Ok(saga)
+    }
+
+    /// The store has lost data: no saga goes on with undoing before a person has looked, because what was
+    /// undone may be forgotten.
+    pub(in crate::gateway) async fn stop_undoing(&self, by: &str, reason: &str) -> Result<(), store::Error> {
+        for state in [saga::State::Compensating, saga::State::Stuck] {
+            let (mut before, mut is_first) = (None, true);
+            while std::mem::take(&mut is_first) || before.is_some() {
+                let state = Some(state.as_str());
+                let found = self.store.documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1).await;
+                let (found, next) = self.counted("documents", found)?;
+                for document in found {
+                    let id = SagaId { tenant: document.tenant, id: document.id };
+                    let event = Event::StoreLost { by: format!("token {by}"), reason: reason.to_owned() };
+                    // One that has come to its end meanwhile need not be stopped.
+                    let _: Option<Result<Saga, saga::Illegal>> = self.change_saga(&id, &event).await?;
+                }
+                before = next;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn by(caller: &Caller) -> String {
+    format!("token {}", caller.name)
+}
