@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -13,9 +14,17 @@ pub struct Process {
     pub port: u16,
 }
 
-/// A port that nobody listens on.
+/// A port that nobody listens on, and that is nobody else's as long as these tests run: whoever is killed finds
+/// it again. Below those that the operating system gives out by itself.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+    const PORTS: std::ops::Range<u16> = 20_000..32_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = u16::try_from(std::process::id() % u32::from(PORTS.end - PORTS.start)).expect("small");
+    let count = PORTS.end - PORTS.start;
+    (0..count)
+        .map(|_| PORTS.start + (first + NEXT.fetch_add(1, Ordering::Relaxed) % count) % count)
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a port")
 }
 
 pub fn command(folder: &Path, arguments: &[&str]) -> Command {
