@@ -145,10 +145,7 @@ impl Gateway {
                 (Action::Answer, _, Some(held)) => return Ok(Hold::Settled(held)),
                 (Action::RefuseReused, _, _) => return Err(ErrorKind::KeyReused),
                 (Action::RefuseExpired, _, _) => return Err(ErrorKind::KeyExpired),
-                (Action::RefuseOtherSaga, _, _) => {
-                    let why = "the key stands for a call of another saga, with which it would be undone";
-                    return Err(ErrorKind::WrongState(why.into()));
-                }
+                (Action::RefuseOtherSaga, _, _) => return Err(ErrorKind::of_another_saga()),
                 // What cannot begin may have begun already.
                 (Action::RefuseUnfit(_), _, None) if !has_looked => {
                     has_looked = true;

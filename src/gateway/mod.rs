@@ -184,6 +184,11 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// What comes of a key that stands for a call of another saga, or of none.
+    fn of_another_saga() -> Self {
+        Self::WrongState("the key stands for a call of another saga, with which it would be undone".into())
+    }
+
     /// Without a call or a key yet.
     fn alone(self) -> Error {
         Error { kind: self, call_id: None, key: None }

@@ -65,6 +65,7 @@ impl Gateway {
             }
             (Action::RefuseReused, _) => Would::Refuse(ErrorKind::KeyReused),
             (Action::RefuseExpired, _) => Would::Refuse(ErrorKind::KeyExpired),
+            (Action::RefuseOtherSaga, _) => Would::Refuse(ErrorKind::of_another_saga()),
             (Action::RefuseUnfit(why), _) => Would::Refuse(ErrorKind::InvalidRequest(why.into())),
             // An arrival leads to nothing else.
             _ => return Err(with_key(ErrorKind::StoreUnavailable)),

@@ -69,7 +69,10 @@ pub(super) async fn run(
         RunBody::default()
     } else {
         let refuse = |error| Problem::invalid_request(&format!("the body: {error}"));
-        serde_json::from_slice(&bytes).map_err(refuse)?
+        // A list would be read as the members in their order.
+        let members: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(&bytes).map_err(refuse)?;
+        serde_json::from_value(members.into()).map_err(refuse)?
     };
     let asked = Asked { since: read_time("since", body.since)?, until: read_time("until", body.until)? };
     let report = http.gateway.reconcile_now(&caller, &name, asked).await?;

@@ -435,6 +435,24 @@ async fn one_call_is_undone_by_itself_and_only_once(stores: &Stores) {
     assert_eq!(executed(&tool), ["order", "cancel", "look"]);
 }
 
+async fn a_key_stands_for_one_saga_only(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.always(MADE);
+    let gateway = stores.gateway(&shop(&tool, "")).await;
+    gateway.in_saga("order", "G", "a").await.expect_ok();
+    gateway.in_saga("order", "", "b").await.expect_ok();
+    for key in ["a", "b"] {
+        gateway.in_saga("order", "H", key).await.expect_problem("wrong-state");
+    }
+    let body = json!({ "args": {}, "session_id": "S", "saga_id": "H", "idempotency_key": "a" }).to_string();
+    let met = client().post(gateway.url("/v1/tools/order/key")).body(body).send().await.expect("an answer");
+    assert_eq!(Answer::read(met).await.expect_ok().at("/would"), "refuse");
+    // Who names no saga is told what is there.
+    gateway.in_saga("order", "", "a").await.expect_ok();
+    assert_eq!(executed(&tool), ["order", "order"]);
+    gateway.saga("H").await.expect_problem("unknown-saga");
+}
+
 async fn nobody_can_bring_the_gateways_own_keys(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(MADE);
@@ -462,5 +480,6 @@ on_both_stores!(
     waiting_for_a_call_takes_no_tries_from_those_that_are_undone,
     a_saga_that_is_open_for_too_long_is_aborted_or_reported,
     one_call_is_undone_by_itself_and_only_once,
+    a_key_stands_for_one_saga_only,
     nobody_can_bring_the_gateways_own_keys,
 );
