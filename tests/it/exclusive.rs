@@ -171,7 +171,8 @@ async fn a_gateway_that_was_stopped_past_its_lease_does_not_overrule_what_happen
     stopped.signal("CONT");
     let answer = first.await.expect("no panic").expect("an answer");
     assert!(
-        answer.status == 200 && answer.at("/result/effect") == 0 || answer.problem() == "outcome-unknown",
+        answer.status == 200 && answer.at("/result/effect") == json!(0.0)
+            || answer.problem() == "outcome-unknown",
         "whichever it hears first, it is true: {}",
         answer.text
     );
