@@ -203,7 +203,8 @@ impl App {
     /// Serving broke off, or the store failed so that only a new start can help.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         let ends = Ends::default();
-        let serving = serve::serve(self.listener, self.doors, self.tls, self.bounds, ends.clone());
+        let open = self.gateway.metrics.connections.clone();
+        let serving = serve::serve(self.listener, self.doors, self.tls, self.bounds, ends.clone(), open);
         let mut loops = JoinSet::new();
         loops.spawn(recover(self.gateway.clone(), stop.clone()));
         loops.spawn(look_at_pauses(self.gateway.clone(), stop.clone()));

@@ -101,6 +101,8 @@ pub struct Metrics {
     reloads: IntCounterVec,
     reload_succeeded: IntGauge,
     configured_at: IntGauge,
+    /// Connections of clients; whoever takes one counts it.
+    pub connections: IntGauge,
     breaker_open: IntGaugeVec,
     tool_paused: IntGaugeVec,
     running: IntGaugeVec,
@@ -277,9 +279,13 @@ impl Metrics {
                     "When the configuration was last taken over, at the start or later; in seconds since 1970.",
                 )),
             ),
+            connections: register(
+                &registry,
+                valid(IntGauge::new("oncegate_connections", "Connections of clients that are open.")),
+            ),
             breaker_open: gauges(
                 "oncegate_breaker_open",
-                "1 while this gateway leaves a tool alone because its attempts kept failing.",
+                "1 from when a tool's attempts kept failing, and it is left alone, until one succeeds at this gateway.",
                 &["tool"],
             ),
             tool_paused: gauges("oncegate_tool_paused", "1 while a person has paused a tool.", &["tool"]),

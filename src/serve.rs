@@ -19,11 +19,12 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
-use tokio_util::io::InspectReader;
+use tokio_util::io::{InspectReader, InspectWriter};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -55,7 +56,7 @@ pub struct Bounds {
     pub max_connections: usize,
     /// From a request's first byte, or for the first one from the connection's beginning, to the end of its head.
     pub header_timeout: Duration,
-    /// From an answer's end to the next request.
+    /// From an answer's end to the next request, and how long a client may take nothing of an answer.
     pub idle_timeout: Duration,
 }
 
@@ -89,17 +90,19 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves until it is stopped and every connection has ended. Answers how many were cut.
+/// Serves until it is stopped and every connection has ended; `open` says how many there are. Answers how many
+/// were cut.
 pub async fn serve(
     listener: TcpListener,
     doors: Doors,
     tls: Option<Tls>,
     bounds: Bounds,
     ends: Ends,
+    open: IntGauge,
 ) -> usize {
     let connections = TaskTracker::new();
-    let host =
-        Arc::new(Host { builders: [builder(false), builder(true)], doors, tls, bounds, ends: ends.clone() });
+    let builders = [builder(false), builder(true)];
+    let host = Arc::new(Host { builders, doors, tls, bounds, ends: ends.clone(), open });
     let places = Places::new(bounds.max_connections);
     while let Some((stream, place)) = next(&listener, &places, &ends.stop).await {
         connections.spawn(host.clone().host(stream, place));
@@ -198,6 +201,23 @@ struct Host {
     tls: Option<Tls>,
     bounds: Bounds,
     ends: Ends,
+    open: IntGauge,
+}
+
+/// A connection that is open; dropped, it is not.
+struct Open<'a>(&'a IntGauge);
+
+impl<'a> Open<'a> {
+    fn count(open: &'a IntGauge) -> Self {
+        open.inc();
+        Self(open)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// HTTP/1.1, and HTTP/2 for those who begin with it.
@@ -225,6 +245,7 @@ fn builder(is_spare: bool) -> Builder<TokioExecutor> {
 
 impl Host {
     async fn host(self: Arc<Self>, stream: TcpStream, place: Place) {
+        let _open = Open::count(&self.open);
         // A connection without it is only slower.
         drop(stream.set_nodelay(true));
         let Some(tls) = &self.tls else { return self.converse(stream, place).await };
@@ -244,7 +265,7 @@ impl Host {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let watch = Arc::new(Watch::new(self.bounds.header_timeout, self.bounds.idle_timeout));
+        let watch = Arc::new(Watch::new(self.bounds));
         let router = if place.is_spare { &self.doors.spare } else { &self.doors.all };
         let router = TowerToHyperService::new(router.clone());
         let (seen, leaving) = (watch.clone(), self.ends.leaving.clone());
@@ -253,9 +274,9 @@ impl Host {
             seen.is_multiplexed(version == Version::HTTP_2);
             answer(router.call(request), version, under_way, leaving.clone())
         });
-        let bytes = watch.clone();
-        let stream =
-            TokioIo::new(InspectReader::new(stream, move |read: &[u8]| bytes.came(!read.is_empty())));
+        let (coming, going) = (watch.clone(), watch.clone());
+        let stream = InspectReader::new(stream, move |read: &[u8]| coming.came(!read.is_empty()));
+        let stream = TokioIo::new(InspectWriter::new(stream, move |_: &[u8]| going.went()));
         let builder = &self.builders[usize::from(place.is_spare)];
         let mut connection = pin!(builder.serve_connection(stream, service));
         let mut is_ending = false;

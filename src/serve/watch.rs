@@ -1,5 +1,6 @@
-//! How long a connection may be without a request. HTTP/1 and HTTP/2 alike; what the libraries watch by
-//! themselves leaves gaps, such as a connection that never says a word.
+//! How long a connection may be without a request, and how long an answer may stand still. HTTP/1 and HTTP/2
+//! alike; what the libraries watch by themselves leaves gaps, such as a connection that never says a word, or a
+//! client that does not take its answer.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +12,11 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use super::Bounds;
+
 /// Of one connection.
 pub(super) struct Watch {
-    header_timeout: Duration,
-    idle_timeout: Duration,
+    bounds: Bounds,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -22,6 +24,10 @@ pub(super) struct Watch {
 struct State {
     /// Requests that are not answered to the end.
     under_way: usize,
+    /// Those of them that are being answered.
+    answers: usize,
+    /// When something was last written.
+    wrote_at: Instant,
     /// Since when there is none.
     idle_since: Instant,
     /// When the first byte of the next request came.
@@ -32,15 +38,18 @@ struct State {
 }
 
 impl Watch {
-    pub(super) fn new(header_timeout: Duration, idle_timeout: Duration) -> Self {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        let now = Instant::now();
         let state = State {
             under_way: 0,
-            idle_since: Instant::now(),
+            answers: 0,
+            wrote_at: now,
+            idle_since: now,
             head_since: None,
             has_served: false,
             is_multiplexed: false,
         };
-        Self { header_timeout, idle_timeout, state: Mutex::new(state), changed: Notify::new() }
+        Self { bounds, state: Mutex::new(state), changed: Notify::new() }
     }
 
     /// Something was read, or the end of it.
@@ -53,6 +62,11 @@ impl Watch {
         }
     }
 
+    /// Something was written.
+    pub(super) fn went(&self) {
+        self.state().wrote_at = Instant::now();
+    }
+
     /// Bytes between its requests are no beginning of a next one.
     pub(super) fn is_multiplexed(&self, is_multiplexed: bool) {
         self.state().is_multiplexed = is_multiplexed;
@@ -61,17 +75,19 @@ impl Watch {
     /// Whether it is silent and was of use.
     pub(super) fn is_between_requests(&self) -> bool {
         let state = self.state();
-        state.has_served && (state.head_since.is_none() || state.is_multiplexed)
+        state.has_served && state.under_way == 0 && (state.head_since.is_none() || state.is_multiplexed)
     }
 
-    /// Waits until the connection has had no request for longer than it may.
+    /// Waits until the connection has had no request for longer than it may, or nothing of an answer is taken.
     pub(super) async fn expired(&self) {
-        self.until(|state| {
-            (state.under_way == 0).then(|| match state.head_since {
-                _ if !state.has_served => state.idle_since + self.header_timeout,
-                Some(head_since) if !state.is_multiplexed => head_since + self.header_timeout,
-                _ => state.idle_since + self.idle_timeout,
-            })
+        let Bounds { header_timeout, idle_timeout, .. } = self.bounds;
+        self.until(|state| match state.head_since {
+            // A call takes the time that it takes.
+            _ if state.under_way > state.answers => None,
+            _ if state.under_way > 0 => Some(state.wrote_at + idle_timeout),
+            _ if !state.has_served => Some(state.idle_since + header_timeout),
+            Some(head_since) if !state.is_multiplexed => Some(head_since + header_timeout),
+            _ => Some(state.idle_since + idle_timeout),
         })
         .await;
     }
@@ -99,14 +115,18 @@ impl Watch {
             // Before looking: what changes after that is not missed.
             changed.as_mut().enable();
             let at = time(&self.state());
+            if at.is_some_and(|at| at <= Instant::now()) {
+                return;
+            }
             let reached = async {
                 match at {
                     Some(at) => sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
+            // Meanwhile it may have become later.
             tokio::select! {
-                () = reached => return,
+                () = reached => {}
                 () = changed => {}
             }
         }
@@ -145,12 +165,26 @@ impl Drop for UnderWay {
 /// An answer's body, whose end ends the request.
 pub(super) struct Watched {
     body: Body,
-    _under_way: UnderWay,
+    under_way: UnderWay,
 }
 
 impl Watched {
     pub(super) fn new(body: Body, under_way: UnderWay) -> Self {
-        Self { body, _under_way: under_way }
+        let watch = &under_way.0;
+        let mut state = watch.state();
+        state.answers += 1;
+        // It may have been made for long.
+        state.wrote_at = Instant::now();
+        drop(state);
+        watch.changed.notify_waiters();
+        Self { body, under_way }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // That it is not under way any more is said next.
+        self.under_way.0.state().answers -= 1;
     }
 }
 

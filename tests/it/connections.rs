@@ -116,6 +116,53 @@ async fn a_connection_without_a_request_is_closed_after_a_while_and_one_with_a_s
     gateway.stop().await;
 }
 
+/// How many connections the gateway counts, this question's own with them.
+async fn open(gateway: &Gateway) -> f64 {
+    gateway.metric("oncegate_connections").await
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_of_its_answer_is_cut_off() {
+    let tool = Tool::start().await;
+    let server = "idle_timeout = \"2s\"\nmax_body = \"4MiB\"";
+    let gateway = bounded(&tool, server).await;
+    // More than the operating systems keep of an answer that nobody reads.
+    for n in 0..8 {
+        gateway.call(json!({ "n": n, "much": "a".repeat(3 << 20) })).await.expect_ok();
+    }
+    let before = open(&gateway).await;
+    let mut http_1 = TcpStream::connect(gateway.address).await.expect("a connection");
+    let export = "GET /v1/calls HTTP/1.1\r\nhost: x\r\naccept: application/x-ndjson\r\n\r\n";
+    http_1.write_all(export.as_bytes()).await.expect("written");
+
+    let stream = TcpStream::connect(gateway.address).await.expect("a connection");
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let shake = builder.initial_stream_window_size(16).handshake(TokioIo::new(stream));
+    let (mut sender, connection) = shake.await.expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    let request = axum::http::Request::get(gateway.url("/openapi.json"));
+    let unread = sender.send_request(request.body(Body::empty()).expect("a request")).await.expect("a head");
+    assert_eq!((unread.status().as_u16(), open(&gateway).await), (200, before + 2.0));
+
+    until("both are closed", async || open(&gateway).await <= before).await;
+    drop((http_1, unread));
+    connection.abort();
+
+    // Who reads slowly, but reads, gets all of it.
+    let mut slow = TcpStream::connect(gateway.address).await.expect("a connection");
+    slow.write_all(export.replace("host", "connection: close\r\nhost").as_bytes()).await.expect("written");
+    let (mut bytes, mut some, began) = (0, vec![0; 1 << 20], Instant::now());
+    loop {
+        match slow.read(&mut some).await.expect("it is not cut off") {
+            0 => break,
+            read => bytes += read,
+        }
+        sleep(Duration::from_millis(150)).await;
+    }
+    assert!(bytes > 24 << 20 && began.elapsed() > Duration::from_secs(3), "{bytes} in {:?}", began.elapsed());
+    gateway.stop().await;
+}
+
 #[tokio::test]
 async fn a_body_that_drips_in_is_refused_and_nothing_is_claimed() {
     let tool = Tool::start().await;
