@@ -5,6 +5,8 @@ COPY . .
 RUN cargo build --release --locked --bin oncegate --example shop
 
 FROM debian:bookworm-slim
+# Whom to trust, for tools and stores over TLS.
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --uid 10001 --create-home --home-dir /state oncegate
 COPY --from=build /src/target/release/oncegate /src/target/release/examples/shop /usr/local/bin/
 USER oncegate

@@ -26,6 +26,9 @@ use crate::core::outcome::{Body, Evidence};
 /// How long to try for a connection. Shorter than any sensible attempt, so that another attempt fits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The scheme over TLS.
+const SECURE: &str = "https";
+
 /// How long a connection to a system that is no tool is kept: for the next page.
 const OUTSIDE_REUSE: Duration = Duration::from_secs(2);
 
@@ -73,11 +76,18 @@ const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
 /// The client for all tools.
 #[derive(Debug)]
 pub struct Downstream {
-    /// One pool for each allowed idle time, because a pool knows only one. They stay when tools are swapped.
-    pools: RwLock<HashMap<Option<Duration>, reqwest::Client>>,
-    /// For what has no effect that could be doubled.
-    outside: reqwest::Client,
+    /// They stay when tools are swapped.
+    pools: RwLock<HashMap<Pool, reqwest::Client>>,
     max_result: usize,
+}
+
+/// Connections that are kept alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Pool {
+    /// For how long an idle one may be; `None`: not at all. A client knows only one such time.
+    reuse: Option<Duration>,
+    /// Over TLS. For others no roots need be there to trust, nor be read.
+    is_secure: bool,
 }
 
 impl Downstream {
@@ -89,8 +99,7 @@ impl Downstream {
         endpoints: impl IntoIterator<Item = &'a Endpoint>,
         max_result: usize,
     ) -> Result<Self, reqwest::Error> {
-        let outside = client(Some(OUTSIDE_REUSE))?;
-        let downstream = Self { pools: RwLock::default(), outside, max_result };
+        let downstream = Self { pools: RwLock::default(), max_result };
         downstream.serve(endpoints)?;
         Ok(downstream)
     }
@@ -100,19 +109,34 @@ impl Downstream {
     /// # Errors
     /// The TLS library finds no roots to trust.
     pub fn serve<'a>(&self, endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Result<(), reqwest::Error> {
-        let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
         for endpoint in endpoints {
-            let reuse = endpoint.connection_reuse;
-            if let Entry::Vacant(place) = pools.entry(reuse) {
-                place.insert(client(reuse)?);
-            }
+            self.client_for(endpoint)?;
         }
         Ok(())
     }
 
-    fn client_for(&self, endpoint: &Endpoint) -> Option<reqwest::Client> {
-        let pools = self.pools.read().unwrap_or_else(PoisonError::into_inner);
-        pools.get(&endpoint.connection_reuse).cloned()
+    fn client_for(&self, endpoint: &Endpoint) -> Result<reqwest::Client, reqwest::Error> {
+        let probe = endpoint.probe.as_ref().and_then(|probe| probe.get(..SECURE.len()));
+        let is_secure = endpoint.url.scheme() == SECURE
+            || probe.is_some_and(|scheme| scheme.eq_ignore_ascii_case(SECURE));
+        self.client(Pool { reuse: endpoint.connection_reuse, is_secure })
+    }
+
+    /// The client for a system that is no tool.
+    fn client_outside(&self, url: &Url) -> Result<reqwest::Client, reqwest::Error> {
+        self.client(Pool { reuse: Some(OUTSIDE_REUSE), is_secure: url.scheme() == SECURE })
+    }
+
+    fn client(&self, pool: Pool) -> Result<reqwest::Client, reqwest::Error> {
+        let found = self.pools.read().unwrap_or_else(PoisonError::into_inner).get(&pool).cloned();
+        if let Some(client) = found {
+            return Ok(client);
+        }
+        let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(match pools.entry(pool) {
+            Entry::Occupied(there) => there.get().clone(),
+            Entry::Vacant(place) => place.insert(client(pool)?).clone(),
+        })
     }
 
     /// Asks a tool whether it knows this key: a GET with the tool's own credentials. Answers with status,
@@ -129,7 +153,7 @@ impl Downstream {
         let url = endpoint.probe.as_ref().map(|url| url.replace("{key}", key));
         let url = url.ok_or("the tool has no door for it")?;
         let url: Url = url.parse().map_err(|_| "its URL cannot be read")?;
-        let client = self.client_for(endpoint).ok_or("there is no connection pool for it")?;
+        let client = self.client_for(endpoint).map_err(|error| chain(&error))?;
         let asked = client.get(url).headers(endpoint.headers.clone()).send();
         let response = timeout_at(by, asked).await.map_err(|_| "it did not answer in time")?;
         match answer(response.map_err(|error| chain(&error))?, self.max_result, by).await {
@@ -141,9 +165,12 @@ impl Downstream {
     /// Begins an exchange. Nothing happens until it is awaited.
     pub fn dispatch(&self, endpoint: &Endpoint, request: Request) -> Exchange {
         let (gate, max_result) = (Gate::new(), self.max_result);
-        let Some(client) = self.client_for(endpoint) else {
-            let why = "the gateway has no connection pool for this tool".to_owned();
-            return Exchange { gate, response: Box::pin(async { Err(why) }), max_result, head: None };
+        let client = match self.client_for(endpoint) {
+            Ok(client) => client,
+            Err(error) => {
+                let why = chain(&error);
+                return Exchange { gate, response: Box::pin(async { Err(why) }), max_result, head: None };
+            }
         };
         let body = GatedBody::new(gate.clone(), request.body, request.send_before);
         let send = client
@@ -163,8 +190,8 @@ impl Downstream {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where a client is made")]
-fn client(reuse: Option<Duration>) -> Result<reqwest::Client, reqwest::Error> {
-    let builder = reqwest::Client::builder()
+fn client(pool: Pool) -> Result<reqwest::Client, reqwest::Error> {
+    let mut builder = reqwest::Client::builder()
         .retry(reqwest::retry::never())
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
@@ -172,7 +199,10 @@ fn client(reuse: Option<Duration>) -> Result<reqwest::Client, reqwest::Error> {
         .user_agent(concat!("oncegate/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true);
-    match reuse {
+    if !pool.is_secure {
+        builder = builder.tls_certs_only([]);
+    }
+    match pool.reuse {
         Some(idle) => builder.pool_idle_timeout(idle),
         None => builder.pool_max_idle_per_host(0),
     }

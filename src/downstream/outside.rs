@@ -127,7 +127,8 @@ impl Downstream {
 
     async fn get(&self, source: &Source, url: Url) -> Result<Bytes, String> {
         let by = Instant::now() + source.timeout;
-        let asked = self.outside.get(url).headers(source.headers.clone()).send();
+        let client = self.client_outside(&url).map_err(|error| chain(&error))?;
+        let asked = client.get(url).headers(source.headers.clone()).send();
         let response = timeout_at(by, asked).await.map_err(|_| "it did not answer in time")?;
         match answer(response.map_err(|error| chain(&error))?, MAX_PAGE, by).await {
             Evidence::Answer { status: 200..300, body: Body::Whole(body), .. } => Ok(body),
@@ -146,7 +147,8 @@ impl Downstream {
     pub async fn tell(&self, webhook: &Webhook, event: &str, id: &str, data: &Value) -> Result<(), String> {
         let by = Instant::now() + webhook.timeout;
         let body = json!({ "event": event, "id": id, "data": data }).to_string();
-        let told = self.outside.post(webhook.url.clone()).header(CONTENT_TYPE, "application/json");
+        let client = self.client_outside(&webhook.url).map_err(|error| chain(&error))?;
+        let told = client.post(webhook.url.clone()).header(CONTENT_TYPE, "application/json");
         let told = told.header("idempotency-key", format!("{event}:{id}")).headers(webhook.headers.clone());
         let response = timeout_at(by, told.body(body).send()).await;
         let response = response.map_err(|_| "it did not answer in time")?.map_err(|error| chain(&error))?;
