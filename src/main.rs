@@ -126,12 +126,13 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
     let Telemetry { set_level, exporter } = telemetry::start(&config.log, config.tracing.as_ref())?;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     let ended = runtime.block_on(async {
-        // Before anything else: by itself it would end the process.
-        let mut hang_up = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
-        let app = App::build(config).await.map_err(|error| error.to_string())?;
+        // Before anything else: by itself a signal would end the process, or, where it is the first one of a
+        // container, be lost.
+        let listen = |kind| signal(kind).map_err(|error| error.to_string());
+        let mut hang_up = listen(SignalKind::hangup())?;
+        let mut terminate = listen(SignalKind::terminate())?;
+        let mut interrupt = listen(SignalKind::interrupt())?;
         let stop = CancellationToken::new();
-        let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
         let on_signal = stop.clone();
         tokio::spawn(async move {
             tokio::select! {
@@ -140,6 +141,10 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
             }
             on_signal.cancel();
         });
+        let app = tokio::select! {
+            app = App::build(config) => app.map_err(|error| error.to_string())?,
+            () = stop.cancelled() => return Ok(()),
+        };
         let reloader = app.reloader();
         tokio::spawn(async move {
             while hang_up.recv().await.is_some() {
