@@ -89,10 +89,6 @@ impl Breaker {
     pub fn is_closed(&self) -> bool {
         self.open_until.is_none()
     }
-
-    pub fn is_open(&self, now: Duration) -> bool {
-        self.open_until.is_some_and(|until| now < until)
-    }
 }
 
 #[cfg(test)]
@@ -121,7 +117,8 @@ mod tests {
         }
         breaker.ended(&POLICY, false, None, at(1));
         assert_eq!(breaker.admit(&POLICY, at(2)), Err(at(4)));
-        assert!(breaker.is_open(at(5)) && !breaker.is_open(at(6)));
+        assert_eq!(breaker.admit(&POLICY, at(5)), Err(at(1)));
+        assert!(breaker.admit(&POLICY, at(6)).is_ok_and(|trial| trial.is_some()));
     }
 
     #[test]

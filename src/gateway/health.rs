@@ -67,10 +67,6 @@ impl Health {
         self.seen().breaker.is_closed()
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        self.seen().breaker.is_open(self.start.elapsed())
-    }
-
     /// An attempt ended after this long; `healthy`: the tool has shown that it is there.
     pub(super) fn ended(&self, healthy: bool, permit: &Permit, took: Duration) {
         let now = self.start.elapsed();
