@@ -137,13 +137,13 @@ impl Gateway {
 
     /// Follows a call that somebody else runs, until it is settled or nobody here asks any more. What is
     /// heard of its end only says when to look.
-    async fn watch(&self, record: Record, pilot: Pilot) {
+    async fn watch(&self, mut record: Record, pilot: Pilot) {
         let (intent, call_id, version) = (record.intent.clone(), record.intent.call_id, record.version);
         let Ok(_place) = self.waiting.try_acquire() else {
             return pilot.end(Ok(Arc::new(record)), false);
         };
         let listener = self.store.listen(call_id);
-        pilot.say(Phase::Running { record: Arc::new(record), ours: false });
+        pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: false });
         let mut pause = POLL.0;
         let mut is_first = listener.is_some();
         while !pilot.leave_if_alone() {
@@ -152,11 +152,13 @@ impl Gateway {
                 tokio::select! {
                     () = sleep(pause) => {}
                     () = heard(listener.as_ref()) => {}
+                    // Others can be asked how it ends.
+                    () = self.draining.cancelled() => return pilot.end(Ok(Arc::new(record)), false),
                 }
                 pause = (pause * 2).min(POLL.1);
             }
             match self.counted_for(&intent, "load", self.store.load(call_id).await) {
-                Ok(Some(Record { state: State::Running, .. })) => {}
+                Ok(Some(running @ Record { state: State::Running, .. })) => record = running,
                 // A store that has gone back knows less of it than we have seen.
                 Ok(Some(record)) if record.version < version => {
                     return pilot.end(Err(ErrorKind::StoreUnavailable), false);
@@ -374,6 +376,8 @@ impl Gateway {
         pilot: Option<&Pilot>,
         keep: Keep,
     ) -> (Record, Option<Duration>) {
+        // A late answer to a call that is unknown already has nothing to lose.
+        let mut owns = record.state == State::Running;
         let (mut for_good, mut begun, mut failures) = (None, None, 0);
         for _ in 0..ROUNDS {
             let event = for_good.as_ref().unwrap_or(event);
@@ -381,7 +385,7 @@ impl Gateway {
                 Ok(next) => next,
                 Err(Illegal::StillUnknown) => return (record, None),
                 Err(_) => {
-                    self.metrics.stale_owners.inc();
+                    self.metrics.stale_owners.inc_by(owns.into());
                     return (record, None);
                 }
             };
@@ -434,13 +438,15 @@ impl Gateway {
                 }
                 (Some(Replaced::Lost(Some(newer))), _) => {
                     // Somebody took the call for lost. What they wrote stands, and we ask again.
-                    self.metrics.stale_owners.inc();
-                    tracing::warn!(
-                        call_id = %newer.intent.call_id,
-                        trace_id = newer.intent.trace_id,
-                        state = newer.state.as_str(),
-                        "a completion was refused: the call has changed under it",
-                    );
+                    if std::mem::take(&mut owns) {
+                        self.metrics.stale_owners.inc();
+                        tracing::warn!(
+                            call_id = %newer.intent.call_id,
+                            trace_id = newer.intent.trace_id,
+                            state = newer.state.as_str(),
+                            "a completion was refused: the call has changed under it",
+                        );
+                    }
                     record = newer;
                 }
                 (Some(Replaced::Lost(None) | Replaced::Barred(_)) | None, _) => return (record, None),

@@ -100,6 +100,10 @@ impl Gateway {
         if self.is_out_of_time() || self.draining.is_cancelled() {
             return false;
         }
+        // It may have waited while other rules were put in force; the next round goes by them.
+        if !self.tool_at(&at.tool.name).is_some_and(|now| Arc::ptr_eq(&now, &at)) {
+            return false;
+        }
         // It may have waited for its turn: a lease that began then would end before the deadline.
         let now = now.max(self.now());
         let attempt = (!self.is_paused(&at.tool.name)).then(new_attempt);
