@@ -1,5 +1,6 @@
 //! Unknown calls come to rest, also when something goes wrong on the way. Time is passed, not waited for.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,8 +8,9 @@ use jiff::SignedDuration;
 use oncegate::core::key::Lookup;
 use oncegate::gateway::{self, unknown::Rested};
 use serde_json::json;
+use tokio::time::timeout;
 
-use crate::support::gateway::{Bare, one_tool};
+use crate::support::gateway::{Bare, one_tool, read};
 use crate::support::memory::Memory;
 use crate::support::redis::Redis;
 use crate::support::stores::Stores;
@@ -68,6 +70,11 @@ impl Bare {
         events.map(|event| event.expect("a word").to_owned()).collect()
     }
 
+    async fn metrics(&self) -> String {
+        let url = self.url.replace("/v1/tools/act/calls", "/metrics");
+        Answer::read(client().get(url).send().await.expect("an answer")).await.expect_ok().text
+    }
+
     /// Works on what is due in so many seconds.
     async fn rest_in(&self, seconds: u64) -> Rested {
         let now = self.gateway.now() + Duration::from_secs(seconds);
@@ -94,6 +101,70 @@ async fn a_finding_is_not_lost_because_another_gateway_asks_too() {
     assert_eq!(asks.await.expect("no panic").expect("an answer"), Rested { due: 1, settled: 1 });
     assert_eq!(second.state(&unknown).await, "succeeded");
     assert_eq!(second.ask("k").await.expect_ok().at("/result/order"), 1);
+}
+
+#[tokio::test]
+async fn a_late_answer_that_meets_a_recheck_is_no_stale_owner() {
+    let tool = Tool::start().await;
+    let (hold, late) = Act::held(Act::Ok("{\"order\":1}"));
+    tool.then(late).always(Act::Answer(503, "", b"{}"));
+    let rules = format!("timeout = \"200ms\"\ndeadline = \"200ms\"\n{}", probing(&tool, ""));
+    let bare = over(&Memory::default(), &tool, &rules).await;
+    let unknown = bare.ask("k").await.expect_problem("outcome-unknown");
+    assert_eq!(bare.rest_in(60).await, Rested { due: 1, settled: 0 });
+    drop(hold);
+    until("the late answer is in", async || bare.state(&unknown).await == "succeeded").await;
+    assert!(bare.metrics().await.contains("\noncegate_stale_owners_total 0\n"), "it had nothing to lose");
+}
+
+#[tokio::test]
+async fn rules_that_changed_while_a_recheck_waited_for_its_turn_hold_for_it() {
+    let tool = Tool::start().await;
+    let retry = "dedup = \"key\"\nunknown = \"retry\"\nretry = { attempts = 1 }\n";
+    let bare = over(&Memory::default(), &tool, retry).await;
+    for key in ["1", "2", "3", "4", "5"] {
+        tool.then(Act::ExecuteThenDrop);
+        bare.ask(key).await.expect_problem("outcome-unknown");
+    }
+    let holds: Vec<_> = (0..4)
+        .map(|_| {
+            let (hold, held) = Act::held(Act::Ok("{}"));
+            tool.then(held);
+            hold
+        })
+        .collect();
+    let gateway = Arc::clone(&bare.gateway);
+    let now = gateway.now() + Duration::from_secs(60);
+    let rests = tokio::spawn(async move { gateway.recheck_once(now).await });
+    until("as many are sent as may be at once", async || tool.requests() == 9).await;
+    let held = read(Path::new("nowhere"), &one_tool(&tool, "unknown = \"hold\"")).tools;
+    bare.gateway.set_tools(held).expect("a client");
+    drop(holds);
+    assert_eq!(rests.await.expect("no panic").expect("an answer"), Rested { due: 5, settled: 4 });
+    assert_eq!(tool.requests(), 9, "the fifth is not sent by the rules of before");
+}
+
+#[tokio::test]
+async fn a_gateway_that_stops_does_not_wait_for_the_calls_of_others() {
+    let tool = Tool::start().await;
+    let memory = Memory::default();
+    let (runs, follows) = (over(&memory, &tool, "").await, over(&memory, &tool, "").await);
+    let (hold, held) = Act::held(Act::Ok("{\"order\":1}"));
+    tool.then(held);
+    let url = runs.url.clone();
+    let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "k" }).to_string();
+    let asked = client().post(url).body(body.clone()).send();
+    let asked = tokio::spawn(async move { Answer::read(asked.await.expect("an answer")).await });
+    until("the tool has it", async || tool.requests() == 1).await;
+    let waits = client().post(&follows.url).header("prefer", "wait=60").body(body).send();
+    let waits = tokio::spawn(async move { Answer::read(waits.await.expect("an answer")).await });
+    let joined = "oncegate_store_operation_duration_seconds_count{operation=\"claim\"} ";
+    until("it is known there", async || !follows.metrics().await.contains(&format!("\n{joined}0\n"))).await;
+    follows.gateway.drain();
+    let told = timeout(Duration::from_secs(10), waits).await.expect("at once").expect("no panic");
+    told.expect_problem("call-in-progress");
+    drop(hold);
+    asked.await.expect("no panic").expect_ok();
 }
 
 #[tokio::test]
