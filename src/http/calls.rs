@@ -2,22 +2,21 @@
 
 use std::time::Duration;
 
-use axum::body::{self, Body, Bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use http_body_util::LengthLimitError;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::time::timeout;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::Http;
 use super::auth::Known;
 use super::problem::Problem;
-use super::{Http, MaxBody};
+use super::read::{self, identity, read_body};
 use crate::core::key::COMPENSATION;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::session::Brought;
@@ -35,8 +34,6 @@ pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-to
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Tokens are below 2^53, so that no reader of JSON takes one for another.
 const FIRST_NO_TOKEN: u64 = 1 << 53;
-/// The longest user, session or trace id, in bytes.
-const MAX_ID: usize = 255;
 
 /// A request for a call.
 #[derive(Deserialize, ToSchema)]
@@ -110,22 +107,8 @@ pub fn dry_run(tool: &Tool, body: &[u8]) -> Result<String, String> {
     }))
 }
 
-pub(super) async fn read_body(body: Body, max_body: MaxBody) -> Result<Bytes, Problem> {
-    let read = timeout(max_body.time, body::to_bytes(body, max_body.bytes)).await;
-    let read = read.map_err(|_| Problem::body_too_slow())?;
-    read.map_err(|error| {
-        let source = std::error::Error::source(&error);
-        if source.is_some_and(|source| source.is::<LengthLimitError>()) {
-            Problem::body_too_large(max_body.bytes)
-        } else {
-            Problem::invalid_request("the request's body could not be read")
-        }
-    })
-}
-
 pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<Request, Problem> {
-    let body: CallBody<'_> = serde_json::from_slice(bytes)
-        .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
+    let body: CallBody<'_> = read::object(bytes)?;
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let key_header = keys.next().map(|line| Bytes::copy_from_slice(line.as_bytes()));
     if keys.next().is_some() {
@@ -160,15 +143,6 @@ fn saga(id: String) -> Result<String, Problem> {
         return Err(Problem::invalid_request(&why));
     }
     identity("saga_id", id)
-}
-
-/// An id that can be stored, logged and sent on in a header.
-pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
-    if id.len() > MAX_ID || id.chars().any(char::is_control) {
-        let why = format!("{name} must be at most {MAX_ID} bytes without control characters");
-        return Err(Problem::invalid_request(&why));
-    }
-    Ok(id)
 }
 
 /// What the caller says of its trace.

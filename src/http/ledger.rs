@@ -7,16 +7,14 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use uuid::Uuid;
 
 use super::Http;
 use super::auth::Known;
-use super::calls::read_body;
-use super::ops::reason;
 use super::problem::Problem;
+use super::read::{self, call_id, read_body, reason};
 use crate::core::ledger::{Duplicate, Duplicates};
 use crate::core::outcome::Content;
-use crate::core::record::{CallId, Entry, Record, State as CallState};
+use crate::core::record::{Entry, Record, State as CallState};
 use crate::core::unknown::Resolution;
 use crate::gateway::Replay;
 
@@ -63,8 +61,7 @@ pub(super) async fn resolve(
 ) -> Result<Response, Problem> {
     let call_id = call_id(id)?;
     let bytes = read_body(body, http.max_body).await?;
-    let body: ResolveBody<'_> = serde_json::from_slice(&bytes)
-        .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
+    let body: ResolveBody<'_> = read::object(&bytes)?;
     let result = body.result.map(|json| Bytes::copy_from_slice(json.get().as_bytes()));
     let resolution = match (body.r#as, result) {
         (As::Succeeded, result) => Resolution::Succeeded(Content::Kept(result.unwrap_or("null".into()))),
@@ -101,8 +98,7 @@ pub(super) async fn replay(
 ) -> Result<Response, Problem> {
     let call_id = call_id(id)?;
     let bytes = read_body(body, http.max_body).await?;
-    let body: ReplayBody = serde_json::from_slice(&bytes)
-        .map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
+    let body: ReplayBody = read::object(&bytes)?;
     let replay = match body.mode {
         Mode::Stored => http.gateway.replay_stored(&caller, call_id).await?,
         Mode::Verify => http.gateway.replay_verified(&caller, call_id).await?,
@@ -137,11 +133,6 @@ impl<'a> ReplayView<'a> {
             differences: &replay.differences,
         }
     }
-}
-
-pub(super) fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {
-    let Path(id) = id.map_err(|_| Problem::unknown_call())?;
-    Uuid::try_parse(&id).map(CallId).map_err(|_| Problem::unknown_call())
 }
 
 /// A call as the ledger shows it (DESIGN.md section 9).

@@ -7,7 +7,6 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -15,6 +14,7 @@ use super::Http;
 use super::auth::Known;
 use super::ledger::CallView;
 use super::problem::Problem;
+use super::read::{cursor, limit, moment};
 use crate::core::caller::Caller;
 use crate::core::ledger::{Filter, LIMITS, Listed, Page, Position, STATES};
 use crate::gateway::{Error, Query};
@@ -69,22 +69,11 @@ pub(super) async fn list(
 }
 
 fn read(asked: Parameters) -> Result<Query, Problem> {
-    let refuse = |why: String| Problem::invalid_request(&why);
-    let time = |name: &str, text: Option<String>| {
-        let time = text.map(|text| text.parse::<Timestamp>()).transpose();
-        time.map_err(|_| refuse(format!("{name} must be a time of RFC 3339, such as 2026-01-31T12:00:00Z")))
-    };
     if let Some(state) = &asked.state
         && !STATES.contains(&state.as_str())
     {
-        return Err(refuse(format!("state must be one of {}", STATES.join(", "))));
+        return Err(Problem::invalid_request(&format!("state must be one of {}", STATES.join(", "))));
     }
-    let limit = asked.limit.map(|limit| limit.parse().ok().filter(|limit| (1..=LIMITS.1).contains(limit)));
-    let limit = limit.unwrap_or(Some(LIMITS.0));
-    let before = asked.cursor.map(|cursor| {
-        let position = Position::from_cursor(&cursor);
-        position.ok_or_else(|| refuse("cursor must be the next_cursor of an earlier answer".into()))
-    });
     Ok(Query {
         tenant: asked.tenant,
         filter: Filter {
@@ -95,11 +84,11 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
             key: asked.key,
             saga_id: asked.saga_id,
             state: asked.state,
-            since: time("since", asked.since)?,
-            until: time("until", asked.until)?,
+            since: moment("since", asked.since)?,
+            until: moment("until", asked.until)?,
         },
-        before: before.transpose()?,
-        limit: limit.ok_or_else(|| refuse(format!("limit must be a number from 1 to {}", LIMITS.1)))?,
+        before: cursor(asked.cursor, Position::from_cursor)?,
+        limit: limit(asked.limit, LIMITS.0)?,
     })
 }
 

@@ -9,6 +9,7 @@ mod ops; // for those who run the gateway
 mod pages; // a page for each problem
 mod pause; // a person stops a tool for a while
 pub mod problem; // every failure and its status, in one table
+mod read; // what requests bring
 mod reconciliations; // what ledger and sources disagree on
 mod sagas; // groups of calls that are completed or undone as a whole
 mod sessions; // what a session is like, and what a person may do to it

@@ -24,7 +24,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::calls::{self, CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
 use super::problem::{self, Slug};
 use super::tools::title;
-use super::{ledger, listing, ops, pause, reconciliations, sagas, sessions, tools};
+use super::{ledger, listing, ops, pause, read, reconciliations, sagas, sessions, tools};
 
 /// What whoever has a token, or brings none where one is asked for, may be told at any door.
 const AT_EVERY_DOOR: [Slug; 3] = [Slug::Unauthenticated, Slug::Forbidden, Slug::RateLimited];
@@ -115,14 +115,14 @@ pub fn document() -> OpenApi {
         door.json::<pause::ToolView<'_>>("The tool, and what was done to it.", &[])
     };
     doc.add(
-        tool(Door::of("pause_tool", "Let no call of the tool begin, on any gateway").body::<ops::Reason>()),
+        tool(Door::of("pause_tool", "Let no call of the tool begin, on any gateway").body::<read::Reason>()),
         Post,
         "/v1/tools/{tool}/pause",
     );
     doc.add(
         tool(
             Door::of("resume_tool", "Let the tool's calls begin again")
-                .body_that_is::<ops::OptionalReason>(Required::False),
+                .body_that_is::<read::OptionalReason>(Required::False),
         ),
         Post,
         "/v1/tools/{tool}/resume",
@@ -171,7 +171,7 @@ pub fn document() -> OpenApi {
     doc.add(
         Door::of("compensate_call", "Undo one call")
             .path("id", "The call's id.")
-            .body::<ops::Reason>()
+            .body::<read::Reason>()
             .problems(&of_a_call)
             .problems(&[Slug::WrongState])
             .json::<sagas::SagaView<'_>>("The undoing of the call, which is a saga of its own.", &[]),
@@ -189,19 +189,19 @@ pub fn document() -> OpenApi {
     );
     let of_a_saga = [Slug::InvalidRequest, Slug::UnknownSaga, Slug::UnknownPath, Slug::StoreUnavailable];
     let saga = |door: Door| {
-        let door = door.path("id", "The saga's id.").params::<sagas::Whose>().problems(&of_a_saga);
+        let door = door.path("id", "The saga's id.").params::<read::Whose>().problems(&of_a_saga);
         door.json::<sagas::SagaView<'_>>("The saga with its calls, as it is now.", &[])
     };
     doc.add(saga(Door::of("show_saga", "A saga with its calls")), Get, "/v1/sagas/{id}");
     let complete = Door::of("complete_saga", "The plan has come to its end");
-    let complete = complete.body_that_is::<ops::OptionalReason>(Required::False);
+    let complete = complete.body_that_is::<read::OptionalReason>(Required::False);
     doc.add(saga(complete.problems(&[Slug::WrongState])), Post, "/v1/sagas/{id}/complete");
     for (id, summary, path) in [
         ("abort_saga", "Undo what the saga's calls have done", "/v1/sagas/{id}/abort"),
         ("retry_saga", "Try again what is stuck", "/v1/sagas/{id}/retry"),
         ("skip_saga", "Go on without undoing the call that is stuck", "/v1/sagas/{id}/skip"),
     ] {
-        let door = saga(Door::of(id, summary).body::<ops::Reason>().problems(&[Slug::WrongState]));
+        let door = saga(Door::of(id, summary).body::<read::Reason>().problems(&[Slug::WrongState]));
         doc.add(door, Post, path);
     }
 
@@ -238,7 +238,7 @@ pub fn document() -> OpenApi {
 
     let of_a_session = [Slug::InvalidRequest, Slug::UnknownPath, Slug::StoreUnavailable];
     let session =
-        |door: Door| door.path("id", "The session's id.").params::<sessions::Whose>().problems(&of_a_session);
+        |door: Door| door.path("id", "The session's id.").params::<read::Whose>().problems(&of_a_session);
     doc.add(
         session(Door::of("show_session", "What bounds the branches of a session now"))
             .json::<sessions::SessionView<'_>>(
@@ -250,7 +250,7 @@ pub fn document() -> OpenApi {
     );
     doc.add(
         session(Door::of("unlock_session", "Take the session's lock away from its call"))
-            .body::<ops::Reason>()
+            .body::<read::Reason>()
             .problems(&[Slug::WrongState])
             .json::<sessions::Unlocked>("The call that had it.", &[]),
         Post,
@@ -262,7 +262,7 @@ pub fn document() -> OpenApi {
     ] {
         doc.add(
             session(Door::of(id, summary))
-                .body::<ops::Reason>()
+                .body::<read::Reason>()
                 .problems(&[Slug::WrongState])
                 .json::<sessions::Frozen>("How it is now.", &[]),
             Post,
@@ -272,7 +272,7 @@ pub fn document() -> OpenApi {
 
     doc.add(
         Door::of("accept_loss", "Accept that the store has lost data")
-            .body::<ops::Reason>()
+            .body::<read::Reason>()
             .problems(&[Slug::WrongState, Slug::StoreUnavailable])
             .json::<ops::LossAccepted>("How many calls are unknown now.", &[]),
         Post,

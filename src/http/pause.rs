@@ -11,8 +11,8 @@ use utoipa::ToSchema;
 use super::Http;
 use super::auth::Known;
 use super::ledger::{EventView, time};
-use super::ops::{read_optional_reason, read_reason};
 use super::problem::Problem;
+use super::read::{read_optional_reason, read_reason};
 use crate::gateway::{ErrorKind, ToolState};
 
 type Named = Result<Path<String>, PathRejection>;

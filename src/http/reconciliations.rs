@@ -13,9 +13,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Http;
 use super::auth::Known;
-use super::calls::read_body;
 use super::ledger::time;
 use super::problem::Problem;
+use super::read::{cursor, limit, moment, optional_object, read_body};
 use crate::core::ledger::LIMITS;
 use crate::gateway::reconcile::{Asked, Listed, Overview, Report};
 use crate::gateway::{Error, ErrorKind};
@@ -65,16 +65,8 @@ pub(super) async fn run(
 ) -> Result<Response, Problem> {
     let name = read_name(name)?;
     let bytes = read_body(body, http.max_body).await?;
-    let body: RunBody = if bytes.is_empty() {
-        RunBody::default()
-    } else {
-        let refuse = |error| Problem::invalid_request(&format!("the body: {error}"));
-        // A list would be read as the members in their order.
-        let members: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_slice(&bytes).map_err(refuse)?;
-        serde_json::from_value(members.into()).map_err(refuse)?
-    };
-    let asked = Asked { since: read_time("since", body.since)?, until: read_time("until", body.until)? };
+    let body: RunBody = optional_object(&bytes)?;
+    let asked = Asked { since: moment("since", body.since)?, until: moment("until", body.until)? };
     let report = http.gateway.reconcile_now(&caller, &name, asked).await?;
     shown(&http, &report, 0, LIMITS.1 as usize).await
 }
@@ -88,27 +80,16 @@ pub(super) async fn show(
 ) -> Result<Response, Problem> {
     let name = read_name(name)?;
     let Query(wanted) = wanted.map_err(|error| Problem::invalid_request(&error.body_text()))?;
-    let number = |text: Option<String>, or: u32| text.map_or(Some(or), |text| text.parse().ok());
-    let limit = number(wanted.limit, LIMITS.1).filter(|limit| (1..=LIMITS.1).contains(limit));
-    let limit = limit.ok_or_else(|| Problem::invalid_request("limit must be a number from 1 to 500"))?;
-    let from = number(wanted.cursor, 0);
-    let from =
-        from.ok_or_else(|| Problem::invalid_request("cursor must be the next_cursor of an earlier answer"))?;
+    let limit = limit(wanted.limit, LIMITS.1)?;
+    let from: usize = cursor(wanted.cursor, |text| text.parse().ok())?.unwrap_or_default();
     let report = http.gateway.find_report(&caller, &name, wanted.run.as_deref()).await?;
-    shown(&http, &report, from as usize, limit as usize).await
+    shown(&http, &report, from, limit as usize).await
 }
 
 fn read_name(name: Named) -> Result<String, Problem> {
     let unknown =
         |_| Problem::from(Error { kind: ErrorKind::UnknownReconciliation, call_id: None, key: None });
     name.map(|Path(name)| name).map_err(unknown)
-}
-
-fn read_time(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Problem> {
-    let refuse = |_| {
-        Problem::invalid_request(&format!("{name} must be a time of RFC 3339, such as 2026-01-31T12:00:00Z"))
-    };
-    text.map(|text| text.parse::<Timestamp>()).transpose().map_err(refuse)
 }
 
 async fn shown(http: &Http, report: &Report, from: usize, limit: usize) -> Result<Response, Problem> {

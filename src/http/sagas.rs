@@ -10,26 +10,14 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Http;
 use super::auth::Known;
-use super::calls::identity;
-use super::ledger::{EventView, call_id, time};
-use super::ops::{read_optional_reason, read_reason};
+use super::ledger::{EventView, time};
 use super::problem::Problem;
-use crate::core::caller::Caller;
+use super::read::{Act, Named, call_id, cursor, identity, limit, read_optional_reason, read_reason};
 use crate::core::document::Place;
 use crate::core::ledger::LIMITS;
 use crate::core::record::{Record, State as CallState};
 use crate::core::saga::{Saga, SagaId, State as SagaState};
 use crate::gateway::{SagaAt, SagaQuery};
-
-/// An administrator may name another tenant than its own.
-#[derive(Default, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Whose {
-    /// Whose saga it is; the caller's own tenant if it is not named.
-    #[param(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
-    tenant: Option<String>,
-}
 
 /// Which sagas.
 #[derive(Deserialize, IntoParams)]
@@ -46,16 +34,6 @@ pub(super) struct Parameters {
     limit: Option<String>,
 }
 
-type Named = Result<Path<String>, PathRejection>;
-type Asked = Result<Query<Whose>, QueryRejection>;
-
-fn saga_id(caller: &Caller, id: Named, whose: Asked) -> Result<SagaId, Problem> {
-    let Path(id) = id.map_err(|_| Problem::invalid_request("the saga's id cannot be read"))?;
-    let Query(whose) = whose.map_err(|error| Problem::invalid_request(&error.body_text()))?;
-    let tenant = whose.tenant.unwrap_or_else(|| caller.tenant.clone());
-    Ok(SagaId { tenant: identity("tenant", tenant)?, id: identity("the saga's id", id)? })
-}
-
 /// `GET /v1/sagas`
 pub(super) async fn list(
     State(http): State<Http>,
@@ -63,22 +41,16 @@ pub(super) async fn list(
     asked: Result<Query<Parameters>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(asked) = asked.map_err(|error| Problem::invalid_request(&error.body_text()))?;
-    let refuse = |why: &str| Problem::invalid_request(why);
     let state = asked.state.map(|word| SagaState::ALL.into_iter().find(|state| state.as_str() == word));
     if state == Some(None) {
-        return Err(refuse("state must be one of open, completed, compensating, compensated, stuck"));
-    }
-    let limit = asked.limit.map(|limit| limit.parse().ok().filter(|limit| (1..=LIMITS.1).contains(limit)));
-    let limit = limit.unwrap_or(Some(LIMITS.0));
-    let before = asked.cursor.map(|cursor| Place::from_cursor(&cursor));
-    if before == Some(None) {
-        return Err(refuse("cursor must be the next_cursor of an earlier answer"));
+        let why = "state must be one of open, completed, compensating, compensated, stuck";
+        return Err(Problem::invalid_request(why));
     }
     let query = SagaQuery {
         tenant: asked.tenant.map(|tenant| identity("tenant", tenant)).transpose()?,
         state: state.flatten(),
-        before: before.flatten(),
-        limit: limit.ok_or_else(|| refuse("limit must be a number from 1 to 500"))?,
+        before: cursor(asked.cursor, Place::from_cursor)?,
+        limit: limit(asked.limit, LIMITS.0)?,
     };
     let (sagas, next) = http.gateway.list_sagas(&caller, &query).await?;
     let page = PageView {
@@ -89,73 +61,44 @@ pub(super) async fn list(
 }
 
 /// `GET /v1/sagas/{id}`
-pub(super) async fn show(
-    State(http): State<Http>,
-    Known(caller): Known,
-    id: Named,
-    whose: Asked,
-) -> Result<Response, Problem> {
-    let id = saga_id(&caller, id, whose)?;
-    Ok(shown(&http.gateway.find_saga(&caller, &id).await?))
+pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Response, Problem> {
+    Ok(shown(&http.gateway.find_saga(&named.caller, &id(&named)).await?))
 }
 
 /// `POST /v1/sagas/{id}/complete`
 pub(super) async fn complete(
     State(http): State<Http>,
-    Known(caller): Known,
-    id: Named,
-    whose: Asked,
+    named: Named,
     body: Body,
 ) -> Result<Response, Problem> {
-    let id = saga_id(&caller, id, whose)?;
     let reason = read_optional_reason(body, http.max_body).await?;
-    Ok(shown(&http.gateway.complete_saga(&caller, &id, &reason).await?))
+    Ok(shown(&http.gateway.complete_saga(&named.caller, &id(&named), &reason).await?))
 }
 
 /// `POST /v1/sagas/{id}/abort`
-pub(super) async fn abort(
-    State(http): State<Http>,
-    Known(caller): Known,
-    id: Named,
-    whose: Asked,
-    body: Body,
-) -> Result<Response, Problem> {
-    let id = saga_id(&caller, id, whose)?;
-    let reason = read_reason(body, http.max_body).await?;
-    Ok(shown(&http.gateway.abort_saga(&caller, &id, &reason).await?))
+pub(super) async fn abort(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
+    Ok(shown(&http.gateway.abort_saga(&act.on.caller, &id(&act.on), &act.reason).await?))
 }
 
 /// `POST /v1/sagas/{id}/retry`
-pub(super) async fn retry(
-    State(http): State<Http>,
-    Known(caller): Known,
-    id: Named,
-    whose: Asked,
-    body: Body,
-) -> Result<Response, Problem> {
-    let id = saga_id(&caller, id, whose)?;
-    let reason = read_reason(body, http.max_body).await?;
-    Ok(shown(&http.gateway.retry_saga(&caller, &id, &reason).await?))
+pub(super) async fn retry(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
+    Ok(shown(&http.gateway.retry_saga(&act.on.caller, &id(&act.on), &act.reason).await?))
 }
 
 /// `POST /v1/sagas/{id}/skip`
-pub(super) async fn skip(
-    State(http): State<Http>,
-    Known(caller): Known,
-    id: Named,
-    whose: Asked,
-    body: Body,
-) -> Result<Response, Problem> {
-    let id = saga_id(&caller, id, whose)?;
-    let reason = read_reason(body, http.max_body).await?;
-    Ok(shown(&http.gateway.skip_stuck(&caller, &id, &reason).await?))
+pub(super) async fn skip(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
+    Ok(shown(&http.gateway.skip_stuck(&act.on.caller, &id(&act.on), &act.reason).await?))
+}
+
+fn id(named: &Named) -> SagaId {
+    SagaId { tenant: named.tenant.clone(), id: named.id.clone() }
 }
 
 /// `POST /v1/calls/{id}/compensate`
 pub(super) async fn compensate(
     State(http): State<Http>,
     Known(caller): Known,
-    id: Named,
+    id: Result<Path<String>, PathRejection>,
     body: Body,
 ) -> Result<Response, Problem> {
     let call_id = call_id(id)?;

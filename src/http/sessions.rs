@@ -1,94 +1,44 @@
 //! Sessions: what one is like, and what a person may do to it.
 
 use axum::Json;
-use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Http;
-use super::auth::Known;
-use super::calls::identity;
 use super::ledger::{EventView, time};
-use super::ops::read_reason;
 use super::problem::Problem;
-use crate::core::caller::Caller;
+use super::read::{Act, Named};
 use crate::core::session::{Lock, Session, SessionId};
 
-/// An administrator may name another tenant than its own.
-#[derive(Default, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Whose {
-    /// Whose session it is; the caller's own tenant if it is not named.
-    #[param(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
-    tenant: Option<String>,
-}
-
-type Named = Result<Path<String>, PathRejection>;
-type Asked = Result<Query<Whose>, QueryRejection>;
-
-fn session_id(caller: &Caller, id: Named, whose: Asked) -> Result<SessionId, Problem> {
-    let Path(id) = id.map_err(|_| Problem::invalid_request("the session's id cannot be read"))?;
-    let Query(whose) = whose.map_err(|error| Problem::invalid_request(&error.body_text()))?;
-    let tenant = whose.tenant.unwrap_or_else(|| caller.tenant.clone());
-    Ok(SessionId { tenant: identity("tenant", tenant)?, id: identity("the session's id", id)? })
-}
-
 /// `GET /v1/sessions/{id}`
-pub(super) async fn show(
-    State(http): State<Http>,
-    Known(caller): Known,
-    id: Named,
-    whose: Asked,
-) -> Result<Response, Problem> {
-    let id = session_id(&caller, id, whose)?;
-    let session = http.gateway.find_session(&caller, &id).await?;
+pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Response, Problem> {
+    let id = id(&named);
+    let session = http.gateway.find_session(&named.caller, &id).await?;
     Ok(Json(SessionView::of(&id, &session)).into_response())
 }
 
 /// `POST /v1/sessions/{id}/unlock`
-pub(super) async fn unlock(
-    State(http): State<Http>,
-    Known(caller): Known,
-    id: Named,
-    whose: Asked,
-    body: Body,
-) -> Result<Response, Problem> {
-    let id = session_id(&caller, id, whose)?;
-    let reason = read_reason(body, http.max_body).await?;
-    let lock = http.gateway.unlock_session(&caller, &id, &reason).await?;
+pub(super) async fn unlock(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
+    let lock = http.gateway.unlock_session(&act.on.caller, &id(&act.on), &act.reason).await?;
     Ok(Json(Unlocked { unlocked: true, call_id: lock.call_id.to_string() }).into_response())
 }
 
 /// `POST /v1/sessions/{id}/freeze`
-pub(super) async fn freeze(
-    State(http): State<Http>,
-    Known(caller): Known,
-    id: Named,
-    whose: Asked,
-    body: Body,
-) -> Result<Response, Problem> {
-    let id = session_id(&caller, id, whose)?;
-    let reason = read_reason(body, http.max_body).await?;
-    http.gateway.freeze_session(&caller, &id, &reason).await?;
+pub(super) async fn freeze(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
+    http.gateway.freeze_session(&act.on.caller, &id(&act.on), &act.reason).await?;
     Ok(Json(Frozen { frozen: true }).into_response())
 }
 
 /// `POST /v1/sessions/{id}/thaw`
-pub(super) async fn thaw(
-    State(http): State<Http>,
-    Known(caller): Known,
-    id: Named,
-    whose: Asked,
-    body: Body,
-) -> Result<Response, Problem> {
-    let id = session_id(&caller, id, whose)?;
-    let reason = read_reason(body, http.max_body).await?;
-    http.gateway.thaw_session(&caller, &id, &reason).await?;
+pub(super) async fn thaw(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
+    http.gateway.thaw_session(&act.on.caller, &id(&act.on), &act.reason).await?;
     Ok(Json(Frozen { frozen: false }).into_response())
+}
+
+fn id(named: &Named) -> SessionId {
+    SessionId { tenant: named.tenant.clone(), id: named.id.clone() }
 }
 
 /// The lock of a session was taken from this call.

@@ -13,8 +13,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Http;
 use super::auth::Known;
-use super::calls::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, parse, read_body};
+use super::calls::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, parse};
 use super::problem::Problem;
+use super::read::read_body;
 use crate::core::key::{MAX_LEN, MODEL_MEMBER, Pointer};
 use crate::core::shown::{self, KEY_PATTERN};
 use crate::core::tool::Tool;

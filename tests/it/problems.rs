@@ -1,6 +1,7 @@
 use oncegate::http::problem::{Effect, Slug};
+use serde_json::json;
 
-use crate::support::Gateway;
+use crate::support::{Act, Answer, Gateway, Tool, client};
 
 #[test]
 fn the_table_of_problems() {
@@ -40,5 +41,32 @@ async fn every_type_of_problem_is_a_page_that_the_gateway_serves() {
     gateway.get("/problems/nonsense").await.expect_problem("unknown-path");
     let refused = gateway.get("/v1/tools/act/calls").await.expect_problem("method-not-allowed");
     assert_eq!((refused.status, refused.header("allow")), (405, "POST"));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_is_no_body_at_any_door() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::with_tool(&tool, "").await;
+    tool.then(Act::ExecuteThenDrop);
+    let unknown = gateway.call(json!({ "n": 1 })).await.expect_problem("outcome-unknown");
+    let call = format!("/v1/calls/{}", unknown.at("/call_id").as_str().expect("an id"));
+    for (door, body) in [
+        ("/v1/tools/act/calls".to_owned(), json!([{}, "U", "S", null, "key", null, null, null])),
+        ("/v1/tools/act/key".to_owned(), json!([{}, "U", "S", null, "key", null, null, null])),
+        (format!("{call}/resolve"), json!(["failed", null, "it looked so"])),
+        (format!("{call}/replay"), json!(["stored"])),
+        ("/v1/sessions/S/freeze".to_owned(), json!(["it goes in circles"])),
+        ("/v1/tools/act/pause".to_owned(), json!(["it goes in circles"])),
+        ("/v1/sagas/S/complete".to_owned(), json!(["it is done"])),
+    ] {
+        let request = client().post(gateway.url(&door)).body(format!(" \n{body}"));
+        let answer = Answer::read(request.send().await.expect("an answer")).await;
+        let refused = answer.expect_problem("invalid-request");
+        assert!(refused.at("/detail").as_str().is_some_and(|why| why.contains("is a list")), "{door}");
+    }
+    assert_eq!(gateway.record(&unknown).await.at("/state"), "unknown");
+    gateway.call(json!({ "n": 2 })).await.expect_ok();
+    assert_eq!(tool.requests(), 2);
     gateway.stop().await;
 }

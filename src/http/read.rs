@@ -1,0 +1,177 @@
+//! What requests bring: bodies, reasons, ids, times and pages. Read in one place, so that every door refuses the
+//! same.
+
+use axum::RequestExt;
+use axum::body::{self, Body, Bytes};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use http_body_util::LengthLimitError;
+use jiff::Timestamp;
+use serde::Deserialize;
+use tokio::time::timeout;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use super::auth::Known;
+use super::problem::Problem;
+use super::{Http, MaxBody};
+use crate::core::caller::Caller;
+use crate::core::ledger::LIMITS;
+use crate::core::record::CallId;
+
+/// The longest reason that a person may give, in bytes.
+const MAX_REASON: usize = 1_000;
+/// The longest user, session, saga or trace id, in bytes.
+const MAX_ID: usize = 255;
+
+/// Why a person does something.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Reason {
+    /// A sentence in one line.
+    #[schema(max_length = 1000, pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$")]
+    reason: String,
+}
+
+/// Why a person does something that needs no reason.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OptionalReason {
+    /// A sentence in one line.
+    #[schema(max_length = 1000, pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$")]
+    reason: Option<String>,
+}
+
+/// An administrator may name another tenant than its own.
+#[derive(Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Whose {
+    /// Whose it is; the caller's own tenant if it is not named.
+    #[param(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    tenant: Option<String>,
+}
+
+/// One thing that a path names, and whose it is.
+pub(super) struct Named {
+    pub(super) caller: Caller,
+    pub(super) tenant: String,
+    pub(super) id: String,
+}
+
+impl FromRequestParts<Http> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
+        let Known(caller) = Known::from_request_parts(parts, http).await?;
+        let id: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, http).await;
+        let Path(id) = id.map_err(|_| Problem::invalid_request("the id cannot be read"))?;
+        let whose: Result<Query<Whose>, QueryRejection> = Query::from_request_parts(parts, http).await;
+        let Query(whose) = whose.map_err(|error| Problem::invalid_request(&error.body_text()))?;
+        let tenant = identity("tenant", whose.tenant.unwrap_or_else(|| caller.tenant.clone()))?;
+        Ok(Self { caller, tenant, id: identity("the id", id)? })
+    }
+}
+
+/// What a person does to one thing, and why.
+pub(super) struct Act {
+    pub(super) on: Named,
+    pub(super) reason: String,
+}
+
+impl FromRequest<Http> for Act {
+    type Rejection = Problem;
+
+    async fn from_request(mut request: Request, http: &Http) -> Result<Self, Problem> {
+        let on = request.extract_parts_with_state::<Named, Http>(http).await?;
+        let reason = read_reason(request.into_body(), http.max_body).await?;
+        Ok(Self { on, reason })
+    }
+}
+
+/// The whole body, if it is short and comes soon.
+pub(super) async fn read_body(body: Body, max_body: MaxBody) -> Result<Bytes, Problem> {
+    let read = timeout(max_body.time, body::to_bytes(body, max_body.bytes)).await;
+    let read = read.map_err(|_| Problem::body_too_slow())?;
+    read.map_err(|error| {
+        let source = std::error::Error::source(&error);
+        if source.is_some_and(|source| source.is::<LengthLimitError>()) {
+            Problem::body_too_large(max_body.bytes)
+        } else {
+            Problem::invalid_request("the request's body could not be read")
+        }
+    })
+}
+
+/// An object with these members. A list is refused: it would be read as the members in their order.
+pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
+    let refuse = |why: &dyn std::fmt::Display| Problem::invalid_request(&format!("the body: {why}"));
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(refuse(&"it is a list, and must be an object"));
+    }
+    serde_json::from_slice(bytes).map_err(|error| refuse(&error))
+}
+
+/// The same, of a body that may be empty.
+pub(super) fn optional_object<'a, T: Default + Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
+    if bytes.is_empty() { Ok(T::default()) } else { object(bytes) }
+}
+
+/// Why a person does something: `{"reason": "…"}`.
+pub(super) async fn read_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
+    reason(object::<Reason>(&read_body(body, max_body).await?)?.reason)
+}
+
+/// The same of an act that needs none: then the body may be empty, and so is the reason.
+pub(super) async fn read_optional_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
+    let read: OptionalReason = optional_object(&read_body(body, max_body).await?)?;
+    read.reason.map_or_else(|| Ok(String::new()), reason)
+}
+
+/// A reason that can be stored, logged and read.
+pub(super) fn reason(reason: String) -> Result<String, Problem> {
+    if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control) {
+        return Err(Problem::invalid_request("reason must be a sentence of at most 1000 bytes in one line"));
+    }
+    Ok(reason)
+}
+
+/// An id that can be stored, logged and sent on in a header.
+pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
+    if id.len() > MAX_ID || id.chars().any(char::is_control) {
+        let why = format!("{name} must be at most {MAX_ID} bytes without control characters");
+        return Err(Problem::invalid_request(&why));
+    }
+    Ok(id)
+}
+
+/// A call that a path names.
+pub(super) fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {
+    let Path(id) = id.map_err(|_| Problem::unknown_call())?;
+    Uuid::try_parse(&id).map(CallId).map_err(|_| Problem::unknown_call())
+}
+
+/// A time that a request names.
+pub(super) fn moment(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Problem> {
+    let refuse = |_| {
+        Problem::invalid_request(&format!("{name} must be a time of RFC 3339, such as 2026-01-31T12:00:00Z"))
+    };
+    text.map(|text| text.parse::<Timestamp>()).transpose().map_err(refuse)
+}
+
+/// How many of a list are wanted, or so many.
+pub(super) fn limit(text: Option<String>, or: u32) -> Result<u32, Problem> {
+    let limit = text.map_or(Some(or), |text| text.parse().ok());
+    let limit = limit.filter(|limit| (1..=LIMITS.1).contains(limit));
+    limit.ok_or_else(|| Problem::invalid_request(&format!("limit must be a number from 1 to {}", LIMITS.1)))
+}
+
+/// Where a list goes on.
+pub(super) fn cursor<T>(
+    text: Option<String>,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, Problem> {
+    let refuse = || Problem::invalid_request("cursor must be the next_cursor of an earlier answer");
+    text.map(|text| parse(&text).ok_or_else(refuse)).transpose()
+}
