@@ -205,14 +205,7 @@ impl App {
         let ends = Ends::default();
         let open = self.gateway.metrics.connections.clone();
         let serving = serve::serve(self.listener, self.doors, self.tls, self.bounds, ends.clone(), open);
-        let mut loops = JoinSet::new();
-        loops.spawn(recover(self.gateway.clone(), stop.clone()));
-        loops.spawn(look_at_pauses(self.gateway.clone(), stop.clone()));
-        loops.spawn(recheck(self.gateway.clone(), stop.clone()));
-        loops.spawn(count(self.gateway.clone(), stop.clone()));
-        loops.spawn(work_on_sagas(self.gateway.clone(), stop.clone()));
-        loops.spawn(reconcile(self.gateway.clone(), stop.clone()));
-        loops.spawn(work_on_anomalies(self.gateway.clone(), stop.clone()));
+        let mut loops = begin_loops(&self.gateway, &stop);
         let mut serving = tokio::spawn(serving);
         let broken = tokio::select! {
             biased;
@@ -261,20 +254,50 @@ fn seal(store: Arc<dyn Store>, keys: Option<Keys>) -> Arc<dyn Store> {
     }
 }
 
-/// Looks for calls without an owner now and then, until the gateway stops. A failure is said where it
-/// happens; the next round tries again.
-async fn recover(gateway: Arc<Gateway>, stop: CancellationToken) {
-    while pause(RECOVER_EVERY, &stop).await {
+/// What is done now and then until the gateway stops. A failure is said where it happens; the next round tries
+/// again.
+fn begin_loops(gateway: &Arc<Gateway>, stop: &CancellationToken) -> JoinSet<()> {
+    let mut loops = JoinSet::new();
+    every(RECOVER_EVERY, gateway, stop, &mut loops, |gateway| async move {
         drop(gateway.recover_all(gateway.now()).await);
         drop(gateway.prune_all(gateway.now()).await);
-    }
+    });
+    every(LOOK_AT_PAUSES_EVERY, gateway, stop, &mut loops, |gateway| async move {
+        drop(gateway.look_at_pauses().await);
+    });
+    every(COUNT_EVERY, gateway, stop, &mut loops, |gateway| async move {
+        gateway.write_duplicates().await;
+    });
+    every(WORK_ON_SAGAS_EVERY, gateway, stop, &mut loops, |gateway| async move {
+        drop(gateway.begin_saga_work(gateway.now()).await);
+    });
+    every(RECONCILE_EVERY, gateway, stop, &mut loops, |gateway| async move {
+        drop(gateway.reconcile_due(gateway.now()).await);
+    });
+    every(RECONCILE_EVERY, gateway, stop, &mut loops, |gateway| async move {
+        drop(gateway.work_on_anomalies_once(gateway.now()).await);
+    });
+    loops.spawn(recheck(gateway.clone(), stop.clone()));
+    loops
 }
 
-/// Looks now and then which tools are paused, until the gateway stops.
-async fn look_at_pauses(gateway: Arc<Gateway>, stop: CancellationToken) {
-    while pause(LOOK_AT_PAUSES_EVERY, &stop).await {
-        drop(gateway.look_at_pauses().await);
-    }
+/// Does this about so often, until the gateway stops.
+fn every<F, Work>(
+    period: Duration,
+    gateway: &Arc<Gateway>,
+    stop: &CancellationToken,
+    loops: &mut JoinSet<()>,
+    work: F,
+) where
+    F: Fn(Arc<Gateway>) -> Work + Send + 'static,
+    Work: Future<Output = ()> + Send + 'static,
+{
+    let (gateway, stop) = (gateway.clone(), stop.clone());
+    loops.spawn(async move {
+        while pause(period, &stop).await {
+            work(gateway.clone()).await;
+        }
+    });
 }
 
 /// Works on unknown calls now and then, until the gateway stops.
@@ -292,34 +315,6 @@ async fn recheck(gateway: Arc<Gateway>, stop: CancellationToken) {
             taken_up = Some(tools);
         }
         drop(gateway.begin_rechecks(gateway.now()).await);
-    }
-}
-
-/// Works on sagas now and then, until the gateway stops.
-async fn work_on_sagas(gateway: Arc<Gateway>, stop: CancellationToken) {
-    while pause(WORK_ON_SAGAS_EVERY, &stop).await {
-        drop(gateway.begin_saga_work(gateway.now()).await);
-    }
-}
-
-/// Makes scheduled reconciliations, until the gateway stops.
-async fn reconcile(gateway: Arc<Gateway>, stop: CancellationToken) {
-    while pause(RECONCILE_EVERY, &stop).await {
-        drop(gateway.reconcile_due(gateway.now()).await);
-    }
-}
-
-/// Works on anomalies, until the gateway stops.
-async fn work_on_anomalies(gateway: Arc<Gateway>, stop: CancellationToken) {
-    while pause(RECONCILE_EVERY, &stop).await {
-        drop(gateway.work_on_anomalies_once(gateway.now()).await);
-    }
-}
-
-/// Writes down the duplicates that came, until the gateway stops.
-async fn count(gateway: Arc<Gateway>, stop: CancellationToken) {
-    while pause(COUNT_EVERY, &stop).await {
-        gateway.write_duplicates().await;
     }
 }
 
