@@ -1,7 +1,7 @@
 //! oncegate: an HTTP gateway in front of side-effecting tools that turns "the agent may call this
 //! twice" into "the effect happens at most once, and everyone gets the same answer".
 //!
-//! The rooms, in reading order. Imports point down this list, never up.
+//! The rooms. Which may import from which: ARCHITECTURE.md, held by `tests/it/house.rs`.
 
 pub mod app; // build the parts, then run them
 pub mod config; // what an operator wrote

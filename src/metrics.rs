@@ -9,6 +9,8 @@ use prometheus::{
     TextEncoder,
 };
 
+use crate::core::outcome::{FailureKind, Outcome};
+use crate::core::session::Refusal;
 use crate::store::{Census, Durability, Readiness};
 
 /// Seconds: from a replay out of memory to a tool that takes its whole deadline.
@@ -26,18 +28,8 @@ const STORE_BUCKETS: [f64; 13] =
 
 /// The words of labels, apart from arrivals': each series of a configured tool is there before anything is
 /// counted. One that began with its first event would not show that event as an increase.
-const OUTCOMES: [&str; 3] = ["executed", "not_executed", "unknown"];
-const FAILURES: [&str; 8] = [
-    "rejected",
-    "fenced",
-    "unreachable",
-    "unavailable",
-    "not_executed",
-    "saga_closed",
-    "unknown",
-    "result_unavailable",
-];
-const BARS: [&str; 5] = ["frozen", "stale", "busy", "budget", "similar"];
+/// A first arrival without a result that did not fail: nobody knows, or the result could not be read.
+const NO_RESULT: [&str; 2] = ["unknown", "result_unavailable"];
 const UNDONE: [&str; 5] = ["compensated", "empty", "failed", "skipped", "stuck"];
 const ERRORS: [&str; 3] = ["refused", "ambiguous", "unreadable"];
 
@@ -431,9 +423,10 @@ impl Metrics {
         self.duplicate_gap.with_label_values(&[tool]);
         self.passed_through.with_label_values(&[tool]);
         for (counters, words) in [
-            (&self.attempts, &OUTCOMES[..]),
-            (&self.first_arrival_failures, &FAILURES),
-            (&self.barred, &BARS),
+            (&self.attempts, &Outcome::WORDS[..]),
+            (&self.first_arrival_failures, &FailureKind::ALL.map(FailureKind::as_str)),
+            (&self.first_arrival_failures, &NO_RESULT),
+            (&self.barred, &Refusal::WORDS),
             (&self.compensations, &UNDONE),
         ] {
             for word in words {

@@ -87,6 +87,9 @@ impl Outcome {
         }
     }
 
+    /// All words for it.
+    pub const WORDS: [&str; 3] = ["executed", "not_executed", "unknown"];
+
     /// The word for it in the ledger and in metrics.
     pub fn as_str(&self) -> &'static str {
         match self {

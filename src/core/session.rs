@@ -254,6 +254,9 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// All words for it.
+    pub const WORDS: [&str; 5] = ["frozen", "stale", "busy", "budget", "similar"];
+
     /// The word for it in metrics.
     pub fn as_str(&self) -> &'static str {
         match self {

@@ -9,7 +9,7 @@ const MAY_IMPORT: [(&str, &[&str]); 11] = [
     ("crash", &[]),
     ("store", &["core"]),
     ("downstream", &["core", "crash"]),
-    ("metrics", &["store"]),
+    ("metrics", &["core", "store"]),
     ("gateway", &["core", "crash", "store", "downstream", "metrics"]),
     ("http", &["core", "gateway"]),
     ("serve", &[]),
