@@ -95,14 +95,15 @@ async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
     call(&gateway, 1).await.expect_ok();
     redis.ask(&["FLUSHALL"]).await;
     let newcomer = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
-    let until = Instant::now() + Duration::from_secs(4);
-    while Instant::now() < until {
+    // As long as it is not decided, and that is not for ever.
+    let patience = Instant::now() + Duration::from_secs(20);
+    while !newcomer.reasons().await.contains("accept-loss") {
+        assert!(Instant::now() < patience, "{}", newcomer.reasons().await);
         let again = call(&newcomer, 1).await;
         assert!(again.status == 503 || again.at("/replayed") == true, "{}", again.text);
         call(&newcomer, 2).await.expect_problem("store-unavailable");
         sleep(Duration::from_millis(50)).await;
     }
-    notices(&newcomer, "accept-loss").await;
     // Accepted at the newcomer, which knows nothing of what was: the other one follows all the same.
     newcomer.accept_loss("it was emptied").await.expect_ok();
     newcomer.until_ready().await;

@@ -326,6 +326,8 @@ async fn a_pause_that_the_store_loses_is_put_back_and_a_resumed_one_is_not() {
     assert_eq!(tool.requests(), 1);
     resume(&gateway).await.expect_ok();
     until("another look has seen it", async || gateway.act("k", json!({})).await.status == 200).await;
-    sleep(Duration::from_secs(2)).await;
+    let looks = "oncegate_store_operation_duration_seconds_count{operation=\"paused\"}";
+    let before = gateway.metric(looks).await;
+    until("it was looked at four times", async || gateway.metric(looks).await >= before + 4.0).await;
     gateway.act("later", json!({})).await.expect_ok();
 }

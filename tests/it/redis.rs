@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::select;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -107,14 +108,11 @@ async fn more_duplicates_than_may_wait_are_told_at_once() {
     };
     let duplicates = async {
         until("they run", async || tool.requests() == 2).await;
-        let waits = call(&other, 1);
-        let told = async {
-            sleep(Duration::from_millis(300)).await;
-            call(&other, 2).await.expect_problem("call-in-progress");
-            drop(hold);
-        };
-        let (waited, ()) = tokio::join!(waits, told);
-        waited.expect_ok();
+        // Whichever comes second.
+        let (told, waits) = select(Box::pin(call(&other, 1)), Box::pin(call(&other, 2))).await.factor_first();
+        told.expect_problem("call-in-progress");
+        drop(hold);
+        waits.await.expect_ok();
     };
     tokio::join!(running, duplicates);
     assert_eq!(tool.effects(), 2);

@@ -1,7 +1,6 @@
 //! One's turn in a session, when something goes wrong: clocks, losses, locks that were left over, tools that
 //! are configured anew.
 
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -40,7 +39,15 @@ async fn a_clock_set_forward_lets_no_second_call_in() {
     clock.set_ahead(3_600);
     let next = begin(&url, "S", "next");
     // It looks for itself while it waits; the first ends only afterwards.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let claims = "\noncegate_store_operation_duration_seconds_count{operation=\"claim\"} ";
+    let http = client();
+    until("it has looked for itself twice", async || {
+        let metrics = http.get(gateway.url("/metrics")).send().await.expect("an answer");
+        let metrics = metrics.text().await.expect("a text");
+        let count = metrics.split(claims).nth(1).and_then(|rest| rest.lines().next());
+        count.is_some_and(|count| count.parse::<u64>().expect("a number") >= 4)
+    })
+    .await;
     drop(hold);
     next.await.expect("no panic").expect_ok();
     first.await.expect("no panic").expect_ok();
