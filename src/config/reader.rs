@@ -2,15 +2,17 @@
 //!
 //! Must not know which keys there are.
 
+mod value; // what a value can be read as
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
-use std::time::Duration;
 
-use jiff::SpanRelativeTo;
 use serde_json::Value as Json;
 use toml::de::{DeTable, DeValue};
+
+pub(super) use self::value::{Bytes, Count, FromItem, Share, Switch};
 
 /// The environment, as far as it is handed in.
 pub type Environment = BTreeMap<String, String>;
@@ -377,114 +379,6 @@ impl<'r, 'a> Section<'r, 'a> {
     }
 }
 
-/// What a configuration's value can be read as.
-pub(super) trait FromItem: Sized {
-    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String>;
-}
-
-impl FromItem for String {
-    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
-        match &item.node {
-            Node::Text(text) => reader.fill_in(text),
-            _ => Err("this must be a text in quotes".into()),
-        }
-    }
-}
-
-impl FromItem for bool {
-    fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
-        match &item.node {
-            Node::Bool(value) => Ok(*value),
-            _ => Err("this must be true or false".into()),
-        }
-    }
-}
-
-/// A number of things, at least one.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Count(pub u32);
-
-impl FromItem for Count {
-    fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
-        match &item.node {
-            Node::Integer(number) => match u32::try_from(*number) {
-                Ok(number) if number > 0 => Ok(Self(number)),
-                _ => Err(format!("{number} must be at least 1")),
-            },
-            _ => Err("this must be a whole number".into()),
-        }
-    }
-}
-
-impl FromItem for Duration {
-    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
-        let text =
-            String::from_item(item, reader).map_err(|_| "this must be a duration like \"10s\"".to_owned())?;
-        duration(&text)
-            .ok_or_else(|| format!("{text:?} is no duration; one looks like \"200ms\", \"10s\", \"24h\""))
-    }
-}
-
-/// A duration, or `None` for `"off"`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Switch(pub Option<Duration>);
-
-impl FromItem for Switch {
-    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
-        match &item.node {
-            Node::Text(text) if text == "off" => Ok(Self(None)),
-            _ => Duration::from_item(item, reader)
-                .map(|time| Self(Some(time)))
-                .map_err(|why| format!("{why}, or \"off\"")),
-        }
-    }
-}
-
-/// A part of a whole: 0 to 1.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Share(pub f64);
-
-impl FromItem for Share {
-    fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
-        let number = match item.node {
-            Node::Float(number) => number,
-            Node::Integer(number) => number as f64,
-            _ => f64::NAN,
-        };
-        let is_share = (0.0..=1.0).contains(&number);
-        if is_share { Ok(Self(number)) } else { Err("this must be a number from 0 to 1".into()) }
-    }
-}
-
-/// A number of bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Bytes(pub usize);
-
-impl FromItem for Bytes {
-    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
-        let wrong = || "this must be a size like \"1MiB\"".to_owned();
-        let text = String::from_item(item, reader).map_err(|_| wrong())?;
-        let size: bytesize::ByteSize = text.parse().map_err(|_| wrong())?;
-        usize::try_from(size.as_u64()).ok().filter(|size| *size > 0).map(Self).ok_or_else(wrong)
-    }
-}
-
-impl FromItem for Vec<String> {
-    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
-        match &item.node {
-            Node::List(items) => items.iter().map(|item| String::from_item(item, reader)).collect(),
-            _ => Err("this must be a list of texts".into()),
-        }
-    }
-}
-
-/// As JSON. Nothing is taken from the environment here: a schema's pattern may hold a `${`.
-impl FromItem for Json {
-    fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
-        Ok(item.node.to_json())
-    }
-}
-
 impl Node {
     fn leaves(&self, path: String, into: &mut BTreeMap<String, Json>) {
         match self {
@@ -509,11 +403,4 @@ impl Node {
             }
         }
     }
-}
-
-/// `"10s"`, `"1h 30m"`, `"30d"`: a day has 24 hours, and nothing is negative.
-fn duration(text: &str) -> Option<Duration> {
-    let span: jiff::Span = text.parse().ok()?;
-    let exact = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
-    Duration::try_from(exact).ok()
 }

@@ -35,6 +35,7 @@ mod problems; // the table of failures
 mod recheck; // unknown calls come to rest, when something goes wrong
 mod reconcile; // the ledger, held against the systems behind the tools
 mod redis; // many gateways over one Redis
+mod redis_kinds; // TLS, clusters, replicas, Sentinels
 mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest

@@ -1,7 +1,6 @@
 //! One's turn in a session, when something goes wrong: clocks, losses, locks that were left over, tools that
 //! are configured anew.
 
-
 use serde_json::{Value, json};
 
 use crate::support::binary::{Process, free_port};

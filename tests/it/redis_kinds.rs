@@ -1,0 +1,225 @@
+//! Kinds of Redis: as operators are told to set it up, over TLS, as a cluster, with replicas and Sentinels.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::redis::{call, gateway, notices};
+use crate::support::gateway::one_tool;
+use crate::support::line::Line;
+use crate::support::redis::{Cluster, Redis, Sentinel, TlsRedis};
+use crate::support::{Act, Gateway, Tool, until};
+
+/// The Redis that operators are told to copy.
+const CONFIGURED: &str = include_str!("../../config/redis.conf");
+
+/// The user that operators are told to make: it may do what is needed, and no more.
+fn minimal_user() -> Vec<String> {
+    let user = CONFIGURED.lines().find(|line| line.starts_with("user gate ")).expect("a user");
+    assert!(include_str!("../../docs/redis.md").contains(user), "the page for operators says the same");
+    let rules = user.trim_start_matches("user gate ").replace(">change-this-password", ">s3cret");
+    ["ACL", "SETUSER", "gate", "reset"].into_iter().chain(rules.split(' ')).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_redis_that_operators_are_told_to_copy_is_strict_without_a_warning() {
+    let lines = CONFIGURED.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', ' ']));
+    let settings =
+        lines.filter_map(|line| line.split_once(' ')).filter(|(_, value)| !value.starts_with("default off"));
+    let settings: Vec<_> = settings.map(|(name, value)| (name, value.trim_matches('"'))).collect();
+    assert!(settings.len() > 6, "{settings:?}");
+    let (redis, tool) = (Redis::with(&settings).await, Tool::start().await);
+    let url = redis.url().replace("://", "://gate:change-this-password@");
+    let gateway = Gateway::sharing(&url, &one_tool(&tool, "")).await;
+    gateway.until_ready().await;
+    let ready = gateway.get("/readyz").await.expect_ok();
+    assert_eq!((ready.at("/durability"), ready.at("/warnings")), ("strict".into(), json!([])));
+    call(&gateway, 1).await.expect_ok();
+}
+
+#[tokio::test]
+async fn over_tls_and_as_a_user_who_may_do_only_what_is_needed() {
+    let (redis, tool) = (TlsRedis::start().await, Tool::start().await);
+    let command = minimal_user();
+    redis.redis.ask(&command.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let url = redis.url().replace("://", "://gate:s3cret@");
+    let ca = format!("[store]\nca = \"{}\"\n", redis.ca.display());
+    let one = Gateway::sharing(&url, &format!("{ca}{}", one_tool(&tool, ""))).await;
+    let other = Gateway::sharing(&url, &format!("{ca}{}", one_tool(&tool, ""))).await;
+    for gateway in [&one, &other] {
+        gateway.until_ready().await;
+        let ready = gateway.get("/readyz").await.expect_ok();
+        assert!(!ready.at("/warnings").to_string().contains("default"), "{}", ready.text);
+    }
+    tool.always(Act::after_ms(400, Act::Numbered));
+    let (first, joined) = tokio::join!(call(&one, 1), async {
+        until("it runs", async || tool.requests() == 1).await;
+        call(&other, 1).await
+    });
+    assert_eq!(first.expect_ok().result(), joined.expect_ok().result());
+    tool.always(Act::Answer(429, "", b"{}"));
+    call(&one, 2).await.expect_problem("tool-unavailable");
+    tool.always(Act::Numbered);
+    call(&other, 2).await.expect_ok();
+    assert_eq!(one.metric("oncegate_store_errors_total{kind=\"ambiguous\",operation=\"claim\"}").await, 0.0);
+
+    // One permission less is found before any call is in the middle of it.
+    redis.redis.ask(&["ACL", "SETUSER", "gate", "-hincrby"]).await;
+    let third = Gateway::sharing(&url, &format!("{ca}{}", one_tool(&tool, ""))).await;
+    notices(&third, "a trial of the scripts failed").await;
+
+    let stranger = Gateway::sharing(&url, &one_tool(&tool, "")).await;
+    notices(&stranger, "not reached").await;
+}
+
+#[tokio::test]
+async fn a_redis_that_hides_its_configuration_is_what_its_operator_declares() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let mut command = minimal_user();
+    command.push("-config".into());
+    redis.ask(&command.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let url = redis.url().replace("://", "://gate:s3cret@");
+    let silent = Gateway::sharing(&url, &one_tool(&tool, "")).await;
+    notices(&silent, "declared_durability").await;
+    let declared = "[store]\ndeclared_durability = \"strict\"\n";
+    let gateway = Gateway::sharing(&url, &format!("{declared}{}", one_tool(&tool, ""))).await;
+    gateway.until_ready().await;
+    call(&gateway, 1).await.expect_ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_keeps_the_promise_and_its_tokens_rise() {
+    let (cluster, tool) = (Cluster::start().await, Tool::start().await);
+    tool.always(Act::after_ms(100, Act::Numbered));
+    let config = one_tool(&tool, "");
+    let one = Gateway::sharing(&cluster.url(), &config).await;
+    let other = Gateway::sharing(&cluster.url(), &config).await;
+    one.until_ready().await;
+    other.until_ready().await;
+    let mut last = 0;
+    for n in 0..20 {
+        let body = json!({ "args": { "n": n }, "session_id": "S" });
+        let (first, second) = tokio::join!(one.post("act", &body, &[]), other.post("act", &body, &[]));
+        let (first, second) = (first.expect_ok(), second.expect_ok());
+        assert_eq!(first.result(), second.result());
+        let token = first.at("/fencing").as_u64().expect("a token");
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+    assert_eq!(tool.effects(), 20);
+    // One master of three loses everything.
+    cluster.nodes[0].ask(&["FLUSHALL"]).await;
+    notices(&one, "accept-loss").await;
+    call(&one, 99).await.expect_problem("store-unavailable");
+    assert_eq!(tool.effects(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_bounded_is_on_a_replica_before_it_is_acknowledged() {
+    let tool = Tool::start().await;
+    let redis = Redis::with(&[("min-replicas-to-write", "1")]).await;
+    let replica = redis.replica().await;
+    let gateway = gateway(&redis, &tool, "[store]\ndurability = \"bounded\"").await;
+    assert_eq!(gateway.get("/readyz").await.at("/durability"), "bounded");
+    call(&gateway, 1).await.expect_ok();
+    replica.pause();
+    // The master takes it, but nobody is told, and nothing is sent.
+    call(&gateway, 2).await.expect_problem("store-unavailable");
+    assert_eq!(tool.effects(), 1);
+    replica.resume();
+    until("it is on the replica", async || call(&gateway, 2).await.status == 200).await;
+    // An outcome is held back, too, until it is on the replica.
+    tool.then(Act::after_ms(500, Act::Numbered));
+    let running = call(&gateway, 3);
+    let cut_off = async {
+        until("it runs", async || tool.requests() == 3).await;
+        replica.pause();
+    };
+    let (held_back, ()) = tokio::join!(running, cut_off);
+    held_back.expect_problem("outcome-unknown");
+    replica.resume();
+    until("it is told", async || call(&gateway, 3).await.status == 200).await;
+    assert_eq!(tool.effects(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_with_replicas_is_bounded_and_survives_the_loss_of_a_master() {
+    let tool = Tool::start().await;
+    tool.always(Act::Numbered);
+    let mut cluster = Cluster::start().await;
+    let _replicas = cluster.replicas().await;
+    let strict = Gateway::sharing(&cluster.url(), &one_tool(&tool, "")).await;
+    notices(&strict, "a failover may lose").await;
+    let config = format!("[store]\ndurability = \"bounded\"\n{}", one_tool(&tool, ""));
+    let gateway = Arc::new(Gateway::sharing(&cluster.url(), &config).await);
+    gateway.until_ready().await;
+    assert_eq!(gateway.get("/readyz").await.at("/durability"), "bounded");
+    let mut callers = JoinSet::new();
+    for n in 0..50 {
+        let gateway = gateway.clone();
+        callers.spawn(async move { (n, call(&gateway, n).await.expect_ok().result()) });
+    }
+    let acknowledged = callers.join_all().await;
+    cluster.nodes[0].kill();
+    until("it is missed", async || gateway.get("/readyz").await.status == 503).await;
+    // Its replica takes over, but takes no write until it has a replica itself.
+    until("it is replaced", async || gateway.reasons().await.contains("0 replicas are connected")).await;
+    call(&gateway, 99).await.expect_problem("store-unavailable");
+    cluster.nodes[0].start_again().await;
+    gateway.until_ready().await;
+    for (n, result) in &acknowledged {
+        let replay = call(&gateway, *n).await.expect_ok();
+        assert_eq!((&replay.result(), replay.at("/replayed")), (result, true.into()));
+    }
+    assert_eq!(tool.effects(), 50);
+}
+
+#[tokio::test]
+async fn a_replica_of_another_master_is_no_proof() {
+    let tool = Tool::start().await;
+    let bounded = [("min-replicas-to-write", "1")];
+    let (written, other) = (Redis::with(&bounded).await, Redis::with(&bounded).await);
+    let _replicas = (written.replica().await, other.replica().await);
+    let line = Line::to(written.port).await;
+    let config = format!("[store]\ndurability = \"bounded\"\n{}", one_tool(&tool, ""));
+    let gateway = Gateway::sharing(&line.url(), &config).await;
+    gateway.until_ready().await;
+    // The connection on which replicas are waited for is made when it is needed first.
+    line.lead_to(other.port);
+    call(&gateway, 1).await.expect_problem("store-unavailable");
+    assert_eq!(tool.requests(), 0);
+    line.lead_to(written.port);
+    until("the right one is asked", async || call(&gateway, 1).await.status == 200).await;
+    assert_eq!(tool.effects(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_failover_the_new_master_has_what_was_acknowledged() {
+    let tool = Tool::start().await;
+    tool.always(Act::Numbered);
+    let bounded = [("min-replicas-to-write", "1")];
+    let mut master = Redis::with(&bounded).await;
+    let (one, two) = (master.replica().await, master.replica().await);
+    for replica in [&one, &two] {
+        replica.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    }
+    let sentinel = Sentinel::of(&master).await;
+    let config = format!("[store]\ndurability = \"bounded\"\n{}", one_tool(&tool, ""));
+    let gateway = Gateway::sharing(&sentinel.url(), &config).await;
+    gateway.until_ready().await;
+    let mut acknowledged = Vec::new();
+    for n in 0..50 {
+        acknowledged.push(call(&gateway, n).await.expect_ok().result());
+    }
+    master.kill();
+    call(&gateway, 99).await.expect_problem("store-unavailable");
+    notices(&gateway, "not reached").await;
+    gateway.until_ready().await;
+    for (n, result) in acknowledged.iter().enumerate() {
+        let replay = call(&gateway, n).await.expect_ok();
+        assert_eq!((&replay.result(), replay.at("/replayed")), (result, true.into()));
+    }
+    call(&gateway, 100).await.expect_ok();
+    assert!(tool.effects_by_key().values().all(|effects| *effects == 1));
+}
