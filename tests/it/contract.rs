@@ -1,4 +1,5 @@
-//! What every store promises, asked of SQLite, of a Redis and of a Redis Cluster.
+//! What every store promises, asked of SQLite, of a Redis, of a Redis Cluster, and of the store in memory that
+//! other tests stand on.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::support::gateway::store_is_free;
+use crate::support::memory::Memory;
 use crate::support::redis::{Cluster, Redis};
 use crate::support::until;
 
@@ -30,12 +32,17 @@ pub(crate) struct Home {
 }
 
 enum Place {
+    Memory(Memory),
     Sqlite,
     Redis(Redis),
     Cluster(Cluster),
 }
 
 impl Home {
+    pub(crate) async fn memory() -> Self {
+        Self::over(Place::Memory(Memory::default()), tempfile::tempdir().expect("a folder")).await
+    }
+
     pub(crate) async fn sqlite() -> Self {
         Self::over(Place::Sqlite, tempfile::tempdir().expect("a folder")).await
     }
@@ -50,6 +57,7 @@ impl Home {
 
     async fn over(place: Place, folder: tempfile::TempDir) -> Self {
         let store: Arc<dyn Store> = match &place {
+            Place::Memory(memory) => Arc::new(memory.clone()),
             Place::Sqlite => Arc::new(open_sqlite(folder.path())),
             Place::Redis(redis) => Arc::new(open_redis(&redis.url(), folder.path()).await),
             Place::Cluster(cluster) => Arc::new(open_redis(&cluster.url(), folder.path()).await),
@@ -63,6 +71,7 @@ impl Home {
         store.close().await;
         drop(store);
         match &mut place {
+            Place::Memory(_) => {}
             Place::Sqlite => store_is_free(folder.path()).await,
             Place::Redis(redis) => {
                 redis.kill();
@@ -118,6 +127,7 @@ pub(crate) async fn open_redis(url: &str, folder: &Path) -> RedisStore {
 
 macro_rules! contract {
     ($($claim:ident),* $(,)?) => {
+        $crate::contract::contract!(memory: $($claim),*);
         $crate::contract::contract!(sqlite: $($claim),*);
         $crate::contract::contract!(redis: $($claim),*);
         $crate::contract::contract!(redis_cluster: $($claim),*);

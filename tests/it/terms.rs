@@ -31,6 +31,8 @@ macro_rules! with_one_master {
             use super::*;
             $(mod $claim {
                 #[tokio::test(flavor = "multi_thread")]
+                async fn memory() { super::$claim($crate::contract::Home::memory().await).await; }
+                #[tokio::test(flavor = "multi_thread")]
                 async fn sqlite() { super::$claim($crate::contract::Home::sqlite().await).await; }
                 #[tokio::test(flavor = "multi_thread")]
                 async fn redis() { super::$claim($crate::contract::Home::redis().await).await; }

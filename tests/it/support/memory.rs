@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::Change;
 use oncegate::core::document::{Document, Kind, Place};
 use oncegate::core::key::Lookup;
-use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Page, Placed, Position};
+use oncegate::core::ledger::{Duplicates, Filter, History, Listed, PAGE_BYTES, Page, Placed, Position};
 use oncegate::core::record::{CallId, Entry, Record, State};
 use oncegate::core::session::{Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token};
 use oncegate::store::{
@@ -404,7 +404,14 @@ impl Store for Memory {
         });
         let mut page = Page { found: found.collect::<Vec<Listed>>(), next: None, unreadable: 0 };
         page.found.sort_by_key(|listed| std::cmp::Reverse(listed.position()));
-        page.cut(limit as usize);
+        let mut bytes = 0;
+        let fits = page.found.iter().take_while(|listed| {
+            let fits = bytes < PAGE_BYTES;
+            bytes += listed.size();
+            fits
+        });
+        let fits = fits.count();
+        page.cut(fits.min(limit as usize));
         Ok(page)
     }
 
@@ -469,8 +476,9 @@ impl Store for Memory {
             inner.kept.holders.retain(|_, holder| holder != call_id);
         }
         let over_documents = |document: &Document| document.retain_until.is_some_and(|until| until <= now);
+        let before = inner.kept.documents.len();
         inner.kept.documents.retain(|_, document| !over_documents(document));
-        Ok(over.len() as u64)
+        Ok((over.len() + before - inner.kept.documents.len()) as u64)
     }
 
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
@@ -516,7 +524,9 @@ impl Store for Memory {
         if changed {
             tools.retain(|name, _| name != tool);
             tools.extend(paused.then(|| (tool.to_owned(), entry.clone())));
-            tool_events.entry(tool.to_owned()).or_default().push(entry.clone());
+            let events = tool_events.entry(tool.to_owned()).or_default();
+            events.push(entry.clone());
+            events.drain(..events.len().saturating_sub(100));
         }
         Ok(changed)
     }
@@ -583,6 +593,12 @@ impl Store for Memory {
             *counts.entry(document.state.clone()).or_default() += 1;
         }
         Ok(counts.into_iter().collect())
+    }
+
+    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
+        let inner = self.lock();
+        let all = ["running", "failed", "unknown"].into_iter().flat_map(|state| inner.kept.in_state(state));
+        Ok(all.map(|record| record.intent.call_id).collect())
     }
 
     fn clock_offset(&self) -> SignedDuration {
