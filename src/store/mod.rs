@@ -279,34 +279,26 @@ pub trait Store: Send + Sync + 'static {
     async fn readiness(&self) -> Readiness;
 
     /// How far the store's clock is ahead of this machine's: all who share a store go by its clock.
-    fn clock_offset(&self) -> SignedDuration {
-        SignedDuration::ZERO
-    }
+    fn clock_offset(&self) -> SignedDuration;
 
     /// Whether other gateways use it, too.
-    fn is_shared(&self) -> bool {
-        false
-    }
+    fn is_shared(&self) -> bool;
 
     /// Begins to listen for the end of a call that another process runs. What is heard is only a
     /// hint that it is time to look. `None`: nobody else uses this store.
-    fn listen(&self, _call_id: CallId) -> Option<Listener> {
-        None
-    }
+    fn listen(&self, call_id: CallId) -> Option<Listener>;
 
     /// The running, the failed and the unknown calls: those about which a store that has lost its newest
-    /// writes may be wrong in the dangerous direction. Unbounded; asked for by a person only.
-    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
-        Ok(Vec::new())
-    }
+    /// writes may be wrong in the dangerous direction. None of a store that cannot lose any and go on. Unbounded; asked
+    /// for by a person only.
+    async fn doubtful(&self) -> Result<Vec<CallId>, Error>;
 
-    /// A person accepts that the store has lost data: from now on it counts as whole.
-    async fn accept_loss(&self, _reason: &str) -> Result<(), Error> {
-        Err(Error::Refused("an embedded store cannot lose data and go on".into()))
-    }
+    /// A person accepts that the store has lost data: from now on it counts as whole. Refused where nothing can be
+    /// lost.
+    async fn accept_loss(&self, reason: &str) -> Result<(), Error>;
 
     /// Writes down what has to outlive the process.
-    async fn close(&self) {}
+    async fn close(&self);
 }
 
 /// A running call without a living owner, and how that is known.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
 pub use self::open::OpenError;
@@ -300,6 +300,25 @@ impl Store for Sqlite {
     fn listen(&self, call_id: CallId) -> Option<Listener> {
         Some(self.endings.listen(call_id))
     }
+
+    fn clock_offset(&self) -> SignedDuration {
+        SignedDuration::ZERO
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn accept_loss(&self, _reason: &str) -> Result<(), Error> {
+        Err(Error::Refused("an embedded store cannot lose data and go on".into()))
+    }
+
+    /// What was acknowledged is in the file.
+    async fn close(&self) {}
 
     async fn readiness(&self) -> Readiness {
         let mut reasons = Vec::new();

@@ -536,6 +536,22 @@ impl Store for FaultStore {
         self.store.clock_offset()
     }
 
+    fn is_shared(&self) -> bool {
+        self.store.is_shared()
+    }
+
+    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
+        self.store.doubtful().await
+    }
+
+    async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
+        self.store.accept_loss(reason).await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+
     /// What is heard is only a hint, so that none of it goes wrong.
     fn listen(&self, call_id: CallId) -> Option<Listener> {
         self.store.listen(call_id)

@@ -601,6 +601,18 @@ impl Store for Memory {
         Ok(all.map(|record| record.intent.call_id).collect())
     }
 
+    /// In the tests those who share it are in one process.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    async fn accept_loss(&self, _reason: &str) -> Result<(), Error> {
+        self.lock().has_lost = false;
+        Ok(())
+    }
+
+    async fn close(&self) {}
+
     fn clock_offset(&self) -> SignedDuration {
         self.lock().ahead
     }
