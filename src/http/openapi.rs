@@ -251,7 +251,7 @@ pub fn document() -> OpenApi {
             session(Door::of(id, summary))
                 .body::<read::Reason>()
                 .problems(&[Slug::WrongState])
-                .json::<sessions::Frozen>("How it is now.", &[]),
+                .json::<sessions::Frozen<'_>>("How it is now.", &[]),
             Post,
             path,
         );

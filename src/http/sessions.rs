@@ -27,14 +27,16 @@ pub(super) async fn unlock(State(http): State<Http>, act: Act) -> Result<Respons
 
 /// `POST /v1/sessions/{id}/freeze`
 pub(super) async fn freeze(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    http.gateway.freeze_session(&act.on.caller, &id(&act.on), &act.reason).await?;
-    Ok(Json(Frozen { frozen: true }).into_response())
+    let id = id(&act.on);
+    http.gateway.freeze_session(&act.on.caller, &id, &act.reason).await?;
+    Ok(Json(Frozen::of(&id, true)).into_response())
 }
 
 /// `POST /v1/sessions/{id}/thaw`
 pub(super) async fn thaw(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    http.gateway.thaw_session(&act.on.caller, &id(&act.on), &act.reason).await?;
-    Ok(Json(Frozen { frozen: false }).into_response())
+    let id = id(&act.on);
+    http.gateway.thaw_session(&act.on.caller, &id, &act.reason).await?;
+    Ok(Json(Frozen::of(&id, false)).into_response())
 }
 
 fn id(named: &Named) -> SessionId {
@@ -51,8 +53,17 @@ pub(super) struct Unlocked {
 
 /// Whether nothing of a session runs until a person thaws it.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Frozen {
+pub(super) struct Frozen<'a> {
+    session_id: &'a str,
+    /// Whose session that is: who names no tenant means its own.
+    tenant: &'a str,
     frozen: bool,
+}
+
+impl<'a> Frozen<'a> {
+    fn of(id: &'a SessionId, frozen: bool) -> Self {
+        Self { session_id: &id.id, tenant: &id.tenant, frozen }
+    }
 }
 
 /// What bounds the branches of one conversation, as it is now.

@@ -249,7 +249,12 @@ async fn no_tenant_meets_the_session_of_another(stores: &Stores) {
         }
         ask(tenant, "GET", "/v1/sessions/S?tenant=ops", Value::Null).await.expect_problem("forbidden");
     }
-    ask("ops", "POST", "/v1/sessions/S/freeze?tenant=shop", reason.clone()).await.expect_ok();
+    let frozen = ask("ops", "POST", "/v1/sessions/S/freeze?tenant=shop", reason.clone()).await.expect_ok();
+    assert_eq!(
+        (frozen.at("/tenant"), frozen.at("/frozen")),
+        ("shop".into(), true.into()),
+        "whose it is is said"
+    );
     let seen = ask("ops", "GET", "/v1/sessions/S?tenant=shop", Value::Null).await.expect_ok();
     assert_eq!((seen.at("/tenant"), seen.at("/events/0/by")), ("shop".into(), "token ops".into()));
     call("shop", "new").await.expect_problem("session-frozen");
