@@ -6,6 +6,7 @@ mod rest;
 use uuid::Uuid;
 
 use super::*;
+use crate::core::ledger::Position;
 use crate::core::outcome::{self, Evidence};
 use crate::core::tool::tests::tool;
 use crate::core::{compensation, key, session, unknown};
@@ -199,6 +200,32 @@ fn what_is_undone_is_kept_until_it_is_and_its_key_is_never_free_meanwhile() {
     Arc::make_mut(&mut compensation.intent).saga_id = "G".into();
     let done = moved(&tool, Some(&compensation), &ended_with(1, answer(200), None), 1).expect("done");
     assert_eq!((done.expires_at, done.retain_until), (None, None));
+}
+
+#[test]
+fn what_undoes_a_call_may_be_sent_with_other_arguments_as_long_as_it_surely_was_not_executed() {
+    let tool = tool("t");
+    let source = key::Source::Compensation;
+    let mended = |id: u128| {
+        let intent = Arc::new(Intent { args: "{\"mended\":1}".into(), ..(*intent(source, 2)).clone() });
+        Event::Arrived { intent, brought: Brought::default(), attempt: attempt(id), owner: ME }
+    };
+    let running = record(&tool, source, &[]);
+    let failed = moved(&tool, Some(&running), &ended_with(1, answer(422), None), 1).expect("failed");
+    let again = moved(&tool, Some(&failed), &mended(2), 2).expect("it runs again");
+    assert_eq!((again.state.as_str(), &again.intent.args[..]), ("running", &b"{\"mended\":1}"[..]));
+    assert_eq!((again.intent.fingerprint, again.intent.call_id), ([2; 32], failed.intent.call_id));
+    assert_eq!(Position::of(&again), Position::of(&failed));
+    for ended in [answer(200), no_answer()] {
+        let ended = moved(&tool, Some(&running), &ended_with(1, ended, None), 1).expect("ended");
+        for there in [&running, &ended] {
+            let next = next(&tool, Some(there), &mended(2), at(2)).expect("an arrival is never illegal");
+            assert_eq!((next.change, next.action), (None, Action::RefuseReused), "{}", there.state.as_str());
+        }
+    }
+    let of_a_caller = record(&tool, key::Source::Runtime, &[(ended_with(1, answer(422), None), 1)]);
+    let next = next(&tool, Some(&of_a_caller), &mended(2), at(2)).expect("an arrival is never illegal");
+    assert_eq!(next.action, Action::RefuseReused);
 }
 
 #[test]

@@ -54,7 +54,8 @@ impl fmt::Display for InstanceId {
     }
 }
 
-/// What the first arrival asked for. Never changes.
+/// What the first arrival asked for. Never changes, but for the arguments of a call that undoes another: as long
+/// as it has surely not been executed, an operator may mend them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intent {
     pub call_id: CallId,

@@ -12,7 +12,7 @@ use crate::core::compensation;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key::{self, Lookup};
 use crate::core::ledger::{Filter, LIMITS};
-use crate::core::record::{CallId, Compensation, Intent, Record, State as CallState};
+use crate::core::record::{CallId, Compensation, Intent, Record, State as CallState, Undo};
 use crate::core::saga::{self, Event, Saga, SagaId};
 use crate::store::{self, Put, Replaced};
 
@@ -248,22 +248,30 @@ impl Gateway {
         Ok((found.iter().filter_map(|document| readable(document).ok()).collect(), next))
     }
 
-    /// The same call without the compensation that was decided on, if its tool has another one by now and the
-    /// old one was never claimed.
+    /// The same call with the compensation that its tool has by now, if that is another one than was decided on
+    /// and the old one surely was not executed. Only of a call that is stuck: as long as it is, nothing is sent
+    /// for it, so the old one does not run either.
     async fn decide_anew(&self, record: &Record) -> Record {
         let decided = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
-        let has_another = match (&self.policy_of(record).compensation, decided) {
-            (compensation::Policy::By(template), Some(decided)) => template.tool != decided.tool,
-            _ => false,
+        let policy = self.policy_of(record).compensation;
+        let (decided, template) = match (decided, &policy) {
+            (Some(decided), compensation::Policy::By(template)) if template.tool != decided.tool => {
+                (decided, template)
+            }
+            _ => return record.clone(),
         };
-        let claimed = match decided.filter(|_| has_another) {
-            Some(decided) => self.counted("load", self.store.load(decided.call_id).await),
-            None => return record.clone(),
-        };
-        match claimed {
-            Ok(None) => Record { undo: None, ..record.clone() },
-            Ok(Some(_)) | Err(_) => record.clone(),
+        match self.counted("load", self.store.load(decided.call_id).await) {
+            Ok(None | Some(Record { state: CallState::Failed(_), .. })) => {}
+            Ok(Some(_)) | Err(_) => return record.clone(),
         }
+        // One that was decided on before that, and failed, too, holds its key.
+        let lookup = lookup_of(record, &template.tool);
+        let call_id = match self.counted("holder", self.store.holder(lookup).await) {
+            Ok(there) => there.map_or_else(|| new_call_id(&lookup), |there| there.intent.call_id),
+            Err(_) => return record.clone(),
+        };
+        let compensation = Some(Compensation { tool: template.tool.clone(), call_id });
+        Record { undo: Some(Undo { compensation, skipped: false }), ..record.clone() }
     }
 
     /// Decides by which call another one is undone, and writes that down.
@@ -272,8 +280,7 @@ impl Gateway {
         let decided = record.undo.as_ref().and_then(|undo| undo.compensation.clone());
         let compensation = decided.or_else(|| match &tool.compensation {
             compensation::Policy::By(template) => {
-                let key = compensation::key_of(record.intent.call_id);
-                let lookup = Lookup::new(&record.intent.tenant, &template.tool, &key);
+                let lookup = lookup_of(record, &template.tool);
                 Some(Compensation { tool: template.tool.clone(), call_id: new_call_id(&lookup) })
             }
             compensation::Policy::Undeclared | compensation::Policy::Needless => None,
@@ -323,6 +330,11 @@ impl Gateway {
     pub(super) fn count_undo(&self, record: &Record, result: &str) {
         self.metrics.compensations.with_label_values(&[&record.intent.tool, result]).inc();
     }
+}
+
+/// The lookup key of the call of a tool that undoes this one.
+fn lookup_of(record: &Record, tool: &str) -> Lookup {
+    Lookup::new(&record.intent.tenant, tool, &compensation::key_of(record.intent.call_id))
 }
 
 fn readable(document: &Document) -> Result<Saga, store::Error> {

@@ -178,7 +178,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes `change` if the stored record is still `expected`: same version, attempt and fencing
     /// token. A change by which the call runs needs its key as well: if another call holds it by now,
-    /// nothing is written and that one is returned. Terms are as in `claim`; what the change releases is
+    /// nothing is written and that one is returned. Arguments and fingerprint are written by a change that
+    /// begins an attempt, and by no other. Terms are as in `claim`; what the change releases is
     /// given back in the same step. Asked again with the same change it answers `Done`.
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error>;
 

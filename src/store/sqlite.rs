@@ -111,6 +111,9 @@ impl Store for Sqlite {
                 Err(bar) => return Ok(Replaced::Barred(bar)),
             };
             row::update(connection, &record)?;
+            if begins {
+                row::update_asked(connection, &record)?;
+            }
             row::insert_entry(connection, &record, &change.entry)?;
             session::release(connection, &change)?;
             Ok(Replaced::Done(record))

@@ -41,6 +41,7 @@ mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest
 mod rolling; // two gateways are restarted in turn
 mod saga_chaos; // whatever goes wrong: sagas come to their end, each thing done and undone once
+mod saga_persons; // what persons do about sagas
 #[cfg(feature = "crash-points")]
 mod saga_points; // the process ends where it hurts a saga
 mod saga_store; // each operation of the store fails once in the life of a saga

@@ -6,7 +6,7 @@ use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 /// Three tools with what undoes them, all in one place that knows them by their paths.
-fn shop(tool: &Tool, more: &str) -> String {
+pub(crate) fn shop(tool: &Tool, more: &str) -> String {
     let at = |path: &str| format!("http://127.0.0.1:{}/{path}", tool.port);
     let mut config = String::new();
     for (name, undo, rules) in [
@@ -26,44 +26,44 @@ fn shop(tool: &Tool, more: &str) -> String {
     format!("{config}[tools.mail]\nurl = \"{}\"\n{more}", at("mail"))
 }
 
-const SOON: &str = "[sagas]\nretry = { attempts = 3, base = \"10ms\", max = \"20ms\" }\n";
+pub(crate) const SOON: &str = "[sagas]\nretry = { attempts = 3, base = \"10ms\", max = \"20ms\" }\n";
 
 /// Executes and says what has been made.
-const MADE: Act = Act::Ok("{\"made\":7}");
+pub(crate) const MADE: Act = Act::Ok("{\"made\":7}");
 
 impl Gateway {
-    async fn in_saga(&self, tool: &str, saga: &str, key: &str) -> Answer {
+    pub async fn in_saga(&self, tool: &str, saga: &str, key: &str) -> Answer {
         let body = json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
         self.post(tool, &body, &[]).await
     }
 
-    async fn saga(&self, id: &str) -> Answer {
+    pub async fn saga(&self, id: &str) -> Answer {
         self.get(&format!("/v1/sagas/{id}")).await
     }
 
-    async fn end_saga(&self, id: &str, how: &str) -> Answer {
+    pub async fn end_saga(&self, id: &str, how: &str) -> Answer {
         self.act_on(&format!("/v1/sagas/{id}/{how}")).await
     }
 
-    async fn act_on(&self, path: &str) -> Answer {
+    pub async fn act_on(&self, path: &str) -> Answer {
         let reason = json!({ "reason": "sold out" }).to_string();
         Answer::read(client().post(self.url(path)).body(reason).send().await.expect("an answer")).await
     }
 
     /// The saga, when it has come to rest in this state.
-    async fn saga_that_is(&self, id: &str, state: &str) -> Answer {
+    pub async fn saga_that_is(&self, id: &str, state: &str) -> Answer {
         until(&format!("saga {id} is {state}"), async || self.saga(id).await.at("/state") == state).await;
         self.saga(id).await
     }
 }
 
 /// The paths of what was executed, in order.
-fn executed(tool: &Tool) -> Vec<String> {
+pub(crate) fn executed(tool: &Tool) -> Vec<String> {
     let path = |line: &str| line.split(' ').nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
     tool.seen().iter().filter(|seen| seen.executed).map(|seen| path(&seen.line)).collect()
 }
 
-fn words(list: &Value, member: &str) -> Vec<String> {
+pub(crate) fn words(list: &Value, member: &str) -> Vec<String> {
     let list = list.as_array().expect("a list");
     list.iter().map(|one| one[member].as_str().expect("a word").to_owned()).collect()
 }

@@ -27,10 +27,12 @@ pub(super) fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, 
         }
         return claim(tool, arrival, Some(record.intent.call_id), now);
     }
-    if record.intent.fingerprint != arrival.intent.fingerprint {
+    let is_compensation = record.intent.key_source == key::Source::Compensation;
+    // What surely was not executed may be sent with other arguments, if an operator has mended them.
+    let may_differ = is_compensation && matches!(record.state, State::Failed(_));
+    if record.intent.fingerprint != arrival.intent.fingerprint && !may_differ {
         return Next { change: None, action: Action::RefuseReused };
     }
-    let is_compensation = record.intent.key_source == key::Source::Compensation;
     let (named, there) = (&arrival.intent.saga_id, &record.intent.saga_id);
     // It would be undone with a saga of which this one knows nothing.
     if !is_compensation && !named.is_empty() && named != there {
@@ -92,9 +94,16 @@ pub(super) fn claim(tool: &Tool, arrival: &Arrival<'_>, instead_of: Option<CallI
     Next { change: Some(change), action: Action::Claim { instead_of } }
 }
 
-/// A failed call runs again under the same key.
+/// A failed call runs again under the same key; one that undoes another with the arguments that it brings now.
 fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
+    let intent = if record.intent.key_source == key::Source::Compensation {
+        let (args, fingerprint) = (arrival.intent.args.clone(), arrival.intent.fingerprint);
+        Arc::new(Intent { args, fingerprint, ..(*record.intent).clone() })
+    } else {
+        record.intent.clone()
+    };
     let again = Record {
+        intent,
         version: record.version + 1,
         state: State::Running,
         attempt: first_attempt(tool, arrival, now),

@@ -159,6 +159,9 @@ impl Inner {
         run.arg(lock_from).arg(similar).arg(self.announcement(begins));
         run.arg(if change.release.retakes_lock { "1" } else { "" });
         run.arg(&Position::of(&change.record).to_bytes()[..]).arg(retain_until(&change.record));
+        if begins {
+            run.arg(record::intent(intent)).arg(&intent.args[..]);
+        }
         let answer = if begins { self.run_guarded(&run).await? } else { self.link.run(&run).await? };
         let (word, rest) = reply(answer)?;
         match word.as_str() {

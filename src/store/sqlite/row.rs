@@ -254,6 +254,15 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
     Ok(())
 }
 
+/// Writes what a call asks for.
+pub(super) fn update_asked(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
+    let Intent { call_id, args, fingerprint, .. } = &*record.intent;
+    let sql = "UPDATE calls SET args = ?2, fingerprint = ?3 WHERE call_id = ?1";
+    let mut update = connection.prepare_cached(sql)?;
+    update.execute(params![call_id.to_string(), args.as_ref(), fingerprint])?;
+    Ok(())
+}
+
 /// The columns that a state fills beside its name.
 #[derive(Default)]
 struct Told<'a> {

@@ -160,8 +160,16 @@ impl Gateway {
 
     /// Stops in good order and starts again over the same store.
     pub async fn restart(self) -> Self {
-        let (config, store) = (self.config.clone(), self.store.clone());
-        Self::over(self.stop().await, store, &config).await
+        let config = self.config.clone();
+        self.restart_with(&config).await
+    }
+
+    /// The same, with another configuration.
+    pub async fn restart_with(self, config: &str) -> Self {
+        let store = self.store.clone();
+        let gateway = Self::over(self.stop().await, store, config).await;
+        gateway.until_ready().await;
+        gateway
     }
 }
 

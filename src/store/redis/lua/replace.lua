@@ -7,7 +7,8 @@
 --       15 state, 16 score, 17 time to live or '', 18 terms or '', 19 and 20 'keep', or fencing token and
 --       similar call, where the terms were met before; 21 from when on the session's lock is free, 'now' or
 --       '', 22 '1' if nothing shall look like it any more, 23 'PUBLISH', 'SPUBLISH' or '', 24 '1' if the call
---       retakes the lock when nobody has it, 25 position, 26 from when on it may be deleted or ''
+--       retakes the lock when nobody has it, 25 position, 26 from when on it may be deleted or '',
+--       27 and 28 intent and args, if something is to be sent after it
 local begins = ARGV[3] ~= ''
 local stored = redis.call('HMGET', KEYS[2], 'cas', 'fencing', 'progress', 'similar_to')
 if not stored[1] then return { 'gone' } end
@@ -36,6 +37,7 @@ if not again then
   end
   redis.call('HSET', KEYS[2], 'cas', ARGV[8], 'progress', ARGV[9], 'fencing', token, 'similar_to', other,
     ARGV[12], ARGV[13])
+  if begins then redis.call('HSET', KEYS[2], 'intent', ARGV[27], 'args', ARGV[28]) end
 end
 if ARGV[10] == '1' then
   redis.call('HSET', KEYS[2], 'result', ARGV[11])
