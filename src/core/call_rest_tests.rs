@@ -45,6 +45,16 @@ fn after_a_loss_a_later_run_may_be_under_way_for_a_whole_lease() {
     }
 }
 
+/// Its saga has to know when it was begun.
+#[test]
+fn that_a_call_was_sent_again_is_still_known_when_it_has_succeeded() {
+    let tool = retrying();
+    let again = change(&tool, &unknown(&tool), &check_due(2), 9).record;
+    let succeeded = change(&tool, &again, &ended_with(2, answer(200), None), 10).record;
+    assert!(matches!(succeeded.state, State::Succeeded(_)) && succeeded.doubted);
+    assert!(!succeeded.sent().doubted, "what is sent once more to compare is no further attempt");
+}
+
 #[test]
 fn what_was_settled_as_not_executed_is_in_doubt_no_more() {
     let tool = Tool { dedup: Dedup::Key, ..probing(None) };

@@ -90,7 +90,8 @@ pub struct Record {
     pub attempt: Attempt,
     /// Attempts in all, over every run of the call.
     pub attempts: u32,
-    /// Whether an attempt before the newest may have been executed without anyone knowing.
+    /// Whether an attempt before the newest may have been executed without anyone knowing; of a call that was
+    /// executed, which of them was it.
     pub doubted: bool,
     /// The fencing token of the newest run; the store draws it. A read tool's call has none.
     pub fencing: Option<u64>,
@@ -110,9 +111,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// What its newest attempt was sent with.
+    /// What its newest attempt was sent with. What is sent once more of a call that has succeeded settles nothing.
     pub fn sent(&self) -> Sent {
-        Sent { doubted: self.doubted, fencing: self.fencing }
+        let doubted = self.doubted && !matches!(self.state, State::Succeeded(_));
+        Sent { doubted, fencing: self.fencing }
     }
 
     /// Whether a person has decided that it is not undone.

@@ -319,16 +319,60 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
         2,
         "a session's tokens go before clocks"
     );
-    let sent_again = |mut record: Record, again_s: i64| {
+    let ran_again = |mut record: Record, again_s: i64| {
         record.attempt.run_started_at = at(again_s);
         record.attempts += 1;
         record
     };
+    let sent_again = |record: Record, again_s: i64| Record { doubted: true, ..ran_again(record, again_s) };
     assert_eq!(
         undone_first(&[sent_again(call(1, "A", 1, 1), 9), call(2, "B", 3, 3)]),
         2,
         "it was begun before"
     );
+    assert_eq!(
+        undone_first(&[ran_again(call(1, "A", 1, 1), 9), call(2, "B", 3, 3)]),
+        1,
+        "the first time it surely was not executed"
+    );
+}
+
+proptest! {
+    /// A caller may bring one fencing token with all of its calls, and some of them run again after they surely
+    /// were not executed.
+    #[test]
+    fn of_calls_with_one_token_the_one_that_had_its_effect_last_is_undone_first(
+        starts in prop::collection::hash_set(1..500_i64, 2..8),
+        earlier in prop::collection::vec(prop::option::of(1..500_i64), 8),
+    ) {
+        let planned = Planned { kind: 0, fails: 0, sends: false };
+        let tool = tool_of(&planned);
+        let starts: Vec<i64> = starts.into_iter().collect();
+        let mut calls: Vec<Record> = starts.iter().zip(&earlier).enumerate().map(|(n, (start, earlier))| {
+            let mut record = call_of(n as u128 + 1, &planned);
+            let failed = earlier.filter(|earlier| earlier < start);
+            Arc::make_mut(&mut record.intent).created_at = at(failed.unwrap_or(*start));
+            record.attempt.run_started_at = at(*start);
+            record.attempts = if failed.is_some() { 2 } else { 1 };
+            record.fencing = Some(7);
+            record.state = CallState::Compensating(None);
+            record
+        }).collect();
+        let mut undone = Vec::new();
+        loop {
+            let members: Vec<(&Record, &Tool)> = calls.iter().map(|record| (record, &tool)).collect();
+            let Step::Undo(next) = plan(&undoing(), &members, at(999)) else { break };
+            let call_id = next.intent.call_id;
+            undone.push(next.attempt.run_started_at);
+            for record in calls.iter_mut().filter(|record| record.intent.call_id == call_id) {
+                record.state = CallState::Compensated(None);
+            }
+        }
+        let mut expected: Vec<Timestamp> = starts.iter().map(|start| at(*start)).collect();
+        expected.sort();
+        expected.reverse();
+        prop_assert_eq!(undone, expected);
+    }
 }
 
 #[test]

@@ -226,11 +226,12 @@ pub(super) fn finish(
     if check.is_some_and(|check| check.at.is_none()) {
         entry.detail += "; it is given up: a late answer or a person still may settle it";
     }
+    // What surely was not executed is in doubt no more: the key may run again as if it were new.
+    let doubted = record.doubted && !matches!(state, State::Failed(_));
     let finished = Record {
         version: record.version + 1,
         state,
-        // What is settled is in doubt no more: the key may run again as if it were new.
-        doubted: record.doubted && !known,
+        doubted,
         check,
         latency_ms: Some(elapsed_ms(record.attempt.run_started_at, now)),
         updated_at: now,
