@@ -7,7 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use subtle::ConstantTimeEq;
 
+use super::key;
 use super::rate::Rate;
+use super::saga::SagaId;
 
 /// How long before its time is over a token is warned of.
 const NOTICE: Duration = Duration::from_secs(14 * 24 * 3_600);
@@ -100,11 +102,14 @@ impl Caller {
         })
     }
 
-    /// Whether this caller may complete and abort sagas of `tenant`.
-    pub fn may_end_sagas(&self, tenant: &str) -> bool {
+    /// Whether this caller may complete and abort a saga. One that undoes a single call is an administrator's: who
+    /// aborted it again would undo what a person has skipped.
+    pub fn may_end(&self, saga: &SagaId) -> bool {
         self.scopes.iter().any(|scope| match scope {
             Scope::Admin => true,
-            Scope::Call | Scope::CallTool(_) => self.tenant == tenant,
+            Scope::Call | Scope::CallTool(_) => {
+                self.tenant == saga.tenant && !saga.id.starts_with(key::COMPENSATION)
+            }
             Scope::Read => false,
         })
     }

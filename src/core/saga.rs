@@ -304,7 +304,7 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
         Event::Abort { by, reason } if saga.is_open() => Ok(abort(changed, by, reason, now)),
         // Its one call was skipped then, and is to be undone after all.
         Event::Abort { by, reason } if saga.only.is_some() && saga.state == State::Compensated => {
-            Ok(abort(Saga { retain_until: None, ..changed }, by, reason, now))
+            Ok(abort(Saga { retain_until: None, at_rest: false, ..changed }, by, reason, now))
         }
         Event::Complete { .. } | Event::Abort { .. } => wrong,
         Event::Overdue { .. } if !saga.is_open() => wrong,

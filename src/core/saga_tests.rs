@@ -290,6 +290,22 @@ fn what_a_person_has_skipped_or_what_has_nothing_to_undo_is_passed_over() {
     assert_eq!(plan_of(&record, &tool), "true");
 }
 
+#[test]
+fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_it_is_skipped_after_that() {
+    let planned = Planned { kind: 0, fails: 0, sends: false };
+    let (mut record, tool) = (call_of(1, &planned), tool_of(&planned));
+    record.undo = Some(Undo { compensation: None, skipped: true });
+    let asked_for = Saga::undo("shop", record.intent.call_id, "token ops", "after all", at(0));
+    assert_eq!(plan(&asked_for, &[(&record, &tool)], at(99)), Step::Mark(&record));
+    let marked = Record { state: CallState::Compensating(None), undo: None, ..record.clone() };
+    assert_eq!(plan(&asked_for, &[(&marked, &tool)], at(99)), Step::Rest);
+    let undoing = moved(&asked_for, &Event::Rested, 1);
+    assert_eq!(plan(&undoing, &[(&marked, &tool)], at(99)), Step::Undo(&marked));
+    assert_eq!(plan(&undoing, &[(&record, &tool)], at(99)), Step::Done, "it was skipped again");
+    let undone = moved(&undoing, &Event::Undone { by: by() }, 2);
+    assert_eq!(plan(&moved(&undone, &abort(), 3), &[(&record, &tool)], at(99)), Step::Mark(&record));
+}
+
 /// After a restart the tokens of one gateway run ahead of those of another.
 #[test]
 fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_tokens() {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::sagas::{MADE, SOON, executed, shop};
 use crate::support::stores::{Stores, on_both_stores};
-use crate::support::{Act, Tool};
+use crate::support::{Act, Answer, Tool, client, until};
 
 /// What was sent to this path, oldest first.
 fn sent(tool: &Tool, path: &str) -> Vec<Value> {
@@ -48,4 +48,46 @@ async fn what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_name
     assert_eq!(executed(&tool), ["order", "cancel"]);
 }
 
-on_both_stores!(what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_named_now);
+async fn what_an_administrator_has_skipped_is_not_undone_by_who_may_only_call(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.always(MADE);
+    let tokens = [("agent", "\"call\", \"read\""), ("person", "\"call\", \"read\", \"admin\"")].map(|(name, scopes)| {
+        let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(name));
+        format!("[[auth.tokens]]\nname = \"{name}\"\ntenant = \"t\"\nsha256 = \"{digest}\"\nscopes = [{scopes}]\n")
+    });
+    let gateway = stores.gateway(&format!("{}{}", shop(&tool, SOON), tokens.concat())).await;
+    let post = async |token: &str, path: &str, body: Value| {
+        let request = client().post(gateway.url(path)).bearer_auth(token).body(body.to_string());
+        Answer::read(request.send().await.expect("an answer")).await
+    };
+    let reason = || json!({ "reason": "it may stay" });
+    let order = json!({ "args": {}, "session_id": "S", "idempotency_key": "a" });
+    let order = post("agent", "/v1/tools/order/calls", order).await.expect_ok();
+    let id = order.at("/call_id").as_str().expect("an id").to_owned();
+    let saga = format!("/v1/sagas/compensate:{id}");
+    let is = async |state: &str| {
+        until(&format!("it is {state}"), async || {
+            let shown = client().get(gateway.url(&saga)).bearer_auth("agent").send().await;
+            Answer::read(shown.expect("an answer")).await.expect_ok().at("/state") == state
+        })
+        .await;
+    };
+    tool.always(Act::Answer(422, "", b"{}"));
+    post("person", &format!("/v1/calls/{id}/compensate"), reason()).await.expect_ok();
+    is("stuck").await;
+    tool.always(MADE);
+    post("person", &format!("{saga}/skip"), reason()).await.expect_ok();
+    is("compensated").await;
+    for what in ["abort", "complete"] {
+        post("agent", &format!("{saga}/{what}"), reason()).await.expect_problem("forbidden");
+    }
+    assert_eq!(executed(&tool), ["order"]);
+    post("person", &format!("{saga}/abort"), reason()).await.expect_ok();
+    until("it is undone after all", async || executed(&tool) == ["order", "cancel"]).await;
+    is("compensated").await;
+}
+
+on_both_stores!(
+    what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_named_now,
+    what_an_administrator_has_skipped_is_not_undone_by_who_may_only_call,
+);

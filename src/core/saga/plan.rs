@@ -36,8 +36,10 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
     let is_begun = |record: &Record| matches!(record.state, CallState::Compensating(_) | CallState::Stuck(_));
     let concerned = members.iter().filter(|(record, tool)| {
         let is_undone = tool.effect == Effect::Write && tool.compensation != compensation::Policy::Needless;
+        // Who asks for this one by itself wants it undone after all, unless it was skipped after that.
+        let is_asked_for = saga.only == Some(record.intent.call_id) && !saga.at_rest;
+        let is_skipped = record.is_skipped() && !is_asked_for;
         // What is begun is brought to its end, whatever the configuration says by now.
-        let is_skipped = record.is_skipped() && saga.only != Some(record.intent.call_id);
         is_begun(record) || is_undone && !is_skipped
     });
     let concerned: Vec<_> = concerned.collect();
@@ -82,6 +84,8 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
     let left: Vec<_> = concerned.iter().copied().filter(|(record, _)| is_begun(record)).collect();
     match (unmarked, newest(&left)) {
         (None, None) => Step::Done,
+        // From then on it is not skipped any more, and comes to rest like any other.
+        (Some(record), _) if record.is_skipped() => Step::Mark(record),
         _ if !saga.at_rest => Step::Rest,
         (Some(record), _) => Step::Mark(record),
         (None, Some(record)) if matches!(record.state, CallState::Stuck(_)) => Step::Stuck(record),

@@ -42,7 +42,7 @@ impl Gateway {
     }
 
     async fn end_saga(&self, caller: &Caller, id: &SagaId, event: &Event) -> Result<SagaAt, Error> {
-        if !caller.may_end_sagas(&id.tenant) {
+        if !caller.may_end(id) {
             return Err(ErrorKind::Forbidden.alone());
         }
         let saga = self.act_on_saga(id, event).await?;
