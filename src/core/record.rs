@@ -117,6 +117,20 @@ impl Record {
         Sent { doubted, fencing: self.fencing }
     }
 
+    /// The same without what the caller and the tool have said: what is looked at of many calls at once. It must
+    /// not be written back.
+    #[must_use]
+    pub fn without_texts(mut self) -> Self {
+        Arc::make_mut(&mut self.intent).args = Bytes::new();
+        if let State::Failed(failure) = &mut self.state {
+            failure.body = None;
+        }
+        if let Some(content) = self.state.content_mut() {
+            *content = Content::Unavailable(String::new());
+        }
+        self
+    }
+
     /// Whether a person has decided that it is not undone.
     pub fn is_skipped(&self) -> bool {
         self.undo.as_ref().is_some_and(|undo| undo.skipped)

@@ -2,7 +2,9 @@
 //! rules are in `core::saga`.
 
 mod ended; // completed and aborted, and what persons do about one that is stuck
+mod members; // which calls a saga has
 
+pub(super) use self::members::{Member, Unlisted};
 use super::call::new_call_id;
 use super::run::ROUNDS;
 use super::{Error, ErrorKind, Gateway};
@@ -11,7 +13,6 @@ use crate::core::caller::Caller;
 use crate::core::compensation;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key::{self, Lookup};
-use crate::core::ledger::{Filter, LIMITS};
 use crate::core::record::{CallId, Compensation, Intent, Record, State as CallState, Undo};
 use crate::core::saga::{self, Event, Saga, SagaId};
 use crate::store::{self, Put, Replaced};
@@ -20,9 +21,24 @@ use crate::store::{self, Put, Replaced};
 #[derive(Debug, Clone)]
 pub struct SagaAt {
     pub saga: Saga,
-    /// In the order in which they were made.
-    pub calls: Vec<Record>,
-    pub compensations: Vec<Record>,
+    /// In the order in which they were made, without what was said in them; so are the others.
+    calls: Vec<Member>,
+    compensations: Vec<Member>,
+    /// There are more than are shown, or some of them cannot be read.
+    pub is_cut: bool,
+}
+
+impl SagaAt {
+    pub fn calls(&self) -> impl Iterator<Item = &Record> {
+        self.calls.iter().map(Member::record)
+    }
+
+    /// What there is of the call that undoes this one.
+    pub fn compensation_of(&self, record: &Record) -> Option<&Record> {
+        let decided = record.undo.as_ref()?.compensation.as_ref()?;
+        let mut made = self.compensations.iter().map(Member::record);
+        made.find(|made| made.intent.call_id == decided.call_id)
+    }
 }
 
 /// Sagas that are asked for.
@@ -33,23 +49,6 @@ pub struct SagaQuery {
     pub state: Option<saga::State>,
     pub before: Option<Place>,
     pub limit: u32,
-}
-
-/// Calls of one saga, with those that undo them. One that is larger is stuck when it is aborted.
-const MAX_CALLS: usize = 2_000;
-
-/// Why it is not known which calls a saga has.
-pub(super) enum Unlisted {
-    /// The store did not answer. It was said.
-    Store,
-    /// That would not change by asking again.
-    Broken(String),
-}
-
-impl From<store::Error> for Unlisted {
-    fn from(_: store::Error) -> Self {
-        Self::Store
-    }
 }
 
 /// What came of deciding that a call is undone.
@@ -171,43 +170,6 @@ impl Gateway {
             }
         }
         Err(store::Error::Refused("a saga changes too fast".into()))
-    }
-
-    /// Every call that names a saga, and the one that a saga of its own is about; in no order.
-    pub(super) async fn calls_of(&self, saga: &Saga) -> Result<Vec<Record>, Unlisted> {
-        let filter = Filter { saga_id: Some(saga.id.id.clone()), ..Filter::default() };
-        let (mut calls, mut before) = (Vec::new(), None);
-        if let Some(only) = saga.only {
-            calls.extend(self.counted("load", self.store.load(only).await)?);
-        }
-        loop {
-            let page = self.store.list(&saga.id.tenant, &filter, before, LIMITS.1).await;
-            let page = self.counted("list", page)?;
-            if page.unreadable > 0 {
-                return Err(Unlisted::Broken(format!("{} of its calls cannot be read", page.unreadable)));
-            }
-            calls.extend(page.found.into_iter().map(|listed| listed.record));
-            if calls.len() > MAX_CALLS {
-                return Err(Unlisted::Broken(format!("it has more than {MAX_CALLS} calls")));
-            }
-            before = page.next;
-            if before.is_none() {
-                return Ok(calls);
-            }
-        }
-    }
-
-    async fn with_calls(&self, saga: Saga) -> Result<SagaAt, Error> {
-        let all = match self.calls_of(&saga).await {
-            Ok(calls) => calls,
-            Err(Unlisted::Store) => return Err(ErrorKind::StoreUnavailable.alone()),
-            // The saga says so itself.
-            Err(Unlisted::Broken(_)) => Vec::new(),
-        };
-        let is_own = |record: &Record| record.intent.key_source == key::Source::Compensation;
-        let (compensations, mut calls): (Vec<Record>, Vec<Record>) = all.into_iter().partition(is_own);
-        calls.sort_by_key(|record| (record.intent.created_at, record.intent.call_id));
-        Ok(SagaAt { saga, calls, compensations })
     }
 
     /// A saga with its calls.

@@ -1,6 +1,7 @@
 //! Sagas are worked on: what is to be undone is undone, step by step, on any gateway. What is done next is
 //! decided by `core::saga`; each step is written down before the next, so whoever comes later goes on there.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::task::JoinHandle;
 
 use super::own::Own;
-use super::sagas::{Marked, Unlisted};
+use super::sagas::{Marked, Member, Unlisted};
 use super::{ErrorKind, Gateway, jitter};
 use crate::core::call::{self, Illegal, UndoEnd};
 use crate::core::compensation::{self, Template};
@@ -28,6 +29,9 @@ pub(super) const AT_ONCE: usize = 16;
 /// How long others leave a saga alone that somebody works on, beyond what a compensation may take.
 const WORK: Duration = Duration::from_secs(10);
 
+/// The same where all its calls are let go, however many they are.
+const LETTING_GO: Duration = Duration::from_mins(1);
+
 /// What one round did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Worked {
@@ -41,6 +45,14 @@ pub struct Worked {
 enum Tried {
     Undone,
     Hindered(Hindrance, String),
+}
+
+/// What came of one call's turn to be undone.
+enum Undone {
+    /// It is undone: the saga, and the call as it is now.
+    Further(Box<Saga>, Record),
+    /// It is not: the saga, if there is more to do about it at once.
+    Hindered(Option<Box<Saga>>),
 }
 
 impl Gateway {
@@ -111,7 +123,8 @@ impl Gateway {
         }
         let Ok(Some(saga)) = self.saga(id).await else { return false };
         // The one who writes this does the work.
-        let until = busy_until(now.max(self.now()), Duration::ZERO);
+        let is_over = matches!(saga.state, saga::State::Completed | saga::State::Compensated);
+        let until = busy_until(now.max(self.now()), if is_over { LETTING_GO } else { Duration::ZERO });
         let Some(mut saga) = self.move_on(&saga, &Event::Taken { until }, now).await else { return false };
         crash::point("saga_taken");
         while let Some(next) = self.work_a_step(&saga).await {
@@ -205,59 +218,158 @@ impl Gateway {
     /// Lets go of what was kept for a saga that has come to its end. Answers whether that was all.
     async fn release(&self, saga: &Saga) -> Result<bool, store::Error> {
         let mut all = true;
-        // What cannot be read is looked at again later.
-        let Ok(calls) = self.calls_of(saga).await else { return Ok(false) };
-        for record in calls {
-            if record.retain_until.is_some() {
-                continue;
-            }
+        let let_go = async |record: &Record| {
             let event = call::Event::SagaEnded { by: self.instance };
-            all &= self.change(&record, &event, self.now()).await.is_some();
+            record.retain_until.is_some() || self.change(record, &event, self.now()).await.is_some()
+        };
+        if let Some(only) = saga.only
+            && let Some(record) = self.counted("load", self.store.load(only).await)?
+        {
+            all &= let_go(&record).await;
         }
-        Ok(all)
+        let mut before = None;
+        loop {
+            let page = self.page_of(saga, before).await?;
+            // What cannot be read is looked at again later.
+            all &= page.unreadable == 0;
+            for record in &page.found {
+                all &= let_go(record).await;
+            }
+            before = page.next;
+            if before.is_none() {
+                return Ok(all);
+            }
+            // What is left waits for the next gateway.
+            if self.draining.is_cancelled() {
+                return Ok(false);
+            }
+        }
     }
 
     /// Does what is next about a saga that is being undone. Answers with the saga if there is more to do at once.
     async fn undo_next(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
-        let calls = match self.calls_of(saga).await {
+        let mut calls = match self.calls_of(saga).await {
             Ok(calls) => calls,
             Err(Unlisted::Store) => return None,
             Err(Unlisted::Broken(why)) => return self.hindered(saga, None, Hindrance::Final, why).await,
         };
-        let is_forward = |record: &Record| record.intent.key_source != key::Source::Compensation;
-        let forward = calls.into_iter().filter(is_forward);
-        let mut calls: Vec<(Record, Tool)> =
-            forward.map(|record| (record.clone(), self.policy_of(&record))).collect();
         if saga.only.is_some() && calls.is_empty() {
             let why = "the call is not kept any more".to_owned();
             return self.hindered(saga, None, Hindrance::Final, why).await;
         }
+        let tools = self.policies_of(&calls);
+        let (mut saga, mut is_fresh) = (saga.clone(), true);
         loop {
-            let members: Vec<(&Record, &Tool)> = calls.iter().map(|(record, tool)| (record, tool)).collect();
-            let unmarked = match saga::plan(saga, &members, self.now()) {
-                Step::Mark(record) => record.clone(),
-                step => return self.do_step(saga, step).await,
+            let members: Vec<(&Record, &Tool)> = calls
+                .iter()
+                .map(Member::record)
+                .filter_map(|record| Some((record, tools.get(&record.intent.tool)?)))
+                .collect();
+            let record = match saga::plan(&saga, &members, self.now()) {
+                // All are marked in one go, and undone in one go: what is at rest does not move by itself.
+                Step::Mark(record) | Step::Undo(record) => record,
+                // They are listed once more before anything else is taken from that.
+                _ if !is_fresh => return Some(saga),
+                step => return self.do_step(&saga, step).await,
             };
-            // All are marked in one go: what is at rest does not move by itself.
-            match self.to_compensate(&unmarked, &self.name(), &saga.reason).await {
-                Marked::Done(marked) => {
-                    crash::point("saga_marked");
-                    for (record, _) in &mut calls {
-                        if record.intent.call_id == marked.intent.call_id {
-                            record.clone_from(&marked);
-                        }
-                    }
-                }
+            // What is written is never what was only looked at.
+            let record = match self.counted("load", self.store.load(record.intent.call_id).await) {
+                Ok(Some(whole)) if whole.version == record.version => whole,
                 // Somebody was faster: they are looked at again.
-                Marked::Changed => return Some(saga.clone()),
-                Marked::Unwritten => return None,
-                Marked::Illegal(Illegal::MayStillRun) => {
-                    let why = "its request may still reach the tool".to_owned();
-                    return self.hindered(saga, Some(&unmarked), Hindrance::Busy, why).await;
+                Ok(_) => return Some(saga),
+                Err(_) => return None,
+            };
+            let changed = if matches!(record.state, State::Compensating(_)) {
+                is_fresh = false;
+                match self.undo(&saga, &record).await {
+                    Undone::Further(further, changed) => {
+                        saga = *further;
+                        changed
+                    }
+                    Undone::Hindered(saga) => return saga.map(|saga| *saga),
                 }
-                Marked::Illegal(illegal) => {
-                    return self.hindered(saga, Some(&unmarked), Hindrance::Final, illegal.to_string()).await;
+            } else {
+                match self.mark(&saga, &record).await {
+                    Ok(marked) => marked,
+                    Err(saga) => return saga.map(|saga| *saga),
                 }
+            };
+            let call_id = changed.intent.call_id;
+            for member in calls.iter_mut().filter(|member| member.record().intent.call_id == call_id) {
+                *member = Member::of(changed.clone());
+            }
+            // What is left waits for the next gateway.
+            if self.draining.is_cancelled() {
+                return Some(saga);
+            }
+        }
+    }
+
+    /// The rules of each of their tools.
+    fn policies_of(&self, calls: &[Member]) -> HashMap<String, Tool> {
+        let mut tools = HashMap::new();
+        for record in calls.iter().map(Member::record) {
+            if !tools.contains_key(&record.intent.tool) {
+                tools.insert(record.intent.tool.clone(), self.policy_of(record));
+            }
+        }
+        tools
+    }
+
+    /// Writes down that a call is to be undone, and by which. If it could not: the saga, if there is more to do
+    /// about it at once.
+    async fn mark(&self, saga: &Saga, record: &Record) -> Result<Record, Option<Box<Saga>>> {
+        match self.to_compensate(record, &self.name(), &saga.reason).await {
+            Marked::Done(marked) => {
+                crash::point("saga_marked");
+                Ok(*marked)
+            }
+            // Somebody was faster: they are looked at again.
+            Marked::Changed => Err(Some(Box::new(saga.clone()))),
+            Marked::Unwritten => Err(None),
+            Marked::Illegal(Illegal::MayStillRun) => {
+                let why = "its request may still reach the tool".to_owned();
+                Err(self.hindered(saga, Some(record), Hindrance::Busy, why).await.map(Box::new))
+            }
+            Marked::Illegal(illegal) => {
+                let why = illegal.to_string();
+                Err(self.hindered(saga, Some(record), Hindrance::Final, why).await.map(Box::new))
+            }
+        }
+    }
+
+    /// Undoes one call, or finds out what is in the way.
+    async fn undo(self: &Arc<Self>, saga: &Saga, record: &Record) -> Undone {
+        let (saga, tried) = match self.look_at_compensation(record).await {
+            Some(tried) => (saga.clone(), tried),
+            None => {
+                let until = busy_until(self.now(), self.time_of_compensation(record));
+                let prolonged = self.move_on(saga, &Event::Prolonged { until }, self.now()).await;
+                let Some(saga) = prolonged else { return Undone::Hindered(None) };
+                let tried = self.try_to_undo(&saga, record).await;
+                (saga, tried)
+            }
+        };
+        match tried {
+            Tried::Undone => {
+                crash::point("saga_undone");
+                let event = call::Event::UndoEnded { by: self.instance, end: UndoEnd::Undone };
+                let changed = self.change(record, &event, self.now()).await;
+                if changed.is_some() {
+                    self.count_undo(record, "compensated");
+                }
+                crash::point("saga_noted");
+                let Some(saga) = self.move_on(&saga, &Event::Advanced, self.now()).await else {
+                    return Undone::Hindered(None);
+                };
+                let saga = Box::new(saga);
+                match changed {
+                    Some(changed) => Undone::Further(saga, changed),
+                    None => Undone::Hindered(Some(saga)),
+                }
+            }
+            Tried::Hindered(hindrance, why) => {
+                Undone::Hindered(self.hindered(&saga, Some(record), hindrance, why).await.map(Box::new))
             }
         }
     }
@@ -268,33 +380,8 @@ impl Gateway {
                 self.hindered(saga, Some(record), hindrance, why.to_owned()).await
             }
             Step::Rest => self.move_on(saga, &Event::Rested, self.now()).await,
-            // It was marked by who asks.
-            Step::Mark(_) => Some(saga.clone()),
-            Step::Undo(record) => {
-                let (saga, tried) = match self.look_at_compensation(record).await {
-                    Some(tried) => (saga.clone(), tried),
-                    None => {
-                        let until = busy_until(self.now(), self.time_of_compensation(record));
-                        let saga = self.move_on(saga, &Event::Prolonged { until }, self.now()).await?;
-                        let tried = self.try_to_undo(&saga, record).await;
-                        (saga, tried)
-                    }
-                };
-                match tried {
-                    Tried::Undone => {
-                        crash::point("saga_undone");
-                        let event = call::Event::UndoEnded { by: self.instance, end: UndoEnd::Undone };
-                        if self.change(record, &event, self.now()).await.is_some() {
-                            self.count_undo(record, "compensated");
-                        }
-                        crash::point("saga_noted");
-                        self.move_on(&saga, &Event::Advanced, self.now()).await
-                    }
-                    Tried::Hindered(hindrance, why) => {
-                        self.hindered(&saga, Some(record), hindrance, why).await
-                    }
-                }
-            }
+            // They were done by who asks.
+            Step::Mark(_) | Step::Undo(_) => Some(saga.clone()),
             Step::Stuck(record) => {
                 let why = "it could not be undone".to_owned();
                 self.hindered(saga, Some(record), Hindrance::Final, why).await
@@ -330,7 +417,7 @@ impl Gateway {
         match record {
             Some(record) if gives_up && matches!(record.state, State::Compensating(_)) => {
                 let stuck = call::Event::UndoEnded { by: self.instance, end: UndoEnd::Stuck(why) };
-                self.change(record, &stuck, self.now()).await?;
+                self.apply(record.intent.call_id, &stuck).await.ok()??.ok()?;
                 self.count_undo(record, "stuck");
                 crash::point("saga_stuck");
             }

@@ -107,9 +107,10 @@ pub(super) async fn compensate(
 }
 
 fn shown(at: &SagaAt) -> Response {
-    let calls = at.calls.iter().map(|record| MemberView::of(record, &at.compensations)).collect();
-    let events = at.saga.events.iter().map(EventView::of).collect();
-    Json(SagaView { calls: Some(calls), events: Some(events), ..SagaView::of(&at.saga) }).into_response()
+    let calls = at.calls().map(|record| MemberView::of(record, at.compensation_of(record))).collect();
+    let (calls, is_cut) = (Some(calls), Some(at.is_cut));
+    let events = Some(at.saga.events.iter().map(EventView::of).collect());
+    Json(SagaView { calls, calls_cut: is_cut, events, ..SagaView::of(&at.saga) }).into_response()
 }
 
 /// Sagas without their calls, newest first.
@@ -152,6 +153,10 @@ pub(super) struct SagaView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     calls: Option<Vec<MemberView<'a>>>,
+    /// There are more calls than these, or some that cannot be read: `/v1/calls?saga_id=` has the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    calls_cut: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     events: Option<Vec<EventView<'a>>>,
@@ -204,16 +209,16 @@ impl<'a> SagaView<'a> {
             deadline: saga.deadline.map(time),
             next_at: saga.due_at.map(time),
             calls: None,
+            calls_cut: None,
             events: None,
         }
     }
 }
 
 impl<'a> MemberView<'a> {
-    fn of(record: &'a Record, compensations: &[Record]) -> Self {
+    fn of(record: &'a Record, there: Option<&Record>) -> Self {
         let undo = record.undo.as_ref();
         let by = undo.and_then(|undo| undo.compensation.as_ref()).map(|by| by.call_id);
-        let there = compensations.iter().find(|made| Some(made.intent.call_id) == by);
         let compensation = match (undo, there, &record.state) {
             (None, ..) => "none",
             (Some(undo), ..) if undo.skipped => "skipped",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Marked, SagaAt, Unlisted};
+use super::{Marked, Member, SagaAt, Unlisted};
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
 use crate::core::document::Kind;
@@ -71,10 +71,16 @@ impl Gateway {
         // Its calls first: if this breaks off here, it is still stuck, and seen.
         match self.calls_of(&saga).await {
             Ok(calls) => {
-                for record in calls.iter().filter(|record| matches!(record.state, CallState::Stuck(_))) {
-                    let record = self.decide_anew(record).await;
+                let is_stuck = |record: &&Record| matches!(record.state, CallState::Stuck(_));
+                for stuck in calls.iter().map(Member::record).filter(is_stuck) {
+                    let unavailable = || ErrorKind::StoreUnavailable.alone();
+                    let record = self.counted("load", self.store.load(stuck.intent.call_id).await);
+                    // One that has changed since is somebody else's.
+                    let record = record.map_err(|_| unavailable())?.filter(|record| is_stuck(&record));
+                    let Some(record) = record else { continue };
+                    let record = self.decide_anew(&record).await;
                     if let Marked::Unwritten = self.to_compensate(&record, &by(caller), reason).await {
-                        return Err(ErrorKind::StoreUnavailable.alone());
+                        return Err(unavailable());
                     }
                 }
             }

@@ -182,6 +182,11 @@ pub struct Bare {
 impl Bare {
     /// With one tool named `act`, and whatever else is said of it, in lines of TOML.
     pub async fn over(store: impl Store, instance: InstanceId, tool: &Tool, more: &str) -> Self {
+        Self::over_shared(Arc::new(store), instance, tool, more).await
+    }
+
+    /// The same over one that the test goes on with.
+    pub async fn over_shared(store: Arc<dyn Store>, instance: InstanceId, tool: &Tool, more: &str) -> Self {
         drop(client());
         let config = read(Path::new("nowhere"), &one_tool(tool, more));
         let endpoints = config.tools.iter().map(|at| &at.endpoint);
@@ -189,7 +194,6 @@ impl Bare {
         let metrics = Arc::new(Metrics::new());
         // On a busy machine calls must not be given up that are about to end.
         let limits = gateway::Limits { shutdown_grace: Duration::from_secs(10), ..config.limits };
-        let store = Arc::new(store);
         let gateway = gateway::Gateway::new(store, downstream, config.tools, metrics, instance, limits);
         let gateway = Arc::new(gateway);
         let http = Http {

@@ -1,0 +1,113 @@
+//! Which calls a saga has. Of each only what decides is kept in memory, without what callers and tools have said:
+//! whoever changes a call loads it whole before. What is done about them is decided by `core::saga`.
+
+use super::SagaAt;
+use crate::core::key;
+use crate::core::ledger::{Filter, LIMITS, Page, Position};
+use crate::core::record::Record;
+use crate::core::saga::Saga;
+use crate::gateway::{Error, ErrorKind, Gateway};
+use crate::store;
+
+/// Calls of one saga, those that undo others not counted. One that is larger is stuck when it is aborted.
+const MAX_CALLS: usize = 2_000;
+
+/// A call of a saga, without its arguments and its result: to be looked at, and never to be written.
+#[derive(Debug, Clone)]
+pub(in crate::gateway) struct Member(Record);
+
+impl Member {
+    pub(in crate::gateway) fn of(record: Record) -> Self {
+        Self(record.without_texts())
+    }
+
+    pub(in crate::gateway) fn record(&self) -> &Record {
+        &self.0
+    }
+
+    fn undoes_another(&self) -> bool {
+        self.0.intent.key_source == key::Source::Compensation
+    }
+}
+
+/// Why it is not known which calls a saga has.
+pub(in crate::gateway) enum Unlisted {
+    /// The store did not answer. It was said.
+    Store,
+    /// That would not change by asking again.
+    Broken(String),
+}
+
+impl From<store::Error> for Unlisted {
+    fn from(_: store::Error) -> Self {
+        Self::Store
+    }
+}
+
+impl Gateway {
+    /// Some of the calls that name a saga, newest first.
+    pub(in crate::gateway) async fn page_of(
+        &self,
+        saga: &Saga,
+        before: Option<Position>,
+    ) -> Result<Page<Record>, store::Error> {
+        let filter = Filter { saga_id: Some(saga.id.id.clone()), ..Filter::default() };
+        let page = self.store.list(&saga.id.tenant, &filter, before, LIMITS.1).await;
+        let Page { found, next, unreadable } = self.counted("list", page)?;
+        Ok(Page { found: found.into_iter().map(|listed| listed.record).collect(), next, unreadable })
+    }
+
+    /// Every call that names a saga, and the one that a saga of its own is about, but not those that undo
+    /// others; in no order.
+    pub(in crate::gateway) async fn calls_of(&self, saga: &Saga) -> Result<Vec<Member>, Unlisted> {
+        let (mut calls, mut before) = (Vec::new(), None);
+        if let Some(only) = saga.only {
+            calls.extend(self.counted("load", self.store.load(only).await)?.map(Member::of));
+        }
+        loop {
+            let page = self.page_of(saga, before).await?;
+            if page.unreadable > 0 {
+                return Err(Unlisted::Broken(format!("{} of its calls cannot be read", page.unreadable)));
+            }
+            let found = page.found.into_iter().map(Member::of);
+            calls.extend(found.filter(|member| !member.undoes_another()));
+            if calls.len() > MAX_CALLS {
+                return Err(Unlisted::Broken(format!("it has more than {MAX_CALLS} calls")));
+            }
+            before = page.next;
+            if before.is_none() {
+                return Ok(calls);
+            }
+        }
+    }
+
+    /// A saga with its calls, as far as they can be shown.
+    pub(super) async fn with_calls(&self, saga: Saga) -> Result<SagaAt, Error> {
+        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
+        let (mut calls, mut compensations, mut before) = (Vec::new(), Vec::new(), None);
+        let mut is_cut = false;
+        if let Some(only) = saga.only {
+            let only = self.counted("load", self.store.load(only).await).map_err(unavailable)?;
+            calls.extend(only.map(Member::of));
+        }
+        loop {
+            let page = self.page_of(&saga, before).await.map_err(unavailable)?;
+            is_cut |= page.unreadable > 0;
+            for member in page.found.into_iter().map(Member::of) {
+                if member.undoes_another() { compensations.push(member) } else { calls.push(member) }
+            }
+            before = page.next;
+            if before.is_none() {
+                break;
+            }
+            if calls.len() > MAX_CALLS {
+                is_cut = true;
+                break;
+            }
+        }
+        is_cut |= calls.len() > MAX_CALLS;
+        calls.truncate(MAX_CALLS);
+        calls.sort_by_key(|member| Position::of(member.record()));
+        Ok(SagaAt { saga, calls, compensations, is_cut })
+    }
+}

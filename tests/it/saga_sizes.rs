@@ -1,0 +1,109 @@
+//! Sagas of thousands of calls: they are completed and undone as far as that is promised, and let go.
+
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use oncegate::core::key::Source;
+use oncegate::core::record::{CallId, Record};
+use oncegate::core::saga::{Policy, Saga, SagaId};
+use oncegate::store::{Put, Store};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::contract::{Home, ME, arrival, claimed, ended, replaced};
+use crate::support::gateway::Bare;
+use crate::support::{Answer, Tool, client};
+
+/// Calls that are made at once.
+const AT_ONCE: usize = 64;
+
+/// A gateway over a store that has a saga of so many calls, and as many that undo others.
+struct Large {
+    home: Home,
+    bare: Bare,
+    calls: Vec<CallId>,
+}
+
+impl Large {
+    async fn begin(home: Home, forward: usize, undoing: usize) -> Self {
+        let tool = Tool::start().await;
+        let bare = Bare::over_shared(home.store.clone(), ME, &tool, "compensation = \"none\"").await;
+        let id = SagaId { tenant: "shop".into(), id: "big".into() };
+        let saga = Saga::begin(id, &Policy::default(), bare.gateway.now());
+        assert_eq!(home.store.put_document(&saga.to_document()).await.expect("an answer"), Put::Done);
+        let mut calls = Vec::new();
+        let numbers: Vec<usize> = (0..forward + undoing).collect();
+        for some in numbers.chunks(AT_ONCE) {
+            let mut making = JoinSet::new();
+            for n in some {
+                let source = if *n < forward { Source::Runtime } else { Source::Compensation };
+                making.spawn(make(home.store.clone(), *n, source));
+            }
+            calls.extend(making.join_all().await.into_iter().map(|record| record.intent.call_id));
+        }
+        Self { home, bare, calls }
+    }
+
+    fn url(&self, path: &str) -> String {
+        self.bare.url.replace("/v1/tools/act/calls", &format!("/v1/sagas/big{path}?tenant=shop"))
+    }
+
+    async fn end(&self, how: &str) -> Answer {
+        let request = client().post(self.url(how)).body(json!({ "reason": "a test" }).to_string());
+        Answer::read(request.send().await.expect("an answer")).await
+    }
+
+    /// The saga, when all has been done about it.
+    async fn at_rest(&self) -> Answer {
+        for round in 1..=5 {
+            let later = self.bare.gateway.now() + SignedDuration::from_mins(10 * round);
+            self.bare.gateway.work_on_sagas_once(later).await.expect("an answer");
+        }
+        let saga = Answer::read(client().get(self.url("")).send().await.expect("an answer")).await;
+        assert!(saga.at("/next_at").is_null(), "{} {}", saga.at("/state"), saga.at("/trouble"));
+        for call_id in &self.calls {
+            let record = self.home.store.load(*call_id).await.expect("an answer").expect("it is kept");
+            assert!(record.retain_until.is_some(), "it is let go");
+            assert_eq!(record.intent.args, "{\"a\":1}");
+            assert!(record.state.content().is_some_and(|content| format!("{content:?}").contains("1.0")));
+        }
+        saga
+    }
+}
+
+/// A call of the saga that has succeeded.
+async fn make(store: Arc<dyn Store>, n: usize, source: Source) -> Record {
+    let mut change = arrival(&format!("k{n}"), &format!("S{n}"), i64::try_from(n).expect("small"), ME);
+    let intent = Arc::make_mut(&mut change.record.intent);
+    (intent.tool, intent.saga_id, intent.key_source) = ("act".into(), "big".into(), source);
+    let record = claimed(store.as_ref(), &change).await;
+    replaced(store.as_ref(), &ended(&record, 200, 5_000), &record).await
+}
+
+async fn a_saga_of_too_many_calls_is_let_go_when_it_is_completed(home: Home) {
+    let large = Large::begin(home, 2_001, 0).await;
+    let shown = large.end("/complete").await.expect_ok();
+    assert_eq!((shown.at("/state"), shown.at("/calls_cut")), ("completed".into(), true.into()));
+    assert_eq!(shown.at("/calls").as_array().map(Vec::len), Some(2_000));
+    large.at_rest().await;
+}
+
+async fn calls_that_undo_others_do_not_count(home: Home) {
+    let large = Large::begin(home, 1_200, 1_200).await;
+    large.end("/abort").await.expect_ok();
+    let saga = large.at_rest().await;
+    assert_eq!((saga.at("/state"), saga.at("/calls_cut")), ("compensated".into(), false.into()));
+    assert_eq!(saga.at("/calls").as_array().map(Vec::len), Some(1_200));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_saga_of_too_many_calls_is_let_go_when_it_is_completed_over_each_store() {
+    a_saga_of_too_many_calls_is_let_go_when_it_is_completed(Home::sqlite().await).await;
+    a_saga_of_too_many_calls_is_let_go_when_it_is_completed(Home::redis().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_undo_others_do_not_count_over_each_store() {
+    calls_that_undo_others_do_not_count(Home::sqlite().await).await;
+    calls_that_undo_others_do_not_count(Home::redis().await).await;
+}
