@@ -6,6 +6,7 @@ use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Event};
 use crate::core::caller::Caller;
 use crate::core::record::State;
+use crate::crash;
 use crate::store::{self, Replaced};
 
 impl Gateway {
@@ -51,12 +52,18 @@ impl Gateway {
             // One that was unknown before is only in doubt for longer.
             marked += usize::from(is_done && !matches!(record.state, State::Unknown(_)));
         }
-        self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(|error| match error {
+        let refused = |error| match error {
             store::Error::Refused(why) => ErrorKind::WrongState(why).alone(),
             error @ store::Error::Ambiguous(_) => unavailable(error),
-        })?;
-        // It can be written only now.
+        };
+        let prepared = self.store.prepare_acceptance(reason).await;
+        self.counted("prepare_acceptance", prepared).map_err(refused)?;
+        crash::point("loss_prepared");
+        // Before anybody may go on with them. If it breaks off here, the store stays closed, and the loss is
+        // accepted once more.
         self.stop_undoing(&caller.name, reason).await.map_err(unavailable)?;
+        crash::point("loss_stopped");
+        self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(refused)?;
         tracing::warn!(by = caller.name, reason, marked, "the loss of data is accepted");
         Ok(marked)
     }

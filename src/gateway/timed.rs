@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 use crate::store::{Census, Claimed, Due, Error, Found, Listener, Put, Readiness, Replaced, Store};
 
 /// All that is timed: each is there at zero before it is asked for, so that its first error is an increase.
-const VERBS: [&str; 27] = [
+const VERBS: [&str; 28] = [
     "claim",
     "replace",
     "holder",
@@ -43,6 +43,7 @@ const VERBS: [&str; 27] = [
     "documents",
     "count_documents",
     "doubtful",
+    "prepare_acceptance",
     "accept_loss",
 ];
 
@@ -201,6 +202,10 @@ impl Store for Timed {
 
     async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
         self.timed("doubtful", self.store.doubtful()).await
+    }
+
+    async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
+        self.timed("prepare_acceptance", self.store.prepare_acceptance(reason)).await
     }
 
     async fn accept_loss(&self, reason: &str) -> Result<(), Error> {

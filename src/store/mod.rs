@@ -294,8 +294,13 @@ pub trait Store: Send + Sync + 'static {
     /// for by a person only.
     async fn doubtful(&self) -> Result<Vec<CallId>, Error>;
 
-    /// A person accepts that the store has lost data: from now on it counts as whole. Refused where nothing can be
-    /// lost.
+    /// A person is about to accept that the store has lost data. Documents may be changed from now on, by this
+    /// process only; everything else stays closed for everyone, also if the process ends here. Refused where nothing
+    /// can be lost.
+    async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error>;
+
+    /// A person accepts that the store has lost data: from now on it counts as whole. What was not prepared is
+    /// prepared first. Refused where nothing can be lost.
     async fn accept_loss(&self, reason: &str) -> Result<(), Error>;
 
     /// Writes down what has to outlive the process.

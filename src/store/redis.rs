@@ -38,6 +38,7 @@ use tokio::time::Instant;
 use self::barrier::Barrier;
 use self::keys::Partition;
 use self::link::Link;
+use self::loss::Manifest;
 pub use self::memory::WatermarksError;
 use self::memory::{Memory, Need};
 use self::scripts::{Run, Scripts};
@@ -97,6 +98,8 @@ struct Inner {
     was_whole: AtomicBool,
     /// What is remembered has been put back since the loss was noticed.
     is_mended: AtomicBool,
+    /// What begins when a person has accepted a loss; until then it closes the store for everyone.
+    prepared: Mutex<Option<Manifest>>,
     /// The servers that the scripts were tried on.
     tried_on: RwLock<String>,
     /// Since when other servers are there than before.
@@ -297,6 +300,10 @@ impl Store for Redis {
             }
         }
         Ok(doubtful)
+    }
+
+    async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
+        self.0.prepare_acceptance(reason).await.map(drop)
     }
 
     async fn accept_loss(&self, reason: &str) -> Result<(), Error> {

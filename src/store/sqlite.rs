@@ -33,6 +33,9 @@ use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::record::{AttemptId, CallId, Entry, InstanceId, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 
+/// Why a loss cannot be accepted.
+const NOTHING_LOST: &str = "an embedded store cannot lose data and go on";
+
 /// Clones share one store.
 #[derive(Clone)]
 pub struct Sqlite {
@@ -316,8 +319,12 @@ impl Store for Sqlite {
         Ok(Vec::new())
     }
 
+    async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
+        Err(Error::Refused(NOTHING_LOST.into()))
+    }
+
     async fn accept_loss(&self, _reason: &str) -> Result<(), Error> {
-        Err(Error::Refused("an embedded store cannot lose data and go on".into()))
+        Err(Error::Refused(NOTHING_LOST.into()))
     }
 
     /// What was acknowledged is in the file.

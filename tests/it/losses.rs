@@ -2,13 +2,20 @@
 
 use std::time::Duration;
 
-use oncegate::store::{self, Store};
+use oncegate::core::document::{Document, Kind};
+use oncegate::core::saga::{Policy, Saga, SagaId};
+use oncegate::store::redis::Redis as RedisStore;
+use oncegate::store::{self, Put, Store};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::contract::{ME, arrival, claimed, ended, open_redis, replaced, rerun};
+use crate::contract::{ME, arrival, at, claimed, ended, open_redis, replaced, rerun, settings};
 use crate::redis::{call, gateway, notices};
+#[cfg(feature = "crash-points")]
+use crate::support::binary::Process;
 use crate::support::binary::{free_port, run};
+#[cfg(feature = "crash-points")]
+use crate::support::client;
 use crate::support::gateway::one_tool;
 use crate::support::line::Line;
 use crate::support::redis::Redis;
@@ -193,6 +200,95 @@ async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole
     redis.ask(&["DEL", gone]).await;
     let done = replaced(&store, &ended(&running, 200, 5), &running).await;
     assert_eq!(store.load(done.intent.call_id).await.expect("an answer"), Some(done));
+}
+
+/// Until a loss is accepted to the end, nobody but who accepts it changes anything, also if that one ends.
+#[tokio::test]
+async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who_accepts_it() {
+    let mut redis = Redis::strict().await;
+    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
+    let one = open_redis(&redis.url(), folders[0].path()).await;
+    let other = open_redis(&redis.url(), folders[1].path()).await;
+    let id = SagaId { tenant: "shop".into(), id: "G".into() };
+    let saga = Saga::begin(id, &Policy::default(), at(0)).to_document();
+    assert_eq!(one.put_document(&saga).await.expect("an answer"), Put::Done);
+    let snapshot = redis.snapshot();
+    claimed(&one, &arrival("a", "S", 0, ME)).await;
+    redis.restore(snapshot.path()).await;
+    let is_closed = async |store: &RedisStore| {
+        let reasons = store.readiness().await.reasons;
+        reasons.iter().any(|reason| reason.code == store::LOST_DATA)
+    };
+    let next = |document: &Document| Document { version: document.version + 1, ..document.clone() };
+    until("both have noticed", async || is_closed(&one).await && is_closed(&other).await).await;
+    assert!(one.put_document(&next(&saga)).await.is_err());
+
+    one.prepare_acceptance("restored").await.expect("prepared");
+    assert!(is_closed(&one).await && one.claim(&arrival("b", "S", 1, ME), None).await.is_err());
+    assert_eq!(other.due_documents(Kind::Saga, at(9_999), 9).await.expect("an answer"), []);
+    assert!(other.put_document(&next(&saga)).await.is_err());
+    let saga = next(&saga);
+    assert_eq!(one.put_document(&saga).await.expect("an answer"), Put::Done);
+
+    // It ends before it has accepted it. Who comes next finds it as it was.
+    drop(one);
+    let third = RedisStore::open(settings(&redis.url(), folders[2].path())).await.expect("a store");
+    until("it is closed", async || is_closed(&third).await).await;
+    assert!(is_closed(&other).await && other.put_document(&next(&saga)).await.is_err());
+    third.accept_loss("restored, and tried again").await.expect("accepted");
+    until("all are open", async || other.readiness().await.reasons.is_empty()).await;
+    assert_eq!(other.put_document(&next(&saga)).await.expect("an answer"), Put::Done);
+}
+
+/// Its tool takes no cancellation before the loss, and does after it.
+#[cfg(feature = "crash-points")]
+#[tokio::test]
+async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also_if_the_gateway_ends() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.then(Act::Ok("{\"made\":7}")).always(Act::Answer(422, "", b"{}"));
+    let config = format!(
+        "[sagas]\nretry = {{ attempts = 999, base = \"50ms\", max = \"50ms\" }}\n\
+         [tools.act]\nurl = \"{0}\"\ncompensation = {{ tool = \"undo\" }}\n[tools.undo]\nurl = \"{0}\"\n",
+        tool.url()
+    );
+    let (folder, port, url) = (tempfile::tempdir().expect("a folder"), free_port(), redis.url());
+    let begin = async |points: &str| {
+        let environment =
+            [("ONCEGATE_STORE__URL", &*url), ("ONCEGATE_STORE__WATERMARKS", "marks"), ("FAILPOINTS", points)];
+        Process::start_in(folder.path(), port, &config, &environment).await
+    };
+    let at = |path: &str| format!("http://127.0.0.1:{port}{path}");
+    let post = async |path: &str, body: serde_json::Value| {
+        let sent = client().post(at(path)).body(body.to_string()).send().await;
+        Some(Answer::read(sent.ok()?).await)
+    };
+    let get = async |path: &str| {
+        let sent = client().get(at(path)).send().await;
+        Answer::read(sent.expect("an answer")).await
+    };
+    let reason = || json!({ "reason": "restored" });
+    let call = |key: &str, saga: &str| json!({ "args": {}, "saga_id": saga, "idempotency_key": key });
+    let dying = begin("loss_prepared=return").await;
+    until("it is ready", async || get("/readyz").await.status == 200).await;
+    post("/v1/tools/act/calls", call("a", "G")).await.expect("an answer").expect_ok();
+    post("/v1/sagas/G/abort", reason()).await.expect("an answer").expect_ok();
+    until("it is tried to be undone", async || tool.requests() > 2).await;
+    let snapshot = redis.snapshot();
+    post("/v1/tools/act/calls", call("b", "")).await.expect("an answer").expect_problem("tool-rejected");
+    redis.restore(snapshot.path()).await;
+    until("the loss is noticed", async || get("/readyz").await.text.contains("accept-loss")).await;
+    tool.always(Act::Ok("{\"made\":7}"));
+    assert!(post("/v1/store/accept-loss", reason()).await.is_none(), "it ends in the middle");
+    dying.ended().await;
+
+    let _gateway = begin("").await;
+    until("it says so", async || get("/readyz").await.text.contains("interrupted")).await;
+    post("/v1/store/accept-loss", reason()).await.expect("an answer").expect_ok();
+    until("it is ready", async || get("/readyz").await.status == 200).await;
+    let saga = get("/v1/sagas/G").await.expect_ok();
+    assert_eq!(saga.at("/state"), "stuck");
+    assert!(saga.at("/trouble/why").as_str().is_some_and(|why| why.contains("lost data")), "{}", saga.text);
+    assert_eq!(tool.effects(), 1, "nothing was undone");
 }
 
 /// A server with `config/redis.conf` as it is, killed when dropped.

@@ -240,6 +240,10 @@ impl Gateway {
                 let found = self.store.documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1).await;
                 let (found, next) = self.counted("documents", found)?;
                 for document in found {
+                    // One that cannot be read is not gone on with either, and keeps no store closed.
+                    if super::readable(&document).is_err() {
+                        continue;
+                    }
                     let id = SagaId { tenant: document.tenant, id: document.id };
                     let event = Event::StoreLost { by: format!("token {by}"), reason: reason.to_owned() };
                     // One that has come to its end meanwhile need not be stopped.

@@ -80,6 +80,7 @@ impl Redis {
             clock_offset_us: 0.into(),
             lost_writes: 0.into(),
             is_mended: false.into(),
+            prepared: Mutex::default(),
             was_whole: false.into(),
             closings: 0.into(),
             checked_until: 0.into(),

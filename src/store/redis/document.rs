@@ -42,8 +42,9 @@ impl Inner {
 
     pub(super) async fn put_document(&self, document: &Document) -> Result<Put, Error> {
         let begins = document.version == 1;
-        // What has begun goes on as long as it is known that all data is there.
-        if begins || self.is_in_doubt() {
+        // What has begun goes on as long as it is known that all data is there, or if a person is at it.
+        let is_accepting = self.is_accepting();
+        if begins || self.is_in_doubt() && !is_accepting {
             self.must_be_open()?;
         }
         let document = document.to_the_microsecond();
@@ -64,7 +65,9 @@ impl Inner {
         for time in [document.due_at, document.retain_until] {
             run.arg(time.map(|time| time.as_microsecond().to_string()).unwrap_or_default());
         }
-        let (word, mut rest) = reply(self.run_guarded(&run).await?)?;
+        // A server that was started anew has been looked at by who accepts what it has lost.
+        let answer = if is_accepting { self.link.run(&run).await? } else { self.run_guarded(&run).await? };
+        let (word, mut rest) = reply(answer)?;
         match word.as_str() {
             "done" => {
                 let writes = text(&rest, 0).and_then(|writes| writes.parse().ok());

@@ -2,6 +2,7 @@
 //! the next one when a person accepts what is missing.
 
 use std::collections::HashMap;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use redis::{FromRedisValue, cmd};
@@ -81,7 +82,11 @@ impl Inner {
         let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
         let manifest: Option<Manifest> =
             manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)?;
-        if manifest.as_ref().is_some_and(|manifest| !manifest.lost.is_empty()) {
+        // So does whoever is about to accept it.
+        let is_closed = |manifest: &Manifest| {
+            !manifest.lost.is_empty() || !manifest.complete && !manifest.follows.is_empty()
+        };
+        if manifest.as_ref().is_some_and(is_closed) {
             return Ok(());
         }
         let is_foreign = manifest.as_ref().is_some_and(|manifest| manifest.epoch != epoch);
@@ -154,6 +159,25 @@ impl Inner {
     /// A person accepts what is missing: a new epoch begins, which those who remember the old one know
     /// as its successor.
     pub(super) async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
+        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut manifest = match prepared {
+            Some(manifest) => manifest,
+            None => self.prepare_acceptance(reason).await?,
+        };
+        *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if self.sight().await?.manifest.as_ref() != Some(&manifest) {
+            let why = "somebody else accepts it, too, or more was lost meanwhile: look again";
+            return Err(Error::Refused(why.into()));
+        }
+        manifest.complete = true;
+        self.write_manifest(&manifest).await?;
+        self.memory.adopt(&manifest.epoch, self.sight().await?);
+        self.look_after().await;
+        Ok(())
+    }
+
+    /// Begins the new epoch, but nobody goes by it as long as its manifest is not complete.
+    pub(super) async fn prepare_acceptance(&self, reason: &str) -> Result<Manifest, Error> {
         self.put_all_back().await?;
         let sight = self.sight().await?;
         let remembered = self.memory.epoch();
@@ -171,11 +195,14 @@ impl Inner {
         self.write_manifest(&manifest).await?;
         let epoch = manifest.epoch.clone();
         self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg(&epoch).to_owned()).await?;
-        manifest.complete = true;
-        self.write_manifest(&manifest).await?;
         self.memory.adopt(&epoch, self.sight().await?);
-        self.look_after().await;
-        Ok(())
+        *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = Some(manifest.clone());
+        Ok(manifest)
+    }
+
+    /// Whether a person is about to accept a loss here: until that is done this process may change documents.
+    pub(super) fn is_accepting(&self) -> bool {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     async fn write_manifest(&self, manifest: &Manifest) -> Result<(), Error> {

@@ -544,6 +544,10 @@ impl Store for FaultStore {
         self.store.doubtful().await
     }
 
+    async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
+        self.store.prepare_acceptance(reason).await
+    }
+
     async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
         self.store.accept_loss(reason).await
     }

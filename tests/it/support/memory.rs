@@ -606,6 +606,10 @@ impl Store for Memory {
         false
     }
 
+    async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
+        Ok(())
+    }
+
     async fn accept_loss(&self, _reason: &str) -> Result<(), Error> {
         self.lock().has_lost = false;
         Ok(())
