@@ -172,10 +172,9 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         if let Err(why) = check_compensation(at, &tools) {
             root.mistake("tools", &why);
         }
-        if limits.sagas.retention < at.tool.retention {
-            let name = &at.tool.name;
-            root.mistake("sagas", &format!("retention: it is shorter than that of {name}: a saga of the same name would take up its old calls"));
-        }
+    }
+    for why in retention_mistakes(&limits.sagas, &tools) {
+        root.mistake("sagas", &why);
     }
     for why in store.iter().flat_map(|store| one_master_mistakes(store, &tools)) {
         root.mistake("tools", &why);
@@ -225,6 +224,17 @@ fn check_compensation(at: &ToolAt, tools: &[ToolAt]) -> Result<(), String> {
         return Err(format!("{name}: a tool does not undo itself"));
     }
     Ok(())
+}
+
+/// Whose calls are kept for longer than sagas are.
+pub fn retention_mistakes(sagas: &saga::Policy, tools: &[ToolAt]) -> Vec<String> {
+    let why = |at: &ToolAt| {
+        let name = &at.tool.name;
+        format!(
+            "retention: it is shorter than that of {name}: a saga of the same name would take up its old calls"
+        )
+    };
+    tools.iter().filter(|at| sagas.retention < at.tool.retention).map(why).collect()
 }
 
 /// Which tools want what this store cannot give.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{Config, Log, StoreAt, Written, one_master_mistakes};
+use crate::config::{Config, Log, StoreAt, Written, one_master_mistakes, retention_mistakes};
 use crate::gateway::Gateway;
 use crate::http::Tokens;
 use crate::serve::Tls;
@@ -75,6 +75,9 @@ impl Reloader {
     /// What fits together in the file but does not fit what runs.
     fn misfits(&self, config: &Config) -> Vec<String> {
         let mut mistakes = one_master_mistakes(&self.store, &config.tools);
+        // That of sagas stays as it was until a restart.
+        let shorter = retention_mistakes(self.gateway.saga_policy(), &config.tools);
+        mistakes.extend(shorter.iter().map(|why| format!("{why}; sagas.retention takes a restart")));
         // A file that is half written looks like this, too.
         if config.tokens.is_empty() && !self.tokens.now().is_empty() {
             mistakes.push("without [[auth.tokens]] everyone is let in; that takes a restart".into());

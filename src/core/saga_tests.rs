@@ -178,6 +178,8 @@ fn call_of(number: u128, planned: &Planned) -> Record {
     let intent = Arc::make_mut(&mut record.intent);
     (intent.call_id, intent.saga_id) = (CallId(Uuid::from_u128(number)), "G".into());
     record.fencing = Some(u64::try_from(number).expect("small"));
+    // Its saga has not let it go.
+    record.retain_until = None;
     record.state = match planned.kind {
         0 => CallState::Succeeded(Content::Kept("{}".into())),
         1 => call::tests::failed(),
@@ -288,6 +290,26 @@ fn what_a_person_has_skipped_or_what_has_nothing_to_undo_is_passed_over() {
     assert_eq!(plan_of(&record, &reads), "true");
     record.undo = Some(Undo { compensation: None, skipped: true });
     assert_eq!(plan_of(&record, &tool), "true");
+}
+
+/// Its calls may be kept for longer than the saga itself, if their tool is not configured any more.
+#[test]
+fn what_an_earlier_saga_of_the_same_name_has_let_go_is_not_undone_with_a_later_one() {
+    let planned = Planned { kind: 0, fails: 0, sends: false };
+    let (kept, tool) = (call_of(1, &planned), tool_of(&planned));
+    let released = Record { retain_until: Some(at(9_999)), ..kept.clone() };
+    assert_eq!(plan(&undoing(), &[(&kept, &tool)], at(99)), Step::Mark(&kept));
+    assert_eq!(plan(&undoing(), &[(&released, &tool)], at(99)), Step::Done);
+    let gone = Tool { unknown: unknown::Policy::Elsewhere, ..Tool::new("t") };
+    assert_eq!(plan(&undoing(), &[(&released, &gone)], at(99)), Step::Done);
+    let asked_for = Saga::undo("shop", released.intent.call_id, "token ops", "after all", at(0));
+    assert_eq!(
+        plan(&moved(&asked_for, &Event::Rested, 1), &[(&released, &tool)], at(99)),
+        Step::Mark(&released)
+    );
+    // One that surely never ran, and might run again, is taken up all the same.
+    let failed = Record { state: call::tests::failed(), ..released.clone() };
+    assert_eq!(plan(&undoing(), &[(&failed, &tool)], at(99)), Step::Mark(&failed));
 }
 
 #[test]

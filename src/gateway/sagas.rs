@@ -62,6 +62,11 @@ pub(super) enum Marked {
 }
 
 impl Gateway {
+    /// What is done about sagas, as it was at the start.
+    pub fn saga_policy(&self) -> &saga::Policy {
+        &self.limits.sagas
+    }
+
     /// Whether a call that was just claimed may be sent, as far as its saga goes; the first that names a saga
     /// begins it. Nothing is sent before this has answered: whoever closes the saga after it finds the call.
     ///

@@ -173,6 +173,20 @@ async fn what_takes_a_restart_is_said_and_stays_as_it_was() {
 }
 
 #[tokio::test]
+async fn calls_are_not_kept_for_longer_than_the_sagas_that_run_are() {
+    let tool = Tool::start().await;
+    let gateway = Running::start(&one_tool(&tool, "")).await;
+    gateway
+        .read_again(&format!("[sagas]\nretention = \"40d\"\n{}", one_tool(&tool, "retention = \"40d\"")))
+        .await;
+    assert_eq!(gateway.reloads().await, ("0".into(), "1".into()));
+    assert_eq!(gateway.said("would take up its old calls; sagas.retention takes a restart").len(), 1);
+    gateway
+        .reload(&format!("[sagas]\nretention = \"40d\"\n{}", one_tool(&tool, "retention = \"30d\"")))
+        .await;
+}
+
+#[tokio::test]
 async fn what_was_seen_of_a_tool_stays_known_unless_it_moves() {
     let (tool, other) = (Tool::start().await, Tool::start().await);
     tool.always(Act::Answer(500, "", b""));

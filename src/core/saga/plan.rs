@@ -39,8 +39,11 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
         // Who asks for this one by itself wants it undone after all, unless it was skipped after that.
         let is_asked_for = saga.only == Some(record.intent.call_id) && !saga.at_rest;
         let is_skipped = record.is_skipped() && !is_asked_for;
+        // An earlier saga of this name had it, and has come to its end.
+        let is_released = matches!(record.state, CallState::Succeeded(_)) && record.retain_until.is_some();
+        let is_released = is_released && saga.only != Some(record.intent.call_id);
         // What is begun is brought to its end, whatever the configuration says by now.
-        is_begun(record) || is_undone && !is_skipped
+        is_begun(record) || is_undone && !is_skipped && !is_released
     });
     let concerned: Vec<_> = concerned.collect();
     let find = |is: &dyn Fn(&Record, &Tool) -> bool| {
