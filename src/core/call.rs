@@ -98,8 +98,9 @@ pub enum Event {
     ToCompensate { by: String, reason: String, compensation: Option<Compensation> },
     /// The call that undoes it has come to its end, or never will. `by` has seen to it.
     UndoEnded { by: InstanceId, end: UndoEnd },
-    /// A person decides that it is not undone. `by` is that person's token.
-    Skipped { by: String, reason: String },
+    /// A person decides that it is not undone. `by` is that person's token; `compensation` is what there is of the
+    /// call that undoes it, which nobody begins meanwhile.
+    Skipped { by: String, reason: String, compensation: Option<Box<Record>> },
     /// Its saga has come to its end, so it need not be kept for it any longer.
     SagaEnded { by: InstanceId },
 }
@@ -229,6 +230,9 @@ pub enum Illegal {
     /// Its first request may still reach the tool.
     #[error("the call may still be executed until its lease is over")]
     MayStillRun,
+    /// It may yet be undone.
+    #[error("the call that undoes it may still run")]
+    BeingUndone,
 }
 
 /// Decides what an event does to a call.
@@ -372,7 +376,9 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             State::Compensating(_) => Ok(undo_ended(tool, record, *by, end, now)),
             _ => Err(Illegal::NothingToUndo),
         },
-        (Some(record), Event::Skipped { by, reason }) => skip(tool, record, by, reason, now),
+        (Some(record), Event::Skipped { by, reason, compensation }) => {
+            skip(tool, record, by, reason, compensation.as_deref(), now)
+        }
         (Some(record), Event::SagaEnded { by }) => saga_ended(tool, record, *by, now),
     }
 }

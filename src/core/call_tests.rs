@@ -166,6 +166,11 @@ fn is_stuck() -> Event {
     undo_ended(UndoEnd::Stuck("cancel says no".into()))
 }
 
+fn skipped(compensation: Option<&Record>) -> Event {
+    let compensation = compensation.cloned().map(Box::new);
+    Event::Skipped { by: "ops".into(), reason: "it stays".into(), compensation }
+}
+
 /// A call that has succeeded with this result.
 pub(crate) fn succeeded(result: &'static str) -> Record {
     let body = outcome::Body::Whole(result.into());
@@ -226,6 +231,28 @@ fn what_undoes_a_call_may_be_sent_with_other_arguments_as_long_as_it_surely_was_
     let of_a_caller = record(&tool, key::Source::Runtime, &[(ended_with(1, answer(422), None), 1)]);
     let next = next(&tool, Some(&of_a_caller), &mended(2), at(2)).expect("an arrival is never illegal");
     assert_eq!(next.action, Action::RefuseReused);
+}
+
+#[test]
+fn a_call_is_not_skipped_while_what_undoes_it_may_still_run() {
+    let (tool, source) = (tool("t"), key::Source::Compensation);
+    let undone = moved(&tool, Some(&succeeded("{}")), &to_compensate(), 2).expect("to be undone");
+    let stuck = moved(&tool, Some(&undone), &is_stuck(), 3).expect("stuck");
+    let made = record(&tool, source, &[]);
+    let ended = |evidence| moved(&tool, Some(&made), &ended_with(1, evidence, None), 4).expect("ended");
+    let (unknown, failed, done) = (ended(no_answer()), ended(answer(422)), ended(answer(200)));
+    let lease_s = i64::try_from(tool.lease().as_secs()).expect("small");
+    for (record, made, seconds, expected) in [
+        (&undone, None, 5, "Finish -> succeeded"),
+        (&undone, Some(&failed), 5, "Finish -> succeeded"),
+        (&undone, Some(&made), lease_s + 1, "(BeingUndone)"),
+        (&stuck, Some(&made), 5, "(BeingUndone)"),
+        (&undone, Some(&unknown), lease_s - 1, "(BeingUndone)"),
+        (&undone, Some(&unknown), lease_s, "Finish -> succeeded"),
+        (&undone, Some(&done), 5, "(NothingToUndo)"),
+    ] {
+        assert_eq!(cell(&tool, Some(record), &skipped(made), seconds), expected, "{made:?}");
+    }
 }
 
 #[test]
@@ -341,7 +368,7 @@ fn the_whole_grid() {
         ("to compensate", to_compensate()),
         ("undone", undo_ended(UndoEnd::Undone)),
         ("cannot be undone", is_stuck()),
-        ("skipped", Event::Skipped { by: "ops".into(), reason: "it stays".into() }),
+        ("skipped", skipped(None)),
         ("saga ended", Event::SagaEnded { by: ME }),
         ("arrived", arrived(Derived, 1, 2)),
         ("arrived, other fingerprint", arrived(Derived, 2, 2)),
@@ -485,7 +512,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => Just(to_compensate()),
         1 => Just(undo_ended(UndoEnd::Undone)),
         1 => Just(is_stuck()),
-        1 => Just(Event::Skipped { by: "ops".into(), reason: "it stays".into() }),
+        1 => Just(skipped(None)),
         1 => Just(Event::SagaEnded { by: ME }),
         2 => (1..4_u128).prop_map(|id| Event::CheckDue { by: ME, attempt: Some(attempt(id)) }),
         1 => Just(Event::CheckDue { by: ME, attempt: None }),

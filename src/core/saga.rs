@@ -239,6 +239,8 @@ pub enum Event {
     Taken { until: Timestamp },
     /// Something is sent for it now. Who does it needs until then.
     Prolonged { until: Timestamp },
+    /// A person is about to settle what it is stuck with: whoever has looked at it before gives way.
+    Held { until: Timestamp },
     /// All of its calls have come to rest. From now on none of them is sent again.
     Rested,
     /// A call of it was found that it may not know of, although it has come to its end.
@@ -324,6 +326,9 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
         }
         Event::Taken { .. } if saga.due_at.is_none_or(|due_at| now < due_at) => Err(Illegal::NotDue),
         Event::Taken { until } => Ok(Saga { due_at: Some(*until), ..changed }),
+        Event::Held { .. } if saga.state != State::Stuck => wrong,
+        // One that is not worked on is not taken up for that.
+        Event::Held { until } => Ok(Saga { due_at: saga.due_at.map(|due_at| due_at.max(*until)), ..changed }),
         Event::Prolonged { .. }
         | Event::Rested
         | Event::Hindered { .. }

@@ -71,6 +71,7 @@ fn the_whole_grid() {
         ("overdue", Event::Overdue { by: by() }),
         ("taken", Event::Taken { until: at(2_000) }),
         ("prolonged", Event::Prolonged { until: at(2_000) }),
+        ("held", Event::Held { until: at(2_000) }),
         ("rested", Event::Rested),
         ("call found", Event::CallFound),
         ("store lost", Event::StoreLost { by: by(), reason: "an older snapshot".into() }),

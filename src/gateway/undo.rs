@@ -470,7 +470,7 @@ impl Gateway {
 }
 
 /// Until when others leave a saga alone, if a compensation may take so long.
-fn busy_until(now: Timestamp, time: Duration) -> Timestamp {
+pub(super) fn busy_until(now: Timestamp, time: Duration) -> Timestamp {
     let span = SignedDuration::try_from(WORK + time).unwrap_or(SignedDuration::MAX);
     now.checked_add(span).unwrap_or(Timestamp::MAX)
 }

@@ -87,7 +87,34 @@ async fn what_an_administrator_has_skipped_is_not_undone_by_who_may_only_call(st
     is("compensated").await;
 }
 
+async fn nothing_is_skipped_that_may_still_be_undone(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(MADE).then(MADE).then(Act::ExecuteThenDrop).always(MADE);
+    let gateway = stores.gateway(&shop(&tool, SOON)).await;
+    gateway.in_saga("order", "G", "a").await.expect_ok();
+    gateway.in_saga("pay", "G", "b").await.expect_ok();
+    gateway.end_saga("G", "abort").await.expect_ok();
+    let saga = gateway.saga_that_is("G", "stuck").await;
+    let by = saga.at("/calls/1/compensation_call_id");
+    assert_eq!(saga.at("/calls/1/compensation"), "unknown");
+    let refused = gateway.end_saga("G", "skip").await.expect_problem("wrong-state");
+    assert!(refused.text.contains("may still run"), "{}", refused.text);
+    let saga = gateway.saga("G").await;
+    assert_eq!((saga.at("/state"), saga.at("/calls/1/state")), ("stuck".into(), "compensating".into()));
+
+    // When it is known, the saga goes on.
+    let path = format!("/v1/calls/{}/resolve", by.as_str().expect("an id"));
+    let said = json!({ "as": "succeeded", "result": {}, "reason": "the bank has it" }).to_string();
+    let told = client().post(gateway.url(&path)).body(said).send().await.expect("an answer");
+    Answer::read(told).await.expect_ok();
+    let work = gateway.end_saga("G", "retry").await;
+    assert!(matches!(work.status, 200 | 409), "it may have gone on by itself: {}", work.text);
+    gateway.saga_that_is("G", "compensated").await;
+    assert_eq!(executed(&tool), ["order", "pay", "refund", "cancel"]);
+}
+
 on_both_stores!(
+    nothing_is_skipped_that_may_still_be_undone,
     what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_named_now,
     what_an_administrator_has_skipped_is_not_undone_by_who_may_only_call,
 );

@@ -137,8 +137,16 @@ pub(super) fn skip(
     record: &Record,
     by: &str,
     reason: &str,
+    compensation: Option<&Record>,
     now: Timestamp,
 ) -> Result<Next, Illegal> {
+    match (&record.state, compensation.map(|made| (&made.state, made.attempt.lease_until))) {
+        (_, Some((State::Running, _))) => return Err(Illegal::BeingUndone),
+        (_, Some((State::Unknown(_), lease_until))) if now < lease_until => return Err(Illegal::BeingUndone),
+        // It is undone; only that is not written down yet.
+        (State::Compensating(_), Some((State::Succeeded(_), _))) => return Err(Illegal::NothingToUndo),
+        _ => {}
+    }
     let skipped = match (&record.state, record.state.content()) {
         (State::Running, _) => return Err(Illegal::MayStillRun),
         (State::Unknown(_), _) if now < record.attempt.lease_until => return Err(Illegal::MayStillRun),

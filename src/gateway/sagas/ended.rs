@@ -1,6 +1,7 @@
 //! A saga is completed or aborted, and what persons do about one that is stuck.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Marked, Member, SagaAt, Unlisted};
 use crate::core::call::{self, Illegal};
@@ -11,6 +12,7 @@ use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{self, Event, Saga, SagaId};
 use crate::core::{compensation, key, tool};
 use crate::crash;
+use crate::gateway::undo::busy_until;
 use crate::gateway::{Error, ErrorKind, Gateway};
 use crate::store;
 
@@ -105,13 +107,19 @@ impl Gateway {
         id: &SagaId,
         reason: &str,
     ) -> Result<SagaAt, Error> {
-        let saga = self.stuck_saga(caller, id).await?;
+        self.stuck_saga(caller, id).await?;
+        // Before its calls: whoever was about to send what undoes one has to write down the saga first.
+        let held = Event::Held { until: busy_until(self.now(), Duration::ZERO) };
+        let saga = self.act_on_saga(id, &held).await?;
         let Some(call_id) = saga.trouble.as_ref().and_then(|trouble| trouble.call_id) else {
             return Err(
                 ErrorKind::WrongState("the saga is stuck with no call: see its trouble".into()).alone()
             );
         };
-        let event = call::Event::Skipped { by: caller.name.clone(), reason: reason.to_owned() };
+        let compensation = self.compensation_of(call_id).await;
+        let compensation = compensation.map_err(|_| ErrorKind::StoreUnavailable.alone())?.map(Box::new);
+        let (name, reason_said) = (caller.name.clone(), reason.to_owned());
+        let event = call::Event::Skipped { by: name, reason: reason_said, compensation };
         let skipped = self.apply(call_id, &event).await;
         let skipped = skipped.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
         let mut trace_id = None;
@@ -129,6 +137,15 @@ impl Gateway {
         tracing::warn!(saga = id.id, by = caller.name, %call_id, trace_id, "a call is not undone");
         self.begin_undoing(id);
         self.with_calls(saga).await
+    }
+
+    /// What there is of the call that undoes another one.
+    async fn compensation_of(&self, call_id: CallId) -> Result<Option<Record>, store::Error> {
+        let undone = self.counted("load", self.store.load(call_id).await)?;
+        match undone.and_then(|record| record.undo).and_then(|undo| undo.compensation) {
+            Some(decided) => self.counted("load", self.store.load(decided.call_id).await),
+            None => Ok(None),
+        }
     }
 
     /// A person has settled a call that was stuck: the sagas that waited for that go on.
