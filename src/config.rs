@@ -1,6 +1,7 @@
 //! The configuration: defaults, then the file, then the environment; checked once, every mistake
 //! reported with its place. Only `app` sees the whole of it.
 
+mod compensations; // whether what undoes a tool's calls can be made
 mod reader; // TOML with places
 mod reconciliations; // what is said of reconciliations, and of the webhook
 mod sagas; // what is done about sagas
@@ -17,13 +18,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use self::reader::{Bytes, Count, Reader, Section};
+use self::reader::{Bytes, Count, Reader, Section, Spot};
 pub use self::reader::{Environment, Mistake, Place};
 pub use self::tokens::{NewToken, SECRET_BYTES};
 pub use self::tracing::Tracing;
 use crate::core::caller::{Scope, Token};
-use crate::core::tool::Effect;
-use crate::core::{compensation, saga};
+use crate::core::saga;
 use crate::downstream::outside::Webhook;
 use crate::gateway::reconcile::Reconciliation;
 use crate::gateway::{Limits, ToolAt};
@@ -149,11 +149,11 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     if !root.has_taken("store") {
         root.mistake("store", "this section is missing");
     }
-    let tools: Vec<ToolAt> = root
+    let (tools, undone): (Vec<ToolAt>, Vec<Spot>) = root
         .named_sections("tools")
         .into_iter()
         .filter_map(|(name, section)| tools::tool(&name, section, &mut warnings))
-        .collect();
+        .unzip();
     let tokens = root.section("auth").map_or_else(Vec::new, tokens::tokens);
     let server = root.section("server").map(|section| server(section, tokens.is_empty()));
     let (server, limits) = server.unwrap_or_else(default_server);
@@ -168,9 +168,9 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
             warnings.push(format!("a token may call {name}, but there is no such tool"));
         }
     }
-    for at in &tools {
-        if let Err(why) = check_compensation(at, &tools) {
-            root.mistake("tools", &why);
+    for (at, spot) in tools.iter().zip(&undone) {
+        for why in compensations::mistakes(at, &tools) {
+            root.mistake_at(spot, &why);
         }
     }
     for why in retention_mistakes(&limits.sagas, &tools) {
@@ -208,22 +208,6 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         warnings,
         written,
     })
-}
-
-/// The call that undoes another must be one that can be made.
-fn check_compensation(at: &ToolAt, tools: &[ToolAt]) -> Result<(), String> {
-    let compensation::Policy::By(template) = &at.tool.compensation else { return Ok(()) };
-    let (name, by) = (&at.tool.name, &template.tool);
-    let Some(by) = tools.iter().find(|at| at.tool.name == *by) else {
-        return Err(format!("{name}: its compensation {by} is no tool"));
-    };
-    if by.tool.effect == Effect::Read {
-        return Err(format!("{name}: its compensation {} only reads, so it undoes nothing", by.tool.name));
-    }
-    if by.tool.name == *name {
-        return Err(format!("{name}: a tool does not undo itself"));
-    }
-    Ok(())
 }
 
 /// Whose calls are kept for longer than sagas are.

@@ -206,6 +206,12 @@ fn put(table: &mut BTreeMap<String, Item>, path: &[String], item: Item) -> bool 
     }
 }
 
+/// Where a value stands, and by which path.
+pub(super) struct Spot {
+    origin: Origin,
+    path: String,
+}
+
 /// One table. Each key is taken once; what is left in the end is unknown.
 pub(super) struct Section<'r, 'a> {
     reader: &'r Reader<'a>,
@@ -341,6 +347,17 @@ impl<'r, 'a> Section<'r, 'a> {
     pub(super) fn mistake(&self, key: &str, message: &str) {
         let origin = self.taken.get(key).unwrap_or(&self.origin).clone();
         self.reader.note(origin, format!("{}: {message}", self.path_to(key)));
+    }
+
+    /// Where a key stands, to come back to when more is known.
+    pub(super) fn spot(&self, key: &str) -> Spot {
+        let origin = self.taken.get(key).unwrap_or(&self.origin).clone();
+        Spot { origin, path: self.path_to(key) }
+    }
+
+    /// Notes a mistake at a place that was seen before.
+    pub(super) fn mistake_at(&self, spot: &Spot, message: &str) {
+        self.reader.note(spot.origin.clone(), format!("{}: {message}", spot.path));
     }
 
     /// The section as a whole is a mistake; what stands in it is not looked at.

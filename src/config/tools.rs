@@ -7,7 +7,7 @@ use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
 use serde_json::Value;
 
-use super::reader::{Count, Section, Switch};
+use super::reader::{Count, Section, Spot, Switch};
 use crate::core::compensation::{self, Template};
 use crate::core::key::{self, Pointer};
 use crate::core::session::{self, Budget, Mode, OnSimilar, Per, Similar};
@@ -26,7 +26,12 @@ const MAX_SESSION_WAIT: Duration = Duration::from_secs(600);
 /// The largest budget: each call in it is remembered for the window.
 const MAX_BUDGET: u32 = 10_000;
 
-pub(super) fn tool(name: &str, mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> Option<ToolAt> {
+/// A tool, and where it is said how its calls are undone: what is wrong with that is known only when all tools are.
+pub(super) fn tool(
+    name: &str,
+    mut section: Section<'_, '_>,
+    warnings: &mut Vec<String>,
+) -> Option<(ToolAt, Spot)> {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
     if !plain || name.is_empty() || name.len() > 64 {
         section.mistake("", "a tool's name has 1 to 64 characters of a-z, A-Z, 0-9, _ and -");
@@ -70,10 +75,11 @@ pub(super) fn tool(name: &str, mut section: Section<'_, '_>, warnings: &mut Vec<
     check_times(&tool, &section);
     check_key_fields(&tool, &section);
     check_session(&tool, &section);
+    let undone = section.spot("compensation");
     section.finish();
     let endpoint = endpoint?;
     warn(&tool, &endpoint, warnings);
-    Some(ToolAt::new(tool, endpoint))
+    Some((ToolAt::new(tool, endpoint), undone))
 }
 
 fn endpoint(section: &mut Section<'_, '_>, probe: Option<&Probe>) -> Option<Endpoint> {

@@ -148,6 +148,51 @@ fn what_does_not_fit_together_is_refused() {
 }
 
 #[test]
+fn a_compensation_that_cannot_be_sent_is_refused_where_it_is_written() {
+    let text =
+        |undone: &str, by: &str| format!("{GOOD}{undone}\n[tools.u]\nurl = \"http://127.0.0.1:9/\"\n{by}\n");
+    let by_result = "compensation = { tool = \"u\", args = { id = \"/result/id\" } }";
+    let needs = |names: &str| {
+        format!("input_schema = {{ required = [{names}], properties = {{ of = {{ required = [\"x\"] }} }} }}")
+    };
+    let of = "compensation = { tool = \"u\", args = { id = \"/result/id\", of = { y = 1 } } }";
+    let card = |path: &str, secret: &str| {
+        format!(
+            "compensation = {{ tool = \"u\", args = {{ list = [\"{path}\"] }} }}\nredact = {{ args = [\"{secret}\"] }}"
+        )
+    };
+    for (undone, by, words) in [
+        (
+            format!("{by_result}\ncompensate_unknown = \"send\""),
+            String::new(),
+            "there is nothing at /result/id",
+        ),
+        (by_result.into(), "session = \"exclusive\"".into(), "never called without a session_id"),
+        (card("/args/card/no", "/card"), String::new(), "/args/card/no is not kept"),
+        (card("/args/card", "/card/no"), String::new(), "/args/card is not kept"),
+        (card("/args", "/card/no"), String::new(), "/args is not kept"),
+        (by_result.into(), needs("\"id\", \"why\""), "the input_schema of u requires /why"),
+        (of.into(), needs("\"id\""), "requires /of/x"),
+    ] {
+        let mistakes = read(&text(&undone, &by), &[]).expect_err(words);
+        assert!(mistakes.len() == 1 && mistakes[0].contains(words), "{mistakes:?}");
+        assert!(mistakes[0].starts_with("5:16: tools.t.compensation: "), "{mistakes:?}");
+    }
+    for (undone, by) in [
+        (format!("{by_result}\nsession = \"exclusive\""), "session = \"exclusive\"".into()),
+        (format!("{by_result}\nredact = {{ args = [\"/card\"], result = [\"/id\"] }}"), needs("\"id\"")),
+        (card("/args/cards", "/card"), String::new()),
+        (
+            "compensation = { tool = \"u\", args = { id = \"/call/key\" } }\ncompensate_unknown = \"send\""
+                .into(),
+            String::new(),
+        ),
+    ] {
+        read(&text(&undone, &by), &[]).expect("it can be sent");
+    }
+}
+
+#[test]
 fn a_public_address_is_allowed_with_tokens() {
     let digest = "0".repeat(64);
     let token = format!(

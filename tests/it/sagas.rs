@@ -9,14 +9,16 @@ use crate::support::{Act, Answer, Gateway, Tool, client, until};
 pub(crate) fn shop(tool: &Tool, more: &str) -> String {
     let at = |path: &str| format!("http://127.0.0.1:{}/{path}", tool.port);
     let mut config = String::new();
-    for (name, undo, rules) in [
-        ("order", "cancel", ""),
-        ("pay", "refund", ""),
-        ("ship", "recall", "compensate_unknown = \"send\"\n"),
+    let made = "made = \"/result/made\", ";
+    for (name, undo, made, rules) in [
+        ("order", "cancel", made, ""),
+        ("pay", "refund", made, ""),
+        // What nobody knows of has no result.
+        ("ship", "recall", "", "compensate_unknown = \"send\"\n"),
     ] {
         config += &format!(
             "[tools.{name}]\nurl = \"{}\"\nretry = {{ attempts = 1 }}\ntimeout = \"2s\"\ndeadline = \"2s\"\n\
-             {rules}compensation = {{ tool = \"{undo}\", args = {{ made = \"/result/made\", of = \"/call/call_id\" }} }}\n\
+             {rules}compensation = {{ tool = \"{undo}\", args = {{ {made}of = \"/call/call_id\" }} }}\n\
              [tools.{undo}]\nurl = \"{}\"\nretry = {{ attempts = 1 }}\n",
             at(name),
             at(undo)
