@@ -330,13 +330,23 @@ impl Gateway {
             .store_errors
             .with_label_values(&[operation, "unreadable"])
             .inc_by(unreadable.len() as u64);
-        let mut said = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         for (call_id, why) in unreadable {
-            if said.len() < MAX_UNREADABLE && said.insert(call_id.clone()) {
-                tracing::error!(operation, call_id, why, "a stored call cannot be read; it is passed over");
+            if self.is_first_said(&call_id) {
+                tracing::error!(
+                    operation,
+                    call_id,
+                    why,
+                    "a stored call cannot be read, or a document; it is passed over"
+                );
             }
         }
         Ok(calls)
+    }
+
+    /// Whether nothing was said yet of what cannot be read of this id; from now on it was.
+    fn is_first_said(&self, id: &str) -> bool {
+        let mut said = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        said.len() < MAX_UNREADABLE && said.insert(id.to_owned())
     }
 
     /// Counts and logs a store operation that failed.

@@ -11,6 +11,9 @@ use crate::store::{self, Due, Replaced};
 /// Calls in one go, so that live traffic is not held up.
 const BATCH: u32 = 100;
 
+/// Calls in one go where those before them do not move.
+const MOST: u32 = 3_200;
+
 /// What one run did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
@@ -27,7 +30,11 @@ impl Gateway {
     /// # Errors
     /// The store failed; what was settled so far stays so.
     pub async fn recover_once(&self, now: Timestamp) -> Result<Report, store::Error> {
-        let due = self.readable("due", self.store.due(now, BATCH).await)?;
+        self.recover_some(now, BATCH).await
+    }
+
+    async fn recover_some(&self, now: Timestamp, most: u32) -> Result<Report, store::Error> {
+        let due = self.readable("due", self.store.due(now, most).await)?;
         let mut report = Report { due: due.len(), settled: 0 };
         for lost in due {
             if self.settle_lost(lost, now).await? {
@@ -42,13 +49,17 @@ impl Gateway {
     /// # Errors
     /// The store failed; what was settled so far stays so.
     pub async fn recover_all(&self, now: Timestamp) -> Result<usize, store::Error> {
-        let mut settled = 0;
+        let (mut settled, mut most) = (0, BATCH);
         loop {
-            let report = self.recover_once(now).await?;
+            let report = self.recover_some(now, most).await?;
             settled += report.settled;
-            // Those that were due and did not move are somebody else's by now.
+            // Those that were due and did not move are somebody else's by now, or wait for a saga that cannot be
+            // read: then there may be others behind them.
             if report.settled == 0 {
-                return Ok(settled);
+                if report.due < most as usize || most >= MOST {
+                    return Ok(settled);
+                }
+                most = most.saturating_mul(2).min(MOST);
             }
         }
     }
@@ -73,7 +84,10 @@ impl Gateway {
         let by = self.instance;
         // What no saga knows of is not undone. A saga that cannot be had keeps only its own calls waiting.
         if let Err(error) = self.find_saga_of(&record.intent).await {
-            tracing::error!(call_id = %record.intent.call_id, trace_id = record.intent.trace_id, %error, "the saga of a lost call cannot be had");
+            let (call_id, trace_id) = (record.intent.call_id, &record.intent.trace_id);
+            if self.is_first_said(&call_id.to_string()) {
+                tracing::error!(%call_id, trace_id, %error, "the saga of a lost call cannot be had");
+            }
             return Ok(false);
         }
         let event = if owner_ended { Event::OwnerLost { by } } else { Event::LeaseOver { by } };

@@ -165,7 +165,7 @@ impl Store for Timed {
         self.timed("put_document", self.store.put_document(document)).await
     }
 
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error> {
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
         self.timed("due_documents", self.store.due_documents(kind, now, limit)).await
     }
 

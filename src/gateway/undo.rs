@@ -78,7 +78,8 @@ impl Gateway {
         self: &Arc<Self>,
         now: Timestamp,
     ) -> Result<Vec<JoinHandle<bool>>, store::Error> {
-        let due = self.counted("due_documents", self.store.due_documents(Kind::Saga, now, BATCH).await)?;
+        let due = self.store.due_documents(Kind::Saga, now, BATCH).await;
+        let due = self.readable("due_documents", due)?;
         let mut begun = Vec::new();
         for document in due {
             if let Err(why) = Saga::from_document(&document) {

@@ -42,11 +42,11 @@ impl Error {
     }
 }
 
-/// What a search has found. One call that cannot be read is not in the way of all others.
+/// What a search has found. One call, or document, that cannot be read is not in the way of all others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found<T> {
     pub calls: Vec<T>,
-    /// The ids of calls that were passed over, each with what is wrong with it.
+    /// The ids of those that were passed over, each with what is wrong with it.
     pub unreadable: Vec<(String, String)>,
 }
 
@@ -62,6 +62,9 @@ impl<T> Found<T> {
         Found { calls: self.calls.into_iter().map(make).collect(), unreadable: self.unreadable }
     }
 }
+
+/// Calls or documents that cannot be read, and may stand before those that can.
+const UNREADABLE: u32 = 1_000;
 
 /// What came of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -260,8 +263,9 @@ pub trait Store: Send + Sync + 'static {
     /// one while it is not known that all data is there.
     async fn put_document(&self, document: &Document) -> Result<Put, Error>;
 
-    /// Documents of a kind that it is time to work on, those that wait longest first, at most `limit`.
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error>;
+    /// Documents of a kind that it is time to work on, those that wait longest first, at most `limit`. Of one that
+    /// no key opens the body is as it is kept.
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error>;
 
     /// Documents of a kind, newest first, those before a place, at most `limit`: of one tenant, or of all; in
     /// one state, or in any. And up to where it has looked, if there may be more.

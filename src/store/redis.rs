@@ -160,7 +160,8 @@ impl Store for Redis {
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         // That the owner has ended nobody can know; its lease is what counts.
-        let over = self.0.search("running", 0..=now.as_microsecond(), limit as usize, |_| true).await?.0;
+        let (limit, times) = (limit as usize, 0..=now.as_microsecond());
+        let over = self.0.search("running", times, limit, limit.max(SEARCHED), |_| true).await?.0;
         Ok(over.map(|record| Due { record, owner_ended: false }))
     }
 
@@ -176,7 +177,8 @@ impl Store for Redis {
         };
         // The index knows no tools: what stands before a long backlog is met in the next rounds.
         let from = self.0.checked_until.load(Ordering::Relaxed);
-        let (found, last) = self.0.search("unknown", from..=now.as_microsecond(), limit, has_place).await?;
+        let (found, last) =
+            self.0.search("unknown", from..=now.as_microsecond(), limit, SEARCHED, has_place).await?;
         self.0.checked_until.store(last.unwrap_or(0), Ordering::Relaxed);
         Ok(found)
     }
@@ -184,7 +186,7 @@ impl Store for Redis {
     async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
         self.0.must_be_open()?;
         let is_asked_for = |record: &Record| tools.contains(&record.intent.tool);
-        Ok(self.0.search("unknown", NEVER..=NEVER, limit as usize, is_asked_for).await?.0)
+        Ok(self.0.search("unknown", NEVER..=NEVER, limit as usize, SEARCHED, is_asked_for).await?.0)
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
@@ -252,7 +254,7 @@ impl Store for Redis {
         self.0.put_document(document).await
     }
 
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error> {
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
         self.0.due_documents(kind, now, limit).await
     }
 
@@ -343,13 +345,14 @@ impl Inner {
         Ok(record)
     }
 
-    /// The wanted calls of an index whose time is within these bounds, the oldest first, at most `limit`; and
-    /// up to when it was looked through, if there was no end to it. What points to no call is taken away.
+    /// The wanted calls of an index whose time is within these bounds, the oldest first, at most `limit` of the
+    /// `searched` first; and up to when it was looked through, if there was no end to it. What points to no call is taken away.
     async fn search(
         &self,
         index: &str,
         times: RangeInclusive<i64>,
         limit: usize,
+        searched: usize,
         mut is_wanted: impl FnMut(&Record) -> bool,
     ) -> Result<(Found<Record>, Option<i64>), Error> {
         let mut found = Found::default();
@@ -361,7 +364,7 @@ impl Inner {
         let listed = self.link.ask_each(|partition| {
             let mut ask = cmd("ZRANGEBYSCORE");
             ask.arg(partition.key(index)).arg(*times.start()).arg(*times.end()).arg("WITHSCORES");
-            ask.arg("LIMIT").arg(0).arg(SEARCHED);
+            ask.arg("LIMIT").arg(0).arg(searched);
             ask
         });
         for ids in listed.await? {
@@ -369,8 +372,8 @@ impl Inner {
             over.extend(ids.into_iter().filter_map(|(id, time)| Some((call_id(&id)?, time as i64))));
         }
         over.sort_by_key(|(_, time)| *time);
-        let mut last = over.get(SEARCHED - 1).map(|(_, time)| *time);
-        for (call_id, _) in over.into_iter().take(SEARCHED) {
+        let mut last = over.get(searched - 1).map(|(_, time)| *time);
+        for (call_id, _) in over.into_iter().take(searched) {
             if found.calls.len() >= limit {
                 last = None;
                 break;

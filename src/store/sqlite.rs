@@ -279,7 +279,7 @@ impl Store for Sqlite {
         self.writer.run(need, put).await
     }
 
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error> {
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
         self.reader.run(Need::Plain, move |connection| document::due(connection, kind, now, limit)).await
     }
 

@@ -65,6 +65,26 @@ impl Home {
         Self { store, place, folder }
     }
 
+    /// Spoils all documents that are there, so that none of them can be read.
+    pub(crate) async fn spoil_documents(&self) {
+        match &self.place {
+            Place::Sqlite => {
+                let file = rusqlite::Connection::open(self.folder.path().join("oncegate.db"));
+                let spoiled =
+                    file.and_then(|file| file.execute("UPDATE documents SET retain_until = ?1", [i64::MAX]));
+                assert!(spoiled.is_ok_and(|spoiled| spoiled > 0));
+            }
+            Place::Redis(redis) => {
+                let names = redis.ask(&["KEYS", "oncegate:*:document:*"]).await;
+                let names: Vec<String> = ::redis::from_redis_value(names).expect("names");
+                for name in names {
+                    redis.ask(&["HSET", &name, "rest", "spoiled"]).await;
+                }
+            }
+            Place::Cluster(_) => {}
+        }
+    }
+
     /// Kills what can be killed, and opens the store again.
     pub(crate) async fn reopen(self) -> Self {
         let Self { store, mut place, folder } = self;

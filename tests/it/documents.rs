@@ -121,7 +121,7 @@ async fn due_documents_come_in_the_order_of_their_times(home: Home) {
     let store = home.store.as_ref();
     let due = async |second: i64, limit: u32| {
         let due = store.due_documents(Kind::Saga, at(second), limit).await.expect("an answer");
-        due.into_iter().map(|document| document.id).collect::<Vec<_>>()
+        due.calls.into_iter().map(|document| document.id).collect::<Vec<_>>()
     };
     for (id, time) in [("c", 30), ("a", 10), ("b", 20)] {
         put(store, &Document { due_at: Some(at(time)), ..document("shop", id, 1) }).await;
@@ -193,7 +193,7 @@ async fn only_documents_whose_time_is_over_are_deleted(home: Home) {
     let (left, _) = store.documents(Kind::Saga, None, None, None, 10).await.expect("an answer");
     assert_eq!(left.len(), 3);
     assert_eq!(counts(store).await, [("open".into(), 3)]);
-    assert_eq!(store.due_documents(Kind::Saga, at(99), 10).await.expect("an answer"), []);
+    assert_eq!(store.due_documents(Kind::Saga, at(99), 10).await.expect("an answer").calls, []);
     put(store, &gone).await;
     assert_eq!(counts(store).await, [("open".into(), 4)], "its name is free again");
 }
@@ -217,6 +217,28 @@ async fn a_sealed_document_opens_only_in_its_place_and_asked_again_is_the_same()
     assert!(sealed(2).document(Kind::Saga, "shop", "s").await.is_err(), "nor with another key");
     let (listed, _) = store.documents(Kind::Saga, None, None, None, 9).await.expect("an answer");
     assert_eq!(listed, [first], "and it is in nobody's way");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_that_cannot_be_read_are_not_in_the_way_of_those_behind_them() {
+    for home in [Home::sqlite().await, Home::redis().await] {
+        let store = home.store.as_ref();
+        for n in 0..5 {
+            put(store, &Document { due_at: Some(at(n)), ..document("shop", &format!("spoiled {n}"), 9) })
+                .await;
+        }
+        home.spoil_documents().await;
+        let good = put(store, &Document { due_at: Some(at(9)), ..document("shop", "good", 1) }).await;
+        let due = store.due_documents(Kind::Saga, at(99), 2).await.expect("an answer");
+        assert_eq!((due.calls, due.unreadable.len()), (vec![good.clone()], 5));
+        let (mut listed, mut before, mut is_first) = (Vec::new(), None, true);
+        while std::mem::take(&mut is_first) || before.is_some() {
+            let (found, next) =
+                store.documents(Kind::Saga, None, None, before.as_ref(), 2).await.expect("an answer");
+            (listed, before) = ([listed, found].concat(), next);
+        }
+        assert_eq!(listed, [good]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

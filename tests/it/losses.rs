@@ -225,7 +225,7 @@ async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who
 
     one.prepare_acceptance("restored").await.expect("prepared");
     assert!(is_closed(&one).await && one.claim(&arrival("b", "S", 1, ME), None).await.is_err());
-    assert_eq!(other.due_documents(Kind::Saga, at(9_999), 9).await.expect("an answer"), []);
+    assert_eq!(other.due_documents(Kind::Saga, at(9_999), 9).await.expect("an answer").calls, []);
     assert!(other.put_document(&next(&saga)).await.is_err());
     let saga = next(&saga);
     assert_eq!(one.put_document(&saga).await.expect("an answer"), Put::Done);

@@ -44,7 +44,7 @@ mod saga_chaos; // whatever goes wrong: sagas come to their end, each thing done
 mod saga_persons; // what persons do about sagas
 #[cfg(feature = "crash-points")]
 mod saga_points; // the process ends where it hurts a saga
-mod saga_sizes; // sagas of thousands of calls
+mod saga_sizes; // thousands of calls, and many sagas that cannot be read
 mod saga_store; // each operation of the store fails once in the life of a saga
 mod sagas; // what an abandoned plan has done is undone
 mod secrets; // what is secret stays so

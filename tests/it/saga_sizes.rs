@@ -1,19 +1,24 @@
-//! Sagas of thousands of calls: they are completed and undone as far as that is promised, and let go.
+//! Many calls and many sagas: those of thousands of calls are completed and undone as far as that is promised, and
+//! many that cannot be read are not in the way of the others.
 
 use std::sync::Arc;
 
 use jiff::SignedDuration;
+use oncegate::core::document::Kind;
 use oncegate::core::key::Source;
-use oncegate::core::record::{CallId, Record};
-use oncegate::core::saga::{Policy, Saga, SagaId};
+use oncegate::core::record::{CallId, InstanceId, Record};
+use oncegate::core::saga::{Policy, Saga, SagaId, State};
+use oncegate::store::sealed::{Keys, Sealed};
 use oncegate::store::{Put, Store};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::contract::{Home, ME, arrival, claimed, ended, replaced};
+use crate::contract::{Home, ME, arrival, at, claimed, ended, replaced};
 use crate::support::gateway::Bare;
 use crate::support::{Answer, Tool, client};
 
+/// A gateway that has ended.
+const OTHER: InstanceId = InstanceId(uuid::Uuid::from_u128(2));
 /// Calls that are made at once.
 const AT_ONCE: usize = 64;
 
@@ -106,4 +111,60 @@ async fn a_saga_of_too_many_calls_is_let_go_when_it_is_completed_over_each_store
 async fn calls_that_undo_others_do_not_count_over_each_store() {
     calls_that_undo_others_do_not_count(Home::sqlite().await).await;
     calls_that_undo_others_do_not_count(Home::redis().await).await;
+}
+
+/// What was written while another key was there, which nobody has any more.
+async fn sealed_by_another_key(home: &Home, forward: usize) -> (Arc<dyn Store>, Vec<Saga>) {
+    let sealed = |key: u8| Sealed::new(home.store.clone(), Keys::new(&[[key; 32]]).expect("keys"));
+    let closed: Arc<dyn Store> = Arc::new(sealed(1));
+    let mut sagas = Vec::new();
+    for n in 0..forward {
+        let saga = a_saga(&format!("closed {n}"), n);
+        assert_eq!(closed.put_document(&saga.to_document()).await.expect("an answer"), Put::Done);
+        let mut change = arrival(&format!("k{n}"), "S", i64::try_from(n).expect("small"), OTHER);
+        Arc::make_mut(&mut change.record.intent).saga_id.clone_from(&saga.id.id);
+        claimed(closed.as_ref(), &change).await;
+        sagas.push(saga);
+    }
+    (Arc::new(sealed(2)), sagas)
+}
+
+/// One that is to be undone, and has no calls.
+fn a_saga(id: &str, n: usize) -> Saga {
+    let created_at = at(i64::try_from(n).expect("small"));
+    let saga = Saga::begin(SagaId { tenant: "shop".into(), id: id.into() }, &Policy::default(), created_at);
+    Saga { due_at: Some(created_at), deadline: Some(created_at), state: State::Compensating, ..saga }
+}
+
+async fn what_no_key_opens_is_put_aside(home: Home) {
+    let (store, closed) = sealed_by_another_key(&home, 130).await;
+    let good = a_saga("good", 5_000);
+    assert_eq!(store.put_document(&good.to_document()).await.expect("an answer"), Put::Done);
+    let lost = claimed(store.as_ref(), &arrival("lost", "T", 5_000, OTHER)).await;
+    let tool = Tool::start().await;
+    let bare = Bare::over_shared(store.clone(), ME, &tool, "").await;
+
+    assert_eq!(bare.gateway.recover_all(bare.gateway.now()).await.expect("an answer"), 1);
+    let lost = store.load(lost.intent.call_id).await.expect("an answer").expect("it is kept");
+    assert_eq!(lost.state.as_str(), "unknown");
+
+    for _ in 0..6 {
+        bare.gateway.work_on_sagas_once(bare.gateway.now()).await.expect("an answer");
+    }
+    let good = store.document(Kind::Saga, "shop", "good").await.expect("an answer").expect("it is kept");
+    assert_eq!(good.state, "compensated");
+    let opens = Sealed::new(home.store.clone(), Keys::new(&[[1; 32]]).expect("keys"));
+    for before in closed {
+        let there = opens.document(Kind::Saga, "shop", &before.id.id).await.expect("it opens");
+        let there = Saga::from_document(&there.expect("it is kept")).expect("a saga");
+        assert_eq!(there.version, 2, "it was put aside once");
+        assert!(there.due_at.is_some_and(|due_at| due_at > bare.gateway.now()));
+        assert_eq!(Saga { version: 1, due_at: before.due_at, ..there }, before, "and is as it was");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_key_opens_is_put_aside_over_each_store() {
+    what_no_key_opens_is_put_aside(Home::sqlite().await).await;
+    what_no_key_opens_is_put_aside(Home::redis().await).await;
 }

@@ -151,7 +151,7 @@ impl Gateway {
             return Ok(0);
         }
         let due = self.store.due_documents(DocumentKind::Anomaly, now, BATCH).await;
-        let due = self.counted("due_documents", due)?;
+        let due = self.readable("due_documents", due)?;
         let count = due.len();
         let mut work = Vec::new();
         for document in due {

@@ -12,7 +12,7 @@ use super::keys::{self, Partition};
 use super::scripts::Run;
 use super::{Inner, reply, text, unreadable};
 use crate::core::document::{Document, Kind, Place, digest};
-use crate::store::{Error, Put};
+use crate::store::{Error, Found, Put, UNREADABLE};
 
 const PARTITION: Partition = Partition::FIRST;
 /// The fields of a document, as `read` reads them.
@@ -88,15 +88,26 @@ impl Inner {
         kind: Kind,
         now: Timestamp,
         limit: u32,
-    ) -> Result<Vec<Document>, Error> {
+    ) -> Result<Found<Document>, Error> {
+        let mut due = Found::default();
         // What may have been lost is not worked on.
         if self.is_in_doubt() {
-            return Ok(Vec::new());
+            return Ok(due);
         }
-        let mut ask = cmd("ZRANGEBYSCORE");
-        ask.arg(keys::documents_due(kind)).arg("-inf").arg(now.as_microsecond());
-        let digests: Vec<Vec<u8>> = self.link.ask(ask.arg("LIMIT").arg(0).arg(limit)).await?;
-        self.read_documents(kind, &digests).await
+        // Those that cannot be read may stand before the others.
+        for from in (0..=UNREADABLE).step_by(limit.max(1) as usize) {
+            let mut ask = cmd("ZRANGEBYSCORE");
+            ask.arg(keys::documents_due(kind)).arg("-inf").arg(now.as_microsecond());
+            let digests: Vec<Vec<u8>> = self.link.ask(ask.arg("LIMIT").arg(from).arg(limit)).await?;
+            let found = self.read_documents(kind, &digests).await?;
+            due.calls.extend(found.calls);
+            due.unreadable.extend(found.unreadable);
+            if due.calls.len() >= limit as usize || digests.len() < limit as usize {
+                break;
+            }
+        }
+        due.calls.truncate(limit as usize);
+        Ok(due)
     }
 
     pub(super) async fn documents(
@@ -117,6 +128,10 @@ impl Inner {
         let places = places.ok_or_else(|| unreadable("this is no place"))?;
         let digests: Vec<Vec<u8>> = places.iter().map(|place| place.digest.to_vec()).collect();
         let found = self.read_documents(kind, &digests).await?;
+        for (id, why) in &found.unreadable {
+            tracing::error!(kind = kind.as_str(), id, why, "a document cannot be read");
+        }
+        let found = found.calls;
         let next = places.last().copied().filter(|_| places.len() >= limit as usize);
         Ok((found, next))
     }
@@ -139,7 +154,7 @@ impl Inner {
             let mut ask = cmd("ZRANGEBYSCORE");
             ask.arg(keys::documents_retained(kind)).arg("-inf").arg(now.as_microsecond());
             let digests: Vec<Vec<u8>> = self.link.ask(ask.arg("LIMIT").arg(0).arg(limit)).await?;
-            for document in self.read_documents(kind, &digests).await? {
+            for document in self.read_documents(kind, &digests).await?.calls {
                 let mut run = Run::new(&self.scripts.forget_document);
                 run.key(&names(&document, "")[..10]).arg("").arg(self.memory.gateway()).arg("").arg(0);
                 let place = Place::of(&document);
@@ -153,7 +168,7 @@ impl Inner {
     }
 
     /// One that was deleted meanwhile is left out.
-    async fn read_documents(&self, kind: Kind, digests: &[Vec<u8>]) -> Result<Vec<Document>, Error> {
+    async fn read_documents(&self, kind: Kind, digests: &[Vec<u8>]) -> Result<Found<Document>, Error> {
         let mut asks = Vec::new();
         for found in digests {
             let found = found[..].try_into().map_err(|_| unreadable("this is no digest"))?;
@@ -161,18 +176,18 @@ impl Inner {
             ask.arg(keys::document(found)).arg(&FIELDS);
             asks.push(ask);
         }
+        let mut found = Found::default();
         if asks.is_empty() {
-            return Ok(Vec::new());
+            return Ok(found);
         }
-        let found: Vec<Vec<Value>> = self.link.ask_many(asks).await?;
-        // One that cannot be read is not in the way of the others.
-        let readable = |fields: Vec<Value>| {
-            let document = read(kind, fields);
-            document.inspect_err(
-                |error| tracing::error!(kind = kind.as_str(), %error, "a document cannot be read"),
-            )
-        };
-        Ok(found.into_iter().filter_map(|fields| readable(fields).ok().flatten()).collect())
+        let all: Vec<Vec<Value>> = self.link.ask_many(asks).await?;
+        for (digest, fields) in digests.iter().zip(all) {
+            match read(kind, fields) {
+                Ok(document) => found.calls.extend(document),
+                Err(error) => found.unreadable.push((hex::encode(digest), error.to_string())),
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::row::{self, Columns};
 use crate::core::document::{Document, Kind, Place, digest};
-use crate::store::Put;
+use crate::store::{Found, Put, UNREADABLE};
 
 /// A query for whole documents: the columns as `read` reads them.
 macro_rules! select {
@@ -62,11 +62,9 @@ pub(super) fn due(
     kind: Kind,
     now: Timestamp,
     limit: u32,
-) -> rusqlite::Result<Vec<Document>> {
-    let mut due = connection
-        .prepare_cached(select!(" WHERE kind = ?1 AND due_at <= ?2 ORDER BY due_at, digest LIMIT ?3"))?;
-    let due = due.query_map(params![kind.as_str(), now.as_microsecond(), limit], |row| read(kind, row))?;
-    Ok(due.filter_map(|document| readable(kind, document)).collect())
+) -> rusqlite::Result<Found<Document>> {
+    let sql = select!(" WHERE kind = ?1 AND due_at <= ?2 ORDER BY due_at, digest");
+    Ok(readable(connection, sql, params![kind.as_str(), now.as_microsecond()], kind, limit)?.0)
 }
 
 pub(super) fn list(
@@ -84,7 +82,7 @@ pub(super) fn list(
                 $index,
                 " WHERE kind = ?1 AND ",
                 $condition,
-                " AND (created_at, digest) < (?4, ?5) ORDER BY created_at DESC, digest DESC LIMIT ?6"
+                " AND (created_at, digest) < (?4, ?5) ORDER BY created_at DESC, digest DESC"
             )
         };
     }
@@ -96,20 +94,38 @@ pub(super) fn list(
     };
     let (time, below) = before
         .map_or((i64::MAX, Vec::new()), |place| (place.created_at.as_microsecond(), place.digest.to_vec()));
-    let mut found = connection.prepare_cached(sql)?;
-    let found =
-        found.query_map(params![kind.as_str(), tenant, state, time, below, limit], |row| read(kind, row))?;
-    let found: Vec<Document> = found.filter_map(|document| readable(kind, document)).collect();
-    let next = found.last().filter(|_| found.len() >= limit as usize).map(Place::of);
-    Ok((found, next))
+    let listed = params![kind.as_str(), tenant, state, time, below];
+    let (found, is_cut) = readable(connection, sql, listed, kind, limit)?;
+    for (id, why) in &found.unreadable {
+        tracing::error!(kind = kind.as_str(), id, why, "a document cannot be read");
+    }
+    let next = found.calls.last().filter(|_| is_cut).map(Place::of);
+    Ok((found.calls, next))
 }
 
-/// One that cannot be read is not in the way of the others.
-fn readable(kind: Kind, document: rusqlite::Result<Document>) -> Option<Document> {
-    let said = |error: &rusqlite::Error| {
-        tracing::error!(kind = kind.as_str(), %error, "a document cannot be read");
-    };
-    document.inspect_err(said).ok()
+/// The documents of a query, at most `limit`, and whether there may be more. Those that cannot be read are passed
+/// over.
+fn readable(
+    connection: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+    kind: Kind,
+    limit: u32,
+) -> rusqlite::Result<(Found<Document>, bool)> {
+    let mut query = connection.prepare_cached(sql)?;
+    let mut rows = query.query(params)?;
+    let mut found = Found::default();
+    while found.calls.len() < limit as usize && found.unreadable.len() < UNREADABLE as usize {
+        let Some(row) = rows.next()? else { return Ok((found, false)) };
+        match read(kind, row) {
+            Ok(document) => found.calls.push(document),
+            Err(error) => {
+                let id = row.get::<_, String>(1).unwrap_or_default();
+                found.unreadable.push((id, error.to_string()));
+            }
+        }
+    }
+    Ok((found, true))
 }
 
 pub(super) fn count(connection: &Connection, kind: Kind) -> rusqlite::Result<Vec<(String, u64)>> {

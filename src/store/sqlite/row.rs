@@ -14,7 +14,7 @@ use crate::core::outcome::{Content, Failure, FailureKind};
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use crate::core::session::Room;
 use crate::core::unknown::Check;
-use crate::store::{Due, Found, undo};
+use crate::store::{Due, Found, UNREADABLE, undo};
 
 /// The beginning of a query for whole records: the columns as `record` reads them.
 macro_rules! columns {
@@ -91,9 +91,6 @@ pub(super) fn unchecked(
     );
     readable(connection, sql, params![serde_json::json!(tools).to_string(), limit], limit)
 }
-
-/// Rows that cannot be read and may stand before those that can.
-const UNREADABLE: u32 = 1_000;
 
 /// The records of a query, at most `limit`. Rows that cannot be read are passed over.
 fn readable(

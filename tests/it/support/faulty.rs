@@ -503,7 +503,7 @@ impl Store for FaultStore {
         self.ask(Verb::PutDocument, put).await
     }
 
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error> {
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
         let look = move |store: Arc<dyn Store>| async move { store.due_documents(kind, now, limit).await };
         self.ask(Verb::DueDocuments, look).await
     }

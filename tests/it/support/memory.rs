@@ -555,14 +555,14 @@ impl Store for Memory {
         Ok(Put::Done)
     }
 
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Vec<Document>, Error> {
+    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
         let inner = self.lock();
         let is_due =
             |document: &&Document| document.kind == kind && document.due_at.is_some_and(|due| due <= now);
         let mut due: Vec<Document> = inner.kept.documents.values().filter(is_due).cloned().collect();
         due.sort_by_key(|document| document.due_at);
         due.truncate(limit as usize);
-        Ok(due)
+        Ok(Found { calls: due, unreadable: Vec::new() })
     }
 
     async fn documents(
