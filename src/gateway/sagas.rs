@@ -4,6 +4,8 @@
 mod ended; // completed and aborted, and what persons do about one that is stuck
 mod members; // which calls a saga has
 
+use std::collections::HashMap;
+
 pub(super) use self::members::{Member, Unlisted};
 use super::call::new_call_id;
 use super::run::ROUNDS;
@@ -23,7 +25,7 @@ pub struct SagaAt {
     pub saga: Saga,
     /// In the order in which they were made, without what was said in them; so are the others.
     calls: Vec<Member>,
-    compensations: Vec<Member>,
+    compensations: HashMap<CallId, Member>,
     /// There are more than are shown, or some of them cannot be read.
     pub is_cut: bool,
 }
@@ -36,8 +38,7 @@ impl SagaAt {
     /// What there is of the call that undoes this one.
     pub fn compensation_of(&self, record: &Record) -> Option<&Record> {
         let decided = record.undo.as_ref()?.compensation.as_ref()?;
-        let mut made = self.compensations.iter().map(Member::record);
-        made.find(|made| made.intent.call_id == decided.call_id)
+        self.compensations.get(&decided.call_id).map(Member::record)
     }
 }
 

@@ -185,8 +185,9 @@ struct MemberView<'a> {
     #[schema(required, format = Uuid)]
     compensation_call_id: Option<String>,
     /// `none`: it is not undone. `pending`: it will be. `empty`: it never ran, so nothing was sent. `skipped`: a
-    /// person has decided that it is not undone. Otherwise the state of the call that undoes it.
-    #[schema(pattern = "^(none|pending|empty|skipped|running|succeeded|failed|unknown)$")]
+    /// person has decided that it is not undone. `undone`: it is, as a person has said, or by a call that is not kept
+    /// any more. Otherwise the state of the call that undoes it.
+    #[schema(pattern = "^(none|pending|empty|skipped|undone|running|succeeded|failed|unknown)$")]
     compensation: &'static str,
 }
 
@@ -222,9 +223,13 @@ impl<'a> MemberView<'a> {
         let compensation = match (undo, there, &record.state) {
             (None, ..) => "none",
             (Some(undo), ..) if undo.skipped => "skipped",
+            (_, _, CallState::Compensated(None)) if by.is_none() => "empty",
+            (_, Some(made), CallState::Compensated(_)) if !matches!(made.state, CallState::Succeeded(_)) => {
+                "undone"
+            }
+            (_, None, CallState::Compensated(_)) => "undone",
             (_, Some(made), _) => made.state.as_str(),
-            (_, None, CallState::Compensated(_)) if by.is_none() => "empty",
-            _ => "pending",
+            (_, None, _) => "pending",
         };
         Self {
             call_id: record.intent.call_id.to_string(),

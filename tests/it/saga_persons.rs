@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::sagas::{MADE, SOON, executed, shop};
+use crate::sagas::{MADE, SOON, executed, shop, words};
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Tool, client, until};
 
@@ -113,7 +113,39 @@ async fn nothing_is_skipped_that_may_still_be_undone(stores: &Stores) {
     assert_eq!(executed(&tool), ["order", "pay", "refund", "cancel"]);
 }
 
+async fn it_is_shown_how_a_call_was_undone_also_by_itself_or_by_hand(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.always(MADE);
+    let gateway = stores.gateway(&shop(&tool, SOON)).await;
+    // One by a call that belongs to a saga of its own.
+    let alone = gateway.in_saga("order", "G", "a").await.expect_ok();
+    let id = alone.at("/call_id").as_str().expect("an id").to_owned();
+    gateway.act_on(&format!("/v1/calls/{id}/compensate")).await.expect_ok();
+    gateway.saga_that_is(&format!("compensate:{id}"), "compensated").await;
+    assert_eq!(gateway.saga("G").await.at("/calls/0/compensation"), "succeeded");
+    // One that has no compensation, and one whose compensation has failed, both by hand; and one that never ran.
+    tool.then(Act::Answer(422, "", b"{}")).always(MADE);
+    gateway.in_saga("order", "G", "never").await.expect_problem("tool-rejected");
+    tool.then(MADE).then(MADE).always(Act::Answer(422, "", b"{}"));
+    gateway.in_saga("order", "G", "b").await.expect_ok();
+    gateway.in_saga("mail", "G", "c").await.expect_ok();
+    gateway.end_saga("G", "abort").await.expect_ok();
+    for _ in 0..2 {
+        let stuck = gateway.saga_that_is("G", "stuck").await.at("/trouble/call_id");
+        let path = format!("/v1/calls/{}/resolve", stuck.as_str().expect("an id"));
+        let said = json!({ "as": "failed", "reason": "by hand" }).to_string();
+        let told = client().post(gateway.url(&path)).body(said).send().await.expect("an answer");
+        Answer::read(told).await.expect_ok();
+        until("it goes on", async || gateway.saga("G").await.at("/trouble/call_id") != stuck).await;
+    }
+    let saga = gateway.saga_that_is("G", "compensated").await;
+    let shown = words(&saga.at("/calls"), "compensation");
+    assert_eq!(shown, ["succeeded", "empty", "undone", "undone"]);
+    assert_eq!(words(&saga.at("/calls"), "state"), ["compensated"; 4]);
+}
+
 on_both_stores!(
+    it_is_shown_how_a_call_was_undone_also_by_itself_or_by_hand,
     nothing_is_skipped_that_may_still_be_undone,
     what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_named_now,
     what_an_administrator_has_skipped_is_not_undone_by_who_may_only_call,

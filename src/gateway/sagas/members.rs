@@ -1,10 +1,12 @@
 //! Which calls a saga has. Of each only what decides is kept in memory, without what callers and tools have said:
 //! whoever changes a call loads it whole before. What is done about them is decided by `core::saga`.
 
+use std::collections::HashMap;
+
 use super::SagaAt;
 use crate::core::key;
 use crate::core::ledger::{Filter, LIMITS, Page, Position};
-use crate::core::record::Record;
+use crate::core::record::{Record, State as CallState};
 use crate::core::saga::Saga;
 use crate::gateway::{Error, ErrorKind, Gateway};
 use crate::store;
@@ -84,7 +86,7 @@ impl Gateway {
     /// A saga with its calls, as far as they can be shown.
     pub(super) async fn with_calls(&self, saga: Saga) -> Result<SagaAt, Error> {
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
-        let (mut calls, mut compensations, mut before) = (Vec::new(), Vec::new(), None);
+        let (mut calls, mut compensations, mut before) = (Vec::new(), HashMap::new(), None);
         let mut is_cut = false;
         if let Some(only) = saga.only {
             let only = self.counted("load", self.store.load(only).await).map_err(unavailable)?;
@@ -94,7 +96,11 @@ impl Gateway {
             let page = self.page_of(&saga, before).await.map_err(unavailable)?;
             is_cut |= page.unreadable > 0;
             for member in page.found.into_iter().map(Member::of) {
-                if member.undoes_another() { compensations.push(member) } else { calls.push(member) }
+                if member.undoes_another() {
+                    compensations.insert(member.record().intent.call_id, member);
+                } else {
+                    calls.push(member);
+                }
             }
             before = page.next;
             if before.is_none() {
@@ -108,6 +114,18 @@ impl Gateway {
         is_cut |= calls.len() > MAX_CALLS;
         calls.truncate(MAX_CALLS);
         calls.sort_by_key(|member| Position::of(member.record()));
+        // What was undone by itself was undone by a call of another saga.
+        for record in calls.iter().map(Member::record) {
+            let is_done = matches!(record.state, CallState::Compensated(_) | CallState::Stuck(_));
+            let decided = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+            if let Some(by) = decided.map(|decided| decided.call_id)
+                && is_done
+                && !compensations.contains_key(&by)
+            {
+                let made = self.counted("load", self.store.load(by).await).map_err(unavailable)?;
+                compensations.extend(made.map(|made| (by, Member::of(made))));
+            }
+        }
         Ok(SagaAt { saga, calls, compensations, is_cut })
     }
 }
