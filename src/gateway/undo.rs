@@ -50,7 +50,7 @@ enum Tried {
 /// What came of one call's turn to be undone.
 enum Undone {
     /// It is undone: the saga, and the call as it is now.
-    Further(Box<Saga>, Record),
+    Further(Box<Saga>, Box<Record>),
     /// It is not: the saga, if there is more to do about it at once.
     Hindered(Option<Box<Saga>>),
 }
@@ -156,7 +156,11 @@ impl Gateway {
     /// Does the next thing about a saga. Answers with the saga if there is more to do at once.
     async fn work_a_step(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
         if saga.to_tell {
-            return self.tell(saga).await;
+            let told = self.tell(saga).await?;
+            // What may come to rest by itself does not wait for somebody who is not reached.
+            let goes_on = told.state == saga::State::Stuck && told.looks_on;
+            // It is told once in a round.
+            return if goes_on { self.undo_next(&told).await.filter(|next| !next.to_tell) } else { None };
         }
         match saga.state {
             saga::State::Open => {
@@ -177,7 +181,7 @@ impl Gateway {
         format!("gateway {}", self.instance)
     }
 
-    /// Says aloud that a saga needs a person.
+    /// Says aloud that a saga needs a person. Answers with the saga after that.
     async fn tell(&self, saga: &Saga) -> Option<Saga> {
         let why = saga.trouble.as_ref().map_or("it is overdue", |trouble| trouble.why.as_str());
         let call_id =
@@ -212,8 +216,7 @@ impl Gateway {
                     .is_ok()
             }
         };
-        self.move_on(saga, &Event::Told { delivered }, self.now()).await?;
-        None
+        self.move_on(saga, &Event::Told { delivered }, self.now()).await
     }
 
     /// Lets go of what was kept for a saga that has come to its end. Answers whether that was all.
@@ -285,7 +288,7 @@ impl Gateway {
                 match self.undo(&saga, &record).await {
                     Undone::Further(further, changed) => {
                         saga = *further;
-                        changed
+                        *changed
                     }
                     Undone::Hindered(saga) => return saga.map(|saga| *saga),
                 }
@@ -365,7 +368,7 @@ impl Gateway {
                 };
                 let saga = Box::new(saga);
                 match changed {
-                    Some(changed) => Undone::Further(saga, changed),
+                    Some(changed) => Undone::Further(saga, Box::new(changed)),
                     None => Undone::Hindered(Some(saga)),
                 }
             }

@@ -1,8 +1,11 @@
 //! Sagas that persons see to: what they have mended counts, and what they have decided stands.
 
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
+use crate::contract::{Home, ME};
 use crate::sagas::{MADE, SOON, executed, shop, words};
+use crate::support::gateway::Bare;
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Tool, client, until};
 
@@ -150,3 +153,42 @@ on_both_stores!(
     what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_named_now,
     what_an_administrator_has_skipped_is_not_undone_by_who_may_only_call,
 );
+
+/// It is told of each round, and the saga goes on in the same one.
+async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(home: Home) {
+    let (tool, ears) = (Tool::start().await, Tool::start().await);
+    tool.then(MADE).then(Act::ExecuteThenDrop).always(MADE);
+    ears.always(Act::Answer(503, "", b""));
+    let rules = format!(
+        "retry = {{ attempts = 1 }}\ncompensation = {{ tool = \"undo\" }}\n[tools.undo]\nurl = \"{}\"\n\
+         [sagas]\nretry = {{ attempts = 1, base = \"1h\", max = \"1h\" }}\n[webhook]\nurl = \"{}\"\n",
+        tool.url(),
+        ears.url()
+    );
+    let bare = Bare::over_shared(home.store.clone(), ME, &tool, &rules).await;
+    let at = |path: &str| bare.url.replace("/v1/tools/act/calls", path);
+    let post = async |path: &str, body: Value| {
+        let sent = client().post(at(path)).body(body.to_string()).send().await;
+        Answer::read(sent.expect("an answer")).await.expect_ok()
+    };
+    let saga = async || {
+        let sent = client().get(at("/v1/sagas/G")).send().await;
+        Answer::read(sent.expect("an answer")).await.expect_ok()
+    };
+    post("/v1/tools/act/calls", json!({ "args": {}, "saga_id": "G", "idempotency_key": "a" })).await;
+    post("/v1/sagas/G/abort", json!({ "reason": "sold out" })).await;
+    until("it is stuck", async || saga().await.at("/state") == "stuck" && ears.requests() == 1).await;
+    let by = saga().await.at("/calls/0/compensation_call_id");
+    let resolve = format!("/v1/calls/{}/resolve", by.as_str().expect("an id"));
+    post(&resolve, json!({ "as": "succeeded", "result": {}, "reason": "it is there" })).await;
+    until("the next round is written", async || !saga().await.at("/next_at").is_null()).await;
+    let later = bare.gateway.now() + SignedDuration::from_hours(3);
+    bare.gateway.work_on_sagas_once(later).await.expect("an answer");
+    assert_eq!((saga().await.at("/state"), ears.requests()), ("compensated".into(), 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on_over_each_store() {
+    a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(Home::sqlite().await).await;
+    a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(Home::redis().await).await;
+}

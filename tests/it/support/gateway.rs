@@ -195,7 +195,7 @@ impl Bare {
         // On a busy machine calls must not be given up that are about to end.
         let limits = gateway::Limits { shutdown_grace: Duration::from_secs(10), ..config.limits };
         let gateway = gateway::Gateway::new(store, downstream, config.tools, metrics, instance, limits);
-        let gateway = Arc::new(gateway);
+        let gateway = Arc::new(gateway.reconciling(config.reconciliations, config.webhook));
         let http = Http {
             gateway: gateway.clone(),
             tokens: Tokens::default(),
