@@ -175,7 +175,10 @@ impl World {
         for call in self.calls(dice, "state=unknown").await {
             let id = text(&call, "call_id").to_owned();
             let (tool, saga) = (text(&call, "tool"), text(&call, "saga_id"));
-            if shop::is_held(tool) && !(shop::undoes_unknown(tool) && undone.contains(saga)) {
+            // What is given up waits for a person, too: it was lost when its saga had been undone already.
+            let is_given_up = call["next_check_at"].is_null();
+            if (shop::is_held(tool) || is_given_up) && !(shop::undoes_unknown(tool) && undone.contains(saga))
+            {
                 let said = if executed.contains(&id) {
                     json!({ "as": "succeeded", "result": { "made": 7 }, "reason": "it is in the books" })
                 } else {
