@@ -81,7 +81,8 @@ impl Home {
                     redis.ask(&["HSET", &name, "rest", "spoiled"]).await;
                 }
             }
-            Place::Cluster(_) => {}
+            // In memory nothing is read.
+            Place::Memory(_) | Place::Cluster(_) => {}
         }
     }
 
