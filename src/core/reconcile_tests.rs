@@ -6,10 +6,11 @@ use proptest::prelude::*;
 use serde_json::json;
 use uuid::Uuid;
 
+use super::pairing::is_same;
 use super::*;
 use crate::core::key::{Lookup, Source};
 use crate::core::outcome::{Content, Failure, FailureKind};
-use crate::core::record::{Attempt, AttemptId, InstanceId, Intent};
+use crate::core::record::{Attempt, AttemptId, InstanceId, Intent, Record, State};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).expect("a time")
