@@ -5,6 +5,7 @@
 //! is said to be nobody's only if no call of its key is known at all. What cannot be told is counted, not guessed.
 
 mod pairing; // items and calls, put together
+pub mod still; // whether it still holds when it is acted on
 
 use std::fmt;
 
@@ -208,7 +209,30 @@ pub struct Anomaly {
     /// What names the surplus effect, or the call, among all of this kind.
     pub id: String,
     pub detail: String,
+    /// Why nothing is undone because of it.
+    pub doubt: Option<Doubt>,
     pub item: Option<Item>,
+}
+
+/// Why it is not sure that an effect is too much. Nothing is undone on a guess.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doubt {
+    /// There are more calls than can be looked through.
+    Unread,
+    /// What calls are joined by cannot be read in all of them.
+    Unreadable,
+    /// The effect names a call that is not known.
+    Stranger,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unread => "not every call that may have made it could be looked at",
+            Self::Unreadable => "what calls are joined by cannot be read in all that may have made it",
+            Self::Stranger => "it names a call that is not known",
+        })
+    }
 }
 
 impl Anomaly {

@@ -297,7 +297,7 @@ impl Gateway {
                     fail(&mut report, why);
                     None
                 } else {
-                    Some((found, looked.unsure))
+                    Some(found)
                 }
             }
             Err(why) => {
@@ -305,8 +305,8 @@ impl Gateway {
                 None
             }
         };
-        if let Some((found, unsure)) = found {
-            self.write_down(of, &mut report, found, unsure).await?;
+        if let Some(found) = found {
+            self.write_down(of, &mut report, found).await?;
             crash::point("reconciliation_reported");
             self.act_on(&report).await;
             report.state = RunState::Done;

@@ -1,12 +1,12 @@
 //! The items of one source and their calls, put together: which belongs to which, and what is left.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Anomaly, Found, Item, Join, Kind, Path, Root, Rules, Window, before, text};
+use super::{Anomaly, Doubt, Found, Item, Join, Kind, Path, Root, Rules, Window, before, text};
 use crate::core::outcome::Content;
 use crate::core::record::{CallId, Record, State};
 use crate::core::{json, redact};
@@ -49,6 +49,11 @@ pub struct Pairing<'a> {
     items: Vec<Item>,
     groups: BTreeMap<String, Group>,
     seen: HashSet<CallId>,
+    /// The calls that items name themselves; and those of them that exist, whatever their tools.
+    named: HashSet<CallId>,
+    known: HashSet<CallId>,
+    /// Keys of items that calls of other tools have.
+    vouched: HashSet<String>,
     undecided: u64,
     /// There are calls that may have made any of the items.
     is_blind: bool,
@@ -76,11 +81,36 @@ impl<'a> Pairing<'a> {
                 groups.entry(key.clone()).or_default().items.push(n);
             }
         }
-        Self { rules, window, items, groups, seen: HashSet::new(), undecided: 0, is_blind: false }
+        Self {
+            rules,
+            window,
+            named: items.iter().filter_map(|item| item.call_id).collect(),
+            items,
+            groups,
+            seen: HashSet::new(),
+            known: HashSet::new(),
+            vouched: HashSet::new(),
+            undecided: 0,
+            is_blind: false,
+        }
     }
 
-    /// Takes note of a call; what has no item and needs none is forgotten at once.
+    /// Takes note that a call exists, whatever its tool: an item that names it, or has its key, is not nobody's.
+    pub fn vouch(&mut self, record: &Record) {
+        if self.named.contains(&record.intent.call_id) {
+            self.known.insert(record.intent.call_id);
+        }
+        if self.rules.join == Join::Key {
+            let key = record.intent.lookup.for_tool();
+            if self.groups.contains_key(&key) {
+                self.vouched.insert(key);
+            }
+        }
+    }
+
+    /// Takes note of a call of the source's tool; what has no item and needs none is forgotten at once.
     pub fn add(&mut self, record: &Record) {
+        self.vouch(record);
         let standing = match (&record.state, self.is_judged(record)) {
             (State::Succeeded(_), Some(true)) => Standing::Judged,
             (State::Succeeded(_), _) => Standing::Succeeded,
@@ -141,54 +171,81 @@ impl<'a> Pairing<'a> {
         (!is_within || begin >= before(self.window.since, self.window.margin)).then_some(is_within)
     }
 
-    /// Whether there are calls of which cannot be told which items they have made: then none is surely nobody's.
-    pub fn is_blind(&self) -> bool {
-        self.is_blind
-    }
-
-    /// Whether there are items of which no call is known yet.
+    /// Whether there are items that may have been made by a call that is not known yet.
     pub fn has_strangers(&self) -> bool {
-        self.strangers().next().is_some()
+        self.groups.values().any(|group| self.is_strange(group))
     }
 
-    /// The calls that such items name themselves.
-    pub fn named_by_strangers(&self) -> Vec<CallId> {
-        self.strangers().filter_map(|item| item.call_id).filter(|id| !self.seen.contains(id)).collect()
+    /// Whether there are items with a key that no call has, of any tool.
+    pub fn has_nobodys(&self) -> bool {
+        let mut of_nobody = self.groups.iter().filter(|(_, group)| group.calls.is_empty());
+        let is_join = self.rules.join == Join::Key;
+        is_join && of_nobody.any(|(key, group)| !self.vouched.contains(key) && self.is_strange(group))
     }
 
-    fn strangers(&self) -> impl Iterator<Item = &Item> {
-        let of_nobody = self.groups.values().filter(|group| group.calls.is_empty());
-        of_nobody.flat_map(|group| &group.items).map(|n| &self.items[*n]).filter(|item| item.counts)
+    /// The calls that items name themselves and that are not known yet.
+    pub fn names_to_look_for(&self) -> Vec<CallId> {
+        let named = self.items.iter().filter(|item| item.counts).filter_map(|item| item.call_id);
+        let unknown: BTreeSet<CallId> = named.filter(|call_id| !self.known.contains(call_id)).collect();
+        unknown.into_iter().collect()
     }
 
-    /// What came of it.
-    pub fn finish(self) -> Found {
+    /// Whether it has more effects than calls that have surely had one: an older one may have run again.
+    fn is_strange(&self, group: &Group) -> bool {
+        let is_open = |item: &&Item| item.counts && !item.call_id.is_some_and(|id| self.known.contains(&id));
+        let open = group.items.iter().map(|n| &self.items[*n]).filter(is_open).count();
+        let has_had_one = |call: &&Call| {
+            matches!(call.standing, Standing::Judged | Standing::Succeeded | Standing::Undone)
+                && !self.named.contains(&call.call_id)
+        };
+        open > group.calls.iter().filter(has_had_one).count()
+    }
+
+    /// What came of it; and what makes it doubtful that every call is known.
+    pub fn finish(self, doubts: &[Doubt]) -> Found {
         let mut found = Found { undecided: self.undecided, ..Found::default() };
+        let mut doubts = doubts.to_vec();
+        doubts.extend(self.is_blind.then_some(Doubt::Unreadable));
         for (key, group) in &self.groups {
-            self.judge(key, group, &mut found);
+            self.judge(key, group, &doubts, &mut found);
         }
         let keyless = self.items.iter().filter(|item| item.key.is_none() && item.counts);
         for item in keyless.filter(|_| !self.rules.ignores_keyless) {
-            found.anomalies.push(self.orphan("", item, None, "it has no key"));
+            match item.call_id.is_some_and(|call_id| self.known.contains(&call_id)) {
+                true => found.undecided += 1,
+                false => found.anomalies.push(self.orphan("", item, None, "it has no key", &doubts)),
+            }
         }
         found.anomalies.sort_by(|a, b| (a.kind, &a.key, &a.id).cmp(&(b.kind, &b.key, &b.id)));
         found
     }
 
-    fn judge(&self, key: &str, group: &Group, found: &mut Found) {
+    fn judge(&self, key: &str, group: &Group, doubts: &[Doubt], found: &mut Found) {
         let mut calls: Vec<&Call> = group.calls.iter().collect();
         calls.sort_by_key(|call| (call.standing, call.created_at, call.call_id));
+        let is_anothers = |n: &usize| {
+            let call_id = self.items[*n].call_id.filter(|call_id| self.known.contains(call_id));
+            call_id.is_some_and(|call_id| calls.iter().all(|call| call.call_id != call_id))
+        };
+        let is_vouched = calls.is_empty() && self.vouched.contains(key);
+        let (others, mut free): (Vec<usize>, Vec<usize>) =
+            group.items.iter().partition(|n| is_vouched || is_anothers(n));
+        found.undecided += self.count(&others);
         // What is still an effect comes first.
-        let mut free: Vec<usize> = group.items.clone();
         free.sort_by_key(|n| !self.items[*n].counts);
-        let pairs = pair(&calls, &mut free, |n| self.items[n].counts);
+        let pairs = self.pair(&calls, &mut free);
         for (call, item) in calls.iter().zip(&pairs) {
             let item = item.map(|n| &self.items[n]);
-            self.judge_call(key, call, item, found);
+            self.judge_call(key, call, item, doubts, found);
         }
-        // What runs may be told of any of them.
-        if calls.iter().any(|call| call.standing == Standing::Running) {
-            found.undecided += free.iter().filter(|n| self.items[**n].counts).count() as u64;
+        // What runs, or may have been executed, may be told of any of them.
+        let is_open = |(call, item): (&&Call, &Option<usize>)| match call.standing {
+            Standing::Running => true,
+            Standing::Unknown => !item.is_some_and(|n| self.is_proof(call, &self.items[n], doubts)),
+            _ => false,
+        };
+        if calls.iter().zip(&pairs).any(is_open) {
+            found.undecided += self.count(&free);
             return;
         }
         let made_it = calls.iter().rev().find(|call| call.standing != Standing::Failed);
@@ -201,15 +258,51 @@ impl<'a> Pairing<'a> {
                     call_id: Some(call.call_id),
                     id: item.name(),
                     detail: format!("{} is more than the call's one effect", item.name()),
+                    doubt: match item.call_id {
+                        Some(call_id) if call_id == call.call_id => None,
+                        Some(_) => Some(Doubt::Stranger),
+                        None => doubts.first().copied(),
+                    },
                     item: Some(item.clone()),
                 },
-                (None, Some(failed)) => self.failed_but_there(key, item, failed),
-                (None, None) => self.orphan(key, item, None, "no call has this key"),
+                (None, Some(failed)) => self.failed_but_there(key, item, failed, doubts),
+                (None, None) => self.orphan(key, item, None, "no call has this key", doubts),
             });
         }
     }
 
-    fn judge_call(&self, key: &str, call: &Call, item: Option<&Item>, found: &mut Found) {
+    fn count(&self, items: &[usize]) -> u64 {
+        items.iter().filter(|n| self.items[**n].counts).count() as u64
+    }
+
+    /// Each call's item. Who names one, or is named by one, gets that; the others take what is left, those first of
+    /// whom most is known.
+    fn pair(&self, calls: &[&Call], free: &mut Vec<usize>) -> Vec<Option<usize>> {
+        let may_be_of = |call: &Call, n: usize| {
+            let other = self.items[n].call_id.filter(|call_id| *call_id != call.call_id);
+            other.is_none_or(|other| !self.known.contains(&other))
+        };
+        let is_named = |call: &Call, n: usize| call.named.contains(&n) && may_be_of(call, n);
+        let names_it = |call: &Call, n: usize| self.items[n].call_id == Some(call.call_id);
+        let mut pairs = vec![None; calls.len()];
+        let first: [&dyn Fn(&Call, usize) -> bool; 2] = [&is_named, &names_it];
+        for belongs in first {
+            for (call, pair) in calls.iter().zip(&mut pairs).filter(|(_, pair)| pair.is_none()) {
+                let at = free.iter().position(|n| belongs(call, *n));
+                *pair = at.map(|at| free.remove(at));
+            }
+        }
+        for (call, pair) in calls.iter().zip(&mut pairs).filter(|(_, pair)| pair.is_none()) {
+            // What was undone is expected to be no effect any more.
+            let is_gone = |n: &usize| call.standing == Standing::Undone && !self.items[*n].counts;
+            let gone = free.iter().position(|n| is_gone(n) && may_be_of(call, *n));
+            let at = gone.or_else(|| free.iter().position(|n| may_be_of(call, *n)));
+            *pair = at.map(|at| free.remove(at));
+        }
+        pairs
+    }
+
+    fn judge_call(&self, key: &str, call: &Call, item: Option<&Item>, doubts: &[Doubt], found: &mut Found) {
         let anomaly = |kind, detail: String, item: Option<&Item>| Anomaly {
             kind,
             source: self.rules.source.clone(),
@@ -217,10 +310,14 @@ impl<'a> Pairing<'a> {
             call_id: Some(call.call_id),
             id: call.call_id.to_string(),
             detail,
+            doubt: None,
             item: item.cloned(),
         };
         let Some(item) = item else {
-            if call.standing == Standing::Judged {
+            if call.standing == Standing::Judged && self.named.contains(&call.call_id) {
+                // The source has it, under another key or none.
+                found.undecided += 1;
+            } else if call.standing == Standing::Judged {
                 let detail = "the call succeeded, and the source has nothing of it".to_owned();
                 found.anomalies.push(anomaly(Kind::Missing, detail, None));
             }
@@ -229,13 +326,15 @@ impl<'a> Pairing<'a> {
         match call.standing {
             Standing::Judged | Standing::Succeeded => found.matched += 1,
             // The same business key may be another's effect, and what was taken back proves no success.
-            Standing::Unknown if !self.is_proof(call, item) => found.undecided += 1,
+            Standing::Unknown if !self.is_proof(call, item, doubts) => found.undecided += 1,
             Standing::Unknown => {
                 let detail =
                     format!("the call was unknown, and the source has {}: it was executed", item.name());
                 found.anomalies.push(anomaly(Kind::Settled, detail, Some(item)));
             }
-            Standing::Failed if item.counts => found.anomalies.push(self.failed_but_there(key, item, call)),
+            Standing::Failed if item.counts => {
+                found.anomalies.push(self.failed_but_there(key, item, call, doubts));
+            }
             Standing::Running | Standing::Undone | Standing::Failed => {}
         }
         if call.standing <= Standing::Unknown && item.counts {
@@ -246,9 +345,12 @@ impl<'a> Pairing<'a> {
         }
     }
 
-    /// Whether the item shows that just this call was executed.
-    fn is_proof(&self, call: &Call, item: &Item) -> bool {
-        let is_its_own = matches!(self.rules.join, Join::Key) || item.call_id == Some(call.call_id);
+    /// Whether the item shows that just this call was executed. One key may have been that of many calls.
+    fn is_proof(&self, call: &Call, item: &Item, doubts: &[Doubt]) -> bool {
+        let is_its_own = match item.call_id {
+            Some(call_id) => call_id == call.call_id,
+            None => self.rules.join == Join::Key && !doubts.contains(&Doubt::Unread),
+        };
         is_its_own && item.counts
     }
 
@@ -266,12 +368,19 @@ impl<'a> Pairing<'a> {
         differing.join("; ")
     }
 
-    fn failed_but_there(&self, key: &str, item: &Item, call: &Call) -> Anomaly {
+    fn failed_but_there(&self, key: &str, item: &Item, call: &Call, doubts: &[Doubt]) -> Anomaly {
         let why = "its call failed, which is to say that it was surely not executed";
-        self.orphan(key, item, Some(call.call_id), why)
+        self.orphan(key, item, Some(call.call_id), why, doubts)
     }
 
-    fn orphan(&self, key: &str, item: &Item, call_id: Option<CallId>, why: &str) -> Anomaly {
+    fn orphan(
+        &self,
+        key: &str,
+        item: &Item,
+        call_id: Option<CallId>,
+        why: &str,
+        doubts: &[Doubt],
+    ) -> Anomaly {
         Anomaly {
             kind: Kind::Orphan,
             source: self.rules.source.clone(),
@@ -279,25 +388,10 @@ impl<'a> Pairing<'a> {
             call_id,
             id: item.name(),
             detail: format!("the source has {}: {why}", item.name()),
+            doubt: doubts.first().copied(),
             item: Some(item.clone()),
         }
     }
-}
-
-/// Each call's item. Who names one gets that; the others take what is left, those first of whom most is known.
-fn pair(calls: &[&Call], free: &mut Vec<usize>, counts: impl Fn(usize) -> bool) -> Vec<Option<usize>> {
-    let mut pairs = vec![None; calls.len()];
-    for (call, pair) in calls.iter().zip(&mut pairs) {
-        let named = free.iter().position(|n| call.named.contains(n));
-        *pair = named.map(|at| free.remove(at));
-    }
-    for (call, pair) in calls.iter().zip(&mut pairs).filter(|(_, pair)| pair.is_none()) {
-        // What was undone is expected to be no effect any more.
-        let gone = free.iter().position(|n| call.standing == Standing::Undone && !counts(*n));
-        let at = gone.unwrap_or(0);
-        *pair = (at < free.len()).then(|| free.remove(at));
-    }
-    pairs
 }
 
 pub(super) fn is_same(one: &Value, other: &Value) -> bool {
@@ -308,7 +402,7 @@ pub(super) fn is_same(one: &Value, other: &Value) -> bool {
 }
 
 /// Whether a result names this somewhere.
-fn names(result: &Value, id: &str) -> bool {
+pub(super) fn names(result: &Value, id: &str) -> bool {
     match result {
         Value::Array(items) => items.iter().any(|item| names(item, id)),
         Value::Object(members) => members.values().any(|value| names(value, id)),

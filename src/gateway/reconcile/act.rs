@@ -18,6 +18,7 @@ use crate::core::compensation::{Policy, Template};
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::key;
 use crate::core::outcome::Content;
+use crate::core::reconcile::still::{self, Still};
 use crate::core::reconcile::{Anomaly, Kind};
 use crate::core::record::{CallId, Record, State};
 use crate::core::tool::LEASE_MARGIN;
@@ -68,18 +69,18 @@ pub(super) fn first_state(action: Act) -> &'static str {
 }
 
 /// What is to be done about an anomaly.
-pub(super) fn plan(of: &Reconciliation, run: &str, anomaly: Anomaly, unsure: bool) -> (Listed, Stored) {
+pub(super) fn plan(of: &Reconciliation, run: &str, anomaly: Anomaly) -> (Listed, Stored) {
     let action = match (anomaly.kind, of.on.get(&anomaly.kind)) {
         (Kind::Settled, _) => Act::Settle,
         // Nothing is undone on a guess.
-        (Kind::Orphan | Kind::Duplicate, Some(Action::Compensate)) if unsure => Act::Report,
+        (_, Some(Action::Compensate)) if anomaly.doubt.is_some() => Act::Report,
         (_, Some(Action::Compensate)) => Act::Compensate,
         (_, Some(Action::Webhook)) => Act::Webhook,
         (_, Some(Action::Report) | None) => Act::Report,
     };
     let mut listed = Listed::of(&of.name, &anomaly, action);
-    if unsure && anomaly.kind == Kind::Orphan {
-        listed.detail += "; not every call that may have made it could be looked at";
+    if let Some(doubt) = anomaly.doubt {
+        listed.detail += &format!("; {doubt}, so nothing is undone");
     }
     let effect = match action {
         Act::Report | Act::Webhook => None,
@@ -303,12 +304,11 @@ impl Gateway {
                 Err(error) => return Acted::Again(error.to_string()),
             },
         };
-        // It was looked at a while ago: the same key may have run again since, and have been told of this effect.
-        let is_orphan = listed.kind == Kind::Orphan.as_str();
-        if let Some(record) = kept.as_ref().filter(|_| is_orphan)
-            && !matches!(record.state, State::Failed(_) | State::Compensated(_))
-        {
-            return Acted::Never(format!("its call is {} by now", record.state.as_str()));
+        let kind = if listed.kind == Kind::Orphan.as_str() { Kind::Orphan } else { Kind::Duplicate };
+        match still::surplus(kind, kept.as_ref(), &listed.effect) {
+            Still::Holds => {}
+            Still::NotYet(why) => return Acted::Again(why),
+            Still::Never(why) => return Acted::Never(why),
         }
         let Some(effect) = &stored.effect else { return Acted::Never("what to undo is not kept".into()) };
         let args = match &kept {

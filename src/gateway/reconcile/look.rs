@@ -1,11 +1,13 @@
 //! What the sources have, held against the ledger. Everything is bounded, and what cannot be had as a whole
 //! fails: a part of the truth would look like an anomaly.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::{Reconciliation, SourceAt};
-use crate::core::ledger::{Filter, Listed, Position};
-use crate::core::reconcile::{Found, Pairing, Window};
+use crate::core::ledger::{Filter, Listed, Page, Position};
+use crate::core::reconcile::{Doubt, Found, Pairing, Window};
 use crate::core::record::Record;
 use crate::gateway::Gateway;
 
@@ -21,8 +23,6 @@ pub(super) struct Looked {
     pub(super) found: Vec<Found>,
     pub(super) items: u64,
     pub(super) calls: u64,
-    /// Not all calls could be looked through: what seems to be nobody's may be that of an older one.
-    pub(super) unsure: bool,
 }
 
 /// Items of one source, waiting for the calls of its tool.
@@ -35,12 +35,10 @@ fn add(all: &mut [Waiting<'_>], record: &Record) {
     for waiting in all {
         if waiting.at.tool.as_ref().is_none_or(|tool| *tool == record.intent.tool) {
             waiting.pairing.add(record);
+        } else {
+            waiting.pairing.vouch(record);
         }
     }
-}
-
-fn has_strangers(all: &[Waiting<'_>]) -> bool {
-    all.iter().any(|waiting| waiting.pairing.has_strangers())
 }
 
 impl Gateway {
@@ -65,30 +63,27 @@ impl Gateway {
         let mut read = 0;
         let mut calls = Calls::of(self, of, (Some(window.of_ledger()), None)).await?;
         while let Some(page) = calls.next().await? {
+            let page = whole(page)?;
             read += page.len();
             if read > most {
                 return Err(format!("there are more than {most} calls in its time"));
             }
             page.iter().for_each(|listed| add(&mut all, &listed.record));
         }
-        let unsure = self.look_further(of, window, &mut all).await?;
-        let unsure = unsure || all.iter().any(|waiting| waiting.pairing.is_blind());
-        let found = all.into_iter().map(|waiting| waiting.pairing.finish()).collect();
-        Ok(Looked { found, items, calls: read as u64, unsure })
+        let doubts = self.look_further(of, window, &mut all).await?;
+        let found = all.into_iter().map(|waiting| waiting.pairing.finish(&doubts)).collect();
+        Ok(Looked { found, items, calls: read as u64 })
     }
 
-    /// Looks for the calls of items that seem to be nobody's: a call of long ago may have run again. Answers
-    /// whether some were left.
+    /// Looks for the calls of items that seem to be nobody's: a call of long ago may have run again, and a call of
+    /// another tool may have made them. Answers what makes it doubtful that all were found.
     async fn look_further(
         &self,
         of: &Reconciliation,
         window: Window,
         all: &mut [Waiting<'_>],
-    ) -> Result<bool, String> {
-        let mut named = Vec::new();
-        for waiting in &*all {
-            named.extend(waiting.pairing.named_by_strangers());
-        }
+    ) -> Result<Vec<Doubt>, String> {
+        let named: BTreeSet<_> = all.iter().flat_map(|waiting| waiting.pairing.names_to_look_for()).collect();
         for call_id in named {
             let found = self.counted("load", self.store.load(call_id).await);
             if let Some(record) = found.map_err(|error| error.to_string())? {
@@ -97,15 +92,36 @@ impl Gateway {
         }
         let mut read = 0;
         let mut older = Calls::of(self, of, (None, Some(window.of_ledger()))).await?;
-        while has_strangers(all) {
-            let Some(page) = older.next().await? else { return Ok(false) };
+        while all.iter().any(|waiting| waiting.pairing.has_strangers()) {
+            let Some(page) = older.next().await? else { break };
+            let page = whole(page)?;
             read += page.len();
             if read > MAX_OLDER {
-                return Ok(true);
+                return Ok(vec![Doubt::Unread]);
             }
             page.iter().for_each(|listed| add(all, &listed.record));
         }
-        Ok(false)
+        let mut read = 0;
+        let mut others = Calls::of_all_tools(self).await?;
+        while all.iter().any(|waiting| waiting.pairing.has_nobodys()) {
+            let Some(page) = others.next().await? else { break };
+            read += page.found.len();
+            if read > MAX_OLDER || page.unreadable > 0 {
+                return Ok(vec![Doubt::Unread]);
+            }
+            for listed in &page.found {
+                all.iter_mut().for_each(|waiting| waiting.pairing.vouch(&listed.record));
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// What cannot be read would be missing, and what it has made would seem to be nobody's.
+fn whole(page: Page<Listed>) -> Result<Vec<Listed>, String> {
+    match page.unreadable {
+        0 => Ok(page.found),
+        unreadable => Err(format!("{unreadable} calls cannot be read")),
     }
 }
 
@@ -113,7 +129,7 @@ impl Gateway {
 struct Calls<'a> {
     gateway: &'a Gateway,
     /// Tenants with tools that are still to be read.
-    places: Vec<(String, String)>,
+    places: Vec<(String, Option<String>)>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,
     before: Option<Position>,
@@ -128,26 +144,29 @@ impl<'a> Calls<'a> {
         let tenants = gateway.counted("tenants", gateway.store.tenants().await);
         let mut places = Vec::new();
         for tenant in tenants.map_err(|error| error.to_string())? {
-            places.extend(of.tools.iter().map(|tool| (tenant.clone(), tool.clone())));
+            places.extend(of.tools.iter().map(|tool| (tenant.clone(), Some(tool.clone()))));
         }
         Ok(Self { gateway, places, since, until, before: None })
     }
 
+    async fn of_all_tools(gateway: &'a Gateway) -> Result<Self, String> {
+        let tenants = gateway.counted("tenants", gateway.store.tenants().await);
+        let tenants = tenants.map_err(|error| error.to_string())?;
+        let places = tenants.into_iter().map(|tenant| (tenant, None)).collect();
+        Ok(Self { gateway, places, since: None, until: None, before: None })
+    }
+
     /// The next page, newest first in each place; `None`: that was all.
-    async fn next(&mut self) -> Result<Option<Vec<Listed>>, String> {
+    async fn next(&mut self) -> Result<Option<Page<Listed>>, String> {
         let Some((tenant, tool)) = self.places.last().cloned() else { return Ok(None) };
         let (since, until) = (self.since, self.until);
-        let filter = Filter { tool: Some(tool), since, until, ..Filter::default() };
+        let filter = Filter { tool, since, until, ..Filter::default() };
         let page = self.gateway.store.list(&tenant, &filter, self.before, AT_ONCE).await;
         let page = self.gateway.counted("list", page).map_err(|error| error.to_string())?;
-        // What they have made would seem to be nobody's.
-        if page.unreadable > 0 {
-            return Err(format!("{} calls cannot be read", page.unreadable));
-        }
         self.before = page.next;
         if page.next.is_none() {
             self.places.pop();
         }
-        Ok(Some(page.found))
+        Ok(Some(page))
     }
 }

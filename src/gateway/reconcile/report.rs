@@ -190,10 +190,9 @@ impl Gateway {
         of: &Reconciliation,
         report: &mut Report,
         found: Vec<Anomaly>,
-        unsure: bool,
     ) -> Result<(), store::Error> {
         let found: Vec<(Listed, Stored)> =
-            found.into_iter().map(|anomaly| act::plan(of, &report.run, anomaly, unsure)).collect();
+            found.into_iter().map(|anomaly| act::plan(of, &report.run, anomaly)).collect();
         report.anomalies = found.iter().map(|(listed, _)| listed.clone()).collect();
         self.keep_report(of, report, 1).await?;
         let until = later(self.now(), of.retention);
