@@ -184,6 +184,13 @@ impl Window {
         (before(self.since, self.margin), after(self.until, self.margin).min(now.max(self.until)))
     }
 
+    /// Whether the ledger knows every call that may have made what the source was asked for: it knows all calls
+    /// since then.
+    pub fn is_known_since(&self, whole_since: Option<Timestamp>) -> bool {
+        let first = before(self.since, self.margin);
+        whole_since.is_some_and(|whole_since| after(whole_since, self.margin) <= first)
+    }
+
     /// From when on the ledger is read. Its end is open: whatever the source has was claimed before.
     pub fn of_ledger(&self) -> Timestamp {
         before(self.since, self.margin + self.margin)
@@ -217,6 +224,8 @@ pub struct Anomaly {
 /// Why it is not sure that an effect is too much. Nothing is undone on a guess.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
+    /// The ledger is younger than what may have made it, or has lost data since.
+    Young,
     /// There are more calls than can be looked through.
     Unread,
     /// What calls are joined by cannot be read in all of them.
@@ -228,6 +237,7 @@ pub enum Doubt {
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Young => "the ledger does not know every call of that time",
             Self::Unread => "not every call that may have made it could be looked at",
             Self::Unreadable => "what calls are joined by cannot be read in all that may have made it",
             Self::Stranger => "it names a call that is not known",

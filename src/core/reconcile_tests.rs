@@ -127,6 +127,7 @@ fn check(calls: &[Record], items: &[Value], matched: u64, anomalies: &[(Kind, &s
     found
 }
 
+const SECOND: &str = "00000000-0000-0000-0000-000000000002";
 const FIRST: &str = "00000000-0000-0000-0000-000000000001";
 
 #[test]
@@ -309,6 +310,23 @@ fn what_an_unread_call_may_have_made_settles_nothing() {
     assert_eq!(settled(&item(1), &[]), (1, 0));
     assert_eq!(settled(&item(1), &[Doubt::Unread]), (0, 1));
     assert_eq!(settled(&with(item(1), "call", FIRST), &[Doubt::Unread]), (1, 0), "it says whose it is");
+}
+
+#[test]
+fn what_was_made_before_the_ledger_knew_every_call_is_nobodys_without_proof() {
+    for (since, known) in [(None, false), (Some(at(801)), false), (Some(at(800)), true), (Some(at(0)), true)]
+    {
+        assert_eq!(window().is_known_since(since), known, "{since:?}");
+    }
+    let rules = naming_calls();
+    let items =
+        [item(1), item(2), with(item(2), "id", "o9"), with(with(item(2), "id", "o8"), "call", SECOND)];
+    let items = items.iter().map(|item| rules.item(item)).collect();
+    let mut pairing = Pairing::new(&rules, window(), items);
+    pairing.add(&call(2, 1_500, succeeded(2)));
+    let found = pairing.finish(&[Doubt::Young]);
+    let doubts: Vec<_> = found.anomalies.iter().map(|one| (one.id.as_str(), one.doubt)).collect();
+    assert_eq!(doubts, [("o1", Some(Doubt::Young)), ("o8", None), ("o9", Some(Doubt::Young))]);
 }
 
 #[test]

@@ -95,6 +95,11 @@ impl Reconciliation {
         self.lag.saturating_add(SignedDuration::try_from(longest).unwrap_or(SignedDuration::MAX))
     }
 
+    /// Whether what is of this kind is undone.
+    fn compensates(&self, kind: &str) -> bool {
+        self.on.iter().any(|(of, action)| of.as_str() == kind && *action == Action::Compensate)
+    }
+
     fn source(&self, name: &str) -> Option<&SourceAt> {
         self.sources.iter().find(|source| source.rules.source == name)
     }

@@ -140,6 +140,9 @@ pub struct Readiness {
     pub warnings: Vec<Reason>,
     /// Writes of this gateway that the store turned out to have lost, since the start.
     pub lost_writes: u64,
+    /// Since when every call is known: before it the ledger was not there, or has lost some. `None`: that
+    /// cannot be seen.
+    pub whole_since: Option<Timestamp>,
 }
 
 /// The code of the reason that only a person can take away: see [`Store::accept_loss`].

@@ -96,6 +96,8 @@ struct Inner {
     lost_writes: AtomicU64,
     /// This process has found its own data here.
     was_whole: AtomicBool,
+    /// Since when every call is known, in microseconds; 0: that was not seen yet.
+    whole_since_us: AtomicI64,
     /// What is remembered has been put back since the loss was noticed.
     is_mended: AtomicBool,
     /// What begins when a person has accepted a loss; until then it closes the store for everyone.

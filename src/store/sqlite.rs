@@ -338,7 +338,19 @@ impl Store for Sqlite {
         if let Err(error) = self.writer.run(Need::Plain, |_| Ok(())).await {
             reasons.push(Reason::new("failed", error.to_string()));
         }
-        Readiness { durability: Some(Durability::Strict), reasons, warnings: Vec::new(), lost_writes: 0 }
+        let since = |connection: &Connection| {
+            connection
+                .prepare_cached("SELECT whole_since FROM ledger")?
+                .query_row([], |row| row.get::<_, i64>(0))
+        };
+        let since = self.reader.run(Need::Plain, since).await.ok();
+        Readiness {
+            durability: Some(Durability::Strict),
+            reasons,
+            warnings: Vec::new(),
+            lost_writes: 0,
+            whole_since: since.and_then(|since| Timestamp::from_microsecond(since).ok()),
+        }
     }
 }
 

@@ -59,6 +59,8 @@ impl Stored {
 /// What came of an action.
 enum Acted {
     Done,
+    /// It is not wanted any more that anything is done.
+    Reported,
     Again(String),
     Never(String),
 }
@@ -188,7 +190,12 @@ impl Gateway {
         let acted = match stored.listed.action {
             Act::Report => Acted::Done,
             Act::Settle => self.settle_unknown(of, &stored).await,
-            Act::Compensate => self.mend(of, &stored).await,
+            Act::Compensate if !of.compensates(&stored.listed.kind) => Acted::Reported,
+            Act::Compensate => match self.has_lost_since(taken.created_at).await {
+                None => Acted::Again("it is not known whether the store has lost data since".into()),
+                Some(true) => Acted::Never("the store has lost data since".into()),
+                Some(false) => self.mend(of, &stored).await,
+            },
             Act::Webhook => self.tell_of(&stored).await,
         };
         crash::point("anomaly_acted");
@@ -199,6 +206,7 @@ impl Gateway {
         let retain_until = Some(later(self.now(), of.retention));
         let (state, due_at, retain_until, error) = match acted {
             Acted::Done => ("done", None, retain_until, None),
+            Acted::Reported => ("reported", None, retain_until, None),
             Acted::Never(why) => ("given_up", None, retain_until, Some(why)),
             Acted::Again(why) => ("open", Some(later(self.now(), wait(stored.tries))), None, Some(why)),
         };
@@ -210,6 +218,12 @@ impl Gateway {
         let body = json_of(&stored);
         let ended = Document { state: state.to_owned(), due_at, retain_until, body, ..next(taken) };
         drop(self.counted("put_document", self.store.put_document(&ended).await));
+    }
+
+    /// Whether calls may be missing by now that were known then; `None`: that cannot be seen.
+    async fn has_lost_since(&self, then: Timestamp) -> Option<bool> {
+        let whole_since = self.store.readiness().await.whole_since?;
+        Some(then < whole_since)
     }
 
     fn time_for(&self, of: &Reconciliation, stored: &Stored) -> SignedDuration {

@@ -70,7 +70,10 @@ impl Gateway {
             }
             page.iter().for_each(|listed| add(&mut all, &listed.record));
         }
-        let doubts = self.look_further(of, window, &mut all).await?;
+        let mut doubts = self.look_further(of, window, &mut all).await?;
+        // Asked last: a loss that was accepted meanwhile counts.
+        let whole_since = self.store.readiness().await.whole_since;
+        doubts.extend((!window.is_known_since(whole_since)).then_some(Doubt::Young));
         let found = all.into_iter().map(|waiting| waiting.pairing.finish(&doubts)).collect();
         Ok(Looked { found, items, calls: read as u64 })
     }

@@ -76,9 +76,11 @@ impl Redis {
                 reasons,
                 warnings: Vec::new(),
                 lost_writes: 0,
+                whole_since: None,
             }),
             clock_offset_us: 0.into(),
             lost_writes: 0.into(),
+            whole_since_us: 0.into(),
             is_mended: false.into(),
             prepared: Mutex::default(),
             was_whole: false.into(),
@@ -137,6 +139,7 @@ impl Inner {
             reasons: vec![Reason::new("unreachable", format!("Redis is not reached: {error}"))],
             warnings: Vec::new(),
             lost_writes: 0,
+            whole_since: None,
         });
         if !self.save_watermarks(Need::IfOld).await {
             seen.reasons.push(Reason::new("watermarks", "the file of watermarks cannot be written"));
@@ -147,6 +150,8 @@ impl Inner {
             self.link.trouble.notify_one();
         }
         seen.lost_writes = self.lost_writes.load(Ordering::Relaxed);
+        let whole_since_us = Some(self.whole_since_us.load(Ordering::SeqCst)).filter(|since| *since != 0);
+        seen.whole_since = whole_since_us.and_then(|since| Timestamp::from_microsecond(since).ok());
         self.publish(seen);
         self.looks.send_modify(|looks| *looks += 1);
         reached
@@ -217,7 +222,7 @@ impl Inner {
             reasons.extend(self.try_scripts(&servers).await);
         }
         warnings.extend(self.who_are_we().await);
-        Ok(Readiness { durability: Some(durability), reasons, warnings, lost_writes: 0 })
+        Ok(Readiness { durability: Some(durability), reasons, warnings, lost_writes: 0, whole_since: None })
     }
 
     async fn connect(&self) -> Result<(), Error> {

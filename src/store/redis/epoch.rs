@@ -30,6 +30,7 @@ impl Inner {
         }
         match found {
             Finding::Whole => {
+                self.know_since(&sight).await?;
                 self.memory.saw_all(&sight);
                 self.publish_token(&sight).await;
                 self.was_whole.store(true, Ordering::Relaxed);
@@ -41,6 +42,8 @@ impl Inner {
             Finding::Adopt(adopted) => {
                 self.put_all_back().await?;
                 let sight = self.sight().await?;
+                // Before anything is written to what is left after a loss.
+                self.know_since(&sight).await?;
                 self.memory.adopt(&adopted, sight);
                 let before = if epoch.is_empty() { "none" } else { &epoch };
                 tracing::info!(store = %self.link.target, epoch = adopted, before, "this data is gone by from now on");
@@ -116,6 +119,17 @@ impl Inner {
         drop(self.link.ask::<()>(cmd("HSET").arg(tokens_key()).arg(gateway).arg(token)).await);
     }
 
+    /// Takes note of since when every call is known. In a store of before that was said it is from now on.
+    async fn know_since(&self, sight: &Sight) -> Result<(), Error> {
+        let Some(manifest) = &sight.manifest else { return Ok(()) };
+        let since = manifest.whole_since_us.unwrap_or_else(|| self.store_time().as_microsecond());
+        if manifest.whole_since_us.is_none() && self.sight().await?.manifest.as_ref() == Some(manifest) {
+            self.write_manifest(&Manifest { whole_since_us: Some(since), ..manifest.clone() }).await?;
+        }
+        self.whole_since_us.store(since, Ordering::SeqCst);
+        Ok(())
+    }
+
     async fn sight(&self) -> Result<Sight, Error> {
         let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
         let manifest = manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)?;
@@ -140,6 +154,7 @@ impl Inner {
     /// Sets up a Redis that nobody has used before. Several gateways may do it at once.
     async fn begin(&self, manifest: Manifest) -> Result<(), Error> {
         let key = manifest_key();
+        let manifest = Manifest { whole_since_us: Some(self.store_time().as_microsecond()), ..manifest };
         let text = serde_json::to_string(&manifest).map_err(unreadable)?;
         self.link.ask::<()>(cmd("SET").arg(&key).arg(text).arg("NX")).await?;
         // Whoever was first has chosen the epoch.
@@ -192,9 +207,11 @@ impl Inner {
         epochs.push(&remembered);
         let mut manifest = Manifest::after(&epochs, reason, false);
         manifest.token = self.memory.highest_token().max(sight.token());
+        manifest.whole_since_us = Some(self.store_time().as_microsecond());
         self.write_manifest(&manifest).await?;
         let epoch = manifest.epoch.clone();
         self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg(&epoch).to_owned()).await?;
+        self.whole_since_us.store(manifest.whole_since_us.unwrap_or_default(), Ordering::SeqCst);
         self.memory.adopt(&epoch, self.sight().await?);
         *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = Some(manifest.clone());
         Ok(manifest)

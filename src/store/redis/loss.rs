@@ -33,6 +33,9 @@ pub(super) struct Manifest {
     /// No fencing token above this was given before the epoch began, as far as anybody remembered.
     #[serde(default)]
     pub(super) token: u64,
+    /// Since when every call is known, in microseconds: since the store was empty, or a loss was accepted.
+    #[serde(default)]
+    pub(super) whole_since_us: Option<i64>,
 }
 
 /// How many writes each gateway has made in each partition.
@@ -97,6 +100,7 @@ impl Manifest {
             reason: reason.to_owned(),
             lost: String::new(),
             token: 0,
+            whole_since_us: None,
         }
     }
 }

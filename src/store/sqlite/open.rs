@@ -18,7 +18,7 @@ use crate::core::record::InstanceId;
 /// "once" in ASCII: says that the file is one of ours.
 const APPLICATION_ID: i32 = 0x6f6e_6365;
 /// One step of the schema each. `user_version` counts those that were made.
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 8] = [
     include_str!("schema.sql"),
     include_str!("sessions.sql"),
     include_str!("unknown.sql"),
@@ -26,6 +26,7 @@ const MIGRATIONS: [&str; 7] = [
     include_str!("pauses.sql"),
     include_str!("documents.sql"),
     include_str!("sagas.sql"),
+    include_str!("whole.sql"),
 ];
 /// The first version in which a checkpoint beside other connections cannot reset the log under them.
 const OLDEST_SQLITE: i32 = 3_051_003;

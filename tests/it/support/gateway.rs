@@ -145,7 +145,7 @@ impl Gateway {
     pub async fn stop(self) -> tempfile::TempDir {
         self.stop.cancel();
         self.running.await.expect("no panic").expect("a good end");
-        if self.store.is_some() {
+        if self.store.as_ref().is_some_and(|store| !store.starts_with("sqlite:")) {
             is_free(&self.folder.path().join("watermarks.lock")).await;
             return self.folder;
         }

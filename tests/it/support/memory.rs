@@ -628,6 +628,12 @@ impl Store for Memory {
     async fn readiness(&self) -> Readiness {
         let lost = Reason::new(LOST_DATA, "writes were lost");
         let reasons = if self.has_lost() { vec![lost] } else { Vec::new() };
-        Readiness { durability: Some(Durability::Strict), reasons, warnings: Vec::new(), lost_writes: 0 }
+        Readiness {
+            durability: Some(Durability::Strict),
+            reasons,
+            warnings: Vec::new(),
+            lost_writes: 0,
+            whole_since: Some(Timestamp::MIN),
+        }
     }
 }

@@ -1,8 +1,11 @@
 //! The same claim about a gateway on each store, and the words for calls of one session.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use super::gateway::store_is_free;
 use super::{Answer, Gateway};
 
 /// Runs a claim against a gateway of its own on each store.
@@ -24,6 +27,18 @@ macro_rules! on_both_stores {
 
 pub(crate) use on_both_stores;
 
+/// Before any call, in microseconds.
+pub const LONG_AGO: i64 = 1;
+/// After any call.
+pub const FAR_AHEAD: i64 = 4_000_000_000_000_000;
+
+/// Writes into the file since when its ledger knows every call.
+pub fn know_all_since(database: &Path, since: i64) {
+    let connection = rusqlite::Connection::open(database).expect("a store");
+    connection.busy_timeout(std::time::Duration::from_secs(5)).expect("set");
+    connection.execute("UPDATE ledger SET whole_since = ?1", [since]).expect("written");
+}
+
 pub enum Stores {
     Sqlite,
     Redis(String),
@@ -37,6 +52,47 @@ impl Stores {
                 let gateway = Gateway::sharing(url, config).await;
                 gateway.until_ready().await;
                 gateway
+            }
+        }
+    }
+
+    /// A gateway whose ledger knows every call that there ever was.
+    pub async fn gateway_of_old(&self, config: &str) -> Gateway {
+        let gateway = self.gateway(config).await;
+        self.know_all_since(&gateway, LONG_AGO).await;
+        match self {
+            Self::Sqlite => gateway,
+            // It has looked before.
+            Self::Redis(_) => {
+                gateway.stop().await;
+                self.gateway(config).await
+            }
+        }
+    }
+
+    /// Writes into the store since when its ledger knows every call, in microseconds: what no operator can. A
+    /// gateway on Redis sees it a little later.
+    pub async fn know_all_since(&self, gateway: &Gateway, since: i64) {
+        let Self::Redis(url) = self else { return know_all_since(&gateway.database(), since) };
+        let client = redis::Client::open(url.as_str()).expect("a URL");
+        let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
+        let key = "oncegate:{p000}:manifest";
+        let manifest: String = redis::cmd("GET").arg(key).query_async(&mut connection).await.expect("it");
+        let mut manifest: Value = serde_json::from_str(&manifest).expect("JSON");
+        manifest["whole_since_us"] = since.into();
+        let set = redis::cmd("SET").arg(key).arg(manifest.to_string()).query_async(&mut connection).await;
+        let () = set.expect("written");
+    }
+
+    /// The same store again, after another end and another beginning, or with another configuration.
+    pub async fn again(&self, gateway: Gateway, config: &str) -> Gateway {
+        let folder = gateway.stop().await;
+        match self {
+            Self::Redis(_) => self.gateway(config).await,
+            Self::Sqlite => {
+                store_is_free(folder.path()).await;
+                let store = format!("sqlite:{}", folder.path().join("oncegate.db").display());
+                Gateway::again(folder, &store, config).await
             }
         }
     }
