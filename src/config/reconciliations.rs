@@ -95,7 +95,6 @@ pub(super) fn reconciliation(
         lag: section.get("lag").map_or(SignedDuration::from_mins(1), signed),
         window: section.get("window").map_or(SignedDuration::from_hours(1), signed),
         retention: section.get("retention").map_or(SignedDuration::from_hours(30 * 24), signed),
-        tenant: section.get_or("tenant", "default".to_owned()),
         max_items: section.get("max_items").map_or(100_000, |Count(count)| count) as usize,
         max_anomalies: section.get("max_anomalies").map_or(1_000, |Count(count)| count) as usize,
         on: section.section("on").map(actions).unwrap_or_default(),

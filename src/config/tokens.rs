@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::reader::{Count, Section};
-use crate::core::caller::{Caller, Pace, Scope, Token};
+use crate::core::caller::{Caller, Pace, RESERVED_TENANT, Scope, Token};
 use crate::core::rate::Rate;
 
 /// As many as nobody guesses.
@@ -78,6 +78,9 @@ pub(super) fn tokens(mut section: Section<'_, '_>) -> Vec<Token> {
 fn token(section: &mut Section<'_, '_>) -> Option<Token> {
     let name: Option<String> = section.need("name");
     let tenant: Option<String> = section.need("tenant");
+    if tenant.as_deref() == Some(RESERVED_TENANT) {
+        section.mistake("tenant", &format!("{RESERVED_TENANT} is the gateway's own: no token may have it"));
+    }
     let sha256 = section.need::<String>("sha256").and_then(|text| {
         let digest = hex::decode(&text).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         if digest.is_none() {

@@ -14,6 +14,10 @@ use super::saga::SagaId;
 /// How long before its time is over a token is warned of.
 const NOTICE: Duration = Duration::from_secs(14 * 24 * 3_600);
 
+/// Whose calls those are that undo what a reconciliation has found: no token can have it, so only an administrator
+/// reads of them.
+pub const RESERVED_TENANT: &str = "oncegate";
+
 /// One right that a token carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {

@@ -61,8 +61,6 @@ pub struct Reconciliation {
     pub window: SignedDuration,
     /// How long reports are kept.
     pub retention: SignedDuration,
-    /// Whose calls those are that undo an effect of no call.
-    pub tenant: String,
     /// Of one source, in one run.
     pub max_items: usize,
     /// More than this is a mistake of the configuration, or a catastrophe: nothing is acted on then.

@@ -226,6 +226,8 @@ fn what_is_said_of_a_token_must_fit_together() {
     }
     let rate = "rate = { per_second = 5, burst = 5 }";
     check_refused(&(token("a", '0', rate) + &token("a", '1', "")), "must be the same for both");
+    let reserved = token("a", '1', "").replace("\"t\"", "\"oncegate\"");
+    check_refused(&reserved, "oncegate is the gateway's own");
     let other_tenant = token("a", '1', "").replace("\"t\"", "\"u\"");
     check_refused(&(token("a", '0', "") + &other_tenant), "another tenant");
     let twins = token("a", '0', rate) + &token("a", '1', rate) + &token("b", '2', "");

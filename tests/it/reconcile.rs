@@ -25,6 +25,7 @@ on_both_stores! {
     scheduled_runs_go_on_where_the_last_one_ended,
     what_the_ledger_may_never_have_known_is_only_reported,
     an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orphan,
+    what_undoes_an_effect_is_decided_once_and_is_no_tenants_call,
     what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since,
 }
 
@@ -298,12 +299,49 @@ async fn an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orp
     assert_eq!((report.at("/counts"), report.at("/undecided")), (json!({}), json!(1)), "{}", report.text);
 }
 
+impl Gateway {
+    async fn set_undo(&self, what: &str) {
+        let request = self.client.post(self.url(&format!("/v1/tools/undo/{what}")));
+        let request = request.body("{\"reason\":\"it is closed\"}");
+        Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+    }
+}
+
+async fn what_undoes_an_effect_is_decided_once_and_is_no_tenants_call(stores: &Stores) {
+    let books = Books::open().await;
+    let before = config(&books, MENDS, "");
+    let gateway = stores.gateway_of_old(&before).await;
+    let calls = async |gateway: &Gateway| {
+        let calls = gateway.get("/v1/calls?tenant=oncegate&tool=undo").await.expect_ok();
+        calls.at("/calls").as_array().expect("a list").clone()
+    };
+    gateway.call_with_key("k", json!({ "amount": 1, "plan": "duplicate" })).await.expect_ok();
+    report(&gateway).await;
+    until("it is undone", async || books.undone().len() == 1).await;
+    let undoing = calls(&gateway).await;
+    assert_eq!((undoing.len(), &undoing[0]["session_id"]), (1, &json!("")));
+    let own = gateway.get("/v1/calls?tenant=default&tool=undo").await.expect_ok();
+    assert_eq!(own.at("/calls"), json!([]), "the tenant does not see it");
+
+    gateway.set_undo("pause").await;
+    books.make_beside(Some("beside"));
+    report(&gateway).await;
+    let after = before.replace("{ id = \"/result/id\" }", "{ id = \"/result/id\", why = \"too much\" }");
+    assert_ne!(before, after);
+    let gateway = stores.again(gateway, &after).await;
+    gateway.set_undo("resume").await;
+    until("it is given up", async || {
+        let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
+        report.at("/anomalies/0/error") == "it would be undone in another way than was decided on"
+    })
+    .await;
+    assert_eq!((calls(&gateway).await.len(), books.undone().len()), (1, 1));
+}
+
 async fn what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since(stores: &Stores) {
     let books = Books::open().await;
     let gateway = stores.gateway_of_old(&config(&books, MENDS, "")).await;
-    let pause =
-        gateway.client.post(gateway.url("/v1/tools/undo/pause")).body("{\"reason\":\"it is closed\"}");
-    Answer::read(pause.send().await.expect("an answer")).await.expect_ok();
+    gateway.set_undo("pause").await;
     books.make_beside(Some("beside"));
     let first = report(&gateway).await;
     assert_eq!(first.at("/anomalies/0/action"), "compensate");
@@ -327,8 +365,7 @@ async fn what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_
         anomalies.as_array().expect("a list").iter().all(|anomaly| anomaly["state"] != "open")
     })
     .await;
-    let resume = gateway.client.post(gateway.url("/v1/tools/undo/resume"));
-    Answer::read(resume.send().await.expect("an answer")).await.expect_ok();
+    gateway.set_undo("resume").await;
     assert_eq!(books.undone().len(), 0);
 }
 

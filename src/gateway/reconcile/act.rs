@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::report::AT_ONCE;
 use super::{Act, Action, Listed, Reconciliation, Report, json_of, later, signed};
 use crate::core::call::Event;
+use crate::core::caller::RESERVED_TENANT;
 use crate::core::compensation::{Policy, Template};
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::key;
@@ -44,10 +45,24 @@ pub(super) struct Stored {
     /// The run that has found it.
     run: String,
     listed: Listed,
-    /// What the source has, as far as it is needed for what is to be done.
+    /// What the source has, as far as it is needed for what is to be done. Of a call to be settled: its result.
     effect: Option<Value>,
+    /// The call that undoes the effect, once that is decided: it is decided once, before anything is sent.
+    #[serde(default)]
+    undoing: Option<Undoing>,
+    /// False in what was written before calls that undo effects were decided on so.
+    #[serde(default)]
+    decides: bool,
     tries: u32,
     pub(super) error: Option<String>,
+}
+
+/// What names and makes a call that undoes an effect. Another one would undo it again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Undoing {
+    tool: String,
+    key: String,
+    args: Value,
 }
 
 impl Stored {
@@ -84,17 +99,20 @@ pub(super) fn plan(of: &Reconciliation, run: &str, anomaly: Anomaly) -> (Listed,
     if let Some(doubt) = anomaly.doubt {
         listed.detail += &format!("; {doubt}, so nothing is undone");
     }
-    let effect = match action {
-        Act::Report | Act::Webhook => None,
-        Act::Compensate | Act::Settle => {
-            anomaly.item.and_then(|item| serde_json::from_slice::<Value>(&item.raw).ok())
-        }
+    let item = || anomaly.item.as_ref().and_then(|item| serde_json::from_slice::<Value>(&item.raw).ok());
+    let pointer = of.source(&anomaly.source).and_then(|source| source.result.as_ref());
+    let effect = match (action, pointer) {
+        (Act::Report | Act::Webhook, _) => None,
+        (Act::Settle, Some(pointer)) => item().and_then(|item| item.pointer(pointer.as_str()).cloned()),
+        (Act::Compensate | Act::Settle, _) => item(),
     };
     let stored = Stored {
         reconciliation: of.name.clone(),
         run: run.to_owned(),
         listed: listed.clone(),
         effect,
+        undoing: None,
+        decides: true,
         tries: 0,
         error: None,
     };
@@ -179,6 +197,10 @@ impl Gateway {
             return;
         };
         stored.tries += 1;
+        if stored.listed.action == Act::Compensate && is_surplus(&stored.listed) && stored.undoing.is_none() {
+            // What is in the way is said when it is acted on.
+            stored.undoing = self.undoing(of, &stored).await.ok();
+        }
         let due_at = Some(later(self.now(), self.time_for(of, &stored)));
         let taken = Document { due_at, body: json_of(&stored), ..next(document) };
         // The one who writes this does the work.
@@ -251,13 +273,7 @@ impl Gateway {
     /// An unknown call was executed, as the source shows; its duplicates get what the source has.
     async fn settle_unknown(&self, of: &Reconciliation, stored: &Stored) -> Acted {
         let Some(call_id) = call_id(stored) else { return Acted::Never("its call has no id".into()) };
-        let pointer = of.source(&stored.listed.source).and_then(|source| source.result.as_ref());
-        let effect = stored.effect.as_ref();
-        let result = effect.and_then(|effect| match pointer {
-            None => Some(effect),
-            Some(pointer) => effect.pointer(pointer.as_str()),
-        });
-        let content = result.map_or_else(
+        let content = stored.effect.as_ref().map_or_else(
             || Content::Unavailable("the source does not have it".into()),
             |result| Content::Kept(Bytes::from(result.to_string())),
         );
@@ -305,52 +321,66 @@ impl Gateway {
         }
     }
 
-    /// Undoes one effect at a source, by the compensation of the tool that has made it.
-    async fn undo_surplus(self: &Arc<Self>, of: &Reconciliation, stored: &Stored) -> Acted {
+    /// The call that undoes an effect, as it is to be made now, if the effect is still too much.
+    async fn undoing(&self, of: &Reconciliation, stored: &Stored) -> Result<Undoing, Acted> {
         let listed = &stored.listed;
-        let Some(template) = self.template_for(of, listed) else {
-            return Acted::Never("its tool declares no compensation".into());
-        };
-        let kept = match call_id(stored) {
-            None => None,
-            Some(call_id) => match self.counted("load", self.store.load(call_id).await) {
-                Ok(found) => found,
-                Err(error) => return Acted::Again(error.to_string()),
-            },
-        };
+        let template = self.template_for(of, listed);
+        let template = template.ok_or_else(|| Acted::Never("its tool declares no compensation".into()))?;
+        let call = self.call_of(stored).await?;
         let kind = if listed.kind == Kind::Orphan.as_str() { Kind::Orphan } else { Kind::Duplicate };
-        match still::surplus(kind, kept.as_ref(), &listed.effect) {
+        match still::surplus(kind, call.as_ref(), &listed.effect) {
             Still::Holds => {}
-            Still::NotYet(why) => return Acted::Again(why),
-            Still::Never(why) => return Acted::Never(why),
+            Still::NotYet(why) => return Err(Acted::Again(why)),
+            Still::Never(why) => return Err(Acted::Never(why)),
         }
-        let Some(effect) = &stored.effect else { return Acted::Never("what to undo is not kept".into()) };
-        let args = match &kept {
+        let effect = stored.effect.as_ref();
+        let effect = effect.ok_or_else(|| Acted::Never("what to undo is not kept".into()))?;
+        let args = match &call {
             Some(record) => template.args_from(record, Some(effect)),
             None => template.args_of_effect(effect),
         };
-        let args = match args {
-            Ok(args) => args,
-            Err(why) => return Acted::Never(why),
+        let tool = of.source(&listed.source).and_then(|source| source.tool.clone()).unwrap_or_default();
+        let args = args.map_err(Acted::Never)?;
+        Ok(Undoing { tool: template.tool, key: key_of(&tool, listed), args })
+    }
+
+    /// The call that an anomaly is about, if there is one and it is kept.
+    async fn call_of(&self, stored: &Stored) -> Result<Option<Record>, Acted> {
+        let Some(call_id) = call_id(stored) else { return Ok(None) };
+        let found = self.counted("load", self.store.load(call_id).await);
+        found.map_err(|error| Acted::Again(error.to_string()))
+    }
+
+    /// Undoes one effect at a source, by the compensation of the tool that has made it.
+    async fn undo_surplus(self: &Arc<Self>, of: &Reconciliation, stored: &Stored) -> Acted {
+        let now = match self.undoing(of, stored).await {
+            Ok(now) => now,
+            Err(acted) => return acted,
         };
-        let kept = kept.as_ref().map(|record| &record.intent);
-        let of_call = |part: fn(&crate::core::record::Intent) -> &String| {
-            kept.map_or_else(String::new, |kept| part(kept).clone())
+        let Some(undoing) = &stored.undoing else {
+            return Acted::Again("how it is undone could not be written down".into());
+        };
+        if !stored.decides && stored.tries > 1 {
+            return Acted::Never("a gateway of before may have begun to undo it in another way".into());
+        }
+        if now != *undoing {
+            return Acted::Never("it would be undone in another way than was decided on".into());
+        }
+        let call = match self.call_of(stored).await {
+            Ok(call) => call.map(|record| record.intent),
+            Err(acted) => return acted,
         };
         let own = Own {
-            // One effect has one key, whatever it is taken for, and by whom.
-            tenant: of.tenant.clone(),
-            tool: template.tool.clone(),
-            key: key_of(
-                &of.source(&listed.source).and_then(|source| source.tool.clone()).unwrap_or_default(),
-                listed,
-            ),
-            args,
+            // One effect has one key, whatever it is taken for, and by whom; and no tenant reads of another's.
+            tenant: RESERVED_TENANT.to_owned(),
+            tool: undoing.tool.clone(),
+            key: undoing.key.clone(),
+            args: undoing.args.clone(),
             call_id: None,
-            user_id: of_call(|kept| &kept.user_id),
-            session_id: of_call(|kept| &kept.session_id),
+            user_id: call.as_ref().map_or_else(String::new, |call| call.user_id.clone()),
+            session_id: String::new(),
             saga_id: String::new(),
-            trace_id: of_call(|kept| &kept.trace_id),
+            trace_id: call.map_or_else(String::new, |call| call.trace_id.clone()),
         };
         match self.run_own(own).await {
             Ok(record) => ended(&record),
