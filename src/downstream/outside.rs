@@ -111,12 +111,15 @@ impl Downstream {
                 return Err(format!("it has more than {limit} items (max_items)"));
             }
             found.extend(items.iter().map(|item| rules.item(item)));
-            cursor = match source.next.as_ref().and_then(|next| page.pointer(next.as_str())) {
-                None | Some(Value::Null | Value::Bool(false)) => return Ok(found),
+            let Some(next) = &source.next else { return Ok(found) };
+            cursor = match page.pointer(next.as_str()) {
+                Some(Value::Null | Value::Bool(false)) => return Ok(found),
                 Some(Value::String(text)) if text.is_empty() => return Ok(found),
                 Some(Value::String(text)) => Some(text.clone()),
                 Some(Value::Number(number)) => Some(number.to_string()),
                 Some(_) => return Err("a page names no cursor that can be used".into()),
+                // Perhaps an answer of another kind, which says nothing of further pages.
+                None => return Err(format!("a page has nothing at {}, where null would end it", next.as_str())),
             };
             if !cursors.insert(cursor.clone()) {
                 return Err("a page leads back to one that was read".into());
@@ -131,8 +134,9 @@ impl Downstream {
         let asked = client.get(url).headers(source.headers.clone()).send();
         let response = timeout_at(by, asked).await.map_err(|_| "it did not answer in time")?;
         match answer(response.map_err(|error| chain(&error))?, MAX_PAGE, by).await {
-            Evidence::Answer { status: 200..300, body: Body::Whole(body), .. } => Ok(body),
-            Evidence::Answer { status: 200..300, body: Body::Broken(why), .. } => {
+            // Any other success may be a part of it, or something else.
+            Evidence::Answer { status: 200, body: Body::Whole(body), .. } => Ok(body),
+            Evidence::Answer { status: 200, body: Body::Broken(why), .. } => {
                 Err(format!("a page could not be read: {why}"))
             }
             Evidence::Answer { status, .. } => Err(format!("it answered {status}")),

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::contract::{ME, arrival, claimed};
 #[cfg(feature = "crash-points")]
 use crate::support::binary::{Process, free_port};
-use crate::support::books::Books;
+use crate::support::books::{Books, Instead};
 use crate::support::gateway::store_is_free;
 #[cfg(feature = "crash-points")]
 use crate::support::stores::know_all_since;
@@ -258,10 +258,16 @@ async fn a_source_that_fails_makes_the_run_fail_and_nothing_is_done(stores: &Sto
     let books = Books::open().await;
     let gateway = stores.gateway(&config(&books, &format!("max_anomalies = 2\n{MENDS}"), "")).await;
     gateway.plan(0, "missing").await.expect_ok();
-    books.refuse(1);
-    let failed = report(&gateway).await;
-    assert_eq!((failed.at("/state"), failed.at("/anomalies")), (json!("failed"), json!([])));
-    assert_eq!(failed.at("/error"), "source items: it answered 503");
+    for (instead, why) in [
+        (Instead::Status(503), "it answered 503"),
+        (Instead::Status(206), "it answered 206"),
+        (Instead::Endless, "a page has nothing at /next, where null would end it"),
+    ] {
+        books.answer(instead);
+        let failed = report(&gateway).await;
+        assert_eq!((failed.at("/state"), failed.at("/anomalies")), (json!("failed"), json!([])));
+        assert_eq!(failed.at("/error"), format!("source items: {why}"));
+    }
     // So many that rather the configuration is wrong than the world: nothing is undone.
     for n in 1..3 {
         gateway.plan(n, "missing").await.expect_ok();

@@ -22,6 +22,15 @@ pub struct Books {
     pub port: u16,
 }
 
+/// A page that is not as it should be.
+#[derive(Clone, Copy)]
+pub enum Instead {
+    /// It is empty, with this status.
+    Status(u16),
+    /// It does not say whether there is another.
+    Endless,
+}
+
 #[derive(Default)]
 struct Inner {
     items: Vec<(Timestamp, Value)>,
@@ -29,8 +38,8 @@ struct Inner {
     undone: HashMap<String, usize>,
     keys: HashSet<String>,
     told: Vec<(String, Value)>,
-    /// Pages that are answered with 503.
-    refusals: usize,
+    /// What the next pages are instead.
+    instead: Vec<Instead>,
 }
 
 impl Inner {
@@ -100,9 +109,9 @@ impl Books {
         self.lock().told.clone()
     }
 
-    /// So many pages are refused.
-    pub fn refuse(&self, pages: usize) {
-        self.lock().refusals = pages;
+    /// The next page is another.
+    pub fn answer(&self, instead: Instead) {
+        self.lock().instead.push(instead);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -152,9 +161,13 @@ async fn undo(State(books): State<Books>, headers: HeaderMap, Json(args): Json<V
 
 async fn items(State(books): State<Books>, Query(asked): Query<HashMap<String, String>>) -> Response {
     let mut inner = books.lock();
-    if inner.refusals > 0 {
-        inner.refusals -= 1;
-        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    match inner.instead.pop() {
+        None => {}
+        Some(Instead::Endless) => return Json(json!({ "items": [] })).into_response(),
+        Some(Instead::Status(status)) => {
+            let status = StatusCode::from_u16(status).expect("a status");
+            return (status, Json(json!({ "items": [], "next": null }))).into_response();
+        }
     }
     let time = |name: &str| asked[name].parse::<Timestamp>().expect("a time");
     let (since, until) = (time("since"), time("until"));
