@@ -166,6 +166,15 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section:
     for at in tools.iter().filter(|at| is_needed && !undoes(at)) {
         section.mistake("on", &format!("{} declares no compensation", at.tool.name));
     }
+    if read.on.get(&Kind::Missing) == Some(&Action::Compensate) {
+        for at in tools.iter().filter(|at| at.endpoint.probe.is_none()) {
+            let why = format!(
+                "what is missing is undone only if its tool says so, too: {} has no probe",
+                at.tool.name
+            );
+            section.mistake("on", &why);
+        }
+    }
     if compensates([Kind::Orphan, Kind::Duplicate]) {
         for source in &read.sources {
             let name = &source.rules.source;

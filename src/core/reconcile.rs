@@ -264,6 +264,18 @@ pub struct Found {
     pub anomalies: Vec<Anomaly>,
 }
 
+/// So many calls may be missing although the source has none that it should have: few calls may all have failed.
+const FEW: usize = 3;
+
+impl Found {
+    /// How many calls are missing, if it is rather the source that shows nothing: it has none of those that it
+    /// should have.
+    pub fn shows_nothing(&self) -> Option<usize> {
+        let missing = self.anomalies.iter().filter(|anomaly| anomaly.kind == Kind::Missing).count();
+        Some(missing).filter(|missing| self.matched == 0 && *missing > FEW)
+    }
+}
+
 #[cfg(test)]
 #[path = "reconcile_tests.rs"]
 mod tests;

@@ -357,6 +357,29 @@ fn nothing_is_surplus_while_its_call_may_have_been_executed() {
 }
 
 #[test]
+fn what_is_missing_is_asked_for_by_its_key_before_it_is_undone() {
+    use crate::core::unknown::Finding;
+    use still::{Still, missing};
+    assert_eq!(missing(&Finding::NotFound), Still::Holds);
+    let its = Finding::Found(Content::Kept("{}".into()));
+    assert_eq!(missing(&its), Still::Never("the tool has it: the source is not whole".into()));
+    assert!(matches!(missing(&Finding::Unclear("it answered 500".into())), Still::NotYet(_)));
+}
+
+#[test]
+fn a_source_that_has_none_of_many_calls_shows_nothing() {
+    let calls: Vec<_> = (1..6).map(|id| call(id, 1_500, succeeded(id))).collect();
+    for (calls, items, missing) in [
+        (&calls[..4], vec![], Some(4)),
+        (&calls[..3], vec![], None),
+        (&calls[..5], vec![item(1)], None),
+        (&calls[..4], vec![item(9)], Some(4)),
+    ] {
+        assert_eq!(reconciled(&rules(), calls, &items).shows_nothing(), missing);
+    }
+}
+
+#[test]
 fn a_surplus_effect_is_looked_at_again_before_it_is_undone() {
     use still::{Still, surplus};
     let of = |kind, state| surplus(kind, Some(&call(1, 1_500, state)), "o1");

@@ -119,7 +119,9 @@ impl Downstream {
                 Some(Value::Number(number)) => Some(number.to_string()),
                 Some(_) => return Err("a page names no cursor that can be used".into()),
                 // Perhaps an answer of another kind, which says nothing of further pages.
-                None => return Err(format!("a page has nothing at {}, where null would end it", next.as_str())),
+                None => {
+                    return Err(format!("a page has nothing at {}, where null would end it", next.as_str()));
+                }
             };
             if !cursors.insert(cursor.clone()) {
                 return Err("a page leads back to one that was read".into());

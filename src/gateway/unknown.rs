@@ -138,7 +138,7 @@ impl Gateway {
             Action::Probe => {
                 // Before the request leaves: what the tool says it knows is what it knew no earlier.
                 let asked_at = now.max(self.now());
-                let found = self.probe(&asked).await;
+                let found = self.probe(&asked.at, &asked.intent.lookup.for_tool()).await;
                 self.note_finding(record, found, asked_at).await
             }
             Action::Run => {
@@ -229,12 +229,11 @@ impl Gateway {
     }
 
     /// What the tool says, and how long it asks to wait.
-    async fn probe(&self, asked: &Asked) -> (Finding, Option<Duration>) {
-        let by = Instant::now() + asked.at.tool.timeout;
-        let key = asked.intent.lookup.for_tool();
+    pub(super) async fn probe(&self, at: &ToolAt, key: &str) -> (Finding, Option<Duration>) {
+        let by = Instant::now() + at.tool.timeout;
         tokio::select! {
-            answer = self.downstream.probe(&asked.at.endpoint, &key, by) => match answer {
-                Ok((status, body, retry_after)) => (read_probe(&asked.at.tool, status, &body), retry_after),
+            answer = self.downstream.probe(&at.endpoint, key, by) => match answer {
+                Ok((status, body, retry_after)) => (read_probe(&at.tool, status, &body), retry_after),
                 Err(why) => (Finding::Unclear(why), None),
             },
             () = self.abandoned.cancelled() => {

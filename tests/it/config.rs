@@ -350,9 +350,7 @@ fn the_reference_configuration_is_good_and_tells_the_defaults() {
     let minimal_one = format!("{GOOD}{RECONCILED}");
     let (reference, default) =
         (&reference.reconciliations, read(&minimal_one, &[]).expect("good").reconciliations);
-    let of = |one: &Reconciliation| {
-        (one.lag, one.window, one.retention, one.tenant.clone(), one.max_items, one.max_anomalies)
-    };
+    let of = |one: &Reconciliation| (one.lag, one.window, one.retention, one.max_items, one.max_anomalies);
     assert_eq!(of(&reference[0]), of(&default[0]));
     assert_eq!(reference[0].sources[0].source.timeout, default[0].sources[0].source.timeout);
     let (endpoint, default) = (&create.endpoint, &minimal.tools[0].endpoint);
@@ -483,6 +481,7 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
         ("window = \"30d\"", "", "the calls of t would be deleted before"),
         ("on = { missing = \"webhook\" }", "", "there is no [webhook]"),
         ("on = { missing = \"compensate\" }", "", "t declares no compensation"),
+        ("on = { missing = \"compensate\" }", "", "t has no probe"),
         ("on = { orphan = \"compensate\" }", "", "s has no id"),
         ("on = { settled = \"report\" }", "", "there is no such key"),
         ("max_items = 2000000", "", "not held in memory"),

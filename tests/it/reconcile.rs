@@ -25,6 +25,7 @@ on_both_stores! {
     scheduled_runs_go_on_where_the_last_one_ended,
     what_the_ledger_may_never_have_known_is_only_reported,
     an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orphan,
+    what_the_source_does_not_show_and_the_tool_has_is_not_undone,
     what_undoes_an_effect_is_decided_once_and_is_no_tenants_call,
     what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since,
 }
@@ -35,6 +36,7 @@ fn config(books: &Books, rules: &str, source: &str) -> String {
     format!(
         "[tools.act]\nurl = \"{}\"\ntimeout = \"10s\"\ndeadline = \"10s\"\nretry = {{ attempts = 1 }}\n\
          breaker = {{ failures = 100000 }}\n\
+         probe = {{ url = \"{}\" }}\n\
          compensation = {{ tool = \"undo\", args = {{ id = \"/result/id\" }} }}\n\
          [tools.undo]\nurl = \"{}\"\ntimeout = \"1s\"\ndeadline = \"1s\"\nretry = {{ attempts = 1 }}\n\
          dedup = \"key\"\nunknown = \"retry\"\nrecheck = {{ base = \"200ms\", max = \"1s\", give_up_after = \"1h\" }}\n\
@@ -44,6 +46,7 @@ fn config(books: &Books, rules: &str, source: &str) -> String {
          url = \"{}?since={{since}}&until={{until}}&after={{cursor}}\"\n\
          key = \"/key\"\nid = \"/id\"\ncompare = [\"/amount\"]\nstatus = \"/status\"\nignore = [\"cancelled\"]\n{source}\n",
         at("/do"),
+        at("/by-key/{key}"),
         at("/undo"),
         at("/told"),
         at("/items"),
@@ -303,6 +306,20 @@ async fn an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orp
     gateway.post("other", &body, &[]).await.expect_ok();
     let report = report(&gateway).await;
     assert_eq!((report.at("/counts"), report.at("/undecided")), (json!({}), json!(1)), "{}", report.text);
+}
+
+async fn what_the_source_does_not_show_and_the_tool_has_is_not_undone(stores: &Stores) {
+    let books = Books::open().await;
+    let gateway = stores.gateway(&config(&books, MENDS, "")).await;
+    let made = gateway.plan(1, "hidden").await.expect_ok();
+    let report = report(&gateway).await;
+    assert_eq!(report.at("/counts"), json!({ "missing": 1 }));
+    let kept = gateway.get("/v1/reconciliations/books").await.expect_ok();
+    assert_eq!(kept.at("/anomalies/0/state"), "given_up");
+    assert_eq!(kept.at("/anomalies/0/error"), "the tool has it: the source is not whole");
+    let call_id = made.at("/call_id");
+    assert_eq!(gateway.state_of(call_id.as_str().expect("an id")).await, "succeeded");
+    assert_eq!(books.undone().len(), 0);
 }
 
 impl Gateway {

@@ -4,6 +4,7 @@ use super::Kind;
 use super::pairing::names;
 use crate::core::outcome::Content;
 use crate::core::record::{Record, State};
+use crate::core::unknown::Finding;
 
 /// What a second look shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +42,15 @@ pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Still {
             Some(Content::Unavailable(_)) | None => Still::Never("its call's result is not kept".into()),
         },
         _ => Still::Never(format!("its call is {state} by now")),
+    }
+}
+
+/// Whether the effect of a call is still missing, now that its tool was asked for it by key.
+pub fn missing(finding: &Finding) -> Still {
+    match finding {
+        Finding::NotFound => Still::Holds,
+        Finding::Found(_) => Still::Never("the tool has it: the source is not whole".into()),
+        Finding::Unclear(why) => Still::NotYet(format!("the tool does not say whether it has it: {why}")),
     }
 }
 

@@ -251,12 +251,15 @@ impl Gateway {
     fn time_for(&self, of: &Reconciliation, stored: &Stored) -> SignedDuration {
         let work = match stored.listed.action {
             Act::Webhook => self.reconciling.webhook.as_ref().map(|webhook| webhook.timeout),
-            // That a call is undone is only begun here.
+            // That a call is undone is only begun here, after its tool was asked.
             Act::Compensate if is_surplus(&stored.listed) => {
                 let undoes = self.template_for(of, &stored.listed).and_then(|by| self.tool_at(&by.tool));
                 undoes.map(|at| at.tool.session.wait + at.tool.lease() + LEASE_MARGIN)
             }
-            Act::Report | Act::Settle | Act::Compensate => None,
+            Act::Compensate => {
+                of.tools.iter().filter_map(|tool| self.tool_at(tool)).map(|at| at.tool.timeout).max()
+            }
+            Act::Report | Act::Settle => None,
         };
         signed(TAKEN + work.unwrap_or_default())
     }
@@ -306,6 +309,18 @@ impl Gateway {
             }
             Ok(Some(Record { state: State::Running | State::Unknown(_), .. })) => {
                 return Acted::Again("it is not known how the call ends".into());
+            }
+            // Two looks at one list are one witness; the tool is another.
+            Ok(Some(record)) if listed.kind == Kind::Missing.as_str() => {
+                let Some(at) = self.tool_at(&record.intent.tool) else {
+                    return Acted::Again("its tool is not configured here".into());
+                };
+                let (found, _) = self.probe(&at, &record.intent.lookup.for_tool()).await;
+                match still::missing(&found) {
+                    Still::Holds => {}
+                    Still::NotYet(why) => return Acted::Again(why),
+                    Still::Never(why) => return Acted::Never(why),
+                }
             }
             Ok(_) => {}
             Err(error) => return Acted::Again(error.to_string()),

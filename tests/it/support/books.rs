@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use axum::extract::{Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -67,6 +67,7 @@ impl Books {
             .route("/do", post(act))
             .route("/undo", post(undo))
             .route("/items", get(items))
+            .route("/by-key/{key}", get(by_key))
             .route("/told", post(told))
             .with_state(books.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -136,6 +137,12 @@ async fn act(State(books): State<Books>, headers: HeaderMap, Json(args): Json<Va
             inner.make(&headers, amount);
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
+        "hidden" => {
+            // It has done so long ago, for the same key.
+            let id = inner.make(&headers, amount);
+            inner.items.last_mut().expect("it").0 = Timestamp::UNIX_EPOCH;
+            ok(id)
+        }
         "broken" => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         "rejected" => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
         "rejected but there" => {
@@ -176,6 +183,12 @@ async fn items(State(books): State<Books>, Query(asked): Query<HashMap<String, S
     let found: Vec<&Value> = within.map(|(_, item)| item).skip(from).take(PAGE).collect();
     let next = (found.len() == PAGE).then_some(from + PAGE);
     Json(json!({ "items": found, "next": next })).into_response()
+}
+
+async fn by_key(State(books): State<Books>, Path(key): Path<String>) -> Response {
+    let inner = books.lock();
+    let found = inner.items.iter().find(|(_, item)| item["key"] == key.as_str());
+    found.map_or(StatusCode::NOT_FOUND.into_response(), |(_, item)| Json(item).into_response())
 }
 
 async fn told(State(books): State<Books>, headers: HeaderMap, Json(body): Json<Value>) -> Response {
