@@ -190,7 +190,7 @@ impl Gateway {
         crash::point("reconciliation_taken");
         let window = self.next_window(of, before, now);
         let report = match window {
-            Some(window) => Some(self.reconcile(of, &run, window, "schedule").await?),
+            Some(window) => Some(self.reconcile(of, &run, window, report::SCHEDULE).await?),
             None => None,
         };
         let looked = report.as_ref().is_some_and(|report| report.state == RunState::Done);

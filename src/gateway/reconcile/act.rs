@@ -50,6 +50,9 @@ pub(super) struct Stored {
     /// The call that undoes the effect, once that is decided: it is decided once, before anything is sent.
     #[serde(default)]
     undoing: Option<Undoing>,
+    /// When the run that wants it done has found it, in microseconds.
+    #[serde(default)]
+    found_at: Option<i64>,
     /// False in what was written before calls that undo effects were decided on so.
     #[serde(default)]
     decides: bool,
@@ -69,6 +72,11 @@ impl Stored {
     pub(super) fn of(document: &Document) -> Option<Self> {
         serde_json::from_slice(&document.body).ok()
     }
+
+    fn found_at(&self, document: &Document) -> Timestamp {
+        let found_at = self.found_at.and_then(|found_at| Timestamp::from_microsecond(found_at).ok());
+        found_at.unwrap_or(document.created_at)
+    }
 }
 
 /// What came of an action.
@@ -83,6 +91,23 @@ enum Acted {
 /// The state of an anomaly about which nothing was done yet.
 pub(super) fn first_state(action: Act) -> &'static str {
     if action == Act::Report { "reported" } else { "open" }
+}
+
+/// Whether an anomaly that is found again is worked on again: one that was only reported, what a call that is still
+/// unknown was to be settled by, and what was given up if a person wants that.
+fn is_taken_up(state: &str, action: Act, by_person: ByPerson) -> bool {
+    match (state, action) {
+        ("reported", _) | ("done", Act::Settle) => true,
+        ("given_up", _) => by_person == ByPerson::Yes,
+        _ => false,
+    }
+}
+
+/// Whether a person has asked for a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ByPerson {
+    Yes,
+    No,
 }
 
 /// What is to be done about an anomaly.
@@ -112,6 +137,7 @@ pub(super) fn plan(of: &Reconciliation, run: &str, anomaly: Anomaly) -> (Listed,
         listed: listed.clone(),
         effect,
         undoing: None,
+        found_at: None,
         decides: true,
         tries: 0,
         error: None,
@@ -120,11 +146,13 @@ pub(super) fn plan(of: &Reconciliation, run: &str, anomaly: Anomaly) -> (Listed,
 }
 
 impl Gateway {
-    /// Writes down an anomaly. Answers whether no run had found it before.
+    /// Writes down an anomaly; one of which nothing more was to be done may be taken up again. Answers whether no
+    /// run had found it before.
     pub(super) async fn write_anomaly(
         &self,
         listed: &Listed,
         stored: &Stored,
+        by_person: ByPerson,
         until: Timestamp,
     ) -> Result<bool, store::Error> {
         let now = self.now();
@@ -140,8 +168,29 @@ impl Gateway {
             retain_until: Some(until).filter(|_| !is_open),
             body: json_of(stored),
         };
-        let put = self.counted("put_document", self.store.put_document(&document).await)?;
-        Ok(put == Put::Done)
+        let found = match self.counted("put_document", self.store.put_document(&document).await)? {
+            Put::Done => return Ok(true),
+            Put::Lost(None) => return Ok(false),
+            Put::Lost(Some(found)) => found,
+        };
+        let before = Stored::of(&found);
+        if is_open && is_taken_up(&found.state, listed.action, by_person) {
+            // What was decided on stays: it may have been begun.
+            let undoing = before.as_ref().and_then(|before| before.undoing.clone());
+            let decides = before.is_some_and(|before| before.decides);
+            let found_at = Some(now.as_microsecond());
+            let stored = Stored { undoing, decides, found_at, ..stored.clone() };
+            let again = Document {
+                state: listed.state.clone(),
+                due_at: Some(now),
+                retain_until: None,
+                body: json_of(&stored),
+                ..next(found)
+            };
+            // Whoever was faster takes it up.
+            drop(self.counted("put_document", self.store.put_document(&again).await)?);
+        }
+        Ok(false)
     }
 
     /// Does at once what a run has found to be done.
@@ -213,7 +262,7 @@ impl Gateway {
             Act::Report => Acted::Done,
             Act::Settle => self.settle_unknown(of, &stored).await,
             Act::Compensate if !of.compensates(&stored.listed.kind) => Acted::Reported,
-            Act::Compensate => match self.has_lost_since(taken.created_at).await {
+            Act::Compensate => match self.has_lost_since(stored.found_at(&taken)).await {
                 None => Acted::Again("it is not known whether the store has lost data since".into()),
                 Some(true) => Acted::Never("the store has lost data since".into()),
                 Some(false) => self.mend(of, &stored).await,
@@ -289,6 +338,9 @@ impl Gateway {
             // It is not unknown any more, but it may be again.
             Ok(Some(Err(_))) => match self.counted("load", self.store.load(call_id).await) {
                 Ok(Some(Record { state: State::Running, .. })) => Acted::Again("the call runs again".into()),
+                Ok(Some(Record { state: State::Failed(_), .. })) => {
+                    Acted::Never("resolved as failed, but the source has it".into())
+                }
                 Ok(_) => Acted::Done,
                 Err(error) => Acted::Again(error.to_string()),
             },

@@ -7,7 +7,7 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::act::{self, Stored};
+use super::act::{self, ByPerson, Stored};
 use super::look::Looked;
 use super::{Progress, Reconciliation, json_of, later};
 use crate::core::caller::Caller;
@@ -18,6 +18,8 @@ use crate::store::{self, Put};
 
 /// Anomalies that are listed of a run that has found too many.
 const SOME: usize = 20;
+/// Who asks for a run that is due.
+pub(super) const SCHEDULE: &str = "schedule";
 /// Documents that are read or written at once.
 pub(super) const AT_ONCE: usize = 16;
 
@@ -196,10 +198,11 @@ impl Gateway {
         report.anomalies = found.iter().map(|(listed, _)| listed.clone()).collect();
         self.keep_report(of, report, 1).await?;
         let until = later(self.now(), of.retention);
+        let by_person = if report.by == SCHEDULE { ByPerson::No } else { ByPerson::Yes };
         let mut write = Vec::new();
         for (listed, stored) in found {
             let gateway = self.clone();
-            write.push(async move { gateway.write_anomaly(&listed, &stored, until).await });
+            write.push(async move { gateway.write_anomaly(&listed, &stored, by_person, until).await });
         }
         let written: Vec<Result<bool, store::Error>> = stream::iter(write).buffered(AT_ONCE).collect().await;
         for (listed, is_new) in report.anomalies.iter_mut().zip(written) {
