@@ -232,6 +232,8 @@ pub enum Doubt {
     Unreadable,
     /// The effect names a call that is not known.
     Stranger,
+    /// No result says which of the effects stays.
+    Untold,
 }
 
 impl fmt::Display for Doubt {
@@ -241,6 +243,7 @@ impl fmt::Display for Doubt {
             Self::Unread => "not every call that may have made it could be looked at",
             Self::Unreadable => "what calls are joined by cannot be read in all that may have made it",
             Self::Stranger => "it names a call that is not known",
+            Self::Untold => "the call's result does not name the one that stays",
         })
     }
 }

@@ -151,11 +151,16 @@ fn each_kind_of_anomaly_is_named() {
 }
 
 #[test]
-fn the_effect_that_the_result_names_stays_or_else_the_oldest() {
+fn the_effect_that_the_result_names_stays_and_if_it_names_none_nothing_is_undone() {
     let ok = || call(1, 1_500, succeeded(1));
-    check(&[ok()], &[with(item(1), "id", "o9"), item(1)], 1, &[(Kind::Duplicate, "o9")]);
+    let found = check(&[ok()], &[with(item(1), "id", "o9"), item(1)], 1, &[(Kind::Duplicate, "o9")]);
+    assert_eq!(found.anomalies[0].doubt, None);
     let nameless = [with(item(1), "id", "o7"), with(item(1), "id", "o8")];
-    check(&[ok()], &nameless, 1, &[(Kind::Duplicate, "o8")]);
+    let found = check(&[ok()], &nameless, 1, &[(Kind::Duplicate, "o8")]);
+    assert_eq!(found.anomalies[0].doubt, Some(Doubt::Untold));
+    let taken_back = [with(item(1), "status", "cancelled"), with(item(1), "id", "o7")];
+    let found = check(&[ok()], &taken_back, 1, &[(Kind::Duplicate, "o7")]);
+    assert_eq!(found.anomalies[0].doubt, Some(Doubt::Untold), "the customer would be left with none");
 }
 
 #[test]
@@ -354,6 +359,26 @@ fn nothing_is_surplus_while_its_call_may_have_been_executed() {
     let items = [with(item(1), "key", "B1"), with(with(item(1), "id", "o9"), "key", "B1")];
     let found = reconciled(&rules, &[call(1, 1_500, State::Unknown(String::new()))], &items);
     assert_eq!((brief(&found), found.undecided), (vec![], 2), "{found:?}");
+}
+
+#[test]
+fn only_what_is_surely_the_calls_own_is_compared() {
+    let by = Path::read("/args/business_id").expect("a path");
+    let business = Rules { join: Join::At(by), ..rules() };
+    let other = |id: &str| with(with(with(item(1), "amount", 7), "id", id), "key", "B1");
+    let kinds = |rules: &Rules, call: &Record, items: &[Value]| {
+        let found = reconciled(rules, std::slice::from_ref(call), items);
+        found.anomalies.iter().map(|anomaly| anomaly.kind).collect::<Vec<_>>()
+    };
+    let ok = call(1, 1_500, succeeded(1));
+    assert_eq!(kinds(&business, &ok, &[other("o1")]), [Kind::Mismatch]);
+    assert_eq!(kinds(&business, &ok, &[other("o7")]), [Kind::Mismatch], "one call, one item");
+    assert_eq!(kinds(&business, &ok, &[other("o7"), other("o8")]), [Kind::Duplicate], "which is its?");
+    let unknown = call(1, 1_500, State::Unknown(String::new()));
+    assert_eq!(kinds(&business, &unknown, &[other("o7")]), [], "nothing proves that it is its");
+    let mut null = ok.clone();
+    Arc::make_mut(&mut null.intent).args = "{\"amount\":null,\"business_id\":\"B1\"}".into();
+    assert_eq!(kinds(&business, &null, &[other("o1")]), [], "null is as absent");
 }
 
 #[test]

@@ -155,7 +155,12 @@ impl<'a> Pairing<'a> {
             id.is_some_and(|id| result.as_ref().is_some_and(|result| names(result, id)))
         };
         let named = group.items.iter().copied().filter(is_named).collect();
-        let fields = self.rules.compare.iter().map(|compare| at(&compare.call).cloned()).collect();
+        let fields = self
+            .rules
+            .compare
+            .iter()
+            .map(|compare| at(&compare.call).filter(|value| !value.is_null()).cloned())
+            .collect();
         let (call_id, created_at) = (record.intent.call_id, record.intent.created_at);
         group.calls.push(Call { standing, created_at, call_id, fields, named });
     }
@@ -234,9 +239,15 @@ impl<'a> Pairing<'a> {
         // What is still an effect comes first.
         free.sort_by_key(|n| !self.items[*n].counts);
         let pairs = self.pair(&calls, &mut free);
+        let is_alone = calls.len() == 1 && (group.items.len() == 1 || self.rules.join == Join::Key);
         for (call, item) in calls.iter().zip(&pairs) {
-            let item = item.map(|n| &self.items[n]);
-            self.judge_call(key, call, item, doubts, found);
+            self.judge_call(key, call, item.map(|n| &self.items[n]), doubts, found);
+            let Some(n) = *item else { continue };
+            let is_named = self.items[n].call_id == Some(call.call_id) || call.named.contains(&n);
+            let doubts = if is_named { &[] } else { doubts };
+            if is_named || is_alone {
+                found.anomalies.extend(self.mismatch(key, call, &self.items[n], doubts));
+            }
         }
         // What runs, or may have been executed, may be told of any of them.
         let is_open = |(call, item): (&&Call, &Option<usize>)| match call.standing {
@@ -249,8 +260,19 @@ impl<'a> Pairing<'a> {
             return;
         }
         let made_it = calls.iter().rev().find(|call| call.standing != Standing::Failed);
+        // Each was told of one effect: so it is known which of them stays.
+        let stays = |call: &&&Call| match call.named[..] {
+            [n] => call.standing == Standing::Undone || self.items[n].counts,
+            _ => false,
+        };
+        let had_one = || calls.iter().filter(|call| call.standing != Standing::Failed);
+        let is_told = had_one().count() == had_one().filter(stays).count();
         for item in free.into_iter().map(|n| &self.items[n]).filter(|item| item.counts) {
-            found.anomalies.push(match (made_it, calls.first()) {
+            let its_own = calls.iter().find(|call| item.call_id == Some(call.call_id));
+            found.anomalies.push(match (its_own.or(made_it), calls.first()) {
+                (Some(call), _) if call.standing == Standing::Failed => {
+                    self.failed_but_there(key, item, call, doubts)
+                }
                 (Some(call), _) => Anomaly {
                     kind: Kind::Duplicate,
                     source: self.rules.source.clone(),
@@ -259,6 +281,7 @@ impl<'a> Pairing<'a> {
                     id: item.name(),
                     detail: format!("{} is more than the call's one effect", item.name()),
                     doubt: match item.call_id {
+                        _ if !is_told => Some(Doubt::Untold),
                         Some(call_id) if call_id == call.call_id => None,
                         Some(_) => Some(Doubt::Stranger),
                         None => doubts.first().copied(),
@@ -269,6 +292,26 @@ impl<'a> Pairing<'a> {
                 (None, None) => self.orphan(key, item, None, "no call has this key", doubts),
             });
         }
+    }
+
+    /// Where they differ, if the item is surely the call's.
+    fn mismatch(&self, key: &str, call: &Call, item: &Item, doubts: &[Doubt]) -> Option<Anomaly> {
+        let is_its_own = match call.standing {
+            Standing::Judged | Standing::Succeeded => item.counts,
+            Standing::Unknown => self.is_proof(call, item, doubts),
+            Standing::Running | Standing::Undone | Standing::Failed => false,
+        };
+        let detail = if is_its_own { self.differences(call, item) } else { String::new() };
+        (!detail.is_empty()).then(|| Anomaly {
+            kind: Kind::Mismatch,
+            source: self.rules.source.clone(),
+            key: key.to_owned(),
+            call_id: Some(call.call_id),
+            id: call.call_id.to_string(),
+            detail,
+            doubt: doubts.first().copied(),
+            item: Some(item.clone()),
+        })
     }
 
     fn count(&self, items: &[usize]) -> u64 {
@@ -337,12 +380,6 @@ impl<'a> Pairing<'a> {
             }
             Standing::Running | Standing::Undone | Standing::Failed => {}
         }
-        if call.standing <= Standing::Unknown && item.counts {
-            let detail = self.differences(call, item);
-            if !detail.is_empty() {
-                found.anomalies.push(anomaly(Kind::Mismatch, detail, Some(item)));
-            }
-        }
     }
 
     /// Whether the item shows that just this call was executed. One key may have been that of many calls.
@@ -388,7 +425,10 @@ impl<'a> Pairing<'a> {
             call_id,
             id: item.name(),
             detail: format!("the source has {}: {why}", item.name()),
-            doubt: doubts.first().copied(),
+            doubt: match item.call_id {
+                Some(other) if call_id.is_some_and(|call_id| call_id != other) => Some(Doubt::Stranger),
+                _ => doubts.first().copied(),
+            },
             item: Some(item.clone()),
         }
     }
