@@ -104,6 +104,11 @@ impl Downstream {
         Ok(downstream)
     }
 
+    /// The longest result, in bytes.
+    pub fn max_result(&self) -> usize {
+        self.max_result
+    }
+
     /// From now on these can be asked, too.
     ///
     /// # Errors

@@ -24,6 +24,26 @@ const MAX_PAGES_BYTES: usize = 256 << 20;
 /// Pages of one run, at the most: one that never ends is a mistake of the source.
 const MAX_PAGES: usize = 10_000;
 
+/// How many bytes the pages of one run may still have, over all its sources.
+#[derive(Debug)]
+pub struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(MAX_PAGES_BYTES)
+    }
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> Result<(), String> {
+        let left = self.0.checked_sub(bytes);
+        let too_long =
+            || format!("the pages of one run are longer than {} MiB together", MAX_PAGES_BYTES >> 20);
+        self.0 = left.ok_or_else(too_long)?;
+        Ok(())
+    }
+}
+
 /// Where a system says what it has.
 #[derive(Clone)]
 pub struct Source {
@@ -92,15 +112,13 @@ impl Downstream {
         (since, until): (Timestamp, Timestamp),
         limit: usize,
         rules: &Rules,
+        room: &mut Room,
     ) -> Result<Vec<Item>, String> {
-        let (mut found, mut cursors, mut bytes) = (Vec::new(), HashSet::new(), 0);
+        let (mut found, mut cursors) = (Vec::new(), HashSet::new());
         let mut cursor: Option<String> = None;
         for _ in 0..MAX_PAGES {
             let page = self.get(source, source.page(since, until, cursor.as_deref())).await?;
-            bytes += page.len();
-            if bytes > MAX_PAGES_BYTES {
-                return Err(format!("its pages are longer than {} MiB together", MAX_PAGES_BYTES >> 20));
-            }
+            room.take(page.len())?;
             let page: Value =
                 serde_json::from_slice(&page).map_err(|error| format!("a page is no JSON: {error}"))?;
             let items = source.items.as_ref().map_or(Some(&page), |items| page.pointer(items.as_str()));
@@ -177,6 +195,15 @@ mod tests {
             items: None,
             next: None,
         }
+    }
+
+    #[test]
+    fn the_pages_of_all_sources_of_a_run_share_one_room() {
+        let mut room = Room::default();
+        for _ in 0..MAX_PAGES_BYTES / MAX_PAGE {
+            room.take(MAX_PAGE).expect("room");
+        }
+        assert!(room.take(1).is_err());
     }
 
     #[test]

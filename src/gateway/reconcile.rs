@@ -151,11 +151,15 @@ impl Gateway {
         if self.draining.is_cancelled() || self.is_out_of_time() {
             return Ok(0);
         }
-        let mut made = 0;
+        let (mut made, mut failed) = (0, None);
         for reconciliation in self.reconciling.all.values().filter(|one| one.every.is_some()) {
-            made += usize::from(self.run_if_due(reconciliation, now).await?);
+            match self.run_if_due(reconciliation, now).await {
+                Ok(was_made) => made += usize::from(was_made),
+                // What cannot be read of one is not in the way of the others.
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        Ok(made)
+        failed.map_or(Ok(made), Err)
     }
 
     async fn run_if_due(self: &Arc<Self>, of: &Reconciliation, now: Timestamp) -> Result<bool, store::Error> {

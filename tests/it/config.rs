@@ -405,6 +405,7 @@ fn the_reference_configuration_names_every_key() {
         .replace("\npointer =", "\nx = 1\npointer =")
         .replace("\ntool = \"cancel_order\"", "\nx = 1\ntool = \"cancel_order\"")
         .replace("\non_timeout =", "\nx = 1\non_timeout =")
+        .replace("\nlag =", "\nx = 1\nlag =")
         .replace("\nmissing =", "\nx = 1\nmissing =");
     let mistakes = read(&wrong, &[]).expect_err("unknown keys");
     assert_eq!(mistakes.len(), 22, "{mistakes:#?}");

@@ -9,6 +9,7 @@ use super::{Reconciliation, SourceAt};
 use crate::core::ledger::{Filter, Listed, Page, Position};
 use crate::core::reconcile::{Doubt, Found, Pairing, Window};
 use crate::core::record::Record;
+use crate::downstream::outside::Room;
 use crate::gateway::Gateway;
 
 /// Calls that are read at once.
@@ -51,10 +52,10 @@ impl Gateway {
         if let Some(gone) = of.tools.iter().find(|tool| !tools.contains_key(*tool)) {
             return Err(format!("the tool {gone} is not configured any more"));
         }
-        let (mut all, mut items) = (Vec::new(), 0);
+        let (mut all, mut items, mut room) = (Vec::new(), 0, Room::default());
         for at in &of.sources {
             let times = window.of_source(self.now());
-            let found = self.downstream.collect(&at.source, times, of.max_items, &at.rules).await;
+            let found = self.downstream.collect(&at.source, times, of.max_items, &at.rules, &mut room).await;
             let found = found.map_err(|why| format!("source {}: {why}", at.rules.source))?;
             items += found.len() as u64;
             all.push(Waiting { at, pairing: Pairing::new(&at.rules, window, found) });
