@@ -499,7 +499,7 @@ fn read(compensation: &Record) -> Tried {
 }
 
 /// What it means that a compensation was not sent.
-fn hindrance_of(kind: &ErrorKind) -> Hindrance {
+pub(super) fn hindrance_of(kind: &ErrorKind) -> Hindrance {
     match kind {
         ErrorKind::CallInProgress { .. }
         | ErrorKind::ToolPaused

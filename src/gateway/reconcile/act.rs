@@ -22,9 +22,11 @@ use crate::core::outcome::Content;
 use crate::core::reconcile::still::{self, Still};
 use crate::core::reconcile::{Anomaly, Kind};
 use crate::core::record::{CallId, Record, State};
+use crate::core::saga::Hindrance;
 use crate::core::tool::LEASE_MARGIN;
 use crate::crash;
 use crate::gateway::own::Own;
+use crate::gateway::undo::hindrance_of;
 use crate::gateway::{ErrorKind, Gateway, jitter};
 use crate::store::{self, Put};
 
@@ -32,7 +34,7 @@ use crate::store::{self, Put};
 const BATCH: u32 = 32;
 /// How long others leave an anomaly alone that somebody works on, beyond what the work itself may take.
 const TAKEN: Duration = Duration::from_secs(10);
-/// How often it is tried, and how far apart: from a second to ten minutes.
+/// How often it is tried to undo something, and how far apart all is tried: from a second to ten minutes.
 const TRIES: u32 = 12;
 const MAX_WAIT_S: f64 = 600.0;
 /// What is not configured here may be at another gateway.
@@ -57,6 +59,9 @@ pub(super) struct Stored {
     #[serde(default)]
     decides: bool,
     tries: u32,
+    /// How often something was in the way.
+    #[serde(default)]
+    waits: u32,
     pub(super) error: Option<String>,
 }
 
@@ -84,8 +89,23 @@ enum Acted {
     Done,
     /// It is not wanted any more that anything is done.
     Reported,
+    /// Something was sent, and it did not help.
     Again(String),
+    /// Nothing could be sent, or it is not known yet how that ended: it counts as no try.
+    Hindered(String),
     Never(String),
+}
+
+impl Acted {
+    /// Nothing is tried for ever: neither what keeps failing, but for a webhook, which may be down for long, nor
+    /// anything when its time is over.
+    fn bounded(self, action: Act, tries: u32, is_over: bool) -> Self {
+        match self {
+            Self::Again(why) | Self::Hindered(why) if is_over => Self::Never(why),
+            Self::Again(why) if tries >= TRIES && action != Act::Webhook => Self::Never(why),
+            acted => acted,
+        }
+    }
 }
 
 /// The state of an anomaly about which nothing was done yet.
@@ -140,6 +160,7 @@ pub(super) fn plan(of: &Reconciliation, run: &str, anomaly: Anomaly) -> (Listed,
         found_at: None,
         decides: true,
         tries: 0,
+        waits: 0,
         error: None,
     };
     (listed, stored)
@@ -263,23 +284,28 @@ impl Gateway {
             Act::Settle => self.settle_unknown(of, &stored).await,
             Act::Compensate if !of.compensates(&stored.listed.kind) => Acted::Reported,
             Act::Compensate => match self.has_lost_since(stored.found_at(&taken)).await {
-                None => Acted::Again("it is not known whether the store has lost data since".into()),
+                None => Acted::Hindered("it is not known whether the store has lost data since".into()),
                 Some(true) => Acted::Never("the store has lost data since".into()),
                 Some(false) => self.mend(of, &stored).await,
             },
             Act::Webhook => self.tell_of(&stored).await,
         };
         crash::point("anomaly_acted");
-        let acted = match acted {
-            Acted::Again(why) if stored.tries >= TRIES => Acted::Never(why),
-            acted => acted,
-        };
+        let is_over = later(stored.found_at(&taken), of.retention) <= self.now();
+        let acted = acted.bounded(stored.listed.action, stored.tries, is_over);
+        if matches!(acted, Acted::Hindered(_)) {
+            stored.tries -= 1;
+            stored.waits += 1;
+        }
+        let pause = wait(stored.tries.max(stored.waits));
         let retain_until = Some(later(self.now(), of.retention));
         let (state, due_at, retain_until, error) = match acted {
             Acted::Done => ("done", None, retain_until, None),
             Acted::Reported => ("reported", None, retain_until, None),
             Acted::Never(why) => ("given_up", None, retain_until, Some(why)),
-            Acted::Again(why) => ("open", Some(later(self.now(), wait(stored.tries))), None, Some(why)),
+            Acted::Again(why) | Acted::Hindered(why) => {
+                ("open", Some(later(self.now(), pause)), None, Some(why))
+            }
         };
         if let Some(why) = &error {
             let (id, tries) = (&taken.id, stored.tries);
@@ -325,10 +351,13 @@ impl Gateway {
     /// An unknown call was executed, as the source shows; its duplicates get what the source has.
     async fn settle_unknown(&self, of: &Reconciliation, stored: &Stored) -> Acted {
         let Some(call_id) = call_id(stored) else { return Acted::Never("its call has no id".into()) };
-        let content = stored.effect.as_ref().map_or_else(
-            || Content::Unavailable("the source does not have it".into()),
-            |result| Content::Kept(Bytes::from(result.to_string())),
-        );
+        let content = match stored.effect.as_ref().map(Value::to_string) {
+            None => Content::Unavailable("the source does not have it".into()),
+            Some(result) if result.len() > self.downstream.max_result() => {
+                Content::Unavailable("what the source has is longer than server.max_result".into())
+            }
+            Some(result) => Content::Kept(Bytes::from(result)),
+        };
         let event = Event::Reconciled { by: of.name.clone(), content };
         match self.apply(call_id, &event).await {
             Ok(Some(Ok(record))) => {
@@ -337,15 +366,17 @@ impl Gateway {
             }
             // It is not unknown any more, but it may be again.
             Ok(Some(Err(_))) => match self.counted("load", self.store.load(call_id).await) {
-                Ok(Some(Record { state: State::Running, .. })) => Acted::Again("the call runs again".into()),
+                Ok(Some(Record { state: State::Running, .. })) => {
+                    Acted::Hindered("the call runs again".into())
+                }
                 Ok(Some(Record { state: State::Failed(_), .. })) => {
                     Acted::Never("resolved as failed, but the source has it".into())
                 }
                 Ok(_) => Acted::Done,
-                Err(error) => Acted::Again(error.to_string()),
+                Err(error) => Acted::Hindered(error.to_string()),
             },
             Ok(None) => Acted::Never("the call is gone".into()),
-            Err(error) => Acted::Again(error.to_string()),
+            Err(error) => Acted::Hindered(error.to_string()),
         }
     }
 
@@ -360,12 +391,12 @@ impl Gateway {
                 return Acted::Never("a person has decided that its effect stands".into());
             }
             Ok(Some(Record { state: State::Running | State::Unknown(_), .. })) => {
-                return Acted::Again("it is not known how the call ends".into());
+                return Acted::Hindered("it is not known how the call ends".into());
             }
             // Two looks at one list are one witness; the tool is another.
             Ok(Some(record)) if listed.kind == Kind::Missing.as_str() => {
                 let Some(at) = self.tool_at(&record.intent.tool) else {
-                    return Acted::Again("its tool is not configured here".into());
+                    return Acted::Hindered("its tool is not configured here".into());
                 };
                 let (found, _) = self.probe(&at, &record.intent.lookup.for_tool()).await;
                 match still::missing(&found) {
@@ -375,14 +406,14 @@ impl Gateway {
                 }
             }
             Ok(_) => {}
-            Err(error) => return Acted::Again(error.to_string()),
+            Err(error) => return Acted::Hindered(error.to_string()),
         }
         let by = format!("reconciliation {}", of.name);
         match self.compensate_call(call_id, &by, &listed.detail).await {
             // From here on the queue of compensations sees to it.
             Ok(_) => Acted::Done,
             Err(error) => match error.kind {
-                ErrorKind::StoreUnavailable => Acted::Again(error.to_string()),
+                ErrorKind::StoreUnavailable => Acted::Hindered(error.to_string()),
                 kind => Acted::Never(kind.to_string()),
             },
         }
@@ -397,7 +428,7 @@ impl Gateway {
         let kind = if listed.kind == Kind::Orphan.as_str() { Kind::Orphan } else { Kind::Duplicate };
         match still::surplus(kind, call.as_ref(), &listed.effect) {
             Still::Holds => {}
-            Still::NotYet(why) => return Err(Acted::Again(why)),
+            Still::NotYet(why) => return Err(Acted::Hindered(why)),
             Still::Never(why) => return Err(Acted::Never(why)),
         }
         let effect = stored.effect.as_ref();
@@ -415,7 +446,7 @@ impl Gateway {
     async fn call_of(&self, stored: &Stored) -> Result<Option<Record>, Acted> {
         let Some(call_id) = call_id(stored) else { return Ok(None) };
         let found = self.counted("load", self.store.load(call_id).await);
-        found.map_err(|error| Acted::Again(error.to_string()))
+        found.map_err(|error| Acted::Hindered(error.to_string()))
     }
 
     /// Undoes one effect at a source, by the compensation of the tool that has made it.
@@ -425,7 +456,7 @@ impl Gateway {
             Err(acted) => return acted,
         };
         let Some(undoing) = &stored.undoing else {
-            return Acted::Again("how it is undone could not be written down".into());
+            return Acted::Hindered("how it is undone could not be written down".into());
         };
         if !stored.decides && stored.tries > 1 {
             return Acted::Never("a gateway of before may have begun to undo it in another way".into());
@@ -454,7 +485,11 @@ impl Gateway {
             Err(ErrorKind::InvalidArguments(mistakes)) => {
                 Acted::Never(format!("its arguments: {mistakes:?}"))
             }
-            Err(kind) => Acted::Again(kind.to_string()),
+            Err(kind) => match hindrance_of(&kind) {
+                Hindrance::Busy | Hindrance::Unknown => Acted::Hindered(kind.to_string()),
+                Hindrance::Failed => Acted::Again(kind.to_string()),
+                Hindrance::Final => Acted::Never(kind.to_string()),
+            },
         }
     }
 
@@ -478,7 +513,7 @@ fn ended(compensation: &Record) -> Acted {
         State::Succeeded(_) => Acted::Done,
         State::Failed(failure) => Acted::Again(format!("its compensation {call_id} failed: {}", failure.why)),
         State::Running | State::Unknown(_) => {
-            Acted::Again(format!("it is not known how its compensation {call_id} ended"))
+            Acted::Hindered(format!("it is not known how its compensation {call_id} ended"))
         }
         State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
             Acted::Never(format!("its compensation {call_id} was undone itself"))
@@ -507,4 +542,30 @@ fn key_of(tool: &str, listed: &Listed) -> String {
 fn wait(tries: u32) -> SignedDuration {
     let seconds = 2_f64.powi(i32::try_from(tries).unwrap_or(i32::MAX).min(16)).min(MAX_WAIT_S);
     SignedDuration::try_from_secs_f64(seconds * (0.5 + jitter() / 2.0)).unwrap_or(ELSEWHERE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_sent_counts_as_a_try_and_a_webhook_is_told_until_its_time_is_over() {
+        let word = |acted: Acted| match acted {
+            Acted::Done | Acted::Reported => "done",
+            Acted::Again(_) => "again",
+            Acted::Hindered(_) => "hindered",
+            Acted::Never(_) => "never",
+        };
+        let after = |acted: fn(String) -> Acted, action, tries, is_over| {
+            word(acted(String::new()).bounded(action, tries, is_over))
+        };
+        assert_eq!(after(Acted::Again, Act::Compensate, TRIES - 1, false), "again");
+        assert_eq!(after(Acted::Again, Act::Compensate, TRIES, false), "never");
+        assert_eq!(after(Acted::Hindered, Act::Compensate, TRIES, false), "hindered");
+        assert_eq!(after(Acted::Again, Act::Webhook, 1_000, false), "again");
+        for acted in [Acted::Again, Acted::Hindered] {
+            assert_eq!(after(acted, Act::Webhook, 1, true), "never");
+        }
+        assert!(wait(1_000) <= SignedDuration::from_mins(10));
+    }
 }
