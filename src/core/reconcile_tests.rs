@@ -392,6 +392,15 @@ fn what_is_missing_is_asked_for_by_its_key_before_it_is_undone() {
 }
 
 #[test]
+fn what_was_resolved_as_failed_and_is_there_is_not_shown_as_settled() {
+    use still::{Still, unsettled};
+    let of = |state| unsettled(Some(&call(1, 1_500, state)));
+    assert_eq!(of(succeeded(1)), Still::Holds);
+    assert!(matches!(of(State::Running), Still::NotYet(_)));
+    assert_eq!(of(failed()), Still::Never("resolved as failed, but the source has it".into()));
+}
+
+#[test]
 fn a_source_that_has_none_of_many_calls_shows_nothing() {
     let calls: Vec<_> = (1..6).map(|id| call(id, 1_500, succeeded(id))).collect();
     for (calls, items, missing) in [

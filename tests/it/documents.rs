@@ -1,6 +1,7 @@
 //! What every store promises about what is kept beside the calls, asked of SQLite, of a Redis and of a Redis
 //! Cluster.
 
+use ::redis::FromRedisValue as _;
 use jiff::Timestamp;
 use oncegate::core::document::{Document, Kind, Place};
 use oncegate::store::sealed::{Keys, Sealed};
@@ -246,6 +247,7 @@ async fn a_lost_document_is_noticed_before_another_is_written() {
     let (mut redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
     let store = open_redis(&redis.url(), folder.path()).await;
     let first = put(&store, &document("shop", "s", 1)).await;
+    let whole_since = store.readiness().await.whole_since.expect("it is known");
     let snapshot = redis.snapshot();
     put(&store, &next(&first, "completed")).await;
     redis.restore(snapshot.path()).await;
@@ -260,7 +262,26 @@ async fn a_lost_document_is_noticed_before_another_is_written() {
     store.accept_loss("restored").await.expect("accepted");
     until("it is open again", async || store.readiness().await.reasons.is_empty()).await;
     assert_eq!(load(&store, &first).await, Some(first), "it is older, and stays so");
+    assert!(store.readiness().await.whole_since > Some(whole_since), "calls of before may be gone");
     put(&store, &again).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_of_before_that_was_said_knows_every_call_from_the_first_sight_on() {
+    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let first = store.readiness().await.whole_since.expect("it is known");
+    let key = "oncegate:{p000}:manifest";
+    let manifest = String::from_redis_value(redis.ask(&["GET", key]).await).expect("a text");
+    let mut manifest: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
+    manifest.as_object_mut().expect("an object").remove("whole_since_us").expect("it was there");
+    redis.ask(&["SET", key, &manifest.to_string()]).await;
+    until("it is said again", async || store.readiness().await.whole_since > Some(first)).await;
+    let since = store.readiness().await.whole_since;
+    drop(store);
+    let other = tempfile::tempdir().expect("a folder");
+    let store = open_redis(&redis.url(), other.path()).await;
+    assert_eq!(store.readiness().await.whole_since, since, "it is kept");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,6 +26,7 @@ on_both_stores! {
     what_the_ledger_may_never_have_known_is_only_reported,
     an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orphan,
     what_the_source_does_not_show_and_the_tool_has_is_not_undone,
+    what_was_only_reported_or_given_up_is_taken_up_again,
     what_undoes_an_effect_is_decided_once_and_is_no_tenants_call,
     what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since,
 }
@@ -320,6 +321,30 @@ async fn what_the_source_does_not_show_and_the_tool_has_is_not_undone(stores: &S
     let call_id = made.at("/call_id");
     assert_eq!(gateway.state_of(call_id.as_str().expect("an id")).await, "succeeded");
     assert_eq!(books.undone().len(), 0);
+}
+
+async fn what_was_only_reported_or_given_up_is_taken_up_again(stores: &Stores) {
+    let books = Books::open().await;
+    let gateway = stores.gateway_of_old(&config(&books, "", "")).await;
+    let made = gateway.plan(1, "hidden").await.expect_ok();
+    gateway.plan(2, "").await.expect_ok();
+    let id = books.make_beside(Some("beside"));
+    let first = report(&gateway).await;
+    assert_eq!(first.at("/counts"), json!({ "missing": 1, "orphan": 1 }));
+    assert_eq!(by_kind(&first, "state"), by_kind(&report(&gateway).await, "state"), "both are reported");
+    let gateway = stores.again(gateway, &config(&books, MENDS, "")).await;
+    let second = report(&gateway).await;
+    assert_eq!(second.at("/new"), json!({}), "they are not new");
+    let states = async || by_kind(&gateway.get("/v1/reconciliations/books").await.expect_ok(), "state");
+    until("what was reported is undone", async || states().await["orphan"].contains("done")).await;
+    assert_eq!(books.undone(), HashMap::from([(id, 1)]));
+    assert!(states().await["missing"].contains("given_up"), "the tool has it");
+
+    books.forget(1);
+    report(&gateway).await;
+    until("what was given up is undone", async || states().await["missing"].contains("done")).await;
+    let call_id = made.at("/call_id").as_str().expect("an id").to_owned();
+    until("it is compensated", async || gateway.state_of(&call_id).await == "compensated").await;
 }
 
 impl Gateway {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use oncegate::core::record::InstanceId;
+use oncegate::store::Store as _;
 use oncegate::store::sqlite::{OpenError, Sqlite};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,23 @@ async fn a_file_belongs_to_one_process() {
     assert!(matches!(open(folder.path(), ME), Err(OpenError::InUse(_))));
     close(store, folder.path()).await;
     open(folder.path(), ME).expect("a store");
+}
+
+#[tokio::test]
+async fn a_file_knows_since_when_it_has_every_call() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path(), ME).expect("a store");
+    let fresh = store.readiness().await.whole_since.expect("it is known");
+    let call = claimed(&store, &arrival("k", "S", 0, ME)).await;
+    assert!(call.intent.created_at < fresh, "by the clock of this test");
+    close(store, folder.path()).await;
+    // As it was before that was written down.
+    let connection = rusqlite::Connection::open(folder.path().join("oncegate.db")).expect("opened");
+    connection.execute_batch("DROP TABLE ledger; PRAGMA user_version = 7").expect("of before");
+    drop(connection);
+    let store = open(folder.path(), ME).expect("a store");
+    let older = store.readiness().await.whole_since;
+    assert_eq!(older, Some(call.intent.created_at), "it has had every call that it has");
 }
 
 #[tokio::test]

@@ -45,6 +45,16 @@ pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Still {
     }
 }
 
+/// Whether a call that was unknown is to be settled, now that it is not unknown; whatever else it is by now, the
+/// source has no more to say.
+pub fn unsettled(call: Option<&Record>) -> Still {
+    match call.map(|call| &call.state) {
+        Some(State::Running) => Still::NotYet("the call runs again".into()),
+        Some(State::Failed(_)) => Still::Never("resolved as failed, but the source has it".into()),
+        _ => Still::Holds,
+    }
+}
+
 /// Whether the effect of a call is still missing, now that its tool was asked for it by key.
 pub fn missing(finding: &Finding) -> Still {
     match finding {

@@ -366,13 +366,11 @@ impl Gateway {
             }
             // It is not unknown any more, but it may be again.
             Ok(Some(Err(_))) => match self.counted("load", self.store.load(call_id).await) {
-                Ok(Some(Record { state: State::Running, .. })) => {
-                    Acted::Hindered("the call runs again".into())
-                }
-                Ok(Some(Record { state: State::Failed(_), .. })) => {
-                    Acted::Never("resolved as failed, but the source has it".into())
-                }
-                Ok(_) => Acted::Done,
+                Ok(record) => match still::unsettled(record.as_ref()) {
+                    Still::Holds => Acted::Done,
+                    Still::NotYet(why) => Acted::Hindered(why),
+                    Still::Never(why) => Acted::Never(why),
+                },
                 Err(error) => Acted::Hindered(error.to_string()),
             },
             Ok(None) => Acted::Never("the call is gone".into()),
