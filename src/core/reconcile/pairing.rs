@@ -328,13 +328,8 @@ impl<'a> Pairing<'a> {
         let is_named = |call: &Call, n: usize| call.named.contains(&n) && may_be_of(call, n);
         let names_it = |call: &Call, n: usize| self.items[n].call_id == Some(call.call_id);
         let mut pairs = vec![None; calls.len()];
-        let first: [&dyn Fn(&Call, usize) -> bool; 2] = [&is_named, &names_it];
-        for belongs in first {
-            for (call, pair) in calls.iter().zip(&mut pairs).filter(|(_, pair)| pair.is_none()) {
-                let at = free.iter().position(|n| belongs(call, *n));
-                *pair = at.map(|at| free.remove(at));
-            }
-        }
+        give(calls, free, &mut pairs, is_named);
+        give(calls, free, &mut pairs, names_it);
         for (call, pair) in calls.iter().zip(&mut pairs).filter(|(_, pair)| pair.is_none()) {
             // What was undone is expected to be no effect any more.
             let is_gone = |n: &usize| call.standing == Standing::Undone && !self.items[*n].counts;
@@ -431,6 +426,19 @@ impl<'a> Pairing<'a> {
             },
             item: Some(item.clone()),
         }
+    }
+}
+
+/// To each call that has none yet the first that belongs to it.
+fn give(
+    calls: &[&Call],
+    free: &mut Vec<usize>,
+    pairs: &mut [Option<usize>],
+    belongs: impl Fn(&Call, usize) -> bool,
+) {
+    for (call, pair) in calls.iter().zip(pairs).filter(|(_, pair)| pair.is_none()) {
+        let at = free.iter().position(|n| belongs(call, *n));
+        *pair = at.map(|at| free.remove(at));
     }
 }
 
