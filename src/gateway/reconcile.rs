@@ -7,6 +7,7 @@
 
 mod act; // what is done about an anomaly
 mod look; // source and ledger
+mod mend; // how a call is settled, and a call or an effect undone
 mod report; // what is kept of it
 
 use std::collections::BTreeMap;
