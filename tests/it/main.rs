@@ -34,6 +34,8 @@ mod points; // the process ends where it hurts
 mod problems; // the table of failures
 mod recheck; // unknown calls come to rest, when something goes wrong
 mod reconcile; // the ledger, held against the systems behind the tools
+#[cfg(feature = "crash-points")]
+mod reconcile_points; // the process ends where it hurts a reconciliation
 mod redis; // many gateways over one Redis
 mod redis_kinds; // TLS, clusters, replicas, Sentinels
 mod reload; // the configuration is read again

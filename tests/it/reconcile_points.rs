@@ -1,0 +1,101 @@
+//! The process ends where it hurts a reconciliation.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::reconcile::{MENDS, config, run};
+use crate::support::binary::{Process, free_port};
+use crate::support::books::Books;
+use crate::support::redis::Redis;
+use crate::support::stores::{LONG_AGO, Stores, know_all_since};
+use crate::support::{Answer, client, until};
+
+/// The points, and how often each is passed before.
+const POINTS: [(&str, usize); 5] = [
+    ("reconciliation_reported", 0),
+    ("anomaly_taken", 0),
+    ("anomaly_taken", 3),
+    ("anomaly_acted", 0),
+    ("anomaly_acted", 3),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_is_killed_in_the_middle_is_made_good() {
+    let worlds = POINTS.map(async |(point, passed)| dies_at(point, passed, None).await);
+    futures_util::future::join_all(worlds).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_redis_a_run_that_is_killed_in_the_middle_is_made_good_by_whoever_comes_next() {
+    let worlds = POINTS.map(async |(point, passed)| {
+        dies_at(point, passed, Some(Redis::strict().await)).await;
+    });
+    futures_util::future::join_all(worlds).await;
+}
+
+/// Wherever a run breaks off: at rest everything is found, mended and reported, each thing once.
+async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
+    let books = Books::open().await;
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let config = config(&books, MENDS, "");
+    let points = format!("{point}={passed}*off->return");
+    let url = redis.as_ref().map(Redis::url);
+    let store: Vec<_> = url.iter().map(|url| ("ONCEGATE_STORE__URL", url.as_str())).collect();
+    if let Some(url) = &url {
+        Stores::Redis(url.clone()).gateway_of_old(&config).await.stop().await;
+    }
+    let environment = [&store[..], &[("FAILPOINTS", &points)]].concat();
+    let dying = Process::start_in(folders[0].path(), free_port(), &config, &environment).await;
+    if redis.is_none() {
+        know_all_since(&folders[0].path().join("oncegate.db"), LONG_AGO);
+    }
+    ready(&dying).await;
+    let call = async |gateway: &Process, n: usize, plan: &str| {
+        let body = json!({ "args": { "amount": n, "plan": plan } }).to_string();
+        let request = client().post(gateway.url("/v1/tools/act/calls")).body(body);
+        Answer::read(request.header("idempotency-key", format!("k{n}")).send().await.expect("an answer"))
+            .await
+    };
+    let plans = ["", "missing", "duplicate", "mismatch", "silent", "rejected but there"];
+    for (n, plan) in plans.iter().enumerate() {
+        call(&dying, n, plan).await;
+    }
+    books.make_beside(Some("beside"));
+    let request = client().post(dying.url("/v1/reconciliations/books/run"));
+    assert!(request.send().await.is_err(), "it has died at {point}");
+    assert!(!dying.ended().await);
+
+    // On a shared store it is another gateway, which knows nothing of the first.
+    let folder = &folders[usize::from(redis.is_some())];
+    let again = Process::start_in(folder.path(), free_port(), &config, &store).await;
+    ready(&again).await;
+    let path = again.url("/v1/reconciliations/books");
+    let broken_off = Answer::read(client().get(path).send().await.expect("an answer")).await.expect_ok();
+    assert_eq!(broken_off.at("/state"), "running", "what it had found is kept");
+    let counts = json!({ "missing": 1, "duplicate": 1, "mismatch": 1, "settled": 1, "orphan": 2 });
+    assert_eq!(broken_off.at("/counts"), counts);
+    // What was taken by the dead one is left alone for a while.
+    let patience = Instant::now() + Duration::from_secs(60);
+    loop {
+        let report = run(&again.url("")).await.expect_ok();
+        // What is undone is undone by the queue of compensations.
+        if report.at("/counts") == json!({}) && books.undone().len() >= 5 {
+            break;
+        }
+        assert!(Instant::now() < patience, "{point}: still {}", report.text);
+        sleep(Duration::from_millis(200)).await;
+    }
+    let undone = books.undone();
+    assert!(undone.values().all(|times| *times == 1), "{point}: {undone:?}");
+    assert_eq!(undone.len(), 5, "{point}: {undone:?}");
+    assert_eq!(books.live().len(), 3, "one that was right, one that was settled, one of two");
+    call(&again, 4, "silent").await.expect_ok();
+}
+
+async fn ready(gateway: &Process) {
+    let url = gateway.url("/readyz");
+    until("it is ready", async || client().get(&url).send().await.is_ok_and(|answer| answer.status() == 200))
+        .await;
+}
