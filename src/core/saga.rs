@@ -389,8 +389,12 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
         Event::Told { delivered } => Ok(told(saga, *delivered, policy, now)),
         Event::Retry { by, reason } | Event::Settled { by, reason } if saga.state == State::Stuck => {
             let (state, due_at) = (State::Compensating, Some(now));
-            let again = Saga { state, due_at, trouble: None, tries: 0, waits: 0, to_tell: false, ..changed };
-            let event = if matches!(event, Event::Retry { .. }) { "retry" } else { "settled" };
+            let is_settled = matches!(event, Event::Settled { .. });
+            // What was decided about the one call of such a saga counts from now on.
+            let at_rest = changed.at_rest || changed.only.is_some() && is_settled;
+            let again =
+                Saga { state, at_rest, due_at, trouble: None, tries: 0, waits: 0, to_tell: false, ..changed };
+            let event = if is_settled { "settled" } else { "retry" };
             Ok(again.noted(event, by.clone(), reason.clone(), now))
         }
         Event::Retry { .. } | Event::Settled { .. } => wrong,

@@ -325,6 +325,12 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
     let undoing = moved(&asked_for, &Event::Rested, 1);
     assert_eq!(plan(&undoing, &[(&marked, &tool)], at(99)), Step::Undo(&marked));
     assert_eq!(plan(&undoing, &[(&record, &tool)], at(99)), Step::Done, "it was skipped again");
+    // Also where it never came to rest, because nobody knew of the call.
+    let trouble = Trouble { call_id: Some(record.intent.call_id), why: "nobody knows".into() };
+    let hindered = Event::Hindered { by: by(), trouble, hindrance: Hindrance::Final, jitter: 0.0 };
+    let settled = Event::Settled { by: by(), reason: "it stands".into() };
+    let skipped = moved(&moved(&asked_for, &hindered, 1), &settled, 2);
+    assert_eq!(plan(&skipped, &[(&record, &tool)], at(99)), Step::Done);
     let undone = moved(&undoing, &Event::Undone { by: by() }, 2);
     assert_eq!(plan(&moved(&undone, &abort(), 3), &[(&record, &tool)], at(99)), Step::Mark(&record));
 }
@@ -343,13 +349,14 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
         record.state = CallState::Compensating(None);
         record
     };
-    let undone_first = |calls: &[Record]| {
-        let members: Vec<(&Record, &Tool)> = calls.iter().map(|record| (record, &tool)).collect();
+    let undone_first_of = |calls: &[Record], tool: &Tool| {
+        let members: Vec<(&Record, &Tool)> = calls.iter().map(|record| (record, tool)).collect();
         match plan(&undoing(), &members, at(99)) {
             Step::Undo(record) => record.intent.call_id.0.as_u128(),
             step => panic!("{step:?}"),
         }
     };
+    let undone_first = |calls: &[Record]| undone_first_of(calls, &tool);
     assert_eq!(undone_first(&[call(1, "A", 1, 20), call(2, "B", 3, 3)]), 2, "a token that runs ahead");
     assert_eq!(undone_first(&[call(1, "A", 1, 20), call(2, "A", 3, 21), call(3, "B", 2, 2)]), 2);
     // The clock was set back in between.
@@ -373,6 +380,12 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
         undone_first(&[ran_again(call(1, "A", 1, 1), 9), call(2, "B", 3, 3)]),
         1,
         "the first time it surely was not executed"
+    );
+    let held = tool_of(&planned);
+    assert_eq!(
+        undone_first_of(&[sent_again(call(1, "A", 1, 1), 9), call(2, "B", 3, 3)], &held),
+        1,
+        "nothing sends it again out of a doubt: the first time it surely was not executed, and then it was doubted"
     );
 }
 

@@ -99,16 +99,18 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
 /// The call that was begun last. In a session that is told by the tokens, whatever the clocks say, unless a caller
 /// has brought the same one with several; those of two sessions say nothing of each other.
 fn newest<'a>(left: &[&(&'a Record, &Tool)]) -> Option<&'a Record> {
-    let by_token = |record: &Record| (record.fencing, begun_at(record), Position::of(record));
-    let left = || left.iter().map(|(record, _)| *record);
-    let last = left().max_by_key(|record| (begun_at(record), by_token(record)))?;
+    let by_token =
+        |(record, tool): &(&Record, &Tool)| (record.fencing, begun_at(record, tool), Position::of(record));
+    let (last, _) = left.iter().max_by_key(|call| (begun_at(call.0, call.1), by_token(call)))?;
     let session = &last.intent.session_id;
-    left().filter(|record| record.intent.session_id == *session).max_by_key(|record| by_token(record))
+    let of_session = left.iter().filter(|(record, _)| record.intent.session_id == *session);
+    of_session.max_by_key(|call| by_token(call)).map(|(record, _)| *record)
 }
 
-/// When a call was begun. What is sent again because nobody knows of it is still the same as before; what runs
-/// again after it surely had not been executed begins anew.
-fn begun_at(record: &Record) -> Timestamp {
-    let is_sent_again = record.doubted && record.attempts > record.attempt.number;
+/// When a call was begun. What is sent again because nobody knows of it, which only some tools allow, is still the same
+/// as before; what runs again after it surely had not been executed begins anew.
+fn begun_at(record: &Record, tool: &Tool) -> Timestamp {
+    let may_be_sent_again = record.doubted && tool.unknown == unknown::Policy::Retry;
+    let is_sent_again = may_be_sent_again && record.attempts > record.attempt.number;
     if is_sent_again { record.intent.created_at } else { record.attempt.run_started_at }
 }
