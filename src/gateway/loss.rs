@@ -1,6 +1,7 @@
 //! A store that has lost data opens again only when a person accepts it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Event};
@@ -24,7 +25,12 @@ impl Gateway {
         }
         // In a task of its own: who asked may hang up, and half of it is of no use.
         let gateway = self.clone();
-        let accepting = self.tasks.spawn(async move { gateway.mark_and_accept(&caller, &reason).await });
+        let accepting = self.tasks.spawn(async move {
+            gateway.acceptances.fetch_add(1, Ordering::SeqCst);
+            let accepted = gateway.mark_and_accept(&caller, &reason).await;
+            gateway.acceptances.fetch_sub(1, Ordering::SeqCst);
+            accepted
+        });
         accepting.await.unwrap_or_else(|_| Err(ErrorKind::StoreUnavailable.alone()))
     }
 

@@ -26,6 +26,7 @@ pub mod unknown; // unknown calls come to rest
 mod webhook; // telling somebody outside
 
 use std::collections::HashSet;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -110,6 +111,8 @@ pub struct Gateway {
     /// Others are to notice that it will stop.
     leaving: CancellationToken,
     /// No new calls.
+    /// How many persons accept a loss of data here just now.
+    acceptances: AtomicUsize,
     draining: CancellationToken,
     /// No more time for the running ones.
     abandoned: CancellationToken,
@@ -227,6 +230,7 @@ impl Gateway {
             tasks: TaskTracker::new(),
             unreadable: Mutex::default(),
             leaving: CancellationToken::new(),
+            acceptances: AtomicUsize::new(0),
             draining: CancellationToken::new(),
             abandoned: CancellationToken::new(),
         }

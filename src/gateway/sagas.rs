@@ -5,6 +5,7 @@ mod ended; // completed and aborted, and what persons do about one that is stuck
 mod members; // which calls a saga has
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 pub(super) use self::members::{Member, Unlisted};
 use super::call::new_call_id;
@@ -150,6 +151,14 @@ impl Gateway {
 
     /// Writes a saga, unless somebody has changed it since: then that is answered.
     pub(super) async fn put_saga(&self, saga: &Saga) -> Result<Result<(), Option<Saga>>, store::Error> {
+        // None may be set going behind the one who stops them all.
+        if self.acceptances.load(Ordering::SeqCst) > 0 {
+            return Err(store::Error::Refused("a loss of data is being accepted".into()));
+        }
+        self.write_saga(saga).await
+    }
+
+    async fn write_saga(&self, saga: &Saga) -> Result<Result<(), Option<Saga>>, store::Error> {
         match self.counted("put_document", self.store.put_document(&saga.to_document()).await)? {
             Put::Done => Ok(Ok(())),
             Put::Lost(there) => Ok(Err(there.as_ref().map(readable).transpose()?)),
@@ -170,7 +179,11 @@ impl Gateway {
                 Ok(changed) => changed,
                 Err(illegal) => return Ok(Some(Err(illegal))),
             };
-            match self.put_saga(&changed).await? {
+            let put = match event {
+                Event::StoreLost { .. } => self.write_saga(&changed).await?,
+                _ => self.put_saga(&changed).await?,
+            };
+            match put {
                 Ok(()) => return Ok(Some(Ok(changed))),
                 Err(newer) => there = newer,
             }

@@ -100,8 +100,8 @@ impl Gateway {
 
     /// A saga that cannot be read is not in the way of the others.
     async fn put_aside(&self, document: Document, why: &str, now: Timestamp) {
-        tracing::error!(saga = document.id, why, "a saga cannot be read; it is looked at again in an hour");
-        let due_at = now.checked_add(SignedDuration::from_hours(1)).ok();
+        tracing::error!(saga = document.id, why, "a saga cannot be read; it is looked at again in a minute");
+        let due_at = now.checked_add(SignedDuration::from_mins(1)).ok();
         let later = Document { version: document.version + 1, due_at, ..document };
         drop(self.counted("put_document", self.store.put_document(&later).await));
     }

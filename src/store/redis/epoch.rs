@@ -30,7 +30,8 @@ impl Inner {
         }
         match found {
             Finding::Whole => {
-                self.know_since(&sight).await?;
+                self.know_since(&sight).await;
+                self.forget_acceptance();
                 self.memory.saw_all(&sight);
                 self.publish_token(&sight).await;
                 self.was_whole.store(true, Ordering::Relaxed);
@@ -43,8 +44,9 @@ impl Inner {
                 self.put_all_back().await?;
                 let sight = self.sight().await?;
                 // Before anything is written to what is left after a loss.
-                self.know_since(&sight).await?;
+                self.know_since(&sight).await;
                 self.memory.adopt(&adopted, sight);
+                self.forget_acceptance();
                 let before = if epoch.is_empty() { "none" } else { &epoch };
                 tracing::info!(store = %self.link.target, epoch = adopted, before, "this data is gone by from now on");
                 Ok(None)
@@ -119,15 +121,28 @@ impl Inner {
         drop(self.link.ask::<()>(cmd("HSET").arg(tokens_key()).arg(gateway).arg(token)).await);
     }
 
-    /// Takes note of since when every call is known. In a store of before that was said it is from now on.
-    async fn know_since(&self, sight: &Sight) -> Result<(), Error> {
-        let Some(manifest) = &sight.manifest else { return Ok(()) };
-        let since = manifest.whole_since_us.unwrap_or_else(|| self.store_time().as_microsecond());
-        if manifest.whole_since_us.is_none() && self.sight().await?.manifest.as_ref() == Some(manifest) {
-            self.write_manifest(&Manifest { whole_since_us: Some(since), ..manifest.clone() }).await?;
+    /// Takes note of since when every call is known. In a store of before that was said it is from now on; where that
+    /// cannot be written, it is not known yet, and nothing is undone on a guess.
+    async fn know_since(&self, sight: &Sight) {
+        let Some(manifest) = &sight.manifest else { return };
+        if manifest.whole_since_us.is_none() && self.say_since(manifest).await.is_err() {
+            return;
         }
+        let since = manifest.whole_since_us.unwrap_or_else(|| self.store_time().as_microsecond());
         self.whole_since_us.store(since, Ordering::SeqCst);
-        Ok(())
+    }
+
+    async fn say_since(&self, manifest: &Manifest) -> Result<(), Error> {
+        if self.sight().await?.manifest.as_ref() != Some(manifest) {
+            return Ok(());
+        }
+        let since = Some(self.store_time().as_microsecond());
+        self.write_manifest(&Manifest { whole_since_us: since, ..manifest.clone() }).await
+    }
+
+    /// An acceptance that broke off here is another's affair by now, or over.
+    fn forget_acceptance(&self) {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     async fn sight(&self) -> Result<Sight, Error> {
@@ -180,13 +195,17 @@ impl Inner {
             None => self.prepare_acceptance(reason).await?,
         };
         *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        if self.sight().await?.manifest.as_ref() != Some(&manifest) {
+        let sight = self.sight().await?;
+        let is_the_same = sight.manifest.as_ref() == Some(&manifest);
+        manifest.complete = true;
+        let sight = Sight { manifest: Some(manifest.clone()), ..sight };
+        let found = loss::compare(&sight, &manifest.epoch, &self.memory.all_writes());
+        if !is_the_same || found != Finding::Whole {
             let why = "somebody else accepts it, too, or more was lost meanwhile: look again";
             return Err(Error::Refused(why.into()));
         }
-        manifest.complete = true;
         self.write_manifest(&manifest).await?;
-        self.memory.adopt(&manifest.epoch, self.sight().await?);
+        self.memory.adopt(&manifest.epoch, sight);
         self.look_after().await;
         Ok(())
     }
