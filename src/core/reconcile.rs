@@ -13,7 +13,7 @@ use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-pub use self::pairing::Pairing;
+pub use self::pairing::{Name, Pairing};
 use super::key::{self, Pointer};
 use super::record::CallId;
 use super::redact;
@@ -234,6 +234,8 @@ pub enum Doubt {
     Stranger,
     /// No result says which of the effects stays.
     Untold,
+    /// The source has none of the calls that it should have.
+    Silent,
 }
 
 impl fmt::Display for Doubt {
@@ -244,6 +246,9 @@ impl fmt::Display for Doubt {
             Self::Unreadable => "what calls are joined by cannot be read in all that may have made it",
             Self::Stranger => "it names a call that is not known",
             Self::Untold => "the call's result does not name the one that stays",
+            Self::Silent => {
+                "the source has none of the calls that it should have: is it the right one, and read rightly?"
+            }
         })
     }
 }
@@ -271,11 +276,13 @@ pub struct Found {
 const FEW: usize = 3;
 
 impl Found {
-    /// How many calls are missing, if it is rather the source that shows nothing: it has none of those that it
-    /// should have.
-    pub fn shows_nothing(&self) -> Option<usize> {
+    /// Nothing is believed of a source that shows nothing of what it should.
+    fn doubted_if_silent(mut self) -> Self {
         let missing = self.anomalies.iter().filter(|anomaly| anomaly.kind == Kind::Missing).count();
-        Some(missing).filter(|missing| self.matched == 0 && *missing > FEW)
+        if self.matched == 0 && missing > FEW {
+            self.anomalies.iter_mut().for_each(|anomaly| anomaly.doubt = Some(Doubt::Silent));
+        }
+        self
     }
 }
 

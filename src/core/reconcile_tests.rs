@@ -401,16 +401,39 @@ fn what_was_resolved_as_failed_and_is_there_is_not_shown_as_settled() {
 }
 
 #[test]
-fn a_source_that_has_none_of_many_calls_shows_nothing() {
+fn nothing_is_believed_of_a_source_that_has_none_of_many_calls() {
     let calls: Vec<_> = (1..6).map(|id| call(id, 1_500, succeeded(id))).collect();
-    for (calls, items, missing) in [
-        (&calls[..4], vec![], Some(4)),
-        (&calls[..3], vec![], None),
-        (&calls[..5], vec![item(1)], None),
-        (&calls[..4], vec![item(9)], Some(4)),
+    for (calls, items, is_believed) in [
+        (&calls[..4], vec![], false),
+        (&calls[..3], vec![], true),
+        (&calls[..5], vec![item(1)], true),
+        (&calls[..4], vec![item(9)], false),
     ] {
-        assert_eq!(reconciled(&rules(), calls, &items).shows_nothing(), missing);
+        let found = reconciled(&rules(), calls, &items).anomalies;
+        assert!(found.len() >= 3, "{found:?}");
+        assert!(found.iter().all(|anomaly| anomaly.doubt.is_none() == is_believed), "{found:?}");
     }
+}
+
+#[test]
+fn an_unknown_call_is_settled_if_all_that_had_its_key_are_known_though_others_were_not_read() {
+    let unknown = call(1, 1_500, State::Unknown(String::new()));
+    let kinds = |is_read: bool| {
+        let rules = rules();
+        let mut pairing = Pairing::new(&rules, window(), vec![rules.item(&item(1))]);
+        pairing.add(&unknown);
+        let keys = pairing.keys_to_read();
+        let (key, name) = keys.first().cloned().expect("it may have been one of before");
+        let intent = &unknown.intent;
+        assert_eq!(name, (intent.tenant.clone(), intent.tool.clone(), intent.key.clone()));
+        if is_read {
+            pairing.has_read(key);
+            assert!(!pairing.has_strangers());
+        }
+        let found = pairing.finish(&[Doubt::Unread]);
+        found.anomalies.iter().map(|anomaly| anomaly.kind).collect::<Vec<_>>()
+    };
+    assert_eq!((kinds(false), kinds(true)), (vec![], vec![Kind::Settled]));
 }
 
 #[test]

@@ -25,7 +25,7 @@ use super::{Error, ErrorKind, Gateway};
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::key::Pointer;
-use crate::core::reconcile::{Found, Kind, Rules, Window};
+use crate::core::reconcile::{Kind, Rules, Window};
 use crate::core::tool::Tool;
 use crate::core::unknown::Policy;
 use crate::crash;
@@ -294,7 +294,6 @@ impl Gateway {
         let found = match looked {
             Ok(looked) => {
                 report.take_counts(&looked);
-                let nothing = looked.found.iter().find_map(Found::shows_nothing);
                 let found: Vec<_> = looked.found.into_iter().flat_map(|found| found.anomalies).collect();
                 if found.len() > of.max_anomalies {
                     let why = format!(
@@ -304,10 +303,6 @@ impl Gateway {
                     );
                     report.list_some(&found);
                     fail(&mut report, why);
-                    None
-                } else if let Some(missing) = nothing {
-                    report.list_some(&found);
-                    fail(&mut report, format!("a source has none of {missing} calls: is it the right one?"));
                     None
                 } else {
                     Some(found)

@@ -34,7 +34,12 @@ struct Call {
     fields: Vec<Option<Value>>,
     /// Items that its result names.
     named: Vec<usize>,
+    /// Tenant, tool and key of one that is unknown: others may have had them before.
+    name: Option<Name>,
 }
+
+/// Tenant, tool and key: what calls are the same by.
+pub type Name = (String, String, String);
 
 #[derive(Debug, Default)]
 struct Group {
@@ -54,6 +59,8 @@ pub struct Pairing<'a> {
     known: HashSet<CallId>,
     /// Keys of items that calls of other tools have.
     vouched: HashSet<String>,
+    /// Keys of items of which every call is known, however old.
+    read: HashSet<String>,
     undecided: u64,
     /// There are calls that may have made any of the items.
     is_blind: bool,
@@ -90,6 +97,7 @@ impl<'a> Pairing<'a> {
             seen: HashSet::new(),
             known: HashSet::new(),
             vouched: HashSet::new(),
+            read: HashSet::new(),
             undecided: 0,
             is_blind: false,
         }
@@ -161,8 +169,26 @@ impl<'a> Pairing<'a> {
             .iter()
             .map(|compare| at(&compare.call).filter(|value| !value.is_null()).cloned())
             .collect();
-        let (call_id, created_at) = (record.intent.call_id, record.intent.created_at);
-        group.calls.push(Call { standing, created_at, call_id, fields, named });
+        let intent = &record.intent;
+        let (call_id, created_at) = (intent.call_id, intent.created_at);
+        let name = || (intent.tenant.clone(), intent.tool.clone(), intent.key.clone());
+        let is_open = standing == Standing::Unknown && self.rules.join == Join::Key;
+        group.calls.push(Call { standing, created_at, call_id, fields, named, name: is_open.then(name) });
+    }
+
+    /// The keys of unknown calls that the source has, by which older calls of theirs are found; each with the item's.
+    pub fn keys_to_read(&self) -> Vec<(String, Name)> {
+        let strange = self.groups.iter().filter(|(key, group)| self.is_strange(key, group));
+        let named = |(key, group): (&String, &Group)| {
+            let name = group.calls.iter().find_map(|call| call.name.clone());
+            name.map(|name| (key.clone(), name))
+        };
+        strange.filter_map(named).collect()
+    }
+
+    /// From now on every call that had this item's key is known.
+    pub fn has_read(&mut self, key: String) {
+        self.read.insert(key);
     }
 
     /// Whether the effect of a call that succeeded came within the window; `None`: it may have come long before.
@@ -178,14 +204,14 @@ impl<'a> Pairing<'a> {
 
     /// Whether there are items that may have been made by a call that is not known yet.
     pub fn has_strangers(&self) -> bool {
-        self.groups.values().any(|group| self.is_strange(group))
+        self.groups.iter().any(|(key, group)| self.is_strange(key, group))
     }
 
     /// Whether there are items with a key that no call has, of any tool.
     pub fn has_nobodys(&self) -> bool {
         let mut of_nobody = self.groups.iter().filter(|(_, group)| group.calls.is_empty());
         let is_join = self.rules.join == Join::Key;
-        is_join && of_nobody.any(|(key, group)| !self.vouched.contains(key) && self.is_strange(group))
+        is_join && of_nobody.any(|(key, group)| !self.vouched.contains(key) && self.is_strange(key, group))
     }
 
     /// The calls that items name themselves and that are not known yet.
@@ -196,7 +222,10 @@ impl<'a> Pairing<'a> {
     }
 
     /// Whether it has more effects than calls that have surely had one: an older one may have run again.
-    fn is_strange(&self, group: &Group) -> bool {
+    fn is_strange(&self, key: &str, group: &Group) -> bool {
+        if self.read.contains(key) {
+            return false;
+        }
         let is_open = |item: &&Item| item.counts && !item.call_id.is_some_and(|id| self.known.contains(&id));
         let open = group.items.iter().map(|n| &self.items[*n]).filter(is_open).count();
         let has_had_one = |call: &&Call| {
@@ -222,7 +251,7 @@ impl<'a> Pairing<'a> {
             }
         }
         found.anomalies.sort_by(|a, b| (a.kind, &a.key, &a.id).cmp(&(b.kind, &b.key, &b.id)));
-        found
+        found.doubted_if_silent()
     }
 
     fn judge(&self, key: &str, group: &Group, doubts: &[Doubt], found: &mut Found) {
@@ -252,7 +281,7 @@ impl<'a> Pairing<'a> {
         // What runs, or may have been executed, may be told of any of them.
         let is_open = |(call, item): (&&Call, &Option<usize>)| match call.standing {
             Standing::Running => true,
-            Standing::Unknown => !item.is_some_and(|n| self.is_proof(call, &self.items[n], doubts)),
+            Standing::Unknown => !item.is_some_and(|n| self.is_proof(key, call, &self.items[n], doubts)),
             _ => false,
         };
         if calls.iter().zip(&pairs).any(is_open) {
@@ -298,7 +327,7 @@ impl<'a> Pairing<'a> {
     fn mismatch(&self, key: &str, call: &Call, item: &Item, doubts: &[Doubt]) -> Option<Anomaly> {
         let is_its_own = match call.standing {
             Standing::Judged | Standing::Succeeded => item.counts,
-            Standing::Unknown => self.is_proof(call, item, doubts),
+            Standing::Unknown => self.is_proof(key, call, item, doubts),
             Standing::Running | Standing::Undone | Standing::Failed => false,
         };
         let detail = if is_its_own { self.differences(call, item) } else { String::new() };
@@ -364,7 +393,7 @@ impl<'a> Pairing<'a> {
         match call.standing {
             Standing::Judged | Standing::Succeeded => found.matched += 1,
             // The same business key may be another's effect, and what was taken back proves no success.
-            Standing::Unknown if !self.is_proof(call, item, doubts) => found.undecided += 1,
+            Standing::Unknown if !self.is_proof(key, call, item, doubts) => found.undecided += 1,
             Standing::Unknown => {
                 let detail =
                     format!("the call was unknown, and the source has {}: it was executed", item.name());
@@ -378,10 +407,11 @@ impl<'a> Pairing<'a> {
     }
 
     /// Whether the item shows that just this call was executed. One key may have been that of many calls.
-    fn is_proof(&self, call: &Call, item: &Item, doubts: &[Doubt]) -> bool {
+    fn is_proof(&self, key: &str, call: &Call, item: &Item, doubts: &[Doubt]) -> bool {
+        let is_read = self.read.contains(key) || !doubts.contains(&Doubt::Unread);
         let is_its_own = match item.call_id {
             Some(call_id) => call_id == call.call_id,
-            None => self.rules.join == Join::Key && !doubts.contains(&Doubt::Unread),
+            None => self.rules.join == Join::Key && is_read,
         };
         is_its_own && item.counts
     }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::{Reconciliation, SourceAt};
 use crate::core::ledger::{Filter, Listed, Page, Position};
-use crate::core::reconcile::{Doubt, Found, Pairing, Window};
+use crate::core::reconcile::{Doubt, Found, Name, Pairing, Window};
 use crate::core::record::Record;
 use crate::downstream::outside::Room;
 use crate::gateway::Gateway;
@@ -94,6 +94,13 @@ impl Gateway {
                 add(all, &record);
             }
         }
+        for n in 0..all.len() {
+            for (key, name) in all[n].pairing.keys_to_read() {
+                if self.read_all_of(all, name).await? {
+                    all[n].pairing.has_read(key);
+                }
+            }
+        }
         let mut read = 0;
         let mut older = Calls::of(self, of, (None, Some(window.of_ledger()))).await?;
         while all.iter().any(|waiting| waiting.pairing.has_strangers()) {
@@ -118,6 +125,25 @@ impl Gateway {
             }
         }
         Ok(Vec::new())
+    }
+
+    /// Reads every call that had this key. Answers whether all of them could be read.
+    async fn read_all_of(&self, all: &mut [Waiting<'_>], (tenant, tool, key): Name) -> Result<bool, String> {
+        let filter = Filter { tool: Some(tool), key: Some(key), ..Filter::default() };
+        let (mut before, mut read) = (None, 0);
+        loop {
+            let page = self.store.list(&tenant, &filter, before, AT_ONCE).await;
+            let page = self.counted("list", page).map_err(|error| error.to_string())?;
+            read += page.found.len();
+            if page.unreadable > 0 || read > MAX_OLDER {
+                return Ok(false);
+            }
+            page.found.iter().for_each(|listed| add(all, &listed.record));
+            before = page.next;
+            if before.is_none() {
+                return Ok(true);
+            }
+        }
     }
 }
 

@@ -157,7 +157,8 @@ impl Gateway {
             args: undoing.args.clone(),
             call_id: None,
             user_id: call.as_ref().map_or_else(String::new, |call| call.user_id.clone()),
-            session_id: String::new(),
+            // One of its own: a tool that takes one call of a session at a time needs one.
+            session_id: undoing.key.clone(),
             saga_id: String::new(),
             trace_id: call.map_or_else(String::new, |call| call.trace_id.clone()),
         };
