@@ -276,7 +276,8 @@ impl Host {
         });
         let (coming, going) = (watch.clone(), watch.clone());
         let stream = InspectReader::new(stream, move |read: &[u8]| coming.came(!read.is_empty()));
-        let stream = TokioIo::new(InspectWriter::new(stream, move |_: &[u8]| going.went()));
+        let stream =
+            TokioIo::new(InspectWriter::new(stream, move |written: &[u8]| going.went(written.len())));
         let builder = &self.builders[usize::from(place.is_spare)];
         let mut connection = pin!(builder.serve_connection(stream, service));
         let mut is_ending = false;

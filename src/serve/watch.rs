@@ -14,6 +14,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Bounds;
 
+/// Bytes of a ping, or of what acknowledges something, with some to spare.
+const PLEASANTRIES: usize = 64;
+
 /// Of one connection.
 pub(super) struct Watch {
     bounds: Bounds,
@@ -24,8 +27,9 @@ pub(super) struct Watch {
 struct State {
     /// Requests that are not answered to the end.
     under_way: usize,
-    /// Those of them that are being answered.
+    /// Those of them that are being answered, and of these those whose answer is still being made.
     answers: usize,
+    making: usize,
     /// When something was last written.
     wrote_at: Instant,
     /// Since when there is none.
@@ -37,12 +41,20 @@ struct State {
     is_multiplexed: bool,
 }
 
+impl State {
+    /// The bytes of an answer may be on their way for long after the last of them was made.
+    fn silent_since(&self) -> Instant {
+        self.idle_since.max(self.wrote_at)
+    }
+}
+
 impl Watch {
     pub(super) fn new(bounds: Bounds) -> Self {
         let now = Instant::now();
         let state = State {
             under_way: 0,
             answers: 0,
+            making: 0,
             wrote_at: now,
             idle_since: now,
             head_since: None,
@@ -62,9 +74,12 @@ impl Watch {
         }
     }
 
-    /// Something was written.
-    pub(super) fn went(&self) {
-        self.state().wrote_at = Instant::now();
+    /// So many bytes were written. So few between requests of many at once only say that both sides are there.
+    pub(super) fn went(&self, bytes: usize) {
+        let mut state = self.state();
+        if !state.is_multiplexed || bytes > PLEASANTRIES {
+            state.wrote_at = Instant::now();
+        }
     }
 
     /// Bytes between its requests are no beginning of a next one.
@@ -82,12 +97,12 @@ impl Watch {
     pub(super) async fn expired(&self) {
         let Bounds { header_timeout, idle_timeout, .. } = self.bounds;
         self.until(|state| match state.head_since {
-            // A call takes the time that it takes.
-            _ if state.under_way > state.answers => None,
+            // A call takes the time that it takes, and so does a long list.
+            _ if state.under_way > state.answers || state.making > 0 => None,
             _ if state.under_way > 0 => Some(state.wrote_at + idle_timeout),
             _ if !state.has_served => Some(state.idle_since + header_timeout),
             Some(head_since) if !state.is_multiplexed => Some(head_since + header_timeout),
-            _ => Some(state.idle_since + idle_timeout),
+            _ => Some(state.silent_since() + idle_timeout),
         })
         .await;
     }
@@ -95,7 +110,7 @@ impl Watch {
     /// Waits until nothing has been under way for this long, from now on.
     pub(super) async fn has_been_idle_for(&self, time: Duration) {
         let now = Instant::now();
-        self.until(|state| (state.under_way == 0).then(|| state.idle_since.max(now) + time)).await;
+        self.until(|state| (state.under_way == 0).then(|| state.silent_since().max(now) + time)).await;
     }
 
     /// Waits for the connection's first byte, but no longer than this.
@@ -165,6 +180,7 @@ impl Drop for UnderWay {
 /// An answer's body, whose end ends the request.
 pub(super) struct Watched {
     body: Body,
+    is_making: bool,
     under_way: UnderWay,
 }
 
@@ -177,12 +193,25 @@ impl Watched {
         state.wrote_at = Instant::now();
         drop(state);
         watch.changed.notify_waiters();
-        Self { body, under_way }
+        Self { body, is_making: false, under_way }
+    }
+
+    /// The next piece of it is being made from now on, or is there.
+    fn makes(&mut self, is_making: bool) {
+        if is_making != self.is_making {
+            self.is_making = is_making;
+            let mut state = self.under_way.0.state();
+            state.making = if is_making { state.making + 1 } else { state.making - 1 };
+            state.wrote_at = Instant::now();
+            drop(state);
+            self.under_way.0.changed.notify_waiters();
+        }
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
+        self.makes(false);
         // That it is not under way any more is said next.
         self.under_way.0.state().answers -= 1;
     }
@@ -196,7 +225,9 @@ impl http_body::Body for Watched {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        self.makes(frame.is_pending());
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
