@@ -415,7 +415,7 @@ async fn on_redis_what_cannot_be_read_or_has_lost_its_key_is_in_nobodys_way() {
     let redis = Redis::strict().await;
     let tool = Tool::start().await;
     tool.always(Act::ExecuteThenDrop);
-    let slow = "recheck = { base = \"2s\", max = \"2s\" }\n";
+    let slow = "recheck = { base = \"4s\", max = \"4s\" }\n";
     let config = one_tool(&tool, &format!("{RETRYING}{slow}breaker = {{ failures = 1000 }}\n"));
     let gateway = Stores::Redis(redis.url()).gateway(&config).await;
     let mut calls = Vec::new();

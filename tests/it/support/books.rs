@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -84,7 +84,13 @@ impl Books {
         if let Some(key) = key {
             headers.insert("idempotency-key", key.parse().expect("a header"));
         }
-        self.lock().make(&headers, json!(1))
+        let mut inner = self.lock();
+        let id = inner.make(&headers, json!(1));
+        // A moment ago: the clock that a gateway goes by may be behind this one by so much.
+        if let Some((at, _)) = inner.items.last_mut() {
+            *at -= SignedDuration::from_millis(500);
+        }
+        id
     }
 
     /// It is not there any more, and never was.
