@@ -125,19 +125,23 @@ impl Inner {
     /// cannot be written, it is not known yet, and nothing is undone on a guess.
     async fn know_since(&self, sight: &Sight) {
         let Some(manifest) = &sight.manifest else { return };
-        if manifest.whole_since_us.is_none() && self.say_since(manifest).await.is_err() {
-            return;
+        let since = match manifest.whole_since_us {
+            Some(since) => Some(since),
+            None => self.say_since(manifest).await.ok().flatten(),
+        };
+        if let Some(since) = since {
+            self.whole_since_us.store(since, Ordering::SeqCst);
         }
-        let since = manifest.whole_since_us.unwrap_or_else(|| self.store_time().as_microsecond());
-        self.whole_since_us.store(since, Ordering::SeqCst);
     }
 
-    async fn say_since(&self, manifest: &Manifest) -> Result<(), Error> {
+    /// `None`: somebody has just written another manifest.
+    async fn say_since(&self, manifest: &Manifest) -> Result<Option<i64>, Error> {
         if self.sight().await?.manifest.as_ref() != Some(manifest) {
-            return Ok(());
+            return Ok(None);
         }
         let since = Some(self.store_time().as_microsecond());
-        self.write_manifest(&Manifest { whole_since_us: since, ..manifest.clone() }).await
+        self.write_manifest(&Manifest { whole_since_us: since, ..manifest.clone() }).await?;
+        Ok(since)
     }
 
     /// An acceptance that broke off here is another's affair by now, or over.
