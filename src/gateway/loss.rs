@@ -1,7 +1,7 @@
 //! A store that has lost data opens again only when a person accepts it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Event};
@@ -9,6 +9,22 @@ use crate::core::caller::Caller;
 use crate::core::record::State;
 use crate::crash;
 use crate::store::{self, Replaced};
+
+/// One acceptance that is under way. It is counted until this is dropped, also after a panic.
+struct Acceptance<'a>(&'a AtomicUsize);
+
+impl<'a> Acceptance<'a> {
+    fn begin(gateway: &'a Gateway) -> Self {
+        gateway.acceptances.fetch_add(1, Ordering::SeqCst);
+        Self(&gateway.acceptances)
+    }
+}
+
+impl Drop for Acceptance<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 impl Gateway {
     /// Accepts that the store has lost its newest writes. First every call about which the store may
@@ -26,10 +42,8 @@ impl Gateway {
         // In a task of its own: who asked may hang up, and half of it is of no use.
         let gateway = self.clone();
         let accepting = self.tasks.spawn(async move {
-            gateway.acceptances.fetch_add(1, Ordering::SeqCst);
-            let accepted = gateway.mark_and_accept(&caller, &reason).await;
-            gateway.acceptances.fetch_sub(1, Ordering::SeqCst);
-            accepted
+            let _counted = Acceptance::begin(&gateway);
+            gateway.mark_and_accept(&caller, &reason).await
         });
         accepting.await.unwrap_or_else(|_| Err(ErrorKind::StoreUnavailable.alone()))
     }
@@ -60,7 +74,7 @@ impl Gateway {
         }
         let refused = |error| match error {
             store::Error::Refused(why) => ErrorKind::WrongState(why).alone(),
-            error @ store::Error::Ambiguous(_) => unavailable(error),
+            error @ (store::Error::Ambiguous(_) | store::Error::Unreadable(_)) => unavailable(error),
         };
         let prepared = self.store.prepare_acceptance(reason).await;
         self.counted("prepare_acceptance", prepared).map_err(refused)?;

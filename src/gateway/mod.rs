@@ -192,6 +192,14 @@ impl ErrorKind {
         Self::WrongState("the key stands for a call of another saga, with which it would be undone".into())
     }
 
+    /// What the store's failure means to who asks: what cannot be read is no store that is unavailable.
+    fn of_store(error: store::Error) -> Self {
+        match error {
+            error @ store::Error::Unreadable(_) => Self::WrongState(error.to_string()),
+            store::Error::Refused(_) | store::Error::Ambiguous(_) => Self::StoreUnavailable,
+        }
+    }
+
     /// Without a call or a key yet.
     fn alone(self) -> Error {
         Error { kind: self, call_id: None, key: None }

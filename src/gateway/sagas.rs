@@ -84,7 +84,7 @@ impl Gateway {
             return Ok(());
         }
         let id = SagaId { tenant: intent.tenant.clone(), id: intent.saga_id.clone() };
-        let saga = self.ensure_saga(&id).await.map_err(|_| ErrorKind::StoreUnavailable)?;
+        let saga = self.ensure_saga(&id).await.map_err(ErrorKind::of_store)?;
         if saga.is_open() {
             return Ok(());
         }
@@ -199,7 +199,7 @@ impl Gateway {
         if !caller.may_read(&id.tenant) {
             return Err(ErrorKind::Forbidden.alone());
         }
-        let saga = self.saga(id).await.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let saga = self.saga(id).await.map_err(|error| ErrorKind::of_store(error).alone())?;
         self.with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?).await
     }
 
@@ -321,6 +321,6 @@ fn lookup_of(record: &Record, tool: &str) -> Lookup {
 fn readable(document: &Document) -> Result<Saga, store::Error> {
     Saga::from_document(document).map_err(|why| {
         tracing::error!(saga = document.id, why, "a saga cannot be read");
-        store::Error::Refused(format!("a saga cannot be read: {why}"))
+        store::Error::Unreadable(format!("saga: {why}"))
     })
 }

@@ -30,6 +30,9 @@ pub enum Error {
     /// The change may have been made: ask again with the same attempt.
     #[error("the store did not answer: {0}")]
     Ambiguous(String),
+    /// What is stored cannot be read here, as it is now. Nothing was changed, and asking again does not help.
+    #[error("what is stored cannot be read: {0}")]
+    Unreadable(String),
 }
 
 impl Error {
@@ -38,6 +41,7 @@ impl Error {
         match self {
             Self::Refused(_) => "refused",
             Self::Ambiguous(_) => "ambiguous",
+            Self::Unreadable(_) => "unreadable",
         }
     }
 }

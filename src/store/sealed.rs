@@ -81,7 +81,7 @@ impl Keys {
         if sealed.first() != Some(&MARK) {
             return Ok(sealed.clone());
         }
-        let unreadable = |why: &str| Error::Ambiguous(format!("call {}: {why}", place.call_id));
+        let unreadable = |why: &str| Error::Unreadable(format!("{place}: {why}"));
         let (name, rest) =
             sealed[1..].split_first_chunk::<NAME>().ok_or_else(|| unreadable("a sealed text is cut off"))?;
         let (nonce, text) =
@@ -114,6 +114,15 @@ struct Place {
 impl Place {
     fn about(self) -> Vec<u8> {
         [self.call_id.0.as_bytes(), self.what.as_bytes()].concat()
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.what {
+            "document" => write!(f, "document {}", self.call_id.0.simple()),
+            what => write!(f, "{what} of call {}", self.call_id),
+        }
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use oncegate::core::caller::Caller;
 use oncegate::core::document::{Document, Kind};
 use oncegate::core::saga::{Policy, Saga, SagaId};
+use oncegate::gateway::new_instance;
 use oncegate::store::redis::Redis as RedisStore;
 use oncegate::store::{self, Put, Store};
 use serde_json::json;
@@ -14,12 +16,11 @@ use crate::redis::{call, gateway, notices};
 #[cfg(feature = "crash-points")]
 use crate::support::binary::Process;
 use crate::support::binary::{free_port, run};
-#[cfg(feature = "crash-points")]
-use crate::support::client;
-use crate::support::gateway::one_tool;
+use crate::support::faulty::FaultStore;
+use crate::support::gateway::{Bare, one_tool};
 use crate::support::line::Line;
 use crate::support::redis::Redis;
-use crate::support::{Act, Answer, Gateway, Tool, until};
+use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 /// Does something to a Redis and sees the gateway close, without an effect, and open again with the
 /// operator's acceptance; tokens go on rising.
@@ -289,6 +290,28 @@ async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also
     assert_eq!(saga.at("/state"), "stuck");
     assert!(saga.at("/trouble/why").as_str().is_some_and(|why| why.contains("lost data")), "{}", saga.text);
     assert_eq!(tool.effects(), 1, "nothing was undone");
+}
+
+/// As long as a loss is being accepted no saga may change. An acceptance that ended in a panic is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = FaultStore::over(open_redis(&redis.url(), folder.path()).await);
+    let Bare { gateway, url } = Bare::over(store.clone(), new_instance(), &tool, "").await;
+    let ready = async || gateway.readiness().await.reasons.is_empty();
+    until("it is ready", ready).await;
+    redis.ask(&["FLUSHALL"]).await;
+    until("the loss is noticed", async || {
+        gateway.readiness().await.reasons.iter().any(|reason| reason.code == store::LOST_DATA)
+    })
+    .await;
+    store.panic_at_doubtful();
+    assert!(gateway.accept_loss(Caller::operator(), "flushed".into()).await.is_err());
+    gateway.accept_loss(Caller::operator(), "flushed".into()).await.expect("accepted");
+    until("it is ready", ready).await;
+    let body = json!({ "args": {}, "saga_id": "G" }).to_string();
+    Answer::read(client().post(url).body(body).send().await.expect("an answer")).await.expect_ok();
 }
 
 /// A server with `config/redis.conf` as it is, killed when dropped.

@@ -113,6 +113,12 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
     ask(&gateway, "refused").await.expect_problem("tool-rejected");
     tool.then(Act::ExecuteThenDrop);
     ask(&gateway, "unknown").await.expect_problem("outcome-unknown");
+    let of_saga = async |gateway: &Process, key: &str| {
+        let body = json!({ "args": {}, "saga_id": "G", "idempotency_key": key }).to_string();
+        let request = http.post(gateway.url("/v1/tools/act/calls")).body(body);
+        Answer::read(request.send().await.expect("an answer")).await
+    };
+    of_saga(&gateway, "of_saga").await.expect_ok();
     gateway.kill();
     let bytes = all_bytes(folder.path());
     for secret in ["canary-said", "canary-answer", &key(1)] {
@@ -130,8 +136,26 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
 
     let gateway = start(&[key(2)]).await;
     assert_eq!(ask(&gateway, "second").await.expect_ok().result(), second.result());
-    ask(&gateway, "k").await.expect_problem("result-unavailable");
-    assert_eq!(tool.effects(), 3, "what cannot be read is not run again");
+    let closed = "it is sealed with a key that is not configured";
+    let unavailable = ask(&gateway, "k").await.expect_problem("result-unavailable");
+    assert_eq!(tool.effects(), 4, "what cannot be read is not run again");
+    // The store has answered, and does so each time.
+    assert!(!unavailable.text.contains("did not answer"), "{}", unavailable.text);
+    let saga = http.get(gateway.url("/v1/sagas/G")).send().await.expect("an answer");
+    for refused in [Answer::read(saga).await, of_saga(&gateway, "later").await] {
+        let refused = refused.expect_problem("wrong-state");
+        assert!(
+            refused.text.contains(closed) && !refused.text.contains("did not answer"),
+            "{}",
+            refused.text
+        );
+    }
+    assert_eq!(tool.effects(), 4, "nothing is sent for a saga that cannot be read");
+    let metrics = Answer::read(http.get(gateway.url("/metrics")).send().await.expect("an answer")).await.text;
+    let errors =
+        |kind: &str| format!("oncegate_store_errors_total{{kind=\"{kind}\",operation=\"document\"}} ");
+    assert!(metrics.contains(&(errors("ambiguous") + "0")), "{metrics}");
+    assert!(!metrics.contains(&(errors("unreadable") + "0")), "{metrics}");
     let listed = Answer::read(http.get(gateway.url("/v1/calls")).send().await.expect("an answer")).await;
     assert!(listed.expect_ok().text.contains("sealed with a key that is not configured"));
     // What was in doubt can be settled all the same.

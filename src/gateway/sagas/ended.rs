@@ -54,7 +54,7 @@ impl Gateway {
 
     async fn act_on_saga(&self, id: &SagaId, event: &Event) -> Result<Saga, Error> {
         let changed = self.change_saga(id, event).await;
-        let changed = changed.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let changed = changed.map_err(|error| ErrorKind::of_store(error).alone())?;
         let changed = changed.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
         changed.map_err(|illegal| ErrorKind::WrongState(illegal.to_string()).alone())
     }
@@ -165,7 +165,7 @@ impl Gateway {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
-        let saga = self.saga(id).await.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let saga = self.saga(id).await.map_err(|error| ErrorKind::of_store(error).alone())?;
         let saga = saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
         if saga.state != saga::State::Stuck {
             let illegal = saga::Illegal::State(saga.state);
@@ -201,7 +201,7 @@ impl Gateway {
         by: &str,
         reason: &str,
     ) -> Result<Saga, Error> {
-        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
+        let unavailable = |error| ErrorKind::of_store(error).alone();
         let wrong = |why: &str| Error {
             kind: ErrorKind::WrongState(why.to_owned()),
             call_id: Some(call_id),

@@ -153,6 +153,8 @@ struct Inner {
     nth: Mutex<Option<(usize, usize, Fault)>>,
     asked_in_all: AtomicUsize,
     is_down: AtomicBool,
+    /// The next question for calls in doubt panics.
+    panics: AtomicBool,
     asked: [AtomicUsize; VERBS],
     injected: [[AtomicUsize; KINDS]; VERBS],
     late: TaskTracker,
@@ -194,6 +196,11 @@ impl FaultStore {
     /// Everything is refused until it is up again.
     pub fn set_down(&self, is_down: bool) {
         self.inner.is_down.store(is_down, Ordering::SeqCst);
+    }
+
+    /// The next question for calls in doubt ends its task.
+    pub fn panic_at_doubtful(&self) {
+        self.inner.panics.store(true, Ordering::SeqCst);
     }
 
     /// Nothing goes wrong from now on.
@@ -315,7 +322,7 @@ impl FaultStore {
             Err(Error::Ambiguous(_)) => {
                 self.inner.doubted.lock().expect("not poisoned").insert((verb, change.record.attempt.id));
             }
-            Ok(_) | Err(Error::Refused(_)) => {}
+            Ok(_) | Err(Error::Refused(_) | Error::Unreadable(_)) => {}
         }
     }
 
@@ -541,6 +548,7 @@ impl Store for FaultStore {
     }
 
     async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
+        assert!(!self.inner.panics.swap(false, Ordering::SeqCst), "a panic was asked for");
         self.store.doubtful().await
     }
 
