@@ -15,7 +15,7 @@ pub use self::reload::Reloader;
 use crate::config::{Config, Server, StoreAt};
 use crate::core::caller::Caller;
 use crate::core::record::InstanceId;
-use crate::downstream::Downstream;
+use crate::downstream::{Downstream, NoClient};
 use crate::gateway::{self, Gateway, Limits, ToolAt, Tools};
 use crate::http::{self, Http, MaxBody, Tokens};
 use crate::metrics::Metrics;
@@ -51,7 +51,7 @@ pub enum Error {
     #[error("calls left over from the last run cannot be settled: {0}")]
     Recovery(#[from] store::Error),
     #[error("the HTTP client for the tools cannot be made: {0}")]
-    Client(reqwest::Error),
+    Client(NoClient),
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
     #[error("serving failed")]

@@ -4,15 +4,14 @@
 //! environment, HTTP/1.1 only), never after its deadline, and "nothing was sent" is said only if no
 //! byte was and none will be. Must not know what an observation means: that is `core::outcome`'s.
 
-mod gate;
-pub mod outside; // systems that are no tools // whether the first byte may leave, and whether it did
+mod gate; // whether the first byte may leave, and whether it did
+pub mod outside; // systems that are no tools
+mod pools; // which requests may share a connection
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::error::Error as _;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
@@ -21,16 +20,13 @@ use reqwest::{Method, Url};
 use tokio::time::{Instant, timeout_at};
 
 use self::gate::{Gate, GatedBody};
+pub use self::pools::{NoClient, Party};
+use self::pools::{Pool, Pools};
 use crate::core::outcome::{Body, Evidence};
-
-/// How long to try for a connection. Shorter than any sensible attempt, so that another attempt fits.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::core::record::CallId;
 
 /// The scheme over TLS.
 const SECURE: &str = "https";
-
-/// How long a connection to a system that is no tool is kept: for the next page.
-const OUTSIDE_REUSE: Duration = Duration::from_secs(2);
 
 /// Where a tool lives.
 #[derive(Clone)]
@@ -43,6 +39,17 @@ pub struct Endpoint {
     pub probe: Option<String>,
     /// A pooled connection that was idle for longer never carries a request of this tool; `None`: none does.
     pub connection_reuse: Option<Duration>,
+}
+
+impl Endpoint {
+    fn is_secure(&self) -> bool {
+        let probe = self.probe.as_ref().and_then(|probe| probe.get(..SECURE.len()));
+        self.url.scheme() == SECURE || probe.is_some_and(|scheme| scheme.eq_ignore_ascii_case(SECURE))
+    }
+
+    fn pool(&self, party: Party) -> Pool {
+        Pool { party, reuse: self.connection_reuse, is_secure: self.is_secure() }
+    }
 }
 
 /// User, path and query of a URL may be secrets, so only its beginning is printed.
@@ -63,6 +70,10 @@ impl fmt::Debug for Endpoint {
 /// What one attempt sends, beside the endpoint's own headers.
 #[derive(Debug)]
 pub struct Request {
+    /// Its connection is shared with no other party.
+    pub party: Party,
+    /// The call that is sent.
+    pub call_id: CallId,
     pub headers: HeaderMap,
     /// One JSON object.
     pub body: Bytes,
@@ -72,34 +83,27 @@ pub struct Request {
 
 /// In an answer: the newest token that the tool has seen of the session.
 const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
+/// In an answer: the call that it is for, if the tool says so.
+const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
 
-/// The client for all tools.
+/// Sends requests to tools, and to systems that are not tools.
 #[derive(Debug)]
 pub struct Downstream {
     /// They stay when tools are swapped.
-    pools: RwLock<HashMap<Pool, reqwest::Client>>,
+    pools: Arc<Pools>,
     max_result: usize,
-}
-
-/// Connections that are kept alike.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Pool {
-    /// For how long an idle one may be; `None`: not at all. A client knows only one such time.
-    reuse: Option<Duration>,
-    /// Over TLS. For others no roots need be there to trust, nor be read.
-    is_secure: bool,
 }
 
 impl Downstream {
     /// `max_result` is in bytes: a longer answer is not read to its end.
     ///
     /// # Errors
-    /// The TLS library finds no roots to trust.
+    /// An endpoint needs TLS, and no roots to trust are found.
     pub fn new<'a>(
         endpoints: impl IntoIterator<Item = &'a Endpoint>,
         max_result: usize,
-    ) -> Result<Self, reqwest::Error> {
-        let downstream = Self { pools: RwLock::default(), max_result };
+    ) -> Result<Self, NoClient> {
+        let downstream = Self { pools: Arc::default(), max_result };
         downstream.serve(endpoints)?;
         Ok(downstream)
     }
@@ -112,36 +116,9 @@ impl Downstream {
     /// From now on these can be asked, too.
     ///
     /// # Errors
-    /// The TLS library finds no roots to trust.
-    pub fn serve<'a>(&self, endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Result<(), reqwest::Error> {
-        for endpoint in endpoints {
-            self.client_for(endpoint)?;
-        }
-        Ok(())
-    }
-
-    fn client_for(&self, endpoint: &Endpoint) -> Result<reqwest::Client, reqwest::Error> {
-        let probe = endpoint.probe.as_ref().and_then(|probe| probe.get(..SECURE.len()));
-        let is_secure = endpoint.url.scheme() == SECURE
-            || probe.is_some_and(|scheme| scheme.eq_ignore_ascii_case(SECURE));
-        self.client(Pool { reuse: endpoint.connection_reuse, is_secure })
-    }
-
-    /// The client for a system that is no tool.
-    fn client_outside(&self, url: &Url) -> Result<reqwest::Client, reqwest::Error> {
-        self.client(Pool { reuse: Some(OUTSIDE_REUSE), is_secure: url.scheme() == SECURE })
-    }
-
-    fn client(&self, pool: Pool) -> Result<reqwest::Client, reqwest::Error> {
-        let found = self.pools.read().unwrap_or_else(PoisonError::into_inner).get(&pool).cloned();
-        if let Some(client) = found {
-            return Ok(client);
-        }
-        let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(match pools.entry(pool) {
-            Entry::Occupied(there) => there.get().clone(),
-            Entry::Vacant(place) => place.insert(client(pool)?).clone(),
-        })
+    /// One needs TLS, and no roots to trust are found.
+    pub fn serve<'a>(&self, endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Result<(), NoClient> {
+        if endpoints.into_iter().any(Endpoint::is_secure) { self.pools.prepare_tls() } else { Ok(()) }
     }
 
     /// Asks a tool whether it knows this key: a GET with the tool's own credentials. Answers with status,
@@ -152,13 +129,14 @@ impl Downstream {
     pub async fn probe(
         &self,
         endpoint: &Endpoint,
+        party: Party,
         key: &str,
         by: Instant,
     ) -> Result<(u16, Body, Option<Duration>), String> {
         let url = endpoint.probe.as_ref().map(|url| url.replace("{key}", key));
         let url = url.ok_or("the tool has no door for it")?;
         let url: Url = url.parse().map_err(|_| "its URL cannot be read")?;
-        let client = self.client_for(endpoint).map_err(|error| chain(&error))?;
+        let client = self.pools.client(&endpoint.pool(party)).map_err(|error| error.to_string())?;
         let asked = client.get(url).headers(endpoint.headers.clone()).send();
         let response = timeout_at(by, asked).await.map_err(|_| "it did not answer in time")?;
         match answer(response.map_err(|error| chain(&error))?, self.max_result, by).await {
@@ -169,49 +147,26 @@ impl Downstream {
 
     /// Begins an exchange. Nothing happens until it is awaited.
     pub fn dispatch(&self, endpoint: &Endpoint, request: Request) -> Exchange {
-        let (gate, max_result) = (Gate::new(), self.max_result);
-        let client = match self.client_for(endpoint) {
-            Ok(client) => client,
-            Err(error) => {
-                let why = chain(&error);
-                return Exchange { gate, response: Box::pin(async { Err(why) }), max_result, head: None };
-            }
-        };
-        let body = GatedBody::new(gate.clone(), request.body, request.send_before);
-        let send = client
-            .request(endpoint.method.clone(), endpoint.url.clone())
-            .header(CONTENT_TYPE, "application/json")
-            .headers(endpoint.headers.clone())
-            .headers(request.headers)
-            .body(reqwest::Body::wrap(body))
-            .send();
-        Exchange {
-            gate,
-            response: Box::pin(async { send.await.map_err(|error| chain(&error)) }),
-            max_result,
-            head: None,
-        }
+        let Request { party, call_id, headers, body, send_before } = request;
+        let (gate, pool) = (Gate::new(), endpoint.pool(party));
+        let response: Pin<Box<dyn Future<Output = _> + Send>> =
+            match self.pools.client_for_call(&pool, call_id) {
+                Ok(client) => {
+                    let body = GatedBody::new(gate.clone(), body, send_before);
+                    let send = client
+                        .request(endpoint.method.clone(), endpoint.url.clone())
+                        .header(CONTENT_TYPE, "application/json")
+                        .headers(endpoint.headers.clone())
+                        .headers(headers)
+                        .body(reqwest::Body::wrap(body))
+                        .send();
+                    Box::pin(async { send.await.map_err(|error| chain(&error)) })
+                }
+                Err(error) => Box::pin(async move { Err(error.to_string()) }),
+            };
+        let pools = self.pools.clone();
+        Exchange { gate, response, max_result: self.max_result, head: None, call_id, pool, pools }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the one place where a client is made")]
-fn client(pool: Pool) -> Result<reqwest::Client, reqwest::Error> {
-    let mut builder = reqwest::Client::builder()
-        .retry(reqwest::retry::never())
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .http1_only()
-        .user_agent(concat!("oncegate/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true);
-    if !pool.is_secure {
-        builder = builder.tls_certs_only([]);
-    }
-    match pool.reuse {
-        Some(idle) => builder.pool_idle_timeout(idle),
-        None => builder.pool_max_idle_per_host(0),
-    }
-    .build()
 }
 
 /// A request under way. Dropping it closes its connection; what was sent stays sent.
@@ -221,6 +176,9 @@ pub struct Exchange {
     max_result: usize,
     /// The status and the tool's newest fencing token, as soon as they are there.
     head: Option<(u16, Option<u64>)>,
+    call_id: CallId,
+    pool: Pool,
+    pools: Arc<Pools>,
 }
 
 impl Exchange {
@@ -228,11 +186,25 @@ impl Exchange {
     /// asked again. The body of an answer is read until `body_by`.
     pub async fn until(&mut self, head_by: Instant, body_by: Instant) -> Option<Evidence> {
         Some(match timeout_at(head_by, &mut self.response).await.ok()? {
+            // The answer to this request may still come: nothing is known of it.
+            Ok(response) if self.is_for_another_call(&response) => {
+                self.pools.close(&self.pool);
+                Evidence::NoAnswer { why: "the tool answered another call than it was sent".into() }
+            }
             Ok(response) => {
                 self.head = Some((response.status().as_u16(), newest_token(&response)));
                 answer(response, self.max_result, body_by).await
             }
             Err(why) => self.give_up(&why),
+        })
+    }
+
+    /// Whether the tool names a call that was sent over these connections before. (An id that was never sent there
+    /// may be the tool's own.)
+    fn is_for_another_call(&self, response: &reqwest::Response) -> bool {
+        let named = response.headers().get(CALL_ID).and_then(|id| id.to_str().ok()?.trim().parse().ok());
+        named.is_some_and(|named| {
+            CallId(named) != self.call_id && self.pools.has_sent(&self.pool, CallId(named))
         })
     }
 

@@ -12,11 +12,14 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Downstream, answer, chain};
+use super::pools::{Party, Pool};
+use super::{Downstream, SECURE, answer, chain};
 use crate::core::key::Pointer;
 use crate::core::outcome::{Body, Evidence};
 use crate::core::reconcile::{Item, Rules};
 
+/// How long a connection to a system that is not a tool is kept: for the next page.
+const OUTSIDE_REUSE: Duration = Duration::from_secs(2);
 /// The largest page of a source, in bytes.
 const MAX_PAGE: usize = 32 << 20;
 /// All pages of a run, in bytes: they are held in memory.
@@ -148,9 +151,16 @@ impl Downstream {
         Err(format!("it has more than {MAX_PAGES} pages"))
     }
 
+    /// The client for a system that is not a tool.
+    fn client_outside(&self, url: &Url) -> Result<reqwest::Client, String> {
+        let pool =
+            Pool { party: Party::Outside, reuse: Some(OUTSIDE_REUSE), is_secure: url.scheme() == SECURE };
+        self.pools.client(&pool).map_err(|error| error.to_string())
+    }
+
     async fn get(&self, source: &Source, url: Url) -> Result<Bytes, String> {
         let by = Instant::now() + source.timeout;
-        let client = self.client_outside(&url).map_err(|error| chain(&error))?;
+        let client = self.client_outside(&url)?;
         let asked = client.get(url).headers(source.headers.clone()).send();
         let response = timeout_at(by, asked).await.map_err(|_| "it did not answer in time")?;
         match answer(response.map_err(|error| chain(&error))?, MAX_PAGE, by).await {
@@ -171,7 +181,7 @@ impl Downstream {
     pub async fn tell(&self, webhook: &Webhook, event: &str, id: &str, data: &Value) -> Result<(), String> {
         let by = Instant::now() + webhook.timeout;
         let body = json!({ "event": event, "id": id, "data": data }).to_string();
-        let client = self.client_outside(&webhook.url).map_err(|error| chain(&error))?;
+        let client = self.client_outside(&webhook.url)?;
         let told = client.post(webhook.url.clone()).header(CONTENT_TYPE, "application/json");
         let told = told.header("idempotency-key", format!("{event}:{id}")).headers(webhook.headers.clone());
         let response = timeout_at(by, told.body(body).send()).await;

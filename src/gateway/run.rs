@@ -23,7 +23,7 @@ use crate::core::redact;
 use crate::core::tool::{Effect, LEASE_MARGIN};
 use crate::core::trace::SpanId;
 use crate::crash;
-use crate::downstream::{self, Exchange};
+use crate::downstream::{self, Exchange, Party};
 use crate::metrics::Arrival;
 use crate::store::{Listener, Replaced};
 
@@ -292,6 +292,8 @@ impl Gateway {
         let span_id = if is_attempt { SpanId::of(record.attempt.id) } else { new_span_id() };
         let span = trace.attempt(record, span_id);
         let request = downstream::Request {
+            party: Party::tool(&record.intent.tenant, &record.intent.tool),
+            call_id: record.intent.call_id,
             headers: headers(record, trace.told(span_id)),
             // What was not kept is there only with the request itself.
             body: if redact::is_whole(&record.intent.args) {

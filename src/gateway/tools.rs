@@ -9,7 +9,7 @@ use super::health::Health;
 use crate::core::record::Record;
 use crate::core::tool::Tool;
 use crate::core::unknown::Policy;
-use crate::downstream::Endpoint;
+use crate::downstream::{Endpoint, NoClient};
 
 /// A tool's policy with its place, and what is seen of it.
 pub struct ToolAt {
@@ -67,7 +67,7 @@ impl Gateway {
     ///
     /// # Errors
     /// The connections to them cannot be had; then nothing has changed.
-    pub fn set_tools(&self, tools: Vec<ToolAt>) -> Result<(), reqwest::Error> {
+    pub fn set_tools(&self, tools: Vec<ToolAt>) -> Result<(), NoClient> {
         self.downstream.serve(tools.iter().map(|at| &at.endpoint))?;
         let tools = tools_after(&self.tools(), tools);
         self.tools.store(Arc::new(tools));

@@ -15,10 +15,11 @@ use super::trace::Trace;
 use super::{Error, ErrorKind, Gateway, ToolAt, new_attempt};
 use crate::core::call::{self, Action, Event, Illegal};
 use crate::core::caller::Caller;
-use crate::core::record::{CallId, Record, State};
+use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::session::SessionId;
 use crate::core::unknown::{Finding, Hindrance, Policy, Resolution, read_probe};
 use crate::crash;
+use crate::downstream::Party;
 use crate::store::{self, Replaced};
 
 /// Calls of one tool that are taken up in one go.
@@ -138,7 +139,7 @@ impl Gateway {
             Action::Probe => {
                 // Before the request leaves: what the tool says it knows is what it knew no earlier.
                 let asked_at = now.max(self.now());
-                let found = self.probe(&asked.at, &asked.intent.lookup.for_tool()).await;
+                let found = self.probe(&asked.at, &asked.intent).await;
                 self.note_finding(record, found, asked_at).await
             }
             Action::Run => {
@@ -229,10 +230,11 @@ impl Gateway {
     }
 
     /// What the tool says, and how long it asks to wait.
-    pub(super) async fn probe(&self, at: &ToolAt, key: &str) -> (Finding, Option<Duration>) {
+    pub(super) async fn probe(&self, at: &ToolAt, intent: &Intent) -> (Finding, Option<Duration>) {
         let by = Instant::now() + at.tool.timeout;
+        let (party, key) = (Party::tool(&intent.tenant, &intent.tool), intent.lookup.for_tool());
         tokio::select! {
-            answer = self.downstream.probe(&at.endpoint, key, by) => match answer {
+            answer = self.downstream.probe(&at.endpoint, party, &key, by) => match answer {
                 Ok((status, body, retry_after)) => (read_probe(&at.tool, status, &body), retry_after),
                 Err(why) => (Finding::Unclear(why), None),
             },

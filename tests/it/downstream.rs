@@ -3,7 +3,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate::core::outcome::{Body, Evidence};
-use oncegate::downstream::{Downstream, Endpoint, Exchange, Request};
+use oncegate::core::record::CallId;
+use oncegate::downstream::{Downstream, Endpoint, Exchange, Party, Request};
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use rustls::pki_types::PrivateKeyDer;
@@ -13,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 
 use tokio_rustls::TlsAcceptor;
+use uuid::Uuid;
 
 use crate::support::binary::{Process, free_port};
 use crate::support::{Act, Answer, Gateway, Tool, client};
@@ -30,7 +32,12 @@ fn endpoint(url: &str, reuse_ms: Option<u64>) -> Endpoint {
 fn dispatch(endpoint: &Endpoint, send_before: Instant) -> Exchange {
     drop(client());
     let downstream = Downstream::new([endpoint], 1 << 20).expect("a client");
-    downstream.dispatch(endpoint, Request { headers: HeaderMap::new(), body: "{}".into(), send_before })
+    downstream.dispatch(endpoint, request_of("t", send_before))
+}
+
+fn request_of(tenant: &str, send_before: Instant) -> Request {
+    let (party, call_id) = (Party::tool(tenant, "act"), CallId(Uuid::new_v4()));
+    Request { party, call_id, headers: HeaderMap::new(), body: "{}".into(), send_before }
 }
 
 fn soon() -> Instant {
@@ -129,8 +136,8 @@ async fn a_connection_that_was_idle_too_long_carries_nothing() {
         drop(client());
         let downstream = Downstream::new([&endpoint], 1 << 20).expect("a client");
         for _ in 0..3 {
-            let request = Request { headers: HeaderMap::new(), body: "{}".into(), send_before: soon() };
-            let evidence = downstream.dispatch(&endpoint, request).until(soon(), soon()).await;
+            let evidence =
+                downstream.dispatch(&endpoint, request_of("t", soon())).until(soon(), soon()).await;
             let whole = Evidence::Answer {
                 status: 200,
                 body: Body::Whole("{\"ok\":true}".into()),

@@ -6,6 +6,7 @@
 
 mod support; // the words that the tests are written in
 
+mod abuse; // clients and tools that attack
 mod access; // who may do what
 mod budgets; // how many calls may begin, and those that look alike
 mod calls; // the same call, sent again

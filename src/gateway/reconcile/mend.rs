@@ -79,7 +79,7 @@ impl Gateway {
                 let Some(at) = self.tool_at(&record.intent.tool) else {
                     return Acted::Hindered("its tool is not configured here".into());
                 };
-                let (found, _) = self.probe(&at, &record.intent.lookup.for_tool()).await;
+                let (found, _) = self.probe(&at, &record.intent).await;
                 match still::missing(&found) {
                     Still::Holds => {}
                     Still::NotYet(why) => return Acted::Again(why),

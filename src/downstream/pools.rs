@@ -1,0 +1,171 @@
+//! The HTTP clients, and which requests may share a connection.
+//!
+//! A tool that answers out of step leaves a surplus answer on a pooled connection, and the next request on it may get
+//! that one. So a connection is used for one tenant and one tool only: no tenant ever gets another's result.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustls_platform_verifier::ConfigVerifierExt as _;
+use tokio::time::Instant;
+
+use crate::core::record::CallId;
+
+/// How long to try for a connection. Shorter than any sensible attempt, so that another attempt fits.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most clients that are kept; the one that was not used for longest goes first. Requests under way keep theirs.
+const MAX_CLIENTS: usize = 1_000;
+/// Calls of one pool that are remembered as sent.
+const MAX_SENT: usize = 64;
+
+/// Who uses a connection. Requests of different parties never share one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Party {
+    /// Calls of one tool for one tenant.
+    Tool { tenant: String, tool: String },
+    /// A system that is not a tool: a source of a reconciliation, or the webhook.
+    Outside,
+}
+
+impl Party {
+    pub fn tool(tenant: &str, tool: &str) -> Self {
+        Self::Tool { tenant: tenant.to_owned(), tool: tool.to_owned() }
+    }
+}
+
+/// What one client serves. Connections are pooled only inside of a client.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Pool {
+    pub(super) party: Party,
+    /// For how long a connection may be idle and be used again; `None`: it is not. A client knows only one such time.
+    pub(super) reuse: Option<Duration>,
+    /// Over TLS. Without it no trusted roots are needed, nor read.
+    pub(super) is_secure: bool,
+}
+
+/// There is no HTTP client, for example because no trusted roots were found.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct NoClient(String);
+
+/// The clients that are there, each made when it is needed first.
+#[derive(Debug, Default)]
+pub(super) struct Pools(Mutex<Clients>);
+
+#[derive(Debug, Default)]
+struct Clients {
+    by_pool: HashMap<Pool, Kept>,
+    /// TLS with the system's trusted roots, which are read once.
+    tls: Option<rustls::ClientConfig>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    client: reqwest::Client,
+    used: Instant,
+    /// The newest calls that were sent, oldest first.
+    sent: VecDeque<CallId>,
+}
+
+impl Pools {
+    /// The client of a pool.
+    ///
+    /// # Errors
+    /// It needs TLS, and no roots to trust are found.
+    pub(super) fn client(&self, pool: &Pool) -> Result<reqwest::Client, NoClient> {
+        Ok(self.lock().kept(pool)?.client.clone())
+    }
+
+    /// The client of a pool, for one more call.
+    ///
+    /// # Errors
+    /// As above.
+    pub(super) fn client_for_call(&self, pool: &Pool, call_id: CallId) -> Result<reqwest::Client, NoClient> {
+        let mut clients = self.lock();
+        let kept = clients.kept(pool)?;
+        if kept.sent.len() >= MAX_SENT {
+            kept.sent.pop_front();
+        }
+        kept.sent.push_back(call_id);
+        Ok(kept.client.clone())
+    }
+
+    /// Whether a call is among the newest that were sent over this pool.
+    pub(super) fn has_sent(&self, pool: &Pool, call_id: CallId) -> bool {
+        self.lock().by_pool.get(pool).is_some_and(|kept| kept.sent.contains(&call_id))
+    }
+
+    /// Reads the trusted roots, so that a lack of them is noticed at the start.
+    ///
+    /// # Errors
+    /// There are none.
+    pub(super) fn prepare_tls(&self) -> Result<(), NoClient> {
+        self.lock().tls().map(drop)
+    }
+
+    /// Forgets a client: no request uses its idle connections again. Requests under way go on.
+    pub(super) fn close(&self, pool: &Pool) {
+        drop(self.lock().by_pool.remove(pool));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Clients> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clients {
+    /// What is kept of a pool, made if it is not there.
+    fn kept(&mut self, pool: &Pool) -> Result<&mut Kept, NoClient> {
+        if !self.by_pool.contains_key(pool) {
+            let tls = if pool.is_secure { Some(self.tls()?) } else { None };
+            let client = new_client(pool, tls)?;
+            self.make_room();
+            let kept = Kept { client, used: Instant::now(), sent: VecDeque::new() };
+            self.by_pool.insert(pool.clone(), kept);
+        }
+        let kept = self.by_pool.get_mut(pool).ok_or_else(|| NoClient("it was dropped at once".into()))?;
+        kept.used = Instant::now();
+        Ok(kept)
+    }
+
+    fn tls(&mut self) -> Result<rustls::ClientConfig, NoClient> {
+        if let Some(tls) = &self.tls {
+            return Ok(tls.clone());
+        }
+        let tls = rustls::ClientConfig::with_platform_verifier();
+        let tls = tls.map_err(|error| NoClient(error.to_string()))?;
+        Ok(self.tls.insert(tls).clone())
+    }
+
+    fn make_room(&mut self) {
+        if self.by_pool.len() < MAX_CLIENTS {
+            return;
+        }
+        let oldest = self.by_pool.iter().min_by_key(|(_, kept)| kept.used).map(|(pool, _)| pool.clone());
+        if let Some(oldest) = oldest {
+            drop(self.by_pool.remove(&oldest));
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where a client is made")]
+fn new_client(pool: &Pool, tls: Option<rustls::ClientConfig>) -> Result<reqwest::Client, NoClient> {
+    let builder = reqwest::Client::builder()
+        .retry(reqwest::retry::never())
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .http1_only()
+        .user_agent(concat!("oncegate/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true);
+    let builder = match tls {
+        Some(tls) => builder.tls_backend_preconfigured(tls),
+        None => builder.tls_certs_only([]),
+    };
+    let builder = match pool.reuse {
+        Some(idle) => builder.pool_idle_timeout(idle),
+        None => builder.pool_max_idle_per_host(0),
+    };
+    builder.build().map_err(|error| NoClient(error.to_string()))
+}

@@ -1,0 +1,111 @@
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::{Act, Answer, Gateway, Tool};
+
+/// A tool that is one answer behind on each connection: it answers a request with the arguments of the one before.
+struct OutOfStep {
+    url: String,
+}
+
+impl OutOfStep {
+    /// `names_calls`: whether its answers name the call that they belong to.
+    async fn start(names_calls: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/do", listener.local_addr().expect("an address"));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve_out_of_step(stream, names_calls));
+            }
+        });
+        Self { url }
+    }
+
+    async fn gateway(&self) -> Gateway {
+        let tokens: String = ["shop", "bank"].map(token).concat();
+        let tool = format!("[tools.act]\nurl = \"{}\"\nconnection_reuse = \"60s\"\n", self.url);
+        Gateway::start(&format!("{tokens}{tool}")).await
+    }
+}
+
+fn token(tenant: &str) -> String {
+    let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(tenant));
+    format!(
+        "[[auth.tokens]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{digest}\"\nscopes = [\"call\"]\n"
+    )
+}
+
+async fn serve_out_of_step(mut stream: TcpStream, names_calls: bool) {
+    let mut last: Option<(String, String)> = None;
+    let mut buffer = Vec::new();
+    loop {
+        let end = loop {
+            let text = String::from_utf8_lossy(&buffer).into_owned();
+            if let Some(body) = text.split_once("\r\n\r\n").map(|(_, body)| body)
+                && body.ends_with('}')
+            {
+                let head = text.to_ascii_lowercase();
+                let id = head.lines().find_map(|line| line.strip_prefix("x-call-id: "));
+                break (id.expect("a call id").to_owned(), body.to_owned());
+            }
+            if stream.read_buf(&mut buffer).await.unwrap_or(0) == 0 {
+                return;
+            }
+        };
+        buffer.clear();
+        let (id, body) = last.replace(end.clone()).unwrap_or(end);
+        let named = if names_calls { format!("x-call-id: {id}\r\n") } else { String::new() };
+        let answer = format!("HTTP/1.1 200 OK\r\n{named}content-length: {}\r\n\r\n{body}", body.len());
+        if stream.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn call(gateway: &Gateway, tenant: &str, n: u32) -> Answer {
+    let bearer = format!("Bearer {tenant}");
+    let body = json!({ "args": { "of": tenant, "n": n } });
+    gateway.post("act", &body, &[("authorization", &bearer)]).await
+}
+
+#[tokio::test]
+async fn a_tool_that_answers_out_of_step_never_gives_one_tenant_the_result_of_another() {
+    let tool = OutOfStep::start(false).await;
+    let gateway = tool.gateway().await;
+    for n in 0..30 {
+        for tenant in ["shop", "bank"] {
+            let answer = call(&gateway, tenant, n).await.expect_ok();
+            assert_eq!(answer.at("/result/of"), tenant, "round {n}: {}", answer.text);
+        }
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_names_another_call_proves_nothing_of_this_one() {
+    let tool = OutOfStep::start(true).await;
+    let gateway = tool.gateway().await;
+    call(&gateway, "shop", 0).await.expect_ok();
+    call(&gateway, "shop", 1).await.expect_problem("outcome-unknown");
+    // Its connection is not used again.
+    let third = call(&gateway, "shop", 2).await.expect_ok();
+    assert_eq!(third.at("/result/n"), 2);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_no_request_asked_for_ends_its_connection() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::with_tool(&tool, "connection_reuse = \"60s\"").await;
+    for n in 0..30 {
+        tool.then(Act::ExecuteThenSay(
+            b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"surplus\":1}",
+        ));
+        tool.then(Act::Numbered);
+        gateway.call(json!({ "first": n })).await.expect_ok();
+        let second = gateway.call(json!({ "second": n })).await.expect_ok();
+        assert_eq!(second.at("/result/effect"), f64::from(2 * n + 1), "{}", second.text);
+    }
+    gateway.stop().await;
+}
