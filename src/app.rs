@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus::IntCounter;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -189,6 +190,11 @@ impl App {
     /// The operating system does not say.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+
+    /// What counts the log lines that were dropped.
+    pub fn log_lines_dropped(&self) -> IntCounter {
+        self.gateway.metrics.log_lines_dropped.clone()
     }
 
     /// Puts another configuration into the gateway while it runs.

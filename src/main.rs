@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use oncegate::app::{self, App};
@@ -75,6 +76,9 @@ enum StoreAct {
     },
 }
 
+/// How long the last word may take.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
     #[cfg(feature = "crash-points")]
     let _points = oncegate::crash::set_up();
@@ -96,18 +100,31 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            // Nowhere is left to complain to if standard error is closed.
-            drop(std::io::stderr().write_all(message.trim_end().as_bytes()));
-            drop(std::io::stderr().write_all(b"\n"));
+            complain(format!("{}\n", message.trim_end()));
             ExitCode::FAILURE
         }
     }
 }
 
+/// The last word on standard error. Waits only a moment if it is not read.
+fn complain(message: String) {
+    let (written, is_written) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        // There is nowhere left to complain to if it is closed.
+        drop(std::io::stderr().write_all(message.as_bytes()));
+        written.send(()).ok();
+    });
+    is_written.recv_timeout(LAST_WORD).ok();
+}
+
 /// The configuration, or all that is wrong with it in one text.
 fn read(path: &Path) -> Result<Config, String> {
     read_lines(path)
-        .map_err(|lines| format!("{}\n{} mistakes, nothing was started", lines.join("\n"), lines.len()))
+        .map_err(|lines| format!("{}\n{}, nothing was started", lines.join("\n"), mistakes(lines.len())))
+}
+
+fn mistakes(count: usize) -> String {
+    format!("{count} {}", if count == 1 { "mistake" } else { "mistakes" })
 }
 
 /// The configuration, or each mistake.
@@ -123,7 +140,7 @@ fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
 }
 
 fn serve(config: Config, path: PathBuf) -> Result<(), String> {
-    let Telemetry { set_level, exporter } = telemetry::start(&config.log, config.tracing.as_ref())?;
+    let Telemetry { set_level, exporter, lines } = telemetry::start(&config.log, config.tracing.as_ref())?;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     let ended = runtime.block_on(async {
         // Before anything else: by itself a signal would end the process, or, where it is the first one of a
@@ -145,6 +162,7 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
             app = App::build(config) => app.map_err(|error| error.to_string())?,
             () = stop.cancelled() => return Ok(()),
         };
+        lines.count_in(app.log_lines_dropped());
         let reloader = app.reloader();
         tokio::spawn(async move {
             while hang_up.recv().await.is_some() {
@@ -158,13 +176,15 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
     // Whatever still runs has been given up, and said so.
     runtime.shutdown_background();
     exporter.end();
+    lines.flush();
     ended
 }
 
 fn accept_loss(config: Config, reason: &str) -> Result<(), String> {
-    drop(telemetry::start(&Log { level: "warn".into(), ..config.log.clone() }, None)?);
+    let telemetry = telemetry::start(&Log { level: "warn".into(), ..config.log.clone() }, None)?;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     let accepted = runtime.block_on(app::accept_loss(config, reason));
+    telemetry.lines.flush();
     let marked = accepted.map_err(|error| error.to_string())?;
     say(&format!("the loss is accepted; {marked} calls became unknown\n"))
 }

@@ -84,6 +84,8 @@ pub struct Metrics {
     pub passed_through: IntCounterVec,
     /// Duplicates that are missing in the ledger, because there was no room to remember them.
     pub uncounted_duplicates: IntCounter,
+    /// Log lines that were not written, because standard error was not read fast enough.
+    pub log_lines_dropped: IntCounter,
     sagas: IntGaugeVec,
     stuck_sagas: IntGauge,
     store_ready: IntGauge,
@@ -243,6 +245,13 @@ impl Metrics {
                 valid(IntCounter::new(
                     "oncegate_uncounted_duplicates_total",
                     "Duplicates that the ledger does not count, because too many waited to be written down.",
+                )),
+            ),
+            log_lines_dropped: register(
+                &registry,
+                valid(IntCounter::new(
+                    "oncegate_log_lines_dropped_total",
+                    "Log lines that were not written, because standard error was not read fast enough.",
                 )),
             ),
             store_lost_writes: register(

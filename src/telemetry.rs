@@ -3,6 +3,7 @@
 //! Lines go to standard error, and each carries what it is about in fields of its own: spans add nothing to
 //! them. Must not know what is said.
 
+mod lines; // log lines on their way to standard error
 #[cfg(feature = "otel")]
 mod otlp; // spans to a collector
 
@@ -13,12 +14,14 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
+pub use self::lines::Lines;
 use crate::config::{Log, LogFormat, Tracing};
 
 /// What was set up.
 pub struct Telemetry {
     pub set_level: SetLevel,
     pub exporter: Exporter,
+    pub lines: Lines,
 }
 
 /// Changes the level of the log.
@@ -55,19 +58,29 @@ pub fn start(log: &Log, tracing: Option<&Tracing>) -> Result<Telemetry, String> 
     let filter = EnvFilter::try_new(&log.level).map_err(|error| error.to_string())?;
     let (filter, level) = reload::Layer::new(filter);
     let events = filter_fn(|metadata| metadata.is_event()).with_max_level_hint(LevelFilter::TRACE);
+    let lines = Lines::start(std::io::stderr()).map_err(|error| error.to_string())?;
     // A log on a full disk must not stop a call: complaining about it would panic.
-    let lines = fmt::layer().log_internal_errors(false).with_writer(std::io::stderr);
-    let lines = match log.format {
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
-        LogFormat::Pretty => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+    let layer = fmt::layer().log_internal_errors(false).with_writer(lines.clone());
+    let layer = match log.format {
+        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+        LogFormat::Pretty => layer.with_ansi(std::io::stderr().is_terminal()).boxed(),
     };
     let (spans, exporter) = spans(tracing)?;
-    let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter.and(events))).with(spans);
+    let subscriber = tracing_subscriber::registry().with(layer.with_filter(filter.and(events))).with(spans);
     subscriber.try_init().map_err(|error| error.to_string())?;
+    log_panics(lines.clone());
     if let Some(Tracing { otlp, service_name }) = tracing {
         tracing::info!(collector = otlp, service_name, "spans are exported");
     }
-    Ok(Telemetry { set_level: SetLevel(level), exporter })
+    Ok(Telemetry { set_level: SetLevel(level), exporter, lines })
+}
+
+/// Panics go the same way: by themselves they would wait for standard error.
+fn log_panics(lines: Lines) {
+    std::panic::set_hook(Box::new(move |panic| {
+        tracing::error!(%panic, "a task has panicked");
+        lines.flush();
+    }));
 }
 
 #[cfg(feature = "otel")]

@@ -30,6 +30,15 @@ fn check_refused(line: &str, words: &str) {
 }
 
 #[test]
+fn one_mistake_is_one_mistake() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("bad.toml"), format!("{GOOD}timeout = \"soon\"\n")).expect("a file");
+    let output = run(folder.path(), &["check", "--config", "bad.toml"]);
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.ends_with("\n1 mistake, nothing was started\n"), "{said}");
+}
+
+#[test]
 fn five_mistakes_are_five_lines_each_with_its_place() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = r#"[server]

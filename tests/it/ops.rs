@@ -1,3 +1,7 @@
+use std::io::{BufRead, BufReader};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
 use serde_json::json;
 
 use crate::support::binary::{Process, free_port, log};
@@ -136,4 +140,63 @@ async fn a_log_that_cannot_be_written_stops_nothing() {
     gateway.signal("TERM");
     assert!(gateway.ended().await);
     assert_eq!(tool.requests(), 1);
+}
+
+/// Calls `act` so often, each time with another key, and with a trace id that makes log lines long.
+async fn call_often(process: &Process, count: usize) {
+    let client = client();
+    let trace = "t".repeat(255);
+    let call = async |n: usize| {
+        let request = client.post(process.url("/v1/tools/act/calls")).timeout(Duration::from_secs(60));
+        let body = json!({ "args": { "n": n }, "trace_id": trace }).to_string();
+        Answer::read(request.body(body).send().await.expect("an answer")).await.expect_ok();
+    };
+    stream::iter(0..count).for_each_concurrent(16, call).await;
+}
+
+#[tokio::test]
+async fn a_log_that_is_not_read_stops_nothing_and_says_later_what_is_missing() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut process = Process::start_unread(folder.path(), free_port(), &one_tool(&tool, "")).await;
+    let get = async |path: &str| {
+        let request = client().get(process.url(path)).timeout(Duration::from_secs(60));
+        Answer::read(request.send().await.expect("an answer")).await.expect_ok().text
+    };
+    let name = "oncegate_log_lines_dropped_total";
+    assert!(get("/metrics").await.contains(&format!("{name} 0\n")));
+    // More than the pipe and the queue hold.
+    call_often(&process, 3_000).await;
+    assert_eq!(get("/healthz").await, "ok\n");
+    assert!(!get("/metrics").await.contains(&format!("{name} 0\n")));
+    // It is taken up to where it says so, and no further.
+    let log = process.read_log();
+    let mentioned = tokio::task::spawn_blocking(move || {
+        let mut lines = BufReader::new(log);
+        let mut line = String::new();
+        while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
+            if line.contains("log lines were dropped") {
+                return Some(lines);
+            }
+            line.clear();
+        }
+        None
+    });
+    let mentioned = tokio::time::timeout(Duration::from_secs(60), mentioned).await;
+    let unread = mentioned.expect("in time").expect("no panic").expect("it is mentioned");
+    drop(unread);
+    process.signal("TERM");
+    assert!(process.ended().await, "a good end");
+    assert_eq!(tool.effects(), 3_000);
+}
+
+#[tokio::test]
+async fn a_log_that_is_never_read_does_not_keep_it_from_stopping() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let process = Process::start_unread(folder.path(), free_port(), &one_tool(&tool, "")).await;
+    call_often(&process, 400).await;
+    process.signal("TERM");
+    assert!(process.ended().await, "a good end");
+    assert_eq!(tool.effects(), 400);
 }

@@ -64,8 +64,17 @@ impl Process {
         config: &str,
         environment: &[(&str, &str)],
     ) -> Self {
-        write_config(folder, port, config);
         let log = std::fs::OpenOptions::new().append(true).create(true).open(log).expect("a file");
+        Self::spawn(log.into(), folder, port, config, environment).await
+    }
+
+    /// The same with its log in a pipe, of which nothing is taken unless [`read_log`](Self::read_log) does.
+    pub async fn start_unread(folder: &Path, port: u16, config: &str) -> Self {
+        Self::spawn(Stdio::piped(), folder, port, config, &[]).await
+    }
+
+    async fn spawn(log: Stdio, folder: &Path, port: u16, config: &str, environment: &[(&str, &str)]) -> Self {
+        write_config(folder, port, config);
         let mut command = command(folder, &["serve", "--config", "oncegate.toml"]);
         // A proxy of the environment must never come between the gateway and a tool.
         command.env("HTTP_PROXY", "http://127.0.0.1:9").env("http_proxy", "http://127.0.0.1:9");
@@ -84,6 +93,11 @@ impl Process {
             assert!(Instant::now() < patience, "it does not serve: {}", said());
             sleep(Duration::from_millis(2)).await;
         }
+    }
+
+    /// The pipe that it logs to.
+    pub fn read_log(&mut self) -> std::process::ChildStderr {
+        self.child.stderr.take().expect("a pipe")
     }
 
     pub fn url(&self, path: &str) -> String {

@@ -1,0 +1,180 @@
+//! Log lines on their way to standard error: a bounded queue, and one thread that writes.
+//!
+//! A pipe that is not read must not stop a call. When the queue is full, lines are dropped and counted.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus::IntCounter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// The bytes that may wait to be written.
+const MAX_BYTES: usize = 1024 * 1024;
+/// How long the last lines may take when the process ends.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// The queue of log lines. Clones share it.
+#[derive(Clone)]
+pub struct Lines(Arc<Queue>);
+
+struct Queue {
+    state: Mutex<State>,
+    /// A line was queued, or the last one was written.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    lines: VecDeque<Vec<u8>>,
+    bytes: usize,
+    is_writing: bool,
+    dropped: u64,
+    /// How many dropped lines the log has mentioned.
+    mentioned: u64,
+    counter: Option<IntCounter>,
+}
+
+impl Lines {
+    /// Starts the thread that writes to `to`.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub(super) fn start(to: impl Write + Send + 'static) -> io::Result<Self> {
+        let lines = Self(Arc::new(Queue { state: Mutex::default(), changed: Condvar::new() }));
+        let queue = lines.0.clone();
+        std::thread::Builder::new().name("log".into()).spawn(move || queue.write_all(to))?;
+        Ok(lines)
+    }
+
+    /// Counts dropped lines here too, including those that were dropped before.
+    pub fn count_in(&self, counter: IntCounter) {
+        let mut state = self.0.state();
+        counter.inc_by(state.dropped);
+        state.counter = Some(counter);
+    }
+
+    /// Waits until everything is written, at most for a second.
+    pub fn flush(&self) {
+        let state = self.0.state();
+        let is_busy = |state: &mut State| state.is_writing || !state.lines.is_empty();
+        drop(self.0.changed.wait_timeout_while(state, LAST_LINES, is_busy));
+    }
+
+    fn push(&self, line: &[u8]) {
+        let mut state = self.0.state();
+        if state.bytes + line.len() > MAX_BYTES {
+            state.dropped += 1;
+            if let Some(counter) = &state.counter {
+                counter.inc();
+            }
+            return;
+        }
+        state.bytes += line.len();
+        state.lines.push_back(line.to_vec());
+        drop(state);
+        self.0.changed.notify_all();
+    }
+}
+
+impl Queue {
+    fn write_all(&self, mut to: impl Write) {
+        loop {
+            let line = self.next();
+            // A log on a full disk must not stop a call.
+            drop(to.write_all(&line));
+            let mut state = self.state();
+            state.is_writing = false;
+            state.bytes -= line.len();
+            let news = state.dropped - state.mentioned;
+            if state.lines.is_empty() && news > 0 {
+                state.mentioned = state.dropped;
+                drop(state);
+                tracing::warn!(dropped = news, "log lines were dropped: they were not taken fast enough");
+            } else {
+                drop(state);
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    fn next(&self) -> Vec<u8> {
+        let mut state = self.state();
+        loop {
+            if let Some(line) = state.lines.pop_front() {
+                state.is_writing = true;
+                return line;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One line for the queue.
+pub struct Line<'a>(&'a Lines);
+
+impl Write for Line<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Hands each line over only when it is asked for.
+    struct Reader(mpsc::SyncSender<Vec<u8>>);
+
+    impl Write for Reader {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.send(line.to_vec()).map_err(io::Error::other)?;
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_not_taken_is_dropped_and_counted_and_the_rest_keeps_its_order() {
+        let (give, take) = mpsc::sync_channel(0);
+        let lines = Lines::start(Reader(give)).expect("a thread");
+        let big = |n: u8| vec![n; MAX_BYTES / 4];
+        for n in 0..10 {
+            lines.push(&big(n));
+        }
+        let counter = IntCounter::new("a", "b").expect("a name");
+        lines.count_in(counter.clone());
+        assert_eq!(counter.get(), 6);
+        lines.push(&big(10));
+        assert_eq!(counter.get(), 7);
+        for n in 0..4 {
+            assert!(take.recv().expect("a line") == big(n), "{n}");
+        }
+        lines.flush();
+        lines.push(b"later");
+        assert_eq!(take.recv().expect("a line"), b"later");
+    }
+}
