@@ -63,6 +63,7 @@ async fn run() -> Fallible<()> {
         declared: None,
         ca: None,
         watermarks: folder.path().join("watermarks"),
+        pace: oncegate::core::pace::Pace::default(),
     };
     let store: Arc<dyn Store> = Arc::new(Redis::open(settings).await?);
     while !store.readiness().await.reasons.is_empty() {

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::reload::Reloader;
 use crate::config::{Config, Server, StoreAt};
 use crate::core::caller::Caller;
+use crate::core::pace::Pace;
 use crate::core::record::InstanceId;
 use crate::downstream::{Downstream, NoClient};
 use crate::gateway::{self, Gateway, Limits, ToolAt, Tools};
@@ -26,16 +27,6 @@ use crate::store::sealed::{Keys, Sealed};
 use crate::store::sqlite::{self, Sqlite};
 use crate::store::{self, Store};
 
-/// How often calls without an owner are looked for.
-const RECOVER_EVERY: Duration = Duration::from_secs(5);
-/// How often unknown calls are worked on whose time has come.
-const RECHECK_EVERY: Duration = Duration::from_secs(1);
-/// How often it is looked which reconciliations are due, and what is to be done about anomalies.
-const RECONCILE_EVERY: Duration = Duration::from_secs(1);
-/// How often sagas are worked on whose time has come.
-const WORK_ON_SAGAS_EVERY: Duration = Duration::from_secs(1);
-/// How often it is written down which calls were asked for again.
-const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// How often it is looked which tools are paused: so often that one look may fail, or be late, before what
 /// was seen is too old to claim on.
 const LOOK_AT_PAUSES_EVERY: Duration = Duration::from_millis(500);
@@ -111,6 +102,7 @@ pub struct App {
     /// Cancelled by the store when the process must end at once.
     fatal: CancellationToken,
     drain_delay: Duration,
+    pace: Pace,
 }
 
 impl App {
@@ -124,7 +116,7 @@ impl App {
         for warning in config.warnings_at(gateway::local_time()) {
             tracing::warn!("{warning}");
         }
-        let fatal = CancellationToken::new();
+        let (fatal, pace) = (CancellationToken::new(), config.limits.pace);
         let instance = gateway::new_instance();
         let store: Arc<dyn Store> = match &config.store {
             StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &fatal)?),
@@ -181,7 +173,7 @@ impl App {
             max_body: MaxBody { bytes: max_body, time: body_timeout },
         };
         let doors = Doors { all: http::router(http.clone()), spare: http::spare_router(http) };
-        Ok(Self { gateway, reloader, doors, listener, tls, bounds, fatal, drain_delay })
+        Ok(Self { gateway, reloader, doors, listener, tls, bounds, fatal, drain_delay, pace })
     }
 
     /// Where it listens; of use if port 0 was asked for.
@@ -211,7 +203,7 @@ impl App {
         let ends = Ends::default();
         let open = self.gateway.metrics.connections.clone();
         let serving = serve::serve(self.listener, self.doors, self.tls, self.bounds, ends.clone(), open);
-        let mut loops = begin_loops(&self.gateway, &stop);
+        let mut loops = begin_loops(&self.gateway, self.pace, &stop);
         let mut serving = tokio::spawn(serving);
         let broken = tokio::select! {
             biased;
@@ -262,28 +254,28 @@ fn seal(store: Arc<dyn Store>, keys: Option<Keys>) -> Arc<dyn Store> {
 
 /// What is done now and then until the gateway stops. A failure is said where it happens; the next round tries
 /// again.
-fn begin_loops(gateway: &Arc<Gateway>, stop: &CancellationToken) -> JoinSet<()> {
+fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> JoinSet<()> {
     let mut loops = JoinSet::new();
-    every(RECOVER_EVERY, gateway, stop, &mut loops, |gateway| async move {
+    every(pace.recover_every, gateway, stop, &mut loops, |gateway| async move {
         drop(gateway.recover_all(gateway.now()).await);
         drop(gateway.prune_all(gateway.now()).await);
     });
     every(LOOK_AT_PAUSES_EVERY, gateway, stop, &mut loops, |gateway| async move {
         drop(gateway.look_at_pauses().await);
     });
-    every(COUNT_EVERY, gateway, stop, &mut loops, |gateway| async move {
+    every(pace.count_every, gateway, stop, &mut loops, |gateway| async move {
         gateway.write_duplicates().await;
     });
-    every(WORK_ON_SAGAS_EVERY, gateway, stop, &mut loops, |gateway| async move {
+    every(pace.look_every, gateway, stop, &mut loops, |gateway| async move {
         drop(gateway.begin_saga_work(gateway.now()).await);
     });
-    every(RECONCILE_EVERY, gateway, stop, &mut loops, |gateway| async move {
+    every(pace.look_every, gateway, stop, &mut loops, |gateway| async move {
         drop(gateway.reconcile_due(gateway.now()).await);
     });
-    every(RECONCILE_EVERY, gateway, stop, &mut loops, |gateway| async move {
+    every(pace.look_every, gateway, stop, &mut loops, |gateway| async move {
         drop(gateway.work_on_anomalies_once(gateway.now()).await);
     });
-    loops.spawn(recheck(gateway.clone(), stop.clone()));
+    loops.spawn(recheck(gateway.clone(), pace.look_every, stop.clone()));
     loops
 }
 
@@ -307,10 +299,10 @@ fn every<F, Work>(
 }
 
 /// Works on unknown calls now and then, until the gateway stops.
-async fn recheck(gateway: Arc<Gateway>, stop: CancellationToken) {
+async fn recheck(gateway: Arc<Gateway>, every: Duration, stop: CancellationToken) {
     // Once at the start, and again whenever the tools have changed.
     let mut taken_up: Option<Arc<Tools>> = None;
-    while pause(RECHECK_EVERY, &stop).await {
+    while pause(every, &stop).await {
         let tools = gateway.tools();
         let is_taken_up = taken_up.as_ref().is_some_and(|before| Arc::ptr_eq(before, &tools));
         // A store that is not there yet may come later.

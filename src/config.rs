@@ -23,6 +23,7 @@ pub use self::reader::{Environment, Mistake, Place};
 pub use self::tokens::{NewToken, SECRET_BYTES};
 pub use self::tracing::Tracing;
 use crate::core::caller::{Scope, Token};
+use crate::core::pace::Pace;
 use crate::core::saga;
 use crate::downstream::outside::Webhook;
 use crate::gateway::reconcile::Reconciliation;
@@ -129,6 +130,20 @@ impl Config {
             Some(config) if mistakes.is_empty() => Ok(config),
             _ => Err(mistakes),
         }
+    }
+
+    /// The same with other times than the usual ones, which no file sets.
+    #[must_use]
+    pub fn at_pace(mut self, pace: Pace) -> Self {
+        self.limits.sagas.look_again = pace.saga_looks_again;
+        for at in &mut self.tools {
+            at.tool.lease_margin = pace.lease_margin;
+        }
+        if let StoreAt::Redis(settings) = &mut self.store {
+            settings.pace = pace;
+        }
+        self.limits.pace = pace;
+        self
     }
 
     /// What should be said at a start at this time.
@@ -274,6 +289,7 @@ fn default_server() -> (Server, Limits) {
         shutdown_grace: Duration::from_secs(30),
         sample: 1.0,
         sagas: saga::Policy::default(),
+        pace: Pace::default(),
     };
     (server, limits)
 }
@@ -313,6 +329,7 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
         shutdown_grace: section.get_or("shutdown_grace", limits.shutdown_grace),
         sample: limits.sample,
         sagas: limits.sagas,
+        pace: limits.pace,
     };
     if limits.join_wait > MAX_JOIN_WAIT {
         section.mistake("join_wait", "no caller waits for a running call for more than a minute");
@@ -362,6 +379,7 @@ fn store(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> (Option<St
                     declared,
                     ca: ca.map(PathBuf::from),
                     watermarks: watermarks.unwrap_or_else(|| "oncegate.watermarks".into()).into(),
+                    pace: Pace::default(),
                 }))
             }
             Err(why) => {

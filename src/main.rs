@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use oncegate::app::{self, App};
-use oncegate::config::{Config, Environment, Log, NewToken, SECRET_BYTES};
+use oncegate::config::{Config, Environment, Log, Mistake, NewToken, SECRET_BYTES};
 use oncegate::telemetry::{self, Telemetry};
 use oncegate::{gateway, http};
 use tokio::signal::unix::{SignalKind, signal};
@@ -135,8 +135,22 @@ fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
     let readable = |variable: std::ffi::OsString| variable.into_string().ok();
     let environment: Environment =
         std::env::vars_os().filter_map(|(name, value)| Some((readable(name)?, readable(value)?))).collect();
+    let mistake = |mistake: &Mistake| format!("{}:{mistake}", path.display());
     Config::read(&text, &environment)
-        .map_err(|mistakes| mistakes.iter().map(|mistake| format!("{}:{mistake}", path.display())).collect())
+        .map(|config| at_test_pace(config, &environment))
+        .map_err(|mistakes| mistakes.iter().map(mistake).collect())
+}
+
+/// The configuration with the times in `TEST_PACE`, which only test builds know.
+#[cfg(feature = "crash-points")]
+fn at_test_pace(config: Config, environment: &Environment) -> Config {
+    let Some(pace) = environment.get("TEST_PACE") else { return config };
+    config.at_pace(serde_json::from_str(pace).unwrap_or_else(|error| panic!("TEST_PACE: {error}")))
+}
+
+#[cfg(not(feature = "crash-points"))]
+fn at_test_pace(config: Config, _environment: &Environment) -> Config {
+    config
 }
 
 fn serve(config: Config, path: PathBuf) -> Result<(), String> {

@@ -19,6 +19,7 @@ pub(super) fn sagas(mut section: Section<'_, '_>) -> Policy {
         on_timeout: section.word("on_timeout", &words).unwrap_or(default.on_timeout),
         retry: section.section("retry").map_or(default.retry, |section| tries(section, default.retry)),
         retention: section.get_or("retention", default.retention),
+        look_again: default.look_again,
     };
     if policy.deadline.is_zero() {
         section.mistake("deadline", "no plan is carried out in no time");

@@ -45,6 +45,7 @@ pub(super) fn tool(
             .unwrap_or(default.effect),
         timeout: section.get_or("timeout", default.timeout),
         deadline: section.get_or("deadline", default.deadline),
+        lease_margin: default.lease_margin,
         dedup_window: section.get("dedup_window"),
         retention: section.get_or("retention", default.retention),
         schema: section.get("input_schema").and_then(|text| {

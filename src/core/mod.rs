@@ -12,6 +12,7 @@ pub mod json; // strict JSON and its canonical form (RFC 8785)
 pub mod key; // what counts as the same call
 pub mod ledger; // what is asked of the ledger
 pub mod outcome; // what an attempt proved
+pub mod pace; // times that no operator sets
 pub mod pause; // whether a paused tool was resumed
 pub mod rate; // how often something may happen
 pub mod reconcile; // whether the ledger and a system behind the tools agree

@@ -24,6 +24,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 pub use self::plan::{Step, plan};
+use super::pace::Pace;
 use super::record::{CallId, Entry};
 use super::{compensation, retry};
 
@@ -36,8 +37,6 @@ pub struct SagaId {
 
 /// Entries of its history that are kept.
 const MAX_EVENTS: usize = 100;
-/// How long the end of a running or unknown call is waited for before it is looked at again, at most.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How often that is done before a person hears of it: for an hour.
 const MOST_WAITS: u32 = 720;
 
@@ -51,6 +50,8 @@ pub struct Policy {
     pub retry: retry::Policy,
     /// How long one that has come to its end is kept.
     pub retention: Duration,
+    /// How long the end of a running or unknown call is waited for before it is looked at again, at most.
+    pub look_again: Duration,
 }
 
 /// What is done about a saga that is open for too long.
@@ -68,6 +69,7 @@ impl Default for Policy {
             on_timeout: OnTimeout::Report,
             retry: retry::Policy { attempts: 10, base: Duration::from_secs(1), max: Duration::from_mins(5) },
             retention: Duration::from_hours(30 * 24),
+            look_again: Pace::default().saga_looks_again,
         }
     }
 }
@@ -382,7 +384,7 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
         Event::Released { all: false } => {
             // The later the longer it takes.
             let age = Duration::try_from(now.duration_since(saga.created_at)).unwrap_or_default();
-            let wait = (age / 2).clamp(LOOK_AGAIN, policy.retry.max.max(LOOK_AGAIN));
+            let wait = (age / 2).clamp(policy.look_again, policy.retry.max.max(policy.look_again));
             Ok(Saga { due_at: Some(after(now, in_milliseconds(wait))), ..changed })
         }
         Event::Told { .. } if !saga.to_tell => wrong,
@@ -425,7 +427,7 @@ fn hinder(
         Hindrance::Final => true,
     };
     let wait = match hindrance {
-        Hindrance::Busy => LOOK_AGAIN.min(policy.retry.max),
+        Hindrance::Busy => policy.look_again.min(policy.retry.max),
         Hindrance::Unknown | Hindrance::Failed | Hindrance::Final => {
             let most = retry::Policy { attempts: u32::MAX, ..policy.retry };
             let longest = retry::delay(&most, tries.max(1), 1.0, None);

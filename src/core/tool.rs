@@ -7,10 +7,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::key::{self, Pointer};
+use super::pace::Pace;
 use super::{breaker, compensation, redact, retry, session, unknown};
-
-/// How long after its deadline a call may still hold its key as running: the time to write down how it ended.
-pub const LEASE_MARGIN: Duration = Duration::from_secs(10);
 
 /// The most mistakes that one refusal of arguments names.
 const MAX_SCHEMA_MISTAKES: usize = 20;
@@ -70,6 +68,8 @@ pub struct Tool {
     pub timeout: Duration,
     /// Of the call with all its attempts. Nothing is dispatched after it.
     pub deadline: Duration,
+    /// How long after that a call may still hold its key: the time to write down how it ended.
+    pub lease_margin: Duration,
     /// How long a finished call's key is remembered; `None` is the default of its key's source.
     pub dedup_window: Option<Duration>,
     /// How long a finished call stays in the ledger.
@@ -104,6 +104,7 @@ impl Tool {
             effect: Effect::Write,
             timeout: Duration::from_secs(10),
             deadline: Duration::from_secs(30),
+            lease_margin: Pace::default().lease_margin,
             dedup_window: None,
             retention: Duration::from_hours(30 * 24),
             key: key::Policy::default(),
@@ -127,7 +128,12 @@ impl Tool {
 
     /// How long the owner of a running call may take. Longer than the deadline by construction.
     pub fn lease(&self) -> Duration {
-        self.deadline + LEASE_MARGIN
+        self.deadline + self.lease_margin
+    }
+
+    /// The longest that a call may take from its arrival on, with its wait for its session.
+    pub fn longest(&self) -> Duration {
+        self.session.wait + self.lease() + self.lease_margin
     }
 
     /// How long the key of a finished call is remembered, from when it finished.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use uuid::Uuid;
 
 use super::flight::Phase;
-use super::run::{POLL, heard};
+use super::run::heard;
 use super::throttle::NewKeys;
 use super::trace::{Arrival as Seen, Trace};
 use super::{Error, ErrorKind, Gateway, ToolAt};
@@ -22,7 +22,7 @@ use crate::core::ledger::Duplicate;
 use crate::core::outcome::{Content, FailureKind};
 use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::session::{self, Brought};
-use crate::core::tool::{LEASE_MARGIN, Tool};
+use crate::core::tool::Tool;
 use crate::core::{json, key, redact};
 use crate::crash;
 use crate::metrics::Arrival;
@@ -144,7 +144,7 @@ impl Gateway {
         }
         drop(let_in);
         let phase = if first {
-            let wait = at.tool.session.wait + at.tool.lease() + LEASE_MARGIN;
+            let wait = at.tool.longest();
             self.attend(phases, patience, wait, at.tool.session.wait).await
         } else {
             // The first has its place by being the first; the bound is for those who join it.
@@ -327,7 +327,7 @@ impl Gateway {
         let Ok(_place) = self.waiting.try_acquire() else { return phase };
         let (call_id, until) = (record.intent.call_id, came + wait);
         let listener = self.store.listen(call_id);
-        let mut pause = POLL.0;
+        let (mut pause, longest_pause) = self.limits.pace.poll;
         while Instant::now() < until {
             match self.counted_for(&record.intent, "load", self.store.load(call_id).await) {
                 Ok(Some(Record { state: State::Unknown(_) | State::Running, .. })) => {}
@@ -338,7 +338,7 @@ impl Gateway {
                 () = sleep_until(until.min(Instant::now() + pause)) => {}
                 () = heard(listener.as_ref()) => {}
             }
-            pause = (pause * 2).min(POLL.1);
+            pause = (pause * 2).min(longest_pause);
         }
         phase
     }

@@ -3,7 +3,6 @@
 //! A claim whose answer is lost is asked again; one that is never confirmed is not run.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
@@ -19,8 +18,6 @@ use crate::core::record::Record;
 use crate::core::session::{Bar, SessionId};
 use crate::store::{self, Claimed, Replaced};
 
-/// How often a claim is looked for that was never confirmed.
-const LOOK_FOR_CLAIM: Duration = Duration::from_millis(500);
 /// How often the store must say that there is none.
 const CLAIM_LOOKS: usize = 10;
 
@@ -229,7 +226,7 @@ impl Gateway {
         let mut looks = 0;
         while looks < CLAIM_LOOKS && Instant::now() < until {
             tokio::select! {
-                () = sleep(LOOK_FOR_CLAIM) => {}
+                () = sleep(self.limits.pace.look_for_claim) => {}
                 () = self.abandoned.cancelled() => return,
             }
             let found = self.store.load(begun.intent.call_id).await;

@@ -56,6 +56,7 @@ pub use self::trace::Arrival;
 use crate::core::document::Kind;
 use crate::core::key;
 use crate::core::outcome::Failure;
+use crate::core::pace::Pace;
 use crate::core::record::{AttemptId, CallId, InstanceId, Intent};
 use crate::core::saga;
 use crate::core::session::Refusal;
@@ -77,6 +78,8 @@ pub struct Limits {
     /// The share of the traces that is recorded, where a caller does not say whether it is; 0 to 1.
     pub sample: f64,
     pub sagas: saga::Policy,
+    /// Not set by operators.
+    pub pace: Pace,
 }
 
 /// The parts of a gateway, handed down; there are no globals.

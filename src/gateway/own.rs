@@ -13,7 +13,6 @@ use crate::core::key::{self, Lookup};
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::redact;
 use crate::core::session::Brought;
-use crate::core::tool::LEASE_MARGIN;
 
 /// A call that the gateway makes itself.
 pub(super) struct Own {
@@ -63,8 +62,7 @@ impl Gateway {
             args: redact::mask(&args, &at.tool.redact.args),
             created_at: self.now(),
         };
-        let (wait, session_wait) =
-            (at.tool.session.wait + at.tool.lease() + LEASE_MARGIN, at.tool.session.wait);
+        let (wait, session_wait) = (at.tool.longest(), at.tool.session.wait);
         let brought = Brought::default();
         let trace = Trace::of(&intent.trace_id, self.limits.sample);
         let asked = Asked { at, intent: Arc::new(intent), args, brought, new_keys: None, trace };

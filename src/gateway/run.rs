@@ -20,7 +20,7 @@ use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence, FailureKind, Outcome};
 use crate::core::record::{Record, State};
 use crate::core::redact;
-use crate::core::tool::{Effect, LEASE_MARGIN};
+use crate::core::tool::Effect;
 use crate::core::trace::SpanId;
 use crate::crash;
 use crate::downstream::{self, Exchange, Party};
@@ -31,8 +31,6 @@ use crate::store::{Listener, Replaced};
 pub(super) const ROUNDS: usize = 8;
 /// How often a store that did not answer is asked whether the claim is ours.
 pub(super) const CLAIM_TRIES: usize = 3;
-/// How often a call that another process runs is looked at: at first, and later on.
-pub(super) const POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 /// How long to wait before an outcome is offered to the store again.
 const WRITE_AGAIN: Duration = Duration::from_millis(200);
 /// How often an outcome is offered to the store once the gateway has run out of time.
@@ -144,7 +142,7 @@ impl Gateway {
         };
         let listener = self.store.listen(call_id);
         pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: false });
-        let mut pause = POLL.0;
+        let (mut pause, longest_pause) = self.limits.pace.poll;
         let mut is_first = listener.is_some();
         while !pilot.leave_if_alone() {
             // It may have ended before anybody listened.
@@ -155,7 +153,7 @@ impl Gateway {
                     // Others can be asked how it ends.
                     () = self.draining.cancelled() => return pilot.end(Ok(Arc::new(record)), false),
                 }
-                pause = (pause * 2).min(POLL.1);
+                pause = (pause * 2).min(longest_pause);
             }
             match self.counted_for(&intent, "load", self.store.load(call_id).await) {
                 Ok(Some(running @ Record { state: State::Running, .. })) => record = running,
@@ -336,7 +334,7 @@ impl Gateway {
 
     /// An answer to an attempt that was given up as unknown still settles the call.
     async fn listen_late(&self, asked: &Asked, record: Record, mut exchange: Exchange, deadline: Instant) {
-        let until = deadline + LEASE_MARGIN;
+        let until = deadline + asked.at.tool.lease_margin;
         let observed = tokio::select! {
             observed = exchange.until(until, until) => observed,
             () = self.abandoned.cancelled() => None,

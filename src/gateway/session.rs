@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::call::Asked;
 use super::flight::{Phase, Pilot};
 use super::hold::Hold;
-use super::run::{POLL, ROUNDS, heard};
+use super::run::{ROUNDS, heard};
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Event};
 use crate::core::caller::Caller;
@@ -37,7 +37,9 @@ impl Gateway {
     pub(super) async fn hold_in_turn(self: &Arc<Self>, asked: &Asked, pilot: &Pilot) -> Turn {
         let policy = &asked.at.tool.session;
         let came = Instant::now();
-        let (mut line, mut waiting, mut pause) = (None::<Place>, None, POLL.0);
+        let (mut line, mut waiting) = (None::<Place>, None);
+        let (first_pause, longest_pause) = self.limits.pace.poll;
+        let mut pause = first_pause;
         let mut new_key = None;
         let mut heard_of: Option<(CallId, Option<Listener>)> = None;
         let turn = loop {
@@ -49,7 +51,7 @@ impl Gateway {
                 Err(ErrorKind::StoreUnavailable) if line.is_some() && came.elapsed() < policy.wait => {
                     drop(place);
                     tokio::select! {
-                        () = sleep(POLL.0) => continue,
+                        () = sleep(first_pause) => continue,
                         () = self.draining.cancelled() => {
                             break Turn { held: Err(ErrorKind::ShuttingDown), place: None, deadline };
                         }
@@ -95,7 +97,7 @@ impl Gateway {
                 () = heard(listener) => {}
                 () = self.draining.cancelled() => break refused(ErrorKind::ShuttingDown),
             }
-            pause = (pause * 2).min(POLL.1);
+            pause = (pause * 2).min(longest_pause);
         };
         if let Err(ErrorKind::Refused(refusal)) = &turn.held {
             self.metrics.barred.with_label_values(&[&asked.at.tool.name, refusal.as_str()]).inc();

@@ -18,7 +18,7 @@ use crate::core::key;
 use crate::core::record::{Compensation, Record, State};
 use crate::core::saga::{self, Event, Hindrance, Saga, SagaId, Step, Trouble};
 use crate::core::session::Refusal;
-use crate::core::tool::{LEASE_MARGIN, Tool};
+use crate::core::tool::Tool;
 use crate::crash;
 use crate::store;
 
@@ -26,8 +26,6 @@ use crate::store;
 const BATCH: u32 = 32;
 /// Sagas that one gateway works on at once.
 pub(super) const AT_ONCE: usize = 16;
-/// How long others leave a saga alone that somebody works on, beyond what a compensation may take.
-const WORK: Duration = Duration::from_secs(10);
 
 /// The same where all its calls are let go, however many they are.
 const LETTING_GO: Duration = Duration::from_mins(1);
@@ -125,7 +123,7 @@ impl Gateway {
         let Ok(Some(saga)) = self.saga(id).await else { return false };
         // The one who writes this does the work.
         let is_over = matches!(saga.state, saga::State::Completed | saga::State::Compensated);
-        let until = busy_until(now.max(self.now()), if is_over { LETTING_GO } else { Duration::ZERO });
+        let until = self.busy_until(now.max(self.now()), if is_over { LETTING_GO } else { Duration::ZERO });
         let Some(mut saga) = self.move_on(&saga, &Event::Taken { until }, now).await else { return false };
         crash::point("saga_taken");
         while let Some(next) = self.work_a_step(&saga).await {
@@ -347,7 +345,7 @@ impl Gateway {
         let (saga, tried) = match self.look_at_compensation(record).await {
             Some(tried) => (saga.clone(), tried),
             None => {
-                let until = busy_until(self.now(), self.time_of_compensation(record));
+                let until = self.busy_until(self.now(), self.time_of_compensation(record));
                 let prolonged = self.move_on(saga, &Event::Prolonged { until }, self.now()).await;
                 let Some(saga) = prolonged else { return Undone::Hindered(None) };
                 let tried = self.try_to_undo(&saga, record).await;
@@ -398,11 +396,18 @@ impl Gateway {
         }
     }
 
+    /// Until when others leave a saga alone, if a compensation may take so long.
+    pub(super) fn busy_until(&self, now: Timestamp, time: Duration) -> Timestamp {
+        let span = self.limits.pace.work_margin + time;
+        let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
+        now.checked_add(span).unwrap_or(Timestamp::MAX)
+    }
+
     /// How long the call that undoes another one may take.
     fn time_of_compensation(&self, record: &Record) -> Duration {
         let compensation = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
         let at = compensation.and_then(|compensation| self.tool_at(&compensation.tool));
-        at.map_or(Duration::ZERO, |at| at.tool.session.wait + at.tool.lease() + LEASE_MARGIN)
+        at.map_or(Duration::ZERO, |at| at.tool.longest())
     }
 
     /// Writes down what is in the way. A call that is given up is marked before its saga is, so that no saga
@@ -471,12 +476,6 @@ impl Gateway {
             Err(kind) => Tried::Hindered(hindrance_of(&kind), kind.to_string()),
         }
     }
-}
-
-/// Until when others leave a saga alone, if a compensation may take so long.
-pub(super) fn busy_until(now: Timestamp, time: Duration) -> Timestamp {
-    let span = SignedDuration::try_from(WORK + time).unwrap_or(SignedDuration::MAX);
-    now.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
 /// What the state of a compensation means for the call that it undoes.

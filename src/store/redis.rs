@@ -51,6 +51,7 @@ use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
+use crate::core::pace::Pace;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::core::unknown::Check;
@@ -67,6 +68,8 @@ pub struct Settings {
     pub ca: Option<PathBuf>,
     /// Where this gateway keeps what it must remember about the store.
     pub watermarks: PathBuf,
+    /// Not set by operators.
+    pub pace: Pace,
 }
 
 /// Why a Redis store cannot be opened. That it is not reached is no reason: it may come.

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use crate::support::gateway::store_is_free;
 use crate::support::memory::Memory;
+use crate::support::pace::brisk;
 use crate::support::redis::{Cluster, Redis};
 use crate::support::until;
 
@@ -130,6 +131,7 @@ pub(crate) fn settings(url: &str, folder: &Path) -> Settings {
         declared: None,
         ca: None,
         watermarks: folder.join("watermarks"),
+        pace: brisk(),
     }
 }
 

@@ -75,7 +75,8 @@ async fn branch(
             match answer.problem().as_str() {
                 "" => break answer.at("/result/effect"),
                 "outcome-unknown" => break Value::Null,
-                "call-in-progress" | "session-busy" | "tool-unreachable" | "tool-unavailable" => {
+                "call-in-progress" | "session-busy" | "store-unavailable" | "tool-unreachable"
+                | "tool-unavailable" => {
                     sleep(Duration::from_millis(50)).await;
                 }
                 other => panic!("{key}: {other}: {}", answer.text),
@@ -94,7 +95,6 @@ async fn two_thousand_exclusive_calls_of_fifty_sessions_never_overlap_though_a_g
         // Not the same time twice in a row for one session.
         tool.then(Act::after_ms((n as u64 * 7_919) % 19, Act::Numbered));
     }
-    // The lease is ten seconds longer than the deadline.
     let rules = "session = \"exclusive\"\nsession_wait = \"60s\"\ntimeout = \"5s\"\ndeadline = \"5s\"\nretry = { attempts = 1 }";
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let killed = process(&folders[0], &redis, &tool, rules).await;

@@ -13,8 +13,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::binary::{command, free_port};
 use crate::support::gateway::one_tool;
+use crate::support::pace::brisk;
 use crate::support::redis::Redis;
-use crate::support::{Act, Answer, Tool, client, until};
+use crate::support::{Act, Answer, Tool, client, times, until};
 
 /// In the order in which a call passes them.
 const POINTS: [&str; 7] = [
@@ -26,11 +27,21 @@ const POINTS: [&str; 7] = [
     "after_completion",
     "before_reply",
 ];
-const SEEDS: usize = 20;
+/// Up to this many calls pass a point before one ends the process there.
+const MOST_PASSES: usize = 20;
 const AGENTS: usize = 3;
-/// The lease is ten seconds longer than the deadline.
+/// The lease is a second longer than the deadline.
 const RULES: &str =
     "timeout = \"1s\"\ndeadline = \"1s\"\nretry = { attempts = 1 }\nbreaker = { failures = 1000 }\n";
+
+/// How often the process ends at each point.
+fn rounds() -> usize {
+    times(4)
+}
+
+fn passes() -> impl Iterator<Item = usize> {
+    (0..rounds()).map(|round| round * MOST_PASSES / rounds())
+}
 
 /// What all agents have seen.
 #[derive(Default)]
@@ -98,6 +109,28 @@ impl World {
         }
     }
 
+    /// Lets a gateway end while it runs so many calls, and waits until their leases are over.
+    async fn loses(&self, calls: usize) {
+        // All of them run before the time of the first is over.
+        let slow = Self { rules: RULES.replace("1s", "4s"), ..self.beside() };
+        let mut gateway = slow.spawn("");
+        let (http, url) = (client(), |path: &str| format!("http://127.0.0.1:{}{path}", slow.port));
+        let ready = async || http.get(url("/readyz")).send().await.is_ok_and(|answer| answer.status() == 200);
+        until("it is ready", ready).await;
+        let before = self.tool.requests();
+        self.tool.always(Act::Hang);
+        let mut agents = JoinSet::new();
+        for n in 0..calls {
+            let (http, door) = (http.clone(), url("/v1/tools/act/calls"));
+            agents.spawn(async move { drop(post(&http, &door, &format!("lost{n}")).await) });
+        }
+        until("all of them run", async || self.tool.requests() >= before + calls).await;
+        gateway.kill().expect("it could be killed");
+        gateway.wait().expect("it ended");
+        self.tool.always(Act::after_ms(3, Act::Numbered));
+        sleep(Duration::from_secs(4) + brisk().lease_margin).await;
+    }
+
     /// Everything that was promised, when nothing goes wrong any more.
     async fn holds(&self, lost_calls: f64) {
         let http = client();
@@ -133,7 +166,7 @@ impl World {
         assert!(unknown >= lost_calls, "only {unknown} calls were lost");
         assert!(acknowledged.len() > 50, "only {} were acknowledged", acknowledged.len());
         assert!(self.history.replayed.load(Ordering::SeqCst) > 0, "no replay across a restart");
-        assert!(self.history.cut_off.load(Ordering::SeqCst) > SEEDS * POINTS.len(), "nobody was cut off");
+        assert!(self.history.cut_off.load(Ordering::SeqCst) > rounds() * POINTS.len(), "nobody was cut off");
     }
 }
 
@@ -195,9 +228,9 @@ async fn act(history: Arc<History>, url: String) {
 async fn wherever_a_gateway_over_a_file_ends_nothing_is_doubled_or_lost() {
     let world = World::new("sqlite:oncegate.db".into()).await;
     let mut agents = world.agents();
-    for seed in 0..SEEDS {
+    for passes in passes() {
         for point in POINTS {
-            world.dies_at(&format!("{point}={seed}*off->1*return")).await;
+            world.dies_at(&format!("{point}={passes}*off->1*return")).await;
         }
         // What the last one has left behind is found at the start; the next start finds it again.
         world.dies_at("after_claim=1*return").await;
@@ -206,7 +239,7 @@ async fn wherever_a_gateway_over_a_file_ends_nothing_is_doubled_or_lost() {
     let mut gateway = world.spawn("");
     world.history.over.store(true, Ordering::SeqCst);
     while agents.join_next().await.transpose().expect("no panic").is_some() {}
-    world.holds(SEEDS as f64).await;
+    world.holds(rounds() as f64).await;
     gateway.kill().expect("it could be killed");
     gateway.wait().expect("it ended");
 }
@@ -214,7 +247,7 @@ async fn wherever_a_gateway_over_a_file_ends_nothing_is_doubled_or_lost() {
 /// What only a shared store can show: a claim whose answer is lost, and an owner that comes too late.
 async fn a_zombie_and_an_ambiguous_claim(world: &World, redis: &Redis) {
     let slow = world.beside();
-    let mut gateway = slow.spawn("before_completion=1*sleep(18000)");
+    let mut gateway = slow.spawn("before_completion=1*sleep(6000)");
     let (http, url) = (client(), |path: &str| format!("http://127.0.0.1:{}{path}", slow.port));
     let ready = async || http.get(url("/readyz")).send().await.is_ok_and(|answer| answer.status() == 200);
     until("it is ready", ready).await;
@@ -251,22 +284,21 @@ async fn wherever_a_gateway_over_redis_ends_nothing_is_doubled_or_lost() {
     let redis = Redis::strict().await;
     let world = World::new(redis.url()).await;
     let mut agents = world.agents();
-    for seed in 0..SEEDS {
+    for passes in passes() {
         for point in POINTS {
-            world.dies_at(&format!("{point}={seed}*off->1*return")).await;
+            world.dies_at(&format!("{point}={passes}*off->1*return")).await;
         }
     }
-    // Their leases end; each start settles one and dies at the next.
-    let lost = Instant::now();
     world.history.over.store(true, Ordering::SeqCst);
     while agents.join_next().await.transpose().expect("no panic").is_some() {}
-    tokio::time::sleep_until(lost + Duration::from_secs(12)).await;
-    for _ in 0..SEEDS {
+    world.loses(2 * rounds()).await;
+    // Their leases end; each start settles one and dies at the next.
+    for _ in 0..rounds() {
         world.dies_at("in_recovery=1*off->1*return").await;
     }
     let mut gateway = world.spawn("");
     a_zombie_and_an_ambiguous_claim(&world, &redis).await;
-    world.holds(SEEDS as f64).await;
+    world.holds(rounds() as f64).await;
     gateway.kill().expect("it could be killed");
     gateway.wait().expect("it ended");
 }

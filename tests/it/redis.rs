@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::select;
+use oncegate::core::pace::Pace;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -12,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::support::binary::{Process, free_port};
 use crate::support::gateway::one_tool;
 use crate::support::line::Line;
+use crate::support::pace::brisk;
 use crate::support::redis::Redis;
 use crate::support::{Act, Answer, Gateway, Tool, until};
 
@@ -59,7 +61,9 @@ async fn two_hundred_callers_of_one_key_at_two_gateways_have_one_effect_and_one_
 #[tokio::test]
 async fn a_replay_is_one_round_trip_and_a_first_arrival_is_two() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = gateway(&redis, &tool, "").await;
+    // At the pace of operators, so that it does little else.
+    let gateway = Gateway::at_pace(Pace::default(), &redis.url(), &one_tool(&tool, "")).await;
+    gateway.until_ready().await;
     call(&gateway, 0).await.expect_ok();
     let scripts = async || redis.commands().await.get("evalsha").copied().unwrap_or(0);
     let before = scripts().await;
@@ -414,7 +418,8 @@ async fn a_call_that_runs_at_another_gateway_is_in_progress() {
 async fn a_call_whose_gateway_is_killed_is_in_progress_until_its_lease_is_over_and_then_unknown() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     tool.always(Act::Hang);
-    let config = one_tool(&tool, "timeout = \"500ms\"\ndeadline = \"500ms\"\nretry = { attempts = 1 }");
+    let config = one_tool(&tool, "timeout = \"2s\"\ndeadline = \"2s\"\nretry = { attempts = 1 }");
+    let lease = Duration::from_secs(2) + brisk().lease_margin;
     let other = Gateway::sharing(&redis.url(), &config).await;
     other.until_ready().await;
     let folder = tempfile::tempdir().expect("a folder");
@@ -428,16 +433,16 @@ async fn a_call_whose_gateway_is_killed_is_in_progress_until_its_lease_is_over_a
     until("it is ready", is_ready).await;
     let body = json!({ "args": { "n": 1 } });
     let request = other.client.post(killed.url("/v1/tools/act/calls")).body(body.to_string());
+    let came = Instant::now();
     let caller = tokio::spawn(async move { request.send().await.is_err() });
     until("it runs", async || tool.requests() == 1).await;
     killed.kill();
-    let came = Instant::now();
     assert!(caller.await.expect("a caller"), "nobody was told anything");
     let ask = || other.post("act", &body, &[("prefer", "wait=0")]);
     ask().await.expect_problem("call-in-progress");
     until("its lease is over", async || ask().await.problem() == "outcome-unknown").await;
     assert!(
-        came.elapsed() > Duration::from_secs(9),
+        came.elapsed() > lease - Duration::from_millis(50),
         "after {:?}: it was taken for free early",
         came.elapsed()
     );

@@ -2,7 +2,6 @@
 //! at a time, again if that fails, and again after a crash.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
@@ -14,15 +13,12 @@ use super::report::AT_ONCE;
 use super::{Act, Action, Listed, Reconciliation, Report, json_of, later, signed};
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::{Anomaly, Kind};
-use crate::core::tool::LEASE_MARGIN;
 use crate::crash;
 use crate::gateway::{Gateway, jitter};
 use crate::store::{self, Put};
 
 /// Anomalies that are taken up in one go.
 const BATCH: u32 = 32;
-/// How long others leave an anomaly alone that somebody works on, beyond what the work itself may take.
-const TAKEN: Duration = Duration::from_secs(10);
 /// How often it is tried to undo something, and how far apart all is tried: from a second to ten minutes.
 const TRIES: u32 = 12;
 const MAX_WAIT_S: f64 = 600.0;
@@ -318,14 +314,14 @@ impl Gateway {
             // That a call is undone is only begun here, after its tool was asked.
             Act::Compensate if is_surplus(&stored.listed) => {
                 let undoes = self.template_for(of, &stored.listed).and_then(|by| self.tool_at(&by.tool));
-                undoes.map(|at| at.tool.session.wait + at.tool.lease() + LEASE_MARGIN)
+                undoes.map(|at| at.tool.longest())
             }
             Act::Compensate => {
                 of.tools.iter().filter_map(|tool| self.tool_at(tool)).map(|at| at.tool.timeout).max()
             }
             Act::Report | Act::Settle => None,
         };
-        signed(TAKEN + work.unwrap_or_default())
+        signed(self.limits.pace.work_margin + work.unwrap_or_default())
     }
 }
 

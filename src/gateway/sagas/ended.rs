@@ -12,7 +12,6 @@ use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{self, Event, Saga, SagaId};
 use crate::core::{compensation, key, tool};
 use crate::crash;
-use crate::gateway::undo::busy_until;
 use crate::gateway::{Error, ErrorKind, Gateway};
 use crate::store;
 
@@ -109,7 +108,7 @@ impl Gateway {
     ) -> Result<SagaAt, Error> {
         self.stuck_saga(caller, id).await?;
         // Before its calls: whoever was about to send what undoes one has to write down the saga first.
-        let held = Event::Held { until: busy_until(self.now(), Duration::ZERO) };
+        let held = Event::Held { until: self.busy_until(self.now(), Duration::ZERO) };
         let saga = self.act_on_saga(id, &held).await?;
         let Some(call_id) = saga.trouble.as_ref().and_then(|trouble| trouble.call_id) else {
             return Err(

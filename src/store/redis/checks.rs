@@ -21,16 +21,12 @@ use super::{Inner, OpenError, Redis, Settings, unreadable};
 use crate::core::record::CallId;
 use crate::store::{Endings, Error, Readiness, Reason};
 
-/// How often everything is looked at. Well below `OTHERS_LOOK`.
-const EVERY: Duration = Duration::from_secs(1);
 /// How often it is tried to reach a Redis that is not reached.
 const TRY_EVERY: Duration = Duration::from_millis(250);
 /// Trouble is looked at at once, but not more often than this.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a start waits for the first look.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
-/// How long after a restart of Redis nothing is claimed, so that every gateway may look.
-const OTHERS_LOOK: Duration = Duration::from_secs(2);
 /// After so many looks in a row that failed, the connection is made anew.
 const PATIENCE: u32 = 3;
 
@@ -103,8 +99,9 @@ async fn keep_looking(store: Weak<Inner>) {
     loop {
         let Some(inner) = store.upgrade() else { return };
         let (trouble, is_well) = (inner.link.trouble.clone(), inner.status().reasons.is_empty());
+        let every = inner.settings.pace.redis_look_every;
         drop(inner);
-        let rest = if is_well { EVERY } else { TRY_EVERY };
+        let rest = if is_well { every } else { TRY_EVERY.min(every) };
         tokio::select! {
             () = sleep(rest) => {}
             () = trouble.notified() => sleep(PAUSE).await,
@@ -337,7 +334,7 @@ impl Inner {
         if self.memory.meet(servers) != servers {
             *since = Some(Instant::now());
         }
-        let is_new = since.is_some_and(|since| since.elapsed() < OTHERS_LOOK);
+        let is_new = since.is_some_and(|since| since.elapsed() < self.settings.pace.redis_others_look);
         is_new.then(|| {
             Reason::new(
                 "restarted",

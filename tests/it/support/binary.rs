@@ -30,6 +30,8 @@ pub fn free_port() -> u16 {
 pub fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
     command.args(arguments).current_dir(folder);
+    #[cfg(feature = "crash-points")]
+    command.env("TEST_PACE", serde_json::to_string(&super::pace::brisk()).expect("JSON"));
     command
 }
 

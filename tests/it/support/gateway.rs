@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use oncegate::app::{self, App};
 use oncegate::config::{Config, Environment};
+use oncegate::core::pace::Pace;
 use oncegate::core::record::InstanceId;
 use oncegate::downstream::Downstream;
 use oncegate::gateway;
@@ -18,12 +19,14 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::pace::brisk;
 use super::{Answer, Tool, client, until};
 
 pub struct Gateway {
     pub address: SocketAddr,
     pub client: reqwest::Client,
     config: String,
+    pace: Pace,
     /// Of a store that is shared; `None`: a file of its own.
     store: Option<String>,
     folder: tempfile::TempDir,
@@ -44,26 +47,31 @@ impl Gateway {
 
     /// With this configuration; address and store are the harness's.
     pub async fn start(config: &str) -> Self {
-        Self::over(tempfile::tempdir().expect("a folder"), None, config).await
+        Self::over(tempfile::tempdir().expect("a folder"), None, config, brisk()).await
     }
 
     /// Over a store at this URL, which others may share.
     pub async fn sharing(store: &str, config: &str) -> Self {
-        Self::over(tempfile::tempdir().expect("a folder"), Some(store.to_owned()), config).await
+        Self::at_pace(brisk(), store, config).await
     }
 
-    async fn over(folder: tempfile::TempDir, store: Option<String>, config: &str) -> Self {
+    /// The same at another pace than that of most tests.
+    pub async fn at_pace(pace: Pace, store: &str, config: &str) -> Self {
+        Self::over(tempfile::tempdir().expect("a folder"), Some(store.to_owned()), config, pace).await
+    }
+
+    async fn over(folder: tempfile::TempDir, store: Option<String>, config: &str, pace: Pace) -> Self {
         let url = store.clone().unwrap_or_else(|| own_store(folder.path()));
-        let app = App::build(read_over(&url, folder.path(), config)).await.expect("a gateway");
+        let app = App::build(read_over(&url, folder.path(), config).at_pace(pace)).await.expect("a gateway");
         let address = app.address().expect("an address");
         let stop = CancellationToken::new();
         let running = tokio::spawn(app.run(stop.clone()));
-        Self { address, client: client(), config: config.to_owned(), store, folder, stop, running }
+        Self { address, client: client(), config: config.to_owned(), pace, store, folder, stop, running }
     }
 
     /// Over a shared store, with what an earlier gateway has left in its folder.
     pub async fn again(folder: tempfile::TempDir, store: &str, config: &str) -> Self {
-        Self::over(folder, Some(store.to_owned()), config).await
+        Self::over(folder, Some(store.to_owned()), config, brisk()).await
     }
 
     /// What it lives in.
@@ -166,8 +174,8 @@ impl Gateway {
 
     /// The same, with another configuration.
     pub async fn restart_with(self, config: &str) -> Self {
-        let store = self.store.clone();
-        let gateway = Self::over(self.stop().await, store, config).await;
+        let (store, pace) = (self.store.clone(), self.pace);
+        let gateway = Self::over(self.stop().await, store, config, pace).await;
         gateway.until_ready().await;
         gateway
     }
@@ -237,7 +245,8 @@ fn read_over(store: &str, folder: &Path, config: &str) -> Config {
         let watermarks = folder.join("watermarks").display().to_string();
         environment.insert("ONCEGATE_STORE__WATERMARKS".to_owned(), watermarks);
     }
-    Config::read(config, &environment).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
+    let config = Config::read(config, &environment).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"));
+    config.at_pace(brisk())
 }
 
 /// How many calls of a store are so.

@@ -10,6 +10,7 @@ pub mod faulty; // a store that goes wrong
 pub mod gateway; // a gateway in this process
 pub mod line; // a line to a server that can be cut
 pub mod memory; // a store in memory that can lose its newest writes
+pub mod pace; // how fast gateways look at things
 pub mod redis; // real Redis servers
 pub mod stores; // a gateway on each store, and calls of one session
 pub mod tool; // a tool that counts its effects and misbehaves on request
@@ -88,6 +89,13 @@ impl Answer {
         assert_eq!(self.header("content-type"), "application/problem+json");
         self
     }
+}
+
+/// How often something is tried: so many times, and in `make soak` as often again as `SOAK` says.
+#[expect(clippy::disallowed_methods, reason = "how long a run of the tests may take")]
+pub fn times(few: usize) -> usize {
+    let soak = std::env::var("SOAK").map_or(1, |times| times.parse().expect("SOAK is a number"));
+    few * soak
 }
 
 /// Waits for a condition instead of sleeping for as long as it may take.

@@ -1,0 +1,21 @@
+//! How fast the gateways of the tests look at things.
+
+use std::time::Duration;
+
+use oncegate::core::pace::Pace;
+
+/// Faster than operators have it, and slow enough for a busy machine.
+pub fn brisk() -> Pace {
+    Pace {
+        lease_margin: Duration::from_secs(1),
+        recover_every: Duration::from_millis(300),
+        look_every: Duration::from_millis(150),
+        count_every: Duration::from_millis(100),
+        poll: (Duration::from_millis(50), Duration::from_millis(200)),
+        look_for_claim: Duration::from_millis(100),
+        work_margin: Duration::from_secs(2),
+        saga_looks_again: Duration::from_millis(500),
+        redis_look_every: Duration::from_millis(250),
+        redis_others_look: Duration::from_secs(1),
+    }
+}
