@@ -258,7 +258,7 @@ fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> 
     let mut loops = JoinSet::new();
     every(pace.recover_every, gateway, stop, &mut loops, |gateway| async move {
         drop(gateway.recover_all(gateway.now()).await);
-        drop(gateway.prune_all(gateway.now()).await);
+        drop(gateway.prune_all().await);
     });
     every(LOOK_AT_PAUSES_EVERY, gateway, stop, &mut loops, |gateway| async move {
         drop(gateway.look_at_pauses().await);

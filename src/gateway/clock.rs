@@ -3,7 +3,7 @@
 //! Keys are forgotten by time, so a wall clock that is set forward would free them early and let a
 //! late repetition run again. What has passed since the start is measured by the monotonic clock.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
@@ -18,12 +18,26 @@ pub(super) struct Clock {
     wall_at_start: Timestamp,
     start: Instant,
     has_jumped: AtomicBool,
+    /// The smallest that was told, in microseconds.
+    least_offset_us: AtomicI64,
 }
 
 impl Clock {
     /// What the wall clock says now is believed. `offset`: how far the store's clock is ahead of it.
     pub(super) fn start(offset: SignedDuration) -> Self {
-        Self { wall_at_start: wall(offset), start: Instant::now(), has_jumped: AtomicBool::new(false) }
+        Self {
+            wall_at_start: wall(offset),
+            start: Instant::now(),
+            has_jumped: AtomicBool::new(false),
+            least_offset_us: AtomicI64::new(i64::MAX),
+        }
+    }
+
+    /// The smallest offset of all that this was told.
+    pub(super) fn least_offset(&self, offset: SignedDuration) -> SignedDuration {
+        let offset_us = i64::try_from(offset.as_micros()).unwrap_or(i64::MIN);
+        let before_us = self.least_offset_us.fetch_min(offset_us, Ordering::Relaxed);
+        SignedDuration::from_micros(before_us.min(offset_us))
     }
 
     /// The store's time, in whole microseconds as stores keep them.
@@ -73,6 +87,13 @@ fn in_microseconds(time: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_all_offsets_the_smallest_is_remembered() {
+        let clock = Clock::start(SignedDuration::ZERO);
+        let told = [9, 5, 7, -2, 3].map(|s| clock.least_offset(SignedDuration::from_secs(s)).as_secs());
+        assert_eq!(told, [9, 5, 5, -2, -2]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn time_passes_no_faster_than_it_does() {

@@ -3,10 +3,10 @@
 
 use jiff::Timestamp;
 
-use super::Gateway;
+use super::{Gateway, clock};
 use crate::core::call::{self, Event};
 use crate::crash;
-use crate::store::{self, Due, Replaced};
+use crate::store::{self, Due, NO_ROOM, Replaced};
 
 /// Calls in one go, so that live traffic is not held up.
 const BATCH: u32 = 100;
@@ -66,11 +66,24 @@ impl Gateway {
 
     /// Deletes every record whose retention is over, in small steps between live traffic.
     ///
+    /// Goes by the store's clock, with the smallest offset that was ever seen; and deletes nothing while the store is
+    /// not as it should be, unless all that it lacks is room. A clock that is wrong deletes nothing, whoever's it is.
+    ///
     /// # Errors
     /// The store failed; what was deleted stays so.
-    pub async fn prune_all(&self, now: Timestamp) -> Result<(), store::Error> {
-        while self.counted("prune", self.store.prune(now, BATCH).await)? >= u64::from(BATCH) {}
-        Ok(())
+    pub async fn prune_all(&self) -> Result<(), store::Error> {
+        loop {
+            let readiness = self.readiness().await;
+            let is_clock_off = readiness.warnings.iter().any(|warning| warning.code == "clock");
+            let offset = self.clock.least_offset(self.store.clock_offset());
+            if is_clock_off || !readiness.reasons.iter().all(|reason| NO_ROOM.contains(&reason.code)) {
+                return Ok(());
+            }
+            let now = self.now().min(clock::wall(offset));
+            if self.counted("prune", self.store.prune(now, BATCH).await)? < u64::from(BATCH) {
+                return Ok(());
+            }
+        }
     }
 
     /// Whether it was this run that settled it.

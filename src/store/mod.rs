@@ -152,6 +152,9 @@ pub struct Readiness {
 /// The code of the reason that only a person can take away: see [`Store::accept_loss`].
 pub const LOST_DATA: &str = "lost_data";
 
+/// The codes of reasons that cleanup takes away: there is no room.
+pub const NO_ROOM: [&str; 2] = ["memory", "disk_full"];
+
 /// Something about a store that an operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
@@ -290,7 +293,8 @@ pub trait Store: Send + Sync + 'static {
 
     async fn readiness(&self) -> Readiness;
 
-    /// How far the store's clock is ahead of this machine's: all who share a store go by its clock.
+    /// How far the store's clock is ahead of this machine's: all who share a store go by its clock. Of several
+    /// clocks the one that is furthest behind.
     fn clock_offset(&self) -> SignedDuration;
 
     /// Whether other gateways use it, too.

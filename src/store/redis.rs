@@ -94,7 +94,7 @@ struct Inner {
     endings: Arc<Endings>,
     settings: Settings,
     status: RwLock<Readiness>,
-    /// From this machine's clock to the store's, in microseconds.
+    /// From this machine's clock to the store's, in microseconds; of several masters the smallest.
     clock_offset_us: AtomicI64,
     lost_writes: AtomicU64,
     /// This process has found its own data here.

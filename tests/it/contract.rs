@@ -135,6 +135,11 @@ pub(crate) fn settings(url: &str, folder: &Path) -> Settings {
     }
 }
 
+/// Opens a Redis, whatever it is like.
+pub(crate) async fn open_redis_as_it_is(url: &str, folder: &Path) -> RedisStore {
+    RedisStore::open(settings(url, folder)).await.expect("a store")
+}
+
 /// Opens a Redis, and waits until it is as it should be.
 pub(crate) async fn open_redis(url: &str, folder: &Path) -> RedisStore {
     let mut opened = None;

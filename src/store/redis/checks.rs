@@ -186,12 +186,12 @@ impl Inner {
         if !self.link.is_connected() {
             self.connect().await?;
         }
-        self.compare_clocks().await?;
+        let clock_offset_us = self.compare_clocks().await?;
         let nodes = self.ask_nodes().await?;
         let demand = Demand {
             durability: self.settings.durability,
             declared: self.settings.declared,
-            clock_offset_us: self.clock_offset_us.load(Ordering::Relaxed),
+            clock_offset_us,
         };
         let Verdict { durability, mut reasons, mut warnings, wait_for } = durability::judge(&nodes, demand);
         self.barrier.demand(wait_for);
@@ -260,8 +260,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Where the server's clock is, seen from this machine's, to half of a round trip.
-    async fn compare_clocks(&self) -> Result<(), Error> {
+    /// Where the masters' clocks are, seen from this machine's, to half of a round trip. What is decided by time
+    /// goes by the one that is furthest behind: a clock that is ahead ends nothing too early. Answers with the
+    /// offset that is furthest off.
+    async fn compare_clocks(&self) -> Result<i64, Error> {
         let asked = Instant::now();
         let answers = self.link.ask_masters(cmd("TIME")).await?;
         let half = i64::try_from(asked.elapsed().as_micros() / 2).unwrap_or(0);
@@ -271,10 +273,8 @@ impl Inner {
             Ok(seconds * 1_000_000 + microseconds - here)
         });
         let offsets = offsets.collect::<Result<Vec<i64>, Error>>()?;
-        // Of several masters the one that is furthest off.
-        let offset = offsets.into_iter().max_by_key(|offset| offset.unsigned_abs()).unwrap_or(0);
-        self.clock_offset_us.store(offset, Ordering::Relaxed);
-        Ok(())
+        self.clock_offset_us.store(offsets.iter().copied().min().unwrap_or(0), Ordering::Relaxed);
+        Ok(offsets.into_iter().max_by_key(|offset| offset.unsigned_abs()).unwrap_or(0))
     }
 
     async fn ask_nodes(&self) -> Result<Vec<Node>, Error> {

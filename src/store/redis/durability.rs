@@ -29,7 +29,7 @@ pub(super) struct Demand {
     pub(super) durability: Durability,
     /// What the operator says of a Redis that does not let itself be looked at.
     pub(super) declared: Option<Durability>,
-    /// From this machine's clock to the server's, in microseconds.
+    /// From this machine's clock to the server's, in microseconds; of several masters the one furthest off.
     pub(super) clock_offset_us: i64,
 }
 

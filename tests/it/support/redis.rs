@@ -254,9 +254,21 @@ pub struct Cluster {
 
 impl Cluster {
     pub async fn start() -> Self {
+        Self::with_first(&[]).await
+    }
+
+    /// The first of its masters goes by this clock.
+    #[cfg(target_os = "linux")]
+    pub async fn start_by(clock: &super::clock::Clock) -> Self {
+        Self::with_first(&owned(&clock.environment())).await
+    }
+
+    /// With this in the environment of the first of them.
+    async fn with_first(environment: &[(String, String)]) -> Self {
         let mut nodes = Vec::new();
         for (epoch, slots) in [("1", ["0", "5460"]), ("2", ["5461", "10922"]), ("3", ["10923", "16383"])] {
-            let node = Redis::start(Self::settings, &[], &[]).await;
+            let environment = if nodes.is_empty() { environment } else { &[] };
+            let node = Redis::start(Self::settings, &[], environment).await;
             node.ask(&["CLUSTER", "SET-CONFIG-EPOCH", epoch]).await;
             node.ask(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]).await;
             nodes.push(node);
