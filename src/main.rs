@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use oncegate::app::{self, App};
 use oncegate::config::{Config, Environment, Log, Mistake, NewToken, SECRET_BYTES};
+use oncegate::gateway::AFTER_LOSS;
 use oncegate::telemetry::{self, Telemetry};
 use oncegate::{gateway, http};
 use tokio::signal::unix::{SignalKind, signal};
@@ -200,7 +201,7 @@ fn accept_loss(config: Config, reason: &str) -> Result<(), String> {
     let accepted = runtime.block_on(app::accept_loss(config, reason));
     telemetry.lines.flush();
     let marked = accepted.map_err(|error| error.to_string())?;
-    say(&format!("the loss is accepted; {marked} calls became unknown\n"))
+    say(&format!("the loss is accepted; {marked} calls became unknown; {AFTER_LOSS}\n"))
 }
 
 fn key(config: &Config, tool: &str) -> Result<(), String> {

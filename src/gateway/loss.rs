@@ -10,6 +10,10 @@ use crate::core::record::State;
 use crate::crash;
 use crate::store::{self, Replaced};
 
+/// What a person is told who has accepted a loss.
+pub const AFTER_LOSS: &str = "the store may have forgotten what persons have done: look at sessions that were frozen or \
+                              unlocked and at tools that were paused, and freeze and pause them again";
+
 /// One acceptance that is under way. It is counted until this is dropped, also after a panic.
 struct Acceptance<'a>(&'a AtomicUsize);
 
@@ -84,7 +88,7 @@ impl Gateway {
         self.stop_undoing(&caller.name, reason).await.map_err(unavailable)?;
         crash::point("loss_stopped");
         self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(refused)?;
-        tracing::warn!(by = caller.name, reason, marked, "the loss of data is accepted");
+        tracing::warn!(by = caller.name, reason, marked, "the loss of data is accepted; {AFTER_LOSS}");
         Ok(marked)
     }
 }

@@ -43,6 +43,7 @@ use self::clock::Clock;
 pub use self::clock::local_time;
 use self::flight::Flights;
 pub use self::ledger::Query;
+pub use self::loss::AFTER_LOSS;
 use self::pause::Pauses;
 pub use self::pause::ToolState;
 pub use self::preview::{Preview, Would};

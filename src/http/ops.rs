@@ -14,6 +14,7 @@ use super::Http;
 use super::auth::Known;
 use super::problem::{self, Problem};
 use super::read::read_reason;
+use crate::gateway::AFTER_LOSS;
 
 /// What a connection is served with for which there is no place: whoever runs the gateway must still see it.
 pub fn spare_router(http: Http) -> Router {
@@ -69,6 +70,8 @@ pub(super) async fn metrics(State(http): State<Http>) -> Response {
 pub(super) struct LossAccepted {
     accepted: bool,
     calls_now_unknown: usize,
+    /// What a person has to look at now.
+    notice: &'static str,
 }
 
 /// `POST /v1/store/accept-loss`: a person accepts that the store has lost data.
@@ -79,5 +82,5 @@ pub(super) async fn accept_loss(
 ) -> Result<Response, Problem> {
     let reason = read_reason(body, http.max_body).await?;
     let marked = http.gateway.accept_loss(caller, reason).await?;
-    Ok(Json(LossAccepted { accepted: true, calls_now_unknown: marked }).into_response())
+    Ok(Json(LossAccepted { accepted: true, calls_now_unknown: marked, notice: AFTER_LOSS }).into_response())
 }

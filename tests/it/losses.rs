@@ -140,7 +140,9 @@ async fn a_gateway_that_starts_again_notices_what_was_lost_while_it_was_away() {
     std::fs::write(gateway.folder().join("oncegate.toml"), text).expect("a file");
     let arguments = ["store", "accept-loss", "--config", "oncegate.toml", "--reason", "flushed by accident"];
     let accepted = run(gateway.folder(), &arguments);
-    assert_eq!(String::from_utf8_lossy(&accepted.stdout), "the loss is accepted; 0 calls became unknown\n");
+    let said = String::from_utf8_lossy(&accepted.stdout).into_owned();
+    assert!(said.starts_with("the loss is accepted; 0 calls became unknown; "), "{said}");
+    assert!(said.contains("frozen"), "{said}");
     gateway.until_ready().await;
     newcomer.until_ready().await;
     let refused = run(gateway.folder(), &arguments);
@@ -290,6 +292,41 @@ async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also
     assert_eq!(saga.at("/state"), "stuck");
     assert!(saga.at("/trouble/why").as_str().is_some_and(|why| why.contains("lost data")), "{}", saga.text);
     assert_eq!(tool.effects(), 1, "nothing was undone");
+}
+
+/// What a person has done to a session is a write like any other.
+#[tokio::test]
+async fn a_freeze_that_the_store_has_lost_is_noticed_before_the_session_writes() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let one = gateway(&redis, &tool, "").await;
+    one.act("a", json!({})).await.expect_ok();
+    for (what, undone) in [("freeze", "thaw"), ("thaw", "freeze")] {
+        let snapshot = redis.snapshot();
+        one.person(what).await.expect_ok();
+        redis.restore(snapshot.path()).await;
+        notices(&one, "accept-loss").await;
+        one.accept_loss("restored").await.expect_ok();
+        one.until_ready().await;
+        one.person(undone).await.expect_problem("wrong-state");
+        one.person(what).await.expect_ok();
+    }
+    one.act("b", json!({})).await.expect_ok();
+
+    // The same if all that is left of it is in the file of watermarks.
+    let snapshot = redis.snapshot();
+    one.person("freeze").await.expect_ok();
+    let folder = one.stop().await;
+    redis.restore(snapshot.path()).await;
+    let one = Gateway::again(folder, &redis.url(), &one_tool(&tool, "")).await;
+    notices(&one, "accept-loss").await;
+    one.act("c", json!({})).await.expect_problem("store-unavailable");
+    assert_eq!(tool.effects(), 2, "the session was frozen");
+    let accepted = one.accept_loss("restored").await.expect_ok();
+    assert!(
+        accepted.at("/notice").as_str().is_some_and(|notice| notice.contains("frozen")),
+        "{}",
+        accepted.text
+    );
 }
 
 /// As long as a loss is being accepted no saga may change. An acceptance that ended in a panic is none.

@@ -175,6 +175,20 @@ async fn a_cluster_with_replicas_is_bounded_and_survives_the_loss_of_a_master() 
     assert_eq!(tool.effects(), 50);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_cluster_a_freeze_waits_for_a_replica() {
+    let (cluster, tool) = (Cluster::start().await, Tool::start().await);
+    let replicas = cluster.replicas().await;
+    let config = format!("[store]\ndurability = \"bounded\"\n{}", one_tool(&tool, ""));
+    let gateway = Gateway::sharing(&cluster.url(), &config).await;
+    gateway.until_ready().await;
+    gateway.person("freeze").await.expect_ok();
+    gateway.person("thaw").await.expect_ok();
+    replicas.iter().for_each(Redis::pause);
+    gateway.person("freeze").await.expect_problem("store-unavailable");
+    replicas.iter().for_each(Redis::resume);
+}
+
 #[tokio::test]
 async fn a_replica_of_another_master_is_no_proof() {
     let tool = Tool::start().await;

@@ -347,7 +347,7 @@ async fn a_lock_that_was_left_over_is_given_free_when_its_lease_has_ended() {
             .await;
     gateway.until_ready().await;
     gateway.act("before", json!({})).await.expect_ok();
-    let keys = redis.ask(&["KEYS", "oncegate:{s*}:session"]).await;
+    let keys = redis.ask(&["KEYS", "oncegate:*:session:*"]).await;
     let key: Vec<String> = ::redis::from_redis_value(keys).expect("names");
     let lock = async |lease_until: &str| {
         let nobody = "01900000-0000-7000-8000-000000000000";

@@ -1,5 +1,5 @@
 //! Names of keys. All keys of one call share the hash tag of its partition, so that one script may
-//! touch them on Redis Cluster; a session has a tag of its own.
+//! touch them on Redis Cluster; so do those of a session, whose partition may be another one.
 
 use crate::core::document::Kind;
 use crate::core::key::{self, Lookup};
@@ -120,15 +120,24 @@ impl Partition {
     }
 }
 
+/// Where a session is kept, so that its changes are counted there.
+pub(super) fn partition_of(id: &SessionId) -> Partition {
+    Partition::of(&lookup_of(id))
+}
+
+fn lookup_of(id: &SessionId) -> Lookup {
+    Lookup::new(&id.tenant, "session", &id.id)
+}
+
 /// What is kept of a session: its newest token, its lock, whether it is frozen; the line for the lock;
-/// who in it is alive. Hashed: what callers write never gets into a hash tag.
+/// who in it is alive. Hashed: what callers write never gets into a name.
 pub(super) fn session(id: &SessionId) -> [String; 3] {
     ["session", "line", "alive"].map(|name| of_session(id, name))
 }
 
 /// What persons have done to a session.
 pub(super) fn session_events(id: &SessionId) -> String {
-    of_session(id, "events")
+    of_session(id, "session_events")
 }
 
 /// The tools that persons have paused: a hash, by tool.
@@ -171,8 +180,7 @@ pub(super) fn documents(kind: Kind, tenant: Option<&str>, state: Option<&str>) -
 }
 
 fn of_session(id: &SessionId, name: &str) -> String {
-    let session = Lookup::new(&id.tenant, "session", &id.id);
-    format!("oncegate:{{s{}}}:{name}", session.for_tool())
+    partition_of(id).key(&format!("{name}:{}", lookup_of(id).for_tool()))
 }
 
 /// The calls that have a place in a room.

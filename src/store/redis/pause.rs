@@ -1,11 +1,11 @@
 //! Tools that persons have paused, and what persons have done to a tool: in the first partition, for all
 //! gateways. Must not know what that means.
 
-use redis::{FromRedisValue, cmd};
+use redis::cmd;
 
 use super::keys::{self, Partition};
 use super::scripts::Run;
-use super::{Inner, record, unreadable};
+use super::{Inner, record, reply, unreadable};
 use crate::core::record::Entry;
 use crate::store::Error;
 
@@ -17,11 +17,15 @@ impl Inner {
     }
 
     pub(super) async fn set_paused(&self, tool: &str, what: &str, entry: &Entry) -> Result<bool, Error> {
+        const PARTITION: Partition = Partition::FIRST;
         let mut run = Run::new(&self.scripts.pause);
-        run.key(keys::paused()).key(keys::tool_events(tool)).arg(what).arg(tool).arg(record::entry(entry));
-        let changed: u8 = u8::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
-        self.barrier.pass(Partition::FIRST).await?;
-        Ok(changed == 1)
+        run.key(keys::paused()).key(keys::tool_events(tool)).key(PARTITION.epoch()).key(PARTITION.writes());
+        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(PARTITION));
+        run.arg(what).arg(tool).arg(record::entry(entry));
+        let (word, rest) = reply(self.link.run(&run).await?)?;
+        self.saw_count(PARTITION, &rest, 0);
+        self.barrier.pass(PARTITION).await?;
+        Ok(word == "done")
     }
 
     pub(super) async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {

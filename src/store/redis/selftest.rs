@@ -43,7 +43,6 @@ impl Inner {
         ];
         let names = names.map(|name| format!("{prefix}{name}"));
         let [key, call, epoch, .., list, paused, events] = &names;
-        let rooms = &names[8..13];
         // Every term is asked, and none is in the way.
         let terms = |call: &str| {
             let place = json!({ "max": 2, "window_us": 60_000_000, "refuses": false });
@@ -60,6 +59,12 @@ impl Inner {
         fn begin<'a>(script: &'a Script, names: &[String], prefix: &str, known: u64) -> Run<'a> {
             let mut run = Run::new(script);
             run.key(&names[..21]).arg(prefix).arg("g").arg("e").arg(known);
+            run
+        }
+        fn of_session<'a>(script: &'a Script, names: &[String]) -> Run<'a> {
+            let mut run = Run::new(script);
+            run.key(&names[8]).key(&names[8]).key(&names[2..4]).key(&names[8..13]);
+            run.arg("").arg("g").arg("e").arg(0);
             run
         }
         let claim = async |id: &str| {
@@ -108,27 +113,31 @@ impl Inner {
         let mut run = begin(&self.scripts.forget, &names, &prefix, 0);
         let (forgotten, _) = reply(self.link.run(run.arg("0").arg("position").arg(2)).await?)?;
         let enter = async |id: &str| {
-            let mut run = Run::new(&self.scripts.enter);
-            reply(self.link.run(run.key(rooms).arg(terms(id))).await?).map(|(word, _)| word)
+            let mut run = of_session(&self.scripts.enter, &names);
+            reply(self.link.run(run.arg(terms(id))).await?).map(|(word, _)| word)
         };
         let entered = enter("0").await?;
         let barred = enter("1").await?;
         let mut run = Run::new(&self.scripts.act);
-        self.link.run(run.key(&names[8]).key(events).arg("freeze").arg("{}").arg("").arg("")).await?;
+        run.key(&names[8]).key(events).key(&names[2..4]).arg("").arg("g").arg("e").arg(0);
+        let (frozen, _) = reply(self.link.run(run.arg("freeze").arg("{}").arg("").arg("")).await?)?;
         let mut run = Run::new(&self.scripts.look);
         self.link.run(run.key(&names[8]).key(&names[9]).key(events)).await?;
         for what in ["pause", "resume"] {
             let mut run = Run::new(&self.scripts.pause);
-            self.link.run(run.key(paused).key(events).arg(what).arg("t").arg("{}")).await?;
+            run.key(paused).key(events).key(&names[2..4]).arg("").arg("g").arg("e").arg(0);
+            self.link.run(run.arg(what).arg("t").arg("{}")).await?;
         }
         self.link.ask::<Value>(cmd("HGETALL").arg(paused)).await?;
         let tried = self.try_documents(&prefix, epoch, &names[3]).await?;
-        let mut run = Run::new(&self.scripts.leave);
-        self.link.run(run.key(rooms).arg("0").arg("now").arg("1").arg("1").arg("1")).await?;
+        let mut run = of_session(&self.scripts.leave, &names);
+        self.link.run(run.arg("0").arg("1").arg("1").arg("1")).await?;
         self.link.ask::<()>(&clean).await?;
-        let words =
-            [&claimed, &held, &refused, &begun, &again, &put, &arrived, &forgotten, &entered, &barred];
-        let right = ["done", "held", "changed", "done", "done", "put", "done", "done", "done", "barred"];
+        let words = [
+            &claimed, &held, &refused, &begun, &again, &put, &arrived, &forgotten, &entered, &barred, &frozen,
+        ];
+        let right =
+            ["done", "held", "changed", "done", "done", "put", "done", "done", "done", "barred", "done"];
         if words != right || !found || tried != ["done", "changed", "done", "done"] {
             return Err(Error::Refused(format!("it answered {words:?}, {tried:?}, found: {found}")));
         }

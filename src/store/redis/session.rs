@@ -5,7 +5,7 @@
 //! more are refused by the configuration.
 
 use jiff::Timestamp;
-use redis::{FromRedisValue, Value, cmd};
+use redis::{FromRedisValue, Script, Value, cmd};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -139,15 +139,31 @@ impl Inner {
             let why = "on a cluster a session and a call are on different masters: there is no lock";
             return Err(Error::Refused(why.into()));
         }
-        let keys = of_session(&keys::session(&SessionId::of(&change.record.intent)));
-        let mut run = Run::new(&self.scripts.enter);
-        run.key(&keys[..]).arg(self.asked_of_session(change, terms)?.text()?);
-        let (word, rest) = reply(self.link.run(&run).await?)?;
-        if word != "done" {
-            return Ok(Err(bar(&rest)?));
+        let id = SessionId::of(&change.record.intent);
+        let mut run = self.about_session(&self.scripts.enter, &id);
+        run.arg(self.asked_of_session(change, terms)?.text()?);
+        let (word, rest) = reply(self.run_guarded(&run).await?)?;
+        match word.as_str() {
+            "done" => {
+                let (token, before) = (text(&rest, 0).unwrap_or_default(), text(&rest, 1));
+                let partition = keys::partition_of(&id);
+                self.saw_count(partition, &rest, 2);
+                self.barrier.pass(partition).await?;
+                Ok(Ok(Entered { token, similar_to: String::new(), before }))
+            }
+            "barred" => Ok(Err(bar(&rest)?)),
+            _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
         }
-        let (token, before) = (text(&rest, 0).unwrap_or_default(), text(&rest, 1));
-        Ok(Ok(Entered { token, similar_to: String::new(), before }))
+    }
+
+    /// A script about a session, with the keys and the arguments that such scripts begin with.
+    fn about_session<'a>(&self, script: &'a Script, id: &SessionId) -> Run<'a> {
+        let (partition, keys) = (keys::partition_of(id), keys::session(id));
+        let mut run = Run::new(script);
+        run.key(&keys[0]).key(&keys[0]).key(partition.epoch()).key(partition.writes());
+        run.key(&of_session(&keys)[..]);
+        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(partition));
+        run
     }
 
     /// What was entered for a call that does not begin. Nobody was given its token.
@@ -175,13 +191,15 @@ impl Inner {
         line: &str,
         token_and_before: [&str; 2],
     ) -> Result<(), Error> {
-        let mut run = Run::new(&self.scripts.leave);
-        run.key(&of_session(&keys::session(id))[..]).arg(call_id.to_string()).arg(line);
-        run.arg(&token_and_before[..]);
-        self.link.run(&run).await.map(drop)
+        let mut run = self.about_session(&self.scripts.leave, id);
+        run.arg(call_id.to_string()).arg(line).arg(&token_and_before[..]);
+        let (_, rest) = reply(self.link.run(&run).await?)?;
+        self.saw_count(keys::partition_of(id), &rest, 0);
+        Ok(())
     }
 
-    /// What a person does to a session. Answers whether it was not so before.
+    /// What a person does to a session. Answers whether it was not so before. Refused where the script finds that
+    /// data is missing, and while that is not known.
     pub(super) async fn act(
         &self,
         id: &SessionId,
@@ -189,16 +207,30 @@ impl Inner {
         entry: &Entry,
         lock: Option<&Lock>,
     ) -> Result<bool, Error> {
-        let [session, ..] = keys::session(id);
+        if self.is_in_doubt() {
+            self.must_be_open()?;
+        }
+        let (partition, [session, ..]) = (keys::partition_of(id), keys::session(id));
         let mut run = Run::new(&self.scripts.act);
-        run.key(session).key(keys::session_events(id)).arg(what).arg(record::entry(entry));
+        run.key(session).key(keys::session_events(id)).key(partition.epoch()).key(partition.writes());
+        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(partition));
+        run.arg(what).arg(record::entry(entry));
         run.arg(lock.map(|lock| lock.call_id.to_string()).unwrap_or_default());
         run.arg(lock.map(|lock| lock.token.to_string()).unwrap_or_default());
-        let changed: u8 = u8::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
-        if !self.is_cluster() {
-            self.barrier.pass(Partition::FIRST).await?;
+        let (word, rest) = reply(self.run_guarded(&run).await?)?;
+        if word == "lost" {
+            return Err(self.has_lost(&text(&rest, 0).unwrap_or_default()));
         }
-        Ok(changed == 1)
+        self.saw_count(partition, &rest, 0);
+        self.barrier.pass(partition).await?;
+        Ok(word == "done")
+    }
+
+    /// Takes note of how many writes a script has counted.
+    pub(super) fn saw_count(&self, partition: Partition, rest: &[Value], at: usize) {
+        if let Some(writes) = text(rest, at).and_then(|writes| writes.parse().ok()) {
+            self.memory.saw_writes(partition, writes);
+        }
     }
 
     pub(super) async fn look_at(&self, id: &SessionId) -> Result<Session, Error> {

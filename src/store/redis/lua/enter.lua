@@ -1,11 +1,14 @@
 -- Draws a session's next fencing token, or takes the one that a caller brings, where the session is in
--- another slot than the call. Answers also with the newest before it.
+-- another slot than the call. Answers also with the newest before it. Counted, so that its loss is noticed.
 --
--- KEYS: 1 session, 2 line, 3 who is alive in it, 4 and 5 again the session
--- ARGV: 1 terms
-local terms, now = cjson.decode(ARGV[1]), clock()
-local bar = barred(rooms(1), terms, now)
+-- KEYS: 1 and 2 the session, 3 epoch, 4 everyone's writes, 5 session, 6 line, 7 who is alive in it,
+--       8 and 9 again the session
+-- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 terms
+local why = missing()
+if why then return { 'lost', why } end
+local terms, now = cjson.decode(ARGV[5]), clock()
+local bar = barred(rooms(5), terms, now)
 if bar then return bar end
 local before = redis.call('HGET', KEYS[1], 'token') or ''
-local token = enter(rooms(1), terms, now)
-return { 'done', token, before }
+local token = enter(rooms(5), terms, now)
+return { 'done', token, before, count() }

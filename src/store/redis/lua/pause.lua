@@ -1,17 +1,18 @@
 -- What a person does to a tool: pauses or resumes it; and an entry that says so, if it was not so before.
+-- Counted, so that its loss is noticed; written also to a store that has lost data, to put a pause back.
 --
--- KEYS: 1 the paused tools, 2 the tool's events
--- ARGV: 1 'pause' or 'resume', 2 tool, 3 entry
-local paused = redis.call('HGET', KEYS[1], ARGV[2])
-if ARGV[1] == 'pause' then
-  if paused then return 0 end
-  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+-- KEYS: 1 the paused tools, 2 the tool's events, 3 epoch, 4 everyone's writes
+-- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 'pause' or 'resume', 6 tool, 7 entry
+local paused = redis.call('HGET', KEYS[1], ARGV[6])
+if ARGV[5] == 'pause' then
+  if paused then return { 'same', written() } end
+  redis.call('HSET', KEYS[1], ARGV[6], ARGV[7])
 else
-  if not paused then return 0 end
-  redis.call('HDEL', KEYS[1], ARGV[2])
+  if not paused then return { 'same', written() } end
+  redis.call('HDEL', KEYS[1], ARGV[6])
 end
-redis.call('LPUSH', KEYS[2], ARGV[3])
+redis.call('LPUSH', KEYS[2], ARGV[7])
 redis.call('LTRIM', KEYS[2], 0, 99)
 -- As long as a finished call is kept by default.
 redis.call('PEXPIRE', KEYS[2], 2592000000)
-return 1
+return { 'done', count() }
