@@ -185,7 +185,7 @@ impl Client {
         let (executed, replayed) = ("gateway-outcome: executed", "gateway-outcome: replayed");
         let (request, proof) = match row {
             Row::Direct => (request("/do", "none", ARGS), ""),
-            Row::Health => ("GET /healthz HTTP/1.1\r\nhost: bench\r\n\r\n".to_owned(), ""),
+            Row::Health => ("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), ""),
             Row::Replay => (request(CALLS, &format!("r-{number}"), &call()), replayed),
             Row::First => (request(CALLS, &format!("f-{serial}"), &call()), executed),
             Row::Claim => (request(CALLS, &format!("r-{number}"), &call()), executed),
@@ -226,7 +226,7 @@ impl Client {
 fn request(path: &str, key: &str, body: &str) -> String {
     let length = body.len();
     format!(
-        "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {length}\r\nidempotency-key: {key}\r\n\r\n{body}"
     )
 }

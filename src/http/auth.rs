@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use axum::extract::FromRequestParts;
-use axum::http::header::{AUTHORIZATION, ORIGIN};
+use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use sha2::{Digest, Sha256};
 
-use super::Http;
 use super::problem::Problem;
+use super::{Http, host};
 use crate::core::caller::{self, Caller, Closed, Token};
 
 /// Which tokens there are. They are swapped as a whole; every request takes them once.
@@ -41,10 +41,8 @@ impl FromRequestParts<Http> for Known {
     async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
         let tokens = http.tokens.now();
         if tokens.is_empty() {
-            // A web page in a browser on this machine reaches loopback, too. Agents send no Origin.
-            if parts.headers.contains_key(ORIGIN) {
-                return Err(Problem::forbidden("a gateway without tokens takes no requests from web pages"));
-            }
+            // A web page in a browser on this machine reaches loopback, too.
+            host::is_local(parts)?;
             return Ok(Self(Caller::open()));
         }
         let mut lines = parts.headers.get_all(AUTHORIZATION).iter();

@@ -2,6 +2,7 @@
 
 mod auth; // who is calling
 mod calls; // the main door
+mod host; // which name a request asks for
 mod ledger; // what is known of a call
 mod listing; // many calls at once
 pub mod openapi; // the document of the doors
@@ -18,8 +19,8 @@ mod tools; // the tools as callers and models see them
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::routing::{get, post};
+use axum::{Router, middleware};
 
 pub use self::auth::Tokens;
 pub use self::calls::dry_run;
@@ -80,4 +81,5 @@ pub fn router(http: Http) -> Router {
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .with_state(http)
+        .layer(middleware::from_fn(host::one_host))
 }

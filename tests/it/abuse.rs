@@ -109,3 +109,51 @@ async fn an_answer_that_no_request_asked_for_ends_its_connection() {
     }
     gateway.stop().await;
 }
+
+/// What is answered to these lines of a request over HTTP/1.1.
+async fn raw(gateway: &Gateway, lines: &[&str]) -> String {
+    let mut stream = TcpStream::connect(gateway.address).await.expect("a connection");
+    let request = format!("{}\r\nconnection: close\r\n\r\n", lines.join("\r\n"));
+    stream.write_all(request.as_bytes()).await.expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    answer
+}
+
+#[tokio::test]
+async fn a_page_that_reaches_loopback_by_another_name_reads_nothing_without_tokens() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::with_tool(&tool, "").await;
+    let port = gateway.address.port();
+    for host in ["evil.example".to_owned(), format!("localhost.evil.example:{port}"), "0.0.0.0".to_owned()] {
+        let answer = raw(&gateway, &["GET /v1/calls HTTP/1.1", &format!("host: {host}")]).await;
+        assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("forbidden"), "{host}: {answer}");
+    }
+    for host in [format!("LocalHost:{port}"), format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
+        let answer = raw(&gateway, &["GET /v1/calls HTTP/1.1", &format!("host: {host}")]).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer}");
+    }
+    for (site, status) in [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)] {
+        let lines = ["GET /v1/calls HTTP/1.1", "host: localhost", &format!("sec-fetch-site: {site}")];
+        let answer = raw(&gateway, &lines).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{site}: {answer}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_without_one_host_is_refused() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::with_tool(&tool, "").await;
+    for hosts in
+        [&[][..], &["host: localhost", "host: localhost"], &["host: localhost", "host: evil.example"]]
+    {
+        let lines: Vec<_> = ["GET /healthz HTTP/1.1"].iter().chain(hosts).copied().collect();
+        let answer = raw(&gateway, &lines).await;
+        assert!(
+            answer.starts_with("HTTP/1.1 400") && answer.contains("invalid-request"),
+            "{hosts:?}: {answer}"
+        );
+    }
+    gateway.stop().await;
+}

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::support::gateway::{count, one_tool};
 use crate::support::{Act, Gateway, Tool, until};
 
-const HEAD: &str = "POST /v1/tools/act/calls HTTP/1.1\r\nhost: x\r\n";
+const HEAD: &str = "POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\n";
 
 /// A gateway with one tool and these bounds of its server.
 async fn bounded(tool: &Tool, server: &str) -> Gateway {
@@ -132,7 +132,7 @@ async fn a_client_that_takes_nothing_of_its_answer_is_cut_off() {
     }
     let before = open(&gateway).await;
     let mut http_1 = TcpStream::connect(gateway.address).await.expect("a connection");
-    let export = "GET /v1/calls HTTP/1.1\r\nhost: x\r\naccept: application/x-ndjson\r\n\r\n";
+    let export = "GET /v1/calls HTTP/1.1\r\nhost: localhost\r\naccept: application/x-ndjson\r\n\r\n";
     http_1.write_all(export.as_bytes()).await.expect("written");
 
     let stream = TcpStream::connect(gateway.address).await.expect("a connection");
@@ -149,12 +149,12 @@ async fn a_client_that_takes_nothing_of_its_answer_is_cut_off() {
     connection.abort();
 
     // Who reads slowly, but reads, gets all of it, whether it is made piece by piece or at once.
-    let page = "GET /v1/calls HTTP/1.1\r\nhost: x\r\n\r\n";
+    let page = "GET /v1/calls HTTP/1.1\r\nhost: localhost\r\n\r\n";
     for (door, at_once, all) in [(export, 1 << 20, 24 << 20), (page, 32 << 10, 8 << 20)] {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(64 << 10).expect("a small one");
         let mut slow = socket.connect(gateway.address).await.expect("a connection");
-        let asked = door.replace("host", "connection: close\r\nhost");
+        let asked = door.replace("host:", "connection: close\r\nhost:");
         slow.write_all(asked.as_bytes()).await.expect("written");
         let (mut bytes, mut some, began) = (0, vec![0; at_once], Instant::now());
         loop {
@@ -246,13 +246,14 @@ async fn beyond_the_bound_a_connection_is_told_so_but_shows_how_the_gateway_is()
     assert!(answer.contains("connection: close") && answer.contains("/problems/rate-limited"), "{answer}");
     assert!(answer.contains("\"effect\":\"none\"") && answer.contains("retry-after: 1"), "{answer}");
     for door in ["/healthz", "/readyz", "/metrics"] {
-        let answer = say(&gateway, format!("GET {door} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await;
+        let answer =
+            say(&gateway, format!("GET {door} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
     assert_eq!(tool.requests(), 0);
     drop(first);
     until("there is a place again", async || {
-        let call = call.replace("host: x", "connection: close");
+        let call = call.replace("host: localhost", "host: localhost\r\nconnection: close");
         say(&gateway, call.as_bytes()).await.starts_with("HTTP/1.1 200 ")
     })
     .await;

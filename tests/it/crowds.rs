@@ -15,7 +15,7 @@ use crate::support::binary::{Process, free_port};
 use crate::support::gateway::one_tool;
 use crate::support::{Act, Answer, Tool, client, until};
 
-const HEAD: &str = "POST /v1/tools/act/calls HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
+const HEAD: &str = "POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
 
 /// Connections that are made at the same time: as many as the operating system keeps for a server.
 const AT_ONCE: usize = 100;

@@ -17,7 +17,7 @@ async fn a_gateway_that_stops_finishes_what_runs_and_takes_nothing_new() {
     tool.then(held);
     let gateway = Gateway::with_tool(&tool, "").await;
     let mut begun = TcpStream::connect(gateway.address).await.expect("a connection");
-    let head = b"POST /v1/tools/act/calls HTTP/1.1\r\nhost: x\r\ncontent-length: 16\r\nconnection: close\r\n";
+    let head = b"POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16\r\nconnection: close\r\n";
     begun.write_all(head).await.expect("written");
     let running = gateway.call(json!({ "n": 1 }));
     let stopping = async {

@@ -39,7 +39,7 @@ async fn ask(folder: &Path, port: u16, name: &str, protocols: &[&str]) -> Option
     let protocol = String::from_utf8(stream.get_ref().1.alpn_protocol().unwrap_or_default().to_vec());
     let body = "{\"args\":{}}";
     let call = format!(
-        "POST /v1/tools/act/calls HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(call.as_bytes()).await.expect("written");
@@ -63,7 +63,7 @@ async fn calls_are_taken_over_tls_and_a_new_certificate_is_used_after_a_reload()
     assert_eq!(protocol, "h2");
     // Without TLS nothing is answered.
     let mut plain = TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");
-    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("written");
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("written");
     let mut answer = Vec::new();
     drop(plain.read_to_end(&mut answer).await);
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");

@@ -1,0 +1,87 @@
+//! Which name a request asks for: one `Host` for HTTP/1.1, and without tokens only names of this machine.
+
+use axum::extract::Request;
+use axum::http::header::{HOST, ORIGIN};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri, Version};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::problem::Problem;
+
+/// A browser's word on where a request comes from (W3C Fetch Metadata).
+const FETCH_SITE: &str = "sec-fetch-site";
+
+/// Refuses HTTP/1.1 requests that do not have exactly one `Host` (RFC 9112, section 3.2).
+pub(super) async fn one_host(request: Request, next: Next) -> Response {
+    let is_v1 = request.version() == Version::HTTP_11;
+    if is_v1 && request.headers().get_all(HOST).iter().count() != 1 {
+        return Problem::invalid_request("a request over HTTP/1.1 has exactly one Host header")
+            .into_response();
+    }
+    next.run(request).await
+}
+
+/// Whether a gateway without tokens takes a request: it comes from a program on this machine, not from a web page.
+///
+/// A page may reach loopback under a name of its own (DNS rebinding), so the name has to be one of this machine.
+///
+/// # Errors
+/// The request comes from a web page, or asks for another name.
+pub(super) fn is_local(parts: &Parts) -> Result<(), Problem> {
+    let headers = &parts.headers;
+    if headers.contains_key(ORIGIN) || is_from_another_site(headers) {
+        return Err(Problem::forbidden("a gateway without tokens takes no requests from web pages"));
+    }
+    let asked = name(&parts.uri, headers);
+    if asked.is_none_or(is_loopback) {
+        return Ok(());
+    }
+    Err(Problem::forbidden("a gateway without tokens is asked as localhost, 127.0.0.1 or [::1]"))
+}
+
+fn is_from_another_site(headers: &HeaderMap) -> bool {
+    headers.get_all(FETCH_SITE).iter().any(|site| !matches!(site.as_bytes(), b"none" | b"same-origin"))
+}
+
+/// The host that a request names, without its port.
+fn name<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    if let Some(host) = uri.host() {
+        return Some(host);
+    }
+    let host = headers.get(HOST)?.to_str().unwrap_or("?");
+    // An IPv6 address stands in brackets and has colons of its own.
+    let end = host.rfind(']').map_or_else(|| host.find(':'), |at| Some(at + 1));
+    Some(&host[..end.unwrap_or(host.len())])
+}
+
+fn is_loopback(name: &str) -> bool {
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost")
+        || address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_loopback() {
+        for name in ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "[::1]"] {
+            assert!(is_loopback(name), "{name}");
+        }
+        for name in ["evil.example", "localhost.evil.example", "0.0.0.0", "10.0.0.1", "[::2]", "?", ""] {
+            assert!(!is_loopback(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_no_part_of_the_name() {
+        for (host, expected) in
+            [("localhost:8080", "localhost"), ("[::1]:8080", "[::1]"), ("[::1]", "[::1]"), ("a.b", "a.b")]
+        {
+            let headers = HeaderMap::from_iter([(HOST, host.parse().expect("a header"))]);
+            assert_eq!(name(&Uri::from_static("/v1/tools"), &headers), Some(expected));
+        }
+    }
+}
