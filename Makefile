@@ -1,6 +1,6 @@
 # What there is to do. CI runs `make test`, `check`, `loss`, `observe` and `fuzz`.
 
-.PHONY: run test check otel loss observe fuzz bench bench-ledger mutations
+.PHONY: run test check otel loss observe fuzz bench bench-ledger breaks mutants
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -44,6 +44,10 @@ bench:
 bench-ledger:
 	ONCEGATE_BENCH_CALLS=1000000 cargo bench --quiet --bench ledger
 
-# Breaks the code on purpose and asks whether the tests notice: tests/MUTATIONS.md. Takes long.
-mutations:
-	@scripts/mutations
+# Breaks Lua, SQL, the gate and the order of durable steps on purpose (tests/breaks.toml): each must be noticed. Takes long.
+breaks:
+	@scripts/breaks
+
+# Breaks src/core in every way that cargo-mutants knows; the unit tests must notice. Takes an hour, and cargo-mutants.
+mutants:
+	cargo mutants
