@@ -72,6 +72,8 @@ pub struct Metrics {
     pub attempt_duration: HistogramVec,
     pub duplicate_gap: HistogramVec,
     pub stale_owners: IntCounter,
+    /// Attempts that were executed although they count as not executed.
+    pub late_executions: IntCounterVec,
     pub store_errors: IntCounterVec,
     store_operation_duration: HistogramVec,
     /// Calls that their session did not let begin.
@@ -168,6 +170,11 @@ impl Metrics {
                     "oncegate_stale_owners_total",
                     "Completions refused because their attempt did not own the call any more.",
                 )),
+            ),
+            late_executions: counters(
+                "oncegate_late_executions_total",
+                "Attempts that were executed, as it turned out after their call was settled as not executed.",
+                &["tool"],
             ),
             store_errors: counters(
                 "oncegate_store_errors_total",
@@ -431,6 +438,7 @@ impl Metrics {
         self.attempt_duration.with_label_values(&[tool]);
         self.duplicate_gap.with_label_values(&[tool]);
         self.passed_through.with_label_values(&[tool]);
+        self.late_executions.with_label_values(&[tool]);
         for (counters, words) in [
             (&self.attempts, &Outcome::WORDS[..]),
             (&self.first_arrival_failures, &FailureKind::ALL.map(FailureKind::as_str)),

@@ -21,6 +21,7 @@
 
 mod arrive; // a request asks for a call
 mod end; // an attempt ended
+mod late; // a proof of execution that comes too late
 mod rest; // an unknown call comes to rest
 mod undo; // what a call has done is undone
 mod verify; // a person asks whether a result is stable
@@ -32,6 +33,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use self::arrive::{Arrival, arrive_again, claim};
 use self::end::{doubt_anew, end, end_late, end_of_earlier, forget, lose};
+use self::late::contradict;
 use self::rest::{Asked, hindered, probed, reconciled, resolve, take_up, work_on};
 pub use self::undo::undoes_unknown;
 use self::undo::{not_joined, resolve_stuck, saga_ended, skip, to_compensate, undo_ended};
@@ -180,6 +182,8 @@ pub enum Action {
     Retry { after: Duration },
     /// Write the change: this run is over.
     Finish,
+    /// Write the change, and tell a person: what counts as not executed was executed.
+    Alarm,
     /// Somebody is at it.
     Wait,
     /// Answer with what the record says.
@@ -271,17 +275,18 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             Ok(arrive_again(tool, record, &arrival, now))
         }
         (Some(record), Event::Ended { attempt, fencing, evidence, retry }) => {
-            if record.fencing != *fencing {
-                return Err(Illegal::NotOwner);
-            }
-            if record.attempt.id != *attempt {
-                return end_of_earlier(tool, record, *attempt, evidence, now);
-            }
-            match record.state {
-                State::Running => Ok(end(tool, record, evidence, *retry, now)),
-                State::Unknown(_) => end_late(tool, record, evidence, now),
-                _ => Err(Illegal::NotOwner),
-            }
+            let next = if record.fencing != *fencing {
+                Err(Illegal::NotOwner)
+            } else if record.attempt.id != *attempt {
+                end_of_earlier(tool, record, *attempt, evidence, now)
+            } else {
+                match record.state {
+                    State::Running => Ok(end(tool, record, evidence, *retry, now)),
+                    State::Unknown(_) => end_late(tool, record, evidence, now),
+                    _ => Err(Illegal::NotOwner),
+                }
+            };
+            next.or_else(|refused| contradict(tool, record, *attempt, evidence, now).ok_or(refused))
         }
         (Some(record), Event::LeaseOver { by }) => match record.state {
             State::Running if now < record.attempt.lease_until => Err(Illegal::LeaseHeld),

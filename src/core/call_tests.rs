@@ -561,10 +561,14 @@ proptest! {
             let Ok(Next { change, action }) = next(&tool, record.as_ref(), &event, at(seconds)) else { continue };
             let dispatches = matches!(action, Action::Claim { .. } | Action::Run | Action::Retry { .. });
             let before = record.as_ref();
-            let writes = dispatches || matches!(action, Action::Finish | Action::Probe | Action::Verify);
+            let writes = dispatches || matches!(action, Action::Finish | Action::Probe | Action::Verify | Action::Alarm);
             prop_assert_eq!(change.is_some(), writes);
             if action == Action::Verify {
                 prop_assert!(read || dedup == unknown::Dedup::Key, "sent again to a tool that executes it again");
+            }
+            if let (Action::Alarm, Some(before), Some(change)) = (&action, before, &change) {
+                prop_assert_eq!(&before.state, &change.record.state, "too late to change anything");
+                prop_assert!(!read && !matches!(before.state, State::Unknown(_)));
             }
             if dispatches {
                 // Nothing runs beside a running attempt, and nothing runs again that may have been executed.

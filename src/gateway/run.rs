@@ -418,7 +418,22 @@ impl Gateway {
             };
             match (written, next.action) {
                 (Some(Replaced::Done(stored)), Action::Retry { after }) => return (stored, Some(after)),
+                (Some(Replaced::Done(stored)), Action::Alarm) => {
+                    self.metrics.late_executions.with_label_values(&[&stored.intent.tool]).inc();
+                    tracing::error!(
+                        call_id = %stored.intent.call_id,
+                        tool = stored.intent.tool,
+                        trace_id = stored.intent.trace_id,
+                        state = stored.state.as_str(),
+                        "the tool executed an attempt that counts as not executed",
+                    );
+                    return (stored, None);
+                }
                 (Some(Replaced::Done(stored)), _) => return (stored, None),
+                // The key stands for another call by now.
+                (Some(Replaced::Lost(Some(newer))), _) if newer.intent.call_id != record.intent.call_id => {
+                    return (record, None);
+                }
                 // Our own further attempt, whose beginning was not confirmed and which was not sent.
                 (Some(Replaced::Lost(Some(newer))), _) if Some(newer.attempt.id) == begun => {
                     let why = "its beginning was not confirmed by the store in time".into();

@@ -464,3 +464,54 @@ async fn in_a_file_what_cannot_be_read_is_in_nobodys_way() {
     let unreadable = "oncegate_store_errors_total{kind=\"unreadable\",operation=\"to_check\"}";
     assert!(gateway.metric(unreadable).await > 0.0);
 }
+
+/// A person has settled a call as failed, the tool's late answer proves the opposite, and meanwhile the key may
+/// have run again.
+#[tokio::test]
+async fn a_proof_of_execution_that_comes_after_a_person_said_failed_is_noted_and_counted() {
+    for runs_again in [false, true] {
+        let tool = Tool::start().await;
+        let memory = Memory::default();
+        let rules = "timeout = \"200ms\"\ndeadline = \"300ms\"\nretry = { attempts = 1 }\n";
+        let first = over(&memory, &tool, rules).await;
+        let (hold, held) = Act::held(Act::Numbered);
+        tool.then(held);
+        let unknown = first.ask("k").await.expect_problem("outcome-unknown");
+        // Another gateway, at which the lease is over.
+        memory.set_ahead(SignedDuration::from_hours(1));
+        let second = over(&memory, &tool, rules).await;
+        let id = unknown.at("/call_id");
+        let path = format!("/v1/calls/{}/resolve", id.as_str().expect("an id"));
+        let url = second.url.replace("/v1/tools/act/calls", &path);
+        let body = json!({ "as": "failed", "reason": "not in the books" }).to_string();
+        let resolved = client().post(url).body(body).send().await.expect("an answer");
+        Answer::read(resolved).await.expect_ok();
+        let state = if runs_again {
+            second.ask("k").await.expect_ok();
+            "succeeded"
+        } else {
+            "failed"
+        };
+        memory.set_ahead(SignedDuration::ZERO);
+        let before = second.record(&unknown).await;
+        drop(hold);
+        until("it is noted", async || {
+            first.events(&unknown).await.last().map(String::as_str) == Some("late_proof")
+        })
+        .await;
+        let record = first.record(&unknown).await;
+        assert_eq!(record.at("/state"), state, "it is no change of state");
+        assert_eq!(record.at("/result"), before.at("/result"));
+        let event =
+            record.at(&format!("/events/{}", record.at("/events").as_array().expect("a list").len() - 1));
+        assert_eq!(
+            (event["outcome"].as_str(), &event["attempt_id"]),
+            (Some("executed"), &record.at("/events/0/attempt_id"))
+        );
+        until("it is counted", async || {
+            first.metrics().await.contains("oncegate_late_executions_total{tool=\"act\"} 1\n")
+        })
+        .await;
+        assert_eq!(tool.effects(), if runs_again { 2 } else { 1 });
+    }
+}
