@@ -1,24 +1,44 @@
 # What there is to do. CI runs `make test`, `check`, `loss`, `observe` and `fuzz`.
+# Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: run test check otel loss observe fuzz bench bench-ledger breaks mutants
+.PHONY: run test test-fast soak check otel loss observe fuzz bench bench-ledger breaks mutants
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
+	@scripts/setup run
 	cargo build --quiet --bin oncegate --example shop
 	@scripts/demo
 
 # Most tests wait most of the time, so there are more of them at once than processors.
+TEST = cargo test --quiet --features crash-points
+
+# All tests. At most 4 minutes on two processors, after the build.
 test:
-	cargo test --quiet --features crash-points -- --test-threads=6
+	@scripts/setup test
+	$(TEST) -- --test-threads=6
+
+# The rules, and everything over SQLite that takes no long series of accidents. At most a minute. Tests are chosen
+# by their names: one that needs a Redis has `redis` in its own, and is refused one here if it has not.
+LONG = redis chaos:: crash:: exclusive:: points::
+test-fast:
+	@scripts/setup test-fast
+	NO_REDIS=1 $(TEST) -- --test-threads=6 $(LONG:%=--skip %)
+
+# The tests that try something again and again, five times as often as `make test`.
+soak:
+	@scripts/setup test
+	SOAK=5 $(TEST) --test it -- --test-threads=3 chaos:: crash:: exclusive:: points:: rolling:: kills
 
 # Formatting, lints, documentation.
 check:
+	@scripts/setup check
 	cargo fmt --check
 	cargo clippy --quiet --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
 
 # Spans that are exported, which takes another build.
 otel:
+	@scripts/setup test
 	cargo test --quiet --features crash-points,otel --test it -- traces config
 
 # 300 calls while 30 % of all packets are lost. Takes root on Linux; says so and does nothing elsewhere.
@@ -28,26 +48,32 @@ loss:
 # A real Prometheus watches a real gateway: the ratios are what was counted, and alerts fire when they should and
 # never else. Takes python3, prometheus, promtool and redis-server, and three and a half minutes.
 observe:
+	@scripts/setup observe
 	cargo build --quiet --bin oncegate
 	@scripts/observe
 
 # A real gateway under what schemathesis makes of /openapi.json. Takes python3 and PyPI.
 fuzz:
+	@scripts/setup fuzz
 	cargo build --quiet --bin oncegate --example shop
 	@scripts/fuzz
 
 # Throughput and added latency, as ratios in one run.
 bench:
+	@scripts/setup build
 	cargo bench --quiet --bench gateway
 
 # How long a question to a large ledger takes, and how much room a call. A quarter of an hour.
 bench-ledger:
+	@scripts/setup build
 	ONCEGATE_BENCH_CALLS=1000000 cargo bench --quiet --bench ledger
 
 # Breaks Lua, SQL, the gate and the order of durable steps on purpose (tests/breaks.toml): each must be noticed. Takes long.
 breaks:
+	@scripts/setup test
 	@scripts/breaks
 
 # Breaks src/core in every way that cargo-mutants knows; the unit tests must notice. Takes an hour, and cargo-mutants.
 mutants:
+	@scripts/setup build
 	cargo mutants

@@ -27,7 +27,7 @@ async fn calls_of(cluster: &Cluster) -> Vec<usize> {
 /// A gateway that starts meanwhile has no other time to go by.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_masters_wrong_clock_deletes_nothing_at_any_of_them() {
+async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     let (clock, tool) = (Clock::new(), Tool::start().await);
     let cluster = Cluster::start_by(&clock).await;
     let gateway = Gateway::sharing(&cluster.url(), &one_tool(&tool, "")).await;

@@ -221,7 +221,7 @@ async fn a_sealed_document_opens_only_in_its_place_and_asked_again_is_the_same()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn documents_that_cannot_be_read_are_not_in_the_way_of_those_behind_them() {
+async fn documents_that_cannot_be_read_are_not_in_the_way_of_those_behind_them_on_redis() {
     for home in [Home::sqlite().await, Home::redis().await] {
         let store = home.store.as_ref();
         for n in 0..5 {
@@ -243,7 +243,7 @@ async fn documents_that_cannot_be_read_are_not_in_the_way_of_those_behind_them()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_document_is_noticed_before_another_is_written() {
+async fn a_lost_document_is_noticed_before_another_is_written_on_redis() {
     let (mut redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
     let store = open_redis(&redis.url(), folder.path()).await;
     let first = put(&store, &document("shop", "s", 1)).await;
@@ -285,7 +285,7 @@ async fn a_redis_of_before_that_was_said_knows_every_call_from_the_first_sight_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_memory_is_full_documents_change_and_none_is_made() {
+async fn when_memory_is_full_documents_change_and_none_is_made_on_redis() {
     let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
     let store = open_redis(&redis.url(), folder.path()).await;
     let first = put(&store, &document("shop", "s", 1)).await;

@@ -164,7 +164,8 @@ async fn a_zombie_is_refused_and_its_late_answer_counts_all_the_same() {
 #[tokio::test]
 async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_lease_is_over() {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(100, Act::Numbered)).always(Act::Numbered);
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held).always(Act::Numbered);
     let store = FaultStore::over(Memory::default());
     let rules = "session = \"exclusive\"\nsession_wait = \"5s\"";
     let at = Bare::over(store.clone(), gateway::new_instance(), &tool, rules).await;
@@ -177,8 +178,9 @@ async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_le
     let first = tokio::spawn(ask("first"));
     until("the tool has it", async || tool.requests() == 1).await;
     // It finds the session free, while the gateway has been told that it is not.
-    store.next(Verb::Claim, Fault::ExecuteLate(Duration::from_millis(170)), 1);
+    store.next(Verb::Claim, Fault::ExecuteLate(Duration::from_millis(1_500)), 1);
     ask("late").await.expect_problem("store-unavailable");
+    drop(hold);
     assert_eq!(store.barred_in_doubt(), 2, "it is not waited for behind a claim that may yet come true");
     first.await.expect("no panic").expect_ok();
     store.is_quiet().await;
@@ -194,7 +196,8 @@ async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_le
 #[tokio::test]
 async fn who_is_barred_after_a_claim_of_unknown_fate_does_not_wait_in_line() {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(600, Act::Numbered));
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
     let store = FaultStore::over(Memory::default());
     let rules = "session = \"exclusive\"\nsession_wait = \"20s\"";
     let Bare { url, .. } = Bare::over(store.clone(), gateway::new_instance(), &tool, rules).await;
@@ -204,10 +207,11 @@ async fn who_is_barred_after_a_claim_of_unknown_fate_does_not_wait_in_line() {
     };
     let second = async {
         until("the first runs", async || tool.requests() == 1).await;
-        store.next(Verb::Claim, Fault::ExecuteLate(Duration::from_millis(900)), 1);
-        ask("second").await.expect_problem("store-unavailable")
+        store.next(Verb::Claim, Fault::ExecuteLate(Duration::from_millis(1_500)), 1);
+        ask("second").await.expect_problem("store-unavailable");
+        drop(hold);
     };
-    let (first, _) = tokio::join!(ask("first"), second);
+    let (first, ()) = tokio::join!(ask("first"), second);
     first.expect_ok();
     store.is_quiet().await;
     ask("third").await.expect_ok();

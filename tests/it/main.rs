@@ -26,7 +26,6 @@ mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result
 mod limits; // how fast a token may be
 mod listing; // what every store promises about the ledger
-mod losses; // a Redis that has lost data
 mod observe; // rules, board and runbook fit the metrics
 mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
@@ -40,6 +39,7 @@ mod reconcile; // the ledger, held against the systems behind the tools
 mod reconcile_points; // the process ends where it hurts a reconciliation
 mod redis; // many gateways over one Redis
 mod redis_kinds; // TLS, clusters, replicas, Sentinels
+mod redis_losses; // a Redis that has lost data
 mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest
@@ -53,6 +53,7 @@ mod saga_store; // each operation of the store fails once in the life of a saga
 mod sagas; // what an abandoned plan has done is undone
 mod secrets; // what is secret stays so
 mod sessions; // what bounds the branches of one conversation
+mod setup; // what `make` installs before it builds
 mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order
 mod store; // a file, and a disk that fails

@@ -202,7 +202,7 @@ async fn pauses_of_different_tools_are_different(stores: &Stores) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_at_one_gateway_holds_at_another_within_two_seconds() {
+async fn a_pause_at_one_gateway_holds_at_another_within_two_seconds_on_redis() {
     let redis = Redis::strict().await;
     let tool = Tool::start().await;
     let stores = Stores::Redis(redis.url());
@@ -236,7 +236,7 @@ fn last_begun(tool: &Tool) -> Instant {
 
 /// Without its loop, so that nobody looks but the call itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago() {
+async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago_on_redis() {
     let redis = Redis::strict().await;
     let tool = Tool::start().await;
     let folder = tempfile::tempdir().expect("a folder");
@@ -265,7 +265,7 @@ async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago
 
 /// A gateway that was cut off from its store must not go by what it knew before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_that_comes_back_to_its_store_claims_on_nothing_old() {
+async fn a_gateway_that_comes_back_to_its_store_claims_on_nothing_old_on_redis() {
     let mut redis = Redis::strict().await;
     let tool = Tool::start().await;
     let gateway = Stores::Redis(redis.url()).gateway(&one_tool(&tool, "")).await;
@@ -312,7 +312,7 @@ async fn only_an_administrator_pauses_and_the_ledger_has_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_that_the_store_loses_is_put_back_and_a_resumed_one_is_not() {
+async fn a_pause_that_the_store_loses_is_put_back_and_a_resumed_one_is_not_on_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
     gateway.until_ready().await;

@@ -11,7 +11,7 @@ use crate::contract::{ME, arrival, claimed};
 use crate::support::books::{Books, Instead};
 use crate::support::gateway::store_is_free;
 use crate::support::stores::{FAR_AHEAD, LONG_AGO, Stores, on_both_stores};
-use crate::support::{Answer, Gateway, client, until};
+use crate::support::{Answer, Gateway, client, times, until};
 
 on_both_stores! {
     a_planted_set_is_found_exactly_and_mended_and_not_found_again,
@@ -90,7 +90,7 @@ impl Gateway {
 }
 
 /// How many calls a test makes; one in a hundred goes wrong.
-const CALLS: usize = 10_000;
+const CALLS: usize = 2_000;
 
 /// What becomes of each call: of each hundred one is planted, and some more that are no anomaly at all.
 fn plan_of(n: usize) -> &'static str {
@@ -121,7 +121,8 @@ async fn make_calls(gateway: &Gateway, calls: usize) -> HashMap<&'static str, BT
 async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &Stores) {
     let books = Books::open().await;
     let gateway = stores.gateway_of_old(&config(&books, MENDS, "")).await;
-    let ids = make_calls(&gateway, CALLS).await;
+    let all = times(CALLS);
+    let ids = make_calls(&gateway, all).await;
     let of_call = |item: &Value, ids: &BTreeSet<String>| ids.contains(item["call_id"].as_str().unwrap_or(""));
     let mut orphans: BTreeSet<String> = ["beside", "other"].map(|key| books.make_beside(Some(key))).into();
     orphans.insert(books.make_beside(None));
@@ -153,11 +154,11 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
         ("settled".to_owned(), ids["silent"].clone()),
     ]);
     assert_eq!(by_kind(&first, "effect"), expected);
-    assert_eq!(expected.values().map(BTreeSet::len).sum::<usize>(), CALLS / 100 + 3);
+    assert_eq!(expected.values().map(BTreeSet::len).sum::<usize>(), all / 100 + 3);
     assert_eq!(first.at("/state"), "done");
     assert_eq!(first.at("/undecided"), 0);
     assert_eq!(first.at("/counts"), first.at("/new"));
-    let calls = CALLS
+    let calls = all
         - ["missing", "rejected but there", "silent", "broken", "rejected"]
             .iter()
             .map(|plan| ids[plan].len())

@@ -82,7 +82,7 @@ async fn call(
 
 #[expect(clippy::print_stderr, reason = "figures for who runs it with --nocapture")]
 #[tokio::test(flavor = "multi_thread")]
-async fn while_gateways_are_restarted_in_turn_no_call_fails_and_none_is_left_over() {
+async fn while_gateways_are_restarted_in_turn_no_call_fails_and_none_is_left_over_on_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     tool.always(Act::after_ms(20, Act::Numbered));
     let config = one_tool(&tool, "");

@@ -188,7 +188,11 @@ async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(home: Hom
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on_over_each_store() {
+async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on_over_a_file() {
     a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(Home::sqlite().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on_over_redis() {
     a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(Home::redis().await).await;
 }

@@ -102,14 +102,22 @@ async fn calls_that_undo_others_do_not_count(home: Home) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_saga_of_too_many_calls_is_let_go_when_it_is_completed_over_each_store() {
+async fn a_saga_of_too_many_calls_is_let_go_when_it_is_completed_over_a_file() {
     a_saga_of_too_many_calls_is_let_go_when_it_is_completed(Home::sqlite().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_saga_of_too_many_calls_is_let_go_when_it_is_completed_over_redis() {
     a_saga_of_too_many_calls_is_let_go_when_it_is_completed(Home::redis().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_that_undo_others_do_not_count_over_each_store() {
+async fn calls_that_undo_others_do_not_count_over_a_file() {
     calls_that_undo_others_do_not_count(Home::sqlite().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_undo_others_do_not_count_over_redis() {
     calls_that_undo_others_do_not_count(Home::redis().await).await;
 }
 
@@ -164,7 +172,11 @@ async fn what_no_key_opens_is_put_aside(home: Home) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_key_opens_is_put_aside_over_each_store() {
+async fn what_no_key_opens_is_put_aside_over_a_file() {
     what_no_key_opens_is_put_aside(Home::sqlite().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_key_opens_is_put_aside_over_redis() {
     what_no_key_opens_is_put_aside(Home::redis().await).await;
 }

@@ -340,7 +340,7 @@ async fn a_person_who_breaks_a_lock_leaves_the_call_that_has_it_alone() {
 /// A gateway dies between taking the lock and claiming the key (on a cluster these are two steps), or the
 /// tool was exclusive when its call began and is not any more when it ends.
 #[tokio::test]
-async fn a_lock_that_was_left_over_is_given_free_when_its_lease_has_ended() {
+async fn a_lock_that_was_left_over_is_given_free_when_its_lease_has_ended_on_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway =
         Gateway::sharing(&redis.url(), &one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\""))

@@ -90,7 +90,7 @@ async fn tokens_rise_when_redis_is_killed_and_starts_again() {
 }
 
 #[tokio::test]
-async fn tokens_rise_after_a_flush_that_a_person_accepts() {
+async fn tokens_rise_after_a_flush_that_a_person_accepts_on_redis() {
     let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
     let gateway = gateway(&redis, &tool, "").await;
     session.rises(&gateway).await;
@@ -100,7 +100,7 @@ async fn tokens_rise_after_a_flush_that_a_person_accepts() {
 }
 
 #[tokio::test]
-async fn tokens_rise_after_an_older_snapshot_that_a_person_accepts() {
+async fn tokens_rise_after_an_older_snapshot_that_a_person_accepts_on_redis() {
     let (mut redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
     let gateway = gateway(&redis, &tool, "").await;
     session.rises(&gateway).await;
@@ -143,7 +143,7 @@ mod an_hour_back {
     }
 
     #[tokio::test]
-    async fn tokens_rise_by_the_key_alone_and_a_strict_store_is_closed_meanwhile() {
+    async fn tokens_rise_by_the_key_alone_and_a_strict_store_is_closed_meanwhile_on_redis() {
         let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());
         let redis = Redis::strict_by(&clock).await;
         let strict = gateway(&redis, &tool, "").await;
@@ -185,7 +185,7 @@ mod an_hour_back {
 
     /// Gateway and Redis on one machine agree about the time, so not even a strict store is closed.
     #[tokio::test]
-    async fn tokens_rise_by_the_file_of_watermarks_alone_when_the_gateway_is_killed_too() {
+    async fn tokens_rise_by_the_file_of_watermarks_alone_when_the_gateway_is_killed_too_on_redis() {
         let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());
         let redis = Redis::strict_by(&clock).await;
         let (folder, config, url) =
@@ -243,7 +243,7 @@ mod an_hour_back {
 
 /// No clock is wrong, and nobody but the operator's Redis has lost anything.
 #[tokio::test]
-async fn tokens_rise_after_a_loss_at_another_gateway_than_the_one_that_drew_the_newest() {
+async fn tokens_rise_after_a_loss_at_another_gateway_than_the_one_that_drew_the_newest_on_redis() {
     let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
     let (mut one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
     session.rises(&one).await;
@@ -259,7 +259,7 @@ async fn tokens_rise_after_a_loss_at_another_gateway_than_the_one_that_drew_the_
 
 /// A gateway that is started again and again must not run away from the clock: a day ahead it is closed.
 #[tokio::test]
-async fn starting_again_takes_the_tokens_no_further_ahead() {
+async fn starting_again_takes_the_tokens_no_further_ahead_on_redis() {
     let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
     let mut gateway = gateway(&redis, &tool, "").await;
     session.rises(&gateway).await;

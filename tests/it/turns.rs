@@ -54,7 +54,7 @@ async fn a_clock_set_forward_lets_no_second_call_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_its_lease_ends() {
+async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_its_lease_ends_on_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
@@ -77,7 +77,7 @@ async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_running_call_that_is_put_back_after_a_loss_has_its_sessions_lock_again() {
+async fn a_running_call_that_is_put_back_after_a_loss_has_its_sessions_lock_again_on_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
@@ -122,7 +122,7 @@ async fn a_lock_that_is_left_over_is_given_free_also_where_nobody_waits() {
 
 /// The same after an older snapshot: a call has ended since, and its lock is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_an_older_snapshot_brings_back_is_given_free() {
+async fn a_lock_that_an_older_snapshot_brings_back_is_given_free_on_redis() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
@@ -233,7 +233,7 @@ async fn a_file_of_the_first_schema_is_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_survive_a_store_that_is_away_for_a_moment() {
+async fn waiters_survive_a_store_that_is_away_for_a_moment_on_redis() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);

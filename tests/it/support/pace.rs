@@ -12,7 +12,8 @@ pub fn brisk() -> Pace {
         look_every: Duration::from_millis(150),
         count_every: Duration::from_millis(100),
         poll: (Duration::from_millis(50), Duration::from_millis(200)),
-        look_for_claim: Duration::from_millis(100),
+        // Tests look at what was not confirmed before the gateway does.
+        look_for_claim: Pace::default().look_for_claim,
         work_margin: Duration::from_secs(2),
         saga_looks_again: Duration::from_millis(500),
         redis_look_every: Duration::from_millis(250),
