@@ -258,6 +258,9 @@ fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> 
     let mut loops = JoinSet::new();
     every(pace.recover_every, gateway, stop, &mut loops, |gateway| async move {
         drop(gateway.recover_all(gateway.now()).await);
+    });
+    // By itself: however much there is to delete, calls that have lost their owner do not wait for it.
+    every(pace.recover_every, gateway, stop, &mut loops, |gateway| async move {
         drop(gateway.prune_all().await);
     });
     every(LOOK_AT_PAUSES_EVERY, gateway, stop, &mut loops, |gateway| async move {

@@ -454,12 +454,6 @@ fn retain_until(record: &Record) -> String {
     record.retain_until.map(|until| until.as_microsecond().to_string()).unwrap_or_default()
 }
 
-/// For how long a finished call is kept, in milliseconds; empty for ever.
-fn time_to_live(record: &Record) -> String {
-    let Some(until) = record.retain_until else { return String::new() };
-    until.duration_since(record.updated_at).as_millis().max(1).to_string()
-}
-
 fn call_id(text: &str) -> Option<CallId> {
     text.parse().ok().map(CallId)
 }

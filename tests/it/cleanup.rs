@@ -1,18 +1,87 @@
 //! What is kept no longer is deleted, and nothing else is.
 
-#[cfg(target_os = "linux")]
+use jiff::SignedDuration;
+use oncegate::core::record::{CallId, Record};
 use oncegate::gateway::new_instance;
+use oncegate::store::Store;
 use serde_json::json;
+use uuid::Uuid;
 
-#[cfg(target_os = "linux")]
-use crate::contract::open_redis_as_it_is;
-#[cfg(target_os = "linux")]
+use crate::contract::{ME, arrival, at, claimed, ended, open_redis, open_redis_as_it_is, replaced};
 use crate::support::clock::Clock;
-#[cfg(target_os = "linux")]
-use crate::support::gateway::Bare;
-use crate::support::gateway::one_tool;
-use crate::support::redis::Cluster;
+use crate::support::gateway::{Bare, one_tool};
+use crate::support::redis::{Cluster, Redis};
 use crate::support::{Gateway, Tool, until};
+
+/// The names of the keys that fit a pattern.
+async fn names(redis: &Redis, pattern: &str) -> Vec<String> {
+    ::redis::from_redis_value(redis.ask(&["KEYS", pattern]).await).expect("names")
+}
+
+/// So many calls that have succeeded, each of its own session, user and trace.
+async fn succeed(store: &impl Store, calls: usize) -> Vec<Record> {
+    let mut done = Vec::new();
+    for n in 0..calls {
+        let mut change = arrival(&format!("k{n}"), &format!("S{n}"), 0, ME);
+        let intent = std::sync::Arc::make_mut(&mut change.record.intent);
+        (intent.user_id, intent.trace_id) = (format!("U{n}"), format!("T{n}"));
+        let running = claimed(store, &change).await;
+        done.push(replaced(store, &ended(&running, 200, 1), &running).await);
+    }
+    done
+}
+
+/// Whatever its clock says, and however long no gateway is there.
+#[tokio::test]
+async fn calls_whose_time_ends_while_no_gateway_is_there_leave_nothing() {
+    let (clock, folder) = (Clock::new(), tempfile::tempdir().expect("a folder"));
+    let redis = Redis::strict_by(&clock).await;
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let done = succeed(&store, 200).await;
+    store.close().await;
+    drop(store);
+    clock.set_ahead(400 * 24 * 3_600);
+    // Who asks for a key sees whether its time is over.
+    for name in names(&redis, "oncegate:*:call:*").await {
+        redis.ask(&["EXISTS", &name]).await;
+    }
+    clock.set_ahead(0);
+
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let kept = store.load(done[0].intent.call_id).await.expect("an answer");
+    assert_eq!(kept.as_ref(), Some(&done[0]), "by the right clock its time is not over");
+    let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
+    while store.prune(years, 50).await.expect("an answer") > 0 {}
+    for pattern in ["oncegate:*:call:*", "oncegate:*:key:*", "oncegate:*:list:*", "oncegate:*:retained"] {
+        assert_eq!(names(&redis, pattern).await, Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn one_step_deletes_many_calls_and_leaves_one_that_runs_again() {
+    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let done = succeed(&store, 300).await;
+    let failed = claimed(&store, &arrival("again", "S", 0, ME)).await;
+    let failed = replaced(&store, &ended(&failed, 429, 1), &failed).await;
+    let again = replaced(&store, &crate::contract::rerun(&failed, 2), &failed).await;
+    // One that points to nothing, and one that cannot be read.
+    let nothing = Uuid::now_v7();
+    redis.ask(&["ZADD", "oncegate:{p000}:retained", "1", &nothing.to_string()]).await;
+    let broken = names(&redis, &format!("oncegate:*:call:{}", done[7].intent.call_id)).await.remove(0);
+    redis.ask(&["HSET", &broken, "progress", "spoiled"]).await;
+    let steps = async || redis.commands().await.get("evalsha").copied().unwrap_or(0);
+    let before = steps().await;
+    let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
+    while store.prune(years, 100).await.expect("an answer") > 0 {}
+    let used = steps().await - before;
+    assert!(used <= 70, "at most one for each partition, and not one for each call: {used}");
+    assert_eq!(store.load(again.intent.call_id).await.expect("an answer"), Some(again.clone()));
+    assert_eq!(store.holder(again.intent.lookup).await.expect("an answer"), Some(again));
+    assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), 2, "it, and what cannot be read");
+    let gone = store.load(CallId(nothing)).await.expect("an answer");
+    assert_eq!(gone, None);
+}
 
 /// How many calls the masters of a cluster hold.
 async fn calls_of(cluster: &Cluster) -> Vec<usize> {
@@ -25,7 +94,6 @@ async fn calls_of(cluster: &Cluster) -> Vec<usize> {
 }
 
 /// A gateway that starts meanwhile has no other time to go by.
-#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     let (clock, tool) = (Clock::new(), Tool::start().await);
@@ -40,7 +108,7 @@ async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     assert!(before.iter().all(|calls| *calls > 0), "{before:?}");
 
     // Longer than calls are kept.
-    clock.set_ahead(33 * 24 * 3_600);
+    clock.set_ahead(400 * 24 * 3_600);
     let folder = tempfile::tempdir().expect("a folder");
     let store = open_redis_as_it_is(&cluster.url(), folder.path()).await;
     let Bare { gateway, .. } = Bare::over(store, new_instance(), &tool, "").await;

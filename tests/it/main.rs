@@ -11,6 +11,7 @@ mod access; // who may do what
 mod budgets; // how many calls may begin, and those that look alike
 mod calls; // the same call, sent again
 mod chaos; // whatever goes wrong: at most one effect, and nothing is lost
+#[cfg(target_os = "linux")]
 mod cleanup; // what is kept no longer is deleted, and nothing else
 mod config; // what an operator may write
 mod connections; // how many there may be, and how long they may be silent

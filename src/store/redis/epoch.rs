@@ -11,7 +11,7 @@ use super::keys::Partition;
 use super::loss::{self, Finding, Manifest, Sight};
 use super::memory::Remembered;
 use super::scripts::Run;
-use super::{Inner, call_id, record, reply, retain_until, score, text, time_to_live, unreadable};
+use super::{Inner, call_id, record, reply, retain_until, score, text, unreadable};
 use crate::core::ledger::Position;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::store::{Error, LOST_DATA, Reason};
@@ -307,7 +307,7 @@ impl Inner {
         run.arg(record::intent(intent)).arg(&intent.args[..]);
         run.arg(record::progress(record)).arg(record::fencing(record));
         run.arg(u8::from(result.is_some())).arg(result.map_or(&[][..], AsRef::as_ref));
-        run.arg(&intent.tool).arg(record.state.as_str()).arg(score(record)).arg(time_to_live(record));
+        run.arg(&intent.tool).arg(record.state.as_str()).arg(score(record)).arg(retain_until(record));
         run.arg(record::entry_field(record.version)).arg(record::entry(entry)).arg(instead_of);
         run.arg(record::similar_to(record));
         let lease = record.attempt.lease_until.as_microsecond().to_string();
@@ -318,7 +318,6 @@ impl Inner {
             _ => ["", ""],
         };
         run.arg(&lock[..]).arg(&Position::of(record).to_bytes()[..]).arg(&intent.tenant);
-        run.arg(retain_until(record));
         let (word, rest) = reply(self.link.run(&run).await?)?;
         let holder = text(&rest, 0).and_then(|id| call_id(&id));
         Ok(holder.filter(|_| word == "conflict"))

@@ -3,6 +3,8 @@
 //! Each partition has lists of its calls, by each property that calls are found by: sorted sets of
 //! positions, written in the same step as the call. A question goes to all partitions at once.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use redis::{FromRedisValue, Value, cmd};
 
@@ -10,11 +12,15 @@ use super::keys::Partition;
 use super::scripts::Run;
 use super::{Inner, call_id, record, reply, unreadable};
 use crate::core::ledger::{
-    Duplicate, Duplicates, Filter, History, LISTED_DUPLICATES, Listed, PAGE_BYTES, Page, Position,
+    self, Duplicate, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, PAGE_BYTES, Page,
+    Position,
 };
 use crate::core::record::{CallId, Record};
 use crate::store::Error;
 
+/// Calls that one script deletes: it keeps all others waiting for some milliseconds.
+const FORGOTTEN_AT_ONCE: usize = 100;
+const DAY_US: i64 = 24 * 3_600 * 1_000_000;
 /// Calls that one page looks at: one that finds little is shorter, rather than slower.
 const LOOKS: usize = 2_000;
 /// Calls that are looked at in one round.
@@ -186,46 +192,88 @@ impl Inner {
         if self.is_in_doubt() {
             return Ok(0);
         }
-        let (at, now) = (now, now.as_microsecond());
-        let each = limit.div_ceil(u32::from(super::keys::PARTITIONS));
-        let over = self.link.ask_each(|partition| {
-            let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(partition.retained()).arg("-inf").arg(now).arg("LIMIT").arg(0).arg(each);
-            ask
-        });
-        let mut forgotten = self.forget_documents(at, limit).await?;
-        for ids in over.await? {
-            for id in Vec::<String>::from_redis_value(ids).map_err(unreadable)? {
-                let Some(id) = call_id(&id) else { continue };
-                let partition = Partition::of_call(id);
-                let mut ask = cmd("HMGET");
-                let fields = self.link.ask(ask.arg(partition.call(id)).arg(&record::FIELDS)).await?;
-                match record::read(fields) {
-                    Ok(Some(record)) => self.forget(&record, now).await?,
-                    // It has gone by itself, because no gateway was there for long, or cannot be read, and
-                    // goes by itself.
-                    gone => {
-                        if let Err(error) = gone {
-                            tracing::error!(call_id = %id, %error, "a call cannot be deleted");
-                        }
-                        for index in [partition.retained(), partition.key("failed")] {
-                            self.link.ask::<()>(cmd("ZREM").arg(index).arg(id.to_string())).await?;
-                        }
-                    }
-                }
-                forgotten += 1;
+        let mut forgotten = self.forget_documents(now, limit).await?;
+        let now = now.as_microsecond();
+        let over = self
+            .link
+            .ask_each(|partition| cmd("ZCOUNT").arg(partition.retained()).arg("-inf").arg(now).to_owned());
+        let mut left = limit as usize;
+        for (partition, count) in Partition::all().zip(over.await?) {
+            let mut over = usize::from_redis_value(count).map_err(unreadable)?;
+            while over > 0 && left > 0 {
+                let found = self.forget_some(partition, now, left.min(FORGOTTEN_AT_ONCE)).await?;
+                forgotten += found as u64;
+                left -= found;
+                over = if found == 0 { 0 } else { over.saturating_sub(found) };
             }
         }
         Ok(forgotten)
     }
 
-    async fn forget(&self, record: &Record, now: i64) -> Result<(), Error> {
-        let intent = &record.intent;
-        let partition = Partition::of(&intent.lookup);
+    /// Deletes the next calls of a partition whose time is over, in one step. Answers how many it has looked at.
+    async fn forget_some(&self, partition: Partition, now: i64, most: usize) -> Result<usize, Error> {
+        let mut ask = cmd("ZRANGEBYSCORE");
+        ask.arg(partition.retained()).arg("-inf").arg(now).arg("LIMIT").arg(0).arg(most);
+        let ids: Vec<String> = self.link.ask(&ask).await?;
+        let ids: Vec<CallId> = ids.iter().filter_map(|id| call_id(id)).collect();
+        // Another gateway was faster.
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let brief = |id: &CallId| cmd("HMGET").arg(partition.call(*id)).arg(&record::BRIEF).to_owned();
+        let all: Vec<Vec<Value>> = self.link.ask_many(ids.iter().map(brief).collect()).await?;
+        let mut over = Vec::new();
+        for (id, fields) in ids.iter().zip(all) {
+            match record::read_brief(fields) {
+                Ok(Some(record)) => over.push(record),
+                Ok(None) => {
+                    for index in [partition.retained(), partition.key("failed")] {
+                        self.link.ask::<()>(cmd("ZREM").arg(index).arg(id.to_string())).await?;
+                    }
+                }
+                // A newer gateway may read it. Until then it is not in the way of the others.
+                Err(error) => {
+                    tracing::error!(call_id = %id, %error, "a call cannot be deleted; it is tried again in a day");
+                    let mut later = cmd("ZADD");
+                    later.arg(partition.retained()).arg("XX").arg(now + DAY_US).arg(id.to_string());
+                    self.link.ask::<()>(&later).await?;
+                }
+            }
+        }
+        if !over.is_empty() {
+            self.forget(partition, &over, now).await?;
+        }
+        Ok(ids.len())
+    }
+
+    async fn forget(&self, partition: Partition, over: &[Record], now: i64) -> Result<(), Error> {
+        let mut lists = BTreeMap::<String, String>::new();
+        for (number, record) in (1..).zip(over) {
+            let state = Index::State(record.state.as_str());
+            for index in ledger::indexes(record).into_iter().chain([state]) {
+                let calls = lists.entry(partition.list(&record.intent.tenant, index)).or_default();
+                calls.push_str(&format!("{number} "));
+            }
+        }
+        let holders: Vec<(usize, String)> = (1..)
+            .zip(over)
+            .map(|(number, record)| (number, partition.holder(&record.intent.lookup)))
+            .collect();
         let mut run = Run::new(&self.scripts.forget);
-        run.key(partition.of_script(record, None, intent.call_id));
-        run.arg(partition.prefix()).arg(self.memory.gateway()).arg("").arg(0);
-        run.arg(intent.call_id.to_string()).arg(&Position::of(record).to_bytes()[..]).arg(now);
+        run.key(partition.retained()).key(partition.key("failed"));
+        run.arg(now).arg(over.len()).arg(holders.len());
+        for record in over {
+            run.key(partition.call(record.intent.call_id)).arg(record.intent.call_id.to_string());
+        }
+        for record in over {
+            run.arg(&Position::of(record).to_bytes()[..]);
+        }
+        for (number, holder) in holders {
+            run.key(holder).arg(number);
+        }
+        for (list, calls) in lists {
+            run.key(list).arg(calls);
+        }
         reply(self.link.run(&run).await?).map(drop)
     }
 }

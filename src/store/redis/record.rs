@@ -23,6 +23,9 @@ use crate::store::undo;
 /// The fields of a record, in the order in which [`read`] takes them.
 pub(super) const FIELDS: [&str; 6] = ["intent", "args", "progress", "fencing", "result", "similar_to"];
 
+/// Those of them without what callers and tools have said, as [`read_brief`] takes them.
+pub(super) const BRIEF: [&str; 4] = ["intent", "progress", "fencing", "similar_to"];
+
 /// Times are microseconds since 1970 in UTC; hashes are hex digits.
 #[derive(Serialize, Deserialize)]
 struct StoredIntent<'a> {
@@ -259,6 +262,15 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         expires_at: progress.expires_at.map(time).transpose()?,
         retain_until: progress.retain_until.map(time).transpose()?,
     }))
+}
+
+/// A record out of its [`BRIEF`] fields: see [`Record::without_texts`].
+pub(super) fn read_brief(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
+    let [intent, progress, fencing, similar_to] =
+        <[Value; 4]>::try_from(fields).map_err(|_| Corrupt::new("it has other fields"))?;
+    let result = Value::BulkString(Vec::new());
+    let read = read(vec![intent, Value::Nil, progress, fencing, result, similar_to])?;
+    Ok(read.map(Record::without_texts))
 }
 
 fn undo(text: &str) -> Result<Undo, Corrupt> {

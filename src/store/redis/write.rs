@@ -11,7 +11,7 @@ use super::keys::Partition;
 use super::memory::{Need, TOKEN_LIMIT_US};
 use super::scripts::Run;
 use super::session::{Entered, Met, released};
-use super::{Inner, record, reply, retain_until, score, stored_in, text, time_to_live};
+use super::{Inner, record, reply, retain_until, score, stored_in, text};
 use crate::core::call::Change;
 use crate::core::ledger::Position;
 use crate::core::record::{Record, State};
@@ -150,7 +150,7 @@ impl Inner {
         run.arg(u8::from(result.is_some())).arg(result.map_or(&[][..], AsRef::as_ref));
         run.arg(record::entry_field(change.record.version)).arg(record::entry(&change.entry));
         run.arg(&intent.tool).arg(change.record.state.as_str()).arg(score(&change.record));
-        run.arg(time_to_live(&change.record)).arg(met.terms());
+        run.arg(retain_until(&change.record)).arg(met.terms());
         match met {
             Met::Before(entered) => run.arg(&entered.token).arg(&entered.similar_to),
             Met::NotAsked | Met::InTheSameStep(_) => run.arg("keep").arg(""),
@@ -158,7 +158,7 @@ impl Inner {
         let (lock_from, similar) = released(change);
         run.arg(lock_from).arg(similar).arg(self.announcement(begins));
         run.arg(if change.release.retakes_lock { "1" } else { "" });
-        run.arg(&Position::of(&change.record).to_bytes()[..]).arg(retain_until(&change.record));
+        run.arg(&Position::of(&change.record).to_bytes()[..]);
         if begins {
             run.arg(record::intent(intent)).arg(&intent.args[..]);
         }

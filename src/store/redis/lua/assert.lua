@@ -3,10 +3,10 @@
 --
 -- KEYS: as in common
 -- ARGV: 1 prefix; 5 call id, 6 version, 7 cas, 8 intent, 9 args, 10 progress, 11 fencing token,
---       12 '1' if there is a result, 13 result, 14 tool, 15 state, 16 score, 17 time to live or '',
+--       12 '1' if there is a result, 13 result, 14 tool, 15 state, 16 score, 17 from when on it may be deleted or '',
 --       18 entry's field, 19 entry, 20 the call to take the key from or '', 21 similar call or '',
 --       22 lease of the session's lock, if the call had it, or '', 23 from when on that is free or '',
---       24 position, 25 tenant, 26 from when on it may be deleted or ''
+--       24 position, 25 tenant
 local cas = redis.call('HGET', KEYS[2], 'cas')
 local is_there = cas and tonumber(string.match(cas, '^%d+')) >= tonumber(ARGV[6])
 if is_there and ARGV[20] == '' then return { 'there' } end
@@ -22,7 +22,7 @@ if not is_there then
   end
   move(ARGV[5], ARGV[14], ARGV[15], ARGV[16], ARGV[24])
   enlist(ARGV[24], ARGV[25])
-  retain_call(ARGV[5], ARGV[17], ARGV[26])
+  retain(ARGV[5], ARGV[17])
   tell(ARGV[5], ARGV[14], ARGV[15], ARGV[19])
   if ARGV[22] ~= '' then hold(KEYS[9], ARGV[5], ARGV[11], ARGV[22], ARGV[23]) end
 end
@@ -31,5 +31,4 @@ if not holder or holder == ARGV[20] then
   holder = ARGV[5]
 end
 if holder ~= ARGV[5] then return { 'conflict', holder } end
-retain(KEYS[1], ARGV[17])
 return { 'put' }

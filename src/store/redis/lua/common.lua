@@ -11,8 +11,6 @@
 
 local INDEXES = { running = KEYS[6], unknown = KEYS[7], failed = KEYS[8] }
 local LISTS = { running = KEYS[17], unknown = KEYS[18], failed = KEYS[19] }
--- How much longer than it has to be kept a finished call is there, so that it can be taken out of its lists.
-local GRACE = 604800000
 -- About how many entries a stream has.
 local FOLLOWED = 1000
 
@@ -71,18 +69,12 @@ local function tell(call_id, tool, state, entry)
     'entry', entry)
 end
 
--- Nothing unfinished has a time to live; what is finished goes when its retention is over.
-local function retain(key, ttl)
-  if ttl == '' then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, ttl) end
-end
-
--- The same for the call itself, which is deleted by a gateway, or goes by itself if there is none for long.
-local function retain_call(call_id, ttl, until_when)
-  if ttl == '' then
-    redis.call('PERSIST', KEYS[2])
+-- From when on a finished call may be deleted, or '' for never. No call has a time to live of its own: whoever
+-- deletes it takes it out of its lists in the same step.
+local function retain(call_id, until_when)
+  if until_when == '' then
     redis.call('ZREM', KEYS[14], call_id)
   else
-    redis.call('PEXPIRE', KEYS[2], digits(tonumber(ttl) + GRACE))
     redis.call('ZADD', KEYS[14], until_when, call_id)
   end
 end

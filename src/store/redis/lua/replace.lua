@@ -4,11 +4,11 @@
 -- KEYS: as in common
 -- ARGV: 3 is '' if nothing is to be sent after it; 5 call id, 6 expected cas, 7 expected fencing token,
 --       8 cas, 9 progress, 10 '1' if there is a result, 11 result, 12 entry's field, 13 entry, 14 tool,
---       15 state, 16 score, 17 time to live or '', 18 terms or '', 19 and 20 'keep', or fencing token and
+--       15 state, 16 score, 17 from when on it may be deleted or '', 18 terms or '', 19 and 20 'keep', or fencing token and
 --       similar call, where the terms were met before; 21 from when on the session's lock is free, 'now' or
 --       '', 22 '1' if nothing shall look like it any more, 23 'PUBLISH', 'SPUBLISH' or '', 24 '1' if the call
---       retakes the lock when nobody has it, 25 position, 26 from when on it may be deleted or '',
---       27 and 28 intent and args, if something is to be sent after it
+--       retakes the lock when nobody has it, 25 position, 26 and 27 intent and args, if something is to be
+--       sent after it
 local begins = ARGV[3] ~= ''
 local stored = redis.call('HMGET', KEYS[2], 'cas', 'fencing', 'progress', 'similar_to')
 if not stored[1] then return { 'gone' } end
@@ -37,7 +37,7 @@ if not again then
   end
   redis.call('HSET', KEYS[2], 'cas', ARGV[8], 'progress', ARGV[9], 'fencing', token, 'similar_to', other,
     ARGV[12], ARGV[13])
-  if begins then redis.call('HSET', KEYS[2], 'intent', ARGV[27], 'args', ARGV[28]) end
+  if begins then redis.call('HSET', KEYS[2], 'intent', ARGV[26], 'args', ARGV[27]) end
 end
 if ARGV[10] == '1' then
   redis.call('HSET', KEYS[2], 'result', ARGV[11])
@@ -45,9 +45,8 @@ else
   redis.call('HDEL', KEYS[2], 'result')
 end
 move(ARGV[5], ARGV[14], ARGV[15], ARGV[16], ARGV[25])
-retain_call(ARGV[5], ARGV[17], ARGV[26])
+retain(ARGV[5], ARGV[17])
 if not again then tell(ARGV[5], ARGV[14], ARGV[15], ARGV[13]) end
-if holder == ARGV[5] then retain(KEYS[1], ARGV[17]) end
 if ARGV[21] ~= '' then release(KEYS[9], ARGV[5], token, ARGV[21], ARGV[24] == '1') end
 if ARGV[22] == '1' then redis.call('ZREM', KEYS[13], ARGV[5]) end
 local writes = again and written() or count()
