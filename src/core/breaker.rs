@@ -4,7 +4,11 @@
 //! Times are what has passed since some start by a clock that only goes forward.
 //! Source: M. Nygard, "Release It!", 2007, section "Circuit Breaker".
 
+mod tool; // one breaker per tenant, and one for all
+
 use std::time::Duration;
+
+pub use self::tool::{Sign, ToolBreaker, Trials};
 
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +87,11 @@ impl Breaker {
             self.open_until = Some(now + policy.cooldown);
         }
         self.has_asked |= still_fails;
+    }
+
+    /// Lets one call at a time try from now on, if everything was let through.
+    fn half_open(&mut self, now: Duration) {
+        self.open_until.get_or_insert(now);
     }
 
     /// Whether everything is let through.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::core::breaker::{self, Breaker, Trial};
+use crate::core::breaker::{self, Sign, ToolBreaker, Trials};
 use crate::core::retry::Budget;
 
 /// How much the newest attempt counts for the usual latency.
@@ -31,22 +31,27 @@ pub(super) struct Health {
 
 #[derive(Default)]
 struct Seen {
-    breaker: Breaker,
+    breaker: ToolBreaker,
     budget: Budget,
     /// Exponentially weighted.
     latency: Option<Duration>,
 }
 
-/// That a call may begin. If it is the one that tries whether the tool is there again, its place is given
-/// back when it ends without having asked the tool.
+/// Permit of the circuit breaker. When half-open it holds the single trial; dropped unused, it gives it back.
 #[derive(Default)]
-pub(super) struct Permit(Option<(Arc<Health>, Trial)>);
+pub(super) struct Permit(Option<Held>);
+
+struct Held {
+    health: Arc<Health>,
+    tenant: String,
+    trials: Trials,
+}
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some((health, trial)) = self.0.take() {
+        if let Some(Held { health, tenant, trials }) = self.0.take() {
             let now = health.start.elapsed();
-            health.seen().breaker.give_back(trial, now);
+            health.seen().breaker.give_back(&tenant, trials, now);
         }
     }
 }
@@ -56,23 +61,29 @@ impl Health {
         Self { checks: Semaphore::new(CHECKS), policy, start: Instant::now(), seen: Mutex::default() }
     }
 
-    /// Whether a call may begin, or how long the tool is left alone.
-    pub(super) fn admit(self: &Arc<Self>) -> Result<Permit, Duration> {
-        let trial = self.seen().breaker.admit(&self.policy, self.start.elapsed())?;
-        Ok(Permit(trial.map(|trial| (self.clone(), trial))))
+    /// Whether a call of a tenant may begin, or how long the tool is left alone.
+    pub(super) fn admit(self: &Arc<Self>, tenant: &str) -> Result<Permit, Duration> {
+        let trials = self.seen().breaker.admit(&self.policy, tenant, self.start.elapsed())?;
+        let is_trial = trials != Trials::default();
+        Ok(Permit(is_trial.then(|| Held { health: self.clone(), tenant: tenant.to_owned(), trials })))
     }
 
-    /// Whether every call may begin.
-    pub(super) fn is_calm(&self) -> bool {
+    /// Whether every call of a tenant may begin.
+    pub(super) fn is_closed_for(&self, tenant: &str) -> bool {
+        self.seen().breaker.is_closed_for(&self.policy, tenant, self.start.elapsed())
+    }
+
+    /// Whether every call of every tenant may begin.
+    pub(super) fn is_closed(&self) -> bool {
         self.seen().breaker.is_closed()
     }
 
-    /// An attempt ended after this long; `healthy`: the tool has shown that it is there.
-    pub(super) fn ended(&self, healthy: bool, permit: &Permit, took: Duration) {
+    /// An attempt for a tenant ended after this long.
+    pub(super) fn ended(&self, tenant: &str, sign: Sign, permit: &Permit, took: Duration) {
         let now = self.start.elapsed();
         let mut seen = self.seen();
-        let trial = permit.0.as_ref().map(|(_, trial)| *trial);
-        seen.breaker.ended(&self.policy, healthy, trial, now);
+        let trials = permit.0.as_ref().map_or_else(Trials::default, |held| held.trials);
+        seen.breaker.ended(&self.policy, tenant, sign, trials, now);
 
         let before = seen.latency.unwrap_or(took);
         seen.latency = Some(before.mul_f64(1.0 - WEIGHT) + took.mul_f64(WEIGHT));
@@ -119,12 +130,12 @@ mod tests {
         let health = Health::new(breaker::Policy::default());
         let told = |ran_ms| health.retry_after(Duration::from_millis(ran_ms)).as_millis();
         assert_eq!(told(0), 1_000, "nothing is known yet");
-        let ended = |healthy, took| health.ended(healthy, &Permit::default(), took);
-        ended(true, Duration::from_secs(4));
+        let ended = |sign, took| health.ended("t", sign, &Permit::default(), took);
+        ended(Sign::Healthy, Duration::from_secs(4));
         assert_eq!((told(0), told(1_500), told(9_000)), (4_000, 2_500, 200));
-        (0..100).for_each(|_| ended(true, Duration::from_millis(500)));
+        (0..100).for_each(|_| ended(Sign::Healthy, Duration::from_millis(500)));
         assert_eq!(told(0), 500, "it has become faster");
-        (0..100).for_each(|_| ended(false, Duration::from_secs(600)));
+        (0..100).for_each(|_| ended(Sign::Failed, Duration::from_secs(600)));
         assert_eq!(told(0), 30_000, "nobody is sent away for longer");
     }
 }

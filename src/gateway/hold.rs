@@ -84,7 +84,7 @@ impl Gateway {
         let unknown_pauses = self.know_pauses().await.err().map(|_| ErrorKind::StoreUnavailable);
         // What may not begin, or not for sure, may have begun already.
         let refused = self.why_nothing_begins(asked, has_place).or(unknown_pauses);
-        let is_wary = !asked.at.health.is_calm();
+        let is_wary = !asked.at.health.is_closed_for(&asked.intent.tenant);
         // Given back unless the call is ours to run.
         let mut permit = None;
         if refused.is_some() || is_wary || asked.new_keys.is_some() {
@@ -107,7 +107,7 @@ impl Gateway {
                     if is_wary
                         && permit.is_none()
                         && let Err(retry_after) =
-                            asked.at.health.admit().map(|given| permit = Some(given)) =>
+                            asked.at.health.admit(&asked.intent.tenant).map(|given| permit = Some(given)) =>
                 {
                     return Err(ErrorKind::ToolResting { retry_after });
                 }

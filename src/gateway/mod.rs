@@ -294,7 +294,7 @@ impl Gateway {
             self.metrics.take_sagas(counts, count(saga::State::Stuck));
         }
         let tools = self.tools();
-        self.metrics.take_resting(tools.iter().map(|(tool, at)| (tool.as_str(), !at.health.is_calm())));
+        self.metrics.take_resting(tools.iter().map(|(tool, at)| (tool.as_str(), !at.health.is_closed())));
         self.metrics.take_paused(tools.keys().map(|tool| (tool.as_str(), self.is_paused(tool))));
         self.metrics.scrape(tools.keys(), census.ok().as_deref())
     }

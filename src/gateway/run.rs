@@ -16,6 +16,7 @@ use super::hold::Hold;
 use super::session::Turn;
 use super::trace::new_span_id;
 use super::{ErrorKind, Gateway, jitter, new_attempt};
+use crate::core::breaker::Sign;
 use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence, FailureKind, Outcome};
 use crate::core::record::{Record, State};
@@ -327,8 +328,12 @@ impl Gateway {
         drop(span);
         self.metrics.attempts.with_label_values(&[&tool.name, proved.as_str()]).inc();
         self.metrics.attempt_duration.with_label_values(&[&tool.name]).observe(began.elapsed().as_secs_f64());
-        let healthy = proved.is_healthy() || evidence.is_sign_of_life();
-        asked.at.health.ended(healthy, permit, began.elapsed());
+        let sign = match &evidence {
+            Evidence::NotSent { .. } => Sign::Unreached,
+            _ if proved.is_healthy() || evidence.is_sign_of_life() => Sign::Healthy,
+            _ => Sign::Failed,
+        };
+        asked.at.health.ended(&record.intent.tenant, sign, permit, began.elapsed());
         Attempted { evidence, is_executed: matches!(proved, Outcome::Executed(_)), silent }
     }
 

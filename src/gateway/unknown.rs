@@ -157,7 +157,7 @@ impl Gateway {
     /// Whether the call may be sent to its tool now. What a person has stopped, or what keeps failing, is
     /// left alone as if it were a new call.
     pub(super) async fn may_send(&self, at: &ToolAt, record: &Record) -> Result<Permit, Hindrance> {
-        let permit = at.health.admit().map_err(Hindrance::Resting)?;
+        let permit = at.health.admit(&record.intent.tenant).map_err(Hindrance::Resting)?;
         let session = self.store.session(&SessionId::of(&record.intent)).await;
         match self.counted_for(&record.intent, "session", session) {
             Ok(session) if session.frozen => return Err(Hindrance::Frozen),

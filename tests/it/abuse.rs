@@ -2,6 +2,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::support::gateway::one_tool;
 use crate::support::{Act, Answer, Gateway, Tool};
 
 /// A tool that is one answer behind on each connection: it answers a request with the arguments of the one before.
@@ -155,5 +156,45 @@ async fn a_request_without_one_host_is_refused() {
             "{hosts:?}: {answer}"
         );
     }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn poisoned_calls_of_one_tenant_close_a_tool_for_no_other() {
+    let tool = Tool::start().await;
+    tool.choose(
+        |seen, _| {
+            if seen.body.contains("\"of\":\"shop\"") { Act::ExecuteThenDrop } else { Act::Numbered }
+        },
+    );
+    let tokens: String = ["shop", "bank"].map(token).concat();
+    let rules = "retry = { attempts = 1 }\nbreaker = { failures = 5, cooldown = \"1h\" }\n";
+    let gateway = Gateway::start(&format!("{tokens}{}", one_tool(&tool, rules))).await;
+    call(&gateway, "bank", 0).await.expect_ok();
+    for n in 0..5 {
+        call(&gateway, "shop", n).await.expect_problem("outcome-unknown");
+    }
+    for n in 5..10 {
+        call(&gateway, "shop", n).await.expect_problem("tool-unavailable");
+        call(&gateway, "bank", n).await.expect_ok();
+    }
+    assert_eq!(tool.requests(), 1 + 5 + 5);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_tool_that_hangs_makes_few_unknown_calls_however_many_tenants_there_are() {
+    let tool = Tool::start().await;
+    tool.always(Act::ExecuteThenDrop);
+    let tenants: Vec<String> = (0..8).map(|n| format!("tenant-{n}")).collect();
+    let tokens: String = tenants.iter().map(|tenant| token(tenant)).collect();
+    let rules = "retry = { attempts = 1 }\nbreaker = { failures = 5, cooldown = \"1h\" }\n";
+    let gateway = Gateway::start(&format!("{tokens}{}", one_tool(&tool, rules))).await;
+    for tenant in &tenants {
+        for n in 0..10 {
+            call(&gateway, tenant, n).await;
+        }
+    }
+    assert_eq!(tool.requests(), 5 + 7, "five of the first, and one of each other");
     gateway.stop().await;
 }

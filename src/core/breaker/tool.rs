@@ -1,0 +1,283 @@
+//! The circuit breakers of one tool: one per tenant, and one for all.
+//!
+//! The calls of one tenant may fail because of what it asks for. That closes the tool for that tenant only. A tool that is
+//! not reached, or fails for everyone, is left alone for all.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::{Breaker, Policy, Trial};
+
+/// How long a success or a failure of a tenant counts, at the least.
+const WINDOW: Duration = Duration::from_secs(30);
+/// Tenants whose calls all fail that make a tool suspect to all others.
+const SUSPECT_TENANTS: usize = 3;
+/// Tenants that are remembered for one tool; the one that was quiet for longest is forgotten first.
+const MAX_TENANTS: usize = 1_000;
+
+/// What an attempt showed of the tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    /// The tool has shown that it is there.
+    Healthy,
+    /// The request was sent, and failed or was not answered.
+    Failed,
+    /// There was no connection: it has nothing to do with the request.
+    Unreached,
+}
+
+/// The right of one call to try a tool that is half-open. Name it again when the attempt ends, or give it back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Trials {
+    all: Option<Trial>,
+    tenant: Option<Trial>,
+}
+
+/// What is known of a tool's health, tenant by tenant.
+#[derive(Debug, Clone, Default)]
+pub struct ToolBreaker {
+    /// Counts attempts that did not reach the tool, whoever's they were.
+    unreached: Breaker,
+    tenants: HashMap<String, Tenant>,
+    /// Whether the breaker of any tenant is open. Most of the time none is, and no tenant has to be looked at.
+    is_any_open: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Tenant {
+    breaker: Breaker,
+    succeeded: Option<Duration>,
+    failed: Option<Duration>,
+}
+
+impl Tenant {
+    fn last_seen(&self) -> Option<Duration> {
+        self.succeeded.max(self.failed)
+    }
+
+    fn has_succeeded_since(&self, since: Duration) -> bool {
+        self.succeeded.is_some_and(|at| at >= since)
+    }
+}
+
+impl ToolBreaker {
+    /// Lets a call of a tenant through, or says how long to wait.
+    ///
+    /// # Errors
+    /// The tool is left alone, for all or for this tenant.
+    pub fn admit(&mut self, policy: &Policy, tenant: &str, now: Duration) -> Result<Trials, Duration> {
+        let all = self.unreached.admit(policy, now)?;
+        let is_suspect = self.is_suspect_to(policy, tenant, now);
+        if is_suspect {
+            self.make_room(tenant);
+            self.tenants.entry(tenant.to_owned()).or_default().breaker.half_open(now);
+            self.is_any_open = true;
+        }
+        let admitted = self.tenants.get_mut(tenant).map(|seen| seen.breaker.admit(policy, now));
+        match admitted.transpose() {
+            Ok(tenant) => Ok(Trials { all, tenant: tenant.flatten() }),
+            Err(wait) => {
+                if let Some(trial) = all {
+                    self.unreached.give_back(trial, now);
+                }
+                Err(wait)
+            }
+        }
+    }
+
+    /// A call that was let through to try has not asked the tool: the next one may.
+    pub fn give_back(&mut self, tenant: &str, trials: Trials, now: Duration) {
+        if let Some(trial) = trials.all {
+            self.unreached.give_back(trial, now);
+        }
+        if let (Some(trial), Some(seen)) = (trials.tenant, self.tenants.get_mut(tenant)) {
+            seen.breaker.give_back(trial, now);
+        }
+    }
+
+    /// An attempt for a tenant ended.
+    pub fn ended(&mut self, policy: &Policy, tenant: &str, sign: Sign, trials: Trials, now: Duration) {
+        if sign == Sign::Unreached {
+            self.unreached.ended(policy, false, trials.all, now);
+            if let (Some(trial), Some(seen)) = (trials.tenant, self.tenants.get_mut(tenant)) {
+                seen.breaker.ended(policy, false, Some(trial), now);
+            }
+            return;
+        }
+        self.unreached.ended(policy, true, trials.all, now);
+        let is_healthy = sign == Sign::Healthy;
+        self.make_room(tenant);
+        let seen = self.tenants.entry(tenant.to_owned()).or_default();
+        seen.breaker.ended(policy, is_healthy, trials.tenant, now);
+        if is_healthy {
+            seen.succeeded = Some(now);
+        } else {
+            seen.failed = Some(now);
+        }
+        self.is_any_open = if is_healthy && !self.is_any_open {
+            false
+        } else {
+            self.tenants.values().any(|seen| !seen.breaker.is_closed())
+        };
+    }
+
+    /// Whether a tenant's calls are all let through.
+    pub fn is_closed_for(&self, policy: &Policy, tenant: &str, now: Duration) -> bool {
+        self.unreached.is_closed()
+            && self.tenants.get(tenant).is_none_or(|seen| seen.breaker.is_closed())
+            && !self.is_suspect_to(policy, tenant, now)
+    }
+
+    /// Whether the calls of every tenant are let through.
+    pub fn is_closed(&self) -> bool {
+        self.unreached.is_closed() && !self.is_any_open
+    }
+
+    /// Whether the tool fails for so many others that this tenant may only try it: three tenants, or all that called
+    /// within the window, had no success, and this one had none either.
+    fn is_suspect_to(&self, policy: &Policy, tenant: &str, now: Duration) -> bool {
+        if !self.is_any_open {
+            return false;
+        }
+        let since = now.saturating_sub(WINDOW.max(policy.cooldown * 2));
+        let is_open = |seen: &Tenant| !seen.breaker.is_closed();
+        if self.tenants.get(tenant).is_some_and(|seen| is_open(seen) || seen.has_succeeded_since(since)) {
+            return false;
+        }
+        let others = self
+            .tenants
+            .iter()
+            .filter(|(name, seen)| name.as_str() != tenant && seen.last_seen().is_some_and(|at| at >= since));
+        let (mut active, mut failing) = (0, 0);
+        for (_, seen) in others {
+            active += 1;
+            failing += usize::from(is_open(seen) && !seen.has_succeeded_since(since));
+        }
+        failing >= SUSPECT_TENANTS || (failing > 0 && failing == active)
+    }
+
+    /// Room for one more tenant.
+    fn make_room(&mut self, tenant: &str) {
+        if self.tenants.len() < MAX_TENANTS || self.tenants.contains_key(tenant) {
+            return;
+        }
+        let quiet = self.tenants.iter().min_by_key(|(_, seen)| (!seen.breaker.is_closed(), seen.last_seen()));
+        if let Some(name) = quiet.map(|(name, _)| name.clone()) {
+            self.tenants.remove(&name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy { failures: 3, cooldown: Duration::from_secs(5) };
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn fail(breaker: &mut ToolBreaker, tenant: &str, times: u32, now: Duration) {
+        for _ in 0..times {
+            breaker.ended(&POLICY, tenant, Sign::Failed, Trials::default(), now);
+        }
+    }
+
+    fn succeed(breaker: &mut ToolBreaker, tenant: &str, now: Duration) {
+        breaker.ended(&POLICY, tenant, Sign::Healthy, Trials::default(), now);
+    }
+
+    #[test]
+    fn the_failures_of_one_tenant_close_the_tool_for_no_other_that_has_success() {
+        let mut breaker = ToolBreaker::default();
+        succeed(&mut breaker, "good", at(0));
+        fail(&mut breaker, "bad", 3, at(1));
+        assert_eq!(breaker.admit(&POLICY, "bad", at(2)), Err(at(4)));
+        assert_eq!(breaker.admit(&POLICY, "good", at(2)), Ok(Trials::default()));
+        assert_eq!(breaker.admit(&POLICY, "new", at(2)), Ok(Trials::default()), "the tool works for another");
+        assert!(!breaker.is_closed() && breaker.is_closed_for(&POLICY, "good", at(2)));
+    }
+
+    #[test]
+    fn a_tool_that_fails_for_all_that_called_is_only_tried_by_the_next() {
+        let mut breaker = ToolBreaker::default();
+        fail(&mut breaker, "first", 3, at(0));
+        assert!(!breaker.is_closed_for(&POLICY, "second", at(1)));
+        let trials = breaker.admit(&POLICY, "second", at(1)).expect("one call tries");
+        assert!(trials.tenant.is_some());
+        assert!(breaker.admit(&POLICY, "second", at(1)).is_err(), "one at a time");
+        breaker.ended(&POLICY, "second", Sign::Failed, trials, at(2));
+        assert_eq!(breaker.admit(&POLICY, "second", at(2)), Err(at(5)), "and that was its only one");
+    }
+
+    #[test]
+    fn a_try_that_succeeds_opens_the_way_for_its_tenant() {
+        let mut breaker = ToolBreaker::default();
+        fail(&mut breaker, "first", 3, at(0));
+        let trials = breaker.admit(&POLICY, "second", at(1)).expect("one call tries");
+        breaker.ended(&POLICY, "second", Sign::Healthy, trials, at(2));
+        assert_eq!(breaker.admit(&POLICY, "second", at(2)), Ok(Trials::default()));
+        assert_eq!(breaker.admit(&POLICY, "third", at(2)), Ok(Trials::default()), "and for every other");
+        assert!(breaker.admit(&POLICY, "first", at(2)).is_err());
+    }
+
+    #[test]
+    fn three_failing_tenants_make_it_suspect_also_if_others_had_success() {
+        let mut breaker = ToolBreaker::default();
+        for tenant in ["a", "b", "c"] {
+            succeed(&mut breaker, "good", at(0));
+            assert!(breaker.is_closed_for(&POLICY, "new", at(0)));
+            fail(&mut breaker, tenant, 3, at(0));
+        }
+        assert!(!breaker.is_closed_for(&POLICY, "new", at(1)));
+        assert!(breaker.is_closed_for(&POLICY, "good", at(1)), "it works for this one");
+    }
+
+    #[test]
+    fn failures_of_long_ago_make_nothing_suspect() {
+        let mut breaker = ToolBreaker::default();
+        fail(&mut breaker, "first", 3, at(0));
+        assert!(!breaker.is_closed_for(&POLICY, "second", at(30)));
+        assert!(breaker.is_closed_for(&POLICY, "second", at(31)));
+    }
+
+    #[test]
+    fn a_tool_that_is_not_reached_is_left_alone_for_all() {
+        let mut breaker = ToolBreaker::default();
+        succeed(&mut breaker, "good", at(0));
+        for _ in 0..3 {
+            breaker.ended(&POLICY, "other", Sign::Unreached, Trials::default(), at(1));
+        }
+        assert_eq!(breaker.admit(&POLICY, "good", at(2)), Err(at(4)));
+        let trials = breaker.admit(&POLICY, "good", at(6)).expect("one call tries");
+        assert!(breaker.admit(&POLICY, "other", at(6)).is_err());
+        breaker.give_back("good", trials, at(6));
+        let trials = breaker.admit(&POLICY, "other", at(6)).expect("the next one tries");
+        breaker.ended(&POLICY, "other", Sign::Failed, trials, at(7));
+        assert_eq!(breaker.admit(&POLICY, "good", at(7)), Ok(Trials::default()), "it was reached");
+    }
+
+    #[test]
+    fn who_may_not_begin_takes_no_ones_right_to_try() {
+        let mut breaker = ToolBreaker::default();
+        succeed(&mut breaker, "good", at(0));
+        fail(&mut breaker, "bad", 3, at(2));
+        for _ in 0..3 {
+            breaker.ended(&POLICY, "good", Sign::Unreached, Trials::default(), at(0));
+        }
+        assert!(breaker.admit(&POLICY, "bad", at(6)).is_err());
+        assert!(breaker.admit(&POLICY, "good", at(6)).is_ok_and(|trials| trials.all.is_some()));
+    }
+
+    #[test]
+    fn tenants_are_forgotten_when_there_are_too_many() {
+        let mut breaker = ToolBreaker::default();
+        fail(&mut breaker, "failing", 3, at(0));
+        for n in 0..2 * MAX_TENANTS {
+            succeed(&mut breaker, &n.to_string(), at(1));
+        }
+        assert_eq!(breaker.tenants.len(), MAX_TENANTS);
+        assert!(breaker.admit(&POLICY, "failing", at(2)).is_err(), "one that is left alone is kept");
+    }
+}
