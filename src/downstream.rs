@@ -258,8 +258,15 @@ async fn read(mut response: reqwest::Response, max_result: usize) -> Body {
     }
 }
 
-/// Seconds, or a date (RFC 9110 section 10.2.3).
+/// The longest wait that a tool may ask for.
+const MOST_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Seconds, or a date (RFC 9110 section 10.2.3); at most a day.
 fn retry_after(value: &HeaderValue) -> Option<Duration> {
+    read_retry_after(value).map(|wait| wait.min(MOST_RETRY_AFTER))
+}
+
+fn read_retry_after(value: &HeaderValue) -> Option<Duration> {
     let text = value.to_str().ok()?.trim();
     match text.parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),

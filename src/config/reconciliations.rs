@@ -9,7 +9,7 @@ use reqwest::header::HeaderMap;
 use serde_json::Value as Json;
 
 use super::reader::{Count, Section};
-use super::tools::is_in_the_open;
+use super::tools::{is_in_the_open, placeholder};
 use crate::core::compensation;
 use crate::core::key::Pointer;
 use crate::core::reconcile::{Compare, Join, Kind, Path, Root, Rules};
@@ -26,7 +26,7 @@ const MAX_ANOMALIES: u32 = 10_000;
 const MIN_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn webhook(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> Option<Webhook> {
-    let url = url(&mut section);
+    let url = url(&mut section, &[]);
     let headers: HeaderMap = section.entries("headers", secret_header).into_iter().collect();
     let timeout = section.get_or("timeout", Duration::from_secs(5));
     section.finish();
@@ -37,9 +37,14 @@ pub(super) fn webhook(mut section: Section<'_, '_>, warnings: &mut Vec<String>) 
     Some(Webhook { url, headers, timeout })
 }
 
-fn url(section: &mut Section<'_, '_>) -> Option<Url> {
+/// A URL in which only these placeholders are filled in.
+fn url(section: &mut Section<'_, '_>, known: &[&str]) -> Option<Url> {
     let text = section.need::<String>("url")?;
     match text.parse::<Url>() {
+        Ok(_) if let Some(place) = placeholder(&text, known) => {
+            section.mistake("url", &format!("{place} would be sent as it stands: nothing fills it in"));
+            None
+        }
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Some(url),
         // The text may hold a secret, so it is not repeated.
         _ => {
@@ -202,7 +207,7 @@ fn source_at(
     if others.iter().any(|other| other.rules.source == name) {
         section.mistake("name", "another source has this name");
     }
-    let url = url(&mut section);
+    let url = url(&mut section, &["{since}", "{until}", "{cursor}"]);
     let next = pointer(&mut section, "next");
     if let Some(url) = &url {
         check_url(url, next.is_some(), &section);

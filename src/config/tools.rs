@@ -90,6 +90,13 @@ fn endpoint(section: &mut Section<'_, '_>, probe: Option<&Probe>) -> Option<Endp
     let reuse = section.get_or("connection_reuse", Switch(Some(Duration::from_secs(1))));
     let headers: HeaderMap = section.entries("headers", secret_header).into_iter().collect();
     let url = section.need::<String>("url").and_then(|text| match text.parse::<Url>() {
+        Ok(_) if let Some(place) = placeholder(&text, &[]) => {
+            section.mistake(
+                "url",
+                &format!("{place} would be sent as it stands: a tool's URL has no placeholders"),
+            );
+            None
+        }
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Some(url),
         // The text may hold a secret, so it is not repeated.
         _ => {
@@ -99,6 +106,17 @@ fn endpoint(section: &mut Section<'_, '_>, probe: Option<&Probe>) -> Option<Endp
     });
     let probe = probe.map(|probe| probe.url.clone());
     Some(Endpoint { method, url: url?, headers, probe, connection_reuse: reuse.0 })
+}
+
+/// A `{name}` in a URL that nothing fills in. Braces without a plain name between them are not repeated: the text
+/// may hold a secret.
+pub(super) fn placeholder(url: &str, known: &[&str]) -> Option<String> {
+    let rest = known.iter().fold(url.to_owned(), |url, known| url.replace(known, ""));
+    let (_, inside) = rest.split_once('{')?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let name = inside.split_once('}').map(|(name, _)| name);
+    let name = name.filter(|name| (1..=40).contains(&name.len()) && name.chars().all(is_plain));
+    Some(name.map_or_else(|| "{".to_owned(), |name| format!("{{{name}}}")))
 }
 
 /// How a tool is asked whether it knows a key.
@@ -114,6 +132,10 @@ fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
         let is_good = example.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         if !is_good || !text.contains("{key}") {
             section.mistake("url", "this is no http:// or https:// URL with {key} in it");
+            return None;
+        }
+        if let Some(place) = placeholder(&text, &["{key}"]) {
+            section.mistake("url", &format!("{place} would be sent as it stands: only {{key}} is filled in"));
             return None;
         }
         Some(text)

@@ -183,7 +183,9 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
         Evidence::Lost { why } => (Outcome::Unknown, format!("nobody has seen how the attempt ended: {why}")),
         Evidence::Answer { status, body, retry_after, newest_token } => {
             let is_stale = is_stale(*status, sent.fencing, *newest_token);
-            let (outcome, rule) = answered(tool, *status, body, *retry_after, is_stale);
+            // Callers are not sent away for longer than a call may take, whatever the tool says.
+            let told = retry_after.map(|wait| wait.min(tool.deadline));
+            let (outcome, rule) = answered(tool, *status, body, told, is_stale);
             (outcome, format!("the tool answered {status} with {}{rule}", describe(body)))
         }
     };

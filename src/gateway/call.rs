@@ -168,7 +168,10 @@ impl Gateway {
         }
         crash::point("before_reply");
         let told = tell(&phase, patience, first, self.retry_after(&at, &phase), self.now());
-        told.map_err(|(kind, call_id)| Error { kind, call_id, key: Some(key) })
+        told.map_err(|(kind, call_id)| {
+            let replayed = kind.is_outcome().then_some(!(first && phase.is_ours()));
+            Error { kind, call_id, key: Some(key), replayed }
+        })
     }
 
     /// How soon to ask again for a call that is this far.
@@ -217,7 +220,7 @@ pub fn identify(tool: &Tool, request: &Request) -> Result<Identity, Error> {
     let runtime = key::from_runtime(request.key_header.as_deref(), request.key_member.as_deref());
     let runtime = runtime.map_err(|why| ErrorKind::Key(why).alone())?;
     let brought = runtime.as_ref().map(|key| key.as_str().to_owned());
-    let refuse = |kind| Error { kind, call_id: None, key: brought.clone() };
+    let refuse = |kind: ErrorKind| Error { key: brought.clone(), ..kind.alone() };
     let members = args.len();
     let model = key::take_from_model(tool, &mut args).map_err(|why| refuse(ErrorKind::Key(why)))?;
     let is_untouched = members == args.len();

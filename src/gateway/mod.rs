@@ -130,6 +130,8 @@ pub struct Error {
     pub call_id: Option<CallId>,
     /// The call's key as the caller knows it.
     pub key: Option<String>,
+    /// Whether this is the stored outcome of a call that the request did not run. `None`: it is no outcome.
+    pub replayed: Option<bool>,
 }
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -152,6 +154,8 @@ pub enum ErrorKind {
     InvalidArguments(Vec<(String, String)>),
     #[error("the call is still running")]
     CallInProgress { retry_after: Duration },
+    #[error("the call has just changed")]
+    JustChanged,
     #[error("nobody knows whether the call was executed")]
     OutcomeUnknown,
     #[error("the key stands for another call")]
@@ -204,9 +208,21 @@ impl ErrorKind {
         }
     }
 
+    /// Whether this says how a call ended, for good or until it is sent again.
+    fn is_outcome(&self) -> bool {
+        matches!(
+            self,
+            Self::ToolRejected(_)
+                | Self::Fenced(_)
+                | Self::ToolUnreachable(_)
+                | Self::ToolUnavailable(_)
+                | Self::ResultUnavailable(_)
+        )
+    }
+
     /// Without a call or a key yet.
-    fn alone(self) -> Error {
-        Error { kind: self, call_id: None, key: None }
+    pub fn alone(self) -> Error {
+        Error { kind: self, call_id: None, key: None, replayed: None }
     }
 }
 

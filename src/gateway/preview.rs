@@ -49,7 +49,7 @@ impl Gateway {
         let at = self.tool_for(caller, &request.tool)?;
         let asked = ask(at, caller, request, &Arrival::default(), self.limits.sample, self.now())?;
         let intent = &asked.intent;
-        let with_key = |kind| Error { kind, call_id: None, key: Some(intent.key.clone()) };
+        let with_key = |kind: ErrorKind| Error { key: Some(intent.key.clone()), ..kind.alone() };
         let found = self.counted("holder", self.store.holder(intent.lookup).await);
         let holder = found.map_err(|_| with_key(ErrorKind::StoreUnavailable))?;
         let next = call::next(&asked.at.tool, holder.as_ref(), &self.arrival(&asked), self.now());

@@ -66,7 +66,7 @@ impl Gateway {
     }
 
     async fn verify(&self, caller: &Caller, call_id: CallId) -> Result<Replay, Error> {
-        let of_call = |kind| Error { kind, call_id: Some(call_id), key: None };
+        let of_call = |kind: ErrorKind| Error { call_id: Some(call_id), ..kind.alone() };
         let unavailable = |_| of_call(ErrorKind::StoreUnavailable);
         let record = self.to_replay(caller, call_id).await?;
         let Some(at) = self.tool_at(&record.intent.tool) else {
@@ -105,7 +105,7 @@ impl Gateway {
         let replaced = self.store.replace(&change, &record).await;
         let replaced = self.counted_for(&record.intent, "replace", replaced);
         let Replaced::Done(record) = replaced.map_err(unavailable)? else {
-            return Err(of_call(ErrorKind::WrongState("the call has just changed; ask again".into())));
+            return Err(of_call(ErrorKind::JustChanged));
         };
         let deadline = Instant::now() + asked.at.tool.timeout;
         let attempted = self.attempt(&asked, &record, &permit, deadline).await;
@@ -181,5 +181,5 @@ fn fresh_result(asked: &Asked, record: &Record, evidence: Evidence) -> Result<By
 
 fn without_result(record: &Record) -> Error {
     let why = format!("the call is {} and has no result", record.state.as_str());
-    Error { kind: ErrorKind::WrongState(why), call_id: Some(record.intent.call_id), key: None }
+    Error { call_id: Some(record.intent.call_id), ..ErrorKind::WrongState(why).alone() }
 }

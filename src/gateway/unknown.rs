@@ -260,8 +260,7 @@ impl Gateway {
             return Err(ErrorKind::Forbidden.alone());
         }
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
-        let wrong =
-            |why: String| Error { kind: ErrorKind::WrongState(why), call_id: Some(call_id), key: None };
+        let wrong = |why: String| Error { call_id: Some(call_id), ..ErrorKind::WrongState(why).alone() };
         let said = reason;
         let (by, reason) = (caller.name.clone(), reason.to_owned());
         let event = Event::Resolved { by, reason, resolution: resolution.clone() };

@@ -36,12 +36,17 @@ pub(super) async fn show(
 #[schema(as = Resolution)]
 pub(super) struct ResolveBody<'a> {
     r#as: As,
-    /// What duplicates get, if it succeeded.
-    #[serde(borrow)]
+    /// What duplicates get; needed if it succeeded, and `null` where the tool answers nothing.
+    #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<&'a RawValue>,
     #[schema(max_length = 1000, pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$")]
     reason: String,
+}
+
+/// A member that is there, also if it is null.
+fn given<'de: 'a, 'a, D: serde::Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -64,7 +69,12 @@ pub(super) async fn resolve(
     let body: ResolveBody<'_> = read::object(&bytes)?;
     let result = body.result.map(|json| Bytes::copy_from_slice(json.get().as_bytes()));
     let resolution = match (body.r#as, result) {
-        (As::Succeeded, result) => Resolution::Succeeded(Content::Kept(result.unwrap_or("null".into()))),
+        (As::Succeeded, Some(result)) => Resolution::Succeeded(Content::Kept(result)),
+        (As::Succeeded, None) => {
+            return Err(Problem::invalid_request(
+                "what has succeeded needs result: what every duplicate gets from now on, or null",
+            ));
+        }
         (As::Failed, None) => Resolution::Failed,
         (As::Failed, Some(_)) => return Err(Problem::invalid_request("what has failed has no result")),
     };
@@ -135,7 +145,7 @@ impl<'a> ReplayView<'a> {
     }
 }
 
-/// A call as the ledger shows it (DESIGN.md section 9).
+/// A call as the ledger shows it. An identity that the caller did not name is null.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Call)]
 pub(super) struct CallView<'a> {
@@ -151,10 +161,12 @@ pub(super) struct CallView<'a> {
     fingerprint: String,
     #[schema(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
     state: &'static str,
-    user_id: &'a str,
-    session_id: &'a str,
-    /// Empty if it belongs to none.
-    saga_id: &'a str,
+    #[schema(required)]
+    user_id: Option<&'a str>,
+    #[schema(required)]
+    session_id: Option<&'a str>,
+    #[schema(required)]
+    saga_id: Option<&'a str>,
     /// The call that undoes it.
     #[schema(required, format = Uuid)]
     compensation_call_id: Option<String>,
@@ -209,9 +221,9 @@ impl<'a> CallView<'a> {
             tool_key: intent.lookup.for_tool(),
             fingerprint: hex::encode(intent.fingerprint),
             state: record.state.as_str(),
-            user_id: &intent.user_id,
-            session_id: &intent.session_id,
-            saga_id: &intent.saga_id,
+            user_id: named(&intent.user_id),
+            session_id: named(&intent.session_id),
+            saga_id: named(&intent.saga_id),
             compensation_call_id: compensation.map(|call| call.call_id.to_string()),
             trace_id: &intent.trace_id,
             args: raw(&intent.args),
@@ -305,6 +317,11 @@ impl<'a> EventView<'a> {
             detail: &entry.detail,
         }
     }
+}
+
+/// An identity, if the caller named one.
+pub(super) fn named(id: &str) -> Option<&str> {
+    Some(id).filter(|id| !id.is_empty())
 }
 
 fn raw(json: &[u8]) -> Option<&RawValue> {

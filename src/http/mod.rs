@@ -47,6 +47,7 @@ pub struct MaxBody {
 /// Every route of the gateway.
 pub fn router(http: Http) -> Router {
     Router::new()
+        .route("/", get(pages::root))
         .route("/v1/tools", get(tools::list))
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/tools/{tool}/key", post(tools::key))

@@ -15,7 +15,7 @@ use utoipa::openapi::{OpenApi, Required};
 use self::door::{Document, Door};
 use super::calls::{self, CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
 use super::problem::{self, Slug};
-use super::{ledger, listing, ops, pause, read, reconciliations, sagas, sessions, tools};
+use super::{ledger, listing, ops, pages, pause, read, reconciliations, sagas, sessions, tools};
 
 /// What is said of a request for a call before anything is known of that call.
 const OF_A_REQUEST: [Slug; 8] = [
@@ -59,6 +59,12 @@ pub fn document() -> OpenApi {
     use HttpMethod::{Get, Post};
     let mut doc = Document::default();
 
+    doc.add(
+        Door::open("welcome", "What this is, and where to look; HTML for a browser")
+            .json::<pages::WelcomeView>("Where to look.", &[]),
+        Get,
+        "/",
+    );
     doc.add(
         Door::of("list_tools", "The tools that this token may call, for a runtime or a model")
             .params::<tools::Wanted>()

@@ -1,10 +1,74 @@
-//! A page for each problem: what its `type` leads to.
+//! Pages for people: where to look first, and one for each problem, to which its `type` leads.
 
+use axum::Json;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
-use axum::response::Html;
+use axum::http::HeaderMap;
+use axum::http::header::ACCEPT;
+use axum::response::{Html, IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::problem::{Problem, Slug};
+
+/// Where to look first.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Welcome)]
+pub(super) struct WelcomeView {
+    name: &'static str,
+    version: &'static str,
+    /// What this is, in a sentence.
+    what: &'static str,
+    /// Where calls of tools go.
+    calls: &'static str,
+    tools: &'static str,
+    openapi: &'static str,
+    problems: &'static str,
+    idempotency: &'static str,
+    health: &'static str,
+    readiness: &'static str,
+    metrics: &'static str,
+}
+
+const WELCOME: WelcomeView = WelcomeView {
+    name: "oncegate",
+    version: env!("CARGO_PKG_VERSION"),
+    what: "A gateway between AI agents and side-effecting tools: one intent, at most one side effect.",
+    calls: "POST /v1/tools/{tool}/calls",
+    tools: "/v1/tools",
+    openapi: "/openapi.json",
+    problems: "/problems",
+    idempotency: "/.well-known/idempotency",
+    health: "/healthz",
+    readiness: "/readyz",
+    metrics: "/metrics",
+};
+
+/// `GET /`: HTML for a browser, JSON for anything else.
+pub(super) async fn root(headers: HeaderMap) -> Response {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
+    if !accepts.flat_map(|line| line.split(',')).any(|kind| kind.trim().starts_with("text/html")) {
+        return Json(WELCOME).into_response();
+    }
+    let links = [
+        (WELCOME.tools, "the tools that a token may call"),
+        (WELCOME.openapi, "every door, as an OpenAPI document"),
+        (WELCOME.problems, "what each failure means, and what to do"),
+        (WELCOME.idempotency, "which keys are accepted, and how long they are remembered"),
+        (WELCOME.health, "whether the process lives"),
+        (WELCOME.readiness, "whether calls may be claimed"),
+        (WELCOME.metrics, "what is counted, for Prometheus"),
+    ];
+    let links: String = links
+        .iter()
+        .map(|(path, what)| format!("<li><a href=\"{path}\">{path}</a>: {what}</li>\n"))
+        .collect();
+    let text = format!(
+        "<p>{}</p>\n<p>Calls go to <code>{}</code>.</p>\n<ul>\n{links}</ul>",
+        WELCOME.what, WELCOME.calls
+    );
+    Html(document("oncegate", &text)).into_response()
+}
 
 /// `GET /problems`
 pub(super) async fn index() -> Html<String> {

@@ -201,8 +201,8 @@ impl Slug {
                 "Nothing was run. The member errors names each mistake with its place."),
             Self::ToolRejected => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The tool rejected the call",
                 "The tool answered that it will not do this; tool_status and tool_body say why. Change the request and use a new key."),
-            Self::RateLimited => row(StatusCode::TOO_MANY_REQUESTS, None, Reuse, "Too many requests for now",
-                "Nothing was run: the gateway is busy, or this token asks faster than it may. Send the same request again after Retry-After, with the same key."),
+            Self::RateLimited => row(StatusCode::TOO_MANY_REQUESTS, Unknown, Reuse, "Too many requests for now",
+                "This request was not run: the gateway is busy, or this token asks faster than it may. The effect is none where the gateway has seen that the call never ran, and unknown where it has not looked. Send the same request again after Retry-After, with the same key."),
             Self::BudgetExceeded => row(StatusCode::TOO_MANY_REQUESTS, None, Reuse, "The budget is used up",
                 "Nothing was run: this session or user has called this tool as often as it may for now. Retry-After says when there is room again; a repetition of an earlier call costs nothing."),
             Self::ToolUnreachable => row(StatusCode::BAD_GATEWAY, None, Reuse, "The tool was not reached",
@@ -213,7 +213,7 @@ impl Slug {
                 "The effect has happened and will not be repeated. The answer was cut off or too large; ask the tool's own system for the result."),
             Self::StoreUnavailable => row(StatusCode::SERVICE_UNAVAILABLE, Unknown, Reuse, "The store is not available",
                 "This request ran nothing. Whether an earlier one with the same key did, the gateway cannot look up now. Send it again after Retry-After, with the same key."),
-            Self::ShuttingDown => row(StatusCode::SERVICE_UNAVAILABLE, None, Reuse, "The gateway is shutting down",
+            Self::ShuttingDown => row(StatusCode::SERVICE_UNAVAILABLE, Unknown, Reuse, "The gateway is shutting down",
                 "This request ran nothing. Send it again after Retry-After, with the same key."),
             Self::ToolPaused => row(StatusCode::SERVICE_UNAVAILABLE, None, Reuse, "The tool is paused",
                 "Nothing was run: a person has paused this tool. Calls that were made before are still answered. Send the same request again after Retry-After, with the same key."),
@@ -232,6 +232,9 @@ pub struct Problem {
     tool_status: Option<u16>,
     tool_body: Option<Box<RawValue>>,
     similar_to: Option<CallId>,
+    replayed: Option<bool>,
+    /// Where it is better known than the table says.
+    effect: Option<Effect>,
 }
 
 /// One mistake in the arguments.
@@ -254,7 +257,14 @@ impl Problem {
             tool_status: None,
             tool_body: None,
             similar_to: None,
+            replayed: None,
+            effect: None,
         }
+    }
+
+    /// It is known that the call has not run, by this request or by an earlier one.
+    fn not_run(self) -> Self {
+        Self { effect: Some(Effect::None), ..self }
     }
 
     /// What is wrong may be quoted, which is as long as the caller likes.
@@ -323,8 +333,8 @@ impl Problem {
 
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
-        let Error { kind, call_id, key } = error;
-        Self { call_id: call_id.map(|id| id.to_string()), key, ..Self::from(kind) }
+        let Error { kind, call_id, key, replayed } = error;
+        Self { call_id: call_id.map(|id| id.to_string()), key, replayed, ..Self::from(kind) }
     }
 }
 
@@ -357,6 +367,12 @@ impl From<ErrorKind> for Problem {
                 "An earlier request with this key is still running. Do not use another key. Wait, then send exactly the same request again; it will get the result.",
             )
             .waiting(retry_after),
+            ErrorKind::JustChanged => Self::new(
+                Slug::CallInProgress,
+                "Nothing was sent: the call has just changed, most likely because another request verifies it too. Wait, then send the same request again.",
+            )
+            .not_run()
+            .waiting(RETRY_RUNNING),
             ErrorKind::OutcomeUnknown => Self::new(
                 Slug::OutcomeUnknown,
                 "The tool may or may not have executed this call. Whatever can safely be done to find out, the gateway does by itself. Do not repeat it, neither with this key nor with a new one. Check the result in the tool's own system, or ask a person to settle it.",
@@ -402,23 +418,24 @@ impl From<ErrorKind> for Problem {
                 Slug::ResultUnavailable,
                 "The tool has executed this call, but its answer could not be read. The effect is done: do not call again. Look up the result in the tool's own system if you need it.",
             ),
-            ErrorKind::RateLimited => Self::new(Slug::RateLimited, "Nothing was run: the gateway is busy. Wait, then send the same request again with the same key.").waiting(RETRY_RUNNING),
+            ErrorKind::RateLimited => Self::new(Slug::RateLimited, "Nothing was run: the gateway is busy. Wait, then send the same request again with the same key.").not_run().waiting(RETRY_RUNNING),
             ErrorKind::TooFast { retry_after } => Self::new(
                 Slug::RateLimited,
-                "Nothing was run: there were too many requests with this token. Wait, then send the same request again with the same key.",
+                "This request was not looked at: there were too many requests with this token. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.",
             )
             .waiting(retry_after),
             ErrorKind::TooManyNewKeys { retry_after } => Self::new(
                 Slug::RateLimited,
                 "Nothing was run: there were too many new calls with this token; only repetitions of earlier calls are answered now. Ask yourself whether this call is really needed. Wait, then send the same request again with the same key.",
             )
+            .not_run()
             .waiting(retry_after),
             ErrorKind::StoreUnavailable => Self::new(
                 Slug::StoreUnavailable,
                 "This request was not run, because the gateway's store does not answer. Wait, then send the same request again with the same key; do not use another key.",
             )
             .waiting(RETRY_GATEWAY),
-            ErrorKind::ShuttingDown => Self::new(Slug::ShuttingDown, "This request was not run: the gateway is shutting down. Wait, then send the same request again with the same key.").waiting(RETRY_GATEWAY),
+            ErrorKind::ShuttingDown => Self::new(Slug::ShuttingDown, "This request was not looked at: the gateway is shutting down. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.").waiting(RETRY_GATEWAY),
             ErrorKind::ToolPaused => Self::new(
                 Slug::ToolPaused,
                 "Nothing was run: a person has paused this tool for the time being. Do not look for another way to the same effect. Wait, then send the same request again with the same key.",
@@ -466,7 +483,11 @@ fn body_of(failure: &Failure) -> Option<Box<RawValue>> {
 }
 
 pub async fn too_many_connections() -> Problem {
-    ErrorKind::RateLimited.into()
+    Problem::new(
+        Slug::RateLimited,
+        "This request was not looked at: there are too many connections. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.",
+    )
+    .waiting(RETRY_RUNNING)
 }
 
 pub async fn unknown_path() -> Problem {

@@ -17,8 +17,8 @@ use super::ledger::time;
 use super::problem::Problem;
 use super::read::{cursor, limit, moment, optional_object, read_body};
 use crate::core::ledger::LIMITS;
+use crate::gateway::ErrorKind;
 use crate::gateway::reconcile::{Asked, Listed, Overview, Report};
-use crate::gateway::{Error, ErrorKind};
 
 type Named = Result<Path<String>, PathRejection>;
 
@@ -87,8 +87,7 @@ pub(super) async fn show(
 }
 
 fn read_name(name: Named) -> Result<String, Problem> {
-    let unknown =
-        |_| Problem::from(Error { kind: ErrorKind::UnknownReconciliation, call_id: None, key: None });
+    let unknown = |_| Problem::from(ErrorKind::UnknownReconciliation);
     name.map(|Path(name)| name).map_err(unknown)
 }
 

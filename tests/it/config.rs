@@ -30,6 +30,36 @@ fn check_refused(line: &str, words: &str) {
 }
 
 #[test]
+fn a_placeholder_that_nothing_fills_in_is_a_mistake_with_its_place() {
+    let tool = |url: &str, more: &str| {
+        let text = format!("[store]\nurl = \"sqlite:x.db\"\n[tools.t]\nurl = \"{url}\"\n{more}\n");
+        read(&text, &[]).map(drop)
+    };
+    let refused = |url: &str, more: &str| tool(url, more).expect_err(url).join("\n");
+    for path in ["orders/{name}", "{tool}", "orders?of={user_id}", "a/{a.b}"] {
+        let said = refused(&format!("http://127.0.0.1:9/{path}"), "");
+        assert!(
+            said.starts_with("4:7: tools.t.url: {") && said.contains("would be sent as it stands"),
+            "{said}"
+        );
+    }
+    assert!(refused("http://127.0.0.1:9/orders/{name}", "").contains("{name}"));
+    assert!(!refused("http://127.0.0.1:9/{a very secret text}", "").contains("secret"));
+    let probe = |url: &str| format!("unknown = \"probe\"\nprobe = {{ url = \"http://127.0.0.1:9/{url}\" }}");
+    tool("http://127.0.0.1:9/", &probe("{key}")).expect("good");
+    assert!(refused("http://127.0.0.1:9/", &probe("{key}/{name}")).contains("{name} would be sent"));
+    for (place, word) in [("items = ", "{cursor}"), ("a={since}", "a={from}&b={since}")] {
+        let source = RECONCILED.replace(place, &place.replace("a={since}", word));
+        let text = format!("{GOOD}{source}\n");
+        let said = read(&text, &[]);
+        assert_eq!(
+            said.is_err_and(|said| said.join("").contains("{from} would be sent")),
+            word.contains("from")
+        );
+    }
+}
+
+#[test]
 fn one_mistake_is_one_mistake() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("bad.toml"), format!("{GOOD}timeout = \"soon\"\n")).expect("a file");

@@ -10,7 +10,24 @@ use crate::support::{Act, Answer, Gateway, Tool, until};
 on_both_stores! {
     a_trace_leads_to_its_calls_and_each_says_how_often_it_was_asked_for,
     pages_and_lines_show_the_same_calls,
+    an_identity_that_was_not_named_is_null,
     everyone_sees_the_calls_of_their_own_tenant_and_an_administrator_all,
+}
+
+async fn an_identity_that_was_not_named_is_null(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateway = stores.gateway(&one_tool(&tool, "")).await;
+    let call = gateway.call(json!({})).await.expect_ok();
+    let record = gateway.record(&call).await;
+    let page = gateway.get("/v1/calls").await.expect_ok();
+    let lines = gateway.client.get(gateway.url("/v1/calls")).header("accept", "application/x-ndjson");
+    let lines = Answer::read(lines.send().await.expect("an answer")).await.expect_ok();
+    let resolved = json!([record.json(), page.at("/calls/0"), lines.json()]);
+    for view in resolved.as_array().expect("three") {
+        for name in ["user_id", "session_id", "saga_id"] {
+            assert_eq!(view.get(name), Some(&Value::Null), "{name} in {view}");
+        }
+    }
 }
 
 /// A configuration with a token for each of them, named as its tenant and its secret.

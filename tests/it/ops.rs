@@ -19,6 +19,25 @@ async fn a_gateway_says_that_it_lives_and_is_ready() {
 }
 
 #[tokio::test]
+async fn the_root_says_what_this_is_and_where_to_look() {
+    let gateway = Gateway::start("").await;
+    let root = gateway.get("/").await.expect_ok();
+    assert_eq!((root.at("/name"), root.at("/openapi")), ("oncegate".into(), "/openapi.json".into()));
+    let browser =
+        gateway.client.get(gateway.url("/")).header("accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+    let page = Answer::read(browser.send().await.expect("an answer")).await.expect_ok();
+    assert!(page.header("content-type").starts_with("text/html"));
+    for (name, path) in root.json().as_object().expect("an object") {
+        let path = path.as_str().expect("a text");
+        if path.starts_with('/') {
+            assert!(page.text.contains(&format!("<a href=\"{path}\">")), "{name}");
+            gateway.get(path).await.expect_ok();
+        }
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn arrivals_attempts_and_failures_are_counted() {
     let tool = Tool::start().await;
     tool.then(Act::Numbered).then(Act::Answer(422, "", b"{}")).then(Act::ExecuteThenDrop);

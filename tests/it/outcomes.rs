@@ -27,13 +27,34 @@ async fn a_rejection_is_shown_and_the_same_call_may_run_again() {
 }
 
 #[tokio::test]
+async fn no_tool_sends_a_caller_away_for_longer_than_a_call_may_take() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::with_tool(&tool, "retry = { attempts = 1 }\nunknown = \"hold\"").await;
+    for (index, wait) in
+        ["18446744073709551615", "31536000", "Fri, 31 Dec 9999 23:59:59 GMT", "7"].iter().enumerate()
+    {
+        let header: &'static str = format!("retry-after: {wait}\r\n").leak();
+        tool.then(Act::Answer(429, header, b"{}"));
+        let answer = gateway.call(json!({ "n": index })).await.expect_problem("tool-unavailable");
+        let told = if *wait == "7" { 7 } else { 30 };
+        assert_eq!(
+            (answer.at("/retry_after_ms"), answer.header("retry-after")),
+            ((told * 1_000).into(), told.to_string().as_str()),
+            "{wait}"
+        );
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_remembered_rejection_is_replayed_like_a_result() {
     let tool = Tool::start().await;
     tool.then(Act::Answer(409, "", b"taken"));
     let gateway = Gateway::with_tool(&tool, "remember_rejections = true").await;
-    for _ in 0..2 {
+    for replayed in ["false", "true"] {
         let rejected = gateway.call(json!({})).await.expect_problem("tool-rejected");
         assert_eq!(rejected.at("/tool_body"), json!({ "text": "taken" }));
+        assert_eq!(rejected.header("idempotent-replayed"), replayed);
     }
     assert_eq!(tool.requests(), 1);
     gateway.stop().await;
@@ -61,7 +82,7 @@ async fn what_was_surely_not_executed_is_tried_again_inside_the_deadline() {
 async fn the_tools_retry_after_reaches_the_caller() {
     let tool = Tool::start().await;
     tool.always(Act::Answer(429, "retry-after: 77\r\n", b"{}"));
-    let gateway = Gateway::with_tool(&tool, "").await;
+    let gateway = Gateway::with_tool(&tool, "timeout = \"1s\"\ndeadline = \"77s\"").await;
     let answer = gateway.call(json!({})).await.expect_problem("tool-unavailable");
     assert_eq!((answer.status, answer.header("retry-after")), (502, "77"));
     assert_eq!((answer.at("/retry_after_ms"), answer.at("/effect")), (77_000.into(), "none".into()));

@@ -8,6 +8,7 @@ use crate::support::{Act, Answer, Gateway, Tool};
 
 on_both_stores! {
     what_a_tool_says_today_is_compared_with_what_it_said_then,
+    who_verifies_at_the_same_time_as_another_is_told_to_ask_again,
 }
 
 async fn replay(gateway: &Gateway, call: &Answer, mode: &str) -> Answer {
@@ -15,6 +16,29 @@ async fn replay(gateway: &Gateway, call: &Answer, mode: &str) -> Answer {
     let url = gateway.url(&format!("/v1/calls/{}/replay", id.as_str().expect("an id")));
     let body = json!({ "mode": mode }).to_string();
     Answer::read(gateway.client.post(url).body(body).send().await.expect("an answer")).await
+}
+
+async fn who_verifies_at_the_same_time_as_another_is_told_to_ask_again(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateway = stores.gateway(&one_tool(&tool, "dedup = \"key\"")).await;
+    let call = gateway.act("k", json!({ "args": {} })).await.expect_ok();
+    let mut refused = 0;
+    for _ in 0..50 {
+        let at_once: Vec<_> = (0..8).map(|_| replay(&gateway, &call, "verify")).collect();
+        for answer in futures_util::future::join_all(at_once).await {
+            if answer.status == 200 {
+                continue;
+            }
+            refused += 1;
+            let answer = answer.expect_problem("call-in-progress");
+            let told = (answer.at("/effect"), answer.at("/key_action"), answer.at("/retry_after_ms"));
+            assert_eq!(told, ("none".into(), "reuse".into(), 1_000.into()));
+        }
+        if refused > 0 {
+            return;
+        }
+    }
+    panic!("none was in the way of another");
 }
 
 async fn what_a_tool_says_today_is_compared_with_what_it_said_then(stores: &Stores) {
@@ -109,7 +133,7 @@ async fn what_a_person_has_said_is_not_checked_with_a_tool_that_may_never_have_s
     let unknown = gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
     let id = unknown.at("/call_id");
     let resolve = gateway.url(&format!("/v1/calls/{}/resolve", id.as_str().expect("an id")));
-    let body = json!({ "as": "succeeded", "reason": "done by hand" }).to_string();
+    let body = json!({ "as": "succeeded", "result": null, "reason": "done by hand" }).to_string();
     Answer::read(gateway.client.post(resolve).body(body).send().await.expect("an answer")).await.expect_ok();
     replay(&gateway, &unknown, "verify").await.expect_problem("replay-unsafe");
     assert_eq!((tool.requests(), tool.effects()), (1, 0), "it would have been the first effect");

@@ -144,7 +144,8 @@ async fn a_person_settles_a_call_and_who_waits_for_it_hears_of_it(stores: &Store
         json!({ "as": "succeeded" }),
         json!({ "as": "maybe", "reason": "r" }),
         json!({ "as": "failed", "result": 1, "reason": "r" }),
-        json!({ "as": "succeeded", "reason": " " }),
+        json!({ "as": "succeeded", "result": 1, "reason": " " }),
+        json!({ "as": "succeeded", "reason": "it is there" }),
     ] {
         resolve(wrong).await.expect_problem("invalid-request");
     }
@@ -154,7 +155,8 @@ async fn a_person_settles_a_call_and_who_waits_for_it_hears_of_it(stores: &Store
     assert_eq!(settled.expect_ok().at("/state"), "succeeded");
     let heard = waits.await.expect("no panic").expect_ok();
     assert_eq!((heard.at("/result/order"), heard.at("/replayed")), (7.into(), true.into()));
-    resolve(json!({ "as": "succeeded", "reason": "again" })).await.expect_problem("wrong-state");
+    let again = json!({ "as": "succeeded", "result": null, "reason": "again" });
+    resolve(again).await.expect_problem("wrong-state");
     let record = gateway.record(&unknown).await;
     assert_eq!(
         (record.at("/events/2/event"), record.at("/events/2/by")),
@@ -246,7 +248,7 @@ async fn only_an_administrator_settles_a_call() {
         .post("act", &json!({ "args": {} }), &[("authorization", "Bearer shop")])
         .await
         .expect_problem("outcome-unknown");
-    let as_done = json!({ "as": "succeeded", "reason": "found it" });
+    let as_done = json!({ "as": "succeeded", "result": null, "reason": "found it" });
     resolve(&gateway, &unknown, as_done.clone(), "shop").await.expect_problem("forbidden");
     resolve(&gateway, &unknown, as_done.clone(), "ops").await.expect_ok();
     let other = Answer { text: json!({ "call_id": uuid::Uuid::new_v4() }).to_string(), ..unknown };

@@ -331,7 +331,8 @@ async fn what_the_doors_answer_is_what_the_document_says() {
     }
     check(&document, ("get", "/v1/calls"), &gateway.get("/v1/calls").await.expect_ok());
     check(&document, ("get", "/v1/calls"), &gateway.get("/v1/calls?limit=0").await);
-    for path in ["/.well-known/idempotency", "/openapi.json", "/metrics", "/healthz", "/readyz", "/problems"]
+    for path in
+        ["/", "/.well-known/idempotency", "/openapi.json", "/metrics", "/healthz", "/readyz", "/problems"]
     {
         check(&document, ("get", path), &gateway.get(path).await.expect_ok());
     }

@@ -112,7 +112,7 @@ async fn every_log_line_of_a_call_has_its_trace_and_is_flat() {
     let unknown = post(call, json!({ "args": { "n": 2 } }), TRACE).await.expect_problem("outcome-unknown");
     let call_id = unknown.at("/call_id");
     let id = call_id.as_str().expect("an id");
-    let body = json!({ "as": "succeeded", "reason": "looked" });
+    let body = json!({ "as": "succeeded", "result": null, "reason": "looked" });
     let resolved = post(format!("/v1/calls/{id}/resolve"), body, TRACE).await;
     gateway.signal("TERM");
     assert!(gateway.ended().await);

@@ -159,6 +159,7 @@ fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String)
                 Evidence::NotSent { .. } | Evidence::NoAnswer { .. } | Evidence::Lost { .. } => (None, None),
             };
             let kind = FailureKind::Unavailable;
+            let retry_after = retry_after.map(|wait| wait.min(tool.deadline));
             let failure = Failure { kind, status, body: None, retry_after, why: why.clone() };
             (Outcome::NotExecuted(failure), format!("{why}; a read has no effect"))
         }

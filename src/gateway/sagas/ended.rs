@@ -201,11 +201,8 @@ impl Gateway {
         reason: &str,
     ) -> Result<Saga, Error> {
         let unavailable = |error| ErrorKind::of_store(error).alone();
-        let wrong = |why: &str| Error {
-            kind: ErrorKind::WrongState(why.to_owned()),
-            call_id: Some(call_id),
-            key: None,
-        };
+        let wrong =
+            |why: &str| Error { call_id: Some(call_id), ..ErrorKind::WrongState(why.to_owned()).alone() };
         let record = self.counted("load", self.store.load(call_id).await).map_err(unavailable)?;
         let record = record.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
         let tool = self.policy_of(&record);

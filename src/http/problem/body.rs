@@ -8,7 +8,10 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::{Mistake, Problem, Slug};
-use crate::http::calls::{CALL_ID, GATEWAY_OUTCOME, IDEMPOTENCY_KEY};
+use crate::http::calls::{CALL_ID, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
+
+/// The largest number that every reader of JSON takes for itself.
+const MOST: u64 = (1 << 53) - 1;
 
 /// Why there is no result. What is not known is null; the last four members are there where they apply.
 #[derive(Serialize, ToSchema)]
@@ -56,6 +59,7 @@ impl IntoResponse for Problem {
         // Not to be led from one tenant's key to another call, by whoever guesses keys.
         let named = !matches!(self.slug, Slug::KeyReused | Slug::KeyExpired);
         let call_id = self.call_id.filter(|_| named);
+        let effect = self.effect.unwrap_or(row.effect);
         let body = Body {
             r#type: format!("/problems/{}", self.slug.as_str()),
             title: row.title,
@@ -63,12 +67,12 @@ impl IntoResponse for Problem {
             detail: &self.detail,
             call_id: call_id.as_deref(),
             idempotency_key: self.key.as_deref(),
-            effect: row.effect.as_str(),
+            effect: effect.as_str(),
             key_action: row.key_action.as_str(),
             // Rounded up: who comes a moment too early is sent away once more.
             retry_after_ms: self
                 .retry_after
-                .map(|time| u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),
+                .map(|time| u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(MOST).min(MOST)),
             errors: self.errors,
             tool_status: self.tool_status,
             tool_body: self.tool_body,
@@ -77,9 +81,17 @@ impl IntoResponse for Problem {
         let mut response = (row.status, axum::Json(body)).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(GATEWAY_OUTCOME, HeaderValue::from_static(row.effect.as_outcome()));
+        headers.insert(GATEWAY_OUTCOME, HeaderValue::from_static(effect.as_outcome()));
+        if let Some(replayed) = self.replayed {
+            headers.insert(REPLAYED, HeaderValue::from_static(if replayed { "true" } else { "false" }));
+        }
         if let Some(time) = self.retry_after {
-            headers.insert(RETRY_AFTER, HeaderValue::from(time.as_nanos().div_ceil(1_000_000_000) as u64));
+            headers.insert(
+                RETRY_AFTER,
+                HeaderValue::from(
+                    time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0)).min(MOST),
+                ),
+            );
         }
         if let Some(call_id) = call_id.and_then(|id| HeaderValue::try_from(id).ok()) {
             headers.insert(CALL_ID, call_id);
