@@ -15,6 +15,8 @@
 //!     ▼  │ a person: retry, skip, resolve; or what it waited for has come to rest
 //!   stuck
 //! ```
+//!
+//! A saga that is open when the store loses data is stuck, too, until a person completes or aborts it.
 
 mod plan; // what is to be done next about one that is being undone
 mod stored; // as a document
@@ -95,6 +97,10 @@ pub struct Saga {
     pub at_rest: bool,
     /// Stuck, but by something that may come to rest by itself.
     pub looks_on: bool,
+    /// Stuck because data was lost while it was open: a person completes or aborts it.
+    pub was_open: bool,
+    /// Whether `due_at` is the end of somebody's turn to work on it, and no other time.
+    pub is_taken: bool,
     /// Whether its time was over while it was open.
     pub overdue: bool,
     /// Whether somebody is still to hear of its trouble, and how often that was tried.
@@ -160,6 +166,8 @@ impl Saga {
             waits: 0,
             at_rest: false,
             looks_on: false,
+            was_open: false,
+            is_taken: false,
             overdue: false,
             to_tell: false,
             tellings: 0,
@@ -185,6 +193,8 @@ impl Saga {
             waits: 0,
             at_rest: false,
             looks_on: false,
+            was_open: false,
+            is_taken: false,
             overdue: false,
             to_tell: false,
             tellings: 0,
@@ -213,7 +223,7 @@ impl Saga {
     }
 
     fn changed(&self, now: Timestamp) -> Self {
-        Self { version: self.version + 1, updated_at: now, ..self.clone() }
+        Self { version: self.version + 1, updated_at: now, is_taken: false, ..self.clone() }
     }
 
     fn noted(mut self, event: &'static str, by: String, detail: String, now: Timestamp) -> Self {
@@ -233,12 +243,14 @@ fn entry(event: &'static str, by: String, detail: String, now: Timestamp) -> Ent
 pub enum Event {
     /// The plan has come to its end.
     Complete { by: String, reason: String },
-    /// The plan is abandoned.
-    Abort { by: String, reason: String },
+    /// The plan is abandoned. `after_loss`: also if data was lost while the saga was open.
+    Abort { by: String, reason: String, after_loss: bool },
     /// Its time is over, and it is still open.
     Overdue { by: String },
     /// A gateway works on it, and others leave it alone until then.
     Taken { until: Timestamp },
+    /// The gateway that worked on it has ended, and no other can be at it.
+    Freed,
     /// Something is sent for it now. Who does it needs until then.
     Prolonged { until: Timestamp },
     /// A person is about to settle what it is stuck with: whoever has looked at it before gives way.
@@ -285,6 +297,8 @@ pub enum Illegal {
     State(State),
     #[error("it is not time to work on the saga")]
     NotDue,
+    #[error("the saga was open when the store lost data: an administrator completes or aborts it")]
+    AfterLoss,
 }
 
 /// Decides what an event does to a saga.
@@ -294,20 +308,24 @@ pub enum Illegal {
 pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Result<Saga, Illegal> {
     let wrong = Err(Illegal::State(saga.state));
     let changed = saga.changed(now);
-    let is_unfinished = matches!(saga.state, State::Compensating | State::Stuck);
+    // One that was open when data was lost is not undone before a person has said so.
+    let is_unfinished = matches!(saga.state, State::Compensating | State::Stuck) && !saga.was_open;
+    let may_end = saga.is_open() || saga.was_open;
     match event {
         // What is asked for again has been done.
         Event::Complete { .. } if saga.state == State::Completed => Ok(saga.clone()),
-        Event::Complete { by, reason } if saga.is_open() => {
+        Event::Complete { by, reason } if may_end => {
             let (state, reason) = (State::Completed, reason.clone());
             let completed =
                 Saga { state, due_at: Some(now), reason: reason.clone(), to_tell: false, ..changed };
+            let completed = Saga { trouble: None, was_open: false, ..completed };
             Ok(completed.noted("completed", by.clone(), reason, now))
         }
         Event::Abort { .. } if is_unfinished => Ok(saga.clone()),
-        Event::Abort { by, reason } if saga.is_open() => Ok(abort(changed, by, reason, now)),
+        Event::Abort { after_loss: false, .. } if saga.was_open => Err(Illegal::AfterLoss),
+        Event::Abort { by, reason, .. } if may_end => Ok(abort(changed, by, reason, now)),
         // Its one call was skipped then, and is to be undone after all.
-        Event::Abort { by, reason } if saga.only.is_some() && saga.state == State::Compensated => {
+        Event::Abort { by, reason, .. } if saga.only.is_some() && saga.state == State::Compensated => {
             Ok(abort(Saga { retain_until: None, at_rest: false, ..changed }, by, reason, now))
         }
         Event::Complete { .. } | Event::Abort { .. } => wrong,
@@ -327,16 +345,21 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
             }
         }
         Event::Taken { .. } if saga.due_at.is_none_or(|due_at| now < due_at) => Err(Illegal::NotDue),
-        Event::Taken { until } => Ok(Saga { due_at: Some(*until), ..changed }),
+        Event::Taken { until } => Ok(Saga { due_at: Some(*until), is_taken: true, ..changed }),
+        Event::Freed if saga.is_taken => Ok(Saga { due_at: Some(now), ..changed }),
+        Event::Freed => Err(Illegal::NotDue),
         Event::Held { .. } if saga.state != State::Stuck => wrong,
         // One that is not worked on is not taken up for that.
-        Event::Held { until } => Ok(Saga { due_at: saga.due_at.map(|due_at| due_at.max(*until)), ..changed }),
+        Event::Held { until } => Ok(Saga {
+            due_at: saga.due_at.map(|due_at| due_at.max(*until)),
+            is_taken: saga.is_taken,
+            ..changed
+        }),
         Event::Prolonged { .. }
         | Event::Rested
         | Event::Hindered { .. }
         | Event::Advanced
         | Event::Undone { .. }
-        | Event::StoreLost { .. }
             if !is_unfinished =>
         {
             wrong
@@ -345,20 +368,28 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
             let (state, due_at) = (State::Compensating, Some(*until));
             // What was waited for has come to rest: what fails now fails for the first time.
             let (tries, waits) = if saga.state == State::Stuck { (0, 0) } else { (saga.tries, saga.waits) };
-            let going = Saga { state, due_at, tries, waits, ..changed };
+            let going = Saga { state, due_at, tries, waits, is_taken: true, ..changed };
             Ok(Saga { trouble: None, looks_on: false, to_tell: false, ..going })
         }
         // What is undone after it has its own tries.
         Event::Rested => {
             let rested = Saga { state: State::Compensating, at_rest: true, tries: 0, waits: 0, ..changed };
-            Ok(Saga { trouble: None, looks_on: false, to_tell: false, ..rested })
+            let is_taken = saga.is_taken;
+            Ok(Saga { trouble: None, looks_on: false, to_tell: false, is_taken, ..rested })
         }
+        Event::StoreLost { .. } if !is_unfinished && !may_end => wrong,
         Event::StoreLost { by, reason } => {
-            let why = format!("the store has lost data ({reason}): what was undone may be forgotten");
+            let what = if may_end {
+                "it may have been completed or undone since; complete it, or abort it"
+            } else {
+                "what was undone may be forgotten"
+            };
+            let why = format!("the store has lost data ({reason}): {what}");
             let trouble = Some(Trouble { call_id: None, why: why.clone() });
             let (state, due_at) = (State::Stuck, Some(now));
             let lost =
                 Saga { state, due_at, trouble, looks_on: false, to_tell: true, tellings: 0, ..changed };
+            let lost = Saga { was_open: may_end, ..lost };
             Ok(lost.noted("store_lost", by.clone(), why, now))
         }
         Event::CallFound if matches!(saga.state, State::Completed | State::Compensated) => {
@@ -389,7 +420,9 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
         }
         Event::Told { .. } if !saga.to_tell => wrong,
         Event::Told { delivered } => Ok(told(saga, *delivered, policy, now)),
-        Event::Retry { by, reason } | Event::Settled { by, reason } if saga.state == State::Stuck => {
+        Event::Retry { by, reason } | Event::Settled { by, reason }
+            if is_unfinished && saga.state == State::Stuck =>
+        {
             let (state, due_at) = (State::Compensating, Some(now));
             let is_settled = matches!(event, Event::Settled { .. });
             // What was decided about the one call of such a saga counts from now on.
@@ -399,6 +432,7 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
             let event = if is_settled { "settled" } else { "retry" };
             Ok(again.noted(event, by.clone(), reason.clone(), now))
         }
+        Event::Retry { .. } | Event::Settled { .. } if saga.was_open => Err(Illegal::AfterLoss),
         Event::Retry { .. } | Event::Settled { .. } => wrong,
     }
 }
@@ -406,6 +440,7 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
 fn abort(saga: Saga, by: &str, reason: &str, now: Timestamp) -> Saga {
     let (state, due_at, reason) = (State::Compensating, Some(now), reason.to_owned());
     let aborted = Saga { state, due_at, reason: reason.clone(), to_tell: false, ..saga };
+    let aborted = Saga { trouble: None, was_open: false, ..aborted };
     aborted.noted("aborted", by.to_owned(), reason, now)
 }
 

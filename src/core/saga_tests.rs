@@ -34,7 +34,7 @@ fn complete() -> Event {
 }
 
 fn abort() -> Event {
-    Event::Abort { by: by(), reason: "sold out".into() }
+    Event::Abort { by: by(), reason: "sold out".into(), after_loss: false }
 }
 
 fn hindered(hindrance: Hindrance) -> Event {
@@ -52,6 +52,7 @@ fn sagas() -> Vec<(&'static str, Saga)> {
     let compensating = moved(&open, &abort(), 1);
     let stuck = moved(&compensating, &hindered(Hindrance::Final), 2);
     let told = moved(&stuck, &Event::Told { delivered: true }, 2);
+    let lost = Event::StoreLost { by: by(), reason: "an older snapshot".into() };
     vec![
         ("open", open.clone()),
         ("overdue", moved(&open, &Event::Overdue { by: by() }, 900)),
@@ -59,6 +60,7 @@ fn sagas() -> Vec<(&'static str, Saga)> {
         ("compensating", compensating.clone()),
         ("stuck", stuck),
         ("stuck, and told", told),
+        ("open when data was lost", moved(&open, &lost, 1)),
         ("compensated", moved(&compensating, &Event::Undone { by: by() }, 2)),
     ]
 }
@@ -68,8 +70,10 @@ fn the_whole_grid() {
     let events = [
         ("complete", complete()),
         ("abort", abort()),
+        ("abort after a loss", Event::Abort { by: by(), reason: "found".into(), after_loss: true }),
         ("overdue", Event::Overdue { by: by() }),
         ("taken", Event::Taken { until: at(2_000) }),
+        ("freed", Event::Freed),
         ("prolonged", Event::Prolonged { until: at(2_000) }),
         ("held", Event::Held { until: at(2_000) }),
         ("rested", Event::Rested),
@@ -443,4 +447,20 @@ fn what_has_nothing_to_undo_is_waited_for_as_long_as_it_may_be_sent_again() {
     ));
     record.check = Some(unknown::Check { since: at(0), at: None, number: 0 });
     assert_eq!(plan(&undoing(), &[(&record, &needless)], at(99)), Step::Done, "it is given up");
+}
+
+/// What was taken over from a process that has ended is due at once; what waits for another reason is not.
+#[test]
+fn only_a_saga_that_was_worked_on_is_freed() {
+    let aborted = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 0);
+    let taken = moved(&aborted, &Event::Taken { until: at(60) }, 1);
+    let at_rest = moved(&taken, &Event::Rested, 2);
+    let sending = moved(&at_rest, &Event::Prolonged { until: at(90) }, 3);
+    for saga in [&taken, &at_rest, &sending] {
+        assert_eq!(moved(saga, &Event::Freed, 5).due_at, Some(at(5)));
+    }
+    let waits = moved(&sending, &hindered(Hindrance::Failed), 4);
+    for saga in [&aborted, &waits, &moved(&taken, &Event::Freed, 5)] {
+        assert_eq!(next(saga, &Event::Freed, &Policy::default(), at(9)), Err(Illegal::NotDue));
+    }
 }

@@ -85,7 +85,7 @@ impl Gateway {
         crash::point("loss_prepared");
         // Before anybody may go on with them. If it breaks off here, the store stays closed, and the loss is
         // accepted once more.
-        self.stop_undoing(&caller.name, reason).await.map_err(unavailable)?;
+        self.stop_sagas(&caller.name, reason).await.map_err(unavailable)?;
         crash::point("loss_stopped");
         self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(refused)?;
         tracing::warn!(by = caller.name, reason, marked, "the loss of data is accepted; {AFTER_LOSS}");

@@ -15,6 +15,7 @@ use crate::core::call::{self, Illegal, UndoEnd};
 use crate::core::compensation::{self, Template};
 use crate::core::document::{Document, Kind};
 use crate::core::key;
+use crate::core::ledger::LIMITS;
 use crate::core::record::{Compensation, Record, State};
 use crate::core::saga::{self, Event, Hindrance, Saga, SagaId, Step, Trouble};
 use crate::core::session::Refusal;
@@ -94,6 +95,29 @@ impl Gateway {
             }));
         }
         Ok(begun)
+    }
+
+    /// Takes up the sagas that the last run of this gateway has left in the middle. Only where no other gateway can
+    /// be at them. What cannot be freed now is due when its time is over.
+    pub async fn free_sagas(&self) {
+        if self.store.is_shared() {
+            return;
+        }
+        for state in [saga::State::Open, saga::State::Compensating, saga::State::Stuck] {
+            let (mut before, mut is_first) = (None, true);
+            while std::mem::take(&mut is_first) || before.is_some() {
+                let state = Some(state.as_str());
+                let found = self.store.documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1).await;
+                let Ok((found, next)) = self.counted("documents", found) else { return };
+                for document in found {
+                    let Ok(saga) = Saga::from_document(&document) else { continue };
+                    if saga.is_taken {
+                        drop(self.change_saga(&saga.id, &Event::Freed).await);
+                    }
+                }
+                before = next;
+            }
+        }
     }
 
     /// A saga that cannot be read is not in the way of the others.

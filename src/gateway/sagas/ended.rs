@@ -35,7 +35,8 @@ impl Gateway {
         id: &SagaId,
         reason: &str,
     ) -> Result<SagaAt, Error> {
-        let event = Event::Abort { by: by(caller), reason: reason.to_owned() };
+        let after_loss = caller.is_admin();
+        let event = Event::Abort { by: by(caller), reason: reason.to_owned(), after_loss };
         let at = self.end_saga(caller, id, &event).await?;
         crash::point("saga_closed");
         self.begin_undoing(id);
@@ -211,7 +212,7 @@ impl Gateway {
             // One that was skipped then may be undone after all.
             let is_done = matches!(record.state, CallState::Compensated(_));
             let saga = if saga.state == saga::State::Compensated && !is_done {
-                let event = Event::Abort { by: by.to_owned(), reason: reason.to_owned() };
+                let event = Event::Abort { by: by.to_owned(), reason: reason.to_owned(), after_loss: false };
                 self.act_on_saga(&id, &event).await?
             } else {
                 saga
@@ -243,10 +244,10 @@ impl Gateway {
         Ok(saga)
     }
 
-    /// The store has lost data: no saga goes on with undoing before a person has looked, because what was
-    /// undone may be forgotten.
-    pub(in crate::gateway) async fn stop_undoing(&self, by: &str, reason: &str) -> Result<(), store::Error> {
-        for state in [saga::State::Compensating, saga::State::Stuck] {
+    /// The store has lost data: no saga goes on, nor is one undone when its deadline is over, before a person has
+    /// looked. What was completed or undone since may be forgotten.
+    pub(in crate::gateway) async fn stop_sagas(&self, by: &str, reason: &str) -> Result<(), store::Error> {
+        for state in [saga::State::Open, saga::State::Compensating, saga::State::Stuck] {
             let (mut before, mut is_first) = (None, true);
             while std::mem::take(&mut is_first) || before.is_some() {
                 let state = Some(state.as_str());
