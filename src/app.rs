@@ -52,8 +52,6 @@ pub enum Error {
     Loop,
     #[error("the store's file can no longer be trusted")]
     StoreFailed,
-    #[error("only a shared store can lose data and go on; this one is {0}")]
-    NotShared(StoreAt),
     #[error("the loss was not accepted: {0}")]
     NotAccepted(String),
 }
@@ -65,12 +63,20 @@ pub enum Error {
 /// Nothing is lost, or the store is not reached.
 pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
     drop(rustls::crypto::ring::default_provider().install_default());
-    let StoreAt::Redis(settings) = &config.store else { return Err(Error::NotShared(config.store)) };
-    let store = seal(Arc::new(Redis::visit(settings.clone()).await?), config.store_keys);
+    let instance = gateway::new_instance();
+    let store: Arc<dyn Store> = match &config.store {
+        StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &CancellationToken::new())?),
+        StoreAt::Redis(settings) => Arc::new(Redis::visit(settings.clone()).await?),
+    };
+    let store = seal(store, config.store_keys);
     let gateway =
-        new_gateway(store, config.tools, config.server.max_result, gateway::new_instance(), config.limits)?;
+        new_gateway(store.clone(), config.tools, config.server.max_result, instance, config.limits)?;
     let gateway = Arc::new(gateway);
-    gateway.accept_loss(Caller::operator(), reason.to_owned()).await.map_err(|error| {
+    let accepted = gateway.accept_loss(Caller::operator(), reason.to_owned()).await;
+    if !store.is_shared() {
+        store.close().await;
+    }
+    accepted.map_err(|error| {
         Error::NotAccepted(match error.kind {
             gateway::ErrorKind::WrongState(why) => why,
             kind => kind.to_string(),
@@ -129,8 +135,11 @@ impl App {
             Ok(settled) => settled,
             // A Redis may come later; until then nothing is claimed.
             Err(_) if matches!(config.store, StoreAt::Redis(_)) => 0,
+            // A disk may have room later.
+            Err(_) if !gateway.readiness().await.reasons.is_empty() => 0,
             Err(error) => return Err(error.into()),
         };
+        gateway.free_sagas().await;
 
         match gateway.look_at_pauses().await {
             // Nothing is claimed before it has been looked at.
@@ -239,6 +248,8 @@ impl App {
             let connections = serving.await.unwrap_or_default();
             tracing::warn!(connections, "connections were cut");
         }
+        // The last answers may still have looked into the store.
+        self.gateway.close().await;
         tracing::info!("oncegate has stopped");
         if broken.is_some() { Err(Error::Loop) } else { Ok(()) }
     }

@@ -66,7 +66,7 @@ enum Command {
 
 #[derive(Subcommand)]
 enum StoreAct {
-    /// Accept that a Redis has lost data, so that calls are taken again. What ran, and what may run
+    /// Accept that the store has lost data, so that calls are taken again. What ran, and what may run
     /// again, becomes unknown first; what the store has forgotten altogether may be executed once more.
     AcceptLoss {
         #[arg(long)]

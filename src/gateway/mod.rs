@@ -334,6 +334,10 @@ impl Gateway {
         self.tasks.close();
         self.end_calls().await;
         self.write_duplicates().await;
+    }
+
+    /// Writes down what has to outlive the process. Nothing can be asked any more.
+    pub async fn close(&self) {
         self.store.close().await;
     }
 

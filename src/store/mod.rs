@@ -305,20 +305,19 @@ pub trait Store: Send + Sync + 'static {
     fn listen(&self, call_id: CallId) -> Option<Listener>;
 
     /// The running, the failed and the unknown calls: those about which a store that has lost its newest
-    /// writes may be wrong in the dangerous direction. None of a store that cannot lose any and go on. Unbounded; asked
-    /// for by a person only.
+    /// writes may be wrong in the dangerous direction. Unbounded; asked for by a person only.
     async fn doubtful(&self) -> Result<Vec<CallId>, Error>;
 
     /// A person is about to accept that the store has lost data. Documents may be changed from now on, by this
     /// process only; everything else stays closed for everyone, also if the process ends here. Refused where nothing
-    /// can be lost.
+    /// is lost.
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error>;
 
     /// A person accepts that the store has lost data: from now on it counts as whole. What was not prepared is
-    /// prepared first. Refused where nothing can be lost.
+    /// prepared first. Refused where nothing is lost.
     async fn accept_loss(&self, reason: &str) -> Result<(), Error>;
 
-    /// Writes down what has to outlive the process.
+    /// Writes down what has to outlive the process. Nothing can be asked any more.
     async fn close(&self);
 }
 

@@ -1,30 +1,34 @@
 //! The embedded store: one SQLite file, one gateway process.
 //!
 //! WAL with `synchronous=FULL`: what is committed survives the loss of the process and, if the disk
-//! honours fsync, of power. All writes go through one thread that commits in groups; reading doors
-//! have a connection of their own, so that a long query never holds up a call.
+//! honours fsync, of power. All writes go through one thread that commits in groups. Calls look with
+//! connections of their own, so that a long question to the ledger never holds up a call.
 
 mod document; // what is kept beside the calls
+mod files; // locks, and whether the files are still those that were opened
 mod ledger; // what the ledger is asked
 mod open; // start-up checks: file system, lock, schema, integrity
 mod pause; // tools that persons have paused
 mod reserve; // disk space for the outcomes of a full disk
 mod row; // records as rows
 mod session; // terms, and what follows from them
-mod worker; // the thread and its group commit
+mod watermarks; // whether the file still has what was written to it
+mod worker; // the threads, and the group commit of the one that writes
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, InterruptHandle, OptionalExtension, params};
 
 pub use self::open::OpenError;
+use self::watermarks::Watermarks;
 use self::worker::{Need, Worker};
 use super::{
-    Census, Claimed, Due, Durability, Endings, Error, Found, Listener, Put, Readiness, Reason, Replaced,
-    Store,
+    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness, Reason,
+    Replaced, Store,
 };
 use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place};
@@ -34,19 +38,33 @@ use crate::core::record::{AttemptId, CallId, Entry, InstanceId, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 
 /// Why a loss cannot be accepted.
-const NOTHING_LOST: &str = "an embedded store cannot lose data and go on";
+const NOTHING_LOST: &str = "the store has not lost any data";
+/// How long the files may take to be closed.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// Clones share one store.
 #[derive(Clone)]
 pub struct Sqlite {
     writer: Worker,
-    reader: Worker,
+    readers: Arc<Readers>,
     /// This run of the gateway. A running call of another owner has lost it: the file is ours alone.
     instance: InstanceId,
     /// The disk is full and the reserve in use.
     short_of_space: Arc<AtomicBool>,
+    watermarks: Arc<Watermarks>,
     /// Who waits for a call of this process.
     endings: Arc<Endings>,
+}
+
+/// Those who read, apart from each other. All of them are the writer if there is one connection only.
+struct Readers {
+    /// What a call looks at first.
+    calls: Worker,
+    /// What is to be worked on.
+    due: Worker,
+    /// What persons ask, and exports.
+    ledger: Worker,
+    interrupts: Vec<InterruptHandle>,
 }
 
 #[async_trait]
@@ -54,7 +72,7 @@ impl Store for Sqlite {
     async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
         let change = change.clone();
         let instead_of = instead_of.map(Seen::of);
-        let short_of_space = self.short_of_space.clone();
+        let (short_of_space, watermarks) = (self.short_of_space.clone(), self.watermarks.clone());
         let claim = move |connection: &Connection| {
             let holder = row::holder_of(connection, &change.record.intent.lookup)?;
             if let Some(holder) = holder {
@@ -64,6 +82,9 @@ impl Store for Sqlite {
                 if Some(Seen::of(&holder)) != instead_of {
                     return Ok(Claimed::Existing(holder));
                 }
+            }
+            if watermarks.is_lost() {
+                return Err(worker::lost());
             }
             if short_of_space.load(Ordering::SeqCst) {
                 return Err(worker::full());
@@ -88,7 +109,7 @@ impl Store for Sqlite {
         let begins =
             matches!(change.record.state, State::Running) && change.record.attempt.id != expected.attempt.id;
         let need = if begins { Need::Plain } else { Need::Reserve };
-        let short_of_space = self.short_of_space.clone();
+        let (short_of_space, watermarks) = (self.short_of_space.clone(), self.watermarks.clone());
         let replace = move |connection: &Connection| {
             if matches!(change.record.state, State::Running) {
                 let holder = row::holder_of(connection, &change.record.intent.lookup)?;
@@ -105,6 +126,9 @@ impl Store for Sqlite {
                     Some(stored) if is_ours(&stored) => Replaced::Done(stored),
                     stored => Replaced::Lost(stored),
                 });
+            }
+            if begins && watermarks.is_lost() {
+                return Err(worker::lost());
             }
             if begins && short_of_space.load(Ordering::SeqCst) {
                 return Err(worker::full());
@@ -131,11 +155,11 @@ impl Store for Sqlite {
     }
 
     async fn holder(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
-        self.reader.run(Need::Plain, move |connection| row::holder_of(connection, &lookup)).await
+        self.readers.calls.run(Need::Plain, move |connection| row::holder_of(connection, &lookup)).await
     }
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
-        self.reader.run(Need::Plain, move |connection| row::by_id(connection, call_id)).await
+        self.readers.calls.run(Need::Plain, move |connection| row::by_id(connection, call_id)).await
     }
 
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
@@ -145,11 +169,11 @@ impl Store for Sqlite {
             let duplicates = ledger::duplicates(connection, call_id)?;
             Ok(Some(History { record, entries, duplicates }))
         };
-        self.reader.run(Need::Plain, read).await
+        self.readers.ledger.run(Need::Plain, read).await
     }
 
     async fn tenants(&self) -> Result<Vec<String>, Error> {
-        self.reader.run(Need::Plain, ledger::tenants).await
+        self.readers.ledger.run(Need::Plain, ledger::tenants).await
     }
 
     async fn list(
@@ -161,7 +185,7 @@ impl Store for Sqlite {
     ) -> Result<Page<Listed>, Error> {
         let (tenant, filter) = (tenant.to_owned(), filter.clone());
         let list = move |connection: &Connection| ledger::list(connection, &tenant, &filter, before, limit);
-        self.reader.run(Need::Plain, list).await
+        self.readers.ledger.run(Need::Plain, list).await
     }
 
     async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
@@ -172,17 +196,23 @@ impl Store for Sqlite {
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         let instance = self.instance;
-        self.reader.run(Need::Plain, move |connection| row::due(connection, now, instance, limit)).await
+        self.readers.due.run(Need::Plain, move |connection| row::due(connection, now, instance, limit)).await
     }
 
     async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
+        if self.watermarks.is_lost() {
+            return Ok(Found::default());
+        }
         let tools = tools.to_vec();
-        self.reader.run(Need::Plain, move |connection| row::to_check(connection, now, &tools, each)).await
+        self.readers
+            .due
+            .run(Need::Plain, move |connection| row::to_check(connection, now, &tools, each))
+            .await
     }
 
     async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
         let tools = tools.to_vec();
-        self.reader.run(Need::Plain, move |connection| row::unchecked(connection, &tools, limit)).await
+        self.readers.due.run(Need::Plain, move |connection| row::unchecked(connection, &tools, limit)).await
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
@@ -197,10 +227,14 @@ impl Store for Sqlite {
             })?;
             rows.collect()
         };
-        self.reader.run(Need::Plain, count).await
+        self.readers.ledger.run(Need::Plain, count).await
     }
 
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+        // A call that is over by what is there may not be over by what was lost.
+        if self.watermarks.is_lost() {
+            return Ok(0);
+        }
         let now = now.as_microsecond();
         let prune = move |connection: &Connection| {
             let mut over = connection.prepare_cached(
@@ -219,7 +253,7 @@ impl Store for Sqlite {
 
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
         let id = id.clone();
-        self.reader.run(Need::Plain, move |connection| session::look(connection, &id)).await
+        self.readers.calls.run(Need::Plain, move |connection| session::look(connection, &id)).await
     }
 
     async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
@@ -245,7 +279,7 @@ impl Store for Sqlite {
     }
 
     async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
-        self.reader.run(Need::Plain, pause::paused).await
+        self.readers.calls.run(Need::Plain, pause::paused).await
     }
 
     async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
@@ -256,12 +290,15 @@ impl Store for Sqlite {
 
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
         let tool = tool.to_owned();
-        self.reader.run(Need::Plain, move |connection| pause::events(connection, &tool)).await
+        self.readers.ledger.run(Need::Plain, move |connection| pause::events(connection, &tool)).await
     }
 
     async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
         let (tenant, id) = (tenant.to_owned(), id.to_owned());
-        self.reader.run(Need::Plain, move |connection| document::by_id(connection, kind, &tenant, &id)).await
+        self.readers
+            .calls
+            .run(Need::Plain, move |connection| document::by_id(connection, kind, &tenant, &id))
+            .await
     }
 
     async fn put_document(&self, document: &Document) -> Result<Put, Error> {
@@ -269,8 +306,11 @@ impl Store for Sqlite {
         // What has begun is finished on a full disk, too.
         let begins = document.version == 1;
         let need = if begins { Need::Plain } else { Need::Reserve };
-        let short_of_space = self.short_of_space.clone();
+        let (short_of_space, watermarks) = (self.short_of_space.clone(), self.watermarks.clone());
         let put = move |connection: &Connection| {
+            if !watermarks.keeps_documents() || begins && watermarks.is_lost() {
+                return Err(worker::lost());
+            }
             if begins && short_of_space.load(Ordering::SeqCst) {
                 return Err(worker::full());
             }
@@ -280,7 +320,10 @@ impl Store for Sqlite {
     }
 
     async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
-        self.reader.run(Need::Plain, move |connection| document::due(connection, kind, now, limit)).await
+        if self.watermarks.is_lost() {
+            return Ok(Found::default());
+        }
+        self.readers.due.run(Need::Plain, move |connection| document::due(connection, kind, now, limit)).await
     }
 
     async fn documents(
@@ -296,11 +339,11 @@ impl Store for Sqlite {
         let list = move |connection: &Connection| {
             document::list(connection, kind, tenant.as_deref(), state.as_deref(), before, limit)
         };
-        self.reader.run(Need::Plain, list).await
+        self.readers.ledger.run(Need::Plain, list).await
     }
 
     async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
-        self.reader.run(Need::Plain, move |connection| document::count(connection, kind)).await
+        self.readers.ledger.run(Need::Plain, move |connection| document::count(connection, kind)).await
     }
 
     fn listen(&self, call_id: CallId) -> Option<Listener> {
@@ -316,22 +359,48 @@ impl Store for Sqlite {
     }
 
     async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
-        Ok(Vec::new())
+        self.readers.ledger.run(Need::Plain, row::doubtful).await
     }
 
     async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
-        Err(Error::Refused(NOTHING_LOST.into()))
+        if self.watermarks.prepare() { Ok(()) } else { Err(Error::Refused(NOTHING_LOST.into())) }
     }
 
-    async fn accept_loss(&self, _reason: &str) -> Result<(), Error> {
-        Err(Error::Refused(NOTHING_LOST.into()))
+    async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
+        self.prepare_acceptance(reason).await?;
+        let watermarks = self.watermarks.clone();
+        let accept = move |connection: &Connection| watermarks.begin_epoch(connection);
+        self.writer.run(Need::Plain, accept).await?;
+        self.watermarks.accepted();
+        Ok(())
     }
 
-    /// What was acknowledged is in the file.
-    async fn close(&self) {}
+    /// Leaves one file with everything in it, and the watermarks beside it. Nothing can be asked any more.
+    async fn close(&self) {
+        let Readers { calls, due, ledger, interrupts } = &*self.readers;
+        interrupts.iter().for_each(InterruptHandle::interrupt);
+        let all = async {
+            if !interrupts.is_empty() {
+                tokio::join!(calls.stop(), due.stop(), ledger.stop());
+            }
+            self.writer.stop().await;
+        };
+        if tokio::time::timeout(CLOSING, all).await.is_err() {
+            tracing::warn!("the database could not be closed in time; the next start reads its log");
+        }
+    }
 
     async fn readiness(&self) -> Readiness {
         let mut reasons = Vec::new();
+        let lost = self.watermarks.lost().clone();
+        if let Some(lost) = &lost {
+            let text = format!(
+                "{}; nothing is claimed until a person accepts that: POST /v1/store/accept-loss, or, while no gateway \
+                 runs, `oncegate store accept-loss`",
+                lost.what
+            );
+            reasons.push(Reason::new(LOST_DATA, text));
+        }
         if self.short_of_space.load(Ordering::SeqCst) {
             reasons.push(Reason::new("disk_full", "the disk is full"));
         }
@@ -343,12 +412,12 @@ impl Store for Sqlite {
                 .prepare_cached("SELECT whole_since FROM ledger")?
                 .query_row([], |row| row.get::<_, i64>(0))
         };
-        let since = self.reader.run(Need::Plain, since).await.ok();
+        let since = self.readers.calls.run(Need::Plain, since).await.ok();
         Readiness {
             durability: Some(Durability::Strict),
             reasons,
             warnings: Vec::new(),
-            lost_writes: 0,
+            lost_writes: lost.map_or(0, |lost| lost.commits),
             whole_since: since.and_then(|since| Timestamp::from_microsecond(since).ok()),
         }
     }

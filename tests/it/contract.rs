@@ -433,11 +433,9 @@ async fn what_is_deleted_has_come_to_an_end(home: Home) {
         let loaded = store.load(record.intent.call_id).await.expect("an answer");
         assert_eq!(loaded.as_ref(), Some(record), "nobody settled it, so it stays");
     }
-    if home.is_shared() {
-        // Had the store lost its newest writes, each of them may have gone on.
-        let doubtful = store.doubtful().await.expect("an answer");
-        assert!([&unknown, &running].iter().all(|record| doubtful.contains(&record.intent.call_id)));
-    }
+    // Had the store lost its newest writes, each of them may have gone on.
+    let doubtful = store.doubtful().await.expect("an answer");
+    assert!([&unknown, &running].iter().all(|record| doubtful.contains(&record.intent.call_id)));
     let census = store.census().await.expect("an answer");
     let counted: HashSet<_> = census.iter().map(|count| (count.state.as_str(), count.calls)).collect();
     assert_eq!(counted, HashSet::from([("running", 1), ("unknown", 1)]));

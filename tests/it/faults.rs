@@ -30,7 +30,7 @@ impl Shaky {
         let instance = gateway::new_instance();
         let stored = Sqlite::open(&path, instance, &CancellationToken::new()).expect("a store");
         let store = FaultStore::over(stored);
-        let Bare { gateway, url } = Bare::over(store.clone(), instance, tool, "").await;
+        let Bare { gateway, url, .. } = Bare::over(store.clone(), instance, tool, "").await;
         Self { store, gateway, url, _folder: folder }
     }
 

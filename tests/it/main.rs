@@ -22,6 +22,7 @@ mod documents; // what every store promises about what is kept beside the calls
 mod downstream; // nothing is sent twice or too late
 mod exclusive; // one call of a session at a time, under load
 mod faults; // a store that fails
+mod file_losses; // a SQLite file that has lost data
 mod house; // which room may know which
 mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result
@@ -46,6 +47,7 @@ mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest
 mod rolling; // two gateways are restarted in turn
 mod saga_chaos; // whatever goes wrong: sagas come to their end, each thing done and undone once
+mod saga_losses; // an older copy of the store undoes nothing
 mod saga_persons; // what persons do about sagas
 #[cfg(feature = "crash-points")]
 mod saga_points; // the process ends where it hurts a saga

@@ -335,7 +335,7 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let folder = tempfile::tempdir().expect("a folder");
     let store = FaultStore::over(open_redis(&redis.url(), folder.path()).await);
-    let Bare { gateway, url } = Bare::over(store.clone(), new_instance(), &tool, "").await;
+    let Bare { gateway, url, .. } = Bare::over(store.clone(), new_instance(), &tool, "").await;
     let ready = async || gateway.readiness().await.reasons.is_empty();
     until("it is ready", ready).await;
     redis.ask(&["FLUSHALL"]).await;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::binary::{command, free_port, write_config};
-use crate::support::{Act, Answer, Tool, client};
+use crate::support::binary::{Process, command, free_port, write_config};
+use crate::support::{Act, Answer, Tool, client, until};
 
 /// Where it ends: a point, and how often that is passed before. The first three calls are made; those after
 /// them undo.
@@ -169,4 +169,37 @@ async fn wherever_a_gateway_ends_a_saga_comes_to_its_end() {
         worlds.spawn(async move { ends_at(client, point, times).await });
     }
     worlds.join_all().await;
+}
+
+/// Its tool has half a minute, so the turn of the gateway that ended would last for longer than anybody waits here.
+#[tokio::test]
+async fn after_a_crash_a_saga_over_a_file_goes_on_at_once() {
+    let (tool, folder, port) = (Tool::start().await, tempfile::tempdir().expect("a folder"), free_port());
+    tool.always(Act::Ok("{\"made\":7}"));
+    let config = format!(
+        "[tools.act]\nurl = \"{0}\"\ncompensation = {{ tool = \"undo\" }}\n[tools.undo]\nurl = \"{0}\"\n",
+        tool.url()
+    );
+    let begin =
+        async |points: &str| Process::start_in(folder.path(), port, &config, &[("FAILPOINTS", points)]).await;
+    let post = async |path: &str, body: Value| {
+        let url = format!("http://127.0.0.1:{port}{path}");
+        Some(Answer::read(client().post(url).body(body.to_string()).send().await.ok()?).await)
+    };
+    let dying = begin("saga_undone=return").await;
+    for key in ["a", "b"] {
+        let call = json!({ "args": {}, "saga_id": "G", "idempotency_key": key });
+        post("/v1/tools/act/calls", call).await.expect("an answer").expect_ok();
+    }
+    post("/v1/sagas/G/abort", json!({ "reason": "sold out" })).await;
+    dying.ended().await;
+    assert_eq!(tool.effects(), 3);
+
+    let _gateway = begin("").await;
+    until("all is undone", async || {
+        let saga = client().get(format!("http://127.0.0.1:{port}/v1/sagas/G")).send().await;
+        Answer::read(saga.expect("an answer")).await.at("/state") == "compensated"
+    })
+    .await;
+    assert_eq!(tool.effects(), 4, "each is undone once");
 }

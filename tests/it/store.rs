@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::contract::{arrival, claimed};
-use crate::support::binary::{Process, free_port, log};
+use crate::support::binary::{Process, free_port, log, run};
 use crate::support::gateway::{one_tool, store_is_free};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
@@ -61,6 +61,61 @@ async fn a_link_to_a_file_is_the_file() {
     let link = folder.path().join("link.db");
     std::os::unix::fs::symlink(folder.path().join("oncegate.db"), &link).expect("a link");
     assert!(matches!(Sqlite::open(&link, ME, &CancellationToken::new()), Err(OpenError::InUse(_))));
+}
+
+/// Each name would have a lock of its own.
+#[tokio::test]
+async fn a_file_with_a_second_name_is_refused() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
+    let (file, hard) = (folder.path().join("oncegate.db"), folder.path().join("hard.db"));
+    fs::hard_link(&file, &hard).expect("a second name");
+    let second = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"sqlite:hard.db\"\n{}",
+        one_tool(&tool, "")
+    );
+    fs::write(folder.path().join("second.toml"), second).expect("a file");
+    let refused = |why: &str| {
+        let second = run(folder.path(), &["serve", "--config", "second.toml"]);
+        let said = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(!second.status.success() && said.contains(why), "{said}");
+    };
+    refused("in use by another gateway");
+    let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
+    let call = client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await;
+    Answer::read(call.expect("an answer")).await.expect_ok();
+    gateway.kill();
+    refused("hard link");
+    fs::remove_file(&hard).expect("removed");
+    let _gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
+}
+
+/// Who copies the database alone copies every call.
+#[tokio::test]
+async fn after_a_clean_stop_all_is_in_one_file() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
+    let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
+    let call = client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await;
+    Answer::read(call.expect("an answer")).await.expect_ok();
+    gateway.signal("TERM");
+    assert!(gateway.ended().await, "a good end");
+    let names = fs::read_dir(folder.path()).expect("a folder");
+    let names = names.map(|file| file.expect("a file").file_name().into_string().expect("a name"));
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("oncegate.db")).collect();
+    names.sort();
+    assert_eq!(names, ["oncegate.db", "oncegate.db.lock", "oncegate.db.reserve", "oncegate.db.watermarks"]);
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    for name in ["oncegate.db", "oncegate.db.watermarks"] {
+        fs::copy(folder.path().join(name), elsewhere.path().join(name)).expect("copied");
+    }
+    let gateway = Process::start(elsewhere.path(), free_port(), &one_tool(&tool, "")).await;
+    let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
+    let again = client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await;
+    let again = Answer::read(again.expect("an answer")).await.expect_ok();
+    assert_eq!((again.at("/replayed"), tool.effects()), (true.into(), 1));
 }
 
 #[tokio::test]
@@ -215,4 +270,66 @@ async fn a_full_disk_loses_no_outcome_and_takes_no_claim() {
     disk.free();
     until("claims are taken again", async || post(99).await.status == 200).await;
     gateway.kill();
+}
+
+/// After a clean stop, and after a kill with a call that was under way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_on_a_full_disk_is_not_ready_and_replays() {
+    for clean in [true, false] {
+        let Some(disk) = SmallDisk::new(48) else {
+            #[expect(clippy::print_stderr, reason = "a test that did not run says so")]
+            {
+                eprintln!("skipped: only root may mount a small file system here");
+            }
+            return;
+        };
+        // What it logs must not take the room that is to be gone.
+        let (elsewhere, port) = (tempfile::tempdir().expect("a folder"), free_port());
+        let tool = Tool::start().await;
+        let start = async || {
+            let config = one_tool(&tool, "");
+            Process::start_logging_to(&log(elsewhere.path()), disk.0.path(), port, &config, &[]).await
+        };
+        let send = |key: &str| {
+            let body = json!({ "args": {}, "idempotency_key": key }).to_string();
+            let request = client().post(format!("http://127.0.0.1:{port}/v1/tools/act/calls")).body(body);
+            request.header("prefer", "wait=0").send()
+        };
+        let ask = async |key: &str| Answer::read(send(key).await.expect("an answer")).await;
+        let gateway = start().await;
+        until("it is executed", async || ask("done").await.status == 200).await;
+        if clean {
+            gateway.signal("TERM");
+            assert!(gateway.ended().await, "a good end");
+        } else {
+            let (_hold, held) = Act::held(Act::Ok("{}"));
+            tool.then(held);
+            drop(tokio::time::timeout(std::time::Duration::from_millis(100), send("lost")).await);
+            until("it is at the tool", async || tool.requests() == 2).await;
+            gateway.kill();
+        }
+        fs::remove_file(disk.0.path().join("oncegate.db.reserve")).expect("removed");
+        disk.fill();
+        let requests = tool.requests();
+
+        let gateway = start().await;
+        // Nothing is left that an index of the log would find room in.
+        let said = fs::read_to_string(log(elsewhere.path())).expect("a log");
+        assert_eq!(said.contains("one connection reads and writes"), clean, "{said}");
+        let ready = Answer::read(client().get(gateway.url("/readyz")).send().await.expect("an answer")).await;
+        assert_eq!((ready.status, ready.at("/reasons/0")), (503, "the disk is full".into()));
+        assert_eq!(ask("done").await.expect_ok().at("/replayed"), true);
+        ask("new").await.expect_problem("store-unavailable");
+        if !clean {
+            assert_eq!(ask("lost").await.status, 409, "nobody knows of it");
+        }
+        assert_eq!(tool.requests(), requests);
+        disk.free();
+        until("claims are taken again", async || ask("new").await.status == 200).await;
+        if !clean {
+            until("it is unknown", async || ask("lost").await.problem() == "outcome-unknown").await;
+        }
+        assert_eq!(tool.requests(), requests + 1);
+        gateway.kill();
+    }
 }

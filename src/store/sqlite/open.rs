@@ -1,18 +1,19 @@
 //! Opening the file: nothing is served from one that is not local, not ours alone, not whole or not
 //! of a schema that we know.
 
-use std::fs::{File, TryLockError};
-use std::os::unix::fs::MetadataExt;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use tokio_util::sync::CancellationToken;
 
-use super::reserve::{self, Reserve};
-use super::worker::Worker;
-use super::{Sqlite, pragma};
+use super::files::{Files, beside};
+use super::reserve::Reserve;
+use super::watermarks::{self, Watermarks};
+use super::worker::{BATCH, Thread, Worker, Writing};
+use super::{Readers, Sqlite, pragma};
 use crate::core::record::InstanceId;
 
 /// "once" in ASCII: says that the file is one of ours.
@@ -43,6 +44,8 @@ pub enum OpenError {
     Io { path: PathBuf, error: std::io::Error },
     #[error("{0} is in use by another gateway; a SQLite store belongs to one process")]
     InUse(PathBuf),
+    #[error("{0} has another name (a hard link), under which another gateway may use it; remove one of them")]
+    Linked(PathBuf),
     #[error("{0} lies on a network file system, where locks and fsync cannot be trusted")]
     NotLocal(PathBuf),
     #[error("{path}: {error}")]
@@ -57,34 +60,6 @@ pub enum OpenError {
     Pragma { path: PathBuf, pragma: &'static str, got: String },
     #[error("SQLite {0} is too old")]
     OldSqlite(&'static str),
-    #[error("{path}: no room for {} MiB to keep back for outcomes on a full disk: {error}", reserve::SIZE >> 20)]
-    NoRoom { path: PathBuf, error: std::io::Error },
-}
-
-/// Held for as long as the store is open.
-pub(super) struct Lock {
-    _file: File,
-    database: PathBuf,
-    /// Device and inode of the database, once it is there.
-    identity: OnceLock<(u64, u64)>,
-}
-
-impl Lock {
-    /// Whether the database's name still stands for the file that was opened. One that was deleted
-    /// or replaced takes writes without a complaint, and they are gone at the next start.
-    pub(super) fn is_of_the_file(&self) -> bool {
-        self.identity.get().is_none_or(|opened| identity(&self.database).is_some_and(|now| now == *opened))
-    }
-
-    fn remember_file(&self) {
-        if let Some(identity) = identity(&self.database) {
-            self.identity.get_or_init(|| identity);
-        }
-    }
-}
-
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok()
 }
 
 impl Sqlite {
@@ -101,44 +76,138 @@ impl Sqlite {
         }
         // However the file is called, there is one lock for it.
         let path = &resolve(path).map_err(|error| io(path, error))?;
-        let lock = Arc::new(lock(path)?);
+        let files = Arc::new(Files::lock(path)?);
         if on_network(path) {
             return Err(OpenError::NotLocal(path.to_owned()));
         }
-        let mut connection =
-            connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
-        identify(&connection, path)?;
-        check(&connection, path)?;
-        migrate(&mut connection, path)?;
-        lock.remember_file();
-        let reader = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-
+        let reserve = beside(path, ".reserve");
+        let opened = Opened::new(path, Sharing::Many).or_else(|error| {
+            // What is kept back for outcomes is of no use if nothing can be read.
+            if !lacks_room(&error) || fs::remove_file(&reserve).is_err() {
+                return Err(error);
+            }
+            Opened::new(path, Sharing::Many)
+        });
+        let mut opened = opened.or_else(|error| {
+            if !lacks_room(&error) {
+                return Err(error);
+            }
+            tracing::warn!("the disk is full: until the next start one connection reads and writes");
+            Opened::new(path, Sharing::One)
+        })?;
+        identify(&opened.writer, path)?;
+        check(&opened.writer, path)?;
+        migrate(&mut opened.writer, path)?;
+        files.remember_log();
+        let watermarks = Watermarks::open(beside(path, ".watermarks"), &opened.writer);
+        let watermarks = watermarks.map_err(|error| match error {
+            watermarks::OpenError::Io(error) => io(&beside(path, ".watermarks"), error),
+            watermarks::OpenError::Database(error) => database(path, error),
+        })?;
         let short_of_space = Arc::new(AtomicBool::new(false));
-        let reserve = Reserve::new(beside(path, "reserve"), short_of_space.clone())
-            .map_err(|error| OpenError::NoRoom { path: path.to_owned(), error })?;
-        let start = |name, connection, begin, reserve| {
-            Worker::start(name, connection, begin, reserve, lock.clone(), fatal.clone())
-                .map_err(|error| io(path, error))
+        let reserve = Reserve::new(reserve, short_of_space.clone()).map_err(|error| io(path, error))?;
+        opened.start(instance, reserve, short_of_space, Arc::new(watermarks), &files, fatal)
+    }
+}
+
+/// How many connections a file has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    Many,
+    /// It needs no index of the log in shared memory, which is a file, for which there may be no room.
+    One,
+}
+
+/// The connections to a file.
+struct Opened {
+    path: PathBuf,
+    writer: Connection,
+    /// None if one connection does everything.
+    readers: Vec<Connection>,
+}
+
+/// Those with which calls look; those for what has become due; those for questions, which may take long.
+const READERS: [(&str, usize, usize); 3] =
+    [("sqlite-calls", 2, BATCH), ("sqlite-due", 1, 1), ("sqlite-ledger", 2, 1)];
+
+impl Opened {
+    fn new(path: &Path, sharing: Sharing) -> Result<Self, OpenError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let writer = connect(path, flags, sharing)?;
+        let count =
+            if sharing == Sharing::Many { READERS.iter().map(|(_, count, _)| count).sum() } else { 0 };
+        let readers = (0..count).map(|_| connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, sharing));
+        Ok(Self { path: path.to_owned(), writer, readers: readers.collect::<Result<_, _>>()? })
+    }
+
+    fn start(
+        self,
+        instance: InstanceId,
+        reserve: Reserve,
+        short_of_space: Arc<AtomicBool>,
+        watermarks: Arc<Watermarks>,
+        files: &Arc<Files>,
+        fatal: &CancellationToken,
+    ) -> Result<Sqlite, OpenError> {
+        let thread = |name, connection, batch, writing| Thread {
+            name,
+            connection,
+            batch,
+            writing,
+            files: files.clone(),
+            fatal: fatal.clone(),
         };
-        Ok(Self {
-            // A writer that begins as a reader may find that it cannot become one.
-            writer: start("sqlite-writer", connection, TransactionBehavior::Immediate, Some(reserve))?,
-            reader: start("sqlite-reader", reader, TransactionBehavior::Deferred, None)?,
+        let interrupts = self.readers.iter().map(Connection::get_interrupt_handle).collect();
+        let (writer, waiting) = Worker::new();
+        let (mut threads, mut connections, mut pools) = (Vec::new(), self.readers.into_iter(), Vec::new());
+        for (name, count, batch) in READERS {
+            let (pool, waiting) = Worker::new();
+            for connection in connections.by_ref().take(count) {
+                let started = thread(name, connection, batch, None).start(waiting.clone());
+                threads.push(started.map_err(|error| io(&self.path, error))?);
+            }
+            pools.push(pool);
+        }
+        let readers = match <[Worker; 3]>::try_from(pools) {
+            Ok([calls, due, ledger]) if !threads.is_empty() => Readers { calls, due, ledger, interrupts },
+            _ => Readers { calls: writer.clone(), due: writer.clone(), ledger: writer.clone(), interrupts },
+        };
+        let writing = Writing { reserve, watermarks: watermarks.clone(), readers: threads };
+        let started = thread("sqlite-writer", self.writer, BATCH, Some(writing)).start(waiting);
+        started.map_err(|error| io(&self.path, error))?;
+        Ok(Sqlite {
+            writer,
+            readers: Arc::new(readers),
             instance,
             short_of_space,
+            watermarks,
             endings: Arc::default(),
         })
     }
 }
 
-fn io(path: &Path, error: std::io::Error) -> OpenError {
+/// Whether a file could not be opened because the disk is full.
+fn lacks_room(error: &OpenError) -> bool {
+    let OpenError::Database { error, .. } = error else { return false };
+    let extended = match error {
+        rusqlite::Error::SqliteFailure(error, _) => error.extended_code,
+        _ => 0,
+    };
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull | ErrorCode::CannotOpen))
+        || matches!(
+            extended,
+            ffi::SQLITE_IOERR_SHMSIZE | ffi::SQLITE_IOERR_SHMOPEN | ffi::SQLITE_IOERR_SHMMAP
+        )
+}
+
+pub(super) fn io(path: &Path, error: std::io::Error) -> OpenError {
     OpenError::Io { path: path.to_owned(), error }
 }
 
 /// A page that cannot be read may be met before the whole file is checked.
 fn database(path: &Path, error: rusqlite::Error) -> OpenError {
     match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::DatabaseCorrupt) => OpenError::Damaged(path.to_owned(), error.to_string()),
+        Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged(path.to_owned(), error.to_string()),
         _ => OpenError::Database { path: path.to_owned(), error },
     }
 }
@@ -155,30 +224,12 @@ fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// `oncegate.db` and `lock` make `oncegate.db.lock`.
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(ending);
-    name.into()
-}
-
-fn lock(path: &Path) -> Result<Lock, OpenError> {
-    let lock_path = beside(path, "lock");
-    let file = File::create(&lock_path).map_err(|error| io(&lock_path, error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Lock { _file: file, database: path.to_owned(), identity: OnceLock::new() }),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
-        Err(TryLockError::Error(error)) => Err(io(&lock_path, error)),
-    }
-}
-
 /// Whether Linux says that the file lies on NFS, SMB or 9P. Elsewhere nobody is asked.
 fn on_network(path: &Path) -> bool {
     #[cfg(target_os = "linux")]
     {
         const NETWORK: [u32; 5] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997];
-        let kind = rustix::fs::statfs(beside(path, "lock")).map(|system| system.f_type as u32);
+        let kind = rustix::fs::statfs(beside(path, ".lock")).map(|system| system.f_type as u32);
         kind.is_ok_and(|kind| NETWORK.contains(&kind))
     }
     #[cfg(not(target_os = "linux"))]
@@ -188,12 +239,15 @@ fn on_network(path: &Path) -> bool {
     }
 }
 
-fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, OpenError> {
+fn connect(path: &Path, flags: OpenFlags, sharing: Sharing) -> Result<Connection, OpenError> {
     let database = |error| database(path, error);
     let connection =
         Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(database)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(database)?;
+    if sharing == Sharing::One {
+        connection.execute_batch("PRAGMA locking_mode = EXCLUSIVE").map_err(database)?;
+    }
     let writes = flags.contains(OpenFlags::SQLITE_OPEN_READ_WRITE);
     let pragmas = if writes { DURABLE } else { "PRAGMA query_only = 1;" };
     connection.execute_batch(pragmas).map_err(database)?;

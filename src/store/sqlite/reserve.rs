@@ -4,7 +4,7 @@
 //! written into the room it leaves; claims are refused until it could be made again.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Sixteen outcomes of the largest size, or thousands of usual ones.
-pub(super) const SIZE: usize = 16 << 20;
+const SIZE: usize = 16 << 20;
 
 /// How often a released reserve is tried for again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -26,11 +26,21 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
+    /// Where there is no room for it, it counts as released.
+    ///
     /// # Errors
-    /// There is no room for it.
+    /// It cannot be made, and not for want of room.
     pub(super) fn new(path: PathBuf, released: Arc<AtomicBool>) -> io::Result<Self> {
-        fill(&path)?;
-        Ok(Self { path, released, tried_at: None })
+        let tried_at = match fill(&path) {
+            Ok(()) => None,
+            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                tracing::error!(%error, "the disk is full: new calls are refused until there is room again");
+                released.store(true, Ordering::SeqCst);
+                Some(Instant::now())
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Self { path, released, tried_at })
     }
 
     /// Gives the space free. False if there is none left to give.

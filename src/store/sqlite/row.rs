@@ -68,16 +68,25 @@ pub(super) fn to_check(
     tools: &[String],
     each: u32,
 ) -> rusqlite::Result<Found<Record>> {
-    let sql = select!(
-        "call_id IN (
-            SELECT call_id FROM (
-                SELECT call_id, row_number() OVER (PARTITION BY tool ORDER BY check_at) AS place FROM calls
-                WHERE state = 'unknown' AND check_at <= ?1 AND tool IN (SELECT value FROM json_each(?2)))
-            WHERE place <= ?3)
-         ORDER BY check_at"
-    );
-    let due = params![now.as_microsecond(), serde_json::json!(tools).to_string(), each];
-    readable(connection, sql, due, u32::MAX)
+    let sql = select!("state = 'unknown' AND tool = ?1 AND check_at <= ?2 ORDER BY check_at LIMIT ?3");
+    let mut found = Found::default();
+    for tool in tools {
+        let due = params![tool, now.as_microsecond(), each];
+        let Found { calls, unreadable } = readable(connection, sql, due, u32::MAX)?;
+        found.calls.extend(calls);
+        found.unreadable.extend(unreadable);
+    }
+    // Whatever their tools are, those that wait longest come first.
+    found.calls.sort_by_key(|record| record.check.and_then(|check| check.at));
+    Ok(found)
+}
+
+/// The running, the failed and the unknown calls.
+pub(super) fn doubtful(connection: &Connection) -> rusqlite::Result<Vec<CallId>> {
+    let sql = "SELECT call_id FROM calls WHERE state IN ('running', 'failed', 'unknown')";
+    let mut doubtful = connection.prepare_cached(sql)?;
+    let doubtful = doubtful.query_map([], |row| row.get::<_, Identity>(0).map(|id| CallId(id.0)))?;
+    doubtful.collect()
 }
 
 /// Unknown calls of these tools that have no time to be worked on and were not given up.

@@ -176,13 +176,15 @@ fn is_busy(
 /// The call's fencing token, which is the session's newest from now on.
 fn draw(connection: &Connection, intent: &Intent, token: Token, now: Timestamp) -> rusqlite::Result<u64> {
     // At least the time in microseconds: so it rises even if the table were lost.
+    // And above all that were given before a loss.
     let (least, step) = match token {
         Token::Next => (now.as_microsecond(), 1),
         Token::This(token) => (integer(token), 0),
     };
     let token: i64 = connection
         .prepare_cached(
-            "INSERT INTO sessions (tenant, session_id, token) VALUES (?1, ?2, ?3)
+            "INSERT INTO sessions (tenant, session_id, token)
+             VALUES (?1, ?2, max(?3, iif(?4 = 1, (SELECT token + 1 FROM ledger), 0)))
              ON CONFLICT DO UPDATE SET token = max(token + ?4, excluded.token) RETURNING token",
         )?
         .query_row(params![intent.tenant, intent.session_id, least, step], |row| row.get(0))?;

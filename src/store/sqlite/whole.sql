@@ -1,7 +1,11 @@
--- The eighth step of the schema: since when the ledger knows every call. A file that had calls before has them all.
+-- The eighth step of the schema: since when the ledger knows every call (a file that had calls before has them all),
+-- and how far the data has come, which the file of watermarks says, too.
 
 CREATE TABLE ledger (
-  whole_since INTEGER NOT NULL
+  whole_since INTEGER NOT NULL,
+  epoch       BLOB NOT NULL,           -- random: names this data until a loss of some of it is accepted
+  commits     INTEGER NOT NULL,        -- transactions that have changed something
+  token       INTEGER NOT NULL         -- no fencing token above this was given before a loss
 ) STRICT;
 INSERT INTO ledger
-  SELECT coalesce(min(created_at), CAST(unixepoch('subsec') * 1000000 AS INTEGER)) FROM calls;
+  SELECT coalesce(min(created_at), CAST(unixepoch('subsec') * 1000000 AS INTEGER)), randomblob(16), 0, 0 FROM calls;

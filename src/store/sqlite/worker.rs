@@ -1,23 +1,25 @@
-//! One thread with one connection, which commits in groups: every job that waits goes into one
-//! transaction, and each is answered after the commit.
+//! Threads with a connection each. One writes and commits in groups: every job that waits goes into one
+//! transaction, and each is answered after the commit. The others read.
 //!
 //! Must not know what the jobs do.
 
-use std::sync::Arc;
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::open::Lock;
+use super::files::Files;
 use super::reserve::Reserve;
+use super::watermarks::{Marks, Watermarks};
 use crate::store::Error;
 
 /// Jobs that may wait before callers do: enough to fill several commits.
 const QUEUE: usize = 4096;
 /// Jobs in one commit: bounds the time that the first one waits for the last.
-const BATCH: usize = 512;
+pub(super) const BATCH: usize = 512;
 
 /// What a job may do when the disk is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +30,7 @@ pub(super) enum Need {
     Reserve,
 }
 
-trait Job: Send {
+pub(super) trait Job: Send {
     fn need(&self) -> Need;
     /// May be run again if the transaction it ran in was rolled back.
     fn run(&mut self, connection: &Connection) -> rusqlite::Result<()>;
@@ -64,28 +66,66 @@ where
     }
 }
 
-/// The sending side. The thread ends when the last one is dropped.
+pub(super) enum Message {
+    Job(Box<dyn Job>),
+    /// The last one: `closed` is dropped when the connection is closed. By `wake` the thread wakes those that share
+    /// its messages.
+    Stop {
+        closed: oneshot::Sender<()>,
+        wake: mpsc::Sender<Message>,
+    },
+}
+
+/// The sending side. The threads end when the last one is dropped, or after [`stop`](Self::stop).
 #[derive(Clone)]
 pub(super) struct Worker {
-    jobs: mpsc::Sender<Box<dyn Job>>,
+    messages: mpsc::Sender<Message>,
+}
+
+/// The receiving side, which several threads may share.
+pub(super) struct Messages {
+    waiting: Mutex<mpsc::Receiver<Message>>,
+    is_stopped: AtomicBool,
+}
+
+impl Messages {
+    /// The next ones, at most so many. False: there will be none.
+    fn receive(&self, messages: &mut Vec<Message>, most: usize) -> bool {
+        // Who waits holds the lock; the others wait for that.
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.blocking_recv_many(messages, most) > 0 && !self.is_stopped.load(Ordering::SeqCst)
+    }
+}
+
+/// What every thread has.
+pub(super) struct Thread {
+    pub(super) name: &'static str,
+    pub(super) connection: Connection,
+    /// Jobs in one transaction, at most.
+    pub(super) batch: usize,
+    /// Of the one that writes.
+    pub(super) writing: Option<Writing>,
+    /// Held until the connection is closed, which may be after the last handle has gone.
+    pub(super) files: Arc<Files>,
+    /// Is cancelled, and the thread ends, when the file can no longer be trusted: a failed fsync must not be tried
+    /// again.
+    pub(super) fatal: CancellationToken,
+}
+
+/// What only the thread has that writes.
+pub(super) struct Writing {
+    /// What a job with [`Need::Reserve`] falls back to.
+    pub(super) reserve: Reserve,
+    pub(super) watermarks: Arc<Watermarks>,
+    /// They close their connections first: only the last one to close can leave a single file behind.
+    pub(super) readers: Vec<JoinHandle<()>>,
 }
 
 impl Worker {
-    /// `reserve` is what a job with [`Need::Reserve`] falls back to; `lock` is kept as long as the
-    /// connection. `fatal` is cancelled, and the
-    /// thread ends, when the file can no longer be trusted: a failed fsync must not be tried again.
-    pub(super) fn start(
-        name: &str,
-        connection: Connection,
-        begin: TransactionBehavior,
-        reserve: Option<Reserve>,
-        lock: Arc<Lock>,
-        fatal: CancellationToken,
-    ) -> std::io::Result<Self> {
-        let (jobs, waiting) = mpsc::channel(QUEUE);
-        let thread = Thread { connection, begin, reserve, lock, fatal };
-        thread::Builder::new().name(name.to_owned()).spawn(move || thread.work_off(waiting))?;
-        Ok(Self { jobs })
+    pub(super) fn new() -> (Self, Arc<Messages>) {
+        let (messages, waiting) = mpsc::channel(QUEUE);
+        let waiting = Messages { waiting: Mutex::new(waiting), is_stopped: AtomicBool::new(false) };
+        (Self { messages }, Arc::new(waiting))
     }
 
     /// Runs `work` in a transaction and answers when it is committed. `work` may be run twice, the
@@ -97,59 +137,103 @@ impl Worker {
     {
         let (reply, answer) = oneshot::channel();
         let gone = |_| Error::Ambiguous("the store has stopped".into());
-        let task = Box::new(Task { need, work, done: None, reply });
-        self.jobs.send(task).await.map_err(|_| Error::Refused("the store has stopped".into()))?;
+        let job = Message::Job(Box::new(Task { need, work, done: None, reply }));
+        self.messages.send(job).await.map_err(|_| Error::Refused("the store has stopped".into()))?;
         answer.await.map_err(gone)?
+    }
+
+    /// Nothing is done any more after what waits already. Answers when the first of the threads has closed its
+    /// connection.
+    pub(super) async fn stop(&self) {
+        let (closed, is_closed) = oneshot::channel();
+        if self.messages.send(Message::Stop { closed, wake: self.messages.clone() }).await.is_ok() {
+            // Nothing is ever sent.
+            drop(is_closed.await);
+        }
     }
 }
 
-struct Thread {
-    connection: Connection,
-    begin: TransactionBehavior,
-    reserve: Option<Reserve>,
-    /// Held until the connection is closed, which may be after the last handle has gone.
-    lock: Arc<Lock>,
-    fatal: CancellationToken,
-}
-
 impl Thread {
-    fn work_off(mut self, mut waiting: mpsc::Receiver<Box<dyn Job>>) {
+    pub(super) fn start(self, waiting: Arc<Messages>) -> std::io::Result<JoinHandle<()>> {
+        thread::Builder::new().name(self.name.to_owned()).spawn(move || self.work_off(&waiting))
+    }
+
+    fn work_off(mut self, waiting: &Messages) {
         // Without its thread the store would refuse everything for ever.
         let if_it_panics = self.fatal.clone().drop_guard();
-        let mut batch: Vec<Box<dyn Job>> = Vec::with_capacity(BATCH);
-        while waiting.blocking_recv_many(&mut batch, BATCH) > 0 {
-            if let Some(reserve) = &mut self.reserve {
-                reserve.refill();
+        let (mut messages, mut batch) = (Vec::with_capacity(self.batch), Vec::with_capacity(self.batch));
+        let mut stop = None;
+        while stop.is_none() && waiting.receive(&mut messages, self.batch) {
+            for message in messages.drain(..) {
+                match message {
+                    Message::Job(job) if stop.is_none() => batch.push(job),
+                    // Who asked hears that it was not done.
+                    Message::Job(_) => {}
+                    Message::Stop { closed, wake } => {
+                        waiting.is_stopped.store(true, Ordering::SeqCst);
+                        // Those that wait wake by it; if there is no room for it, nobody waits.
+                        let (nobody, _) = oneshot::channel();
+                        drop(wake.try_send(Message::Stop { closed: nobody, wake: wake.clone() }));
+                        stop = Some(closed);
+                    }
+                }
+            }
+            if let Some(writing) = &mut self.writing {
+                writing.reserve.refill();
             }
             if !self.commit_all(&mut batch) {
                 return;
             }
         }
         if_it_panics.disarm();
+        self.end();
+        drop(stop);
+    }
+
+    /// Closes the connection. The one that writes comes last and leaves a single file with everything in it.
+    fn end(self) {
+        let Self { connection, writing, files, .. } = self;
+        let Some(writing) = writing else { return drop((connection, files)) };
+        for reader in writing.readers {
+            // One that panicked has said so.
+            drop(reader.join());
+        }
+        // What is left in the log is not lost: the next start reads it.
+        let moved: rusqlite::Result<i64> =
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0));
+        if !matches!(moved, Ok(0)) {
+            tracing::warn!(?moved, "the write-ahead log could not be moved into the database");
+        }
+        writing.watermarks.end(&connection);
+        drop(connection);
+        drop(files);
     }
 
     /// Whether the thread may go on.
     fn commit_all(&mut self, batch: &mut Vec<Box<dyn Job>>) -> bool {
-        let together = transaction(&mut self.connection, self.begin, batch);
-        if together.as_ref().is_err_and(Failed::is_fatal) || !self.lock.is_of_the_file() {
+        if batch.is_empty() {
+            return true;
+        }
+        let together = self.transaction(batch);
+        if together.as_ref().is_err_and(Failed::is_fatal) || !self.files.are_those_opened() {
             return self.give_up(batch);
         }
+        let is_one_read = batch.len() == 1 && self.writing.is_none();
         let mut jobs = batch.drain(..);
         while let Some(mut job) = jobs.next() {
             let committed = match &together {
                 Ok(()) => Ok(()),
                 // It did not even begin: somebody holds the file, and trying alone would take as long.
                 Err(Failed::Begin(error)) => Err(Error::Refused(error.to_string())),
+                Err(Failed::Work(error)) if is_one_read => Err(Error::Refused(error.to_string())),
                 // One of them spoilt it for all and nothing was committed: each runs once more, alone.
-                Err(Failed::Work(_)) => {
-                    match commit_alone(&mut self.connection, self.begin, &mut self.reserve, &mut job) {
-                        Err(failed) if failed.is_fatal() => {
-                            job.answer(Err(Error::Ambiguous(failed.to_string())));
-                            return self.give_up(&mut jobs.collect());
-                        }
-                        committed => committed.map_err(|failed| Error::Refused(failed.to_string())),
+                Err(Failed::Work(_)) => match self.commit_alone(&mut job) {
+                    Err(failed) if failed.is_fatal() => {
+                        job.answer(Err(Error::Ambiguous(failed.to_string())));
+                        return self.give_up(&mut jobs.collect());
                     }
-                }
+                    committed => committed.map_err(|failed| Error::Refused(failed.to_string())),
+                },
             };
             job.answer(committed);
         }
@@ -166,18 +250,39 @@ impl Thread {
         }
         false
     }
-}
 
-fn commit_alone(
-    connection: &mut Connection,
-    begin: TransactionBehavior,
-    reserve: &mut Option<Reserve>,
-    job: &mut Box<dyn Job>,
-) -> Result<(), Failed> {
-    let first = transaction(connection, begin, std::slice::from_mut(job));
-    let outcome_without_room = job.need() == Need::Reserve && first.as_ref().is_err_and(Failed::is_full);
-    let has_room_now = outcome_without_room && reserve.as_mut().is_some_and(Reserve::release);
-    if has_room_now { transaction(connection, begin, std::slice::from_mut(job)) } else { first }
+    fn commit_alone(&mut self, job: &mut Box<dyn Job>) -> Result<(), Failed> {
+        let first = self.transaction(std::slice::from_mut(job));
+        let outcome_without_room = job.need() == Need::Reserve && first.as_ref().is_err_and(Failed::is_full);
+        let reserve = self.writing.as_mut().map(|writing| &mut writing.reserve);
+        let has_room_now = outcome_without_room && reserve.is_some_and(Reserve::release);
+        if has_room_now { self.transaction(std::slice::from_mut(job)) } else { first }
+    }
+
+    /// All of them, or none.
+    fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failed> {
+        // One that begins as a reader may find that it cannot become a writer.
+        let begin = match self.writing {
+            Some(_) => TransactionBehavior::Immediate,
+            None => TransactionBehavior::Deferred,
+        };
+        // Rolls back when dropped.
+        let transaction = self.connection.transaction_with_behavior(begin).map_err(Failed::Begin)?;
+        let before = transaction.total_changes();
+        for job in jobs {
+            job.run(&transaction)?;
+        }
+        let watermarks = self.writing.as_ref().map(|writing| &*writing.watermarks);
+        // While data is missing nothing counts: what is missing must stay so.
+        let counting = watermarks.filter(|all| transaction.total_changes() != before && !all.is_lost());
+        let marks = counting.map(|_| Marks::count(&transaction)).transpose()?;
+        transaction.commit()?;
+        // Before anything is answered.
+        if let (Some(watermarks), Some(marks)) = (counting, marks) {
+            watermarks.write(&marks, false);
+        }
+        Ok(())
+    }
 }
 
 /// A transaction that was rolled back.
@@ -217,23 +322,17 @@ impl Failed {
     }
 }
 
-/// All of them, or none.
-fn transaction(
-    connection: &mut Connection,
-    begin: TransactionBehavior,
-    jobs: &mut [Box<dyn Job>],
-) -> Result<(), Failed> {
-    // Rolls back when dropped.
-    let transaction = connection.transaction_with_behavior(begin).map_err(Failed::Begin)?;
-    for job in jobs {
-        job.run(&transaction)?;
-    }
-    Ok(transaction.commit()?)
-}
-
 /// The error that a full disk gives.
 pub(super) fn full() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some("the disk is full".into()))
+}
+
+/// The error of a store that has lost data, as long as nobody has accepted that.
+pub(super) fn lost() -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(
+        ffi::Error::new(ffi::SQLITE_READONLY),
+        Some("the store has lost data".into()),
+    )
 }
 
 #[cfg(test)]
@@ -241,8 +340,52 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::core::record::InstanceId;
+    use crate::core::key::Lookup;
+    use crate::core::record::{CallId, InstanceId};
+    use crate::store::Store as _;
     use crate::store::sqlite::Sqlite;
+
+    /// Two questions take as long as they like, and a third one waits behind them.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_long_question_to_the_ledger_holds_up_no_call() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("oncegate.db");
+        let store = Sqlite::open(&path, InstanceId(Uuid::from_u128(1)), &CancellationToken::new());
+        let store = store.expect("a store");
+        let (begun, mut is_begun) = mpsc::channel(3);
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let ended = Arc::new(Mutex::new(ended));
+        let questions: Vec<_> = (0..3)
+            .map(|_| {
+                let (begun, ended, ledger) = (begun.clone(), ended.clone(), store.readers.ledger.clone());
+                tokio::spawn(async move {
+                    let ask = move |_: &Connection| {
+                        begun.blocking_send(()).expect("a test that listens");
+                        // Until the test says so.
+                        let end = ended.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                        assert!(end.is_err(), "nothing is sent");
+                        Ok(())
+                    };
+                    ledger.run(Need::Plain, ask).await
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            is_begun.recv().await.expect("a question");
+        }
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        assert_eq!(store.holder(Lookup([1; 32])).await.expect("an answer"), None);
+        assert_eq!(store.load(CallId(Uuid::from_u128(1))).await.expect("an answer"), None);
+        assert_eq!(store.paused().await.expect("an answer"), []);
+        assert_eq!(store.due(now, 9).await.expect("an answer").calls, []);
+        assert_eq!(store.to_check(now, &["t".to_owned()], 9).await.expect("an answer").calls, []);
+        assert!(store.readiness().await.reasons.is_empty());
+        assert!(questions.iter().all(|question| !question.is_finished()), "they still ask");
+        drop(end);
+        for question in questions {
+            question.await.expect("no panic").expect("an answer");
+        }
+    }
 
     #[tokio::test]
     async fn a_job_whose_commit_fails_is_not_acknowledged() {

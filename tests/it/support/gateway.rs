@@ -16,7 +16,7 @@ use oncegate::metrics::Metrics;
 use oncegate::store::Store;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::pace::brisk;
@@ -185,6 +185,7 @@ impl Gateway {
 pub struct Bare {
     pub gateway: Arc<gateway::Gateway>,
     pub url: String,
+    serving: AbortHandle,
 }
 
 impl Bare {
@@ -211,8 +212,14 @@ impl Bare {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/v1/tools/act/calls", listener.local_addr().expect("an address"));
-        tokio::spawn(async move { axum::serve(listener, http::router(http)).await });
-        Self { gateway, url }
+        let serving = tokio::spawn(async move { axum::serve(listener, http::router(http)).await });
+        Self { gateway, url, serving: serving.abort_handle() }
+    }
+
+    /// Ends what runs, and takes nothing more.
+    pub async fn stop(self) {
+        self.gateway.shut_down().await;
+        self.serving.abort();
     }
 }
 

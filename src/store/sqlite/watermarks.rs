@@ -1,0 +1,316 @@
+//! Whether the file still has what was written to it.
+//!
+//! The database has a random *epoch* and counts its transactions. Both are also written to a small file beside it,
+//! after the commit and before anything is answered, without an fsync of its own. At the start that file may be
+//! behind the database, after a loss of power; if it is ahead, or of another epoch, the database was deleted,
+//! exchanged or put back. Then the store is closed until a person accepts the loss, which begins another epoch.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rusqlite::{Connection, ffi, params};
+use uuid::Uuid;
+
+use super::row::integer;
+use crate::core::key::digest;
+
+const TITLE: &str = "oncegate-watermarks 1";
+/// A token that is this far ahead of the clock is a fault, and takes no other sessions along.
+const TOKEN_LIMIT_US: i64 = 24 * 3_600 * 1_000_000;
+
+/// How far the data has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Marks {
+    epoch: Uuid,
+    /// Transactions that have changed something.
+    commits: u64,
+    /// No fencing token above this was given.
+    token: u64,
+}
+
+impl Marks {
+    /// As one line. The length is always the same.
+    fn line(&self) -> String {
+        let marks = format!("{TITLE} {} {:020} {:020}", self.epoch.simple(), self.commits, self.token);
+        let sum = digest([marks.as_str()]);
+        format!("{marks} {}\n", hex::encode(&sum[..7]))
+    }
+
+    /// `None`: this was never written.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(line).ok()?;
+        let mut words = text.strip_prefix(TITLE)?.split_ascii_whitespace();
+        let epoch = Uuid::parse_str(words.next()?).ok()?;
+        let marks = Self { epoch, commits: words.next()?.parse().ok()?, token: words.next()?.parse().ok()? };
+        (marks.line() == text).then_some(marks)
+    }
+
+    /// Counts the transaction in which this is called.
+    pub(super) fn count(connection: &Connection) -> rusqlite::Result<Self> {
+        connection.prepare_cached("UPDATE ledger SET commits = commits + 1")?.execute([])?;
+        Self::of(connection)
+    }
+
+    fn of(connection: &Connection) -> rusqlite::Result<Self> {
+        let mut marks = connection.prepare_cached(
+            "SELECT epoch, commits, max(token, coalesce((
+                SELECT max(token) FROM sessions
+                WHERE token <= CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?1), 0)) FROM ledger",
+        )?;
+        marks.query_row([TOKEN_LIMIT_US], read)
+    }
+}
+
+fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Marks> {
+    let (commits, token): (i64, i64) = (row.get(1)?, row.get(2)?);
+    let epoch = Uuid::from_bytes(row.get(0)?);
+    Ok(Marks { epoch, commits: commits.unsigned_abs(), token: token.unsigned_abs() })
+}
+
+/// What the file beside the database says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// It was damaged.
+    Unreadable,
+    Marks(Marks),
+}
+
+/// Data that was there and is not any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lost {
+    pub(super) what: String,
+    /// Transactions that are missing, as far as they can be counted.
+    pub(super) commits: u64,
+    remembered: Option<Marks>,
+}
+
+/// What the database has lost, if it has.
+fn compare(beside: Beside, data: Marks) -> Option<Lost> {
+    let lost = |what: String, commits, remembered| Some(Lost { what, commits, remembered });
+    match beside {
+        // Nothing was ever acknowledged.
+        Beside::Nothing | Beside::Unreadable if data.commits == 0 => None,
+        Beside::Marks(marks) if data.commits == 0 && marks.commits == 0 => None,
+        Beside::Nothing => lost("there are calls, but no file of watermarks beside them".into(), 0, None),
+        Beside::Unreadable => lost("the file of watermarks beside it is damaged".into(), 0, None),
+        Beside::Marks(marks) if marks.epoch != data.epoch => {
+            let what = "this is another database than the one that was served last".to_owned();
+            lost(what, marks.commits, Some(marks))
+        }
+        Beside::Marks(marks) => {
+            let missing = marks.commits.checked_sub(data.commits).filter(|missing| *missing > 0)?;
+            lost(format!("the newest {missing} transactions are missing"), missing, Some(marks))
+        }
+    }
+}
+
+/// The file of watermarks, and what was found by it.
+pub(super) struct Watermarks {
+    path: PathBuf,
+    file: Mutex<Option<File>>,
+    lost: Mutex<Option<Lost>>,
+    is_lost: AtomicBool,
+    /// A person is about to accept the loss: documents may be written.
+    is_accepting: AtomicBool,
+    /// The last write of the file failed, and that was said.
+    is_failing: AtomicBool,
+}
+
+impl Watermarks {
+    /// Compares the file with the database, and brings it up to date if nothing is lost.
+    ///
+    /// # Errors
+    /// The database cannot be read, or the file.
+    pub(super) fn open(path: PathBuf, connection: &Connection) -> Result<Self, OpenError> {
+        let data = Marks::of(connection)?;
+        let file = File::options().read(true).write(true).open(&path);
+        let (file, beside) = match file {
+            Ok(file) => {
+                let beside = read_marks(&file)?;
+                (Some(file), beside)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => (None, Beside::Nothing),
+            Err(error) => return Err(error.into()),
+        };
+        let lost = compare(beside, data);
+        let watermarks = Self {
+            path,
+            file: Mutex::new(file),
+            is_lost: AtomicBool::new(lost.is_some()),
+            lost: Mutex::new(lost),
+            is_accepting: AtomicBool::new(false),
+            is_failing: AtomicBool::new(false),
+        };
+        match &*watermarks.lost() {
+            Some(lost) => {
+                tracing::error!(
+                    what = lost.what,
+                    "the store has lost data: nothing is claimed until a person accepts that"
+                );
+            }
+            None if beside == Beside::Marks(data) => {}
+            None => watermarks.write(&data, true),
+        }
+        Ok(watermarks)
+    }
+
+    /// What was lost and not accepted yet.
+    pub(super) fn lost(&self) -> MutexGuard<'_, Option<Lost>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether data was lost, and nobody has accepted that yet.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::SeqCst)
+    }
+
+    /// Whether documents may be written.
+    pub(super) fn keeps_documents(&self) -> bool {
+        !self.is_lost() || self.is_accepting.load(Ordering::SeqCst)
+    }
+
+    /// A person is about to accept the loss. False: nothing is lost.
+    pub(super) fn prepare(&self) -> bool {
+        let is_lost = self.is_lost();
+        self.is_accepting.store(is_lost, Ordering::SeqCst);
+        is_lost
+    }
+
+    /// Begins another epoch, in the transaction in which this is called. The file comes first: if the transaction
+    /// is not committed, the database is of another epoch than the file, and the store stays closed.
+    pub(super) fn begin_epoch(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let data = Marks::count(connection)?;
+        let remembered = self.lost().as_ref().and_then(|lost| lost.remembered).unwrap_or(data);
+        let marks = Marks {
+            epoch: Uuid::new_v4(),
+            commits: data.commits.max(remembered.commits),
+            token: data.token.max(remembered.token),
+        };
+        self.try_write(&marks, true).map_err(|error| {
+            let why = format!("{}: {error}", self.path.display());
+            rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), Some(why))
+        })?;
+        connection
+            .prepare_cached(
+                "UPDATE ledger SET epoch = ?1, commits = ?2, token = ?3,
+                    whole_since = CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
+            )?
+            .execute(params![marks.epoch.as_bytes(), integer(marks.commits), integer(marks.token)])?;
+        Ok(())
+    }
+
+    /// The loss is accepted: what is there is whole from now on.
+    pub(super) fn accepted(&self) {
+        *self.lost() = None;
+        self.is_accepting.store(false, Ordering::SeqCst);
+        self.is_lost.store(false, Ordering::SeqCst);
+    }
+
+    /// Writes the file. A file that cannot be written falls behind, which is noticed as no loss; so that is only
+    /// said.
+    pub(super) fn write(&self, marks: &Marks, durably: bool) {
+        let written = self.try_write(marks, durably);
+        let failed = written.is_err();
+        if failed != self.is_failing.swap(failed, Ordering::SeqCst) {
+            match written {
+                Err(error) => tracing::error!(
+                    path = %self.path.display(),
+                    %error,
+                    "the watermarks cannot be written: a loss of newer data would not be noticed"
+                ),
+                Ok(()) => tracing::info!(path = %self.path.display(), "the watermarks are written again"),
+            }
+        }
+    }
+
+    fn try_write(&self, marks: &Marks, durably: bool) -> io::Result<()> {
+        let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = slot.is_none();
+        let file = match &mut *slot {
+            Some(file) => file,
+            none => none.insert(File::options().write(true).create(true).truncate(false).open(&self.path)?),
+        };
+        file.write_all_at(marks.line().as_bytes(), 0)?;
+        if durably {
+            file.sync_all()?;
+        }
+        if is_new && let Some(folder) = self.path.parent() {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the file once more, durably. To be called last.
+    pub(super) fn end(&self, connection: &Connection) {
+        if let Ok(marks) = Marks::of(connection)
+            && !self.is_lost()
+        {
+            self.write(&marks, true);
+        }
+    }
+}
+
+/// Why the watermarks are not known.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Database(#[from] rusqlite::Error),
+}
+
+fn read_marks(file: &File) -> io::Result<Beside> {
+    let mut text = Vec::new();
+    file.take(4_096).read_to_end(&mut text)?;
+    Ok(Marks::parse(&text).map_or(Beside::Unreadable, Beside::Marks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn marks(epoch: u128, commits: u64) -> Marks {
+        Marks { epoch: Uuid::from_u128(epoch), commits, token: 7 }
+    }
+
+    fn missing(beside: Beside, data: Marks) -> Option<u64> {
+        compare(beside, data).map(|lost| lost.commits)
+    }
+
+    #[test]
+    fn what_is_behind_the_database_is_no_loss_and_what_is_ahead_of_it_is() {
+        for (beside, lost) in [(4, None), (5, None), (6, Some(1)), (9, Some(4))] {
+            assert_eq!(missing(Beside::Marks(marks(1, beside)), marks(1, 5)), lost, "{beside}");
+        }
+    }
+
+    #[test]
+    fn another_database_or_one_without_watermarks_has_lost_data_unless_nothing_was_ever_written() {
+        assert_eq!(missing(Beside::Marks(marks(1, 5)), marks(2, 9)), Some(5));
+        assert_eq!(missing(Beside::Marks(marks(1, 5)), marks(2, 0)), Some(5), "it was deleted");
+        assert_eq!(missing(Beside::Marks(marks(1, 0)), marks(2, 5)), Some(0), "it was exchanged");
+        assert_eq!(missing(Beside::Marks(marks(1, 0)), marks(2, 0)), None);
+        for beside in [Beside::Nothing, Beside::Unreadable] {
+            assert_eq!((missing(beside, marks(1, 0)), missing(beside, marks(1, 1))), (None, Some(0)));
+        }
+    }
+
+    #[test]
+    fn watermarks_are_one_line_of_one_length_and_a_damaged_one_is_none() {
+        for marks in [marks(0, 0), Marks { epoch: Uuid::max(), commits: u64::MAX, token: u64::MAX }] {
+            let line = marks.line();
+            assert_eq!((line.len(), Marks::parse(line.as_bytes())), (112, Some(marks)));
+            for at in 0..line.len() {
+                let mut damaged = line.clone().into_bytes();
+                damaged[at] ^= 1;
+                assert_eq!(Marks::parse(&damaged), None, "at {at}");
+            }
+            assert_eq!(Marks::parse(&line.as_bytes()[..111]), None);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! A store goes back in time while sagas are open: what an older copy does not know of is not undone by it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use oncegate::store::redis::Redis as RedisStore;
+use oncegate::store::sqlite::Sqlite;
+use oncegate::store::{LOST_DATA, Store};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::contract::{ME, open_redis, settings};
+use crate::sagas::{MADE, executed, words};
+use crate::support::gateway::{Bare, store_is_free};
+use crate::support::redis::Redis;
+use crate::support::{Answer, Tool, client, until};
+
+/// A store that can be put back to a copy of it.
+enum Place {
+    Sqlite,
+    Redis(Box<Redis>),
+}
+
+impl Place {
+    async fn open(&self, folder: &Path) -> Arc<dyn Store> {
+        match self {
+            Self::Sqlite => {
+                let file = folder.join("oncegate.db");
+                Arc::new(Sqlite::open(&file, ME, &CancellationToken::new()).expect("a store"))
+            }
+            Self::Redis(redis) => Arc::new(open_redis(&redis.url(), folder).await),
+        }
+    }
+
+    /// Of a store that nobody has open.
+    fn copy(&self, folder: &Path) -> tempfile::TempDir {
+        match self {
+            Self::Sqlite => {
+                let copy = tempfile::tempdir().expect("a folder");
+                std::fs::copy(folder.join("oncegate.db"), copy.path().join("oncegate.db")).expect("copied");
+                copy
+            }
+            Self::Redis(redis) => redis.snapshot(),
+        }
+    }
+
+    /// Puts the copy in the place of the store, and opens it when that was noticed.
+    async fn put_back(&mut self, copy: &Path, folder: &Path) -> Arc<dyn Store> {
+        let store: Arc<dyn Store> = match self {
+            Self::Sqlite => {
+                std::fs::copy(copy.join("oncegate.db"), folder.join("oncegate.db")).expect("put back");
+                self.open(folder).await
+            }
+            Self::Redis(redis) => {
+                redis.restore(copy).await;
+                Arc::new(RedisStore::open(settings(&redis.url(), folder)).await.expect("a store"))
+            }
+        };
+        until("the loss is noticed", async || {
+            store.readiness().await.reasons.iter().any(|reason| reason.code == LOST_DATA)
+        })
+        .await;
+        store
+    }
+
+    async fn is_closed(&self, folder: &Path) {
+        match self {
+            Self::Sqlite => store_is_free(folder).await,
+            Self::Redis(_) => {}
+        }
+    }
+}
+
+struct Shop {
+    bare: Bare,
+    store: Arc<dyn Store>,
+}
+
+impl Shop {
+    async fn over(store: Arc<dyn Store>, tool: &Tool) -> Self {
+        let rules = format!(
+            "compensation = {{ tool = \"undo\" }}\n[tools.undo]\nurl = \"http://127.0.0.1:{}/undo\"\n\
+             [sagas]\ndeadline = \"1h\"\non_timeout = \"abort\"\n",
+            tool.port
+        );
+        let bare = Bare::over_shared(store.clone(), ME, tool, &rules).await;
+        Self { bare, store }
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Answer {
+        let url = self.bare.url.replace("/v1/tools/act/calls", path);
+        Answer::read(client().post(url).body(body.to_string()).send().await.expect("an answer")).await
+    }
+
+    async fn end(&self, saga: &str, how: &str) -> Answer {
+        self.post(&format!("/v1/sagas/{saga}/{how}"), json!({ "reason": "a test" })).await
+    }
+
+    async fn call(&self, key: &str, saga: &str) -> Answer {
+        let body = json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
+        self.post("/v1/tools/act/calls", body).await
+    }
+
+    async fn saga(&self, saga: &str) -> Answer {
+        let url = self.bare.url.replace("/v1/tools/act/calls", &format!("/v1/sagas/{saga}"));
+        Answer::read(client().get(url).send().await.expect("an answer")).await.expect_ok()
+    }
+
+    /// Does what is due at the sagas' deadline, and long after it.
+    async fn work_long_after(&self) {
+        for hours in [1, 2, 48] {
+            let then = self.bare.gateway.now() + SignedDuration::from_hours(hours);
+            while self.bare.gateway.work_on_sagas_once(then).await.expect("worked").due > 0 {}
+        }
+    }
+
+    async fn undone(&self, saga: &str) {
+        until("it is undone", async || {
+            let now = self.bare.gateway.now();
+            self.bare.gateway.work_on_sagas_once(now).await.expect("worked");
+            self.saga(saga).await.at("/state") == "compensated"
+        })
+        .await;
+    }
+
+    async fn close(self) {
+        self.bare.stop().await;
+        self.store.close().await;
+    }
+}
+
+async fn an_older_copy_undoes_nothing(mut place: Place) {
+    let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
+    tool.always(MADE);
+    let shop = Shop::over(place.open(folder.path()).await, &tool).await;
+    for (key, saga) in [("a", "A"), ("b", "B"), ("c", "C")] {
+        shop.call(key, saga).await.expect_ok();
+    }
+    shop.close().await;
+    place.is_closed(folder.path()).await;
+    let copy = place.copy(folder.path());
+
+    let shop = Shop::over(place.open(folder.path()).await, &tool).await;
+    shop.end("A", "complete").await.expect_ok();
+    shop.end("B", "abort").await.expect_ok();
+    shop.undone("B").await;
+    assert_eq!(executed(&tool), ["do", "do", "do", "undo"]);
+    shop.close().await;
+    place.is_closed(folder.path()).await;
+
+    let shop = Shop::over(place.put_back(copy.path(), folder.path()).await, &tool).await;
+    shop.work_long_after().await;
+    shop.call("d", "A").await.expect_problem("store-unavailable");
+    let accepted = json!({ "reason": "put back" });
+    shop.post("/v1/store/accept-loss", accepted).await.expect_ok();
+    until("it is open", async || shop.store.readiness().await.reasons.is_empty()).await;
+    shop.work_long_after().await;
+    for saga in ["A", "B", "C"] {
+        let view = shop.saga(saga).await;
+        assert_eq!((view.at("/state"), view.at("/next_at")), ("stuck".into(), Value::Null));
+        let why = view.at("/trouble/why");
+        assert!(why.as_str().is_some_and(|why| why.contains("lost data") && why.contains("complete it")));
+        assert_eq!(words(&view.at("/events"), "event").last().map(String::as_str), Some("store_lost"));
+        shop.call("late", saga).await.expect_problem("wrong-state");
+        shop.end(saga, "retry").await.expect_problem("wrong-state");
+        shop.end(saga, "skip").await.expect_problem("wrong-state");
+    }
+    assert_eq!(executed(&tool), ["do", "do", "do", "undo"], "nothing is undone, and not twice");
+
+    // A person says what becomes of each.
+    assert_eq!(shop.end("A", "complete").await.expect_ok().at("/state"), "completed");
+    assert_eq!(shop.end("B", "complete").await.expect_ok().at("/trouble"), Value::Null);
+    shop.end("C", "abort").await.expect_ok();
+    shop.undone("C").await;
+    shop.work_long_after().await;
+    assert_eq!(executed(&tool), ["do", "do", "do", "undo", "undo"]);
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_a_file_an_older_copy_of_open_sagas_undoes_nothing() {
+    an_older_copy_undoes_nothing(Place::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_a_redis_an_older_copy_of_open_sagas_undoes_nothing() {
+    an_older_copy_undoes_nothing(Place::Redis(Box::new(Redis::strict().await))).await;
+}
