@@ -9,7 +9,7 @@ use std::time::Duration;
 use prometheus::IntCounter;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use self::reload::Reloader;
@@ -108,6 +108,7 @@ pub struct App {
     /// Cancelled by the store when the process must end at once.
     fatal: CancellationToken,
     drain_delay: Duration,
+    shutdown_grace: Duration,
     pace: Pace,
 }
 
@@ -123,6 +124,7 @@ impl App {
             tracing::warn!("{warning}");
         }
         let (fatal, pace) = (CancellationToken::new(), config.limits.pace);
+        let shutdown_grace = config.limits.shutdown_grace;
         let instance = gateway::new_instance();
         let store: Arc<dyn Store> = match &config.store {
             StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &fatal)?),
@@ -182,7 +184,7 @@ impl App {
             max_body: MaxBody { bytes: max_body, time: body_timeout },
         };
         let doors = Doors { all: http::router(http.clone()), spare: http::spare_router(http) };
-        Ok(Self { gateway, reloader, doors, listener, tls, bounds, fatal, drain_delay, pace })
+        Ok(Self { gateway, reloader, doors, listener, tls, bounds, fatal, drain_delay, shutdown_grace, pace })
     }
 
     /// Where it listens; of use if port 0 was asked for.
@@ -238,18 +240,26 @@ impl App {
         // Before the last connections are taken, so that they are told.
         self.gateway.drain();
         ends.stop.cancel();
+        let ending = async {
+            let grace_is_over = Instant::now() + self.shutdown_grace;
+            self.gateway.shut_down().await;
+            loops.abort_all();
+            // Until then each open connection may have one more request, and is told with its answer.
+            if timeout_at(grace_is_over, &mut serving).await.is_err() {
+                ends.over.cancel();
+                if timeout(LAST_ANSWERS, &mut serving).await.is_err() {
+                    ends.cut.cancel();
+                    let connections = serving.await.unwrap_or_default();
+                    tracing::warn!(connections, "connections were cut");
+                }
+            }
+            // The last answers may still have looked into the store.
+            self.gateway.close().await;
+        };
         tokio::select! {
-            () = self.gateway.shut_down() => {}
+            () = ending => {}
             () = self.fatal.cancelled() => return Err(Error::StoreFailed),
         }
-        loops.abort_all();
-        if tokio::time::timeout(LAST_ANSWERS, &mut serving).await.is_err() {
-            ends.cut.cancel();
-            let connections = serving.await.unwrap_or_default();
-            tracing::warn!(connections, "connections were cut");
-        }
-        // The last answers may still have looked into the store.
-        self.gateway.close().await;
         tracing::info!("oncegate has stopped");
         if broken.is_some() { Err(Error::Loop) } else { Ok(()) }
     }

@@ -73,8 +73,11 @@ pub struct Doors {
 pub struct Ends {
     /// Connections are asked to go elsewhere with their next request; all is served as before.
     pub leaving: CancellationToken,
-    /// Nothing new is taken; what is under way is answered.
+    /// Nothing new is taken. What is under way is answered, and who has an open connection is told with the
+    /// answer to the next request, or by HTTP/2 at once.
     pub stop: CancellationToken,
+    /// Connections without a request are closed.
+    pub over: CancellationToken,
     /// No more time.
     pub cut: CancellationToken,
 }
@@ -107,11 +110,9 @@ pub async fn serve(
     while let Some((stream, place)) = next(&listener, &places, &ends.stop).await {
         connections.spawn(host.clone().host(stream, place));
     }
-    // Who is in the backlog already is told, and not reset.
-    while let Ok(Ok((stream, _))) = timeout(Duration::ZERO, listener.accept()).await {
+    for stream in last_of(listener) {
         connections.spawn(host.clone().host(stream, places.now()));
     }
-    drop(listener);
     connections.close();
     tokio::select! {
         () = connections.wait() => 0,
@@ -144,6 +145,23 @@ async fn next(
             (stream, places.better(place))
         } => Some(next),
     }
+}
+
+/// Who is in the backlog already: is told, and not reset. Asks the operating system itself, so that nothing comes
+/// between its last answer and the end of the listener.
+fn last_of(listener: TcpListener) -> Vec<TcpStream> {
+    let Ok(listener) = listener.into_std() else { return Vec::new() };
+    let mut last = Vec::new();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => last.push(stream),
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(_) => break,
+        }
+    }
+    drop(listener);
+    let taken = last.into_iter().filter(|stream| stream.set_nonblocking(true).is_ok());
+    taken.filter_map(|stream| TcpStream::from_std(stream).ok()).collect()
 }
 
 fn is_of_one_connection(error: &std::io::Error) -> bool {
@@ -256,7 +274,7 @@ impl Host {
                 Ok(Err(error)) => tracing::debug!(%error, "no TLS with a client"),
                 Err(_) => tracing::debug!("a client was too slow with TLS"),
             },
-            () = self.ends.cut.cancelled() => {}
+            () = self.ends.over.cancelled() => {}
         }
     }
 
@@ -280,7 +298,7 @@ impl Host {
             TokioIo::new(InspectWriter::new(stream, move |written: &[u8]| going.went(written.len())));
         let builder = &self.builders[usize::from(place.is_spare)];
         let mut connection = pin!(builder.serve_connection(stream, service));
-        let mut is_ending = false;
+        let (mut is_told, mut is_ending) = (false, false);
         loop {
             tokio::select! {
                 biased;
@@ -293,18 +311,22 @@ impl Host {
                 () = self.ends.cut.cancelled() => return,
                 // It had its time to end.
                 () = watch.has_been_idle_for(LAST_WORDS), if is_ending => return,
-                // One that was just taken may have a request on its way.
-                () = async { self.ends.stop.cancelled().await; watch.has_begun_within(LAST_WORDS).await },
-                    if !is_ending => {
+                // By HTTP/1 only an answer can say it: a request may be on its way while nothing is heard.
+                () = async { self.ends.stop.cancelled().await; watch.is_found_multiplexed().await },
+                    if !is_told => {
                     connection.as_mut().graceful_shutdown();
-                    is_ending = true;
+                    is_told = true;
+                }
+                () = self.ends.over.cancelled(), if !is_ending => {
+                    connection.as_mut().graceful_shutdown();
+                    (is_told, is_ending) = (true, true);
                 }
                 () = watch.expired(), if !is_ending => {
                     if !watch.is_between_requests() {
                         return;
                     }
                     connection.as_mut().graceful_shutdown();
-                    is_ending = true;
+                    (is_told, is_ending) = (true, true);
                 }
             }
         }

@@ -338,6 +338,7 @@ impl Gateway {
 
     /// Writes down what has to outlive the process. Nothing can be asked any more.
     pub async fn close(&self) {
+        self.write_duplicates().await;
         self.store.close().await;
     }
 

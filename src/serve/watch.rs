@@ -85,6 +85,13 @@ impl Watch {
     /// Bytes between its requests are no beginning of a next one.
     pub(super) fn is_multiplexed(&self, is_multiplexed: bool) {
         self.state().is_multiplexed = is_multiplexed;
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until a request shows that there may be many at once.
+    pub(super) async fn is_found_multiplexed(&self) {
+        let now = Instant::now();
+        self.until(|state| state.is_multiplexed.then_some(now)).await;
     }
 
     /// Whether it is silent and was of use.
@@ -111,16 +118,6 @@ impl Watch {
     pub(super) async fn has_been_idle_for(&self, time: Duration) {
         let now = Instant::now();
         self.until(|state| (state.under_way == 0).then(|| state.silent_since().max(now) + time)).await;
-    }
-
-    /// Waits for the connection's first byte, but no longer than this.
-    pub(super) async fn has_begun_within(&self, time: Duration) {
-        let now = Instant::now();
-        self.until(|state| {
-            let has_begun = state.has_served || state.head_since.is_some() || state.under_way > 0;
-            Some(if has_begun { now } else { now + time })
-        })
-        .await;
     }
 
     /// Waits until a time that what comes may change; `None`: for ever, as it is now.

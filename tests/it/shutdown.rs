@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -36,6 +38,86 @@ async fn a_gateway_that_stops_finishes_what_runs_and_takes_nothing_new() {
     assert!(refused.contains("\"effect\":\"unknown\""), "nobody has looked whether it ran before: {refused}");
     assert_eq!(tool.requests(), 1);
     gateway.stop().await;
+}
+
+/// A gateway that stops, takes no connection any more, and would wait for long.
+async fn stopping(folder: &std::path::Path, tool: &Tool, before: impl AsyncFnOnce(&Process)) -> Process {
+    let patient = [("ONCEGATE_SERVER__SHUTDOWN_GRACE", "60s")];
+    let gateway = Process::start_in(folder, free_port(), &one_tool(tool, ""), &patient).await;
+    before(&gateway).await;
+    gateway.signal("TERM");
+    let refused = async || TcpStream::connect(("127.0.0.1", gateway.port)).await.is_err();
+    until("new connections are refused", refused).await;
+    gateway
+}
+
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
+async fn connect(gateway: &Process) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", gateway.port)).await.expect("a connection")
+}
+
+/// Or a request that is sent just then would get no answer.
+#[tokio::test]
+async fn an_open_connection_has_one_more_request_when_the_gateway_stops() {
+    let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
+    let mut open = Vec::new();
+    let gateway = stopping(folder.path(), &tool, async |gateway| {
+        // One that was of use, and one that was only made.
+        let mut used = connect(gateway).await;
+        used.write_all(HEALTH).await.expect("written");
+        let mut answer = [0; 12];
+        used.read_exact(&mut answer).await.expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        open.extend([used, connect(gateway).await]);
+    })
+    .await;
+    let began = Instant::now();
+    for mut stream in open {
+        let call = b"POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\ncontent-length: 11\r\n\r\n{\"args\":{}}";
+        stream.write_all(call).await.expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer, and then the end");
+        assert!(answer.contains("HTTP/1.1 503") && answer.contains("/problems/shutting-down"), "{answer}");
+        assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    }
+    assert!(gateway.ended().await, "a good end");
+    assert!(began.elapsed() < Duration::from_secs(30), "nobody is left to wait for");
+    assert_eq!(tool.requests(), 0);
+}
+
+#[tokio::test]
+async fn an_open_connection_of_http_2_is_told_to_go_when_the_gateway_stops() {
+    let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
+    let mut open = None;
+    let gateway = stopping(folder.path(), &tool, async |gateway| {
+        let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(connect(gateway).await)).await;
+        let (mut sender, connection) = handshake.expect("HTTP/2");
+        let connection = tokio::spawn(connection);
+        let request = axum::http::Request::get(gateway.url("/healthz"));
+        let request = request.body(axum::body::Body::empty()).expect("a request");
+        assert_eq!(sender.send_request(request).await.expect("an answer").status(), 200);
+        open = Some((sender, connection));
+    })
+    .await;
+    let (_sender, connection) = open.expect("it was made");
+    connection.await.expect("no panic").expect("a good end");
+    assert!(gateway.ended().await, "a good end");
+}
+
+#[tokio::test]
+async fn who_says_nothing_keeps_no_gateway_from_stopping_when_the_grace_is_over() {
+    let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
+    let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
+    let mut silent = connect(&gateway).await;
+    let url = gateway.url("/metrics");
+    let open = async || client().get(&url).send().await.expect("an answer").text().await.expect("a text");
+    until("it is taken", async || open().await.contains("\noncegate_connections 2\n")).await;
+    gateway.signal("TERM");
+    assert!(gateway.ended().await, "a good end");
+    assert_eq!(silent.read(&mut [0; 1]).await.expect("an end"), 0, "it was closed, and not reset");
+    let said = std::fs::read_to_string(log(folder.path())).expect("a log");
+    assert!(said.contains("oncegate has stopped") && !said.contains("were cut"), "{said}");
 }
 
 fn call_in_background(gateway: &Process) -> JoinHandle<Answer> {

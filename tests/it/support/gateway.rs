@@ -152,6 +152,8 @@ impl Gateway {
     /// Stops in good order and makes sure that nothing is left as running.
     pub async fn stop(self) -> tempfile::TempDir {
         self.stop.cancel();
+        // Or its open connections would be waited for until the grace is over.
+        drop(self.client);
         self.running.await.expect("no panic").expect("a good end");
         if self.store.as_ref().is_some_and(|store| !store.starts_with("sqlite:")) {
             is_free(&self.folder.path().join("watermarks.lock")).await;
