@@ -8,9 +8,14 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::outcome::{self, Body, Content};
-use super::record::{AttemptId, Record};
+use super::record::{AttemptId, Record, State};
 use super::retry;
 use super::tool::Tool;
+
+/// The shortest wait that a caller is told.
+const LEAST_WAIT: Duration = Duration::from_secs(1);
+/// How long to wait for a call that is being undone.
+const WHILE_UNDONE: Duration = Duration::from_secs(5);
 
 /// Whether the tool itself executes the same `Idempotency-Key` at most once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,6 +161,19 @@ pub fn next_check(
 /// The same, or given up if that would be too late.
 pub fn unless_too_late(tool: &Tool, check: Check) -> Check {
     Check { at: check.at.filter(|at| !is_late(tool, &check, *at)), ..check }
+}
+
+/// How long a caller waits before it asks again for a call of which nobody knows whether it was executed: until it
+/// is worked on next. `None`: only a late answer or a person settles it.
+pub fn next_look(record: &Record, now: Timestamp) -> Option<Duration> {
+    let at = match &record.state {
+        State::Unknown(_) => record.check.and_then(|check| check.at),
+        // Its owner ends it, or is taken for lost when the lease is over.
+        State::Running => Some(record.attempt.lease_until),
+        State::Compensating(_) => Some(after(now, WHILE_UNDONE)),
+        State::Succeeded(_) | State::Failed(_) | State::Compensated(_) | State::Stuck(_) => None,
+    };
+    at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default().max(LEAST_WAIT))
 }
 
 /// Whether the time to work on a call is over. The tool may have forgotten its key: it can still be asked,

@@ -23,7 +23,7 @@ use crate::core::outcome::{Content, FailureKind};
 use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::session::{self, Brought};
 use crate::core::tool::Tool;
-use crate::core::{json, key, redact};
+use crate::core::{json, key, redact, unknown};
 use crate::crash;
 use crate::metrics::Arrival;
 
@@ -364,8 +364,15 @@ fn tell(
         Phase::Running { record, .. } if patience.respond_async => Ok(Answer::Accepted(record.clone())),
         Phase::Running { record, .. } => Err((ErrorKind::CallInProgress { retry_after }, id(record))),
         Phase::Claiming | Phase::Queued => Err((ErrorKind::CallInProgress { retry_after }, None)),
-        Phase::Unwritten { record } => Err((ErrorKind::OutcomeUnknown, id(record))),
-        Phase::Lost { record } => Err((ErrorKind::OutcomeUnknown, record.as_ref().and_then(id))),
+        // It is offered to the store again and again.
+        Phase::Unwritten { record } => {
+            Err((ErrorKind::OutcomeUnknown { retry_after: Some(retry_after) }, id(record)))
+        }
+        Phase::Lost { record } => {
+            let next = record.as_ref().and_then(|record| unknown::next_look(record, now));
+            let retry_after = next.or(Some(retry_after));
+            Err((ErrorKind::OutcomeUnknown { retry_after }, record.as_ref().and_then(id)))
+        }
     }
 }
 
@@ -397,7 +404,7 @@ pub(super) fn read(
                 ErrorKind::ToolUnavailable(failure.clone())
             }
         }),
-        State::Unknown(_) => Err(ErrorKind::OutcomeUnknown),
+        State::Unknown(_) => Err(ErrorKind::OutcomeUnknown { retry_after: unknown::next_look(record, now) }),
         State::Running => Err(ErrorKind::CallInProgress { retry_after }),
         State::Compensated(None) => {
             let why =
@@ -405,7 +412,9 @@ pub(super) fn read(
             Err(ErrorKind::WrongState(why.into()))
         }
         // It may have been executed, and may not be undone yet.
-        State::Compensating(None) | State::Stuck(None) => Err(ErrorKind::OutcomeUnknown),
+        State::Compensating(None) | State::Stuck(None) => {
+            Err(ErrorKind::OutcomeUnknown { retry_after: unknown::next_look(record, now) })
+        }
     }
 }
 

@@ -141,7 +141,9 @@ impl Gateway {
                 (Action::Wait, _, Some(held)) => return Ok(Hold::Theirs(held)),
                 (Action::Answer, _, Some(held)) => return Ok(Hold::Settled(held)),
                 (Action::RefuseReused, _, _) => return Err(ErrorKind::KeyReused),
-                (Action::RefuseExpired, _, _) => return Err(ErrorKind::KeyExpired),
+                (Action::RefuseExpired, _, held) => {
+                    return Err(ErrorKind::expired(&asked.intent, held.as_ref()));
+                }
                 (Action::RefuseOtherSaga, _, _) => return Err(ErrorKind::of_another_saga()),
                 // What cannot begin may have begun already.
                 (Action::RefuseUnfit(_), _, None) if !has_looked => {

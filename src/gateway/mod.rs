@@ -58,7 +58,7 @@ use crate::core::document::Kind;
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::pace::Pace;
-use crate::core::record::{AttemptId, CallId, InstanceId, Intent};
+use crate::core::record::{AttemptId, CallId, InstanceId, Intent, Record};
 use crate::core::saga;
 use crate::core::session::Refusal;
 use crate::downstream::Downstream;
@@ -157,11 +157,17 @@ pub enum ErrorKind {
     #[error("the call has just changed")]
     JustChanged,
     #[error("nobody knows whether the call was executed")]
-    OutcomeUnknown,
+    OutcomeUnknown {
+        /// When it is looked at next; `None`: not by itself.
+        retry_after: Option<Duration>,
+    },
     #[error("the key stands for another call")]
     KeyReused,
     #[error("the key is too old")]
-    KeyExpired,
+    KeyExpired {
+        /// The earlier call has the same arguments.
+        is_repetition: bool,
+    },
     #[error("the tool rejected the call")]
     ToolRejected(Failure),
     #[error("the tool was not reached")]
@@ -205,6 +211,14 @@ impl ErrorKind {
         match error {
             error @ store::Error::Unreadable(_) => Self::WrongState(error.to_string()),
             store::Error::Refused(_) | store::Error::Ambiguous(_) => Self::StoreUnavailable,
+        }
+    }
+
+    /// What comes of a key whose call is past its window. Unless the call surely was another one, it counts as a
+    /// repetition.
+    fn expired(intent: &Intent, held: Option<&Record>) -> Self {
+        Self::KeyExpired {
+            is_repetition: held.is_none_or(|held| held.intent.fingerprint == intent.fingerprint),
         }
     }
 

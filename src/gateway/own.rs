@@ -76,7 +76,9 @@ impl Gateway {
             Phase::Claiming | Phase::Queued | Phase::Running { .. } => {
                 Err(ErrorKind::CallInProgress { retry_after: Duration::ZERO })
             }
-            Phase::Unwritten { .. } | Phase::Lost { .. } => Err(ErrorKind::OutcomeUnknown),
+            Phase::Unwritten { .. } | Phase::Lost { .. } => {
+                Err(ErrorKind::OutcomeUnknown { retry_after: None })
+            }
         }
     }
 }

@@ -64,7 +64,7 @@ impl Gateway {
                 }
             }
             (Action::RefuseReused, _) => Would::Refuse(ErrorKind::KeyReused),
-            (Action::RefuseExpired, _) => Would::Refuse(ErrorKind::KeyExpired),
+            (Action::RefuseExpired, held) => Would::Refuse(ErrorKind::expired(intent, held.as_ref())),
             (Action::RefuseOtherSaga, _) => Would::Refuse(ErrorKind::of_another_saga()),
             (Action::RefuseUnfit(why), _) => Would::Refuse(ErrorKind::InvalidRequest(why.into())),
             // An arrival leads to nothing else.

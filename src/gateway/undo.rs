@@ -531,11 +531,11 @@ pub(super) fn hindrance_of(kind: &ErrorKind) -> Hindrance {
         | ErrorKind::StoreUnavailable
         | ErrorKind::ShuttingDown
         | ErrorKind::Refused(Refusal::Frozen | Refusal::Busy { .. }) => Hindrance::Busy,
-        ErrorKind::OutcomeUnknown | ErrorKind::UnknownTool => Hindrance::Unknown,
+        ErrorKind::OutcomeUnknown { .. } | ErrorKind::UnknownTool => Hindrance::Unknown,
         ErrorKind::InvalidArguments(_)
         | ErrorKind::InvalidRequest(_)
         | ErrorKind::KeyReused
-        | ErrorKind::KeyExpired => Hindrance::Final,
+        | ErrorKind::KeyExpired { .. } => Hindrance::Final,
         _ => Hindrance::Failed,
     }
 }

@@ -176,7 +176,7 @@ impl Slug {
             Self::CallInProgress => row(StatusCode::CONFLICT, Unknown, Reuse, "The call is still running",
                 "An earlier request with this key is under way. Send the same request again after Retry-After, with the same key; it will get the same result."),
             Self::OutcomeUnknown => row(StatusCode::CONFLICT, Unknown, Wait, "Nobody knows whether the call was executed",
-                "The request was sent to the tool, and no proof of success or failure came back. The gateway does not send it again, unless the tool is one that executes a key at most once; then it does so by itself. Do not repeat the intent under another key: ask for this call later, look at the tool's own system, or have a person settle the call."),
+                "The request was sent to the tool, and no proof of success or failure came back. Asking again with the same key and the same arguments is safe: it never executes the call twice, and gets the outcome when it is known. Never use a new key or other arguments for it: that would be a second intent. retry_after_ms is the time until the gateway checks next; where it is null no check is planned, and a person has to look into the tool's own system and settle the call."),
             Self::WrongState => row(StatusCode::CONFLICT, None, Stop, "Not in this state",
                 "Nothing was changed: what was asked for does not fit the present state, which the detail names."),
             Self::ReplayUnsafe => row(StatusCode::CONFLICT, None, Stop, "To send it again may have an effect",
@@ -190,7 +190,7 @@ impl Slug {
             Self::PossibleDuplicate => row(StatusCode::CONFLICT, None, Stop, "This looks like an earlier call",
                 "Nothing was run: a short while ago a call with another key asked for the same. The member similar_to names it. If both are meant, send the request again with confirm_duplicate_of set to that call's id."),
             Self::KeyExpired => row(StatusCode::GONE, Unknown, Rotate, "The key is too old",
-                "The key was used before, longer ago than results are remembered. If this is a new intent, use a new key; if it is a late repetition, look up what became of the first one."),
+                "The key was used before, longer ago than results are remembered. With other arguments it is a new intent: use a new key (key_action rotate). With the same arguments it is a late repetition, which may have been executed (key_action stop): look into the tool's own system, or ask a person."),
             Self::RequestTimeout => row(StatusCode::REQUEST_TIMEOUT, None, Reuse, "The request took too long to arrive",
                 "Nothing was run: the request's body did not arrive in time. Send the same request again, with the same key."),
             Self::BodyTooLarge => row(StatusCode::PAYLOAD_TOO_LARGE, None, Stop, "The request is too large",
@@ -233,6 +233,8 @@ pub struct Problem {
     tool_body: Option<Box<RawValue>>,
     similar_to: Option<CallId>,
     replayed: Option<bool>,
+    /// Where it is not the one of the table.
+    key_action: Option<KeyAction>,
     /// Where it is better known than the table says.
     effect: Option<Effect>,
 }
@@ -258,6 +260,7 @@ impl Problem {
             tool_body: None,
             similar_to: None,
             replayed: None,
+            key_action: None,
             effect: None,
         }
     }
@@ -373,9 +376,14 @@ impl From<ErrorKind> for Problem {
             )
             .not_run()
             .waiting(RETRY_RUNNING),
-            ErrorKind::OutcomeUnknown => Self::new(
+            ErrorKind::OutcomeUnknown { retry_after: Some(retry_after) } => Self::new(
                 Slug::OutcomeUnknown,
-                "The tool may or may not have executed this call. Whatever can safely be done to find out, the gateway does by itself. Do not repeat it, neither with this key nor with a new one. Check the result in the tool's own system, or ask a person to settle it.",
+                "The tool may or may not have executed this call; the gateway is finding out. Wait as long as retry_after_ms says, then send the same request again, with the same key and the same arguments: that never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",
+            )
+            .waiting(retry_after),
+            ErrorKind::OutcomeUnknown { retry_after: None } => Self::new(
+                Slug::OutcomeUnknown,
+                "The tool may or may not have executed this call, and the gateway plans no further check. Tell the user, and ask a person to look into the tool's own system and to settle the call that call_id names. Sending the same request again, with the same key and the same arguments, never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",
             ),
             ErrorKind::KeyReused => Self::new(
                 Slug::KeyReused,
@@ -383,9 +391,16 @@ impl From<ErrorKind> for Problem {
             ),
             ErrorKind::WrongState(why) => Self::new(Slug::WrongState, format!("Nothing was changed: {why}.")),
             ErrorKind::ReplayUnsafe(why) => Self::new(Slug::ReplayUnsafe, format!("Nothing was sent: {why}. Look at the stored result instead.")),
-            ErrorKind::KeyExpired => Self::new(
+            ErrorKind::KeyExpired { is_repetition: true } => Self {
+                key_action: Some(KeyAction::Stop),
+                ..Self::new(
+                    Slug::KeyExpired,
+                    "This request was not run: the same call was made with this key before, too long ago for its result to be remembered. It may have been executed then, so do not send it again, neither with this key nor with a new one. Look into the tool's own system, or ask a person.",
+                )
+            },
+            ErrorKind::KeyExpired { is_repetition: false } => Self::new(
                 Slug::KeyExpired,
-                "Nothing was run: this key was used before, too long ago for its result to be remembered. Find out what became of the earlier call. Only if this is a new intent, send it with a new key.",
+                "This request was not run: this key was used for a call with other arguments, longer ago than results are remembered. This is a new intent: send it with a new key.",
             ),
             ErrorKind::ToolRejected(failure) => {
                 let status = failure.status.map_or_else(String::new, |status| format!(" (status {status})"));

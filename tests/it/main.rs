@@ -8,6 +8,7 @@ mod support; // the words that the tests are written in
 
 mod abuse; // clients and tools that attack
 mod access; // who may do what
+mod agent; // an agent that does what it is told
 mod budgets; // how many calls may begin, and those that look alike
 mod calls; // the same call, sent again
 mod chaos; // whatever goes wrong: at most one effect, and nothing is lost

@@ -68,7 +68,7 @@ impl IntoResponse for Problem {
             call_id: call_id.as_deref(),
             idempotency_key: self.key.as_deref(),
             effect: effect.as_str(),
-            key_action: row.key_action.as_str(),
+            key_action: self.key_action.unwrap_or(row.key_action).as_str(),
             // Rounded up: who comes a moment too early is sent away once more.
             retry_after_ms: self
                 .retry_after
