@@ -29,6 +29,8 @@ pub struct Filter {
     pub since: Option<Timestamp>,
     /// Of `created_at`: before this time.
     pub until: Option<Timestamp>,
+    /// Calls come without what callers and tools have said: see [`Record::without_texts`].
+    pub is_brief: bool,
 }
 
 /// The states that a call can be asked for by.

@@ -3,16 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Event};
 use crate::core::caller::Caller;
-use crate::core::record::State;
+use crate::core::record::{CallId, State};
 use crate::crash;
 use crate::store::{self, Replaced};
 
 /// What a person is told who has accepted a loss.
 pub const AFTER_LOSS: &str = "the store may have forgotten what persons have done: look at sessions that were frozen or \
                               unlocked and at tools that were paused, and freeze and pause them again";
+
+/// Calls that are looked up at once, and calls of them that are marked at once.
+const PAGE: u32 = 500;
+const AT_ONCE: usize = 32;
 
 /// One acceptance that is under way. It is counted until this is dropped, also after a panic.
 struct Acceptance<'a>(&'a AtomicUsize);
@@ -61,20 +67,15 @@ impl Gateway {
             return Err(ErrorKind::WrongState("the store has not lost any data".into()).alone());
         }
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
-        let doubtful = self.counted("doubtful", self.store.doubtful().await).map_err(unavailable)?;
-        let mut marked = 0;
-        for call_id in doubtful {
-            let event = Event::StoreLost { by: caller.name.clone(), reason: reason.to_owned() };
-            let record = self.counted("load", self.store.load(call_id).await).map_err(unavailable)?;
-            let Some(record) = record else { continue };
-            let Ok(next) = call::next(&self.policy_of(&record), Some(&record), &event, self.now()) else {
-                continue;
-            };
-            let Some(change) = next.change else { continue };
-            let replaced = self.counted("replace", self.store.replace(&change, &record).await);
-            let is_done = matches!(replaced.map_err(unavailable)?, Replaced::Done(_));
-            // One that was unknown before is only in doubt for longer.
-            marked += usize::from(is_done && !matches!(record.state, State::Unknown(_)));
+        let (mut marked, mut from) = (0, Some(String::new()));
+        while let Some(here) = from {
+            let page = self.counted("doubtful", self.store.doubtful(&here, PAGE).await);
+            let (calls, next) = page.map_err(unavailable)?;
+            let marking = calls.into_iter().map(|call_id| self.mark_lost(call_id, caller, reason));
+            let done: Vec<bool> =
+                stream::iter(marking).buffer_unordered(AT_ONCE).try_collect().await.map_err(unavailable)?;
+            marked += done.into_iter().filter(|is_marked| *is_marked).count();
+            from = next;
         }
         let refused = |error| match error {
             store::Error::Refused(why) => ErrorKind::WrongState(why).alone(),
@@ -90,5 +91,16 @@ impl Gateway {
         self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(refused)?;
         tracing::warn!(by = caller.name, reason, marked, "the loss of data is accepted; {AFTER_LOSS}");
         Ok(marked)
+    }
+
+    /// Makes a call unknown about which the store may be wrong. Answers whether it was not unknown before.
+    async fn mark_lost(&self, call_id: CallId, caller: &Caller, reason: &str) -> Result<bool, store::Error> {
+        let event = Event::StoreLost { by: caller.name.clone(), reason: reason.to_owned() };
+        let Some(record) = self.counted("load", self.store.load(call_id).await)? else { return Ok(false) };
+        let next = call::next(&self.policy_of(&record), Some(&record), &event, self.now());
+        let Some(change) = next.ok().and_then(|next| next.change) else { return Ok(false) };
+        let replaced = self.counted("replace", self.store.replace(&change, &record).await)?;
+        // One that was unknown before is only in doubt for longer.
+        Ok(matches!(replaced, Replaced::Done(_)) && !matches!(record.state, State::Unknown(_)))
     }
 }

@@ -200,8 +200,8 @@ impl Store for Timed {
         self.store.listen(call_id)
     }
 
-    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
-        self.timed("doubtful", self.store.doubtful()).await
+    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
+        self.timed("doubtful", self.store.doubtful(from, limit)).await
     }
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {

@@ -258,8 +258,12 @@ impl Gateway {
             let page = self.page_of(saga, before).await?;
             // What cannot be read is looked at again later.
             all &= page.unreadable == 0;
-            for record in &page.found {
-                all &= let_go(record).await;
+            for record in page.found.iter().filter(|record| record.retain_until.is_none()) {
+                let whole = self.counted("load", self.store.load(record.intent.call_id).await)?;
+                match whole {
+                    Some(whole) => all &= let_go(&whole).await,
+                    None => all = false,
+                }
             }
             before = page.next;
             if before.is_none() {
@@ -276,7 +280,7 @@ impl Gateway {
     async fn undo_next(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
         let mut calls = match self.calls_of(saga).await {
             Ok(calls) => calls,
-            Err(Unlisted::Store) => return None,
+            Err(Unlisted::Store) => return self.not_listed(saga).await,
             Err(Unlisted::Broken(why)) => return self.hindered(saga, None, Hindrance::Final, why).await,
         };
         if saga.only.is_some() && calls.is_empty() {
@@ -329,6 +333,16 @@ impl Gateway {
                 return Some(saga);
             }
         }
+    }
+
+    /// The calls of a saga could not be listed. A store that is not ready is waited for; one that is ready and fails
+    /// again and again needs a person.
+    async fn not_listed(&self, saga: &Saga) -> Option<Saga> {
+        if !self.store.readiness().await.reasons.is_empty() {
+            return None;
+        }
+        let why = "its calls could not be listed".to_owned();
+        self.hindered(saga, None, Hindrance::Failed, why).await
     }
 
     /// The rules of each of their tools.

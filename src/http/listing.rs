@@ -86,6 +86,7 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
             state: asked.state,
             since: moment("since", asked.since)?,
             until: moment("until", asked.until)?,
+            is_brief: false,
         },
         before: cursor(asked.cursor, Position::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,

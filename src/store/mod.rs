@@ -305,8 +305,11 @@ pub trait Store: Send + Sync + 'static {
     fn listen(&self, call_id: CallId) -> Option<Listener>;
 
     /// The running, the failed and the unknown calls: those about which a store that has lost its newest
-    /// writes may be wrong in the dangerous direction. Unbounded; asked for by a person only.
-    async fn doubtful(&self) -> Result<Vec<CallId>, Error>;
+    /// writes may be wrong in the dangerous direction.
+    ///
+    /// A page of about `limit`, and where the next one begins, which is given back as `from`; empty for the first page.
+    /// A call that is moved meanwhile may come twice; none is left out that is one of them all the time.
+    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error>;
 
     /// A person is about to accept that the store has lost data. Documents may be changed from now on, by this
     /// process only; everything else stays closed for everyone, also if the process ends here. Refused where nothing

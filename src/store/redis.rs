@@ -88,6 +88,12 @@ pub struct Redis(Arc<Inner>);
 struct Inner {
     weak: Weak<Inner>,
     link: Link,
+    /// On which the ends of calls are heard.
+    ears: Link,
+    /// The next look subscribes anew.
+    is_deaf: AtomicBool,
+    /// Connections on which the ends of calls were heard.
+    hearings: AtomicU64,
     barrier: Barrier,
     scripts: Scripts,
     memory: Arc<Memory>,
@@ -294,19 +300,8 @@ impl Store for Redis {
         Some(self.0.endings.listen(call_id))
     }
 
-    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
-        // What runs here may have been forgotten a moment ago.
-        self.0.put_all_back().await?;
-        let mut doubtful = Vec::new();
-        for index in ["running", "failed", "unknown"] {
-            let all =
-                |partition: Partition| cmd("ZRANGE").arg(partition.key(index)).arg(0).arg(-1).to_owned();
-            for ids in self.0.link.ask_each(all).await? {
-                let ids = Vec::<String>::from_redis_value(ids).map_err(unreadable)?;
-                doubtful.extend(ids.iter().filter_map(|id| call_id(id)));
-            }
-        }
-        Ok(doubtful)
+    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
+        self.0.doubtful(from, limit).await
     }
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {

@@ -360,8 +360,8 @@ impl Store for Sealed {
         self.store.listen(call_id)
     }
 
-    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
-        self.store.doubtful().await
+    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
+        self.store.doubtful(from, limit).await
     }
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {

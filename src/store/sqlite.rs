@@ -358,8 +358,12 @@ impl Store for Sqlite {
         false
     }
 
-    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
-        self.readers.ledger.run(Need::Plain, row::doubtful).await
+    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
+        let from = from.to_owned();
+        let page = move |connection: &Connection| row::doubtful(connection, &from, limit);
+        let page = self.readers.ledger.run(Need::Plain, page).await?;
+        let next = page.last().map(ToString::to_string);
+        Ok((page, next))
     }
 
     async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {

@@ -473,3 +473,54 @@ async fn no_call_and_no_key_has_a_time_to_live() {
     }
     assert_eq!(looked, 6, "three calls, each with its key");
 }
+
+/// Redis cuts off who has subscribed and takes its answers too slowly; who asks for much has not.
+#[tokio::test]
+async fn answers_beyond_what_a_subscriber_may_owe_close_nothing() {
+    let limit = [("client-output-buffer-limit", "pubsub 1mb 1mb 1")];
+    let (redis, tool) = (Redis::with(&limit).await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    let text = "x".repeat(200_000);
+    for n in 0..40 {
+        gateway.call(json!({ "n": n, "text": text })).await.expect_ok();
+    }
+    let (mut shown, mut path) = (0, "/v1/calls?limit=50".to_owned());
+    loop {
+        let page = gateway.get(&path).await.expect_ok();
+        shown += page.at("/calls").as_array().expect("calls").len();
+        let Some(cursor) = page.at("/next_cursor").as_str().map(str::to_owned) else { break };
+        path = format!("/v1/calls?limit=50&cursor={cursor}");
+    }
+    assert_eq!(shown, 40);
+    assert_eq!(gateway.reasons().await, "");
+    let failed = "oncegate_store_errors_total{kind=\"ambiguous\",operation=\"list\"}";
+    assert_eq!(gateway.metric(failed).await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_listens_is_cut_off_and_listens_again_while_calls_go_on() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    let listeners = async || {
+        let clients = redis.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        redis::from_redis_value::<String>(clients).expect("a text").lines().count()
+    };
+    until("both listen", async || listeners().await == 2).await;
+    redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    for n in 0..20 {
+        call(&one, n).await.expect_ok();
+    }
+    until("both listen again", async || listeners().await == 2).await;
+    tool.then(Act::after_ms(1_900, Act::Numbered));
+    let joined = async {
+        until("it runs", async || tool.requests() == 21).await;
+        call(&other, 99).await.expect_ok();
+        Instant::now()
+    };
+    let first = async {
+        call(&one, 99).await.expect_ok();
+        Instant::now()
+    };
+    let (ended, heard) = tokio::join!(first, joined);
+    assert!(heard.saturating_duration_since(ended) < Duration::from_millis(400), "{:?}", heard - ended);
+}

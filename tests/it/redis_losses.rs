@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use oncegate::core::caller::Caller;
 use oncegate::core::document::{Document, Kind};
+use oncegate::core::record::CallId;
 use oncegate::core::saga::{Policy, Saga, SagaId};
 use oncegate::gateway::new_instance;
 use oncegate::store::redis::Redis as RedisStore;
@@ -292,6 +293,34 @@ async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also
     assert_eq!(saga.at("/state"), "stuck");
     assert!(saga.at("/trouble/why").as_str().is_some_and(|why| why.contains("lost data")), "{}", saga.text);
     assert_eq!(tool.effects(), 1, "nothing was undone");
+}
+
+/// They may be millions: neither the store nor the gateway has all of them at once.
+#[tokio::test]
+async fn calls_in_doubt_are_asked_for_in_pages_and_all_of_them_are_met() {
+    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let running = claimed(&store, &arrival("running", "S", 0, ME)).await;
+    let mut all = vec![running.intent.call_id];
+    for some in 0..30_u128 {
+        let ids: Vec<CallId> = (0..100).map(|n| CallId(uuid::Uuid::from_u128(some * 100 + n + 1))).collect();
+        let key = format!("oncegate:{{p{:03}}}:{}", some % 3, ["failed", "unknown"][some as usize % 2]);
+        let mut add = vec!["ZADD".to_owned(), key];
+        add.extend(ids.iter().flat_map(|id| ["1".to_owned(), id.to_string()]));
+        redis.ask(&add.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        all.extend(ids);
+    }
+    let (mut met, mut from) = (Vec::new(), Some(String::new()));
+    while let Some(here) = from {
+        let (page, next) = store.doubtful(&here, 100).await.expect("a page");
+        assert!(page.len() <= 200, "{} at once", page.len());
+        met.extend(page);
+        from = next;
+    }
+    met.sort();
+    met.dedup();
+    all.sort();
+    assert!(met == all, "{} of {}", met.len(), all.len());
 }
 
 /// What a person has done to a session is a write like any other.

@@ -12,10 +12,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::faulty::{Fault, FaultStore};
+use crate::support::faulty::{Fault, FaultStore, Verb};
 use crate::support::gateway::Bare;
 use crate::support::memory::Memory;
-use crate::support::{Act, Answer, Tool, client};
+use crate::support::{Act, Answer, Tool, client, until};
 
 const FAULTS: [Fault; 4] = [
     Fault::ErrBefore,
@@ -143,4 +143,45 @@ async fn whichever_operation_of_the_store_goes_wrong_a_saga_comes_to_its_end() {
     }
     let broken: Vec<String> = lives.join_all().await.into_iter().filter_map(Result::err).collect();
     assert!(broken.is_empty(), "of {operations} operations: {broken:#?}");
+}
+
+/// A store that is ready and fails in this one thing again and again will not come back by itself.
+#[tokio::test]
+async fn a_saga_whose_calls_cannot_be_listed_again_and_again_is_stuck_and_told() {
+    let tool = Tool::start().await;
+    tool.always(Act::Ok("{\"made\":7}"));
+    let rules = format!(
+        "compensation = {{ tool = \"undo\" }}\n[tools.undo]\nurl = \"{0}\"\n\
+         [sagas]\nretry = {{ attempts = 3, base = \"1ms\", max = \"1ms\" }}\n[webhook]\nurl = \"{0}/told\"",
+        tool.url()
+    );
+    let store = FaultStore::over(Memory::default());
+    let gateway = Bare::over(store.clone(), gateway::new_instance(), &tool, &rules).await;
+    let life = Life { tool, store, gateway, client: client() };
+    let get = async |path: &str| {
+        Answer::read(life.client.get(life.url(path)).send().await.expect("an answer")).await.text
+    };
+    let call = json!({ "args": {}, "saga_id": "G", "idempotency_key": "a" });
+    life.post("/v1/tools/act/calls", &call).await.expect_ok();
+    life.store.next(Verb::List, Fault::ErrBefore, 1_000);
+    // It is aborted; only its calls cannot be shown.
+    life.post("/v1/sagas/G/abort", &json!({ "reason": "sold out" })).await;
+    until("a person is asked for", async || {
+        let later = life.gateway.gateway.now() + SignedDuration::from_mins(5);
+        drop(life.gateway.gateway.work_on_sagas_once(later).await);
+        get("/metrics").await.contains("oncegate_stuck_sagas 1")
+    })
+    .await;
+    until("somebody is told", async || {
+        let later = life.gateway.gateway.now() + SignedDuration::from_mins(5);
+        drop(life.gateway.gateway.work_on_sagas_once(later).await);
+        life.tool.seen().iter().any(|seen| seen.body.contains("could not be listed"))
+    })
+    .await;
+    life.store.heal();
+    let saga: Value = serde_json::from_str(&get("/v1/sagas/G").await).expect("JSON");
+    assert_eq!(
+        (&saga["state"], &saga["trouble"]["why"]),
+        (&json!("stuck"), &json!("its calls could not be listed"))
+    );
 }

@@ -47,13 +47,14 @@ impl From<store::Error> for Unlisted {
 }
 
 impl Gateway {
-    /// Some of the calls that name a saga, newest first.
+    /// Some of the calls that name a saga, newest first, without what was said in them: to be looked at, and never to
+    /// be written.
     pub(in crate::gateway) async fn page_of(
         &self,
         saga: &Saga,
         before: Option<Position>,
     ) -> Result<Page<Record>, store::Error> {
-        let filter = Filter { saga_id: Some(saga.id.id.clone()), ..Filter::default() };
+        let filter = Filter { saga_id: Some(saga.id.id.clone()), is_brief: true, ..Filter::default() };
         let page = self.store.list(&saga.id.tenant, &filter, before, LIMITS.1).await;
         let Page { found, next, unreadable } = self.counted("list", page)?;
         Ok(Page { found: found.into_iter().map(|listed| listed.record).collect(), next, unreadable })

@@ -25,6 +25,8 @@ use crate::store::{Endings, Error, Readiness, Reason};
 const TRY_EVERY: Duration = Duration::from_millis(250);
 /// Trouble is looked at at once, but not more often than this.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long a subscription may take.
+const HEARD: Duration = Duration::from_secs(1);
 /// How long a start waits for the first look.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// After so many looks in a row that failed, the connection is made anew.
@@ -62,6 +64,9 @@ impl Redis {
         let inner = Arc::new_cyclic(|weak| Inner {
             weak: weak.clone(),
             barrier: Barrier::new(&link, lanes, memory.clone()),
+            ears: link.beside(HEARD),
+            is_deaf: true.into(),
+            hearings: 0.into(),
             link,
             scripts: Scripts::new(&memory.name()),
             memory,
@@ -186,6 +191,7 @@ impl Inner {
         if !self.link.is_connected() {
             self.connect().await?;
         }
+        self.listen_for_endings().await;
         let clock_offset_us = self.compare_clocks().await?;
         let nodes = self.ask_nodes().await?;
         let demand = Demand {
@@ -223,8 +229,30 @@ impl Inner {
     }
 
     async fn connect(&self) -> Result<(), Error> {
-        let (endings, trouble) = (self.endings.clone(), self.link.trouble.clone());
-        let store = self.weak.clone();
+        let (store, trouble) = (self.weak.clone(), self.link.trouble.clone());
+        let hear = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                // Whoever answers next may be another one, or the same with other data.
+                if let Some(store) = store.upgrade() {
+                    store.close_for(&Reason::new("disconnected", "the connection to Redis was lost"));
+                }
+                trouble.notify_one();
+            }
+        };
+        self.link.connect(hear).await.map_err(|error| Error::Refused(error.to_string()))?;
+        self.is_deaf.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Listens for the ends of calls, if that is not done already. On a connection of its own: a server cuts off one
+    /// with subscriptions as soon as the answers on it are many megabytes behind.
+    async fn listen_for_endings(&self) {
+        if !self.is_deaf.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        // What an earlier connection still says does not count.
+        let number = self.hearings.fetch_add(1, Ordering::SeqCst) + 1;
+        let (endings, store) = (self.endings.clone(), self.weak.clone());
         let hear = move |push: PushInfo| match push.kind {
             PushKind::Message | PushKind::SMessage => {
                 let id = push.data.into_iter().nth(1).and_then(|id| String::from_redis_value(id).ok());
@@ -233,31 +261,30 @@ impl Inner {
                 }
             }
             PushKind::Disconnection => {
-                // Whoever answers next may be another one, or the same with other data.
-                if let Some(store) = store.upgrade() {
-                    store.close_for(&Reason::new("disconnected", "the connection to Redis was lost"));
+                let store = store.upgrade();
+                if let Some(store) = store.filter(|store| store.hearings.load(Ordering::SeqCst) == number) {
+                    store.is_deaf.store(true, Ordering::SeqCst);
                 }
-                trouble.notify_one();
             }
             _ => {}
         };
-        let wire = self.link.connect(hear).await.map_err(|error| Error::Refused(error.to_string()))?;
         let channels: Vec<String> = Partition::all().map(Partition::endings).collect();
-        let subscribed = match wire {
-            Wire::One(mut manager) => manager.subscribe(&channels).await,
-            Wire::Cluster(mut cluster) => {
+        let subscribed = match self.ears.connect(hear).await {
+            Ok(Wire::One(mut manager)) => manager.subscribe(&channels).await,
+            Ok(Wire::Cluster(mut cluster)) => {
                 let mut subscribed = Ok(());
                 for channel in &channels {
                     subscribed = subscribed.and(cluster.ssubscribe(channel).await);
                 }
                 subscribed
             }
+            Err(error) => Err(error),
         };
         if let Err(error) = subscribed {
             // Whoever waits still looks; it only takes longer.
             tracing::warn!(%error, "the ends of other gateways' calls cannot be heard");
+            self.is_deaf.store(true, Ordering::SeqCst);
         }
-        Ok(())
     }
 
     /// Where the masters' clocks are, seen from this machine's, to half of a round trip. What is decided by time

@@ -250,6 +250,44 @@ impl Inner {
         self.link.ask(cmd("SET").arg(manifest_key()).arg(text)).await
     }
 
+    /// One page of the calls about which a store that has lost data may be wrong. `from`: index, partition and cursor.
+    pub(super) async fn doubtful(
+        &self,
+        from: &str,
+        limit: u32,
+    ) -> Result<(Vec<CallId>, Option<String>), Error> {
+        // Those that become unknown meanwhile are not met again.
+        const INDEXES: [&str; 3] = ["unknown", "failed", "running"];
+        if from.is_empty() {
+            // What runs here may have been forgotten a moment ago.
+            self.put_all_back().await?;
+        }
+        let mut parts = from.split(':').map(|part| part.parse::<u64>().unwrap_or(0));
+        let mut next = || parts.next().unwrap_or(0);
+        let (index, partition, mut cursor) = (next(), next(), next());
+        let places = (0_u64..).zip(INDEXES).flat_map(|(number, name)| {
+            (0_u64..).zip(Partition::all()).map(move |(at, partition)| (number, at, partition.key(name)))
+        });
+        for (number, at, key) in places.skip_while(|(number, at, _)| (*number, *at) < (index, partition)) {
+            loop {
+                let mut ask = cmd("ZSCAN");
+                ask.arg(&key).arg(cursor).arg("COUNT").arg(limit);
+                let (next, found): (u64, Vec<(String, f64)>) = self.link.ask(&ask).await?;
+                cursor = next;
+                let calls: Vec<CallId> = found.iter().filter_map(|(id, _)| call_id(id)).collect();
+                // Cursor 0 ends one index; the one after it begins with 0, too.
+                let (number, at) = if cursor == 0 { (number, at + 1) } else { (number, at) };
+                if !calls.is_empty() {
+                    return Ok((calls, Some(format!("{number}:{at}:{cursor}"))));
+                }
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok((Vec::new(), None))
+    }
+
     /// Puts back every write that is remembered, unless it is there.
     pub(super) async fn put_all_back(&self) -> Result<(), Error> {
         let mut all = Ok(());

@@ -25,8 +25,9 @@ const DAY_US: i64 = 24 * 3_600 * 1_000_000;
 const LOOKS: usize = 2_000;
 /// Calls that are looked at in one round.
 const LOOKS_AT_ONCE: usize = 64;
-/// Calls that are read in one go: bounds how much of large results is in memory.
+/// Calls, and bytes of their arguments and results, that are read in one go; one call at least.
 const READ_AT_ONCE: usize = 32;
+const READ_BYTES: usize = 4 << 20;
 
 impl Inner {
     pub(super) async fn list(
@@ -44,7 +45,7 @@ impl Inner {
             let wanted = (limit - page.found.len()).max(LOOKS_AT_ONCE);
             let places = self.positions(tenant, filter, page.next, wanted).await?;
             looked += places.found.len();
-            for some in places.found.chunks(READ_AT_ONCE) {
+            for some in self.portions(filter, &places.found).await? {
                 let (listed, unreadable) = self.read_listed(tenant, filter, some).await?;
                 page.unreadable += unreadable;
                 for (position, listed) in listed {
@@ -97,6 +98,24 @@ impl Inner {
         Ok(Page::merge(pages, limit))
     }
 
+    /// The same calls in portions that are small enough to be read in one go.
+    async fn portions<'a>(
+        &self,
+        filter: &Filter,
+        positions: &'a [Position],
+    ) -> Result<Vec<&'a [Position]>, Error> {
+        if filter.is_brief || positions.is_empty() {
+            return Ok(positions.chunks(READ_AT_ONCE).collect());
+        }
+        let ask = |position: &Position| {
+            let name = Partition::of_call(position.call_id).call(position.call_id);
+            ["args", "result"].map(|field| cmd("HSTRLEN").arg(&name).arg(field).to_owned())
+        };
+        let sizes: Vec<usize> = self.link.ask_many(positions.iter().flat_map(ask).collect()).await?;
+        let sizes: Vec<usize> = sizes.chunks(2).map(|sizes| sizes.iter().sum()).collect();
+        Ok(portions(positions, &sizes))
+    }
+
     /// The calls at these positions; `None` for one that has gone, or that cannot be read. And how many of these
     /// there were.
     async fn read_listed(
@@ -107,9 +126,11 @@ impl Inner {
     ) -> Result<(Vec<(Position, Option<Listed>)>, u64), Error> {
         let ids: Vec<CallId> = positions.iter().map(|position| position.call_id).collect();
         let (mut found, mut unreadable) = (Vec::new(), 0);
-        for (position, mut fields) in positions.iter().zip(self.fields_of_many(&ids).await?) {
-            let duplicates = read_duplicates(fields.split_off(record::FIELDS.len()));
-            let listed = match record::read(fields) {
+        let names = if filter.is_brief { &record::BRIEF[..] } else { &record::FIELDS[..] };
+        for (position, mut fields) in positions.iter().zip(self.fields_of_many(&ids, names).await?) {
+            let duplicates = read_duplicates(fields.split_off(names.len()));
+            let read = if filter.is_brief { record::read_brief(fields) } else { record::read(fields) };
+            let listed = match read {
                 // What a replica does not have yet is as it is shown a moment later, or is lost.
                 Ok(Some(record)) => Some(Listed { record: self.settled(record).await?, duplicates }),
                 Ok(None) => {
@@ -137,17 +158,19 @@ impl Inner {
     }
 
     /// The fields of calls, and of their duplicates.
-    async fn fields_of_many(&self, ids: &[CallId]) -> Result<Vec<Vec<Value>>, Error> {
+    async fn fields_of_many(&self, ids: &[CallId], names: &[&str]) -> Result<Vec<Vec<Value>>, Error> {
         let ask = |call_id: CallId| {
             let mut ask = cmd("HMGET");
-            ask.arg(Partition::of_call(call_id).call(call_id)).arg(&record::FIELDS).arg(&DUPLICATES);
+            ask.arg(Partition::of_call(call_id).call(call_id)).arg(names).arg(&DUPLICATES);
             ask
         };
         self.link.ask_many(ids.iter().copied().map(ask).collect()).await
     }
 
     pub(super) async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
-        let Some(mut fields) = self.fields_of_many(&[call_id]).await?.pop() else { return Ok(None) };
+        let Some(mut fields) = self.fields_of_many(&[call_id], &record::FIELDS).await?.pop() else {
+            return Ok(None);
+        };
         let duplicates = read_duplicates(fields.split_off(record::FIELDS.len()));
         let Some(record) = record::read(fields).map_err(unreadable)? else { return Ok(None) };
         let record = self.settled(record).await?;
@@ -278,6 +301,24 @@ impl Inner {
     }
 }
 
+/// Portions of items of these sizes, each at most [`READ_AT_ONCE`] and [`READ_BYTES`], or a single item.
+fn portions<'a, T>(mut items: &'a [T], sizes: &[usize]) -> Vec<&'a [T]> {
+    let (mut portions, mut sizes) = (Vec::new(), sizes.iter());
+    while !items.is_empty() {
+        let mut bytes = sizes.next().copied().unwrap_or(0);
+        let more = sizes.as_slice().iter().take_while(|size| {
+            bytes += **size;
+            bytes <= READ_BYTES
+        });
+        let more = more.count().min(READ_AT_ONCE - 1);
+        sizes = sizes.as_slice()[more..].iter();
+        let (portion, rest) = items.split_at((more + 1).min(items.len()));
+        portions.push(portion);
+        items = rest;
+    }
+    portions
+}
+
 /// The fields of a call's duplicates.
 const DUPLICATES: [&str; 2] = ["duplicates", "arrived"];
 
@@ -291,4 +332,24 @@ fn read_duplicates(fields: Vec<Value>) -> Duplicates {
         Some(Duplicate { at: Timestamp::from_microsecond(at).ok()?, by, kind })
     });
     Duplicates { count, last: last.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portions_are_as_large_as_they_may_be_and_none_is_empty() {
+        let lengths = |sizes: &[usize]| {
+            let items: Vec<usize> = (0..sizes.len()).collect();
+            let portions = portions(&items, sizes);
+            assert_eq!(portions.concat(), items, "each once, in their order");
+            portions.iter().map(|portion| portion.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&[]), [0_usize; 0]);
+        assert_eq!(lengths(&[1; 70]), [32, 32, 6]);
+        let third = READ_BYTES / 3;
+        assert_eq!(lengths(&[third; 7]), [3, 3, 1]);
+        assert_eq!(lengths(&[2 * READ_BYTES, 1, 1, 2 * READ_BYTES, READ_BYTES]), [1, 2, 1, 1]);
+    }
 }

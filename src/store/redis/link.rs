@@ -30,7 +30,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often something that a server has not run is sent again.
 const RESENDS: usize = 5;
 
-/// One connection, shared by everyone.
+/// One connection, shared by everyone who asks for something.
 #[derive(Clone)]
 pub(super) enum Wire {
     One(ConnectionManager),
@@ -83,7 +83,7 @@ impl Link {
         Self { target, tls, response_timeout: RESPONSE_TIMEOUT, wire: RwLock::default(), trouble }
     }
 
-    /// A link of its own to the same place, for commands that block.
+    /// A link of its own to the same place, for commands that block and for subscriptions.
     pub(super) fn beside(&self, response_timeout: Duration) -> Self {
         Self {
             target: self.target.clone(),

@@ -110,6 +110,9 @@ impl Inner {
         ask.arg(list).arg("+").arg("-").arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(1);
         self.link.ask::<Value>(&ask).await?;
         self.link.ask::<Value>(cmd("SMEMBERS").arg(&names[15])).await?;
+        self.link.ask::<Value>(cmd("ZSCAN").arg(&names[5]).arg(0)).await?;
+        self.link.ask::<Value>(cmd("ZCOUNT").arg(&names[13]).arg("-inf").arg(1)).await?;
+        self.link.ask::<Value>(cmd("HSTRLEN").arg(call).arg("args")).await?;
         let mut run = Run::new(&self.scripts.forget);
         run.key(&names[13]).key(&names[7]).key(call).key(key).key(list).arg(2).arg(1).arg(1);
         self.link.run(run.arg("0").arg("position").arg(1).arg("1")).await?;

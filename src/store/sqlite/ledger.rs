@@ -57,6 +57,7 @@ pub(super) fn list(
     while let Some(row) = rows.next()? {
         looked += 1;
         let record = match row::record(row) {
+            Ok(record) if filter.is_brief => record.without_texts(),
             Ok(record) => record,
             // One that cannot be read keeps no other back.
             Err(error) => {

@@ -81,11 +81,13 @@ pub(super) fn to_check(
     Ok(found)
 }
 
-/// The running, the failed and the unknown calls.
-pub(super) fn doubtful(connection: &Connection) -> rusqlite::Result<Vec<CallId>> {
-    let sql = "SELECT call_id FROM calls WHERE state IN ('running', 'failed', 'unknown')";
+/// Of the running, the failed and the unknown calls those whose ids come after this one.
+pub(super) fn doubtful(connection: &Connection, after: &str, limit: u32) -> rusqlite::Result<Vec<CallId>> {
+    let sql = "SELECT call_id FROM calls WHERE state IN ('running', 'failed', 'unknown') AND call_id > ?1
+               ORDER BY call_id LIMIT ?2";
     let mut doubtful = connection.prepare_cached(sql)?;
-    let doubtful = doubtful.query_map([], |row| row.get::<_, Identity>(0).map(|id| CallId(id.0)))?;
+    let doubtful =
+        doubtful.query_map(params![after, limit], |row| row.get::<_, Identity>(0).map(|id| CallId(id.0)))?;
     doubtful.collect()
 }
 

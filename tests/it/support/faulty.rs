@@ -547,9 +547,9 @@ impl Store for FaultStore {
         self.store.is_shared()
     }
 
-    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
+    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
         assert!(!self.inner.panics.swap(false, Ordering::SeqCst), "a panic was asked for");
-        self.store.doubtful().await
+        self.store.doubtful(from, limit).await
     }
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {

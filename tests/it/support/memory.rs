@@ -400,7 +400,9 @@ impl Store for Memory {
         let found = inner.kept.calls.values().map(|(record, _)| record).filter(|record| is_asked_for(record));
         let found = found.map(|record| {
             let duplicates = inner.duplicates.get(&record.intent.call_id).cloned().unwrap_or_default();
-            Listed { record: record.clone(), duplicates }
+            let record = record.clone();
+            let record = if filter.is_brief { record.without_texts() } else { record };
+            Listed { record, duplicates }
         });
         let mut page = Page { found: found.collect::<Vec<Listed>>(), next: None, unreadable: 0 };
         page.found.sort_by_key(|listed| std::cmp::Reverse(listed.position()));
@@ -595,10 +597,10 @@ impl Store for Memory {
         Ok(counts.into_iter().collect())
     }
 
-    async fn doubtful(&self) -> Result<Vec<CallId>, Error> {
+    async fn doubtful(&self, _from: &str, _limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
         let inner = self.lock();
         let all = ["running", "failed", "unknown"].into_iter().flat_map(|state| inner.kept.in_state(state));
-        Ok(all.map(|record| record.intent.call_id).collect())
+        Ok((all.map(|record| record.intent.call_id).collect(), None))
     }
 
     /// In the tests those who share it are in one process.
