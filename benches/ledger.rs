@@ -18,6 +18,7 @@ use oncegate::core::call::{Change, Event, next};
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::ledger::{Filter, Position};
 use oncegate::core::outcome::{Body, Evidence};
+use oncegate::core::recipe::RecipeId;
 use oncegate::core::record::{AttemptId, CallId, InstanceId, Intent};
 use oncegate::core::session::Brought;
 use oncegate::core::tool::Tool;
@@ -155,7 +156,7 @@ async fn write(store: &dyn Store, tool: &Tool, n: usize, calls: usize) -> Fallib
     // What a busy machine did not answer in time is asked again; both verbs know their own.
     let claim = arrival(tool, n, calls)?;
     let record = loop {
-        match store.claim(&claim, None).await {
+        match store.claim(&claim, &[]).await {
             Ok(Claimed::Yours(record)) => break record,
             Ok(other) => return Err(format!("not claimed: {other:?}").into()),
             Err(_) => sleep(Duration::from_millis(500)).await,
@@ -193,6 +194,8 @@ fn arrival(tool: &Tool, n: usize, calls: usize) -> Fallible<Change> {
         tenant: "shop".into(),
         tool: name.into(),
         lookup,
+        names: Vec::new(),
+        recipe: RecipeId::default(),
         key,
         key_source: Source::Runtime,
         fingerprint: [7; 32],
@@ -208,7 +211,13 @@ fn arrival(tool: &Tool, n: usize, calls: usize) -> Fallible<Change> {
         created_at,
     };
     let (intent, brought) = (Arc::new(intent), Brought::default());
-    let event = Event::Arrived { intent, brought, attempt: AttemptId(Uuid::new_v4()), owner: ME };
+    let event = Event::Arrived {
+        intent,
+        prints: Arc::default(),
+        brought,
+        attempt: AttemptId(Uuid::new_v4()),
+        owner: ME,
+    };
     let change = next(tool, None, &event, created_at).map_err(|error| format!("{error:?}"))?;
     change.change.ok_or_else(|| "nothing to write".into())
 }

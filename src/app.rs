@@ -18,7 +18,7 @@ use crate::core::caller::Caller;
 use crate::core::pace::Pace;
 use crate::core::record::InstanceId;
 use crate::downstream::{Downstream, NoClient};
-use crate::gateway::{self, Gateway, Limits, ToolAt, Tools};
+use crate::gateway::{self, Gateway, Limits, RecipesError, ToolAt, Tools};
 use crate::http::{self, Http, MaxBody, Tokens};
 use crate::metrics::Metrics;
 use crate::serve::{self, Bounds, Doors, Ends, Tls};
@@ -42,6 +42,8 @@ pub enum Error {
     Redis(#[from] redis::OpenError),
     #[error("calls left over from the last run cannot be settled: {0}")]
     Recovery(#[from] store::Error),
+    #[error(transparent)]
+    Recipes(RecipesError),
     #[error("the HTTP client for the tools cannot be made: {0}")]
     Client(NoClient),
     #[error("cannot listen on {0}: {1}")]
@@ -142,6 +144,12 @@ impl App {
             Err(error) => return Err(error.into()),
         };
         gateway.free_sagas().await;
+
+        match gateway.learn_recipes().await {
+            // Nothing is claimed before they are written down; that is tried again and again.
+            Ok(()) | Err(RecipesError::Store(_)) => {}
+            Err(error @ RecipesError::TooMany(_)) => return Err(Error::Recipes(error)),
+        }
 
         match gateway.look_at_pauses().await {
             // Nothing is claimed before it has been looked at.
@@ -286,6 +294,9 @@ fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> 
     });
     every(LOOK_AT_PAUSES_EVERY, gateway, stop, &mut loops, |gateway| async move {
         drop(gateway.look_at_pauses().await);
+    });
+    every(pace.recover_every, gateway, stop, &mut loops, |gateway| async move {
+        drop(gateway.keep_recipes_once(gateway.now()).await);
     });
     every(pace.count_every, gateway, stop, &mut loops, |gateway| async move {
         gateway.write_duplicates().await;

@@ -181,7 +181,7 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
         let reloader = app.reloader();
         tokio::spawn(async move {
             while hang_up.recv().await.is_some() {
-                if let Some(log) = reloader.reload(read_lines(&path)) {
+                if let Some(log) = reloader.reload(read_lines(&path)).await {
                     set_level.set(&log.level);
                 }
             }

@@ -24,8 +24,11 @@ pub struct Reloader {
 impl Reloader {
     /// Takes over tools, tokens and certificate of a configuration, or says each mistake and leaves all as it is. Running
     /// calls go on with what they began with. Answers with what is said now of the log.
-    pub fn reload(&self, config: Result<Config, Vec<String>>) -> Option<Log> {
-        let taken_over = config.and_then(|config| self.take_over(config));
+    pub async fn reload(&self, config: Result<Config, Vec<String>>) -> Option<Log> {
+        let taken_over = match config {
+            Ok(config) => self.take_over(config).await,
+            Err(mistakes) => Err(mistakes),
+        };
         let metrics = &self.gateway.metrics;
         match &taken_over {
             Ok(_) => metrics.reloaded(self.gateway.wall_time().as_second()),
@@ -39,7 +42,7 @@ impl Reloader {
         taken_over.ok()
     }
 
-    fn take_over(&self, config: Config) -> Result<Log, Vec<String>> {
+    async fn take_over(&self, config: Config) -> Result<Log, Vec<String>> {
         let mistakes = self.misfits(&config);
         if !mistakes.is_empty() {
             return Err(mistakes);
@@ -59,6 +62,8 @@ impl Reloader {
                 "these have changed and take a restart; they stay as they were"
             );
         }
+        // Before anything is claimed by them; what is refused here has changed nothing.
+        self.gateway.adopt_recipes(&config.tools).await.map_err(|error| vec![error.to_string()])?;
         let (tools, tokens) = (config.tools.len(), config.tokens.len());
         // The tools first: they may still be refused, and then nothing has changed.
         self.gateway

@@ -22,6 +22,7 @@
 mod arrive; // a request asks for a call
 mod end; // an attempt ended
 mod late; // a proof of execution that comes too late
+mod meet; // which of the calls that it meets an arrival is
 mod rest; // an unknown call comes to rest
 mod undo; // what a call has done is undone
 mod verify; // a person asks whether a result is stable
@@ -34,11 +35,13 @@ use jiff::{SignedDuration, Timestamp};
 use self::arrive::{Arrival, arrive_again, claim};
 use self::end::{doubt_anew, end, end_late, end_of_earlier, forget, lose};
 use self::late::contradict;
+pub use self::meet::{Met, meet};
 use self::rest::{Asked, hindered, probed, reconciled, resolve, take_up, work_on};
 pub use self::undo::undoes_unknown;
 use self::undo::{not_joined, resolve_stuck, saga_ended, skip, to_compensate, undo_ended};
 use self::verify::{begin_to_verify, verified};
 use super::outcome::{Content, Evidence, FailureKind, Outcome};
+use super::recipe::Prints;
 use super::record::{Attempt, AttemptId, CallId, Compensation, Entry, InstanceId, Intent, Record, State};
 use super::replay::Fresh;
 use super::session::{Brought, Release, Terms};
@@ -49,7 +52,14 @@ use super::unknown::{Finding, Hindrance, Resolution};
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A request asks for it.
-    Arrived { intent: Arc<Intent>, brought: Brought, attempt: AttemptId, owner: InstanceId },
+    Arrived {
+        intent: Arc<Intent>,
+        /// What it is by the recipes of earlier calls.
+        prints: Arc<Prints>,
+        brought: Brought,
+        attempt: AttemptId,
+        owner: InstanceId,
+    },
     /// An attempt ended, as far as its owner can tell.
     Ended {
         attempt: AttemptId,
@@ -190,6 +200,8 @@ pub enum Action {
     Answer,
     /// Answer that the key stands for something else.
     RefuseReused,
+    /// Answer that the key is taken, and that it cannot be said whether for the same.
+    RefuseUnclear,
     /// Answer that the key is too old.
     RefuseExpired,
     /// Answer that the key stands for a call of another saga.
@@ -245,8 +257,8 @@ pub enum Illegal {
 /// The event does not fit the state; nothing changes.
 pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp) -> Result<Next, Illegal> {
     match (record, event) {
-        (None, Event::Arrived { intent, brought, attempt, owner }) => {
-            let arrival = Arrival { intent, brought: *brought, attempt: *attempt, owner: *owner };
+        (None, Event::Arrived { intent, prints, brought, attempt, owner }) => {
+            let arrival = Arrival { intent, prints, brought: *brought, attempt: *attempt, owner: *owner };
             Ok(claim(tool, &arrival, None, now))
         }
         (
@@ -270,8 +282,8 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             | Event::Skipped { .. }
             | Event::SagaEnded { .. },
         ) => Err(Illegal::NoCall),
-        (Some(record), Event::Arrived { intent, brought, attempt, owner }) => {
-            let arrival = Arrival { intent, brought: *brought, attempt: *attempt, owner: *owner };
+        (Some(record), Event::Arrived { intent, prints, brought, attempt, owner }) => {
+            let arrival = Arrival { intent, prints, brought: *brought, attempt: *attempt, owner: *owner };
             Ok(arrive_again(tool, record, &arrival, now))
         }
         (Some(record), Event::Ended { attempt, fencing, evidence, retry }) => {

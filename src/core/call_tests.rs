@@ -28,6 +28,8 @@ fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
         tenant: "shop".into(),
         tool: "t".into(),
         lookup: key::Lookup::new("shop", "t", "k"),
+        names: Vec::new(),
+        recipe: crate::core::recipe::RecipeId::default(),
         key: "k".into(),
         key_source: source,
         fingerprint: [fingerprint; 32],
@@ -43,7 +45,13 @@ fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
 
 fn arrived(source: key::Source, fingerprint: u8, id: u128) -> Event {
     let intent = intent(source, fingerprint);
-    Event::Arrived { intent, brought: Brought::default(), attempt: attempt(id), owner: ME }
+    Event::Arrived {
+        intent,
+        prints: Arc::default(),
+        brought: Brought::default(),
+        attempt: attempt(id),
+        owner: ME,
+    }
 }
 
 fn answer(status: u16) -> Evidence {
@@ -69,7 +77,7 @@ fn ended_with(id: u128, evidence: Evidence, retry: Option<u128>) -> Event {
 }
 
 /// A call claimed at second 0 as attempt 1, then moved by these events at the seconds given.
-fn record(tool: &Tool, source: key::Source, events: &[(Event, i64)]) -> Record {
+pub(crate) fn record(tool: &Tool, source: key::Source, events: &[(Event, i64)]) -> Record {
     let mut record = moved(tool, None, &arrived(source, 1, 1), 0).expect("a claim");
     for (event, seconds) in events {
         record = moved(tool, Some(&record), event, *seconds).expect("a change");
@@ -213,7 +221,13 @@ fn what_undoes_a_call_may_be_sent_with_other_arguments_as_long_as_it_surely_was_
     let source = key::Source::Compensation;
     let mended = |id: u128| {
         let intent = Arc::new(Intent { args: "{\"mended\":1}".into(), ..(*intent(source, 2)).clone() });
-        Event::Arrived { intent, brought: Brought::default(), attempt: attempt(id), owner: ME }
+        Event::Arrived {
+            intent,
+            prints: Arc::default(),
+            brought: Brought::default(),
+            attempt: attempt(id),
+            owner: ME,
+        }
     };
     let running = record(&tool, source, &[]);
     let failed = moved(&tool, Some(&running), &ended_with(1, answer(422), None), 1).expect("failed");

@@ -18,10 +18,12 @@ pub enum Kind {
     Report,
     /// One thing on which the ledger and a system behind a tool disagree.
     Anomaly,
+    /// How names and fingerprint of a tool's calls are made, or were made.
+    Recipe,
 }
 
 impl Kind {
-    pub const ALL: [Self; 4] = [Self::Saga, Self::Reconciliation, Self::Report, Self::Anomaly];
+    pub const ALL: [Self; 5] = [Self::Saga, Self::Reconciliation, Self::Report, Self::Anomaly, Self::Recipe];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -29,6 +31,7 @@ impl Kind {
             Self::Reconciliation => "reconciliation",
             Self::Report => "report",
             Self::Anomaly => "anomaly",
+            Self::Recipe => "recipe",
         }
     }
 }

@@ -2,15 +2,13 @@
 //!
 //! Must not know where a key is stored.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::json::canonical;
-use super::tool::Tool;
 
 /// The longest key in bytes: what Stripe, ACP and most tools accept.
 pub const MAX_LEN: usize = 255;
@@ -167,7 +165,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Where [`choose`] looks for a key, in this order.
+    /// Where a key is looked for, in this order.
     pub fn sources(&self) -> &'static [Source] {
         if !self.fields.is_empty() {
             &[Source::Runtime, Source::Business]
@@ -220,79 +218,43 @@ fn not_ours(key: Option<Key>) -> Result<Option<Key>, Refused> {
     Ok(key)
 }
 
-/// The key that the model put into `args`. It is taken out of them, so that neither the tool nor
-/// the fingerprint sees it, unless the tool's own schema asks for a member of that name.
-pub fn take_from_model(tool: &Tool, args: &mut Map<String, Value>) -> Result<Option<Key>, Refused> {
-    let brought = if tool.has_property(MODEL_MEMBER) {
-        args.get(MODEL_MEMBER).cloned()
-    } else {
-        args.remove(MODEL_MEMBER)
-    };
+/// The key that the model put into `args`.
+pub fn from_model(args: &Value) -> Result<Option<Key>, Refused> {
     let invalid = Refused::Invalid("member args.idempotency_key", Invalid);
-    match brought {
+    match args.get(MODEL_MEMBER) {
         None => Ok(None),
-        Some(Value::String(text)) => not_ours(Some(Key::parse(&text).map_err(|_| invalid)?)),
+        Some(Value::String(text)) => not_ours(Some(Key::parse(text).map_err(|_| invalid)?)),
         Some(_) => Err(invalid),
     }
 }
 
-/// The key of a call, by the first source that has one. `args` is without the model's key.
-pub fn choose(
-    tool: &Tool,
-    runtime: Option<Key>,
-    model: Option<Key>,
-    user_id: &str,
-    args: &Value,
-) -> Result<Chosen, Refused> {
-    if let Some(key) = runtime {
-        return Ok(Chosen { key, source: Source::Runtime });
-    }
-    if !tool.key.fields.is_empty() {
-        let mut fields = Map::new();
-        for field in &tool.key.fields {
-            let value = args.pointer(field.as_str());
-            let value = value.ok_or_else(|| Refused::FieldMissing(field.as_str().to_owned()))?;
-            fields.insert(field.as_str().to_owned(), value.clone());
-        }
-        let key = derive(&tool.name, user_id, &Value::Object(fields));
-        return Ok(Chosen { key, source: Source::Business });
-    }
-    if let Some(key) = model {
-        return Ok(Chosen { key, source: Source::Model });
-    }
-    if tool.key.required {
-        return Err(Refused::Missing);
-    }
-    Ok(Chosen { key: derive(&tool.name, user_id, args), source: Source::Derived })
-}
-
 /// `hex(SHA-256(canonical JSON of {"name","user","args"}))[:32]`.
-fn derive(tool: &str, user_id: &str, args: &Value) -> Key {
+pub(super) fn derive(tool: &str, user_id: &str, args: &Value) -> Key {
     let canonical = canonical(&json!({ "name": tool, "user": user_id, "args": args }));
     let mut hex = hex::encode(Sha256::digest(canonical));
     hex.truncate(32);
     Key(hex)
 }
 
-/// What a call asks for: SHA-256 over the canonical `args` without the tool's `key.ignore`.
+/// What a call asks for: SHA-256 over its canonical arguments, without what its recipe ignores.
 pub type Fingerprint = [u8; 32];
 
-pub fn fingerprint(tool: &Tool, args: &Value) -> Fingerprint {
-    let mut counted = Cow::Borrowed(args);
-    for pointer in &tool.key.ignore {
-        pointer.remove_from(counted.to_mut());
-    }
-    Sha256::digest(canonical(&counted)).into()
-}
-
-/// The key under which a call is claimed: SHA-256 over (tenant, tool, key), each behind its length
-/// in eight big-endian bytes, so that nothing can be smuggled across a border.
+/// A name under which a call is claimed: SHA-256 over (tenant, tool, key), each behind its length in eight
+/// big-endian bytes. Its last byte follows from the tenant alone: all names of a tenant lie in one partition
+/// of a store, where one step claims several of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lookup(pub [u8; 32]);
 
 impl Lookup {
     pub fn new(tenant: &str, tool: &str, key: &str) -> Self {
-        Self(digest([tenant, tool, key]))
+        let mut lookup = digest([tenant, tool, key]);
+        lookup[31] = Self::partition_of(tenant);
+        Self(lookup)
+    }
+
+    /// The last byte of every name of this tenant.
+    pub fn partition_of(tenant: &str) -> u8 {
+        digest(["tenant", tenant])[0]
     }
 
     /// The key that the tool gets: 32 hex digits, the same for every attempt of a call, and never
@@ -320,7 +282,6 @@ pub fn digest<const N: usize>(parts: [&str; N]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::tool::tests::tool;
     use proptest::prelude::*;
 
     #[test]
@@ -351,71 +312,6 @@ mod tests {
         assert_eq!(from_runtime(None, Some("k")), Ok(Some(key)));
         assert_eq!(from_runtime(None, None), Ok(None));
         assert_eq!(from_runtime(Some(b"k"), Some("other")), Err(Refused::Conflict));
-    }
-
-    #[test]
-    fn the_first_source_wins() {
-        let mut tool = tool("create_order");
-        let args = json!({ "business_id": "B1", "note": "please" });
-        let runtime = Key::parse("runtime").ok();
-        let model = Key::parse("model").ok();
-        let source = |tool: &Tool, runtime: &Option<Key>, model: &Option<Key>| {
-            choose(tool, runtime.clone(), model.clone(), "U1", &args).map(|chosen| chosen.source)
-        };
-        assert_eq!(source(&tool, &None, &None), Ok(Source::Derived));
-        assert_eq!(source(&tool, &None, &model), Ok(Source::Model));
-        tool.key.required = true;
-        assert_eq!(source(&tool, &None, &None), Err(Refused::Missing));
-        tool.key.fields = vec!["/business_id".parse().expect("a pointer")];
-        assert_eq!(
-            source(&tool, &None, &model),
-            Ok(Source::Business),
-            "a model's key never splits a business intent"
-        );
-        assert_eq!(source(&tool, &runtime, &model), Ok(Source::Runtime));
-        tool.key.fields = vec!["/missing".parse().expect("a pointer")];
-        assert_eq!(source(&tool, &None, &model), Err(Refused::FieldMissing("/missing".into())));
-    }
-
-    #[test]
-    fn derived_keys_are_what_an_independent_recipe_computes() {
-        // python3 -c 'import hashlib,json;print(hashlib.sha256(json.dumps({"name":"create_order",
-        //   "user":"U123","args":{"business_id":"B-1","amount":5}},sort_keys=True,
-        //   separators=(",",":"),ensure_ascii=False).encode()).hexdigest()[:32])'
-        let mut tool = tool("create_order");
-        let args = json!({ "business_id": "B-1", "amount": 5.0 });
-        let derived = choose(&tool, None, None, "U123", &args).expect("a key");
-        assert_eq!(derived.key.as_str(), "b8b8d98bab06c01fa8d3a047c28dc935");
-        // the same with "args":{"/business_id":"B-1"}
-        tool.key.fields = vec!["/business_id".parse().expect("a pointer")];
-        let business = choose(&tool, None, None, "U123", &args).expect("a key");
-        assert_eq!(business.key.as_str(), "845df666c3317c32ca5bfb32e87f5698");
-    }
-
-    #[test]
-    fn the_models_key_is_taken_out_unless_the_tool_asks_for_it() {
-        let mut tool = tool("create_order");
-        let mut args = Map::from_iter([("a".to_owned(), json!(1)), (MODEL_MEMBER.to_owned(), json!("m-1"))]);
-        let mut kept = args.clone();
-        assert_eq!(take_from_model(&tool, &mut args), Ok(Key::parse("m-1").ok()));
-        assert_eq!(Value::Object(args.clone()), json!({ "a": 1 }));
-        assert_eq!(take_from_model(&tool, &mut args), Ok(None));
-        args.insert(MODEL_MEMBER.to_owned(), json!(7));
-        assert!(take_from_model(&tool, &mut args).is_err());
-        tool.set_schema(json!({ "properties": { "idempotency_key": {} } }));
-        assert_eq!(take_from_model(&tool, &mut kept), Ok(Key::parse("m-1").ok()));
-        assert!(kept.contains_key(MODEL_MEMBER));
-    }
-
-    #[test]
-    fn ignored_members_do_not_count_for_the_fingerprint() {
-        let mut tool = tool("create_order");
-        tool.key.ignore = ["/note", "/lines/0/text", "/a~1b"].map(|p| p.parse().expect("a pointer")).to_vec();
-        let one = json!({ "sku": "w", "note": "one", "lines": [{ "text": "x", "n": 1 }], "a/b": 1 });
-        let two = json!({ "sku": "w", "lines": [{ "text": "y", "n": 1.0 }] });
-        let other = json!({ "sku": "w", "lines": [{ "text": "y", "n": 2 }] });
-        assert_eq!(fingerprint(&tool, &one), fingerprint(&tool, &two));
-        assert_ne!(fingerprint(&tool, &one), fingerprint(&tool, &other));
     }
 
     #[test]

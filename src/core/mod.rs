@@ -15,6 +15,7 @@ pub mod outcome; // what an attempt proved
 pub mod pace; // times that no operator sets
 pub mod pause; // whether a paused tool was resumed
 pub mod rate; // how often something may happen
+pub mod recipe; // how the names and the fingerprint of a call are made
 pub mod reconcile; // whether the ledger and a system behind the tools agree
 pub mod record; // what is kept of a call
 pub mod redact; // what is never kept, or never shown

@@ -59,6 +59,8 @@ fn call(id: u128, second: i64, state: State) -> Record {
         tenant: "shop".into(),
         tool: "t".into(),
         lookup,
+        names: Vec::new(),
+        recipe: crate::core::recipe::RecipeId::default(),
         key: format!("k{id}"),
         key_source: Source::Runtime,
         fingerprint: [0; 32],

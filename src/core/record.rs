@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::key;
 use super::outcome::{Content, Failure, Sent};
+use super::recipe::RecipeId;
 use super::session::Room;
 use super::unknown::Check;
 
@@ -62,6 +63,10 @@ pub struct Intent {
     pub tenant: String,
     pub tool: String,
     pub lookup: key::Lookup,
+    /// What else it is found by; claimed with its key in one step, and not given to the tool.
+    pub names: Vec<key::Lookup>,
+    /// How names and fingerprint were made.
+    pub recipe: RecipeId,
     /// The key as the caller knows it.
     pub key: String,
     pub key_source: key::Source,
@@ -77,6 +82,21 @@ pub struct Intent {
     /// The arguments as the tool gets them: one JSON object.
     pub args: Bytes,
     pub created_at: Timestamp,
+}
+
+impl Intent {
+    /// Every name that it claims, its key first.
+    pub fn all_names(&self) -> impl Iterator<Item = &key::Lookup> {
+        std::iter::once(&self.lookup).chain(&self.names)
+    }
+}
+
+/// A call, and the names that it was found by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    pub record: Record,
+    /// Those of the names asked for that it holds, in their order.
+    pub names: Vec<key::Lookup>,
 }
 
 /// One call: the intent, and how far it has come.

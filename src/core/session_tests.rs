@@ -24,6 +24,8 @@ fn intent(session_id: &str, user_id: &str) -> Intent {
         tenant: "shop".into(),
         tool: "t".into(),
         lookup: key::Lookup::new("shop", "t", "k"),
+        names: Vec::new(),
+        recipe: crate::core::recipe::RecipeId::default(),
         key: "k".into(),
         key_source: key::Source::Runtime,
         fingerprint: [1; 32],

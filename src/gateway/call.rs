@@ -20,6 +20,7 @@ use crate::core::call::elapsed_ms;
 use crate::core::caller::Caller;
 use crate::core::ledger::Duplicate;
 use crate::core::outcome::{Content, FailureKind};
+use crate::core::recipe::{self, Asking, Name, Prints, Recipe, RecipeId};
 use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::session::{self, Brought};
 use crate::core::tool::Tool;
@@ -86,6 +87,18 @@ pub struct Stored {
 pub(super) struct Asked {
     pub at: Arc<ToolAt>,
     pub intent: Arc<Intent>,
+    /// What it may be found by, today's key first. Of a stored call that is sent once more: none.
+    pub names: Arc<[Name]>,
+    /// What it is by earlier recipes.
+    pub prints: Arc<Prints>,
+    /// The arguments as they came, until it is known which call it is.
+    pub raw: Bytes,
+    /// Why it is no call by the configuration of today. It is told if no call is found that is the same.
+    pub complaint: Option<ErrorKind>,
+    /// The recipes of keys are written down, so that it may be claimed.
+    pub may_claim: bool,
+    /// The key that the caller is told where it gets no result.
+    pub told_key: Option<String>,
     /// What the tool gets. Of the intent's own arguments some may be masked.
     pub args: Bytes,
     pub brought: Brought,
@@ -99,7 +112,20 @@ impl Asked {
     /// A stored call, to be sent once more, for nobody in particular.
     pub(super) fn again(at: Arc<ToolAt>, record: &Record, trace: Trace) -> Self {
         let (intent, args) = (record.intent.clone(), record.intent.args.clone());
-        Self { at, intent, args, brought: Brought::default(), new_keys: None, trace }
+        Self {
+            at,
+            intent,
+            names: [].into(),
+            prints: Arc::default(),
+            raw: Bytes::new(),
+            complaint: None,
+            may_claim: true,
+            told_key: None,
+            args,
+            brought: Brought::default(),
+            new_keys: None,
+            trace,
+        }
     }
 }
 
@@ -118,7 +144,7 @@ impl Gateway {
         let let_in = self.tasks.token();
         let at = self.tool_for(caller, &request.tool)?;
         seen.is_for(&at.tool.name);
-        let asked = match ask(at.clone(), caller, request, &seen, self.limits.sample, self.now()) {
+        let asked = match self.ask(at.clone(), caller, request, &seen).await {
             Ok(asked) => asked,
             Err(error) => {
                 seen.came_to(Arrival::Refused.as_str(), None);
@@ -126,7 +152,7 @@ impl Gateway {
                 return Err(error);
             }
         };
-        let key = asked.intent.key.clone();
+        let key = asked.told_key.clone();
         let came = Instant::now();
         let (intent, new_keys) = (&asked.intent, asked.new_keys.clone());
         let (phases, pilot) = self.flights.join_or_begin((
@@ -170,8 +196,25 @@ impl Gateway {
         let told = tell(&phase, patience, first, self.retry_after(&at, &phase), self.now());
         told.map_err(|(kind, call_id)| {
             let replayed = kind.is_outcome().then_some(!(first && phase.is_ours()));
-            Error { kind, call_id, key: Some(key), replayed }
+            Error { kind, call_id, key, replayed }
         })
+    }
+
+    /// Reads a request by the recipe of today and by all that are remembered.
+    ///
+    /// # Errors
+    /// It cannot be read, or gives no name to look for; or the recipes are not known.
+    pub(super) async fn ask(
+        &self,
+        at: Arc<ToolAt>,
+        caller: &Caller,
+        request: Request,
+        seen: &Seen,
+    ) -> Result<Asked, Error> {
+        let may_claim = self.know_recipes(&at).await.map_err(ErrorKind::alone)?;
+        let earlier = self.recipes.earlier(&at);
+        let asked = ask(at, &earlier, caller, request, seen, self.limits.sample, self.now())?;
+        Ok(Asked { may_claim, ..asked })
     }
 
     /// How soon to ask again for a call that is this far.
@@ -198,65 +241,107 @@ impl Gateway {
     }
 }
 
-/// What a request asks for, as far as it decides which call it is.
+/// The key and the fingerprint of a request, by the configuration of today.
 #[derive(Debug)]
 pub struct Identity {
     pub key: key::Chosen,
     pub fingerprint: key::Fingerprint,
-    /// The arguments as they were read.
-    pub value: Value,
-    /// What the tool will get: the caller's own bytes, unless the model's key had to be taken out.
-    pub args: Bytes,
 }
 
-/// Reads arguments and key. Nothing is claimed.
+/// Reads arguments and key. Nothing is claimed, and nothing is looked up.
 ///
 /// # Errors
 /// The request cannot be read, does not fit the tool's schema, or has no good key.
 pub fn identify(tool: &Tool, request: &Request) -> Result<Identity, Error> {
-    let unreadable = |why: String| ErrorKind::InvalidRequest(why).alone();
-    let args = json::parse(&request.args).map_err(|error| unreadable(format!("args: {error}")))?;
-    let Value::Object(mut args) = args else { return Err(unreadable("args is no JSON object".into())) };
-    let runtime = key::from_runtime(request.key_header.as_deref(), request.key_member.as_deref());
-    let runtime = runtime.map_err(|why| ErrorKind::Key(why).alone())?;
-    let brought = runtime.as_ref().map(|key| key.as_str().to_owned());
-    let refuse = |kind: ErrorKind| Error { key: brought.clone(), ..kind.alone() };
-    let members = args.len();
-    let model = key::take_from_model(tool, &mut args).map_err(|why| refuse(ErrorKind::Key(why)))?;
-    let is_untouched = members == args.len();
-    let value = Value::Object(args);
-    if let Some(schema) = &tool.schema {
-        let mistakes = schema.mistakes(&value);
-        if !mistakes.is_empty() {
-            return Err(refuse(ErrorKind::InvalidArguments(mistakes)));
-        }
+    let read = read_request(tool, &Arc::new(Recipe::of(tool)), &[], "", request)?;
+    let refuse = |kind: ErrorKind| Error { key: read.brought.clone(), ..kind.alone() };
+    if let Some(complaint) = read.complaint {
+        return Err(refuse(complaint));
     }
-    let key = key::choose(tool, runtime, model, &request.user_id, &value);
-    let key = key.map_err(|why| refuse(ErrorKind::Key(why)))?;
-    let fingerprint = key::fingerprint(tool, &value);
-    let args = if is_untouched { request.args.clone() } else { value.to_string() };
-    Ok(Identity { key, fingerprint, value, args: args.into() })
+    let key = read.identity.key.map_err(|why| refuse(ErrorKind::Key(why)))?;
+    Ok(Identity { key, fingerprint: read.identity.fingerprint })
 }
 
-pub(super) fn ask(
+/// A request that could be read.
+struct Read {
+    identity: recipe::Identity,
+    /// The arguments that count today.
+    value: Value,
+    /// What the tool will get: the caller's own bytes, unless the model's key had to be taken out.
+    args: Bytes,
+    /// The arguments as they came.
+    raw: Bytes,
+    /// Why it is no call by the configuration of today.
+    complaint: Option<ErrorKind>,
+    /// The key that the caller's runtime brought.
+    brought: Option<String>,
+}
+
+/// Reads a request by today's recipe and by earlier ones.
+fn read_request(
+    tool: &Tool,
+    today: &Arc<Recipe>,
+    earlier: &[(RecipeId, Arc<Recipe>)],
+    tenant: &str,
+    request: &Request,
+) -> Result<Read, Error> {
+    let unreadable = |why: String| ErrorKind::InvalidRequest(why).alone();
+    let args = json::parse(&request.args).map_err(|error| unreadable(format!("args: {error}")))?;
+    if !args.is_object() {
+        return Err(unreadable("args is no JSON object".into()));
+    }
+    let runtime = key::from_runtime(request.key_header.as_deref(), request.key_member.as_deref());
+    let runtime = runtime.map_err(|why| ErrorKind::Key(why).alone())?;
+    let asking = Asking { tenant, user_id: &request.user_id, runtime: runtime.as_ref(), args: &args };
+    let mut identity = recipe::identify(today, earlier, &asking);
+    let counted = identity.counted.take();
+    let raw = Bytes::from(request.args.clone());
+    let sent = counted.as_ref().map_or_else(|| raw.clone(), |counted| counted.to_string().into());
+    let value = counted.unwrap_or(args);
+    let complaint = complaint(tool, &identity, &value);
+    let brought = runtime.map(|key| key.as_str().to_owned());
+    Ok(Read { identity, value, args: sent, raw, complaint, brought })
+}
+
+/// Why a request is no call by the configuration of today.
+fn complaint(tool: &Tool, identity: &recipe::Identity, value: &Value) -> Option<ErrorKind> {
+    let refused = identity.key.as_ref().err();
+    let is_bad_key = matches!(refused, Some(key::Refused::Invalid(..) | key::Refused::Reserved));
+    let mistakes = tool.schema.as_ref().filter(|_| !is_bad_key).map(|schema| schema.mistakes(value));
+    match mistakes.filter(|mistakes| !mistakes.is_empty()) {
+        Some(mistakes) => Some(ErrorKind::InvalidArguments(mistakes)),
+        None => refused.cloned().map(ErrorKind::Key),
+    }
+}
+
+fn ask(
     at: Arc<ToolAt>,
+    earlier: &[(RecipeId, Arc<Recipe>)],
     caller: &Caller,
     request: Request,
     seen: &Seen,
     share: f64,
     now: Timestamp,
 ) -> Result<Asked, Error> {
-    let Identity { key, fingerprint, value, args } = identify(&at.tool, &request)?;
+    let Read { identity, value, args, raw, complaint, brought } =
+        read_request(&at.tool, &at.recipe, earlier, &caller.tenant, &request)?;
+    let names = identity.names;
+    // By the configuration of today it may have no key; then it is looked for under its other names.
+    let (Some(first), Some(key)) = (names.first(), identity.keys.first()) else {
+        let kind = complaint.unwrap_or(ErrorKind::Key(key::Refused::Missing));
+        return Err(Error { key: brought, ..kind.alone() });
+    };
     let similar = session::similar_room(&at.tool, &caller.tenant, &request.user_id, &value);
-    let lookup = key::Lookup::new(&caller.tenant, &at.tool.name, key.key.as_str());
     let intent = Intent {
-        call_id: new_call_id(&lookup),
+        call_id: new_call_id(&first.lookup),
         tenant: caller.tenant.clone(),
         tool: at.tool.name.clone(),
-        lookup,
+        lookup: first.lookup,
+        names: names[1..].iter().map(|name| name.lookup).collect(),
+        recipe: at.recipe_id,
         key: key.key.as_str().to_owned(),
         key_source: key.source,
-        fingerprint,
+        fingerprint: identity.fingerprint,
         user_id: request.user_id,
         session_id: request.session_id,
         saga_id: request.saga_id,
@@ -265,9 +350,23 @@ pub(super) fn ask(
         args: redact::mask(&args, &at.tool.redact.args),
         created_at: now,
     };
-    let (brought, new_keys) = (request.brought, NewKeys::of(caller));
+    let (session, new_keys) = (request.brought, NewKeys::of(caller));
     let trace = seen.belongs_to(&intent, share);
-    Ok(Asked { at, intent: Arc::new(intent), args, brought, new_keys, trace })
+    let told_key = if complaint.is_some() { brought } else { Some(intent.key.clone()) };
+    Ok(Asked {
+        at,
+        intent: Arc::new(intent),
+        names: names.into(),
+        prints: Arc::new(identity.prints),
+        raw,
+        complaint,
+        may_claim: true,
+        told_key,
+        args,
+        brought: session,
+        new_keys,
+        trace,
+    })
 }
 
 /// A name for one run of something, ordered by time.

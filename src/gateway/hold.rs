@@ -12,10 +12,14 @@ use super::run::{CLAIM_TRIES, Keep, ROUNDS};
 use super::session::Place;
 use super::throttle::NewKey;
 use super::{ErrorKind, Gateway, new_attempt};
-use crate::core::call::{self, Action, Change, Event};
+use crate::core::call::{self, Action, Change, Event, Met};
+use crate::core::json;
+use crate::core::key::{Lookup, Source};
 use crate::core::outcome::{Evidence, FailureKind};
-use crate::core::record::Record;
+use crate::core::recipe::{Prints, Recipe, RecipeId, Sameness};
+use crate::core::record::{AttemptId, Holder, Intent, Record};
 use crate::core::session::{Bar, SessionId};
+use crate::core::tool::Effect;
 use crate::store::{self, Claimed, Replaced};
 
 /// How often the store must say that there is none.
@@ -36,8 +40,8 @@ pub(super) enum Hold {
 /// How a run begins in the store.
 #[derive(Clone, Copy)]
 enum Begin<'a> {
-    /// The key is claimed.
-    Claim { instead_of: Option<&'a Record> },
+    /// The names are claimed.
+    Claim { instead_of: &'a [Record] },
     /// A failed call runs again.
     Again { held: &'a Record },
 }
@@ -52,8 +56,57 @@ enum Begun {
 
 impl Gateway {
     pub(super) fn arrival(&self, asked: &Asked) -> Event {
-        let (intent, brought) = (asked.intent.clone(), asked.brought);
-        Event::Arrived { intent, brought, attempt: new_attempt(), owner: self.instance }
+        self.arrival_as(asked, asked.intent.clone(), asked.prints.clone(), new_attempt())
+    }
+
+    fn arrival_as(
+        &self,
+        asked: &Asked,
+        intent: Arc<Intent>,
+        prints: Arc<Prints>,
+        attempt: AttemptId,
+    ) -> Event {
+        Event::Arrived { intent, prints, brought: asked.brought, attempt, owner: self.instance }
+    }
+
+    /// The calls that hold the names of a request, and what it is by the recipe of each of them.
+    pub(super) async fn look_up(&self, asked: &Asked) -> Result<Vec<Holder>, ErrorKind> {
+        let names: Vec<Lookup> = asked.names.iter().map(|name| name.lookup).collect();
+        let found = self.counted_for(&asked.intent, "holders", self.store.holders(&names).await);
+        found.map_err(|_| ErrorKind::StoreUnavailable)
+    }
+
+    /// What a request is by the recipes of these calls, too.
+    pub(super) async fn compared(
+        &self,
+        asked: &Asked,
+        prints: Arc<Prints>,
+        holders: &[Holder],
+    ) -> Result<Arc<Prints>, ErrorKind> {
+        let is_known = |id| prints.covers(&asked.intent, id);
+        if holders.iter().all(|holder| is_known(holder.record.intent.recipe)) {
+            return Ok(prints);
+        }
+        let met = self.meet_recipes(holders, is_known).await.map_err(|_| ErrorKind::StoreUnavailable)?;
+        let raw = str::from_utf8(&asked.raw).ok().and_then(|raw| json::parse(raw).ok());
+        let Some(raw) = raw else { return Ok(prints) };
+        let with = |prints: Prints, (id, recipe): &(RecipeId, Arc<Recipe>)| prints.with(*id, recipe, &raw);
+        Ok(Arc::new(met.iter().fold((*prints).clone(), with)))
+    }
+
+    /// The calls that a request meets, after one of them was in the way of its claim. That one alone is enough
+    /// if it is the same, or if there is no other name.
+    async fn met(&self, asked: &Asked, there: Option<Record>) -> Result<Vec<Holder>, ErrorKind> {
+        let Some(record) = there else { return self.look_up(asked).await };
+        let names: Vec<Lookup> = asked.names.iter().map(|name| name.lookup).collect();
+        let names = names.into_iter().filter(|name| record.intent.all_names().any(|held| held == name));
+        let holder = Holder { names: names.collect(), record };
+        let is_same = asked.prints.compare(&asked.intent, &holder.record) == Sameness::Same;
+        let is_all = asked.names.len() == 1 && !holder.names.is_empty();
+        if is_all || is_same && holder.record.expires_at.is_none_or(|until| until > self.now()) {
+            return Ok(vec![holder]);
+        }
+        self.look_up(asked).await
     }
 
     fn why_nothing_begins(&self, asked: &Asked, has_place: bool) -> Option<ErrorKind> {
@@ -63,7 +116,7 @@ impl Gateway {
         if !has_place {
             return Some(ErrorKind::RateLimited);
         }
-        self.is_out_of_time().then_some(ErrorKind::StoreUnavailable)
+        (self.is_out_of_time() || !asked.may_claim).then_some(ErrorKind::StoreUnavailable)
     }
 
     /// Gets hold of the key, or finds out who has it. Without a place to run nothing is claimed, but
@@ -78,24 +131,48 @@ impl Gateway {
         new_key: &mut Option<NewKey<'a>>,
     ) -> Result<Hold, ErrorKind> {
         let tool = &asked.at.tool;
-        let event = self.arrival(asked);
-        let mut holder: Option<Record> = None;
+        let attempt = new_attempt();
+        let mut holders: Vec<Holder> = Vec::new();
+        let mut prints = asked.prints.clone();
         let mut has_looked = false;
         let unknown_pauses = self.know_pauses().await.err().map(|_| ErrorKind::StoreUnavailable);
         // What may not begin, or not for sure, may have begun already.
-        let refused = self.why_nothing_begins(asked, has_place).or(unknown_pauses);
+        let refused = asked.complaint.clone().or_else(|| self.why_nothing_begins(asked, has_place));
+        let refused = refused.or(unknown_pauses);
         let is_wary = !asked.at.health.is_closed_for(&asked.intent.tenant);
         // Given back unless the call is ours to run.
         let mut permit = None;
         if refused.is_some() || is_wary || asked.new_keys.is_some() {
-            let found = self.store.holder(asked.intent.lookup).await;
-            let found = self.counted_for(&asked.intent, "holder", found);
-            holder = found.map_err(|_| ErrorKind::StoreUnavailable)?;
+            has_looked = true;
+            holders = match (self.look_up(asked).await, &asked.complaint) {
+                (Ok(holders), _) => holders,
+                // What a read has done is never in doubt.
+                (Err(_), Some(complaint)) if tool.effect == Effect::Read => return Err(complaint.clone()),
+                (Err(error), _) => return Err(error),
+            };
         }
         for _ in 0..ROUNDS {
+            let now = self.now();
+            prints = self.compared(asked, prints, &holders).await?;
+            let (mut intent, mut gives_up, mut met) = (asked.intent.clone(), Vec::new(), None);
+            match call::meet(&holders, &asked.names, &intent, &prints, now) {
+                Met::Expired(old) => {
+                    let old = holders.get(old).map(|holder| &holder.record);
+                    return Err(expired(&asked.intent, &prints, old));
+                }
+                Met::Call(call) => met = holders.get(call).map(|holder| holder.record.clone()),
+                Met::Free { instead_of, left } => {
+                    let old = instead_of.iter().filter_map(|old| holders.get(*old));
+                    gives_up = old.map(|holder| holder.record.clone()).collect();
+                    if !left.is_empty() {
+                        Arc::make_mut(&mut intent).names.retain(|name| !left.contains(name));
+                    }
+                }
+            }
+            let event = self.arrival_as(asked, intent, prints.clone(), attempt);
             // An arrival is never illegal; if it were, nothing must run.
-            let Ok(next) = call::next(tool, holder.as_ref(), &event, self.now()) else { break };
-            holder = match (next.action, next.change, holder) {
+            let Ok(next) = call::next(tool, met.as_ref().or(gives_up.first()), &event, now) else { break };
+            let there = match (next.action, next.change, met) {
                 (Action::Claim { .. } | Action::Run, ..) if let Some(why) = refused => return Err(why),
                 (Action::Claim { .. }, ..)
                     if new_key.is_none()
@@ -111,9 +188,8 @@ impl Gateway {
                 {
                     return Err(ErrorKind::ToolResting { retry_after });
                 }
-                (Action::Claim { instead_of }, Some(change), held) => {
-                    let instead_of = held.as_ref().filter(|_| instead_of.is_some());
-                    match self.begin(asked, change, Begin::Claim { instead_of }).await {
+                (Action::Claim { .. }, Some(change), _) => {
+                    match self.begin(asked, change, Begin::Claim { instead_of: &gives_up }).await {
                         Ok(Begun::Barred(bar, place)) => return Ok(Hold::Barred(bar, place)),
                         Ok(Begun::Not(there)) => {
                             // Somebody else was faster: it goes back.
@@ -140,21 +216,27 @@ impl Gateway {
                 }
                 (Action::Wait, _, Some(held)) => return Ok(Hold::Theirs(held)),
                 (Action::Answer, _, Some(held)) => return Ok(Hold::Settled(held)),
-                (Action::RefuseReused, _, _) => return Err(ErrorKind::KeyReused),
+                (action @ (Action::RefuseReused | Action::RefuseUnclear), _, Some(held)) => {
+                    // What it asks for is no call today, and is not found to have been one.
+                    let is_unclear = action == Action::RefuseUnclear;
+                    let complaint = asked.complaint.clone().filter(|_| !is_unclear);
+                    return Err(complaint.unwrap_or_else(|| reused(&asked.intent, &held, is_unclear)));
+                }
                 (Action::RefuseExpired, _, held) => {
-                    return Err(ErrorKind::expired(&asked.intent, held.as_ref()));
+                    return Err(expired(&asked.intent, &prints, held.as_ref()));
                 }
                 (Action::RefuseOtherSaga, _, _) => return Err(ErrorKind::of_another_saga()),
                 // What cannot begin may have begun already.
                 (Action::RefuseUnfit(_), _, None) if !has_looked => {
                     has_looked = true;
-                    let found = self.store.holder(asked.intent.lookup).await;
-                    let found = self.counted_for(&asked.intent, "holder", found);
-                    found.map_err(|_| ErrorKind::StoreUnavailable)?
+                    holders = self.look_up(asked).await?;
+                    continue;
                 }
                 (Action::RefuseUnfit(why), _, _) => return Err(ErrorKind::InvalidRequest(why.into())),
                 _ => break,
             };
+            has_looked = true;
+            holders = self.met(asked, there).await?;
         }
         Err(ErrorKind::StoreUnavailable)
     }
@@ -261,4 +343,17 @@ impl Gateway {
             }
         }
     }
+}
+
+/// What is told of a key that stands for another call, or may.
+pub(super) fn reused(intent: &Intent, there: &Record, is_unclear: bool) -> ErrorKind {
+    // Whatever key comes with the same business fields meets the same call.
+    let may_rotate = !is_unclear && intent.key_source != Source::Business;
+    ErrorKind::KeyReused { call_id: there.intent.call_id, may_rotate }
+}
+
+/// What is told of a key whose call is past its window. What cannot be compared may be a repetition.
+pub(super) fn expired(intent: &Intent, prints: &Prints, there: Option<&Record>) -> ErrorKind {
+    let is_repetition = there.is_none_or(|there| prints.compare(intent, there) != Sameness::Other);
+    ErrorKind::KeyExpired { is_repetition }
 }

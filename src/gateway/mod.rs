@@ -11,6 +11,7 @@ mod loss; // a store that has lost data
 mod own; // calls that the gateway makes itself
 mod pause; // tools that a person has paused
 mod preview; // what a request would meet
+mod recipes; // by which keys are made
 pub mod reconcile; // the ledger, held against the systems behind the tools
 pub mod recover; // calls whose owner is gone
 mod replay; // what a duplicate would get, and whether the tool would still say it
@@ -47,6 +48,8 @@ pub use self::loss::AFTER_LOSS;
 use self::pause::Pauses;
 pub use self::pause::ToolState;
 pub use self::preview::{Preview, Would};
+pub use self::recipes::Error as RecipesError;
+use self::recipes::Recipes;
 pub use self::replay::Replay;
 pub use self::sagas::{SagaAt, SagaQuery};
 use self::throttle::Throttle;
@@ -58,7 +61,7 @@ use crate::core::document::Kind;
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::pace::Pace;
-use crate::core::record::{AttemptId, CallId, InstanceId, Intent, Record};
+use crate::core::record::{AttemptId, CallId, InstanceId, Intent};
 use crate::core::saga;
 use crate::core::session::Refusal;
 use crate::downstream::Downstream;
@@ -108,6 +111,7 @@ pub struct Gateway {
     arrivals: Arrivals,
     throttle: Throttle,
     pauses: Pauses,
+    recipes: Recipes,
     /// Every call's task, so that none is dropped in mid-flight.
     tasks: TaskTracker,
     /// Stored calls that were said to be unreadable.
@@ -161,8 +165,10 @@ pub enum ErrorKind {
         /// When it is looked at next; `None`: not by itself.
         retry_after: Option<Duration>,
     },
+    /// `may_rotate`: a new key would stand for a new intent. Otherwise another key would meet the same call, or it
+    /// cannot be said whether the call is the same.
     #[error("the key stands for another call")]
-    KeyReused,
+    KeyReused { call_id: CallId, may_rotate: bool },
     #[error("the key is too old")]
     KeyExpired {
         /// The earlier call has the same arguments.
@@ -214,14 +220,6 @@ impl ErrorKind {
         }
     }
 
-    /// What comes of a key whose call is past its window. Unless the call surely was another one, it counts as a
-    /// repetition.
-    fn expired(intent: &Intent, held: Option<&Record>) -> Self {
-        Self::KeyExpired {
-            is_repetition: held.is_none_or(|held| held.intent.fingerprint == intent.fingerprint),
-        }
-    }
-
     /// Whether this says how a call ended, for good or until it is sent again.
     fn is_outcome(&self) -> bool {
         matches!(
@@ -269,6 +267,7 @@ impl Gateway {
             flights: Arc::default(),
             throttle: Throttle::new(),
             pauses: Pauses::default(),
+            recipes: Recipes::default(),
             tasks: TaskTracker::new(),
             unreadable: Mutex::default(),
             leaving: CancellationToken::new(),
@@ -301,6 +300,10 @@ impl Gateway {
         if self.is_out_of_time() {
             let why = "its clock was set forward since this gateway started: restart it";
             readiness.reasons.push(store::Reason::new("clock", why));
+        }
+        if readiness.reasons.is_empty() && !self.serve_recipes().await {
+            let why = "the settings of the tools' keys are not written down yet";
+            readiness.reasons.push(store::Reason::new("recipes", why));
         }
         if self.leaving.is_cancelled() {
             let reason = store::Reason::new("shutting_down", "the gateway is shutting down");

@@ -7,9 +7,11 @@ use tokio::time::Instant;
 
 use super::call::{Asked, Patience, new_call_id};
 use super::flight::Phase;
+use super::recipes::one_name;
 use super::trace::Trace;
 use super::{ErrorKind, Gateway};
 use crate::core::key::{self, Lookup};
+use crate::core::recipe::Prints;
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::redact;
 use crate::core::session::Brought;
@@ -37,20 +39,22 @@ impl Gateway {
     /// Why nothing was sent; or that it is not known yet how it ended.
     pub(super) async fn run_own(self: &Arc<Self>, own: Own) -> Result<Arc<Record>, ErrorKind> {
         let at = self.tool_at(&own.tool).ok_or(ErrorKind::UnknownTool)?;
-        if let Some(schema) = &at.tool.schema {
-            let mistakes = schema.mistakes(&own.args);
-            if !mistakes.is_empty() {
-                return Err(ErrorKind::InvalidArguments(mistakes));
-            }
-        }
+        let may_claim = self.know_recipes(&at).await?;
+        // It may have been made before the configuration was another.
+        let mistakes = at.tool.schema.as_ref().map(|schema| schema.mistakes(&own.args));
+        let mistakes = mistakes.filter(|mistakes| !mistakes.is_empty());
+        let complaint = mistakes.map(ErrorKind::InvalidArguments);
         let lookup = Lookup::new(&own.tenant, &own.tool, &own.key);
         let args: bytes::Bytes = own.args.to_string().into();
-        let fingerprint = key::fingerprint(&at.tool, &own.args);
+        let fingerprint = at.recipe.fingerprint(&own.args);
+        let prints = Prints::of(&at.recipe, &self.recipes.earlier(&at), &own.args);
         let intent = Intent {
             call_id: own.call_id.unwrap_or_else(|| new_call_id(&lookup)),
             tenant: own.tenant,
             tool: own.tool,
             lookup,
+            names: Vec::new(),
+            recipe: at.recipe_id,
             key: own.key,
             key_source: key::Source::Compensation,
             fingerprint,
@@ -65,7 +69,20 @@ impl Gateway {
         let (wait, session_wait) = (at.tool.longest(), at.tool.session.wait);
         let brought = Brought::default();
         let trace = Trace::of(&intent.trace_id, self.limits.sample);
-        let asked = Asked { at, intent: Arc::new(intent), args, brought, new_keys: None, trace };
+        let asked = Asked {
+            at,
+            intent: Arc::new(intent),
+            names: one_name(lookup).into(),
+            prints: Arc::new(prints),
+            raw: args.clone(),
+            complaint,
+            may_claim,
+            told_key: None,
+            args,
+            brought,
+            new_keys: None,
+            trace,
+        };
         let saga_id = asked.intent.saga_id.clone();
         let (phases, pilot) = self.flights.join_or_begin((lookup, fingerprint, brought, saga_id, None));
         if let Some(pilot) = pilot {

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::{ask, read};
+use super::call::{Asked, read};
+use super::hold::{expired, reused};
 use super::{Arrival, Error, ErrorKind, Gateway, Request, ToolAt};
-use crate::core::call::{self, Action};
+use crate::core::call::{self, Action, Met};
 use crate::core::caller::Caller;
 use crate::core::record::{Intent, Record};
 
@@ -47,14 +48,37 @@ impl Gateway {
     /// Why the request would be refused whatever is there, or the store does not answer.
     pub async fn preview(&self, caller: &Caller, request: Request) -> Result<Preview, Error> {
         let at = self.tool_for(caller, &request.tool)?;
-        let asked = ask(at, caller, request, &Arrival::default(), self.limits.sample, self.now())?;
+        let asked = self.ask(at, caller, request, &Arrival::default()).await?;
         let intent = &asked.intent;
-        let with_key = |kind: ErrorKind| Error { key: Some(intent.key.clone()), ..kind.alone() };
-        let found = self.counted("holder", self.store.holder(intent.lookup).await);
-        let holder = found.map_err(|_| with_key(ErrorKind::StoreUnavailable))?;
-        let next = call::next(&asked.at.tool, holder.as_ref(), &self.arrival(&asked), self.now());
+        let with_key = |kind: ErrorKind| Error { key: asked.told_key.clone(), ..kind.alone() };
+        let holders = self.look_up(&asked).await.map_err(with_key)?;
+        let prints = self.compared(&asked, asked.prints.clone(), &holders).await.map_err(with_key)?;
+        let now = self.now();
+        let record = |place: usize| holders.get(place).map(|holder| holder.record.clone());
+        let (mut is_expired, mut old) = (false, None);
+        let holder = match call::meet(&holders, &asked.names, intent, &prints, now) {
+            Met::Call(place) => record(place),
+            Met::Expired(place) => {
+                is_expired = true;
+                record(place)
+            }
+            Met::Free { instead_of, .. } => {
+                old = instead_of.first().copied().and_then(record);
+                None
+            }
+        };
+        let arrival = Asked { prints, ..asked.clone() };
+        let next = call::next(&asked.at.tool, holder.as_ref().or(old.as_ref()), &self.arrival(&arrival), now);
         let next = next.map_err(|_| with_key(ErrorKind::StoreUnavailable))?;
+        // What is found is the answer; if nothing is, why it is no call today.
+        if let Some(complaint) = &asked.complaint
+            && !is_expired
+            && matches!(next.action, Action::Claim { .. } | Action::Run | Action::RefuseReused)
+        {
+            return Err(with_key(complaint.clone()));
+        }
         let would = match (next.action, &holder) {
+            (_, held) if is_expired => Would::Refuse(expired(intent, &arrival.prints, held.as_ref())),
             (Action::Claim { .. } | Action::Run, _) => Would::Run,
             (Action::Wait, _) => Would::Wait,
             (Action::Answer, Some(held)) => {
@@ -63,14 +87,16 @@ impl Gateway {
                     Err(kind) => Would::Refuse(kind),
                 }
             }
-            (Action::RefuseReused, _) => Would::Refuse(ErrorKind::KeyReused),
-            (Action::RefuseExpired, held) => Would::Refuse(ErrorKind::expired(intent, held.as_ref())),
+            (action @ (Action::RefuseReused | Action::RefuseUnclear), Some(held)) => {
+                Would::Refuse(reused(intent, held, action == Action::RefuseUnclear))
+            }
+            (Action::RefuseExpired, held) => Would::Refuse(expired(intent, &arrival.prints, held.as_ref())),
             (Action::RefuseOtherSaga, _) => Would::Refuse(ErrorKind::of_another_saga()),
             (Action::RefuseUnfit(why), _) => Would::Refuse(ErrorKind::InvalidRequest(why.into())),
             // An arrival leads to nothing else.
             _ => return Err(with_key(ErrorKind::StoreUnavailable)),
         };
-        let meets = holder.filter(|held| caller.may_read(&held.intent.tenant));
+        let meets = holder.or(old).filter(|held| caller.may_read(&held.intent.tenant));
         Ok(Preview { intent: asked.intent, would, meets })
     }
 }

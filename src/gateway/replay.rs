@@ -87,9 +87,9 @@ impl Gateway {
         // As for any further attempt: a frozen session, a tool that keeps failing, a key that stands for another call.
         let permit = self.may_send(&asked.at, &record).await;
         let permit = permit.map_err(|hindrance| of_call(in_the_way(hindrance)))?;
-        let holder = self.store.holder(record.intent.lookup).await;
-        let holder = self.counted_for(&record.intent, "holder", holder);
-        if holder.map_err(unavailable)?.is_none_or(|holder| holder.intent.call_id != call_id) {
+        let holders = self.store.holders(&[record.intent.lookup]).await;
+        let holders = self.counted_for(&record.intent, "holders", holders).map_err(unavailable)?;
+        if holders.first().is_none_or(|holder| holder.record.intent.call_id != call_id) {
             return Err(of_call(ErrorKind::ReplayUnsafe("its key does not stand for the call any more")));
         }
         let history = self.counted("history", self.store.history(call_id, MAX_ENTRIES).await);

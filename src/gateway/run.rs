@@ -70,6 +70,7 @@ impl Gateway {
         let claim = asked.trace.claim(&asked.intent);
         let Turn { held, place, deadline } = self.hold_in_turn(&asked, &pilot).await;
         asked.trace.claimed(claim, &held);
+        asked.raw = bytes::Bytes::new();
         match held {
             Ok(Hold::Ours(record, permit)) => {
                 // Claimed first and asked after: whoever closes the saga in between finds the call.

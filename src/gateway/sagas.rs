@@ -247,8 +247,10 @@ impl Gateway {
         }
         // One that was decided on before that, and failed, too, holds its key.
         let lookup = lookup_of(record, &template.tool);
-        let call_id = match self.counted("holder", self.store.holder(lookup).await) {
-            Ok(there) => there.map_or_else(|| new_call_id(&lookup), |there| there.intent.call_id),
+        let call_id = match self.counted("holders", self.store.holders(&[lookup]).await) {
+            Ok(there) => {
+                there.first().map_or_else(|| new_call_id(&lookup), |there| there.record.intent.call_id)
+            }
             Err(_) => return record.clone(),
         };
         let compensation = Some(Compensation { tool: template.tool.clone(), call_id });

@@ -10,7 +10,7 @@ use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
-use crate::core::record::{CallId, Entry, Record};
+use crate::core::record::{CallId, Entry, Holder, Record};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::metrics::Metrics;
 use crate::store::{Census, Claimed, Due, Error, Found, Listener, Put, Readiness, Replaced, Store};
@@ -19,7 +19,7 @@ use crate::store::{Census, Claimed, Due, Error, Found, Listener, Put, Readiness,
 const VERBS: [&str; 28] = [
     "claim",
     "replace",
-    "holder",
+    "holders",
     "load",
     "history",
     "tenants",
@@ -71,7 +71,7 @@ impl Timed {
 // What is not timed is no verb: it tells how the store is.
 #[async_trait]
 impl Store for Timed {
-    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
+    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
         self.timed("claim", self.store.claim(change, instead_of)).await
     }
 
@@ -79,8 +79,8 @@ impl Store for Timed {
         self.timed("replace", self.store.replace(change, expected)).await
     }
 
-    async fn holder(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
-        self.timed("holder", self.store.holder(lookup)).await
+    async fn holders(&self, names: &[key::Lookup]) -> Result<Vec<Holder>, Error> {
+        self.timed("holders", self.store.holders(names)).await
     }
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {

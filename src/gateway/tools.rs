@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Gateway;
 use super::health::Health;
+use crate::core::recipe::{Recipe, RecipeId};
 use crate::core::record::Record;
 use crate::core::tool::Tool;
 use crate::core::unknown::Policy;
@@ -15,13 +16,18 @@ use crate::downstream::{Endpoint, NoClient};
 pub struct ToolAt {
     pub tool: Tool,
     pub endpoint: Endpoint,
+    /// How names and fingerprints of its calls are made.
+    pub(super) recipe: Arc<Recipe>,
+    pub(super) recipe_id: RecipeId,
     pub(super) health: Arc<Health>,
 }
 
 impl ToolAt {
     pub fn new(tool: Tool, endpoint: Endpoint) -> Self {
         let health = Arc::new(Health::new(tool.breaker));
-        Self { tool, endpoint, health }
+        let recipe = Arc::new(Recipe::of(&tool));
+        let recipe_id = recipe.id();
+        Self { tool, endpoint, recipe, recipe_id, health }
     }
 
     /// What was seen of a tool counts on if it is still in the same place and judged in the same way.

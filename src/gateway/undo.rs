@@ -548,7 +548,7 @@ pub(super) fn hindrance_of(kind: &ErrorKind) -> Hindrance {
         ErrorKind::OutcomeUnknown { .. } | ErrorKind::UnknownTool => Hindrance::Unknown,
         ErrorKind::InvalidArguments(_)
         | ErrorKind::InvalidRequest(_)
-        | ErrorKind::KeyReused
+        | ErrorKind::KeyReused { .. }
         | ErrorKind::KeyExpired { .. } => Hindrance::Final,
         _ => Hindrance::Failed,
     }

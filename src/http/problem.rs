@@ -270,6 +270,10 @@ impl Problem {
         Self { effect: Some(Effect::None), ..self }
     }
 
+    fn about(self, call_id: CallId) -> Self {
+        Self { call_id: Some(call_id.to_string()), ..self }
+    }
+
     /// What is wrong may be quoted, which is as long as the caller likes.
     pub fn invalid_request(why: &str) -> Self {
         let why = why.get(..why.floor_char_boundary(MAX_WHY)).unwrap_or_default();
@@ -337,7 +341,9 @@ impl Problem {
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let Error { kind, call_id, key, replayed } = error;
-        Self { call_id: call_id.map(|id| id.to_string()), key, replayed, ..Self::from(kind) }
+        let problem = Self::from(kind);
+        let call_id = call_id.map(|id| id.to_string()).or(problem.call_id);
+        Self { call_id, key, replayed, ..problem }
     }
 }
 
@@ -385,10 +391,19 @@ impl From<ErrorKind> for Problem {
                 Slug::OutcomeUnknown,
                 "The tool may or may not have executed this call, and the gateway plans no further check. Tell the user, and ask a person to look into the tool's own system and to settle the call that call_id names. Sending the same request again, with the same key and the same arguments, never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",
             ),
-            ErrorKind::KeyReused => Self::new(
+            ErrorKind::KeyReused { call_id, may_rotate: true } => Self::new(
                 Slug::KeyReused,
                 "Nothing was run: this key was already used for a call with other arguments. If this is a new intent, send it with a new key; if it is a repetition, send exactly the same arguments as before.",
-            ),
+            )
+            .about(call_id),
+            ErrorKind::KeyReused { call_id, may_rotate: false } => Self {
+                key_action: Some(KeyAction::Stop),
+                ..Self::new(
+                    Slug::KeyReused,
+                    "Nothing was run: an earlier call stands under this key, and a new key would not make this another intent. Do not send it again. If it is a repetition, send exactly the same arguments as before; otherwise look at the earlier call, or ask a person.",
+                )
+            }
+            .about(call_id),
             ErrorKind::WrongState(why) => Self::new(Slug::WrongState, format!("Nothing was changed: {why}.")),
             ErrorKind::ReplayUnsafe(why) => Self::new(Slug::ReplayUnsafe, format!("Nothing was sent: {why}. Look at the stored result instead.")),
             ErrorKind::KeyExpired { is_repetition: true } => Self {

@@ -18,7 +18,7 @@ use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
-use crate::core::record::{CallId, Entry, Record};
+use crate::core::record::{CallId, Entry, Holder, Record};
 use crate::core::session::{Bar, Lock, Session, SessionId};
 
 /// Why a verb did nothing, or may have.
@@ -75,7 +75,7 @@ const UNREADABLE: u32 = 1_000;
 pub enum Claimed {
     /// The key is held by this attempt. The record is as stored, with its fencing token.
     Yours(Record),
-    /// Another call, or another attempt of it, holds the key.
+    /// Another call, or another attempt of it, holds one of the names.
     Existing(Record),
     /// The key is free, but the terms do not hold.
     Barred(Bar),
@@ -176,28 +176,28 @@ impl Reason {
 /// what it wrote is durable, as far as the store's [`Durability`] goes.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Claims the key of `change.record` for its attempt, if the change's terms hold, and writes its
+    /// Claims all names of `change.record` for its attempt, if the change's terms hold, and writes its
     /// first ledger entry and what follows from the terms: the fencing token, the session's lock, its
     /// place in budgets and among what looks alike.
     ///
     /// If the terms do not hold, nothing is written but a place in the line for the lock. (Where a
     /// session and a call are on different servers, what was written for the terms is taken back.)
     ///
-    /// If the key is held, nothing is written and the holder is returned, unless the holder is still
-    /// exactly the record `instead_of`: that one gives up the key in the same step and stays in the
-    /// ledger. Asked again with the same attempt it answers `Yours`, as long as nobody has changed the
-    /// call since.
-    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error>;
+    /// If any of the names is held, nothing is written and the first holder, in the order of the names, is
+    /// returned; unless each holder is still exactly one of the records `instead_of`: those give up these
+    /// names in the same step and stay in the ledger. Asked again with the same attempt it answers `Yours`,
+    /// as long as nobody has changed the call since.
+    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error>;
 
     /// Writes `change` if the stored record is still `expected`: same version, attempt and fencing
-    /// token. A change by which the call runs needs its key as well: if another call holds it by now,
+    /// token. A change by which the call runs needs its names as well: if another call holds one of them by now,
     /// nothing is written and that one is returned. Arguments and fingerprint are written by a change that
     /// begins an attempt, and by no other. Terms are as in `claim`; what the change releases is
     /// given back in the same step. Asked again with the same change it answers `Done`.
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error>;
 
-    /// The call that holds a key now.
-    async fn holder(&self, lookup: key::Lookup) -> Result<Option<Record>, Error>;
+    /// The calls that hold these names of one tenant now, in the order of the names; each is there once.
+    async fn holders(&self, names: &[key::Lookup]) -> Result<Vec<Holder>, Error>;
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error>;
 

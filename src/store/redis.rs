@@ -52,7 +52,7 @@ use crate::core::document::{Document, Kind, Place};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::pace::Pace;
-use crate::core::record::{CallId, Entry, Record, State};
+use crate::core::record::{CallId, Entry, Holder, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::core::unknown::Check;
 
@@ -125,7 +125,7 @@ struct Inner {
 
 #[async_trait]
 impl Store for Redis {
-    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
+    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
         self.0.claim(change, instead_of).await
     }
 
@@ -133,11 +133,12 @@ impl Store for Redis {
         self.0.replace(change, expected).await
     }
 
-    async fn holder(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
-        match self.0.held(lookup).await? {
-            Some(holder) => Ok(Some(self.0.settled(holder).await?)),
-            None => Ok(None),
+    async fn holders(&self, names: &[key::Lookup]) -> Result<Vec<Holder>, Error> {
+        let mut holders = self.0.holders(names).await?;
+        for holder in &mut holders {
+            holder.record = self.0.settled(holder.record.clone()).await?;
         }
+        Ok(holders)
     }
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
@@ -318,16 +319,22 @@ impl Store for Redis {
 }
 
 impl Inner {
-    async fn held(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
-        let partition = Partition::of(&lookup);
-        let mut run = Run::new(&self.scripts.holder);
-        run.key(partition.holder(&lookup)).arg(partition.prefix());
-        match self.link.run(&run).await? {
-            Value::Nil => Ok(None),
-            fields => stored_in(fields)?
-                .map(Some)
-                .ok_or_else(|| Error::Refused("the record behind a key is missing".into())),
+    async fn holders(&self, names: &[key::Lookup]) -> Result<Vec<Holder>, Error> {
+        let Some(first) = names.first() else { return Ok(Vec::new()) };
+        let partition = Partition::of(first);
+        let mut run = Run::new(&self.scripts.holders);
+        for name in names {
+            run.key(partition.holder(name));
         }
+        run.arg(partition.prefix());
+        let found = Vec::<(Vec<usize>, Value)>::from_redis_value(self.link.run(&run).await?);
+        let holder = |(places, fields): (Vec<usize>, Value)| {
+            let missing = || Error::Refused("the record behind a key is missing".into());
+            let record = stored_in(fields)?.ok_or_else(missing)?;
+            let names = places.iter().filter_map(|place| names.get(place.checked_sub(1)?).copied()).collect();
+            Ok(Holder { record, names })
+        };
+        found.map_err(unreadable)?.into_iter().map(holder).collect()
     }
 
     async fn fields_of(&self, call_id: CallId) -> Result<Option<Record>, Error> {

@@ -34,7 +34,7 @@ use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
-use crate::core::record::{AttemptId, CallId, Entry, InstanceId, Record, State};
+use crate::core::record::{AttemptId, CallId, Entry, Holder, InstanceId, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 
 /// Why a loss cannot be accepted.
@@ -69,17 +69,18 @@ struct Readers {
 
 #[async_trait]
 impl Store for Sqlite {
-    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
+    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
         let change = change.clone();
-        let instead_of = instead_of.map(Seen::of);
+        let instead_of: Vec<Seen> = instead_of.iter().map(Seen::of).collect();
         let (short_of_space, watermarks) = (self.short_of_space.clone(), self.watermarks.clone());
         let claim = move |connection: &Connection| {
-            let holder = row::holder_of(connection, &change.record.intent.lookup)?;
-            if let Some(holder) = holder {
-                if Seen::of(&holder) == Seen::of(&change.record) {
+            for name in change.record.intent.all_names() {
+                let Some(holder) = row::holder_of(connection, name)? else { continue };
+                let seen = Seen::of(&holder);
+                if seen == Seen::of(&change.record) {
                     return Ok(Claimed::Yours(holder));
                 }
-                if Some(Seen::of(&holder)) != instead_of {
+                if !instead_of.contains(&seen) {
                     return Ok(Claimed::Existing(holder));
                 }
             }
@@ -93,9 +94,6 @@ impl Store for Sqlite {
                 Ok(record) => record,
                 Err(bar) => return Ok(Claimed::Barred(bar)),
             };
-            connection
-                .prepare_cached("UPDATE calls SET holds_key = 0 WHERE lookup = ?1 AND holds_key = 1")?
-                .execute([&record.intent.lookup.0])?;
             row::insert(connection, &record)?;
             row::insert_entry(connection, &record, &change.entry)?;
             Ok(Claimed::Yours(record))
@@ -112,11 +110,13 @@ impl Store for Sqlite {
         let (short_of_space, watermarks) = (self.short_of_space.clone(), self.watermarks.clone());
         let replace = move |connection: &Connection| {
             if matches!(change.record.state, State::Running) {
-                let holder = row::holder_of(connection, &change.record.intent.lookup)?;
-                if let Some(holder) = holder
-                    && holder.intent.call_id != change.record.intent.call_id
-                {
-                    return Ok(Replaced::Lost(Some(holder)));
+                for name in change.record.intent.all_names() {
+                    let holder = row::holder_of(connection, name)?;
+                    if let Some(holder) = holder
+                        && holder.intent.call_id != change.record.intent.call_id
+                    {
+                        return Ok(Replaced::Lost(Some(holder)));
+                    }
                 }
             }
             if !row::is_still(connection, &expected)? {
@@ -154,8 +154,9 @@ impl Store for Sqlite {
         Ok(replaced)
     }
 
-    async fn holder(&self, lookup: key::Lookup) -> Result<Option<Record>, Error> {
-        self.readers.calls.run(Need::Plain, move |connection| row::holder_of(connection, &lookup)).await
+    async fn holders(&self, names: &[key::Lookup]) -> Result<Vec<Holder>, Error> {
+        let names = names.to_vec();
+        self.readers.calls.run(Need::Plain, move |connection| row::holders(connection, &names)).await
     }
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {

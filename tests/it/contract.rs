@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use oncegate::core::call::{Change, Event, next};
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::outcome::{Body, Evidence};
+use oncegate::core::recipe::RecipeId;
 use oncegate::core::record::{AttemptId, CallId, Entry, InstanceId, Intent, Record};
 use oncegate::core::session::Brought;
 use oncegate::core::tool::{Effect, Tool as Policy};
@@ -178,6 +179,9 @@ contract! {
     what_is_stored_is_what_comes_back,
     a_replacement_needs_the_version_the_attempt_and_the_token,
     a_finished_call_gives_up_its_key_only_in_the_step_that_claims_it,
+    a_call_claims_all_of_its_names_or_none,
+    each_name_is_given_up_only_by_a_call_that_was_seen,
+    a_call_runs_again_only_with_all_of_its_names,
     a_failed_call_runs_again_under_its_own_key_with_a_new_token,
     fencing_tokens_of_a_session_rise_whatever_the_clock_does,
     due_are_calls_whose_lease_is_over,
@@ -201,6 +205,8 @@ pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) 
         tenant: "shop".into(),
         tool: "t".into(),
         lookup,
+        names: Vec::new(),
+        recipe: RecipeId::default(),
         key: key.into(),
         key_source: Source::Runtime,
         fingerprint: [1; 32],
@@ -213,7 +219,8 @@ pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) 
         created_at: at(second),
     };
     let (intent, brought) = (Arc::new(intent), Brought::default());
-    let event = Event::Arrived { intent, brought, attempt: AttemptId(Uuid::new_v4()), owner };
+    let event =
+        Event::Arrived { intent, prints: Arc::default(), brought, attempt: AttemptId(Uuid::new_v4()), owner };
     next(&policy(), None, &event, at(second)).expect("a claim").change.expect("a change")
 }
 
@@ -232,7 +239,7 @@ pub(crate) fn ended_by(policy: &Policy, record: &Record, status: u16, second: i6
 pub(crate) const ME: InstanceId = InstanceId(Uuid::from_u128(1));
 
 pub(crate) async fn claim(store: &dyn Store, change: &Change) -> Claimed {
-    store.claim(change, None).await.expect("an answer")
+    store.claim(change, &[]).await.expect("an answer")
 }
 
 /// All calls in doubt, from pages of this size.
@@ -336,16 +343,120 @@ async fn a_finished_call_gives_up_its_key_only_in_the_step_that_claims_it(home: 
     let failed = replaced(store, &ended(&old, 429, 1), &old).await;
     let other = arrival("k", "S", 2, ME).record;
     for seen in [&other, &old] {
-        let wrong = store.claim(&anew, Some(seen)).await.expect("an answer");
+        let wrong = store.claim(&anew, std::slice::from_ref(seen)).await.expect("an answer");
         assert_eq!(wrong, Claimed::Existing(failed.clone()), "what was seen is not what is there");
     }
-    let Claimed::Yours(new) = store.claim(&anew, Some(&failed)).await.expect("an answer") else {
+    let Claimed::Yours(new) = store.claim(&anew, std::slice::from_ref(&failed)).await.expect("an answer")
+    else {
         panic!("the key was given up")
     };
     let late = store.replace(&rerun(&failed, 9), &failed).await.expect("an answer");
     assert_eq!(late, Replaced::Lost(Some(new.clone())), "without its key a call does not run again");
     assert_eq!(claim(store, &arrival("k", "S", 9, ME)).await, Claimed::Existing(new));
     assert!(store.load(old.intent.call_id).await.expect("an answer").is_some(), "it stays in the ledger");
+}
+
+/// The same with further names.
+fn with_names(change: Change, names: &[&str]) -> Change {
+    let names = names.iter().map(|name| name_of(name)).collect();
+    let intent = Intent { names, ..(*change.record.intent).clone() };
+    Change { record: Record { intent: Arc::new(intent), ..change.record }, ..change }
+}
+
+fn name_of(key: &str) -> Lookup {
+    Lookup::new("shop", "t", key)
+}
+
+/// Which call holds each of these names.
+async fn who_holds(store: &dyn Store, names: [&str; 3]) -> [Option<CallId>; 3] {
+    let names = names.map(name_of);
+    let holders = store.holders(&names).await.expect("an answer");
+    let places: Vec<_> =
+        holders.iter().filter_map(|holder| names.iter().position(|name| *name == holder.names[0])).collect();
+    assert!(places.is_sorted() && places.len() == holders.len(), "in the order of the names");
+    let ids: HashSet<_> = holders.iter().map(|holder| holder.record.intent.call_id).collect();
+    assert_eq!(ids.len(), holders.len(), "each call once");
+    names.map(|name| {
+        let holder = holders.iter().find(|holder| holder.names.contains(&name));
+        holder.map(|holder| holder.record.intent.call_id)
+    })
+}
+
+async fn a_call_claims_all_of_its_names_or_none(home: Home) {
+    let store = &*home.store;
+    let change = with_names(arrival("a", "S", 0, ME), &["b", "c"]);
+    let first = claimed(store, &change).await;
+    let id = Some(first.intent.call_id);
+    assert_eq!(claimed(store, &change).await, first, "asked again it is ours");
+    assert_eq!(who_holds(store, ["c", "a", "b"]).await, [id; 3]);
+    for (key, names) in [("a", &["x"][..]), ("b", &[]), ("c", &["x"]), ("x", &["y", "c"]), ("x", &["b"])] {
+        let other = with_names(arrival(key, "S", 1, ME), names);
+        assert_eq!(claim(store, &other).await, Claimed::Existing(first.clone()), "{key} {names:?}");
+    }
+    assert_eq!(who_holds(store, ["x", "y", "a"]).await, [None, None, id], "and nothing was written");
+    let home = home.reopen().await;
+    let store = &*home.store;
+    assert_eq!(who_holds(store, ["a", "b", "c"]).await, [id; 3]);
+    let loaded = store.load(first.intent.call_id).await.expect("an answer").expect("a call");
+    assert_eq!((&loaded.intent.names, loaded.intent.recipe), (&first.intent.names, first.intent.recipe));
+
+    // They live as long as the call, and go with it.
+    let short = Policy { retention: std::time::Duration::from_secs(1), ..policy() };
+    let done = ended_by(&short, &first, 200, 1);
+    let done = replaced(store, &Change { record: brief(done.record), ..done }, &first).await;
+    assert_eq!(who_holds(store, ["a", "b", "c"]).await, [id; 3]);
+    until("it is gone", async || {
+        store.prune(at(3_600), 10).await.expect("an answer");
+        store.load(done.intent.call_id).await.expect("an answer").is_none()
+    })
+    .await;
+    assert_eq!(who_holds(store, ["a", "b", "c"]).await, [None; 3]);
+    claimed(store, &with_names(arrival("c", "S", 3_600, ME), &["a"])).await;
+}
+
+async fn each_name_is_given_up_only_by_a_call_that_was_seen(home: Home) {
+    let store = &*home.store;
+    let mut old = Vec::new();
+    for (key, other) in [("a", "a2"), ("b", "b2")] {
+        let record = claimed(store, &with_names(arrival(key, "S", 0, ME), &[other])).await;
+        old.push(replaced(store, &ended(&record, 200, 1), &record).await);
+    }
+    let change = with_names(arrival("a", "S", 9, ME), &["b", "n"]);
+    for seen in [&old[..1], &old[1..], &[]] {
+        let in_the_way = if seen == &old[..1] { &old[1] } else { &old[0] };
+        let claimed = store.claim(&change, seen).await.expect("an answer");
+        assert_eq!(claimed, Claimed::Existing(in_the_way.clone()));
+    }
+    let Claimed::Yours(new) = store.claim(&change, &old).await.expect("an answer") else {
+        panic!("both have given up their names")
+    };
+    assert_eq!(who_holds(store, ["a", "b", "n"]).await, [Some(new.intent.call_id); 3]);
+    let kept = who_holds(store, ["a2", "b2", "x"]).await;
+    let ids = old.iter().map(|record| Some(record.intent.call_id)).collect::<Vec<_>>();
+    assert_eq!(kept, [ids[0], ids[1], None], "the others they keep");
+    // What is deleted takes only its own names with it.
+    let gone = old.iter().map(|record| record.intent.call_id).collect::<Vec<_>>();
+    until("the old ones are gone", async || {
+        store.prune(at(90 * 24 * 3_600), 10).await.expect("an answer");
+        store.load(gone[0]).await.expect("an answer").is_none()
+            && store.load(gone[1]).await.expect("an answer").is_none()
+    })
+    .await;
+    assert_eq!(who_holds(store, ["a2", "b2", "a"]).await, [None, None, Some(new.intent.call_id)]);
+    assert_eq!(
+        who_holds(store, ["b", "n", "x"]).await,
+        [Some(new.intent.call_id), Some(new.intent.call_id), None]
+    );
+}
+
+async fn a_call_runs_again_only_with_all_of_its_names(home: Home) {
+    let store = &*home.store;
+    let first = claimed(store, &with_names(arrival("a", "S", 0, ME), &["b"])).await;
+    let failed = replaced(store, &ended(&first, 429, 1), &first).await;
+    let again = rerun(&failed, 2);
+    let other = store.claim(&arrival("b", "S", 2, ME), std::slice::from_ref(&failed)).await;
+    let Claimed::Yours(other) = other.expect("an answer") else { panic!("it was given up") };
+    assert_eq!(store.replace(&again, &failed).await.expect("an answer"), Replaced::Lost(Some(other)));
 }
 
 async fn fencing_tokens_of_a_session_rise_whatever_the_clock_does(home: Home) {
@@ -391,7 +502,13 @@ async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(home: Home)
 /// The change by which a failed call runs again.
 pub(crate) fn rerun(failed: &Record, second: i64) -> Change {
     let (intent, brought) = (failed.intent.clone(), Brought::default());
-    let event = Event::Arrived { intent, brought, attempt: AttemptId(Uuid::new_v4()), owner: ME };
+    let event = Event::Arrived {
+        intent,
+        prints: Arc::default(),
+        brought,
+        attempt: AttemptId(Uuid::new_v4()),
+        owner: ME,
+    };
     next(&policy(), Some(failed), &event, at(second)).expect("a rerun").change.expect("a change")
 }
 
@@ -437,7 +554,7 @@ async fn what_is_deleted_has_come_to_an_end(home: Home) {
         store.history(kept.intent.call_id, 10).await.expect("an answer").is_none()
     })
     .await;
-    assert_eq!(store.holder(kept.intent.lookup).await.expect("an answer"), None, "and its key is free");
+    assert_eq!(store.holders(&[kept.intent.lookup]).await.expect("an answer"), [], "and its key is free");
     let years = 10 * 365 * 24 * 3_600;
     store.prune(at(years), 10).await.expect("an answer");
     for record in [&unknown, &running] {

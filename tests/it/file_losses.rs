@@ -280,7 +280,7 @@ async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
 
     let store = open();
     assert_eq!(store.readiness().await.reasons[0].code, LOST_DATA);
-    assert!(store.claim(&arrival("l", "S", 2, ME), None).await.is_err());
+    assert!(store.claim(&arrival("l", "S", 2, ME), &[]).await.is_err());
     store.accept_loss("put back").await.expect("accepted");
     let readiness = store.readiness().await;
     assert!(readiness.reasons.is_empty() && readiness.whole_since > Some(since));
@@ -316,7 +316,7 @@ async fn until_a_loss_is_accepted_only_the_documents_of_who_accepts_it_are_chang
     store.prepare_acceptance("put back").await.expect("prepared");
     assert_eq!(store.put_document(&next).await.expect("an answer"), Put::Done);
     assert!(store.put_document(&Document { id: "H".into(), version: 1, ..saga }).await.is_err());
-    assert!(store.claim(&arrival("k", "S", 2, ME), None).await.is_err());
+    assert!(store.claim(&arrival("k", "S", 2, ME), &[]).await.is_err());
     // It ends before it has accepted it: the next start finds it as it was.
     drop(store);
     store_is_free(folder.path()).await;

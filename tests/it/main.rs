@@ -37,6 +37,7 @@ mod pause; // a person stops a tool for a while
 mod points; // the process ends where it hurts
 mod problems; // the table of failures
 mod recheck; // unknown calls come to rest, when something goes wrong
+mod recipes; // a stored call is recognised whatever the configuration has become
 mod reconcile; // the ledger, held against the systems behind the tools
 #[cfg(feature = "crash-points")]
 mod reconcile_points; // the process ends where it hurts a reconciliation

@@ -199,8 +199,15 @@ async fn a_replica_of_another_master_is_no_proof() {
     let config = format!("[store]\ndurability = \"bounded\"\n{}", one_tool(&tool, ""));
     let gateway = Gateway::sharing(&line.url(), &config).await;
     gateway.until_ready().await;
-    // The connection on which replicas are waited for is made when it is needed first.
+    // The connection on which replicas are waited for is made again when it is needed.
     line.lead_to(other.port);
+    let clients: String = ::redis::from_redis_value(written.ask(&["CLIENT", "LIST"]).await).expect("a list");
+    let waits = clients.lines().filter(|client| client.contains(" cmd=wait "));
+    let ids: Vec<&str> = waits.filter_map(|client| client.strip_prefix("id=")?.split(' ').next()).collect();
+    assert!(!ids.is_empty(), "{clients}");
+    for id in ids {
+        written.ask(&["CLIENT", "KILL", "ID", id]).await;
+    }
     call(&gateway, 1).await.expect_problem("store-unavailable");
     assert_eq!(tool.requests(), 0);
     line.lead_to(written.port);

@@ -193,7 +193,7 @@ async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole
     assert!(matches!(retry, Err(store::Error::Refused(_))), "{retry:?}");
     let done = replaced(&store, &ended(&second, 200, 3), &second).await;
     assert_eq!(store.load(done.intent.call_id).await.expect("an answer"), Some(done.clone()));
-    assert_eq!(store.holder(done.intent.lookup).await.expect("an answer"), Some(done));
+    assert_eq!(store.holders(&[done.intent.lookup]).await.expect("an answer")[0].record, done);
 
     // The same if nothing at all is left of the call.
     until("it has been looked at", async || store.readiness().await.reasons.is_empty()).await;
@@ -228,7 +228,7 @@ async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who
     assert!(one.put_document(&next(&saga)).await.is_err());
 
     one.prepare_acceptance("restored").await.expect("prepared");
-    assert!(is_closed(&one).await && one.claim(&arrival("b", "S", 1, ME), None).await.is_err());
+    assert!(is_closed(&one).await && one.claim(&arrival("b", "S", 1, ME), &[]).await.is_err());
     assert_eq!(other.due_documents(Kind::Saga, at(9_999), 9).await.expect("an answer").calls, []);
     assert!(other.put_document(&next(&saga)).await.is_err());
     let saga = next(&saga);

@@ -227,3 +227,17 @@ async fn a_tool_that_is_gone_is_unknown_and_its_unknown_calls_are_held_until_it_
         assert_eq!((tool.requests(), tool.effects()), (2 * n, n));
     }
 }
+
+#[tokio::test]
+async fn a_call_that_was_executed_is_recognised_after_a_hang_up() {
+    let tool = Tool::start().await;
+    let gateway = Running::start(&one_tool(&tool, "")).await;
+    let first = gateway.call("", json!({ "n": 1, "note": "a" })).await.expect_ok();
+    let after =
+        "key = { source = \"required\", ignore = [\"/note\"] }\ninput_schema = { required = [\"m\"] }\n";
+    gateway.reload(&one_tool(&tool, after)).await;
+    let again = gateway.call("", json!({ "n": 1, "note": "a" })).await.expect_ok();
+    assert_eq!((again.at("/replayed"), again.at("/call_id")), (true.into(), first.at("/call_id")));
+    gateway.call("", json!({ "n": 2 })).await.expect_problem("invalid-arguments");
+    assert_eq!(tool.requests(), 1);
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use oncegate::core::call::{Change, Event, next};
 use oncegate::core::key::{Lookup, Source};
+use oncegate::core::recipe::RecipeId;
 use oncegate::core::record::{AttemptId, CallId, Entry, Intent, Record};
 use oncegate::core::session::{
     Bar, Brought, Budget, Mode, OnSimilar, Per, Policy as Sessions, Room, SessionId, Similar,
@@ -83,6 +84,8 @@ fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
         tenant: "shop".into(),
         tool: "t".into(),
         lookup,
+        names: Vec::new(),
+        recipe: RecipeId::default(),
         key: key.into(),
         key_source: Source::Runtime,
         fingerprint: [1; 32],
@@ -94,14 +97,25 @@ fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
         args: "{}".into(),
         created_at: now(),
     };
-    let event =
-        Event::Arrived { intent: Arc::new(intent), brought, attempt: AttemptId(Uuid::new_v4()), owner: ME };
+    let event = Event::Arrived {
+        intent: Arc::new(intent),
+        prints: Arc::default(),
+        brought,
+        attempt: AttemptId(Uuid::new_v4()),
+        owner: ME,
+    };
     next(tool, None, &event, now()).expect("a claim").change.expect("a change")
 }
 
 fn again(tool: &Policy, failed: &Record) -> Change {
     let (intent, brought) = (failed.intent.clone(), Brought::default());
-    let event = Event::Arrived { intent, brought, attempt: AttemptId(Uuid::new_v4()), owner: ME };
+    let event = Event::Arrived {
+        intent,
+        prints: Arc::default(),
+        brought,
+        attempt: AttemptId(Uuid::new_v4()),
+        owner: ME,
+    };
     next(tool, Some(failed), &event, now()).expect("a rerun").change.expect("a change")
 }
 
@@ -145,7 +159,7 @@ async fn a_claim_that_is_barred_writes_nothing_but_its_place_in_the_line(home: H
     assert_eq!((lock.call_id, Some(lock.token)), (first.intent.call_id, first.fencing));
     assert_eq!((lock.lease_until, lock.free_from), (first.attempt.lease_until, None));
     assert_eq!(behind, Some(first.intent.call_id));
-    assert_eq!(store.holder(waits.record.intent.lookup).await.expect("an answer"), None);
+    assert_eq!(store.holders(&[waits.record.intent.lookup]).await.expect("an answer"), []);
     assert_eq!(store.load(id(&waits)).await.expect("an answer"), None);
     let seen = store.session(&session()).await.expect("an answer");
     assert_eq!((seen.token, seen.lock), (first.fencing, Some(lock)), "no token was drawn");

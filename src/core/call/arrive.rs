@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::{Action, Change, Next, after, gateway};
 use crate::core::key;
 use crate::core::outcome::FailureKind;
+use crate::core::recipe::{Prints, Sameness};
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use crate::core::session::{self, Brought, Release};
 use crate::core::tool::Tool;
@@ -14,15 +15,19 @@ use crate::core::tool::Tool;
 /// A request, as the event brings it.
 pub(super) struct Arrival<'a> {
     pub(super) intent: &'a Arc<Intent>,
+    pub(super) prints: &'a Prints,
     pub(super) brought: Brought,
     pub(super) attempt: AttemptId,
     pub(super) owner: InstanceId,
 }
 
+pub(super) fn is_past(time: Option<Timestamp>, now: Timestamp) -> bool {
+    time.is_some_and(|time| time <= now)
+}
+
 pub(super) fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
-    let passed = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
-    if passed(record.expires_at) {
-        if record.intent.key_source == key::Source::Runtime && !passed(record.retain_until) {
+    if is_past(record.expires_at, now) {
+        if record.intent.key_source == key::Source::Runtime && !is_past(record.retain_until, now) {
             return Next { change: None, action: Action::RefuseExpired };
         }
         return claim(tool, arrival, Some(record.intent.call_id), now);
@@ -30,8 +35,15 @@ pub(super) fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, 
     let is_compensation = record.intent.key_source == key::Source::Compensation;
     // What surely was not executed may be sent with other arguments, if an operator has mended them.
     let may_differ = is_compensation && matches!(record.state, State::Failed(_));
-    if record.intent.fingerprint != arrival.intent.fingerprint && !may_differ {
-        return Next { change: None, action: Action::RefuseReused };
+    if !may_differ {
+        let action = match arrival.prints.compare(arrival.intent, record) {
+            Sameness::Same => None,
+            Sameness::Other => Some(Action::RefuseReused),
+            Sameness::Unclear => Some(Action::RefuseUnclear),
+        };
+        if let Some(action) = action {
+            return Next { change: None, action };
+        }
     }
     let (named, there) = (&arrival.intent.saga_id, &record.intent.saga_id);
     // It would be undone with a saga of which this one knows nothing.
@@ -97,8 +109,9 @@ pub(super) fn claim(tool: &Tool, arrival: &Arrival<'_>, instead_of: Option<CallI
 /// A failed call runs again under the same key; one that undoes another with the arguments that it brings now.
 fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
     let intent = if record.intent.key_source == key::Source::Compensation {
-        let (args, fingerprint) = (arrival.intent.args.clone(), arrival.intent.fingerprint);
-        Arc::new(Intent { args, fingerprint, ..(*record.intent).clone() })
+        let Intent { args, fingerprint, recipe, .. } = &**arrival.intent;
+        let (args, fingerprint, recipe) = (args.clone(), *fingerprint, *recipe);
+        Arc::new(Intent { args, fingerprint, recipe, ..(*record.intent).clone() })
     } else {
         record.intent.clone()
     };

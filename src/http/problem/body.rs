@@ -57,7 +57,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let row = self.slug.row();
         // Not to be led from one tenant's key to another call, by whoever guesses keys.
-        let named = !matches!(self.slug, Slug::KeyReused | Slug::KeyExpired);
+        let named = !matches!(self.slug, Slug::KeyExpired);
         let call_id = self.call_id.filter(|_| named);
         let effect = self.effect.unwrap_or(row.effect);
         let body = Body {

@@ -299,28 +299,34 @@ impl Inner {
         all
     }
 
-    /// Puts a record back that the store has lost. If its key is held by a call whose time was over when
-    /// this one was made, it gets the key back.
+    /// Puts a record back that the store has lost. Names that are held by calls whose time was over when
+    /// this one was made go back to it.
     pub(super) async fn put_back(
         &self,
         record: &Record,
         entry: &Entry,
         is_locked: bool,
     ) -> Result<(), Error> {
-        let Some(holder) = self.try_put_back(record, entry, is_locked, "").await? else { return Ok(()) };
         let intent = &record.intent;
-        let before = self.fields_of(holder).await?;
-        let is_over = before.is_some_and(|before| {
-            before.expires_at.is_some_and(|expires_at| expires_at <= intent.created_at)
-        });
-        if is_over && self.try_put_back(record, entry, is_locked, &holder.to_string()).await?.is_none() {
-            return Ok(());
+        let mut holder = self.try_put_back(record, entry, is_locked, "").await?;
+        // Each of its names may be held by another.
+        for _ in intent.all_names() {
+            let Some(other) = holder else { return Ok(()) };
+            let before = self.fields_of(other).await?;
+            let is_over = before.is_some_and(|before| {
+                before.expires_at.is_some_and(|expires_at| expires_at <= intent.created_at)
+            });
+            if !is_over {
+                break;
+            }
+            holder = self.try_put_back(record, entry, is_locked, &other.to_string()).await?;
         }
+        let Some(holder) = holder else { return Ok(()) };
         tracing::error!(
             call_id = %intent.call_id,
             tool = intent.tool,
             %holder,
-            "a call that the store had lost was put back, but its key is held by another call by now: \
+            "a call that the store had lost was put back, but a name of it is held by another call by now: \
              the same intent may have run twice",
         );
         Ok(())
@@ -339,7 +345,7 @@ impl Inner {
         let result = record::result(record);
         let mut run = Run::new(&self.scripts.assert);
         let rooms = is_locked.then(|| super::session::rooms_of(intent));
-        run.key(&partition.of_script(record, rooms, intent.call_id)[..]);
+        run.key(&partition.of_script(record, rooms)[..]);
         run.arg(partition.prefix()).arg(self.memory.gateway()).arg("").arg(0);
         run.arg(intent.call_id.to_string()).arg(record.version).arg(record::cas(record));
         run.arg(record::intent(intent)).arg(&intent.args[..]);

@@ -25,6 +25,11 @@ impl Partition {
         Self(lookup.0[31] % PARTITIONS)
     }
 
+    /// Where all calls of a tenant are.
+    pub(super) fn of_tenant(tenant: &str) -> Self {
+        Self(Lookup::partition_of(tenant) % PARTITIONS)
+    }
+
     /// The same as that of its lookup key: see [`CallId::new`].
     pub(super) fn of_call(call_id: CallId) -> Self {
         Self(call_id.0.as_bytes()[15] % PARTITIONS)
@@ -91,8 +96,8 @@ impl Partition {
     }
 
     /// What a script about a call may touch, in the order in which scripts name it. `rooms`: of its
-    /// session, where that is written with the call. `other`: another call that a script looks at.
-    pub(super) fn of_script(self, record: &Record, rooms: Option<[String; 5]>, other: CallId) -> Vec<String> {
+    /// session, where that is written with the call.
+    pub(super) fn of_script(self, record: &Record, rooms: Option<[String; 5]>) -> Vec<String> {
         let intent = &record.intent;
         let (lookup, call) = (&intent.lookup, self.call(intent.call_id));
         let [census, running, unknown, failed] =
@@ -104,8 +109,8 @@ impl Partition {
         keys.extend([self.retained(), self.stream(), self.tenants()]);
         let list = |index| self.list(&intent.tenant, index);
         keys.extend(["running", "unknown", "failed"].map(|state| list(Index::State(state))));
-        keys.push(self.call(other));
         keys.extend(ledger::indexes(record).into_iter().map(list));
+        keys.extend(intent.names.iter().map(|name| self.holder(name)));
         keys
     }
 

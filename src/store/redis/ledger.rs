@@ -1,7 +1,7 @@
 //! What the ledger is asked, and what is forgotten. Must not decide anything.
 //!
-//! Each partition has lists of its calls, by each property that calls are found by: sorted sets of
-//! positions, written in the same step as the call. A question goes to all partitions at once.
+//! Each tenant has lists of its calls, by each property that calls are found by: sorted sets of positions in
+//! the tenant's partition, written in the same step as the call.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ impl Inner {
         }
     }
 
-    /// Where the next calls are that the filter's index finds, over all partitions.
+    /// Where the next calls are that the filter's index finds.
     async fn positions(
         &self,
         tenant: &str,
@@ -72,30 +72,20 @@ impl Inner {
         before: Option<Position>,
         limit: usize,
     ) -> Result<Page<Position>, Error> {
-        // Calls are spread evenly. A partition that has more of the newest ones than this ends the page.
-        let each = limit / 16 + 4;
         let below = |bytes: &[u8]| [&b"("[..], bytes].concat();
         let until = filter.until.map(|until| Position::time_bytes(until).to_vec());
         let before = before.map(|before| before.to_bytes().to_vec());
         let newest = until.into_iter().chain(before).min().map_or_else(|| b"+".to_vec(), |to| below(&to));
         let since = filter.since.map(Position::time_bytes);
         let oldest = since.map_or_else(|| b"-".to_vec(), |since| [&b"["[..], &since].concat());
-        let ask = |partition: Partition| {
-            let mut ask = cmd("ZRANGE");
-            ask.arg(partition.list(tenant, filter.index())).arg(&newest).arg(&oldest);
-            ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(each);
-            ask
-        };
-        let mut pages = Vec::new();
-        for found in self.link.ask_each(ask).await? {
-            let found = Vec::<Vec<u8>>::from_redis_value(found).map_err(unreadable)?;
-            let positions = found.iter().map(|bytes| Position::from_bytes(bytes));
-            let found: Option<Vec<Position>> = positions.collect();
-            let found = found.ok_or_else(|| unreadable("this is no position"))?;
-            let next = found.last().copied().filter(|_| found.len() >= each);
-            pages.push(Page { found, next, unreadable: 0 });
-        }
-        Ok(Page::merge(pages, limit))
+        let mut ask = cmd("ZRANGE");
+        ask.arg(Partition::of_tenant(tenant).list(tenant, filter.index())).arg(&newest).arg(&oldest);
+        ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(limit);
+        let found: Vec<Vec<u8>> = self.link.ask(&ask).await?;
+        let found: Option<Vec<Position>> = found.iter().map(|bytes| Position::from_bytes(bytes)).collect();
+        let found = found.ok_or_else(|| unreadable("this is no position"))?;
+        let next = found.last().copied().filter(|_| found.len() >= limit);
+        Ok(Page { found, next, unreadable: 0 })
     }
 
     /// The same calls in portions that are small enough to be read in one go.
@@ -280,7 +270,9 @@ impl Inner {
         }
         let holders: Vec<(usize, String)> = (1..)
             .zip(over)
-            .map(|(number, record)| (number, partition.holder(&record.intent.lookup)))
+            .flat_map(|(number, record)| {
+                record.intent.all_names().map(move |name| (number, partition.holder(name)))
+            })
             .collect();
         let mut run = Run::new(&self.scripts.forget);
         run.key(partition.retained()).key(partition.key("failed"));

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::core::key;
 use crate::core::outcome::{Content, Failure, FailureKind};
+use crate::core::recipe::RecipeId;
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State, Undo};
 use crate::core::session::Room;
 use crate::core::unknown::Check;
@@ -33,6 +34,10 @@ struct StoredIntent<'a> {
     tenant: &'a str,
     tool: &'a str,
     lookup: &'a str,
+    /// Each as 64 hex digits, one after the other.
+    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
+    names: std::borrow::Cow<'a, str>,
+    recipe: &'a str,
     #[serde(borrow)]
     key: std::borrow::Cow<'a, str>,
     key_source: &'a str,
@@ -118,6 +123,8 @@ pub(super) fn intent(intent: &Intent) -> String {
         tenant: &intent.tenant,
         tool: &intent.tool,
         lookup: &hex::encode(intent.lookup.0),
+        names: intent.names.iter().map(|name| hex::encode(name.0)).collect::<String>().into(),
+        recipe: &hex::encode(intent.recipe.0),
         key: intent.key.as_str().into(),
         key_source: intent.key_source.as_str(),
         fingerprint: &hex::encode(intent.fingerprint),
@@ -227,6 +234,8 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         tenant: intent.tenant.to_owned(),
         tool: intent.tool.to_owned(),
         lookup: key::Lookup(digest(intent.lookup)?),
+        names: names(&intent.names)?,
+        recipe: RecipeId(bytes(intent.recipe)?),
         key: intent.key.into_owned(),
         key_source: word(key::Source::ALL, key::Source::as_str, intent.key_source)?,
         fingerprint: digest(intent.fingerprint)?,
@@ -343,9 +352,22 @@ fn parsed<T: FromStr<Err: ToString>>(field: Option<Bytes>) -> Result<Option<T>, 
 }
 
 fn digest(text: &str) -> Result<[u8; 32], Corrupt> {
-    let mut bytes = [0; 32];
+    bytes(text)
+}
+
+fn bytes<const N: usize>(text: &str) -> Result<[u8; N], Corrupt> {
+    let mut bytes = [0; N];
     hex::decode_to_slice(text, &mut bytes).map_err(Corrupt::new)?;
     Ok(bytes)
+}
+
+fn names(text: &str) -> Result<Vec<key::Lookup>, Corrupt> {
+    let bytes = hex::decode(text).map_err(Corrupt::new)?;
+    let (names, rest) = bytes.as_chunks::<32>();
+    if !rest.is_empty() {
+        return Err(Corrupt::new("its names are cut off"));
+    }
+    Ok(names.iter().copied().map(key::Lookup).collect())
 }
 
 fn time(microseconds: i64) -> Result<Timestamp, Corrupt> {

@@ -10,7 +10,7 @@ pub(super) struct Scripts {
     /// A change after which nothing is sent; works when memory is full.
     pub(super) finish: Script,
     pub(super) assert: Script,
-    pub(super) holder: Script,
+    pub(super) holders: Script,
     pub(super) enter: Script,
     pub(super) leave: Script,
     pub(super) act: Script,
@@ -45,7 +45,7 @@ impl Scripts {
             begin: script("", &(include_str!("lua/replace.lua").to_owned() + &own)),
             finish: script(" flags=allow-oom", include_str!("lua/replace.lua")),
             assert: script(" flags=allow-oom", include_str!("lua/assert.lua")),
-            holder: script(" flags=no-writes", include_str!("lua/holder.lua")),
+            holders: script(" flags=no-writes", include_str!("lua/holders.lua")),
             enter: script("", &(include_str!("lua/enter.lua").to_owned() + &own)),
             leave: script(" flags=allow-oom", include_str!("lua/leave.lua")),
             act: script(" flags=allow-oom", &(include_str!("lua/act.lua").to_owned() + &own)),

@@ -39,10 +39,10 @@ impl Inner {
         let names = [
             "key", "call:0", "epoch", "writes", "census", "running", "unknown", "failed", "session", "line",
             "alive", "budget", "similar", "retained", "stream", "tenants", "runs", "unclear", "fails",
-            "call:1", "list", "paused", "events",
+            "list", "key:1", "call:1", "paused", "events",
         ];
         let names = names.map(|name| format!("{prefix}{name}"));
-        let [key, call, epoch, .., list, paused, events] = &names;
+        let [key, call, epoch, .., list, _, _, paused, events] = &names;
         // Every term is asked, and none is in the way.
         let terms = |call: &str| {
             let place = json!({ "max": 2, "window_us": 60_000_000, "refuses": false });
@@ -69,7 +69,7 @@ impl Inner {
         }
         let claim = async |id: &str| {
             let mut run = begin(&self.scripts.claim, &names, &prefix, 0);
-            run.arg(id).arg("").arg("");
+            run.arg(id).arg("{}");
             run.arg("1:a")
                 .arg("{}")
                 .arg("{}")
@@ -97,8 +97,9 @@ impl Inner {
         let refused = replace(&self.scripts.finish, "9:z", "10:z").await?;
         let begun = replace(&self.scripts.begin, "1:a", "2:a").await?;
         let again = replace(&self.scripts.finish, "1:a", "2:a").await?;
-        let mut run = Run::new(&self.scripts.holder);
-        let found = !matches!(self.link.run(run.key(key).arg(&prefix)).await?, Value::Nil);
+        let mut run = Run::new(&self.scripts.holders);
+        let found = self.link.run(run.key(key).arg(&prefix)).await?;
+        let found = matches!(found, Value::Array(found) if found.len() == 1);
         let mut run = begin(&self.scripts.assert, &names, &prefix, 0);
         run.arg("0").arg(3).arg("3:a").arg("{}").arg("{}").arg("p3").arg("1").arg(0).arg("").arg("t");
         run.arg("unknown").arg(1).arg(1).arg("e:3").arg("{}").arg("").arg("").arg("1").arg("");

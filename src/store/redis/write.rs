@@ -13,6 +13,7 @@ use super::scripts::Run;
 use super::session::{Entered, Met, released};
 use super::{Inner, record, reply, retain_until, score, stored_in, text};
 use crate::core::call::Change;
+use crate::core::key::Lookup;
 use crate::core::ledger::Position;
 use crate::core::record::{Record, State};
 use crate::core::session::{Terms, Token};
@@ -22,34 +23,41 @@ use crate::store::{Claimed, Error, Replaced};
 const LOOK_TIME: Duration = Duration::from_secs(2);
 
 impl Inner {
-    pub(super) async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
+    pub(super) async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
         let intent = &change.record.intent;
         match self.try_claim(change, instead_of).await {
             // What is there can be told all the same; but nothing runs on it.
-            Err(Error::Refused(why)) if self.is_reached() => match self.held(intent.lookup).await {
-                Ok(Some(holder)) if holder.intent.call_id == intent.call_id => Err(Error::Ambiguous(why)),
-                Ok(Some(holder)) if !is_seen(&holder, instead_of) => {
-                    Ok(Claimed::Existing(self.settled(holder).await?))
+            Err(Error::Refused(why)) if self.is_reached() => {
+                match self.in_the_way(change, instead_of).await {
+                    Ok(Some(holder)) if holder.intent.call_id == intent.call_id => Err(Error::Ambiguous(why)),
+                    Ok(Some(holder)) => Ok(Claimed::Existing(self.settled(holder).await?)),
+                    _ => Err(Error::Refused(why)),
                 }
-                _ => Err(Error::Refused(why)),
-            },
+            }
             Ok(Claimed::Existing(holder)) => Ok(Claimed::Existing(self.settled(holder).await?)),
             claimed => claimed,
         }
     }
 
-    async fn try_claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
+    /// The first call that holds a name of this one and does not give it up.
+    async fn in_the_way(&self, change: &Change, instead_of: &[Record]) -> Result<Option<Record>, Error> {
+        let names: Vec<Lookup> = change.record.intent.all_names().copied().collect();
+        let holders = self.holders(&names).await?;
+        Ok(holders.into_iter().map(|holder| holder.record).find(|holder| !is_seen(holder, instead_of)))
+    }
+
+    async fn try_claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
         self.must_be_open()?;
         let met = match &change.terms {
             None => Met::NotAsked,
             Some(terms) if !self.is_cluster() => Met::InTheSameStep(self.asked(change, terms)?),
             // No token is drawn for a key that is held.
-            Some(terms) => match self.held(change.record.intent.lookup).await? {
+            Some(terms) => match self.in_the_way(change, instead_of).await? {
                 Some(holder) if holder.intent.call_id == change.record.intent.call_id => {
                     Met::Before(Entered::of(&holder))
                 }
-                Some(holder) if !is_seen(&holder, instead_of) => return Ok(Claimed::Existing(holder)),
-                _ => match self.enter(change, terms).await? {
+                Some(holder) => return Ok(Claimed::Existing(holder)),
+                None => match self.enter(change, terms).await? {
                     Ok(entered) => Met::Before(entered),
                     Err(bar) => return Ok(Claimed::Barred(bar)),
                 },
@@ -62,22 +70,16 @@ impl Inner {
         claimed
     }
 
-    async fn claim_with(
-        &self,
-        change: &Change,
-        instead_of: Option<&Record>,
-        met: &Met,
-    ) -> Result<Claimed, Error> {
+    async fn claim_with(&self, change: &Change, instead_of: &[Record], met: &Met) -> Result<Claimed, Error> {
         let intent = &change.record.intent;
         let partition = Partition::of(&intent.lookup);
         let mut run = Run::new(&self.scripts.claim);
-        let old = instead_of.map_or(intent.call_id, |old| old.intent.call_id);
-        run.key(partition.of_script(&change.record, met.rooms(change), old));
+        run.key(partition.of_script(&change.record, met.rooms(change)));
         run.arg(partition.prefix()).arg(self.memory.gateway());
         run.arg(self.memory.epoch()).arg(self.memory.writes(partition));
         run.arg(intent.call_id.to_string());
-        run.arg(instead_of.map(|old| old.intent.call_id.to_string()).unwrap_or_default());
-        run.arg(instead_of.map(record::cas).unwrap_or_default());
+        let gives_up = instead_of.iter().map(|old| (old.intent.call_id.to_string(), record::cas(old).into()));
+        run.arg(serde_json::Value::Object(gives_up.collect()).to_string());
         run.arg(record::cas(&change.record)).arg(record::intent(intent)).arg(&intent.args[..]);
         run.arg(record::progress(&change.record)).arg(record::entry(&change.entry));
         run.arg(&intent.tool).arg(score(&change.record));
@@ -115,7 +117,9 @@ impl Inner {
                 Some(stored) if record::cas(&stored) == record::cas(&change.record) => {
                     Met::Before(Entered::of(&stored))
                 }
-                Some(stored) if !is_seen(&stored, Some(expected)) => return Ok(Replaced::Lost(Some(stored))),
+                Some(stored) if !is_seen(&stored, std::slice::from_ref(expected)) => {
+                    return Ok(Replaced::Lost(Some(stored)));
+                }
                 _ => match self.enter(change, terms).await? {
                     Ok(entered) => Met::Before(entered),
                     Err(bar) => return Ok(Replaced::Barred(bar)),
@@ -142,7 +146,7 @@ impl Inner {
         let partition = Partition::of(&intent.lookup);
         let known = self.memory.writes(partition);
         let mut run = Run::new(script);
-        run.key(partition.of_script(&change.record, self.rooms_of_replace(change, met), intent.call_id));
+        run.key(partition.of_script(&change.record, self.rooms_of_replace(change, met)));
         let result = record::result(&change.record);
         run.arg(partition.prefix()).arg(self.memory.gateway()).arg(epoch).arg(known);
         run.arg(intent.call_id.to_string()).arg(record::cas(expected)).arg(record::fencing(expected));
@@ -281,11 +285,10 @@ impl Inner {
     }
 }
 
-/// Whether the holder of a key is still the record that was seen.
-fn is_seen(holder: &Record, seen: Option<&Record>) -> bool {
-    seen.is_some_and(|seen| {
-        seen.intent.call_id == holder.intent.call_id && record::cas(seen) == record::cas(holder)
-    })
+/// Whether the holder of a name is still one of the records that were seen.
+fn is_seen(holder: &Record, seen: &[Record]) -> bool {
+    seen.iter()
+        .any(|seen| seen.intent.call_id == holder.intent.call_id && record::cas(seen) == record::cas(holder))
 }
 
 fn stored(mut rest: Vec<Value>) -> Result<Option<Record>, Error> {

@@ -132,6 +132,7 @@ fn read_last(text: &str) -> Vec<Duplicate> {
 
 /// Forgets a call that is kept no longer.
 pub(super) fn forget(connection: &Connection, call_id: &str) -> rusqlite::Result<()> {
+    row::free_names(connection, call_id)?;
     for sql in [
         "DELETE FROM events WHERE call_id = ?1",
         "DELETE FROM duplicates WHERE call_id = ?1",

@@ -11,7 +11,8 @@ use uuid::Uuid;
 
 use crate::core::key;
 use crate::core::outcome::{Content, Failure, FailureKind};
-use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
+use crate::core::recipe::RecipeId;
+use crate::core::record::{Attempt, AttemptId, CallId, Entry, Holder, InstanceId, Intent, Record, State};
 use crate::core::session::Room;
 use crate::core::unknown::Check;
 use crate::store::{Due, Found, UNREADABLE, undo};
@@ -20,7 +21,7 @@ use crate::store::{Due, Found, UNREADABLE, undo};
 macro_rules! columns {
     () => {
         concat!(
-            "SELECT call_id, lookup, tenant, tool, key, key_source, fingerprint, user_id, session_id, trace_id,
+            "SELECT call_id, lookup, names, recipe, tenant, tool, key, key_source, fingerprint, user_id, session_id, trace_id,
                 args, created_at, similar, version, state, attempt_id, owner, attempt_number, run_started_at,
                 lease_until, attempts, doubted, fencing, similar_to, latency_ms, result, failure, why, tool_status,
                 retry_after_ms, updated_at, expires_at, retain_until, check_at, check_since, checks, saga_id, undo"
@@ -37,8 +38,22 @@ macro_rules! select {
 }
 
 pub(super) fn holder_of(connection: &Connection, lookup: &key::Lookup) -> rusqlite::Result<Option<Record>> {
-    let sql = select!("lookup = ?1 AND holds_key = 1");
+    let sql = select!("seq = (SELECT seq FROM names WHERE lookup = ?1)");
     connection.prepare_cached(sql)?.query_row([&lookup.0], record).optional()
+}
+
+/// The calls that hold these names, in the order of the names.
+pub(super) fn holders(connection: &Connection, lookups: &[key::Lookup]) -> rusqlite::Result<Vec<Holder>> {
+    let mut holders: Vec<Holder> = Vec::new();
+    for lookup in lookups {
+        let Some(record) = holder_of(connection, lookup)? else { continue };
+        let call_id = record.intent.call_id;
+        match holders.iter_mut().find(|holder| holder.record.intent.call_id == call_id) {
+            Some(holder) => holder.names.push(*lookup),
+            None => holders.push(Holder { record, names: vec![*lookup] }),
+        }
+    }
+    Ok(holders)
 }
 
 pub(super) fn by_id(connection: &Connection, call_id: CallId) -> rusqlite::Result<Option<Record>> {
@@ -168,16 +183,18 @@ pub(super) fn insert_entry(connection: &Connection, record: &Record, entry: &Ent
 pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
     let intent = &record.intent;
     let mut insert = connection.prepare_cached(
-        "INSERT INTO calls (call_id, holds_key, lookup, tenant, tool, key, key_source, fingerprint, user_id,
+        "INSERT INTO calls (call_id, lookup, names, recipe, tenant, tool, key, key_source, fingerprint, user_id,
             session_id, trace_id, args, created_at, version, state, attempt_id, owner, attempt_number,
             run_started_at, lease_until, attempts, doubted, fencing, updated_at, similar, similar_to, saga_id)
-         VALUES (:call_id, 1, :lookup, :tenant, :tool, :key, :key_source, :fingerprint, :user_id, :session_id,
+         VALUES (:call_id, :lookup, :names, :recipe, :tenant, :tool, :key, :key_source, :fingerprint, :user_id, :session_id,
             :trace_id, :args, :created_at, :version, :state, :attempt_id, :owner, :attempt_number,
             :run_started_at, :lease_until, :attempts, :doubted, :fencing, :updated_at, :similar, :similar_to, :saga_id)",
     )?;
     insert.execute(named_params! {
         ":call_id": intent.call_id.to_string(),
         ":lookup": intent.lookup.0,
+        ":names": intent.names.iter().flat_map(|name| name.0).collect::<Vec<u8>>(),
+        ":recipe": intent.recipe.0,
         ":tenant": intent.tenant,
         ":tool": intent.tool,
         ":key": intent.key,
@@ -203,6 +220,33 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":similar_to": record.similar_to.map(|id| id.to_string()),
         ":saga_id": intent.saga_id,
     })?;
+    take_names(connection, connection.last_insert_rowid(), intent.all_names())
+}
+
+/// From now on these names stand for the call in this row, whatever they stood for before.
+pub(super) fn take_names<'a>(
+    connection: &Connection,
+    seq: i64,
+    names: impl Iterator<Item = &'a key::Lookup>,
+) -> rusqlite::Result<()> {
+    let mut take = connection.prepare_cached("INSERT OR REPLACE INTO names (lookup, seq) VALUES (?1, ?2)")?;
+    for name in names {
+        take.execute(params![name.0, seq])?;
+    }
+    Ok(())
+}
+
+/// Frees the names that still stand for a call.
+pub(super) fn free_names(connection: &Connection, call_id: &str) -> rusqlite::Result<()> {
+    let sql = "SELECT seq, lookup, names FROM calls WHERE call_id = ?1";
+    let found = connection.prepare_cached(sql)?.query_row([call_id], |row| {
+        Ok((row.get::<_, i64>(0)?, [row.get::<_, Vec<u8>>(1)?, row.get(2)?].concat()))
+    });
+    let Some((seq, names)) = found.optional()? else { return Ok(()) };
+    let mut free = connection.prepare_cached("DELETE FROM names WHERE lookup = ?1 AND seq = ?2")?;
+    for name in names.chunks_exact(32) {
+        free.execute(params![name, seq])?;
+    }
     Ok(())
 }
 
@@ -264,10 +308,10 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
 
 /// Writes what a call asks for.
 pub(super) fn update_asked(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
-    let Intent { call_id, args, fingerprint, .. } = &*record.intent;
-    let sql = "UPDATE calls SET args = ?2, fingerprint = ?3 WHERE call_id = ?1";
+    let Intent { call_id, args, fingerprint, recipe, .. } = &*record.intent;
+    let sql = "UPDATE calls SET args = ?2, fingerprint = ?3, recipe = ?4 WHERE call_id = ?1";
     let mut update = connection.prepare_cached(sql)?;
-    update.execute(params![call_id.to_string(), args.as_ref(), fingerprint])?;
+    update.execute(params![call_id.to_string(), args.as_ref(), fingerprint, recipe.0])?;
     Ok(())
 }
 
@@ -309,6 +353,8 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let mut intent = Intent {
         call_id: CallId(columns.read::<Identity>()?.0),
         lookup: key::Lookup(columns.read()?),
+        names: columns.names()?,
+        recipe: RecipeId(columns.read()?),
         tenant: columns.read()?,
         tool: columns.read()?,
         key: columns.read()?,
@@ -378,6 +424,15 @@ impl<'a, 'row> Columns<'a, 'row> {
         let value = self.row.get(self.next);
         self.next += 1;
         value
+    }
+
+    fn names(&mut self) -> rusqlite::Result<Vec<key::Lookup>> {
+        let bytes: Vec<u8> = self.read()?;
+        let (names, rest) = bytes.as_chunks::<32>();
+        if !rest.is_empty() {
+            return Err(self.corrupt());
+        }
+        Ok(names.iter().copied().map(key::Lookup).collect())
     }
 
     fn state(&mut self, name: &str) -> rusqlite::Result<State> {

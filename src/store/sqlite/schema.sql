@@ -4,8 +4,9 @@
 CREATE TABLE calls (
   seq            INTEGER PRIMARY KEY,
   call_id        TEXT NOT NULL UNIQUE,
-  holds_key      INTEGER NOT NULL,        -- 1: the call that its key stands for
   lookup         BLOB NOT NULL,           -- SHA-256 of (tenant, tool, key)
+  names          BLOB NOT NULL DEFAULT x'', -- what else it was claimed under: 32 bytes each
+  recipe         BLOB NOT NULL DEFAULT x'00000000000000000000000000000000', -- how names and fingerprint were made
   tenant         TEXT NOT NULL,
   tool           TEXT NOT NULL,
   key            TEXT NOT NULL,
@@ -37,8 +38,12 @@ CREATE TABLE calls (
   retain_until   INTEGER
 ) STRICT;
 
--- This index is the claim: one call per key.
-CREATE UNIQUE INDEX one_call_per_key ON calls (lookup) WHERE holds_key = 1;
+-- This table is the claim: one call per name. A call that is past its window may have lost some of its names.
+CREATE TABLE names (
+  lookup BLOB PRIMARY KEY,
+  seq    INTEGER NOT NULL                 -- of the call
+) STRICT, WITHOUT ROWID;
+
 CREATE INDEX calls_running ON calls (lease_until) WHERE state = 'running';
 CREATE INDEX calls_unknown ON calls (tool) WHERE state = 'unknown';
 CREATE INDEX calls_to_prune ON calls (retain_until) WHERE retain_until IS NOT NULL;

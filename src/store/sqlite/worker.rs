@@ -374,7 +374,7 @@ mod tests {
             is_begun.recv().await.expect("a question");
         }
         let now = jiff::Timestamp::UNIX_EPOCH;
-        assert_eq!(store.holder(Lookup([1; 32])).await.expect("an answer"), None);
+        assert_eq!(store.holders(&[Lookup([1; 32])]).await.expect("an answer"), []);
         assert_eq!(store.load(CallId(Uuid::from_u128(1))).await.expect("an answer"), None);
         assert_eq!(store.paused().await.expect("an answer"), []);
         assert_eq!(store.due(now, 9).await.expect("an answer").calls, []);

@@ -124,8 +124,9 @@ impl World {
         for Heard { ask, asked_at, answer } in heard {
             let Some(answer) = answer else { continue };
             if !at_tool.is_empty() && at_tool.iter().all(|(_, seen)| seen.body != args_of(ask)) {
-                // The key stands for other arguments: nothing may be learnt of them.
-                let is_silent = answer.status != 200 && answer.at("/call_id").is_null();
+                // The key stands for other arguments: nothing may be learnt of them but which call it is.
+                let is_named = answer.problem() == "key-reused";
+                let is_silent = answer.status != 200 && (is_named || answer.at("/call_id").is_null());
                 let is_fit = matches!(
                     answer.problem().as_str(),
                     "key-reused" | "store-unavailable" | "call-in-progress" | "outcome-unknown"

@@ -13,7 +13,7 @@ use oncegate::core::call::Change;
 use oncegate::core::document::{Document, Kind, Place};
 use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
-use oncegate::core::record::{AttemptId, CallId, Entry, Record, State};
+use oncegate::core::record::{AttemptId, CallId, Entry, Holder, Record, State};
 use oncegate::core::session::{Lock, Session, SessionId};
 use oncegate::store::{Census, Claimed, Due, Error, Found, Listener, Put, Readiness, Replaced, Store};
 use tokio::time::{Instant, sleep};
@@ -47,7 +47,7 @@ impl Fault {
 pub enum Verb {
     Claim,
     Replace,
-    Holder,
+    Holders,
     Load,
     History,
     Due,
@@ -342,11 +342,11 @@ async fn pass(way: Duration) {
 
 #[async_trait]
 impl Store for FaultStore {
-    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
-        let asked = Arc::new((change.clone(), instead_of.cloned()));
+    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+        let asked = Arc::new((change.clone(), instead_of.to_vec()));
         let claim = move |store: Arc<dyn Store>| {
             let asked = asked.clone();
-            async move { store.claim(&asked.0, asked.1.as_ref()).await }
+            async move { store.claim(&asked.0, &asked.1).await }
         };
         let claimed = self.ask(Verb::Claim, claim).await;
         self.note_bar(Verb::Claim, change, matches!(claimed, Ok(Claimed::Barred(_))));
@@ -374,8 +374,12 @@ impl Store for FaultStore {
         replaced
     }
 
-    async fn holder(&self, lookup: Lookup) -> Result<Option<Record>, Error> {
-        self.ask(Verb::Holder, move |store| async move { store.holder(lookup).await }).await
+    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+        let look = |store: Arc<dyn Store>| {
+            let names = names.to_vec();
+            async move { store.holders(&names).await }
+        };
+        self.ask(Verb::Holders, look).await
     }
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::app::{self, App};
+use oncegate::app::{self, App, Reloader};
 use oncegate::config::{Config, Environment};
 use oncegate::core::pace::Pace;
 use oncegate::core::record::InstanceId;
@@ -31,6 +31,7 @@ pub struct Gateway {
     store: Option<String>,
     folder: tempfile::TempDir,
     stop: CancellationToken,
+    reloader: Arc<Reloader>,
     running: JoinHandle<Result<(), app::Error>>,
 }
 
@@ -64,9 +65,17 @@ impl Gateway {
         let url = store.clone().unwrap_or_else(|| own_store(folder.path()));
         let app = App::build(read_over(&url, folder.path(), config).at_pace(pace)).await.expect("a gateway");
         let address = app.address().expect("an address");
-        let stop = CancellationToken::new();
+        let (stop, reloader) = (CancellationToken::new(), app.reloader());
         let running = tokio::spawn(app.run(stop.clone()));
-        Self { address, client: client(), config: config.to_owned(), pace, store, folder, stop, running }
+        let config = config.to_owned();
+        Self { address, client: client(), config, pace, store, folder, stop, reloader, running }
+    }
+
+    /// Takes over another configuration while it runs. Whether it did.
+    pub async fn reload(&self, config: &str) -> bool {
+        let url = self.store.clone().unwrap_or_else(|| own_store(self.folder.path()));
+        let config = read_over(&url, self.folder.path(), config).at_pace(self.pace);
+        self.reloader.reload(Ok(config)).await.is_some()
     }
 
     /// Over a shared store, with what an earlier gateway has left in its folder.
@@ -155,6 +164,7 @@ impl Gateway {
         // Or its open connections would be waited for until the grace is over.
         drop(self.client);
         self.running.await.expect("no panic").expect("a good end");
+        drop(self.reloader);
         if self.store.as_ref().is_some_and(|store| !store.starts_with("sqlite:")) {
             is_free(&self.folder.path().join("watermarks.lock")).await;
             return self.folder;

@@ -13,7 +13,7 @@ use oncegate::core::call::Change;
 use oncegate::core::document::{Document, Kind, Place};
 use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{Duplicates, Filter, History, Listed, PAGE_BYTES, Page, Placed, Position};
-use oncegate::core::record::{CallId, Entry, Record, State};
+use oncegate::core::record::{CallId, Entry, Holder, Record, State};
 use oncegate::core::session::{Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token};
 use oncegate::store::{
     Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness, Reason,
@@ -129,6 +129,18 @@ impl Memory {
     pub fn written(&self, lookup: Lookup) -> Vec<Record> {
         let inner = self.lock();
         inner.written.iter().filter(|record| record.intent.lookup == lookup).cloned().collect()
+    }
+
+    /// Everything that is kept beside the calls is gone.
+    pub fn forget_documents(&self) {
+        self.lock().kept.documents.clear();
+    }
+
+    /// Every call is gone, as if its retention were over.
+    pub fn forget_calls(&self) {
+        let mut inner = self.lock();
+        inner.kept.calls.clear();
+        inner.kept.holders.clear();
     }
 
     pub fn holder_of(&self, lookup: Lookup) -> Option<Record> {
@@ -307,15 +319,15 @@ fn is_same(one: &Record, other: &Record) -> bool {
 
 #[async_trait]
 impl Store for Memory {
-    async fn claim(&self, change: &Change, instead_of: Option<&Record>) -> Result<Claimed, Error> {
+    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
         let mut inner = self.lock();
         inner.may_begin()?;
-        let lookup = change.record.intent.lookup;
-        if let Some(holder) = inner.kept.holder(&lookup) {
+        for name in change.record.intent.all_names() {
+            let Some(holder) = inner.kept.holder(name) else { continue };
             if is_same(holder, &change.record) {
                 return Ok(Claimed::Yours(holder.clone()));
             }
-            if !instead_of.is_some_and(|seen| is_same(holder, seen)) {
+            if !instead_of.iter().any(|seen| is_same(holder, seen)) {
                 return Ok(Claimed::Existing(holder.clone()));
             }
         }
@@ -323,7 +335,9 @@ impl Store for Memory {
             return Ok(Claimed::Barred(bar));
         }
         let record = inner.write(change);
-        inner.kept.holders.insert(lookup, record.intent.call_id);
+        for name in record.intent.all_names() {
+            inner.kept.holders.insert(*name, record.intent.call_id);
+        }
         Ok(Claimed::Yours(record))
     }
 
@@ -336,15 +350,16 @@ impl Store for Memory {
             if is_gone_back {
                 return Err(Error::Refused("writes were lost".into()));
             }
-            if let Some(holder) = inner.kept.holder(&expected.intent.lookup)
-                && holder.intent.call_id != expected.intent.call_id
-            {
-                return Ok(Replaced::Lost(Some(holder.clone())));
+            let mut holders = expected.intent.all_names().filter_map(|name| inner.kept.holder(name));
+            if let Some(other) = holders.find(|holder| holder.intent.call_id != expected.intent.call_id) {
+                return Ok(Replaced::Lost(Some(other.clone())));
             }
         } else if is_gone_back {
             // What is known of a call that was lost goes back as a whole.
             let record = inner.write(change);
-            inner.kept.holders.entry(record.intent.lookup).or_insert(record.intent.call_id);
+            for name in record.intent.all_names() {
+                inner.kept.holders.entry(*name).or_insert(record.intent.call_id);
+            }
             return Ok(Replaced::Done(record));
         }
         Ok(match stored {
@@ -359,8 +374,16 @@ impl Store for Memory {
         })
     }
 
-    async fn holder(&self, lookup: Lookup) -> Result<Option<Record>, Error> {
-        Ok(self.holder_of(lookup))
+    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+        let inner = self.lock();
+        let mut holders: Vec<Holder> = Vec::new();
+        for (name, record) in names.iter().filter_map(|name| Some((name, inner.kept.holder(name)?))) {
+            match holders.iter_mut().find(|holder| holder.record.intent.call_id == record.intent.call_id) {
+                Some(holder) => holder.names.push(*name),
+                None => holders.push(Holder { record: record.clone(), names: vec![*name] }),
+            }
+        }
+        Ok(holders)
     }
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {

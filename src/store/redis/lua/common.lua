@@ -5,14 +5,29 @@
 -- KEYS: 1 the key's holder, 2 the call, 3 epoch, 4 everyone's writes, 5 census, 6 running, 7 unknown, 8 failed,
 --       9 to 13 session, line, who is alive in it, budget, what looks alike; or again the call
 --       14 finished calls by when they may be deleted, 15 stream, 16 tenants,
---       17 to 19 the tenant's lists of running, unknown and failed calls, 20 a second call,
---       21 and more: the other lists in which the call stands
+--       17 to 19 the tenant's lists of running, unknown and failed calls,
+--       20 and more: the other lists in which the call stands,
+--       and last the holders of its further names
 -- ARGV: 1 prefix, 2 gateway, 3 epoch, 4 known writes
 
 local INDEXES = { running = KEYS[6], unknown = KEYS[7], failed = KEYS[8] }
 local LISTS = { running = KEYS[17], unknown = KEYS[18], failed = KEYS[19] }
 -- About how many entries a stream has.
 local FOLLOWED = 1000
+
+-- Where the further names begin: they are the last keys, and no list is named like one.
+local further = #KEYS + 1
+while further > 20 and string.find(KEYS[further - 1], ':key:', 1, true) do further = further - 1 end
+
+-- Calls `act` with the key of each of the call's names, until it answers with something.
+local function each_name(act)
+  local answer = act(KEYS[1])
+  for n = further, #KEYS do
+    if answer then break end
+    answer = act(KEYS[n])
+  end
+  return answer
+end
 
 -- The fields of a call, as the gateway reads them.
 local function fields(call)
@@ -60,7 +75,7 @@ end
 -- Puts a call into the lists of all that it can be found by.
 local function enlist(position, tenant)
   redis.call('SADD', KEYS[16], tenant)
-  for n = 21, #KEYS do redis.call('ZADD', KEYS[n], 0, position) end
+  for n = 20, further - 1 do redis.call('ZADD', KEYS[n], 0, position) end
 end
 
 -- Says what happened to a call to whoever follows.

@@ -1,5 +1,5 @@
 -- Writes a change of a call, if the call is still what was expected; and if something is to be sent
--- after it, only while the call holds its key and no data is missing. Asked again, it is done.
+-- after it, only while the call holds its names and no data is missing. Asked again, it is done.
 --
 -- KEYS: as in common
 -- ARGV: 3 is '' if nothing is to be sent after it; 5 call id, 6 expected cas, 7 expected fencing token,
@@ -16,11 +16,12 @@ local again = stored[1] == ARGV[8] and stored[3] == ARGV[9]
 if not again and (stored[1] ~= ARGV[6] or stored[2] ~= ARGV[7]) then
   return { 'changed', fields(KEYS[2]) }
 end
-local holder = redis.call('GET', KEYS[1])
 if begins then
-  if holder ~= ARGV[5] then
-    return { 'changed', holder and fields(ARGV[1] .. 'call:' .. holder) or {} }
-  end
+  local other = each_name(function(name)
+    local holder = redis.call('GET', name)
+    if holder ~= ARGV[5] then return { 'changed', holder and fields(ARGV[1] .. 'call:' .. holder) or {} } end
+  end)
+  if other then return other end
   local why = missing()
   if why then return { 'lost', why } end
 end

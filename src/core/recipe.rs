@@ -1,0 +1,319 @@
+//! Everything that decides which call a request is: the names that it goes by, and its fingerprint.
+//!
+//! A call keeps the id of the recipe that it was made with. Recipes are remembered as long as their calls are, so
+//! that a repetition is recognised under every later configuration. Must not know where they are kept.
+
+pub mod stored; // as a document
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::json::{self, canonical};
+use super::key::{self, Chosen, Fingerprint, Key, Lookup, MODEL_MEMBER, Pointer, Refused, Source};
+use super::record::{Intent, Record};
+use super::redact;
+use super::tool::Tool;
+
+/// Recipes of one tool that are remembered at once: an arrival looks under all of them.
+pub const MAX_RECIPES: usize = 32;
+
+/// Names a recipe: the first half of the SHA-256 of its canonical JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct RecipeId(pub [u8; 16]);
+
+impl fmt::Display for RecipeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+/// How names and fingerprint of a tool's calls are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipe {
+    pub tool: String,
+    pub key: key::Policy,
+    /// Of the arguments, what is not kept: without it no fingerprint can be made of what is stored.
+    pub redacted: Vec<Pointer>,
+    /// Whether the model's key stays in the arguments, because the tool's own schema has such a member.
+    pub keeps_member: bool,
+}
+
+/// A recipe as it is stored. Its members are part of its id.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    tool: String,
+    required: bool,
+    fields: Vec<String>,
+    ignore: Vec<String>,
+    redacted: Vec<String>,
+    keeps_member: bool,
+}
+
+impl Recipe {
+    /// What a tool's configuration says today.
+    pub fn of(tool: &Tool) -> Self {
+        Self {
+            tool: tool.name.clone(),
+            key: tool.key.clone(),
+            redacted: tool.redact.args.clone(),
+            keeps_member: tool.has_property(MODEL_MEMBER),
+        }
+    }
+
+    pub fn id(&self) -> RecipeId {
+        let digest: [u8; 32] = Sha256::digest(canonical(&self.to_json())).into();
+        let mut id = [0; 16];
+        id.copy_from_slice(&digest[..16]);
+        RecipeId(id)
+    }
+
+    pub fn to_json(&self) -> Value {
+        let texts = |pointers: &[Pointer]| pointers.iter().map(|one| one.as_str().to_owned()).collect();
+        let stored = Stored {
+            tool: self.tool.clone(),
+            required: self.key.required,
+            fields: texts(&self.key.fields),
+            ignore: texts(&self.key.ignore),
+            redacted: texts(&self.redacted),
+            keeps_member: self.keeps_member,
+        };
+        serde_json::to_value(stored).unwrap_or_default()
+    }
+
+    /// `None`: this is no recipe that this version knows.
+    pub fn from_json(json: Value) -> Option<Self> {
+        let stored: Stored = serde_json::from_value(json).ok()?;
+        let pointers =
+            |texts: Vec<String>| texts.iter().map(|one| one.parse().ok()).collect::<Option<Vec<_>>>();
+        Some(Self {
+            tool: stored.tool,
+            key: key::Policy {
+                required: stored.required,
+                fields: pointers(stored.fields)?,
+                ignore: pointers(stored.ignore)?,
+            },
+            redacted: pointers(stored.redacted)?,
+            keeps_member: stored.keeps_member,
+        })
+    }
+
+    /// The arguments that count: without the model's key, unless the tool asks for it.
+    fn counted<'a>(&self, args: &'a Value) -> Cow<'a, Value> {
+        match args {
+            Value::Object(members) if !self.keeps_member && members.contains_key(MODEL_MEMBER) => {
+                let mut members = members.clone();
+                members.remove(MODEL_MEMBER);
+                Cow::Owned(Value::Object(members))
+            }
+            _ => Cow::Borrowed(args),
+        }
+    }
+
+    /// What a call asks for: SHA-256 over the canonical arguments without what is ignored.
+    fn fingerprint_of(&self, counted: &Value) -> Fingerprint {
+        let mut counted = Cow::Borrowed(counted);
+        for pointer in &self.key.ignore {
+            pointer.remove_from(counted.to_mut());
+        }
+        Sha256::digest(canonical(&counted)).into()
+    }
+
+    /// The same for arguments as they came.
+    pub fn fingerprint(&self, args: &Value) -> Fingerprint {
+        self.fingerprint_of(&self.counted(args))
+    }
+
+    /// The key of a call, by the first source that has one. `counted` is without the model's key.
+    fn choose(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
+        if let Some(key) = asking.runtime {
+            key::from_model(asking.args)?;
+            return Ok(Chosen { key: key.clone(), source: Source::Runtime });
+        }
+        let model = key::from_model(asking.args)?;
+        if !self.key.fields.is_empty() {
+            return self.business(asking.user_id, counted);
+        }
+        if let Some(key) = model {
+            return Ok(Chosen { key, source: Source::Model });
+        }
+        if self.key.required {
+            return Err(Refused::Missing);
+        }
+        let key = key::derive(&self.tool, asking.user_id, counted);
+        Ok(Chosen { key, source: Source::Derived })
+    }
+
+    /// The key that the business fields make.
+    fn business(&self, user_id: &str, counted: &Value) -> Result<Chosen, Refused> {
+        let mut fields = Map::new();
+        for field in &self.key.fields {
+            let value = counted.pointer(field.as_str());
+            let value = value.ok_or_else(|| Refused::FieldMissing(field.as_str().to_owned()))?;
+            fields.insert(field.as_str().to_owned(), value.clone());
+        }
+        let key = key::derive(&self.tool, user_id, &Value::Object(fields));
+        Ok(Chosen { key, source: Source::Business })
+    }
+
+    /// What a request is by this recipe.
+    fn read<'a>(&self, asking: &Asking<'a>) -> Reading<'a> {
+        let counted = self.counted(asking.args);
+        let key = self.choose(asking, &counted);
+        Reading { key, fingerprint: self.fingerprint_of(&counted), counted }
+    }
+}
+
+/// A request, as far as it decides which call it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Asking<'a> {
+    pub tenant: &'a str,
+    pub user_id: &'a str,
+    /// The key that the caller's runtime brought.
+    pub runtime: Option<&'a Key>,
+    /// As they came: one object, with the model's key.
+    pub args: &'a Value,
+}
+
+/// A request by one recipe.
+struct Reading<'a> {
+    key: Result<Chosen, Refused>,
+    fingerprint: Fingerprint,
+    counted: Cow<'a, Value>,
+}
+
+/// Which recipe gives a name; the first counts before the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The key by today's recipe: what stands under it is in the way.
+    Today,
+    /// A key by an earlier recipe: what stands under it is only in the way if it is the same intent.
+    Earlier,
+}
+
+/// A name that an arrival goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    pub lookup: Lookup,
+    pub part: Part,
+    /// It is the key that the caller's runtime brought.
+    pub is_runtime: bool,
+}
+
+/// Which call a request is, by today's recipe and by every earlier one.
+#[derive(Debug)]
+pub struct Identity {
+    /// By today's recipe.
+    pub key: Result<Chosen, Refused>,
+    pub fingerprint: Fingerprint,
+    /// The arguments that count by today's recipe; `None`: as they came.
+    pub counted: Option<Value>,
+    /// No name twice, today's first. Where a recipe gives no key it gives no name.
+    pub names: Vec<Name>,
+    /// The keys behind the names.
+    pub keys: Vec<Chosen>,
+    pub prints: Prints,
+}
+
+/// Reads a request by every recipe. `earlier`: the newest first.
+pub fn identify(today: &Arc<Recipe>, earlier: &[(RecipeId, Arc<Recipe>)], asking: &Asking<'_>) -> Identity {
+    let Reading { key, fingerprint, counted } = today.read(asking);
+    let (mut names, mut keys): (Vec<Name>, Vec<Chosen>) = (Vec::new(), Vec::new());
+    let mut add = |recipe: &Recipe, chosen: &Chosen, part: Part| {
+        let lookup = Lookup::new(asking.tenant, &recipe.tool, chosen.key.as_str());
+        if names.iter().all(|name| name.lookup != lookup) {
+            names.push(Name { lookup, part, is_runtime: chosen.source == Source::Runtime });
+            keys.push(chosen.clone());
+        }
+    };
+    if let Ok(chosen) = &key {
+        add(today, chosen, Part::Today);
+    }
+    let mut prints = Vec::with_capacity(earlier.len());
+    for (id, recipe) in earlier {
+        let reading = recipe.read(asking);
+        prints.push((*id, reading.fingerprint));
+        if let Ok(chosen) = &reading.key {
+            add(recipe, chosen, Part::Earlier);
+        }
+    }
+    let counted = match counted {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(counted) => Some(counted),
+    };
+    let prints = Prints { today: Some(today.clone()), earlier: prints };
+    Identity { key, fingerprint, counted, names, keys, prints }
+}
+
+/// Whether an arrival asks for what a stored call has asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sameness {
+    Same,
+    Other,
+    /// The recipe of the stored call is not known, so that it cannot be said.
+    Unclear,
+}
+
+/// An arrival's fingerprints by the earlier recipes. By today's it has its own.
+#[derive(Debug, Clone, Default)]
+pub struct Prints {
+    today: Option<Arc<Recipe>>,
+    earlier: Vec<(RecipeId, Fingerprint)>,
+}
+
+impl Prints {
+    /// Of arguments that are read by today's recipe and by earlier ones.
+    pub fn of(today: &Arc<Recipe>, earlier: &[(RecipeId, Arc<Recipe>)], args: &Value) -> Self {
+        let earlier = earlier.iter().map(|(id, recipe)| (*id, recipe.fingerprint(args))).collect();
+        Self { today: Some(today.clone()), earlier }
+    }
+
+    /// Whether a call that was made with this recipe can be compared.
+    pub fn covers(&self, intent: &Intent, recipe: RecipeId) -> bool {
+        recipe == intent.recipe || self.earlier.iter().any(|(id, _)| *id == recipe)
+    }
+
+    /// The same with one more recipe, of which the arguments as they came have been read.
+    #[must_use]
+    pub fn with(&self, id: RecipeId, recipe: &Recipe, args: &Value) -> Self {
+        let mut prints = self.clone();
+        prints.earlier.push((id, recipe.fingerprint(args)));
+        prints
+    }
+
+    /// Equal by the recipe of the stored call, or by today's, is the same.
+    pub fn compare(&self, intent: &Intent, record: &Record) -> Sameness {
+        let stored = &record.intent;
+        let theirs = if stored.recipe == intent.recipe {
+            Some(intent.fingerprint)
+        } else {
+            self.earlier.iter().find(|(id, _)| *id == stored.recipe).map(|(_, print)| *print)
+        };
+        if theirs == Some(stored.fingerprint) {
+            return Sameness::Same;
+        }
+        if stored.recipe != intent.recipe && self.by_today(&stored.args) == Some(intent.fingerprint) {
+            return Sameness::Same;
+        }
+        if theirs.is_some() { Sameness::Other } else { Sameness::Unclear }
+    }
+
+    /// What is stored, by today's recipe; `None` if not all of it is kept, or it cannot be read.
+    fn by_today(&self, args: &[u8]) -> Option<Fingerprint> {
+        let today = self.today.as_ref()?;
+        if !redact::is_whole(args) {
+            return None;
+        }
+        let args = json::parse(str::from_utf8(args).ok()?).ok()?;
+        Some(today.fingerprint(&args))
+    }
+}
+
+#[cfg(test)]
+#[path = "recipe_tests.rs"]
+mod tests;

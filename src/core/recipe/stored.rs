@@ -1,0 +1,133 @@
+//! A recipe as a document, and for how long it is remembered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Recipe, RecipeId};
+use crate::core::document::{Document, Kind};
+
+/// How often a gateway that serves by a recipe says so.
+const RENEWED_EVERY: SignedDuration = SignedDuration::from_mins(10);
+/// How much longer a recipe is remembered than it has to be: a gateway may have said late that it serves by it.
+const GRACE: SignedDuration = SignedDuration::from_hours(2);
+
+const KEPT: &str = "kept";
+const FORGOTTEN: &str = "forgotten";
+
+/// A recipe that calls were made with, or may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    pub id: RecipeId,
+    pub recipe: Arc<Recipe>,
+    pub version: u64,
+    pub created_at: Timestamp,
+    /// When a gateway has last said that it serves by it.
+    pub used_at: Timestamp,
+    /// The longest that a call was to be kept since.
+    pub keep: SignedDuration,
+}
+
+/// What a document does not have itself.
+#[derive(Serialize, Deserialize)]
+struct Body {
+    recipe: Value,
+    /// Microseconds since 1970.
+    used_at: i64,
+    keep_ms: i64,
+}
+
+/// What a recipe's document is called.
+pub fn name_of(tool: &str, id: RecipeId) -> String {
+    format!("{tool} {id}")
+}
+
+/// The tool that the document of a recipe is about.
+pub fn tool_of(name: &str) -> &str {
+    name.split_once(' ').map_or(name, |(tool, _)| tool)
+}
+
+impl Remembered {
+    /// A recipe that was never served by. `keep`: how long the tool's calls are kept.
+    pub fn new(id: RecipeId, recipe: Arc<Recipe>, keep: Duration, now: Timestamp) -> Self {
+        Self { id, recipe, version: 1, created_at: now, used_at: now, keep: signed(keep) }
+    }
+
+    /// The next version, if it is time to say that the recipe is still served by.
+    pub fn renewed(&self, keep: Duration, now: Timestamp) -> Option<Self> {
+        let keep = self.keep.max(signed(keep));
+        let is_fresh = now.duration_since(self.used_at) < RENEWED_EVERY;
+        (!is_fresh || keep > self.keep).then(|| Self {
+            version: self.version + 1,
+            used_at: self.used_at.max(now),
+            keep,
+            ..self.clone()
+        })
+    }
+
+    /// Calls of it were made before this time.
+    pub fn made_until(&self) -> Timestamp {
+        self.used_at.checked_add(GRACE).unwrap_or(Timestamp::MAX)
+    }
+
+    /// From when on there should be no call of it any more, and it is worth looking whether there is one.
+    pub fn is_overdue(&self, now: Timestamp) -> bool {
+        self.made_until().checked_add(self.keep).is_ok_and(|until| until <= now)
+    }
+
+    pub fn to_document(&self) -> Document {
+        self.document(KEPT, None)
+    }
+
+    /// The next version, by which it is forgotten.
+    pub fn forgotten(&self, now: Timestamp) -> Document {
+        Self { version: self.version + 1, ..self.clone() }.document(FORGOTTEN, Some(now))
+    }
+
+    fn document(&self, state: &str, retain_until: Option<Timestamp>) -> Document {
+        let body = Body {
+            recipe: self.recipe.to_json(),
+            used_at: self.used_at.as_microsecond(),
+            keep_ms: i64::try_from(self.keep.as_millis()).unwrap_or(i64::MAX),
+        };
+        Document {
+            kind: Kind::Recipe,
+            tenant: String::new(),
+            id: name_of(&self.recipe.tool, self.id),
+            version: self.version,
+            state: state.to_owned(),
+            created_at: self.created_at,
+            due_at: None,
+            retain_until,
+            body: serde_json::to_vec(&body).unwrap_or_default().into(),
+        }
+    }
+
+    /// `None`: this version cannot read it.
+    pub fn from_document(document: &Document) -> Option<Self> {
+        let body: Body = serde_json::from_slice(&document.body).ok()?;
+        let recipe = Recipe::from_json(body.recipe)?;
+        let id = recipe.id();
+        let is_whole = document.id == name_of(&recipe.tool, id);
+        is_whole.then_some(Self {
+            id,
+            recipe: Arc::new(recipe),
+            version: document.version,
+            created_at: document.created_at,
+            used_at: Timestamp::from_microsecond(body.used_at).ok()?,
+            keep: SignedDuration::from_millis(body.keep_ms),
+        })
+    }
+
+    /// Whether the document says that the recipe is remembered.
+    pub fn is_kept(document: &Document) -> bool {
+        document.state != FORGOTTEN
+    }
+}
+
+fn signed(time: Duration) -> SignedDuration {
+    SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX)
+}

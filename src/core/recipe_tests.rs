@@ -1,0 +1,241 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::stored::Remembered;
+use super::*;
+use crate::core::record::CallId;
+use crate::core::tool::tests::tool;
+use jiff::{SignedDuration, Timestamp};
+
+/// The key and the fingerprint by a tool's recipe.
+fn read(tool: &Tool, runtime: Option<&Key>, args: &Value) -> (Result<Chosen, Refused>, Fingerprint) {
+    let reading = Recipe::of(tool).read(&Asking { tenant: "shop", user_id: "U123", runtime, args });
+    (reading.key, reading.fingerprint)
+}
+
+#[test]
+fn the_first_source_wins() {
+    let mut tool = tool("create_order");
+    let args = json!({ "business_id": "B1", "note": "please" });
+    let runtime = Key::parse("runtime").ok();
+    let model = Key::parse("model").ok();
+    let source = |tool: &Tool, runtime: &Option<Key>, model: &Option<Key>| {
+        let mut args = args.clone();
+        if let Some(model) = model {
+            args[MODEL_MEMBER] = json!(model.as_str());
+        }
+        read(tool, runtime.as_ref(), &args).0.map(|chosen| chosen.source)
+    };
+    assert_eq!(source(&tool, &None, &None), Ok(Source::Derived));
+    assert_eq!(source(&tool, &None, &model), Ok(Source::Model));
+    tool.key.required = true;
+    assert_eq!(source(&tool, &None, &None), Err(Refused::Missing));
+    tool.key.fields = vec!["/business_id".parse().expect("a pointer")];
+    assert_eq!(
+        source(&tool, &None, &model),
+        Ok(Source::Business),
+        "a model's key never splits a business intent"
+    );
+    assert_eq!(source(&tool, &runtime, &model), Ok(Source::Runtime));
+    tool.key.fields = vec!["/missing".parse().expect("a pointer")];
+    assert_eq!(source(&tool, &None, &model), Err(Refused::FieldMissing("/missing".into())));
+}
+
+#[test]
+fn derived_keys_are_what_an_independent_recipe_computes() {
+    // python3 -c 'import hashlib,json;print(hashlib.sha256(json.dumps({"name":"create_order",
+    //   "user":"U123","args":{"business_id":"B-1","amount":5}},sort_keys=True,
+    //   separators=(",",":"),ensure_ascii=False).encode()).hexdigest()[:32])'
+    let mut tool = tool("create_order");
+    let args = json!({ "business_id": "B-1", "amount": 5.0 });
+    let derived = read(&tool, None, &args).0.expect("a key");
+    assert_eq!(derived.key.as_str(), "b8b8d98bab06c01fa8d3a047c28dc935");
+    // the same with "args":{"/business_id":"B-1"}
+    tool.key.fields = vec!["/business_id".parse().expect("a pointer")];
+    let business = read(&tool, None, &args).0.expect("a key");
+    assert_eq!(business.key.as_str(), "845df666c3317c32ca5bfb32e87f5698");
+}
+
+#[test]
+fn the_models_key_is_taken_out_unless_the_tool_asks_for_it() {
+    let mut tool = tool("create_order");
+    let with = |key: Value| json!({ "a": 1, MODEL_MEMBER: key });
+    let key =
+        |tool: &Tool, args: &Value| read(tool, None, args).0.map(|chosen| chosen.key.as_str().to_owned());
+    assert_eq!(key(&tool, &with(json!("m-1"))), Ok("m-1".into()));
+    assert_eq!(*Recipe::of(&tool).counted(&with(json!("m-1"))), json!({ "a": 1 }));
+    assert!(key(&tool, &with(json!(7))).is_err());
+    let print = |tool: &Tool, args: &Value| Recipe::of(tool).fingerprint(args);
+    assert_eq!(print(&tool, &with(json!("m-1"))), print(&tool, &json!({ "a": 1 })));
+    tool.set_schema(json!({ "properties": { "idempotency_key": {} } }));
+    assert_eq!(key(&tool, &with(json!("m-1"))), Ok("m-1".into()));
+    assert_ne!(print(&tool, &with(json!("m-1"))), print(&tool, &json!({ "a": 1 })));
+}
+
+#[test]
+fn ignored_members_do_not_count_for_the_fingerprint() {
+    let mut tool = tool("create_order");
+    tool.key.ignore = ["/note", "/lines/0/text", "/a~1b"].map(|p| p.parse().expect("a pointer")).to_vec();
+    let one = json!({ "sku": "w", "note": "one", "lines": [{ "text": "x", "n": 1 }], "a/b": 1 });
+    let two = json!({ "sku": "w", "lines": [{ "text": "y", "n": 1.0 }] });
+    let other = json!({ "sku": "w", "lines": [{ "text": "y", "n": 2 }] });
+    assert_eq!(Recipe::of(&tool).fingerprint(&one), Recipe::of(&tool).fingerprint(&two));
+    assert_ne!(Recipe::of(&tool).fingerprint(&one), Recipe::of(&tool).fingerprint(&other));
+}
+
+fn pointers(texts: &[&str]) -> Vec<Pointer> {
+    texts.iter().map(|text| text.parse().expect("a pointer")).collect()
+}
+
+fn tools() -> Vec<Tool> {
+    let with = |change: &dyn Fn(&mut Tool)| {
+        let mut tool = tool("act");
+        change(&mut tool);
+        tool
+    };
+    vec![
+        with(&|_| {}),
+        with(&|tool| tool.key.fields = pointers(&["/id"])),
+        with(&|tool| tool.key.ignore = pointers(&["/note"])),
+        with(&|tool| tool.key.required = true),
+        with(&|tool| tool.redact.args = pointers(&["/card"])),
+        with(&|tool| tool.set_schema(json!({ "properties": { "idempotency_key": {} } }))),
+        with(&|tool| tool.name = "other".into()),
+    ]
+}
+
+#[test]
+fn every_setting_that_changes_a_key_or_a_fingerprint_makes_another_recipe() {
+    let ids: Vec<RecipeId> = tools().iter().map(|tool| Recipe::of(tool).id()).collect();
+    for (n, id) in ids.iter().enumerate() {
+        assert!(!ids[..n].contains(id), "{n}");
+    }
+    let mut same = tool("act");
+    same.description = "another".into();
+    same.retention += std::time::Duration::from_secs(1);
+    assert_eq!(Recipe::of(&same).id(), ids[0]);
+}
+
+#[test]
+fn a_recipe_is_read_as_it_was_written_and_no_other() {
+    let now = Timestamp::from_second(1_700_000_000).expect("a time");
+    for tool in tools() {
+        let recipe = Arc::new(Recipe::of(&tool));
+        let one = Remembered::new(recipe.id(), recipe.clone(), tool.retention, now);
+        assert_eq!(Remembered::from_document(&one.to_document()), Some(one.clone()));
+        let renewed = one.renewed(tool.retention, now + SignedDuration::from_mins(10)).expect("it is time");
+        assert_eq!(Remembered::from_document(&renewed.to_document()), Some(renewed));
+        assert_eq!(one.renewed(tool.retention, now + SignedDuration::from_mins(9)), None);
+        let mut moved = one.to_document();
+        moved.id = "another".into();
+        assert_eq!(Remembered::from_document(&moved), None);
+        let mut newer = recipe.to_json();
+        newer["salt"] = json!(1);
+        assert_eq!(Recipe::from_json(newer), None, "what this version does not know decides, too");
+    }
+}
+
+#[test]
+fn a_recipe_is_overdue_when_its_last_call_need_not_be_kept_any_more() {
+    let now = Timestamp::from_second(1_700_000_000).expect("a time");
+    let recipe = Arc::new(Recipe::of(&tool("act")));
+    let day = std::time::Duration::from_hours(24);
+    let one = Remembered::new(recipe.id(), recipe, day, now);
+    assert!(!one.is_overdue(now + SignedDuration::from_hours(25)));
+    assert!(one.is_overdue(now + SignedDuration::from_hours(26)));
+    let longer = one.renewed(2 * day, now).expect("calls are kept for longer");
+    assert!(!longer.is_overdue(now + SignedDuration::from_hours(26)));
+}
+
+/// A stored call with these arguments, made by this tool's recipe.
+fn stored(by: &Tool, args: &Value) -> Record {
+    let recipe = Recipe::of(by);
+    let record = crate::core::call::tests::record(by, Source::Runtime, &[]);
+    let fingerprint = recipe.fingerprint(args);
+    let args = redact::mask(&recipe.counted(args).to_string().into(), &by.redact.args);
+    let intent = Intent { recipe: recipe.id(), fingerprint, args, ..(*record.intent).clone() };
+    Record { intent: Arc::new(intent), ..record }
+}
+
+/// How an arrival by today's recipe compares with a call that was made by another one.
+fn compare(today: &Tool, arrives: &Value, by: &Tool, there: &Value, is_known: bool) -> Sameness {
+    let (today, other) = (Arc::new(Recipe::of(today)), Arc::new(Recipe::of(by)));
+    let earlier: Vec<_> = is_known.then(|| (other.id(), other)).into_iter().collect();
+    let record = stored(by, there);
+    let intent = Intent {
+        recipe: today.id(),
+        fingerprint: today.fingerprint(arrives),
+        call_id: CallId(uuid::Uuid::nil()),
+        ..(*record.intent).clone()
+    };
+    Prints::of(&today, &earlier, arrives).compare(&intent, &record)
+}
+
+#[test]
+fn equal_by_the_stored_or_by_todays_recipe_is_the_same() {
+    let (plain, mut ignoring, mut redacting) = (tool("act"), tool("act"), tool("act"));
+    ignoring.key.ignore = pointers(&["/note"]);
+    redacting.redact.args = pointers(&["/note"]);
+    let (one, two) = (json!({ "id": 1, "note": "a" }), json!({ "id": 1, "note": "b" }));
+    let other = json!({ "id": 2, "note": "a" });
+    for (today, arrives, by, there, is_known, expected) in [
+        (&ignoring, &one, &plain, &one, true, Sameness::Same),
+        (&ignoring, &two, &plain, &one, true, Sameness::Same),
+        (&ignoring, &two, &plain, &one, false, Sameness::Same),
+        (&plain, &two, &ignoring, &one, true, Sameness::Same),
+        // By today's recipe they differ, and by that of the stored call nobody can say.
+        (&plain, &two, &ignoring, &one, false, Sameness::Unclear),
+        (&plain, &one, &ignoring, &one, false, Sameness::Same),
+        (&ignoring, &other, &plain, &one, true, Sameness::Other),
+        (&plain, &one, &redacting, &one, true, Sameness::Same),
+        (&plain, &two, &redacting, &one, true, Sameness::Other),
+        // What is not kept cannot be compared.
+        (&plain, &one, &redacting, &one, false, Sameness::Unclear),
+        (&plain, &two, &plain, &one, true, Sameness::Other),
+    ] {
+        assert_eq!(compare(today, arrives, by, there, is_known), expected, "{arrives} after {there}");
+    }
+}
+
+proptest! {
+    /// Whatever the two configurations are: the same bytes are the same call, or it is said that this is unclear;
+    /// and if the recipe of the stored call is known, they are the same.
+    #[test]
+    fn the_same_arguments_are_never_another_call(
+        today in 0..6_usize, by in 0..6_usize, id in 0..3, note in ".{0,4}", model in any::<bool>(), is_known in any::<bool>(),
+    ) {
+        let mut args = json!({ "id": id, "note": note, "card": "4111" });
+        if model {
+            args[MODEL_MEMBER] = json!("m-1");
+        }
+        let (today, by) = (&tools()[today], &tools()[by]);
+        let sameness = compare(today, &args, by, &args, is_known);
+        prop_assert_ne!(sameness, Sameness::Other);
+        if is_known || today.key == by.key {
+            prop_assert!(sameness == Sameness::Same || !is_known);
+        }
+    }
+
+    /// No name twice, today's key first, and an arrival that today's configuration refuses has the names of the others.
+    #[test]
+    fn names_are_those_of_every_recipe_once(today in 0..6_usize, earlier in proptest::collection::vec(0..6_usize, 0..4), has_id in any::<bool>()) {
+        let all = tools();
+        let today = Arc::new(Recipe::of(&all[today]));
+        let earlier: Vec<_> = earlier.iter().map(|n| Arc::new(Recipe::of(&all[*n]))).map(|one| (one.id(), one)).collect();
+        let args = if has_id { json!({ "id": 1 }) } else { json!({ "n": 1 }) };
+        let asking = Asking { tenant: "shop", user_id: "U1", runtime: None, args: &args };
+        let identity = identify(&today, &earlier, &asking);
+        let key_of = |recipe: &Recipe| recipe.read(&asking).key.ok().map(|chosen| Lookup::new("shop", "act", chosen.key.as_str()));
+        let mut expected: Vec<Lookup> = Vec::new();
+        for lookup in std::iter::once(key_of(&today)).chain(earlier.iter().map(|(_, one)| key_of(one))).flatten() {
+            if !expected.contains(&lookup) {
+                expected.push(lookup);
+            }
+        }
+        let names: Vec<Lookup> = identity.names.iter().map(|name| name.lookup).collect();
+        prop_assert_eq!(names, expected);
+        let is_today = |name: &Name| name.part == Part::Today;
+        prop_assert_eq!(identity.names.first().is_some_and(is_today), identity.key.is_ok());
+        prop_assert!(identity.names.iter().skip(1).all(|name| !is_today(name)));
+    }
+}

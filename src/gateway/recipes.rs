@@ -1,0 +1,354 @@
+//! The recipes by which keys are made. Those of this gateway are written down before it serves by them, and those
+//! of every other gateway are read after that: of two gateways that share a store at least one knows both, so
+//! that their claims of one call meet. The rules are in `core::recipe`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex as Guard, PoisonError};
+
+use arc_swap::ArcSwap;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::{ErrorKind, Gateway, ToolAt};
+use crate::core::document::{Document, Kind, Place};
+use crate::core::key::Lookup;
+use crate::core::ledger::{Filter, Position};
+use crate::core::recipe::stored::{Remembered, name_of, tool_of};
+use crate::core::recipe::{MAX_RECIPES, Name, Part, Recipe, RecipeId};
+use crate::core::record::Holder;
+use crate::core::tool::Effect;
+use crate::store::{self, Put};
+
+/// Documents that are read in one go.
+const PAGE: u32 = 500;
+/// How often a recipe whose time is over is looked for among the calls again, if one was found.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
+/// Pages of old calls that such a look reads at the most.
+const PAGES: usize = 20;
+
+/// Why a gateway does not serve by its recipes.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error(
+        "tool {0}: calls of {MAX_RECIPES} earlier settings of its key are still remembered; another change of key, \
+         redact.args or of the schema's member idempotency_key has to wait until the oldest of them are forgotten"
+    )]
+    TooMany(String),
+}
+
+/// What is known of recipes.
+#[derive(Default)]
+pub(super) struct Recipes {
+    seen: ArcSwap<Seen>,
+    /// One reads for all.
+    learning: Mutex<()>,
+    failed_at: Guard<Option<Instant>>,
+    /// When recipes whose time is over were last looked for among the calls.
+    looked_for: Guard<HashMap<RecipeId, Timestamp>>,
+}
+
+#[derive(Default, Clone)]
+struct Seen {
+    /// By tool, the newest first.
+    all: BTreeMap<String, Vec<Remembered>>,
+    /// Those that are written down, with all others read after that.
+    served: BTreeSet<RecipeId>,
+    has_read: bool,
+    /// Tools of which a stored recipe cannot be read: nothing of them is claimed.
+    unreadable: BTreeSet<String>,
+}
+
+impl Seen {
+    fn find(&self, tool: &str, id: RecipeId) -> Option<&Remembered> {
+        self.all.get(tool)?.iter().find(|one| one.id == id)
+    }
+
+    fn put(&mut self, one: Remembered) {
+        let of_tool = self.all.entry(one.recipe.tool.clone()).or_default();
+        of_tool.retain(|there| there.id != one.id);
+        of_tool.push(one);
+        of_tool.sort_by_key(|one| (std::cmp::Reverse(one.created_at), one.id));
+    }
+}
+
+impl Recipes {
+    /// The recipes of a tool but today's, the newest first.
+    pub(super) fn earlier(&self, at: &ToolAt) -> Vec<(RecipeId, Arc<Recipe>)> {
+        let seen = self.seen.load();
+        let of_tool = seen.all.get(&at.tool.name).into_iter().flatten();
+        of_tool.filter(|one| one.id != at.recipe_id).map(|one| (one.id, one.recipe.clone())).collect()
+    }
+
+    fn serves(&self, at: &ToolAt) -> bool {
+        let seen = self.seen.load();
+        seen.served.contains(&at.recipe_id) && !seen.unreadable.contains(&at.tool.name)
+    }
+
+    fn change(&self, change: impl Fn(&mut Seen)) {
+        self.seen.rcu(|seen| {
+            let mut seen = Seen::clone(seen);
+            change(&mut seen);
+            seen
+        });
+    }
+}
+
+impl Gateway {
+    /// Makes sure that calls of a tool are recognised. Answers whether new ones may be claimed.
+    ///
+    /// # Errors
+    /// Nothing was ever read, so that not even a repetition is recognised.
+    pub(super) async fn know_recipes(&self, at: &ToolAt) -> Result<bool, ErrorKind> {
+        if self.recipes.serves(at) {
+            return Ok(true);
+        }
+        let asked = Instant::now();
+        let _learning = self.recipes.learning.lock().await;
+        // Who waited for one that failed need not fail as slowly once more.
+        let failed_at = *self.recipes.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.recipes.serves(at) && failed_at.is_none_or(|failed_at| failed_at < asked) {
+            let tools = self.tools();
+            if let Err(error) = self.learn(tools.values().map(Arc::as_ref)).await {
+                tracing::error!(tool = at.tool.name, %error, "the recipes of keys are not known");
+                *self.recipes.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            }
+        }
+        if self.recipes.serves(at) {
+            return Ok(true);
+        }
+        let may_look = self.recipes.seen.load().has_read || at.tool.effect == Effect::Read;
+        if may_look { Ok(false) } else { Err(ErrorKind::StoreUnavailable) }
+    }
+
+    /// Whether calls of every tool may be claimed, as far as recipes go.
+    pub(super) async fn serve_recipes(&self) -> bool {
+        for at in self.tools().values() {
+            if !self.know_recipes(at).await.unwrap_or(false) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Writes down the recipes of the tools as they are now, and reads those of others.
+    ///
+    /// # Errors
+    /// The store failed, or there are too many; what was known stays so.
+    pub async fn learn_recipes(&self) -> Result<(), Error> {
+        let _learning = self.recipes.learning.lock().await;
+        let tools = self.tools();
+        self.learn(tools.values().map(Arc::as_ref)).await
+    }
+
+    /// The same for tools that are about to be served.
+    ///
+    /// # Errors
+    /// They must not be served.
+    pub async fn adopt_recipes(&self, tools: &[ToolAt]) -> Result<(), Error> {
+        let _learning = self.recipes.learning.lock().await;
+        self.learn(tools.iter()).await
+    }
+
+    /// The caller has the lock.
+    async fn learn(&self, tools: impl Iterator<Item = &ToolAt> + Clone) -> Result<(), Error> {
+        let now = self.now();
+        self.read_recipes(now).await?;
+        let mut has_written = false;
+        for at in tools.clone() {
+            has_written |= self.write_recipe(at, now).await?;
+        }
+        if has_written {
+            self.read_recipes(now).await?;
+        }
+        let ids: Vec<RecipeId> = tools.map(|at| at.recipe_id).collect();
+        self.recipes.change(|seen| seen.served.extend(&ids));
+        Ok(())
+    }
+
+    /// Writes down that a tool is served by its recipe. Whether that was not known before.
+    async fn write_recipe(&self, at: &ToolAt, now: Timestamp) -> Result<bool, Error> {
+        let seen = self.recipes.seen.load_full();
+        let keep = at.tool.retention;
+        if let Some(known) = seen.find(&at.tool.name, at.recipe_id) {
+            if let Some(renewed) = known.renewed(keep, now) {
+                self.put_recipe(&renewed).await?;
+            }
+            return Ok(false);
+        }
+        if seen.all.get(&at.tool.name).is_some_and(|all| all.len() >= MAX_RECIPES) {
+            return Err(Error::TooMany(at.tool.name.clone()));
+        }
+        self.put_recipe(&Remembered::new(at.recipe_id, at.recipe.clone(), keep, now)).await?;
+        Ok(true)
+    }
+
+    /// Writes a recipe, whatever version of its document is there.
+    async fn put_recipe(&self, recipe: &Remembered) -> Result<(), Error> {
+        let mut recipe = recipe.clone();
+        for _ in 0..super::run::ROUNDS {
+            let put = self.counted("put_document", self.store.put_document(&recipe.to_document()).await)?;
+            let there = match put {
+                Put::Done => {
+                    self.recipes.change(|seen| seen.put(recipe.clone()));
+                    return Ok(());
+                }
+                Put::Lost(there) => there,
+            };
+            recipe.version = there.as_ref().map_or(0, |document| document.version) + 1;
+            if let Some(there) = there.as_ref().and_then(Remembered::from_document) {
+                recipe.used_at = recipe.used_at.max(there.used_at);
+                recipe.keep = recipe.keep.max(there.keep);
+                recipe.created_at = there.created_at;
+            }
+        }
+        Err(store::Error::Refused("a recipe is written by many at once".into()).into())
+    }
+
+    /// Reads what is stored. What this gateway knows and the store has lost is written again.
+    async fn read_recipes(&self, now: Timestamp) -> Result<(), Error> {
+        let mut stored: Vec<Document> = Vec::new();
+        let mut before: Option<Place> = None;
+        loop {
+            let found = self.store.documents(Kind::Recipe, None, None, before.as_ref(), PAGE).await;
+            let (page, next) = self.counted("documents", found)?;
+            stored.extend(page);
+            before = next;
+            if before.is_none() {
+                break;
+            }
+        }
+        let mut read = Seen { has_read: true, ..Seen::default() };
+        for document in stored.iter().filter(|document| Remembered::is_kept(document)) {
+            match Remembered::from_document(document) {
+                Some(one) => read.put(one),
+                None => {
+                    if self.is_first_said(&document.id) {
+                        tracing::error!(
+                            recipe = document.id,
+                            "a stored recipe cannot be read: its tool is closed"
+                        );
+                    }
+                    read.unreadable.insert(tool_of(&document.id).to_owned());
+                }
+            }
+        }
+        let known = self.recipes.seen.load_full();
+        let is_there =
+            |one: &Remembered| stored.iter().any(|document| document.id == name_of(&one.recipe.tool, one.id));
+        let lost: Vec<Remembered> = known
+            .all
+            .values()
+            .flatten()
+            .filter(|one| !is_there(one) && !one.is_overdue(now))
+            .cloned()
+            .collect();
+        read.served.clone_from(&known.served);
+        self.recipes.seen.store(Arc::new(read));
+        for one in lost {
+            // As long as it cannot be written again, it is known here all the same.
+            self.recipes.change(|seen| seen.put(one.clone()));
+            self.put_recipe(&Remembered { version: 1, ..one }).await?;
+        }
+        Ok(())
+    }
+
+    /// Loads the recipes of calls that were met, as far as they are not known. One that is not there stays
+    /// unknown.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub(super) async fn meet_recipes(
+        &self,
+        holders: &[Holder],
+        is_known: impl Fn(RecipeId) -> bool,
+    ) -> Result<Vec<(RecipeId, Arc<Recipe>)>, store::Error> {
+        let mut met: Vec<(RecipeId, Arc<Recipe>)> = Vec::new();
+        for holder in holders {
+            let (tool, id) = (&holder.record.intent.tool, holder.record.intent.recipe);
+            if is_known(id) || met.iter().any(|(there, _)| *there == id) {
+                continue;
+            }
+            if let Some(one) = self.recipes.seen.load().find(tool, id) {
+                met.push((id, one.recipe.clone()));
+                continue;
+            }
+            let found = self.store.document(Kind::Recipe, "", &name_of(tool, id)).await;
+            let found = self.counted("document", found)?;
+            if let Some(one) = found.as_ref().and_then(Remembered::from_document) {
+                self.recipes.change(|seen| seen.put(one.clone()));
+                met.push((id, one.recipe));
+            }
+        }
+        Ok(met)
+    }
+
+    /// Says that the recipes of this gateway are served by, reads those of others, and forgets those by which
+    /// no kept call was made.
+    ///
+    /// # Errors
+    /// The store failed; what was done so far stays so.
+    pub async fn keep_recipes_once(&self, now: Timestamp) -> Result<(), Error> {
+        self.learn_recipes().await?;
+        let current: BTreeSet<RecipeId> = self.tools().values().map(|at| at.recipe_id).collect();
+        let seen = self.recipes.seen.load_full();
+        for one in seen.all.values().flatten().filter(|one| one.is_overdue(now) && !current.contains(&one.id))
+        {
+            if !self.is_looked_for(one.id, now) || self.has_calls_of(one).await? {
+                continue;
+            }
+            let put = self.store.put_document(&one.forgotten(now)).await;
+            if matches!(self.counted("put_document", put)?, Put::Done) {
+                let (tool, recipe) = (&one.recipe.tool, one.id);
+                tracing::info!(tool, %recipe, "an earlier setting of the tool's key is forgotten: no call of it is kept");
+                self.recipes.change(|seen| {
+                    seen.all.entry(tool.clone()).or_default().retain(|there| there.id != recipe);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is time to look for the calls of a recipe.
+    fn is_looked_for(&self, id: RecipeId, now: Timestamp) -> bool {
+        let mut looked_for = self.recipes.looked_for.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_time = looked_for.get(&id).is_none_or(|at| now.duration_since(*at) >= LOOK_AGAIN);
+        if is_time {
+            looked_for.retain(|_, at| now.duration_since(*at) < LOOK_AGAIN);
+            looked_for.insert(id, now);
+        }
+        is_time
+    }
+
+    /// Whether a call that was made by a recipe is kept; so it is if that cannot be said.
+    async fn has_calls_of(&self, one: &Remembered) -> Result<bool, store::Error> {
+        let filter = Filter {
+            tool: Some(one.recipe.tool.clone()),
+            until: Some(one.made_until()),
+            ..Filter::default()
+        };
+        for tenant in self.counted("tenants", self.store.tenants().await)? {
+            let mut before: Option<Position> = None;
+            for page in 0.. {
+                let found = self.store.list(&tenant, &filter, before, PAGE).await;
+                let found = self.counted("list", found)?;
+                let is_of_it = found.found.iter().any(|listed| listed.record.intent.recipe == one.id);
+                before = found.next;
+                if is_of_it || found.unreadable > 0 || (before.is_some() && page >= PAGES) {
+                    return Ok(true);
+                }
+                if before.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The names that a call of one key goes by.
+pub(super) fn one_name(lookup: Lookup) -> Vec<Name> {
+    vec![Name { lookup, part: Part::Today, is_runtime: false }]
+}

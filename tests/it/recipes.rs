@@ -1,0 +1,320 @@
+//! A stored call is recognised whatever the configuration has become since: its repetition is answered, and nothing is
+//! executed twice, on a gateway that has read another configuration, and on others that have an older one.
+
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use oncegate::core::document::Kind;
+use oncegate::core::record::InstanceId;
+use oncegate::store::Store;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use crate::support::faulty::FaultStore;
+use crate::support::gateway::{Bare, one_tool};
+use crate::support::memory::Memory;
+use crate::support::redis::Redis;
+use crate::support::{Act, Answer, Gateway, Tool, client};
+
+const SCHEMA: &str = r#"input_schema = { type = "object", required = ["id"], properties = { id = {} } }"#;
+
+/// A change of the configuration, and whether the request brings a key of its own.
+struct Case {
+    before: String,
+    after: String,
+    has_key: bool,
+}
+
+/// Each setting that changes a key, a fingerprint or what is accepted, given and taken away.
+fn cases() -> Vec<Case> {
+    let fields = format!("key = {{ fields = [\"/id\"] }}\n{SCHEMA}");
+    let member = r#"input_schema = { properties = { idempotency_key = {} } }"#;
+    let demanding = r#"input_schema = { required = ["amount"] }"#;
+    let settings = [
+        fields.as_str(),
+        "key = { source = \"required\" }",
+        "key = { ignore = [\"/note\"] }",
+        "redact = { args = [\"/card\"] }",
+        member,
+    ];
+    let pair =
+        |before: &str, after: &str, has_key| Case { before: before.into(), after: after.into(), has_key };
+    let mut cases = Vec::new();
+    for (setting, has_key) in settings.into_iter().flat_map(|one| [(one, true), (one, false)]) {
+        cases.push(pair("", setting, has_key));
+        if has_key || !setting.contains("required\"") {
+            cases.push(pair(setting, "", has_key));
+        }
+        cases.push(pair(
+            "",
+            &if setting.contains("input_schema") {
+                setting.into()
+            } else {
+                format!("{setting}\n{demanding}")
+            },
+            has_key,
+        ));
+    }
+    cases.push(pair("key = { ignore = [\"/note\"] }", &fields, false));
+    cases.push(pair(&fields, "key = { source = \"required\", ignore = [\"/note\"] }", false));
+    cases.push(pair(
+        "",
+        "key = { source = \"required\", ignore = [\"/note\"] }\nredact = { args = [\"/card\"] }",
+        false,
+    ));
+    cases
+}
+
+/// With a key that a model has made up, where the case is about that.
+fn body(case: &str, user_id: &str) -> Value {
+    let mut args = json!({ "id": 1, "note": "please", "card": "4111" });
+    if case.contains("idempotency_key") {
+        args["idempotency_key"] = json!(format!("m-{user_id}"));
+    }
+    json!({ "args": args, "user_id": user_id })
+}
+
+async fn recognised(gateway: Gateway, tool: &Tool, case: &Case) {
+    let (n, what) = (tool.requests(), format!("{} -> {} {}", case.before, case.after, case.has_key));
+    let body = body(&what, &format!("U{n}"));
+    let key = format!("k-{n}");
+    let headers: Vec<(&str, &str)> = if case.has_key { vec![("idempotency-key", &key)] } else { Vec::new() };
+    let first = gateway.post("act", &body, &headers).await.expect_ok();
+    assert!(gateway.reload(&one_tool(tool, &case.after)).await);
+    let again = gateway.post("act", &body, &headers).await;
+    assert_eq!((again.status, tool.requests()), (200, n + 1), "{what}: {}", again.text);
+    assert_eq!((again.at("/replayed"), again.at("/call_id")), (true.into(), first.at("/call_id")), "{what}");
+    let tried = gateway.client.post(gateway.url("/v1/tools/act/key")).body(body.to_string());
+    let tried = headers.iter().fold(tried, |tried, (name, value)| tried.header(*name, *value));
+    let tried = Answer::read(tried.send().await.expect("an answer")).await;
+    assert_eq!(
+        (tried.at("/would"), tried.at("/call_id")),
+        ("replay".into(), first.at("/call_id")),
+        "{what}: {}",
+        tried.text
+    );
+
+    // A new process knows as much.
+    let gateway = gateway.restart_with(&one_tool(tool, &case.after)).await;
+    let again = gateway.post("act", &body, &headers).await.expect_ok();
+    assert_eq!((again.at("/replayed"), tool.requests()), (true.into(), n + 1), "{what}");
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_bytes_are_the_same_call_after_every_change_of_the_configuration() {
+    let tool = Tool::start().await;
+    tool.always(Act::Numbered);
+    for case in cases() {
+        recognised(Gateway::with_tool(&tool, &case.before).await, &tool, &case).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_bytes_are_the_same_call_over_redis_too() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.always(Act::Numbered);
+    for case in cases() {
+        let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, &case.before)).await;
+        gateway.until_ready().await;
+        recognised(gateway, &tool, &case).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gateways_of_different_configurations_execute_each_intent_once() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.always(Act::Numbered);
+    for (n, case) in cases().iter().enumerate() {
+        if case.after.contains("required = [\"amount\"]") || (!case.has_key && case.after.contains("source"))
+        {
+            continue;
+        }
+        // The first has not heard of the other's recipe when it is asked.
+        let one = Gateway::sharing(&redis.url(), &one_tool(&tool, &case.before)).await;
+        one.until_ready().await;
+        let other = Gateway::sharing(&redis.url(), &one_tool(&tool, &case.after)).await;
+        other.until_ready().await;
+        let before = tool.effects();
+        let body = body(&format!("{} {}", case.before, case.after), &format!("U{n}"));
+        let key = format!("k-{n}");
+        let mut asking = JoinSet::new();
+        for turn in 0..20 {
+            let url = [&one, &other][turn % 2].url("/v1/tools/act/calls");
+            let mut request = client().post(url).body(body.to_string());
+            if case.has_key {
+                request = request.header("idempotency-key", &key);
+            }
+            asking.spawn(async move { Answer::read(request.send().await.expect("an answer")).await });
+        }
+        let answers = asking.join_all().await;
+        let what = format!("{} | {} {}", case.before, case.after, case.has_key);
+        for answer in &answers {
+            assert_eq!(answer.status, 200, "{what}: {}", answer.text);
+            assert_eq!(answer.at("/call_id"), answers[0].at("/call_id"), "{what}");
+        }
+        assert_eq!(tool.effects(), before + 1, "{what}");
+        one.stop().await;
+        other.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_hundred_arrivals_at_two_gateways_one_is_executed() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.always(Act::Numbered);
+    let one = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
+    one.until_ready().await;
+    let fields = format!("key = {{ fields = [\"/id\"] }}\n{SCHEMA}");
+    let other = Gateway::sharing(&redis.url(), &one_tool(&tool, &fields)).await;
+    other.until_ready().await;
+    let mut asking = JoinSet::new();
+    for turn in 0..200 {
+        let request =
+            [&one, &other][turn % 2].client.post([&one, &other][turn % 2].url("/v1/tools/act/calls"));
+        let request = request.body(body("", "U1").to_string());
+        asking.spawn(async move { Answer::read(request.send().await.expect("an answer")).await });
+    }
+    for answer in asking.join_all().await {
+        answer.expect_ok();
+    }
+    assert_eq!(tool.effects(), 1);
+    one.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test]
+async fn what_no_earlier_call_explains_is_told_as_today_and_a_finer_key_holds_at_once() {
+    let tool = Tool::start().await;
+    tool.always(Act::Numbered);
+    let coarse = format!("key = {{ fields = [\"/id\"] }}\n{SCHEMA}");
+    let gateway = Gateway::with_tool(&tool, &coarse).await;
+    let call = async |args: Value| gateway.call(args).await;
+    let first = call(json!({ "id": 1, "line": 1 })).await.expect_ok();
+    let reused = call(json!({ "id": 1, "line": 2 })).await.expect_problem("key-reused");
+    assert_eq!((reused.at("/call_id"), reused.at("/key_action")), (first.at("/call_id"), "stop".into()));
+    let fine = r#"key = { fields = ["/id", "/line"] }
+        input_schema = { type = "object", required = ["id", "line"] }"#;
+    assert!(gateway.reload(&one_tool(&tool, fine)).await);
+    let second = call(json!({ "id": 1, "line": 2 })).await.expect_ok();
+    assert_ne!(second.at("/call_id"), first.at("/call_id"), "the operator has said that these are two");
+    let again = call(json!({ "id": 1, "line": 1 })).await.expect_ok();
+    assert_eq!(again.at("/call_id"), first.at("/call_id"));
+    let refused = call(json!({ "id": 1 })).await.expect_problem("invalid-arguments");
+    assert_eq!((refused.at("/effect"), refused.at("/key_action")), ("none".into(), "rotate".into()));
+    assert_eq!(tool.effects(), 2);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_running_or_unknown_call_is_recognised_as_well() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::with_tool(&tool, "").await;
+    tool.then(Act::ExecuteThenDrop);
+    let args = json!({ "id": 1, "note": "a" });
+    gateway.call_with_key("k", args.clone()).await.expect_problem("outcome-unknown");
+    let after = "key = { ignore = [\"/note\"] }\ninput_schema = { required = [\"amount\"] }";
+    assert!(gateway.reload(&one_tool(&tool, after)).await);
+    gateway.call_with_key("k", args).await.expect_problem("outcome-unknown");
+    let other = gateway.call_with_key("k", json!({ "id": 2 })).await.expect_problem("invalid-arguments");
+    assert_eq!((other.at("/call_id"), tool.requests()), (Value::Null, 1));
+    gateway.stop().await;
+}
+
+const ME: InstanceId = InstanceId(Uuid::from_u128(1));
+
+async fn post(bare: &Bare, key: &str, args: Value) -> Answer {
+    let request = client().post(&bare.url).header("idempotency-key", key);
+    Answer::read(request.body(json!({ "args": args }).to_string()).send().await.expect("an answer")).await
+}
+
+#[tokio::test]
+async fn where_nothing_can_be_looked_up_a_complaint_is_not_told_as_if_nothing_had_run() {
+    let tool = Tool::start().await;
+    let faulty = FaultStore::over(Memory::default());
+    let bare = Bare::over(faulty.clone(), ME, &tool, SCHEMA).await;
+    post(&bare, "a", json!({ "n": 1 })).await.expect_problem("invalid-arguments");
+    faulty.set_down(true);
+    let refused = post(&bare, "b", json!({ "n": 1 })).await.expect_problem("store-unavailable");
+    assert_eq!((refused.at("/effect"), refused.at("/key_action")), ("unknown".into(), "reuse".into()));
+    faulty.set_down(false);
+    assert_eq!(tool.requests(), 0);
+}
+
+#[tokio::test]
+async fn nothing_is_claimed_before_the_recipe_is_written_down() {
+    let tool = Tool::start().await;
+    let faulty = FaultStore::over(Memory::default());
+    faulty.next(crate::support::faulty::Verb::PutDocument, crate::support::faulty::Fault::ErrBefore, 1);
+    let bare = Bare::over(faulty.clone(), ME, &tool, "").await;
+    post(&bare, "a", json!({ "n": 1 })).await.expect_problem("store-unavailable");
+    assert_eq!(tool.requests(), 0);
+    post(&bare, "a", json!({ "n": 1 })).await.expect_ok();
+    let kept = faulty.documents(Kind::Recipe, None, Some("kept"), None, 10).await.expect("an answer").0;
+    assert_eq!(kept.len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_of_a_recipe_that_is_gone_is_neither_repeated_nor_taken_for_another() {
+    let tool = Tool::start().await;
+    let memory = Memory::default();
+    let first = Bare::over(memory.clone(), ME, &tool, "key = { ignore = [\"/note\"] }").await;
+    post(&first, "k", json!({ "n": 1, "note": "a" })).await.expect_ok();
+    drop(first);
+    memory.forget_documents();
+    let second = Bare::over(memory, ME, &tool, "").await;
+    let refused = post(&second, "k", json!({ "n": 1, "note": "b" })).await.expect_problem("key-reused");
+    assert_eq!(refused.at("/key_action"), "stop", "it may be the same");
+    post(&second, "k", json!({ "n": 1, "note": "a" })).await.expect_ok();
+    assert_eq!(tool.requests(), 1);
+}
+
+#[tokio::test]
+async fn a_recipe_is_forgotten_when_no_call_of_it_is_kept_and_not_before() {
+    let tool = Tool::start().await;
+    let memory = Memory::default();
+    let faulty: Arc<dyn Store> = Arc::new(memory.clone());
+    let kept = async || {
+        memory.documents(Kind::Recipe, None, Some("kept"), None, 10).await.expect("an answer").0.len()
+    };
+    let short = "retention = \"25h\"";
+    let first = Bare::over_shared(faulty.clone(), ME, &tool, short).await;
+    tool.then(Act::ExecuteThenDrop);
+    post(&first, "unknown", json!({ "n": 1 })).await.expect_problem("outcome-unknown");
+    drop(first);
+    let second =
+        Bare::over_shared(faulty, ME, &tool, &format!("{short}\nkey = {{ ignore = [\"/note\"] }}")).await;
+    let gateway = &second.gateway;
+    let in_hours = |hours: i64| gateway.now() + SignedDuration::from_hours(hours);
+    gateway.keep_recipes_once(gateway.now()).await.expect("kept");
+    assert_eq!(kept().await, 2);
+    // The call is unknown, so it is kept, and so is what it is recognised by.
+    gateway.keep_recipes_once(in_hours(24 * 365)).await.expect("kept");
+    assert_eq!(kept().await, 2);
+    memory.forget_calls();
+    gateway.keep_recipes_once(in_hours(26)).await.expect("kept");
+    assert_eq!(kept().await, 2, "it is not time yet");
+    gateway.keep_recipes_once(in_hours(24 * 367)).await.expect("kept");
+    assert_eq!(kept().await, 1);
+    gateway.keep_recipes_once(in_hours(24 * 367)).await.expect("kept");
+    assert_eq!(kept().await, 1, "and it does not come back");
+}
+
+#[tokio::test]
+async fn a_reload_that_needs_more_recipes_than_are_remembered_is_refused_and_changes_nothing() {
+    let tool = Tool::start().await;
+    tool.always(Act::Numbered);
+    let gateway = Gateway::with_tool(&tool, "").await;
+    let with = |n: usize| one_tool(&tool, &format!("key = {{ ignore = [\"/n{n}\"] }}"));
+    for n in 1..32 {
+        assert!(gateway.reload(&with(n)).await, "{n}");
+    }
+    let one = gateway.call_with_key("k", json!({ "n31": 1, "n32": 1 })).await.expect_ok();
+    assert!(!gateway.reload(&with(32)).await);
+    let same = gateway.call_with_key("k", json!({ "n31": 2, "n32": 1 })).await.expect_ok();
+    assert_eq!(same.at("/call_id"), one.at("/call_id"), "what was before holds");
+    gateway.call_with_key("k", json!({ "n31": 1, "n32": 2 })).await.expect_problem("key-reused");
+    assert!(gateway.reload(&with(7)).await, "one that is remembered may come back");
+    gateway.stop().await;
+}
