@@ -27,7 +27,7 @@ test-fast:
 # The tests that try something again and again, five times as often as `make test`.
 soak:
 	@scripts/setup test
-	SOAK=5 $(TEST) --test it -- --test-threads=3 chaos:: crash:: exclusive:: points:: rolling:: kills
+	SOAK=5 PROPTEST_CASES=1280 $(TEST) -- --test-threads=3 core:: chaos:: crash:: exclusive:: points:: planted kills
 
 # Formatting, lints, documentation.
 check:

@@ -551,7 +551,8 @@ fn any_policy() -> impl Strategy<Value = (unknown::Policy, unknown::Dedup)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    // 1,024, unless `PROPTEST_CASES` says otherwise.
+    #![proptest_config(ProptestConfig::with_cases(4 * ProptestConfig::default().cases))]
 
     /// Random lives of a call, with the promise checked at each step.
     #[test]

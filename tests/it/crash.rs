@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::support::binary::{Process, free_port};
 use crate::support::gateway::{count, one_tool};
-use crate::support::{Act, Answer, Tool, client, times};
+use crate::support::{Act, Answer, Tool, client, times, until};
 
 const KILLS: usize = 50;
 const AGENTS: usize = 12;
@@ -104,7 +104,6 @@ async fn kills_under_load_double_and_lose_nothing() {
     for agent in 0..AGENTS {
         agents.spawn(act(seen.clone(), agent, seed.wrapping_add(agent as u64)));
     }
-    // On a machine that is busy with other things, little happens between two kills.
     let is_enough = || {
         let acknowledged = seen.acknowledged.lock().expect("unpoisoned").len();
         let others = [&seen.unknown, &seen.replayed_after_restart];
@@ -116,7 +115,10 @@ async fn kills_under_load_double_and_lose_nothing() {
             break;
         }
         let gateway = Process::start(folder.path(), port, &one_tool(&tool, "[log]\nlevel = \"error\"")).await;
-        sleep(Duration::from_millis(random(&mut seed, 60))).await;
+        // After some calls, however long they take, and a moment more.
+        let enough = tool.requests() + random(&mut seed, 16) as usize;
+        until("calls are run", async || tool.requests() >= enough).await;
+        sleep(Duration::from_millis(random(&mut seed, 8))).await;
         gateway.kill();
     }
     let gateway = Process::start(folder.path(), port, &one_tool(&tool, "")).await;

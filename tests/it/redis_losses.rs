@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use oncegate::core::caller::Caller;
 use oncegate::core::document::{Document, Kind};
+use oncegate::core::pace::Pace;
 use oncegate::core::record::CallId;
 use oncegate::core::saga::{Policy, Saga, SagaId};
 use oncegate::gateway::new_instance;
@@ -100,10 +101,13 @@ async fn what_one_gateway_has_lost_does_not_run_again_at_another() {
 #[tokio::test]
 async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = gateway(&redis, &tool, "").await;
+    // Who has met it has the time to look and to say so that operators give it.
+    let start = async || Gateway::at_pace(Pace::default(), &redis.url(), &one_tool(&tool, "")).await;
+    let gateway = start().await;
+    gateway.until_ready().await;
     call(&gateway, 1).await.expect_ok();
     redis.ask(&["FLUSHALL"]).await;
-    let newcomer = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
+    let newcomer = start().await;
     // As long as it is not decided, and that is not for ever.
     let patience = Instant::now() + Duration::from_secs(20);
     while !newcomer.reasons().await.contains("accept-loss") {

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::PATIENCE;
+
 /// A gateway process over a folder. Killed when dropped.
 pub struct Process {
     child: Child,
@@ -88,7 +90,7 @@ impl Process {
     }
 
     async fn wait_until_it_serves(&mut self, folder: &Path) {
-        let patience = Instant::now() + Duration::from_secs(20);
+        let patience = Instant::now() + PATIENCE;
         while tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
             let said = || std::fs::read_to_string(log(folder)).unwrap_or_default();
             assert!(self.child.try_wait().expect("a status").is_none(), "it ended: {}", said());
@@ -120,7 +122,7 @@ impl Process {
 
     /// Waits for its end; whether it was a good one.
     pub async fn ended(mut self) -> bool {
-        let patience = Instant::now() + Duration::from_secs(30);
+        let patience = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().expect("a status") {
                 return status.success();

@@ -17,10 +17,11 @@ use oncegate::store::Store;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::pace::brisk;
-use super::{Answer, Tool, client, until};
+use super::{Answer, PATIENCE, Tool, client, until};
 
 pub struct Gateway {
     pub address: SocketAddr,
@@ -90,7 +91,15 @@ impl Gateway {
 
     /// Waits until calls may be claimed.
     pub async fn until_ready(&self) {
-        until("the gateway is ready", async || self.get("/readyz").await.status == 200).await;
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            let said = self.get("/readyz").await;
+            if said.status == 200 {
+                return;
+            }
+            assert!(Instant::now() < patience, "it is not ready: {}", said.text);
+            sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// Why calls may not be claimed, in one text; empty if they may.

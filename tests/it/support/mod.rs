@@ -98,9 +98,12 @@ pub fn times(few: usize) -> usize {
     few * soak
 }
 
+/// How long anything may take that must happen, on however busy a machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Waits for a condition instead of sleeping for as long as it may take.
 pub async fn until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) {
-    let patience = Instant::now() + Duration::from_secs(20);
+    let patience = Instant::now() + PATIENCE;
     while !holds().await {
         assert!(Instant::now() < patience, "still not so: {what}");
         sleep(Duration::from_millis(10)).await;

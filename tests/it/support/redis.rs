@@ -15,9 +15,7 @@ use redis::{AsyncConnectionConfig, RedisResult, Value};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::until;
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use super::{PATIENCE, until};
 
 /// Class strict: what was acknowledged lies on the disk, and nothing is thrown away for want of room.
 const STRICT: [(&str, &str); 8] = [
