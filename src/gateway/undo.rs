@@ -234,8 +234,10 @@ impl Gateway {
                 let at = saga.events.last().map_or(saga.created_at, |entry| entry.at).as_microsecond();
                 let about = key::digest(["saga", &saga.id.tenant, &saga.id.id, &at.to_string()]);
                 let told = self.notify("saga", &hex::encode(&about[..16]), &body).await;
-                told.inspect_err(|error| tracing::warn!(saga = saga.id.id, error, "the webhook was not told"))
-                    .is_ok()
+                if let Err(error) = &told {
+                    tracing::warn!(saga = saga.id.id, error, "the webhook was not told");
+                }
+                told.is_ok()
             }
         };
         self.move_on(saga, &Event::Told { delivered }, self.now()).await
