@@ -10,6 +10,7 @@ mod checks; // what is looked at, and when
 mod document; // what is kept beside the calls
 mod durability; // what a Redis is worth
 mod epoch; // lost data: noticing it, mending it, accepting it
+mod gateways; // those that are gone are forgotten
 mod keys; // names of keys
 mod ledger; // what the ledger is asked
 mod link; // the connection
@@ -113,6 +114,8 @@ struct Inner {
     prepared: Mutex<Option<Manifest>>,
     /// The servers that the scripts were tried on.
     tried_on: RwLock<String>,
+    /// When this gateway last said that it is there.
+    said_hello: Mutex<Option<Instant>>,
     /// Since when other servers are there than before.
     met_at: Mutex<Option<Instant>>,
     /// How often the store was closed between looks.

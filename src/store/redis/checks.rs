@@ -89,6 +89,7 @@ impl Redis {
             checked_until: 0.into(),
             tried_on: RwLock::default(),
             met_at: Mutex::default(),
+            said_hello: Mutex::default(),
             looks: watch::Sender::new(0),
         });
         // The loop goes on with it if it takes longer.

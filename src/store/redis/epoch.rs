@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use redis::{FromRedisValue, cmd};
 
-use super::keys::Partition;
+use super::keys::{self, Partition};
 use super::loss::{self, Finding, Manifest, Sight};
 use super::memory::Remembered;
 use super::scripts::Run;
@@ -34,6 +34,7 @@ impl Inner {
                 self.forget_acceptance();
                 self.memory.saw_all(&sight);
                 self.publish_token(&sight).await;
+                self.forget_gateways(&sight).await;
                 self.was_whole.store(true, Ordering::Relaxed);
                 self.is_mended.store(false, Ordering::Relaxed);
                 Ok(None)
@@ -118,7 +119,7 @@ impl Inner {
             return;
         }
         // A full Redis refuses it, which is told elsewhere; the next look tries again.
-        drop(self.link.ask::<()>(cmd("HSET").arg(tokens_key()).arg(gateway).arg(token)).await);
+        drop(self.link.ask::<()>(cmd("HSET").arg(keys::tokens()).arg(gateway).arg(token)).await);
     }
 
     /// Takes note of since when every call is known. In a store of before that was said it is from now on; where that
@@ -159,7 +160,7 @@ impl Inner {
             .into_iter()
             .map(|epoch| Option::<String>::from_redis_value(epoch).map(Option::unwrap_or_default));
         let mut sight = Sight { manifest, ..Sight::default() };
-        let tokens: HashMap<String, u64> = self.link.ask(cmd("HGETALL").arg(tokens_key())).await?;
+        let tokens: HashMap<String, u64> = self.link.ask(cmd("HGETALL").arg(keys::tokens())).await?;
         sight.tokens = tokens.into_iter().collect();
         sight.epochs = epochs.collect::<Result<_, _>>().map_err(unreadable)?;
         for (partition, counts) in Partition::all().zip(writes) {
@@ -167,6 +168,7 @@ impl Inner {
                 sight.writes.count(&gateway, partition, count);
             }
         }
+        sight.forgotten = self.last_counts(self.memory.all_writes().absent_from(&sight.writes)).await?;
         Ok(sight)
     }
 
@@ -366,11 +368,6 @@ impl Inner {
         let holder = text(&rest, 0).and_then(|id| call_id(&id));
         Ok(holder.filter(|_| word == "conflict"))
     }
-}
-
-/// Up to where each gateway gives tokens: a hash.
-fn tokens_key() -> String {
-    Partition::FIRST.key("tokens")
 }
 
 fn manifest_key() -> String {

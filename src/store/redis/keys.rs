@@ -155,6 +155,21 @@ pub(super) fn tool_events(tool: &str) -> String {
     Partition::FIRST.key(&format!("tool_events:{tool}"))
 }
 
+/// When each gateway was there last: sorted by that time.
+pub(super) fn seen() -> String {
+    Partition::FIRST.key("seen")
+}
+
+/// How many writes a gateway that was forgotten had made in each partition.
+pub(super) fn last_counts(gateway: &str) -> String {
+    Partition::FIRST.key(&format!("last_counts:{gateway}"))
+}
+
+/// Up to where each gateway gives tokens: a hash.
+pub(super) fn tokens() -> String {
+    Partition::FIRST.key("tokens")
+}
+
 /// A document: a hash.
 pub(super) fn document(digest: [u8; 16]) -> String {
     Partition::FIRST.key(&format!("document:{}", hex::encode(digest)))

@@ -4,8 +4,18 @@
 //! the writes of each gateway. A gateway remembers both, in memory and in a small file, and every claim
 //! compares them in its own atomic step. Where they do not fit nothing may be claimed until a person
 //! accepts the loss, which begins a new epoch.
+//!
+//! A gateway that has not been seen for long is *forgotten*: another one writes down its counts as its *last counts*,
+//! and takes it out of each partition's counters. That hides no loss from those that are left:
+//! * Whoever remembers a count of a forgotten gateway compares it with the last counts. They were written before the
+//!   counter was deleted, and the counter is deleted only if it still is what they say. So a count that was lost before
+//!   that is too low in both.
+//! * Whoever has dropped the gateway has seen its counter missing in every partition. Taking it out is counted as a
+//!   write of the one who does it, in the same step and the same hash. So whoever saw the partition without the gateway
+//!   knows of that write: an older state of the partition, in which the gateway's writes may be missing, lacks it.
+//! * A gateway that comes back finds its own last counts, compares them, and goes on from them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -64,12 +74,40 @@ impl Writes {
         }
     }
 
-    /// How many of these `other` does not have.
-    fn missing_in(&self, other: &Self) -> u64 {
+    /// How many of these neither is counted there, nor was when their gateway was forgotten.
+    fn missing_in(&self, there: &Self, forgotten: &Self) -> u64 {
         let missing = self.0.iter().flat_map(|(gateway, counts)| {
-            Partition::all().zip(counts).map(|(at, count)| count.saturating_sub(other.of(gateway, at)))
+            let found = move |at| there.of(gateway, at).max(forgotten.of(gateway, at));
+            Partition::all().zip(counts).map(move |(at, count)| count.saturating_sub(found(at)))
         });
         missing.sum()
+    }
+
+    /// The gateways that have written anything.
+    pub(super) fn gateways(&self) -> impl Iterator<Item = &str> {
+        self.0
+            .iter()
+            .filter(|(_, counts)| counts.iter().any(|count| *count > 0))
+            .map(|(gateway, _)| &**gateway)
+    }
+
+    /// The gateways that have written to a partition in which `there` does not know them.
+    pub(super) fn absent_from(&self, there: &Self) -> Vec<String> {
+        let is_absent = |(gateway, counts): &(&String, &Vec<u64>)| {
+            Partition::all().zip(*counts).any(|(at, count)| *count > 0 && there.of(gateway, at) == 0)
+        };
+        self.0.iter().filter(is_absent).map(|(gateway, _)| gateway.clone()).collect()
+    }
+
+    /// Of one gateway, in the order of the partitions.
+    pub(super) fn all_of(&self, gateway: &str) -> Vec<u64> {
+        Partition::all().map(|at| self.of(gateway, at)).collect()
+    }
+
+    /// Drops every gateway that `there` knows in no partition, but for this one.
+    pub(super) fn forget_absent(&mut self, there: &Self, own: &str) {
+        let known: BTreeSet<&str> = there.gateways().collect();
+        self.0.retain(|gateway, _| gateway == own || known.contains(&**gateway));
     }
 }
 
@@ -112,6 +150,8 @@ pub(super) struct Sight {
     /// Per partition; empty if there is none.
     pub(super) epochs: Vec<String>,
     pub(super) writes: Writes,
+    /// The last counts of forgotten gateways, as far as this gateway remembers them.
+    pub(super) forgotten: Writes,
     /// Per gateway: no token above this was ever given by it.
     pub(super) tokens: BTreeMap<String, u64>,
 }
@@ -146,7 +186,7 @@ pub(super) enum Finding {
 /// Compares what the store shows with what this gateway remembers. Pure.
 pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
     let lost = |what: String, writes| Finding::Lost { what, writes };
-    let missing = known.missing_in(&sight.writes);
+    let missing = known.missing_in(&sight.writes, &sight.forgotten);
     let Some(manifest) = &sight.manifest else {
         return if epoch.is_empty() && sight.epochs.iter().all(String::is_empty) {
             Finding::Fresh(Manifest::first())
@@ -197,6 +237,7 @@ mod tests {
             manifest: Some(manifest),
             epochs: vec![epoch.into(); PARTITIONS.into()],
             writes: known(writes),
+            forgotten: Writes::default(),
             tokens: BTreeMap::new(),
         }
     }
@@ -236,6 +277,31 @@ mod tests {
             more.count(gateway, partition(7), 8);
             assert_eq!(missing(compare(&whole("e", 5), "e", &more)), Some(3));
         }
+    }
+
+    #[test]
+    fn a_forgotten_gateway_is_not_missing_but_what_it_had_lost_is() {
+        let mut sight = whole("e", 5);
+        sight.writes = Writes::default();
+        Partition::all().for_each(|at| sight.writes.count("me", at, 9));
+        assert_eq!(sight.writes.gateways().collect::<Vec<_>>(), ["me"]);
+        assert_eq!(known(5).absent_from(&sight.writes), ["other"]);
+        assert_eq!(missing(compare(&sight, "e", &known(5))), Some(5 * 64), "nobody has written down why");
+        for (last, lost) in [(5, None), (7, None), (4, Some(64))] {
+            sight.forgotten = Writes::default();
+            Partition::all().for_each(|at| sight.forgotten.count("other", at, last));
+            assert_eq!(missing(compare(&sight, "e", &known(5))), lost, "{last}");
+        }
+        // It is kept in mind until no partition has it.
+        let mut remembered = known(5);
+        let mut half = sight.writes.clone();
+        half.count("other", partition(63), 5);
+        remembered.forget_absent(&half, "me");
+        assert_eq!(remembered, known(5));
+        remembered.forget_absent(&sight.writes, "me");
+        assert_eq!(remembered.gateways().collect::<Vec<_>>(), ["me"]);
+        remembered.forget_absent(&Writes::default(), "me");
+        assert_eq!(remembered.of("me", partition(0)), 5, "never this one");
     }
 
     #[test]

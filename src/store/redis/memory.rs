@@ -182,10 +182,13 @@ impl Memory {
         self.state().marks.writes.clone()
     }
 
-    /// A look has found this, and nothing missing: what was written a while ago need not be put back.
+    /// A look has found this, and nothing missing: what was written a while ago need not be put back, and gateways
+    /// that were forgotten need not be remembered.
     pub(super) fn saw_all(&self, sight: &Sight) {
         let mut state = self.state();
-        state.marks.writes.merge(&sight.writes);
+        let marks = &mut state.marks;
+        marks.writes.merge(&sight.writes);
+        marks.writes.forget_absent(&sight.writes, &marks.gateway);
         state.marks.others_token = sight.token().max(state.marks.others_token);
         state.forget_old(REMEMBERED);
     }

@@ -16,6 +16,7 @@ pub(super) struct Scripts {
     pub(super) act: Script,
     pub(super) look: Script,
     pub(super) forget: Script,
+    pub(super) forget_gateways: Script,
     pub(super) arrived: Script,
     pub(super) pause: Script,
     pub(super) create_document: Script,
@@ -51,6 +52,10 @@ impl Scripts {
             act: script(" flags=allow-oom", &(include_str!("lua/act.lua").to_owned() + &own)),
             look: script(" flags=no-writes", include_str!("lua/look.lua")),
             forget: script(" flags=allow-oom", include_str!("lua/forget.lua")),
+            forget_gateways: script(
+                " flags=allow-oom",
+                &(include_str!("lua/forget_gateways.lua").to_owned() + &own),
+            ),
             arrived: script(" flags=allow-oom", include_str!("lua/arrived.lua")),
             pause: script(" flags=allow-oom", include_str!("lua/pause.lua")),
             create_document: script("", &(include_str!("lua/put_document.lua").to_owned() + &own)),

@@ -117,6 +117,12 @@ impl Inner {
         let mut run = Run::new(&self.scripts.forget);
         run.key(&names[13]).key(&names[7]).key(call).key(key).key(list).arg(2).arg(1).arg(1);
         self.link.run(run.arg("0").arg("position").arg(1).arg("1")).await?;
+        let mut run = Run::new(&self.scripts.forget_gateways);
+        run.key(paused).key(paused).key(&names[2..4]).key(events).arg("").arg("g").arg("e").arg(0);
+        run.arg("forgotten").arg("nobody").arg(0).arg("[0]");
+        let (taken_out, _) = reply(self.link.run(&run).await?)?;
+        self.link.ask::<Value>(cmd("HSETNX").arg(paused).arg("t").arg("")).await?;
+        self.link.ask::<()>(cmd("DEL").arg(paused).arg(events)).await?;
         let enter = async |id: &str| {
             let mut run = of_session(&self.scripts.enter, &names);
             reply(self.link.run(run.arg(terms(id))).await?).map(|(word, _)| word)
@@ -138,8 +144,11 @@ impl Inner {
         let mut run = of_session(&self.scripts.leave, &names);
         self.link.run(run.arg("0").arg("1").arg("1").arg("1")).await?;
         self.link.ask::<()>(&clean).await?;
-        let words = [&claimed, &held, &refused, &begun, &again, &put, &arrived, &entered, &barred, &frozen];
-        let right = ["done", "held", "changed", "done", "done", "put", "done", "done", "barred", "done"];
+        let words = [
+            &claimed, &held, &refused, &begun, &again, &put, &arrived, &entered, &barred, &frozen, &taken_out,
+        ];
+        let right =
+            ["done", "held", "changed", "done", "done", "put", "done", "done", "barred", "done", "done"];
         if words != right || !found || tried != ["done", "changed", "done", "done"] {
             return Err(Error::Refused(format!("it answered {words:?}, {tried:?}, found: {found}")));
         }

@@ -1,0 +1,149 @@
+//! Gateways that are gone are forgotten, so that thousands of past ones leave no trace in what each look reads. Why that
+//! hides no loss is said in `loss`.
+
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use redis::{Value, cmd};
+use tokio::time::Instant;
+
+use super::keys::{self, Partition};
+use super::loss::{Sight, Writes};
+use super::scripts::Run;
+use super::{Inner, reply, unreadable};
+use crate::store::Error;
+
+/// How often a gateway says that it is there.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+/// Who has not been there for this long is forgotten.
+const GONE_AFTER_US: i64 = 3_600 * 1_000_000;
+/// Gateways that are forgotten in one go. One script about so many takes a few milliseconds.
+const AT_ONCE: usize = 100;
+/// Among the tokens: the highest of all forgotten gateways.
+pub(super) const FORGOTTEN: &str = "forgotten";
+
+impl Inner {
+    /// Says that this gateway is there, and forgets those that have not been for long. Nothing is missing in what it is
+    /// shown. What fails is tried again with the next look.
+    pub(super) async fn forget_gateways(&self, sight: &Sight) {
+        let forgotten = async {
+            self.say_hello(sight).await?;
+            self.come_back(sight).await?;
+            let since = self.store_time().as_microsecond() - GONE_AFTER_US;
+            let mut ask = cmd("ZRANGEBYSCORE");
+            ask.arg(keys::seen()).arg("-inf").arg(since).arg("LIMIT").arg(0).arg(2 * AT_ONCE);
+            let overdue: Vec<String> = self.link.ask_quietly(&ask).await?;
+            self.forget_these(&overdue, sight).await
+        };
+        let forgotten: Result<(), Error> = forgotten.await;
+        if let Err(error) = forgotten {
+            tracing::warn!(%error, "gateways that are gone could not be forgotten yet");
+        }
+    }
+
+    /// Once a minute, and if this gateway was forgotten. A gateway of which it was never written when it was there counts as there now.
+    async fn say_hello(&self, sight: &Sight) -> Result<(), Error> {
+        let is_said = |said: Option<Instant>| said.is_some_and(|said| said.elapsed() < SAY_EVERY);
+        let was_forgotten = sight.forgotten.gateways().any(|gateway| gateway == self.memory.gateway());
+        if !was_forgotten && is_said(*self.said_hello.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(());
+        }
+        let now = self.store_time().as_microsecond();
+        let mut others = cmd("ZADD");
+        others.arg(keys::seen()).arg("NX");
+        let all = sight.writes.gateways().chain(sight.tokens.keys().map(String::as_str));
+        for gateway in all.filter(|gateway| *gateway != FORGOTTEN).chain([&*self.memory.gateway()]) {
+            others.arg(now).arg(gateway);
+        }
+        self.link.ask_quietly::<()>(&others).await?;
+        let mut own = cmd("ZADD");
+        own.arg(keys::seen()).arg(now).arg(self.memory.gateway());
+        self.link.ask_quietly::<()>(&own).await?;
+        *self.said_hello.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        Ok(())
+    }
+
+    /// If this gateway was forgotten while it was away, it goes on from its last counts.
+    async fn come_back(&self, sight: &Sight) -> Result<(), Error> {
+        let gateway = self.memory.gateway();
+        for partition in Partition::all() {
+            let last = sight.forgotten.of(&gateway, partition);
+            if last > 0 && sight.writes.of(&gateway, partition) == 0 {
+                let mut set = cmd("HSETNX");
+                set.arg(partition.writes()).arg(&gateway).arg(last);
+                self.link.ask_quietly::<()>(&set).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes out those that are still counted; what was said of those that are not is deleted.
+    async fn forget_these(&self, overdue: &[String], sight: &Sight) -> Result<(), Error> {
+        let own = self.memory.gateway();
+        let counted: BTreeSet<&str> =
+            sight.writes.gateways().chain(sight.tokens.keys().map(String::as_str)).collect();
+        let others = overdue.iter().filter(|gateway| **gateway != own);
+        let (there, gone): (Vec<&String>, Vec<&String>) =
+            others.partition(|gateway| counted.contains(gateway.as_str()));
+        if !gone.is_empty() {
+            let mut unseen = cmd("ZREM");
+            unseen.arg(keys::seen()).arg(&gone);
+            self.link.ask_quietly::<()>(&unseen).await?;
+            tracing::info!(gateways = gone.len(), "gateways that are gone were forgotten");
+        }
+        let some = &there[..there.len().min(AT_ONCE)];
+        if !some.is_empty() {
+            // Begins with the first one, where the last counts are written down.
+            for partition in Partition::all() {
+                if !self.take_out(some, partition, sight).await? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes gateways out of a partition's counters, as far as these have not changed. False if the script is not loaded
+    /// yet, or finds that data is missing, which the next look does, too.
+    async fn take_out(&self, gone: &[&String], partition: Partition, sight: &Sight) -> Result<bool, Error> {
+        let is_first = partition == Partition::FIRST;
+        let tokens = if is_first { keys::tokens() } else { partition.writes() };
+        let mut run = Run::new(&self.scripts.forget_gateways);
+        run.key(&tokens).key(&tokens).key(partition.epoch()).key(partition.writes());
+        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(partition));
+        run.arg(if is_first { FORGOTTEN } else { "" });
+        for gateway in gone {
+            run.arg(*gateway).arg(sight.writes.of(gateway, partition));
+            if is_first {
+                let last = serde_json::to_string(&sight.writes.all_of(gateway)).map_err(unreadable)?;
+                run.key(keys::last_counts(gateway)).arg(last);
+            } else {
+                run.arg("");
+            }
+        }
+        let Some(answer) = self.link.run_if_loaded(&run).await? else { return Ok(false) };
+        let (word, rest) = reply(answer)?;
+        self.saw_count(partition, &rest, 0);
+        Ok(word == "done")
+    }
+
+    /// What was written down of these gateways when they were forgotten.
+    pub(super) async fn last_counts(&self, gateways: Vec<String>) -> Result<Writes, Error> {
+        let mut last = Writes::default();
+        if gateways.is_empty() {
+            return Ok(last);
+        }
+        let ask = |gateway: &String| cmd("GET").arg(keys::last_counts(gateway)).to_owned();
+        let found: Vec<Value> = self.link.ask_many(gateways.iter().map(ask).collect()).await?;
+        for (gateway, text) in gateways.iter().zip(found) {
+            let text: Option<Vec<u8>> = redis::from_redis_value(text).map_err(unreadable)?;
+            let Some(text) = text else { continue };
+            let counts: Vec<u64> = serde_json::from_slice(&text).map_err(unreadable)?;
+            for (partition, count) in Partition::all().zip(counts) {
+                last.count(gateway, partition, count);
+            }
+        }
+        Ok(last)
+    }
+}

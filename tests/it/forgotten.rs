@@ -1,0 +1,148 @@
+//! Gateways that are gone for long leave no trace, and no loss is hidden by that.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::redis::{call, gateway, notices};
+use crate::support::gateway::one_tool;
+use crate::support::redis::Redis;
+use crate::support::{Gateway, Tool, until};
+
+const PARTITIONS: usize = 64;
+
+fn marks(folder: &Path) -> Value {
+    let text = std::fs::read_to_string(folder.join("watermarks")).expect("watermarks");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// Under which name its writes are counted.
+fn name(folder: &Path) -> String {
+    marks(folder)["gateway"].as_str().expect("a name").to_owned()
+}
+
+/// What gateways are counted in a partition.
+async fn counted(redis: &Redis, partition: usize) -> Vec<String> {
+    let key = format!("oncegate:{{p{partition:03}}}:writes");
+    ::redis::from_redis_value(redis.ask(&["HKEYS", &key]).await).expect("names")
+}
+
+/// Says that this gateway was there last long ago, and waits until it is forgotten.
+async fn forget(redis: &Redis, name: &str) {
+    redis.ask(&["ZADD", "oncegate:{p000}:seen", "1", name]).await;
+    // The last thing that is done about it, or the first that it does about that.
+    until("it is forgotten", async || {
+        let score = redis.ask(&["ZSCORE", "oncegate:{p000}:seen", name]).await;
+        ::redis::from_redis_value::<Option<f64>>(score).expect("a time") != Some(1.0)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    call(&one, 1).await.expect_ok();
+    let past: Vec<String> = (0..1_000).map(|n| format!("past{n:028}")).collect();
+    for partition in 0..PARTITIONS {
+        let mut add = vec!["HSET".to_owned(), format!("oncegate:{{p{partition:03}}}:writes")];
+        add.extend(past.iter().flat_map(|name| [name.clone(), "7".to_owned()]));
+        redis.ask(&add.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    }
+    for (key, value) in [("tokens", "99"), ("seen", "1")] {
+        let mut add =
+            vec![if key == "seen" { "ZADD" } else { "HSET" }.to_owned(), format!("oncegate:{{p000}}:{key}")];
+        for name in &past {
+            let [first, second] = if key == "seen" { [value, name] } else { [name.as_str(), value] };
+            add.extend([first.to_owned(), second.to_owned()]);
+        }
+        redis.ask(&add.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    }
+    // A hundred with each look, which takes longer while there are so many.
+    for left in (0..10).rev() {
+        until("a hundred of them are forgotten", async || {
+            let there = redis.ask(&["ZCOUNT", "oncegate:{p000}:seen", "-inf", "1"]).await;
+            matches!(there, ::redis::Value::Int(there) if there <= left * 100)
+        })
+        .await;
+    }
+    for partition in 0..PARTITIONS {
+        let there = counted(&redis, partition).await;
+        assert!(there.len() <= 2, "{there:?}");
+    }
+    for (at, what) in [(&one, "one"), (&other, "the other")] {
+        until(what, async || !marks(at.folder()).to_string().contains("past0")).await;
+        assert_eq!(at.reasons().await, "");
+    }
+    let tokens = redis.ask(&["HLEN", "oncegate:{p000}:tokens"]).await;
+    assert!(matches!(tokens, ::redis::Value::Int(..=3)), "{tokens:?}");
+    until("nor when they were there", async || {
+        redis.ask(&["ZCARD", "oncegate:{p000}:seen"]).await == ::redis::Value::Int(2)
+    })
+    .await;
+
+    // What one of those that are left has lost is noticed by the other alone.
+    call(&one, 2).await.expect_ok();
+    let snapshot = redis.snapshot();
+    call(&one, 3).await.expect_ok();
+    let own = name(one.folder());
+    let mut written = 0;
+    for partition in 0..PARTITIONS {
+        let key = format!("oncegate:{{p{partition:03}}}:writes");
+        let count: Option<u64> =
+            ::redis::from_redis_value(redis.ask(&["HGET", &key, &own]).await).expect("a count");
+        written += count.unwrap_or(0);
+    }
+    until("the other has seen it", async || {
+        let marks = marks(other.folder());
+        let known = marks["writes"][&own].as_array().expect("counts").iter();
+        known.map(|count| count.as_u64().expect("a count")).sum::<u64>() == written
+    })
+    .await;
+    drop(one.stop().await);
+    redis.restore(snapshot.path()).await;
+    notices(&other, "accept-loss").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_was_forgotten_comes_back_and_goes_on() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    for n in 0..20 {
+        call(&one, n).await.expect_ok();
+    }
+    let folder = one.stop().await;
+    let own = name(folder.path());
+    forget(&redis, &own).await;
+    let one = Gateway::again(folder, &redis.url(), &one_tool(&tool, "")).await;
+    one.until_ready().await;
+    for n in 0..20 {
+        assert_eq!(call(&one, n).await.expect_ok().at("/replayed"), true);
+        call(&one, 100 + n).await.expect_ok();
+    }
+    // Also while it runs, as if it had been cut off for long.
+    forget(&redis, &own).await;
+    until("it can go on", async || call(&one, 200).await.status == 200).await;
+    assert_eq!((one.reasons().await, other.reasons().await), (String::new(), String::new()));
+    assert_eq!(one.metric("oncegate_store_lost_claims_total").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_was_forgotten_notices_what_it_has_lost() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let one = gateway(&redis, &tool, "").await;
+    call(&one, 1).await.expect_ok();
+    let snapshot = redis.snapshot();
+    call(&one, 2).await.expect_ok();
+    let folder = one.stop().await;
+    let own = name(folder.path());
+    // Who comes meanwhile knows nothing of it, and forgets it as it is in the older copy.
+    redis.restore(snapshot.path()).await;
+    let newcomer = gateway(&redis, &tool, "").await;
+    call(&newcomer, 3).await.expect_ok();
+    forget(&redis, &own).await;
+    let one = Gateway::again(folder, &redis.url(), &one_tool(&tool, "")).await;
+    notices(&one, "accept-loss").await;
+    one.call(json!({ "n": 2 })).await.expect_problem("store-unavailable");
+    assert_eq!(tool.effects(), 3);
+}
