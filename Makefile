@@ -19,7 +19,7 @@ test:
 
 # The rules, and everything over SQLite that takes no long series of accidents. At most a minute. Tests are chosen
 # by their names: one that needs a Redis has `redis` in its own, and is refused one here if it has not.
-LONG = redis chaos:: crash:: exclusive:: points::
+LONG = redis chaos:: crash:: exclusive:: points:: saga_sizes:: saga_store::
 test-fast:
 	@scripts/setup test-fast
 	NO_REDIS=1 $(TEST) -- --test-threads=6 $(LONG:%=--skip %)

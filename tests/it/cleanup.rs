@@ -33,7 +33,7 @@ async fn succeed(store: &impl Store, calls: usize) -> Vec<Record> {
 
 /// Whatever its clock says, and however long no gateway is there.
 #[tokio::test]
-async fn calls_whose_time_ends_while_no_gateway_is_there_leave_nothing() {
+async fn calls_whose_time_ends_while_no_gateway_is_there_leave_nothing_in_a_redis() {
     let (clock, folder) = (Clock::new(), tempfile::tempdir().expect("a folder"));
     let redis = Redis::strict_by(&clock).await;
     let store = open_redis(&redis.url(), folder.path()).await;
@@ -58,7 +58,7 @@ async fn calls_whose_time_ends_while_no_gateway_is_there_leave_nothing() {
 }
 
 #[tokio::test]
-async fn one_step_deletes_many_calls_and_leaves_one_that_runs_again() {
+async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
     let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
     let store = open_redis(&redis.url(), folder.path()).await;
     let done = succeed(&store, 300).await;

@@ -123,7 +123,7 @@ async fn the_same_bytes_are_the_same_call_over_redis_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_gateways_of_different_configurations_execute_each_intent_once() {
+async fn two_gateways_of_a_redis_with_different_configurations_execute_each_intent_once() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     tool.always(Act::Numbered);
     for (n, case) in cases().iter().enumerate() {
@@ -161,7 +161,7 @@ async fn two_gateways_of_different_configurations_execute_each_intent_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_hundred_arrivals_at_two_gateways_one_is_executed() {
+async fn of_two_hundred_arrivals_at_two_gateways_of_a_redis_one_is_executed() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     tool.always(Act::Numbered);
     let one = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
