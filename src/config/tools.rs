@@ -260,7 +260,12 @@ fn check_unknown(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
 fn key_policy(mut section: Section<'_, '_>) -> key::Policy {
     let required = section.word("source", &[("derived", false), ("required", true)]).unwrap_or(false);
     let (fields, ignore) = (pointers(&mut section, "fields"), pointers(&mut section, "ignore"));
-    let policy = key::Policy { required, fields, ignore };
+    let words = [("business", key::Prefer::Business), ("runtime", key::Prefer::Runtime)];
+    let prefer = section.word("prefer", &words);
+    if prefer.is_some() && fields.is_empty() {
+        section.mistake("prefer", "without fields there is nothing to prefer");
+    }
+    let policy = key::Policy { required, fields, prefer: prefer.unwrap_or_default(), ignore };
     section.finish();
     policy
 }

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
 
-fn at(seconds: i64) -> Timestamp {
+pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
 }
 

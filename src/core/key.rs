@@ -153,6 +153,16 @@ impl FromStr for Pointer {
     }
 }
 
+/// What names a call where a tool has business fields and the caller's runtime brings a key, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Prefer {
+    /// The fields, whatever key comes with them. The first runtime key becomes a second name.
+    #[default]
+    Business,
+    /// The runtime's key; the fields only where it brings none.
+    Runtime,
+}
+
 /// A tool's rules about keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -160,14 +170,22 @@ pub struct Policy {
     pub required: bool,
     /// The business fields: what they hold makes the key. Empty: no business key.
     pub fields: Vec<Pointer>,
+    pub prefer: Prefer,
     /// What does not count for the fingerprint: free text that a model words anew each time.
     pub ignore: Vec<Pointer>,
 }
 
 impl Policy {
+    /// Whether the business fields name a call under every key that comes with them.
+    pub fn is_business(&self) -> bool {
+        !self.fields.is_empty() && self.prefer == Prefer::Business
+    }
+
     /// Where a key is looked for, in this order.
     pub fn sources(&self) -> &'static [Source] {
-        if !self.fields.is_empty() {
+        if self.is_business() {
+            &[Source::Business]
+        } else if !self.fields.is_empty() {
             &[Source::Runtime, Source::Business]
         } else if self.required {
             &[Source::Runtime, Source::Model]

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::json::{self, canonical};
-use super::key::{self, Chosen, Fingerprint, Key, Lookup, MODEL_MEMBER, Pointer, Refused, Source};
+use super::key::{self, Chosen, Fingerprint, Key, Lookup, MODEL_MEMBER, Pointer, Prefer, Refused, Source};
 use super::record::{Intent, Record};
 use super::redact;
 use super::tool::Tool;
@@ -50,6 +50,7 @@ struct Stored {
     tool: String,
     required: bool,
     fields: Vec<String>,
+    prefers_runtime: bool,
     ignore: Vec<String>,
     redacted: Vec<String>,
     keeps_member: bool,
@@ -79,6 +80,7 @@ impl Recipe {
             tool: self.tool.clone(),
             required: self.key.required,
             fields: texts(&self.key.fields),
+            prefers_runtime: self.key.prefer == Prefer::Runtime,
             ignore: texts(&self.key.ignore),
             redacted: texts(&self.redacted),
             keeps_member: self.keeps_member,
@@ -96,6 +98,7 @@ impl Recipe {
             key: key::Policy {
                 required: stored.required,
                 fields: pointers(stored.fields)?,
+                prefer: if stored.prefers_runtime { Prefer::Runtime } else { Prefer::Business },
                 ignore: pointers(stored.ignore)?,
             },
             redacted: pointers(stored.redacted)?,
@@ -131,13 +134,18 @@ impl Recipe {
 
     /// The key of a call, by the first source that has one. `counted` is without the model's key.
     fn choose(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
-        if let Some(key) = asking.runtime {
-            key::from_model(asking.args)?;
-            return Ok(Chosen { key: key.clone(), source: Source::Runtime });
+        let business = || self.business(asking.user_id, counted);
+        if self.key.is_business() {
+            return business();
+        }
+        let runtime = asking.runtime.map(|key| Chosen { key: key.clone(), source: Source::Runtime });
+        // Where there are business fields, a model's key counts for nothing.
+        if !self.key.fields.is_empty() {
+            return runtime.map_or_else(business, Ok);
         }
         let model = key::from_model(asking.args)?;
-        if !self.key.fields.is_empty() {
-            return self.business(asking.user_id, counted);
+        if let Some(runtime) = runtime {
+            return Ok(runtime);
         }
         if let Some(key) = model {
             return Ok(Chosen { key, source: Source::Model });
@@ -147,6 +155,12 @@ impl Recipe {
         }
         let key = key::derive(&self.tool, asking.user_id, counted);
         Ok(Chosen { key, source: Source::Derived })
+    }
+
+    /// The runtime's key, where it is only a second name.
+    fn second(&self, asking: &Asking<'_>) -> Option<Chosen> {
+        let key = asking.runtime.filter(|_| self.key.is_business())?;
+        Some(Chosen { key: key.clone(), source: Source::Runtime })
     }
 
     /// The key that the business fields make.
@@ -192,6 +206,9 @@ struct Reading<'a> {
 pub enum Part {
     /// The key by today's recipe: what stands under it is in the way.
     Today,
+    /// By today's recipe the runtime's key, where the business fields make the key: it counts only where they find
+    /// nothing.
+    Second,
     /// A key by an earlier recipe: what stands under it is only in the way if it is the same intent.
     Earlier,
 }
@@ -234,12 +251,18 @@ pub fn identify(today: &Arc<Recipe>, earlier: &[(RecipeId, Arc<Recipe>)], asking
     if let Ok(chosen) = &key {
         add(today, chosen, Part::Today);
     }
+    if let Some(second) = today.second(asking) {
+        add(today, &second, Part::Second);
+    }
     let mut prints = Vec::with_capacity(earlier.len());
     for (id, recipe) in earlier {
         let reading = recipe.read(asking);
         prints.push((*id, reading.fingerprint));
         if let Ok(chosen) = &reading.key {
             add(recipe, chosen, Part::Earlier);
+        }
+        if let Some(second) = recipe.second(asking) {
+            add(recipe, &second, Part::Earlier);
         }
     }
     let counted = match counted {

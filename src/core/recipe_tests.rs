@@ -36,6 +36,8 @@ fn the_first_source_wins() {
         Ok(Source::Business),
         "a model's key never splits a business intent"
     );
+    assert_eq!(source(&tool, &runtime, &model), Ok(Source::Business), "nor does a runtime's");
+    tool.key.prefer = Prefer::Runtime;
     assert_eq!(source(&tool, &runtime, &model), Ok(Source::Runtime));
     tool.key.fields = vec!["/missing".parse().expect("a pointer")];
     assert_eq!(source(&tool, &None, &model), Err(Refused::FieldMissing("/missing".into())));
@@ -100,6 +102,10 @@ fn tools() -> Vec<Tool> {
         with(&|tool| tool.key.required = true),
         with(&|tool| tool.redact.args = pointers(&["/card"])),
         with(&|tool| tool.set_schema(json!({ "properties": { "idempotency_key": {} } }))),
+        with(&|tool| {
+            tool.key.fields = pointers(&["/id"]);
+            tool.key.prefer = Prefer::Runtime;
+        }),
         with(&|tool| tool.name = "other".into()),
     ]
 }

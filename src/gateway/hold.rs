@@ -348,7 +348,9 @@ impl Gateway {
 /// What is told of a key that stands for another call, or may.
 pub(super) fn reused(intent: &Intent, there: &Record, is_unclear: bool) -> ErrorKind {
     // Whatever key comes with the same business fields meets the same call.
-    let may_rotate = !is_unclear && intent.key_source != Source::Business;
+    let is_business =
+        intent.key_source == Source::Business && there.intent.all_names().any(|name| *name == intent.lookup);
+    let may_rotate = !is_unclear && !is_business;
     ErrorKind::KeyReused { call_id: there.intent.call_id, may_rotate }
 }
 

@@ -4,6 +4,8 @@ use std::process::Stdio;
 use serde_json::json;
 
 use crate::support::binary::command;
+use crate::support::gateway::one_tool;
+use crate::support::redis::Redis;
 use crate::support::{Act, Gateway, Tool};
 
 /// A tool with a business key and a schema that requires it.
@@ -68,7 +70,9 @@ async fn sources_have_an_order_and_the_ledger_says_which_it_was() {
         "neither a new model key nor a new wording splits an intent"
     );
     let runtime = gateway.post("act", &with_model, &[("idempotency-key", "r")]).await.expect_ok();
-    assert_eq!(gateway.record(&runtime).await.at("/key_source"), "runtime");
+    assert_eq!((runtime.at("/call_id"), runtime.at("/replayed")), (business.at("/call_id"), true.into()));
+    let unfit = json!({ "args": { "business_id": "B1", "idempotency_key": 7 } });
+    assert_eq!(gateway.post("act", &unfit, &[]).await.expect_ok().at("/call_id"), business.at("/call_id"));
     assert!(tool.seen().iter().all(|seen| !seen.body.contains("idempotency_key")), "the tool never sees it");
     gateway.stop().await;
 
@@ -78,6 +82,77 @@ async fn sources_have_an_order_and_the_ledger_says_which_it_was() {
     let model = gateway.call(json!({ "idempotency_key": "model-1" })).await.expect_ok();
     assert_eq!(gateway.record(&model).await.at("/key_source"), "model");
     gateway.call(json!({ "idempotency_key": 7 })).await.expect_problem("key-invalid");
+    gateway.stop().await;
+}
+
+/// What a framework does that sends a key of its own with each call of a tool, when it plans again or branches.
+async fn business_fields_name_a_call_under_every_runtime_key(gateway: Gateway, tool: &Tool) {
+    let ask = async |key: &str, id: &str, amount: u64, note: &str| {
+        let body = json!({ "args": { "business_id": id, "amount": amount, "note": note } });
+        gateway.post("act", &body, &[("idempotency-key", key)]).await
+    };
+    let first = ask("r-1", "B1", 1, "please").await.expect_ok();
+    assert_eq!(gateway.record(&first).await.at("/key_source"), "business");
+    assert_ne!(first.at("/idempotency_key"), "r-1", "an answer names the call's key");
+    for key in ["r-1", "r-2"] {
+        let again = ask(key, "B1", 1, "once more").await.expect_ok();
+        assert_eq!((again.at("/call_id"), again.at("/replayed")), (first.at("/call_id"), true.into()));
+        assert_eq!(again.header("idempotency-key"), first.header("idempotency-key"));
+    }
+    for key in ["r-1", "r-3"] {
+        let other = ask(key, "B1", 2, "").await.expect_problem("key-reused");
+        assert_eq!((other.at("/call_id"), other.at("/key_action")), (first.at("/call_id"), "stop".into()));
+    }
+    // The first one's key stands for it; a duplicate's does not.
+    let other = ask("r-1", "B2", 1, "").await.expect_problem("key-reused");
+    assert_eq!((other.at("/call_id"), other.at("/key_action")), (first.at("/call_id"), "rotate".into()));
+    ask("r-2", "B2", 1, "").await.expect_ok();
+    assert_eq!(tool.effects(), 2);
+
+    let branches = (0..40).map(|n| {
+        let body = json!({ "args": { "business_id": "B3", "amount": 1 } }).to_string();
+        let ask = gateway.client.post(gateway.url("/v1/tools/act/calls"));
+        ask.header("idempotency-key", format!("branch-{n}")).body(body).send()
+    });
+    for answer in futures_util::future::join_all(branches).await {
+        crate::support::Answer::read(answer.expect("an answer")).await.expect_ok();
+    }
+    assert_eq!(tool.effects(), 3);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_runtime_key_does_not_switch_the_business_key_off() {
+    let tool = Tool::start().await;
+    business_fields_name_a_call_under_every_runtime_key(Gateway::with_tool(&tool, BUSINESS).await, &tool)
+        .await;
+}
+
+#[tokio::test]
+async fn a_runtime_key_does_not_switch_the_business_key_off_over_redis() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, BUSINESS)).await;
+    gateway.until_ready().await;
+    business_fields_name_a_call_under_every_runtime_key(gateway, &tool).await;
+}
+
+#[tokio::test]
+async fn a_tool_may_prefer_the_runtimes_key_to_its_fields() {
+    let tool = Tool::start().await;
+    let runtime = BUSINESS.replace("key = {", "key = { prefer = \"runtime\",");
+    let gateway = Gateway::with_tool(&tool, &runtime).await;
+    let body = json!({ "args": { "business_id": "B1" } });
+    for (key, effects) in [("a", 1), ("b", 2), ("a", 2)] {
+        gateway.post("act", &body, &[("idempotency-key", key)]).await.expect_ok();
+        assert_eq!(tool.effects(), effects);
+    }
+    let business = gateway.post("act", &body, &[]).await.expect_ok();
+    assert_eq!(gateway.record(&business).await.at("/key_source"), "business");
+    // Back again: what was called is still known, and so is what it is called by.
+    assert!(gateway.reload(&one_tool(&tool, BUSINESS)).await);
+    gateway.post("act", &body, &[("idempotency-key", "a")]).await.expect_ok();
+    gateway.post("act", &body, &[("idempotency-key", "c")]).await.expect_ok();
+    assert_eq!(tool.effects(), 3);
     gateway.stop().await;
 }
 

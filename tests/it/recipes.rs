@@ -29,11 +29,13 @@ struct Case {
 /// Each setting that changes a key, a fingerprint or what is accepted, given and taken away.
 fn cases() -> Vec<Case> {
     let fields = format!("key = {{ fields = [\"/id\"] }}\n{SCHEMA}");
+    let runtime = fields.replace("key = {", "key = { prefer = \"runtime\",");
     let member = r#"input_schema = { properties = { idempotency_key = {} } }"#;
     let demanding = r#"input_schema = { required = ["amount"] }"#;
     let settings = [
         fields.as_str(),
         "key = { source = \"required\" }",
+        runtime.as_str(),
         "key = { ignore = [\"/note\"] }",
         "redact = { args = [\"/card\"] }",
         member,
@@ -55,6 +57,10 @@ fn cases() -> Vec<Case> {
             },
             has_key,
         ));
+    }
+    for has_key in [true, false] {
+        cases.push(pair(&fields, &runtime, has_key));
+        cases.push(pair(&runtime, &fields, has_key));
     }
     cases.push(pair("key = { ignore = [\"/note\"] }", &fields, false));
     cases.push(pair(&fields, "key = { source = \"required\", ignore = [\"/note\"] }", false));

@@ -35,7 +35,10 @@ pub fn meet(holders: &[Holder], names: &[Name], intent: &Intent, prints: &Prints
 
     let same = first(&|holder| lives(holder) && is(holder, Sameness::Same));
     let unclear = || first(&|holder| lives(holder) && is(holder, Sameness::Unclear));
-    let in_the_way = || first(&|holder| lives(holder) && part(holder) == Some(Part::Today));
+    let in_the_way = || {
+        let by = |wanted| first(&|holder: &Holder| lives(holder) && part(holder) == Some(wanted));
+        by(Part::Today).or_else(|| by(Part::Second))
+    };
     if let Some(call) = same.or_else(unclear).or_else(in_the_way) {
         return Met::Call(call);
     }
@@ -49,4 +52,77 @@ pub fn meet(holders: &[Holder], names: &[Name], intent: &Intent, prints: &Prints
     let instead_of = (0..holders.len()).filter(|place| !lives(&holders[*place])).collect();
     let left = holders.iter().filter(|holder| lives(holder)).flat_map(|holder| holder.names.iter().copied());
     Met::Free { instead_of, left: left.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::core::call::tests::{at, record};
+    use crate::core::key::Source;
+    use crate::core::record::Record;
+    use crate::core::tool::tests::tool;
+
+    fn name(key: &str) -> Lookup {
+        Lookup::new("shop", "t", key)
+    }
+
+    /// A succeeded or past call of this fingerprint, found by these names.
+    fn holder(names: &[&str], fingerprint: u8, expires_at: Option<i64>) -> Holder {
+        let there = record(&tool("t"), Source::Business, &[]);
+        let intent = Intent { fingerprint: [fingerprint; 32], ..(*there.intent).clone() };
+        let expires_at = expires_at.map(at);
+        let record = Record { intent: Arc::new(intent), expires_at, retain_until: Some(at(100)), ..there };
+        Holder { record, names: names.iter().map(|key| name(key)).collect() }
+    }
+
+    /// An arrival with business fields, a runtime key, and a key by an earlier recipe.
+    fn met(holders: &[Holder]) -> Met {
+        let names = [
+            Name { lookup: name("fields"), part: Part::Today, is_runtime: false },
+            Name { lookup: name("runtime"), part: Part::Second, is_runtime: true },
+            Name { lookup: name("earlier"), part: Part::Earlier, is_runtime: false },
+        ];
+        let there = record(&tool("t"), Source::Business, &[]);
+        let intent = Intent { fingerprint: [1; 32], ..(*there.intent).clone() };
+        meet(holders, &names, &intent, &Prints::default(), at(50))
+    }
+
+    fn free(instead_of: &[usize], left: &[&str]) -> Met {
+        Met::Free { instead_of: instead_of.to_vec(), left: left.iter().map(|key| name(key)).collect() }
+    }
+
+    #[test]
+    fn the_same_call_counts_by_whatever_name_it_is_found() {
+        let other = holder(&["fields"], 2, None);
+        for names in [&["fields"][..], &["runtime"], &["earlier"], &["runtime", "earlier"]] {
+            assert_eq!(met(&[holder(names, 1, None)]), Met::Call(0), "{names:?}");
+        }
+        assert_eq!(met(&[other.clone(), holder(&["earlier"], 1, None)]), Met::Call(1));
+        assert_eq!(met(&[other, holder(&["runtime"], 2, None)]), Met::Call(0), "the fields come first");
+        assert_eq!(
+            met(&[holder(&["runtime"], 2, None)]),
+            Met::Call(0),
+            "the runtime's key stands for another"
+        );
+        assert_eq!(met(&[]), free(&[], &[]));
+    }
+
+    #[test]
+    fn another_call_under_an_earlier_name_is_not_in_the_way() {
+        assert_eq!(met(&[holder(&["earlier"], 2, None)]), free(&[], &["earlier"]));
+    }
+
+    #[test]
+    fn past_its_window_a_call_gives_up_its_fields_but_not_its_runtime_key() {
+        assert_eq!(met(&[holder(&["fields"], 1, Some(50))]), free(&[0], &[]));
+        assert_eq!(met(&[holder(&["fields", "runtime"], 1, Some(50))]), Met::Expired(0));
+        assert_eq!(met(&[holder(&["runtime"], 1, Some(50))]), Met::Expired(0));
+        let again = [holder(&["fields"], 1, None), holder(&["runtime"], 1, Some(50))];
+        assert_eq!(met(&again), Met::Call(0), "what the fields find is the answer");
+        let over = holder(&["runtime"], 1, Some(40));
+        let over = Holder { record: Record { retain_until: Some(at(50)), ..over.record }, ..over };
+        assert_eq!(met(&[over]), free(&[0], &[]), "until it need not be kept");
+    }
 }
