@@ -19,6 +19,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use reqwest::{Method, Url};
 use tokio::time::{Instant, timeout_at};
 
+pub use self::gate::Deadline;
 use self::gate::{Gate, GatedBody};
 pub use self::pools::{NoClient, Party};
 use self::pools::{Pool, Pools};
@@ -78,7 +79,7 @@ pub struct Request {
     /// One JSON object.
     pub body: Bytes,
     /// Right before the first byte the clock is asked once more; later than this nothing is sent.
-    pub send_before: Instant,
+    pub send_before: Deadline,
 }
 
 /// In an answer: the newest token that the tool has seen of the session.

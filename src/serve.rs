@@ -4,10 +4,11 @@
 mod tls; // a certificate that can be changed while it is used
 mod watch; // how long a connection may be without a request
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -35,6 +36,8 @@ use self::watch::{UnderWay, Watch, Watched};
 const BACKLOG: u32 = 1_024;
 /// Connections beyond the bound that are taken to be told so; one more waits until there is a place.
 const SPARE: usize = 64;
+/// Connections that there may be, however few files this process may open.
+const LEAST: usize = 16;
 /// Of an HTTP/1 request's head, with all its lines; HTTP/2 counts them decompressed.
 const MAX_HEAD: usize = 64 * 1024;
 /// Lines of a head; more are answered with 431.
@@ -47,6 +50,12 @@ const WINDOWS: (u32, u32) = (64 * 1024, 1024 * 1024);
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 /// How long a connection that is told to end may take for it when nothing is under way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// A connection without a request for this long may be closed where another one needs its place.
+const SILENT: Duration = Duration::from_secs(1);
+/// How long to wait for a place before a silent connection is closed.
+const NO_PLACE: Duration = Duration::from_millis(20);
+/// How long a connection waits for the place of one that is closed.
+const GIVES_WAY: Duration = Duration::from_secs(1);
 /// How long to wait when the operating system gives no more connections.
 const NO_CONNECTIONS: Duration = Duration::from_millis(200);
 
@@ -105,8 +114,9 @@ pub async fn serve(
 ) -> usize {
     let connections = TaskTracker::new();
     let builders = [builder(false), builder(true)];
-    let host = Arc::new(Host { builders, doors, tls, bounds, ends: ends.clone(), open });
-    let places = Places::new(bounds.max_connections);
+    let places = Arc::new(Places::new(bounds.max_connections));
+    let host =
+        Arc::new(Host { builders, doors, tls, bounds, ends: ends.clone(), open, places: places.clone() });
     while let Some((stream, place)) = next(&listener, &places, &ends.stop).await {
         connections.spawn(host.clone().host(stream, place));
     }
@@ -173,6 +183,53 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 struct Places {
     ordinary: Arc<Semaphore>,
     spare: Arc<Semaphore>,
+    open: OpenWatches,
+}
+
+/// The connections that have a place: a silent one gives it up to one that comes.
+#[derive(Clone, Default)]
+struct OpenWatches(Arc<Mutex<HashMap<usize, Listed>>>);
+
+struct Listed {
+    watch: Arc<Watch>,
+    is_spare: bool,
+}
+
+impl OpenWatches {
+    fn add(&self, watch: &Arc<Watch>, is_spare: bool) -> Listing {
+        let number = Arc::as_ptr(watch).addr();
+        self.listed().insert(number, Listed { watch: watch.clone(), is_spare });
+        Listing { open: self.clone(), number }
+    }
+
+    /// Closes the connection that has been silent for longest, if one has been for long. Whether there was one.
+    fn close_one(&self, may_be_spare: bool) -> bool {
+        let listed = self.listed();
+        let fits = listed.values().filter(|listed| may_be_spare || !listed.is_spare);
+        let silent = fits.filter_map(|listed| Some((listed.watch.silent_since()?, &listed.watch)));
+        let longest = silent.min_by_key(|(since, _)| *since);
+        let longest = longest.filter(|(since, _)| since.elapsed() >= SILENT);
+        longest.is_some_and(|(_, watch)| {
+            watch.give_way();
+            true
+        })
+    }
+
+    fn listed(&self) -> MutexGuard<'_, HashMap<usize, Listed>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// That a connection is listed; dropped, it is not.
+struct Listing {
+    open: OpenWatches,
+    number: usize,
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        self.open.listed().remove(&self.number);
+    }
 }
 
 /// The place of one connection; dropped, it is free again.
@@ -184,15 +241,24 @@ struct Place {
 impl Places {
     fn new(max_connections: usize) -> Self {
         let max_connections = max_connections.min(Semaphore::MAX_PERMITS);
-        Self { ordinary: Arc::new(Semaphore::new(max_connections)), spare: Arc::new(Semaphore::new(SPARE)) }
+        Self {
+            ordinary: Arc::new(Semaphore::new(max_connections)),
+            spare: Arc::new(Semaphore::new(SPARE)),
+            open: OpenWatches::default(),
+        }
     }
 
-    /// Any place, an ordinary one if there is one.
+    /// Any place, an ordinary one if there is one. If there is none at all, silent connections are closed.
     async fn some(&self) -> Place {
-        tokio::select! {
-            biased;
-            held = self.ordinary.clone().acquire_owned() => Place { is_spare: false, _held: held.ok() },
-            held = self.spare.clone().acquire_owned() => Place { is_spare: true, _held: held.ok() },
+        loop {
+            tokio::select! {
+                biased;
+                held = self.ordinary.clone().acquire_owned() => return Place { is_spare: false, _held: held.ok() },
+                held = self.spare.clone().acquire_owned() => return Place { is_spare: true, _held: held.ok() },
+                () = sleep(NO_PLACE) => {
+                    self.open.close_one(true);
+                }
+            }
         }
     }
 
@@ -220,6 +286,7 @@ struct Host {
     bounds: Bounds,
     ends: Ends,
     open: IntGauge,
+    places: Arc<Places>,
 }
 
 /// A connection that is open; dropped, it is not.
@@ -262,8 +329,14 @@ fn builder(is_spare: bool) -> Builder<TokioExecutor> {
 }
 
 impl Host {
-    async fn host(self: Arc<Self>, stream: TcpStream, place: Place) {
+    async fn host(self: Arc<Self>, stream: TcpStream, mut place: Place) {
         let _open = Open::count(&self.open);
+        if place.is_spare && self.places.open.close_one(false) {
+            let held = timeout(GIVES_WAY, self.places.ordinary.clone().acquire_owned()).await;
+            if let Ok(Ok(held)) = held {
+                place = Place { is_spare: false, _held: Some(held) };
+            }
+        }
         // A connection without it is only slower.
         drop(stream.set_nodelay(true));
         let Some(tls) = &self.tls else { return self.converse(stream, place).await };
@@ -284,6 +357,7 @@ impl Host {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let watch = Arc::new(Watch::new(self.bounds));
+        let _listed = self.places.open.add(&watch, place.is_spare);
         let router = if place.is_spare { &self.doors.spare } else { &self.doors.all };
         let router = TowerToHyperService::new(router.clone());
         let (seen, leaving) = (watch.clone(), self.ends.leaving.clone());
@@ -318,6 +392,14 @@ impl Host {
                     is_told = true;
                 }
                 () = self.ends.over.cancelled(), if !is_ending => {
+                    connection.as_mut().graceful_shutdown();
+                    (is_told, is_ending) = (true, true);
+                }
+                // A client that has said nothing is not answered either.
+                () = watch.gives_way(), if !is_ending => {
+                    if !watch.is_between_requests() {
+                        return;
+                    }
                     connection.as_mut().graceful_shutdown();
                     (is_told, is_ending) = (true, true);
                 }
@@ -356,5 +438,6 @@ pub fn at_most(max_connections: usize) -> usize {
         tracing::debug!(%error, "the number of files stays as it is");
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    max_connections.min(usize::try_from(files / 2).unwrap_or(usize::MAX))
+    let half = usize::try_from(files / 2).unwrap_or(usize::MAX);
+    max_connections.min(half.saturating_sub(SPARE).max(LEAST))
 }

@@ -2,14 +2,18 @@
 //!
 //! Must not know what the JSON is for.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::fmt;
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// The first integer that a double, and so RFC 8785, cannot tell from its neighbour: 2^53.
 const FIRST_UNSAFE: f64 = 9_007_199_254_740_992.0;
+
+/// Values that the JSON of a request may hold, each member and item being one: more keep a processor busy for long.
+pub const MAX_VALUES: usize = 100_000;
 
 /// A text that is not JSON, or is JSON that two readers could understand differently.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -25,7 +29,23 @@ pub struct Error(String);
 /// # Errors
 /// Says what is wrong and where, in words that may be shown to the caller.
 pub fn parse(text: &str) -> Result<Value, Error> {
-    let Strict(value) = serde_json::from_str(text).map_err(|error| Error(error.to_string()))?;
+    parse_at_most(text, usize::MAX)
+}
+
+/// The same of at most [`MAX_VALUES`] values: what a request brings.
+///
+/// # Errors
+/// As of [`parse`], or there are more.
+pub fn parse_bounded(text: &str) -> Result<Value, Error> {
+    parse_at_most(text, MAX_VALUES)
+}
+
+fn parse_at_most(text: &str, values: usize) -> Result<Value, Error> {
+    let left = Cell::new(values);
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let value = StrictValue(&left).deserialize(&mut reader);
+    let value = value.and_then(|value| reader.end().map(|()| value));
+    let value = value.map_err(|error| Error(error.to_string()))?;
     match unsafe_integer(text) {
         Some(number) => Err(Error(format!(
             "the integer {number} is outside of -(2^53-1)..2^53-1 and would not survive RFC 8785; send it as a string"
@@ -137,26 +157,22 @@ fn written_as_integer(number: &str) -> bool {
     !number.contains(['e', 'E']) && fraction.bytes().all(|digit| digit == b'0')
 }
 
-/// A [`Value`] whose objects named no member twice.
-struct Strict(Value);
+/// A [`Value`] whose objects named no member twice, and how many more values there may be.
+#[derive(Clone, Copy)]
+struct StrictValue<'a>(&'a Cell<usize>);
 
-impl<'de> Deserialize<'de> for Strict {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        StrictValue.deserialize(deserializer).map(Strict)
-    }
-}
-
-struct StrictValue;
-
-impl<'de> DeserializeSeed<'de> for StrictValue {
+impl<'de> DeserializeSeed<'de> for StrictValue<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let left = self.0.get().checked_sub(1);
+        let left = left.ok_or_else(|| D::Error::custom(format!("it holds more than {MAX_VALUES} values")))?;
+        self.0.set(left);
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for StrictValue {
+impl<'de> Visitor<'de> for StrictValue<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -189,7 +205,7 @@ impl<'de> Visitor<'de> for StrictValue {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut array = Vec::new();
-        while let Some(item) = items.next_element_seed(StrictValue)? {
+        while let Some(item) = items.next_element_seed(self)? {
             array.push(item);
         }
         Ok(Value::Array(array))
@@ -201,7 +217,7 @@ impl<'de> Visitor<'de> for StrictValue {
             if object.contains_key(&name) {
                 return Err(A::Error::custom(format!("the member {name:?} is named twice")));
             }
-            object.insert(name, members.next_value_seed(StrictValue)?);
+            object.insert(name, members.next_value_seed(self)?);
         }
         Ok(Value::Object(object))
     }
@@ -305,6 +321,18 @@ mod tests {
             assert!(parse(text).is_err(), "{text:?}");
         }
         assert!(parse(&"[".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn a_request_holds_a_bounded_number_of_values() {
+        let list = |items: usize| format!("[{}]", vec!["1"; items].join(","));
+        assert!(parse_bounded(&list(MAX_VALUES - 1)).is_ok(), "the list is one, too");
+        let members = (0..MAX_VALUES).map(|n| format!("\"{n}\":1")).collect::<Vec<_>>().join(",");
+        for text in [list(MAX_VALUES), format!("{{{members}}}")] {
+            let error = parse_bounded(&text).expect_err("too many").to_string();
+            assert!(error.contains("more than 100000 values"), "{error}");
+            assert!(parse(&text).is_ok());
+        }
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

@@ -11,6 +11,16 @@ use super::tool::{Effect, Schema, Tool, in_place};
 /// A key as a regular expression of JSON Schema: ASCII 0x21 to 0x7E.
 pub const KEY_PATTERN: &str = "^[!-~]{1,255}$";
 
+/// Who brings the keys of calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Keys {
+    /// The model: the schema of a write tool asks for one.
+    #[default]
+    Model,
+    /// The runtime around the model: the schema is the tool's own.
+    Runtime,
+}
+
 /// What OpenAI's strict mode takes. Of its documented bounds these are the oldest, which every model
 /// keeps; a schema beyond them is served without strict mode.
 const MAX_STRICT_DEPTH: usize = 5;
@@ -40,11 +50,12 @@ pub fn hints(tool: &Tool) -> Hints {
 /// The schema of a tool's arguments, always that of an object. That of a write tool asks for an
 /// idempotency key, unless the tool's own schema names a member like that itself, or refuses an object
 /// that has one more member than it names.
-pub fn input_schema(tool: &Tool) -> Value {
+pub fn input_schema(tool: &Tool, keys: Keys) -> Value {
     let own = tool.schema.as_ref().map(Schema::text);
     let mut root = own.and_then(Value::as_object).cloned().unwrap_or_default();
     root.insert("type".into(), "object".into());
-    if tool.effect == Effect::Write && !tool.has_property(MODEL_MEMBER) && takes_a_member(&root) {
+    let asks = keys == Keys::Model && tool.effect == Effect::Write;
+    if asks && !tool.has_property(MODEL_MEMBER) && takes_a_member(&root) {
         let mut properties = object_at(&root, "properties");
         properties.insert(MODEL_MEMBER.into(), key_property(tool));
         root.insert("properties".into(), properties.into());
@@ -122,12 +133,12 @@ pub fn plain_root(mut schema: Value) -> (Value, Map<String, Value>) {
 /// In strict mode a model cannot leave out a property; it sends null instead. So each one must be
 /// required already or allow null already. Objects are closed, which refuses what a model would make
 /// up; one that names no property of its own is meant to take any, and stays open.
-pub fn strict(tool: &Tool) -> Option<Value> {
+pub fn strict(tool: &Tool, keys: Keys) -> Option<Value> {
     let own = tool.schema.as_ref().map(Schema::text)?;
     if own.get("properties").is_none() && own.get("additionalProperties") != Some(&Value::Bool(false)) {
         return None;
     }
-    let schema = input_schema(tool);
+    let schema = input_schema(tool, keys);
     if schema.get("anyOf").is_some() {
         return None;
     }
@@ -286,13 +297,17 @@ mod tests {
             (json!({ "$ref": "#/$defs/x", "$defs": { "x": named } }), false),
         ] {
             let tool = with_schema(schema.clone());
-            let shown = input_schema(&tool);
+            let shown = input_schema(&tool, Keys::Model);
             let required = shown["required"].as_array().is_some_and(|all| all.contains(&json!(MODEL_MEMBER)));
             let own = tool.has_property(MODEL_MEMBER);
             assert_eq!(required && !own, asks, "{schema}");
             assert_eq!(shown["type"], "object");
         }
-        assert_eq!(input_schema(&tool("t"))["required"], json!([MODEL_MEMBER]), "without a schema, too");
+        assert_eq!(
+            input_schema(&tool("t"), Keys::Model)["required"],
+            json!([MODEL_MEMBER]),
+            "without a schema, too"
+        );
     }
 
     #[test]
@@ -330,7 +345,7 @@ mod tests {
             (json!({ "properties": { "a": text() }, "required": ["a"], "allOf": [{}] }), false),
             (json!({ "properties": { "a": text() }, "required": ["a"], "anyOf": [{}] }), false),
         ] {
-            assert_eq!(strict(&with_schema(schema.clone())).is_some(), is_strict, "{schema}");
+            assert_eq!(strict(&with_schema(schema.clone()), Keys::Model).is_some(), is_strict, "{schema}");
         }
     }
 
@@ -341,7 +356,7 @@ mod tests {
             "properties": { "b": inner.clone(), "a": { "type": "array", "items": inner } },
             "required": ["a", "b"],
         }));
-        let shown = strict(&tool).expect("it can be said");
+        let shown = strict(&tool, Keys::Model).expect("it can be said");
         let names = json!(["c", "d"]);
         assert_eq!(shown["required"], json!(["a", "b", MODEL_MEMBER]));
         for place in ["", "/properties/b", "/properties/a/items"] {
@@ -358,18 +373,19 @@ mod tests {
     fn a_schema_that_is_too_large_for_strict_mode_is_served_without_it() {
         let wide: Map<String, Value> =
             (0..101).map(|n| (format!("p{n}"), json!({ "type": ["string", "null"] }))).collect();
-        assert_eq!(strict(&with_schema(json!({ "properties": wide }))), None);
+        assert_eq!(strict(&with_schema(json!({ "properties": wide })), Keys::Model), None);
         let deep = (0..6).fold(
             json!({ "type": "string" }),
             |inner, _| json!({ "type": "object", "properties": { "a": inner }, "required": ["a"] }),
         );
-        assert_eq!(strict(&with_schema(deep)), None);
+        assert_eq!(strict(&with_schema(deep), Keys::Model), None);
     }
 
     #[test]
     fn what_may_not_stand_at_the_root_is_taken_out_and_told() {
         let choice = json!([{ "required": ["a"] }, { "required": ["b"] }]);
-        let (schema, taken) = plain_root(input_schema(&with_schema(json!({ "oneOf": choice.clone() }))));
+        let (schema, taken) =
+            plain_root(input_schema(&with_schema(json!({ "oneOf": choice.clone() })), Keys::Model));
         assert_eq!(schema.get("oneOf"), None);
         assert_eq!(Value::Object(taken), json!({ "oneOf": choice }));
     }

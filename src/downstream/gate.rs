@@ -11,10 +11,42 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
+
+/// A time after which nothing may be sent, also if the machine was suspended meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline {
+    pub at: Instant,
+    /// The same by [`since_boot`].
+    by: Duration,
+}
+
+impl Deadline {
+    /// So long from now.
+    pub fn after(span: Duration) -> Self {
+        Self { at: Instant::now() + span, by: since_boot() + span }
+    }
+
+    fn is_over(&self, since_boot: Duration) -> bool {
+        Instant::now() >= self.at || since_boot >= self.by
+    }
+}
+
+/// By a clock that also counts the time in which the machine was suspended. `Instant` does not: its clock stands
+/// still then, while leases end elsewhere.
+fn since_boot() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let clock = ClockId::Boottime;
+    // On macOS it goes on while the machine sleeps.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let clock = ClockId::Monotonic;
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}
 
 const WAITING: u8 = 0;
 const SENT: u8 = 1;
@@ -52,14 +84,15 @@ impl Gate {
 pub(super) struct GatedBody {
     gate: Gate,
     bytes: Option<Bytes>,
-    send_before: Instant,
+    send_before: Deadline,
+    since_boot: fn() -> Duration,
 }
 
 impl GatedBody {
     /// `bytes` must not be empty: of an empty body no frame is asked.
-    pub(super) fn new(gate: Gate, bytes: Bytes, send_before: Instant) -> Self {
+    pub(super) fn new(gate: Gate, bytes: Bytes, send_before: Deadline) -> Self {
         debug_assert!(!bytes.is_empty(), "an empty body never reaches the gate");
-        Self { gate, bytes: Some(bytes), send_before }
+        Self { gate, bytes: Some(bytes), send_before, since_boot }
     }
 }
 
@@ -73,7 +106,7 @@ impl Body for GatedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let Some(bytes) = self.bytes.take() else { return Poll::Ready(None) };
         crate::crash::point("before_first_byte");
-        if Instant::now() >= self.send_before {
+        if self.send_before.is_over((self.since_boot)()) {
             self.gate.withdraw();
         }
         Poll::Ready(Some(if self.gate.send() {
@@ -89,5 +122,38 @@ impl Body for GatedBody {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    /// A body whose machine was suspended after its deadline was set, and whether it was sent.
+    async fn sent(since_boot: fn() -> Duration) -> (Gate, bool) {
+        let gate = Gate::new();
+        let send_before =
+            Deadline { by: Duration::from_secs(1_000), ..Deadline::after(Duration::from_secs(30)) };
+        let body = GatedBody { since_boot, ..GatedBody::new(gate.clone(), "{}".into(), send_before) };
+        let is_sent = body.collect().await.is_ok();
+        (gate, is_sent)
+    }
+
+    #[tokio::test]
+    async fn what_was_to_be_sent_before_the_machine_was_suspended_is_withdrawn() {
+        let (gate, is_sent) = sent(|| Duration::from_secs(999)).await;
+        assert!(is_sent && gate.is_sent());
+        let (gate, is_sent) = sent(|| Duration::from_secs(1_000)).await;
+        assert!(!is_sent && !gate.is_sent() && gate.withdraw(), "not one byte leaves");
+    }
+
+    #[test]
+    fn the_clock_since_boot_goes_on() {
+        let began = since_boot();
+        assert!(began > Duration::ZERO);
+        let deadline = Deadline::after(Duration::from_secs(3_600));
+        assert!(deadline.by >= began + Duration::from_secs(3_600) && !deadline.is_over(since_boot()));
     }
 }

@@ -213,7 +213,9 @@ impl Gateway {
     ) -> Result<Asked, Error> {
         let may_claim = self.know_recipes(&at).await.map_err(ErrorKind::alone)?;
         let earlier = self.recipes.earlier(&at);
-        let asked = ask(at, &earlier, caller, request, seen, self.limits.sample, self.now())?;
+        let (bytes, share, now) = (request.args.len(), self.limits.sample, self.now());
+        let ask = || ask(at, &earlier, caller, request, seen, share, now);
+        let asked = self.read_off_workers(bytes, ask).await?;
         Ok(Asked { may_claim, ..asked })
     }
 
@@ -286,7 +288,7 @@ fn read_request(
     request: &Request,
 ) -> Result<Read, Error> {
     let unreadable = |why: String| ErrorKind::InvalidRequest(why).alone();
-    let args = json::parse(&request.args).map_err(|error| unreadable(format!("args: {error}")))?;
+    let args = json::parse_bounded(&request.args).map_err(|error| unreadable(format!("args: {error}")))?;
     if !args.is_object() {
         return Err(unreadable("args is no JSON object".into()));
     }

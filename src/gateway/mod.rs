@@ -6,6 +6,7 @@ mod clock; // the time that the rules go by
 mod flight; // one run, and everyone who waits for it
 mod health; // what is seen of a tool
 mod hold; // getting hold of a key
+mod large; // large requests are read off the workers
 mod ledger; // what is known of calls
 mod loss; // a store that has lost data
 mod own; // calls that the gateway makes itself
@@ -101,6 +102,8 @@ pub struct Gateway {
     /// Places for attempts that were given up and may still be answered.
     listening: Arc<Semaphore>,
     waiting: Semaphore,
+    /// Places for large requests that are being read.
+    reading: Semaphore,
     /// Places for sagas that are worked on.
     undoing: Arc<Semaphore>,
     reconciling: reconcile::Reconciling,
@@ -256,6 +259,7 @@ impl Gateway {
             instance,
             running: Arc::new(Semaphore::new(limits.max_running)),
             waiting: Semaphore::new(limits.max_waiting),
+            reading: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
             undoing: Arc::new(Semaphore::new(undo::AT_ONCE)),
             reconciling: reconcile::Reconciling::default(),
             reconciliations: Semaphore::new(reconcile::AT_ONCE),

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::time::Instant;
 
 use super::call::Asked;
 use super::ledger::{MAX_ENTRIES, hidden};
@@ -19,6 +18,7 @@ use crate::core::redact;
 use crate::core::replay::{Fresh, differences};
 use crate::core::session::Refusal;
 use crate::core::unknown::Hindrance;
+use crate::downstream::Deadline;
 use crate::store::Replaced;
 
 /// A stored result, and what the tool says today if it was asked.
@@ -107,7 +107,7 @@ impl Gateway {
         let Replaced::Done(record) = replaced.map_err(unavailable)? else {
             return Err(of_call(ErrorKind::JustChanged));
         };
-        let deadline = Instant::now() + asked.at.tool.timeout;
+        let deadline = Deadline::after(asked.at.tool.timeout);
         let attempted = self.attempt(&asked, &record, &permit, deadline).await;
         let fresh = fresh_result(&asked, &record, attempted.evidence);
         let State::Succeeded(Content::Kept(stored)) = record.state.clone() else {

@@ -24,7 +24,7 @@ use crate::core::redact;
 use crate::core::tool::Effect;
 use crate::core::trace::SpanId;
 use crate::crash;
-use crate::downstream::{self, Exchange, Party};
+use crate::downstream::{self, Deadline, Exchange, Party};
 use crate::metrics::Arrival;
 use crate::store::{Listener, Replaced};
 
@@ -51,7 +51,7 @@ pub(super) struct Begun {
     /// What its tool's breaker has let it through with.
     pub(super) permit: Permit,
     /// Nothing is sent after this.
-    pub(super) deadline: Instant,
+    pub(super) deadline: Deadline,
 }
 
 /// What came of one dispatch.
@@ -121,7 +121,7 @@ impl Gateway {
     }
 
     /// Runs a read without a store: it has no effect that could be doubled.
-    async fn pass_through(&self, asked: &Asked, pilot: Pilot, began: Instant, deadline: Instant) {
+    async fn pass_through(&self, asked: &Asked, pilot: Pilot, began: Instant, deadline: Deadline) {
         let tool = &asked.at.tool;
         let next = call::next(tool, None, &self.arrival(asked), self.now());
         let Ok(Next { change: Some(change), .. }) = next else {
@@ -273,7 +273,7 @@ impl Gateway {
         asked: &Asked,
         record: &Record,
         permit: &Permit,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Attempted {
         let tool = &asked.at.tool;
         if self.abandoned.is_cancelled() {
@@ -305,9 +305,9 @@ impl Gateway {
         };
         let mut exchange = self.downstream.dispatch(&asked.at.endpoint, request);
         let is_sent = exchange.watch_sending();
-        let head_by = deadline.min(began + tool.timeout);
+        let head_by = deadline.at.min(began + tool.timeout);
         let observed = tokio::select! {
-            observed = exchange.until(head_by, deadline) => observed,
+            observed = exchange.until(head_by, deadline.at) => observed,
             () = crash::point_after(is_sent, "after_last_byte") => None,
             () = self.abandoned.cancelled() => Some(exchange.give_up("the gateway is shutting down")),
         };
@@ -339,8 +339,8 @@ impl Gateway {
     }
 
     /// An answer to an attempt that was given up as unknown still settles the call.
-    async fn listen_late(&self, asked: &Asked, record: Record, mut exchange: Exchange, deadline: Instant) {
-        let until = deadline + asked.at.tool.lease_margin;
+    async fn listen_late(&self, asked: &Asked, record: Record, mut exchange: Exchange, deadline: Deadline) {
+        let until = deadline.at + asked.at.tool.lease_margin;
         let observed = tokio::select! {
             observed = exchange.until(until, until) => observed,
             () = self.abandoned.cancelled() => None,

@@ -14,6 +14,7 @@ use crate::core::call::{self, Event};
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, Entry, Record};
 use crate::core::session::{self, Bar, Lock, Refusal, Session, SessionId, Verdict};
+use crate::downstream::Deadline;
 use crate::store::{Due, Listener, Replaced};
 
 /// What a call has when it is its turn.
@@ -22,7 +23,7 @@ pub(super) struct Turn {
     /// A place to run.
     pub(super) place: Option<OwnedSemaphorePermit>,
     /// Nothing is sent after this.
-    pub(super) deadline: Instant,
+    pub(super) deadline: Deadline,
 }
 
 /// A call's place in the line of a session.
@@ -44,7 +45,7 @@ impl Gateway {
         let mut heard_of: Option<(CallId, Option<Listener>)> = None;
         let turn = loop {
             let place = self.running.clone().try_acquire_owned().ok();
-            let deadline = Instant::now() + asked.at.tool.deadline;
+            let deadline = Deadline::after(asked.at.tool.deadline);
             let (bar, in_line) = match self.hold(asked, place.is_some(), &mut new_key).await {
                 Ok(Hold::Barred(bar, in_line)) => (bar, in_line),
                 // Nothing of it is claimed, so it can wait for the store as it waits for its session.

@@ -19,7 +19,7 @@ use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::session::SessionId;
 use crate::core::unknown::{Finding, Hindrance, Policy, Resolution, read_probe};
 use crate::crash;
-use crate::downstream::Party;
+use crate::downstream::{Deadline, Party};
 use crate::store::{self, Replaced};
 
 /// Calls of one tool that are taken up in one go.
@@ -115,7 +115,7 @@ impl Gateway {
             Err(hindrance) => return self.put_off(&record, hindrance, now).await,
         };
         let event = Event::CheckDue { by: self.instance, attempt };
-        let deadline = Instant::now() + at.tool.deadline;
+        let deadline = Deadline::after(at.tool.deadline);
         let Ok(next) = call::next(&at.tool, Some(&record), &event, now) else { return false };
         let Some(change) = next.change else { return false };
         let replaced = self.store.replace(&change, &record).await;

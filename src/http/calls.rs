@@ -75,7 +75,8 @@ pub(super) async fn call(
     let arrival = Arrival::begin(traced(&headers));
     let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let bytes = read_body(body, http.max_body).await?;
-    let request = Request { arrival, ..parse(tool, &headers, &bytes)? };
+    let read = http.gateway.read_off_workers(bytes.len(), || parse(tool, &headers, &bytes)).await?;
+    let request = Request { arrival, ..read };
     // Who waits for a call need not keep its request in memory.
     drop(bytes);
     match http.gateway.call(&caller, request).await? {

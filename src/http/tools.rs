@@ -17,7 +17,7 @@ use super::calls::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REP
 use super::problem::Problem;
 use super::read::read_body;
 use crate::core::key::{MAX_LEN, MODEL_MEMBER, Pointer};
-use crate::core::shown::{self, KEY_PATTERN};
+use crate::core::shown::{self, KEY_PATTERN, Keys};
 use crate::core::tool::Tool;
 use crate::gateway::{ErrorKind, Preview, Would};
 
@@ -28,6 +28,17 @@ pub(super) struct Wanted {
     /// The API whose shape the list takes; without it, the gateway's own.
     #[param(inline)]
     format: Option<Format>,
+    /// Who brings the keys of calls: `model` (the default) lets the schemas of write tools ask for one.
+    #[param(inline)]
+    keys: Option<WhoBringsKeys>,
+}
+
+/// Who brings the keys of calls.
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum WhoBringsKeys {
+    Model,
+    Runtime,
 }
 
 /// Where the tools are shown to a model.
@@ -67,16 +78,20 @@ pub(super) async fn list(
     wanted: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Json<ToolList>, Problem> {
     let Query(wanted) = wanted.map_err(|error| Problem::invalid_request(&error.body_text()))?;
+    let keys = match wanted.keys {
+        None | Some(WhoBringsKeys::Model) => Keys::Model,
+        Some(WhoBringsKeys::Runtime) => Keys::Runtime,
+    };
     let show = |tool| match wanted.format {
-        None => Shown::Own(ToolView::of(tool)),
+        None => Shown::Own(ToolView::of(tool, keys)),
         Some(Format::Openai) => {
-            Shown::OpenAi(OpenAiTool { r#type: "function", function: Function::of(tool) })
+            Shown::OpenAi(OpenAiTool { r#type: "function", function: Function::of(tool, keys) })
         }
         Some(Format::OpenaiChat) => {
-            Shown::OpenAiChat(OpenAiChatTool { r#type: "function", function: Function::of(tool) })
+            Shown::OpenAiChat(OpenAiChatTool { r#type: "function", function: Function::of(tool, keys) })
         }
-        Some(Format::Anthropic) => Shown::Anthropic(AnthropicTool::of(tool)),
-        Some(Format::Mcp) => Shown::Mcp(McpTool::of(tool)),
+        Some(Format::Anthropic) => Shown::Anthropic(AnthropicTool::of(tool, keys)),
+        Some(Format::Mcp) => Shown::Mcp(McpTool::of(tool, keys)),
     };
     // A model is shown what it may call; an administrator may look at the others, too.
     let tools = http.gateway.tools_of(&caller);
@@ -122,12 +137,12 @@ pub(super) struct KeyView {
 }
 
 impl ToolView {
-    fn of(tool: &Tool) -> Self {
+    fn of(tool: &Tool, keys: Keys) -> Self {
         Self {
             name: tool.name.clone(),
             description: tool.description.clone(),
             effect: tool.effect.as_str(),
-            input_schema: shown::input_schema(tool),
+            input_schema: shown::input_schema(tool, keys),
             keys: KeyView::of(tool),
             session: tool.session.mode.as_str(),
         }
@@ -179,12 +194,12 @@ struct Function {
 }
 
 impl Function {
-    fn of(tool: &Tool) -> Self {
+    fn of(tool: &Tool, keys: Keys) -> Self {
         let name = tool.name.clone();
-        if let Some(parameters) = shown::strict(tool) {
+        if let Some(parameters) = shown::strict(tool, keys) {
             return Self { name, description: tool.description.clone(), parameters, strict: true };
         }
-        let (parameters, description) = with_plain_root(tool, shown::input_schema(tool));
+        let (parameters, description) = with_plain_root(tool, shown::input_schema(tool, keys));
         Self { name, description, parameters, strict: false }
     }
 }
@@ -200,8 +215,8 @@ struct AnthropicTool {
 }
 
 impl AnthropicTool {
-    fn of(tool: &Tool) -> Self {
-        let (input_schema, description) = with_plain_root(tool, shown::input_schema(tool));
+    fn of(tool: &Tool, keys: Keys) -> Self {
+        let (input_schema, description) = with_plain_root(tool, shown::input_schema(tool, keys));
         Self { name: tool.name.clone(), description, input_schema }
     }
 }
@@ -228,14 +243,14 @@ struct Annotations {
 }
 
 impl McpTool {
-    fn of(tool: &Tool) -> Self {
+    fn of(tool: &Tool, keys: Keys) -> Self {
         let hints = shown::hints(tool);
         let annotations = Annotations {
             read_only_hint: hints.read_only,
             destructive_hint: hints.destructive,
             idempotent_hint: hints.idempotent,
         };
-        let input_schema = shown::input_schema(tool);
+        let input_schema = shown::input_schema(tool, keys);
         Self { name: tool.name.clone(), description: tool.description.clone(), input_schema, annotations }
     }
 }
@@ -284,7 +299,7 @@ pub(super) async fn key(
 ) -> Result<Json<PreviewView>, Problem> {
     let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let bytes = read_body(body, http.max_body).await?;
-    let request = parse(tool, &headers, &bytes)?;
+    let request = http.gateway.read_off_workers(bytes.len(), || parse(tool, &headers, &bytes)).await?;
     let Preview { intent, would, meets } = http.gateway.preview(&caller, request).await?;
     let (would, problem) = match would {
         Would::Run => ("run", None),

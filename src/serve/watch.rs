@@ -39,9 +39,16 @@ struct State {
     /// Whether there was a request already.
     has_served: bool,
     is_multiplexed: bool,
+    /// Another connection needs its place.
+    gives_way: bool,
 }
 
 impl State {
+    /// Whether there is no request, nor the beginning of one.
+    fn is_silent(&self) -> bool {
+        self.under_way == 0 && (self.head_since.is_none() || (self.is_multiplexed && self.has_served))
+    }
+
     /// The bytes of an answer may be on their way for long after the last of them was made.
     fn silent_since(&self) -> Instant {
         self.idle_since.max(self.wrote_at)
@@ -60,6 +67,7 @@ impl Watch {
             head_since: None,
             has_served: false,
             is_multiplexed: false,
+            gives_way: false,
         };
         Self { bounds, state: Mutex::new(state), changed: Notify::new() }
     }
@@ -92,6 +100,24 @@ impl Watch {
     pub(super) async fn is_found_multiplexed(&self) {
         let now = Instant::now();
         self.until(|state| state.is_multiplexed.then_some(now)).await;
+    }
+
+    /// Since when it has been without a request, if it is.
+    pub(super) fn silent_since(&self) -> Option<Instant> {
+        let state = self.state();
+        (state.is_silent() && !state.gives_way).then(|| state.silent_since())
+    }
+
+    /// Another connection needs its place.
+    pub(super) fn give_way(&self) {
+        self.state().gives_way = true;
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until another connection needs the place of this silent one.
+    pub(super) async fn gives_way(&self) {
+        let now = Instant::now();
+        self.until(|state| (state.gives_way && state.is_silent()).then_some(now)).await;
     }
 
     /// Whether it is silent and was of use.

@@ -11,8 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep};
 
+use crate::support::binary::{Process, free_port, log};
 use crate::support::gateway::{count, one_tool};
-use crate::support::{Act, Gateway, Tool, until};
+use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 const HEAD: &str = "POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\n";
 
@@ -237,25 +238,81 @@ async fn a_gateway_that_will_stop_is_not_ready_first_and_takes_calls_as_before()
 async fn beyond_the_bound_a_connection_is_told_so_but_shows_how_the_gateway_is() {
     let tool = Tool::start().await;
     let gateway = bounded(&tool, "max_connections = 2").await;
-    let first = TcpStream::connect(gateway.address).await.expect("a connection");
-    let _second = TcpStream::connect(gateway.address).await.expect("a connection");
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held.clone()).then(held);
+    let mut first = Vec::new();
+    for n in 10..12 {
+        let mut stream = TcpStream::connect(gateway.address).await.expect("a connection");
+        let body = format!("{{\"args\":{{\"n\":{n}}}}}");
+        let call = format!("{HEAD}content-length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(call.as_bytes()).await.expect("written");
+        first.push(stream);
+    }
+    until("both are under way", async || tool.requests() == 2).await;
     let body = "{\"args\":{\"n\":1}}";
     let call = format!("{HEAD}content-length: {}\r\n\r\n{body}", body.len());
     let answer = say(&gateway, call.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
     assert!(answer.contains("connection: close") && answer.contains("/problems/rate-limited"), "{answer}");
-    assert!(answer.contains("\"effect\":\"none\"") && answer.contains("retry-after: 1"), "{answer}");
+    assert!(answer.contains("\"effect\":\"unknown\"") && answer.contains("retry-after: 1"), "{answer}");
     for door in ["/healthz", "/readyz", "/metrics"] {
         let answer =
             say(&gateway, format!("GET {door} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
-    assert_eq!(tool.requests(), 0);
-    drop(first);
+    assert_eq!(tool.requests(), 2);
+    drop((hold, first));
     until("there is a place again", async || {
         let call = call.replace("host: localhost", "host: localhost\r\nconnection: close");
         say(&gateway, call.as_bytes()).await.starts_with("HTTP/1.1 200 ")
     })
     .await;
     gateway.stop().await;
+}
+
+#[tokio::test]
+async fn silent_connections_give_way_to_those_that_speak() {
+    let tool = Tool::start().await;
+    let gateway = bounded(&tool, "max_connections = 4").await;
+    let mut silent = Vec::new();
+    // Every place that there is, and some that wait for one.
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(gateway.address).await.expect("a connection"));
+    }
+    for n in 0..8 {
+        let body = format!("{{\"args\":{{\"n\":{n}}}}}");
+        let call = format!("{HEAD}connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        until("it is answered", async || say(&gateway, call.as_bytes()).await.starts_with("HTTP/1.1 200 "))
+            .await;
+    }
+    assert_eq!(tool.effects(), 8);
+    gateway.stop().await;
+}
+
+/// As few files as a process may have on a small machine, and more silent connections than that.
+#[tokio::test]
+async fn with_few_file_descriptors_those_who_speak_are_answered() {
+    let tool = Tool::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = [("ONCEGATE_SERVER__HEADER_TIMEOUT", "10m"), ("ONCEGATE_SERVER__IDLE_TIMEOUT", "10m")];
+    let config = one_tool(&tool, "");
+    let process = Process::start_with_files(folder.path(), free_port(), &config, 256, &long).await;
+    let mut silent = Vec::new();
+    for _ in 0..400 {
+        silent.push(TcpStream::connect(("127.0.0.1", process.port)).await.expect("a connection"));
+    }
+    for n in 0..20 {
+        let request = client().post(process.url("/v1/tools/act/calls")).timeout(Duration::from_secs(60));
+        let request = request.body(json!({ "args": { "n": n } }).to_string());
+        let answer = Answer::read(request.send().await.expect("an answer")).await;
+        // Until silent connections have been so for long enough a call may be told to come back.
+        if answer.problem() == "rate-limited" {
+            sleep(Duration::from_millis(100)).await;
+        } else {
+            answer.expect_ok();
+        }
+    }
+    assert!(tool.effects() >= 5, "{}", tool.effects());
+    let log = std::fs::read_to_string(log(folder.path())).expect("a log");
+    assert!(!log.contains("no connection can be taken"), "it has run out of files");
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oncegate::core::outcome::{Body, Evidence};
 use oncegate::core::record::CallId;
-use oncegate::downstream::{Downstream, Endpoint, Exchange, Party, Request};
+use oncegate::downstream::{Deadline, Downstream, Endpoint, Exchange, Party, Request};
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use rustls::pki_types::PrivateKeyDer;
@@ -36,6 +36,7 @@ fn dispatch(endpoint: &Endpoint, send_before: Instant) -> Exchange {
 }
 
 fn request_of(tenant: &str, send_before: Instant) -> Request {
+    let send_before = Deadline::after(send_before.saturating_duration_since(Instant::now()));
     let (party, call_id) = (Party::tool(tenant, "act"), CallId(Uuid::new_v4()));
     Request { party, call_id, headers: HeaderMap::new(), body: "{}".into(), send_before }
 }

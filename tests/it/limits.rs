@@ -202,3 +202,44 @@ async fn nobody_is_refused_because_another_token_is_too_fast() {
     .await;
     gateway.stop().await;
 }
+
+/// While some are read, everything else goes on: on one worker a look at its health comes between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn large_bodies_do_not_hold_up_everything_else() {
+    let tool = Tool::start().await;
+    let gateway = std::sync::Arc::new(Gateway::start(&one_tool(&tool)).await);
+    // Sorted members are the slowest to read: a name is looked for among all before it.
+    let large = |n: usize| {
+        let members: Vec<String> = (0..50_000).map(|m| format!("\"m{n}x{m}\":{m}")).collect();
+        format!("{{\"args\":{{{}}}}}", members.join(","))
+    };
+    let large: Vec<_> = (0..4)
+        .map(|n| {
+            let (gateway, body) = (gateway.clone(), large(n));
+            tokio::spawn(async move { gateway.post_text("act", body, &[]).await })
+        })
+        .collect();
+    let mut looks = 0;
+    while !large.iter().all(tokio::task::JoinHandle::is_finished) {
+        assert_eq!(gateway.get("/healthz").await.expect_ok().text, "ok\n");
+        looks += 1;
+    }
+    for call in large {
+        call.await.expect("no panic").expect_ok();
+    }
+    assert!(looks > 20, "{looks}: it was held up");
+}
+
+#[tokio::test]
+async fn a_body_of_too_many_values_is_refused_in_plain_words() {
+    let tool = Tool::start().await;
+    let config = format!("[server]\nmax_body = \"4MiB\"\n{}", one_tool(&tool));
+    let gateway = Gateway::start(&config).await;
+    let values = |count: usize| json!({ "list": vec![1; count] });
+    let refused = gateway.call(values(100_000)).await.expect_problem("invalid-request");
+    assert_eq!(refused.status, 400);
+    assert!(refused.at("/detail").to_string().contains("more than 100000 values"), "{}", refused.text);
+    gateway.call(values(99_998)).await.expect_ok();
+    assert_eq!(tool.requests(), 1);
+    gateway.stop().await;
+}

@@ -355,6 +355,30 @@ async fn what_the_doors_answer_is_what_the_document_says() {
 }
 
 #[tokio::test]
+async fn a_runtime_that_brings_keys_gets_schemas_that_ask_for_none() {
+    let tool = Tool::start().await;
+    let schema =
+        r#"input_schema = { type = "object", required = ["a"], properties = { a = { type = "string" } } }"#;
+    let gateway = Gateway::with_tool(&tool, schema).await;
+    for (format, place) in [
+        ("", "/tools/0/input_schema"),
+        ("&format=openai", "/tools/0/parameters"),
+        ("&format=openai-chat", "/tools/0/function/parameters"),
+        ("&format=anthropic", "/tools/0/input_schema"),
+        ("&format=mcp", "/tools/0/inputSchema"),
+    ] {
+        for (keys, required) in [("runtime", json!(["a"])), ("model", json!(["a", "idempotency_key"]))] {
+            let list = gateway.get(&format!("/v1/tools?keys={keys}{format}")).await.expect_ok();
+            assert_eq!(list.at(&format!("{place}/required")), required, "{keys}{format}");
+            let asks = !list.at(&format!("{place}/properties/idempotency_key")).is_null();
+            assert_eq!(asks, keys == "model", "{format}");
+        }
+    }
+    gateway.get("/v1/tools?keys=nobody").await.expect_problem("invalid-request");
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_refusal_of_arguments_is_bounded_and_quotes_none_of_them() {
     let tool = Tool::start().await;
     let schema = r#"input_schema = { type = "object", additionalProperties = { type = "integer" } }"#;

@@ -77,6 +77,25 @@ impl Process {
         Self::spawn(Stdio::piped(), folder, port, config, &[]).await
     }
 
+    /// The same, and it may open only so many files.
+    pub async fn start_with_files(
+        folder: &Path,
+        port: u16,
+        config: &str,
+        files: usize,
+        environment: &[(&str, &str)],
+    ) -> Self {
+        write_config(folder, port, config);
+        let log = std::fs::OpenOptions::new().append(true).create(true).open(log(folder)).expect("a file");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("ulimit -n {files} && exec \"$0\" serve --config oncegate.toml"));
+        command.arg(env!("CARGO_BIN_EXE_oncegate")).current_dir(folder).envs(environment.iter().copied());
+        let child = command.stderr(log).stdout(Stdio::null()).spawn().expect("the binary starts");
+        let mut process = Self { child, port };
+        process.wait_until_it_serves(folder).await;
+        process
+    }
+
     async fn spawn(log: Stdio, folder: &Path, port: u16, config: &str, environment: &[(&str, &str)]) -> Self {
         write_config(folder, port, config);
         let mut command = command(folder, &["serve", "--config", "oncegate.toml"]);
