@@ -68,7 +68,7 @@ pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
     let instance = gateway::new_instance();
     let store: Arc<dyn Store> = match &config.store {
         StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &CancellationToken::new())?),
-        StoreAt::Redis(settings) => Arc::new(Redis::visit(settings.clone()).await?),
+        StoreAt::Redis(settings) => Arc::new(Redis::visit(*settings.clone()).await?),
     };
     let store = seal(store, config.store_keys);
     let gateway =
@@ -130,7 +130,7 @@ impl App {
         let instance = gateway::new_instance();
         let store: Arc<dyn Store> = match &config.store {
             StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &fatal)?),
-            StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(settings.clone())).await?),
+            StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(*settings.clone())).await?),
         };
         let store = seal(store, config.store_keys);
         let gateway = new_gateway(store, config.tools, config.server.max_result, instance, config.limits)?;

@@ -77,7 +77,7 @@ pub enum StoreAt {
     /// A file of this gateway alone.
     Sqlite(PathBuf),
     /// Shared with other gateways.
-    Redis(redis::Settings),
+    Redis(Box<redis::Settings>),
 }
 
 impl fmt::Display for StoreAt {
@@ -373,14 +373,14 @@ fn store(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> (Option<St
                 let declared = section.word("declared_durability", &DURABILITIES);
                 let ca: Option<String> = section.get("ca");
                 let watermarks: Option<String> = section.get("watermarks");
-                Some(StoreAt::Redis(redis::Settings {
+                Some(StoreAt::Redis(Box::new(redis::Settings {
                     target,
                     durability,
                     declared,
                     ca: ca.map(PathBuf::from),
                     watermarks: watermarks.unwrap_or_else(|| "oncegate.watermarks".into()).into(),
                     pace: Pace::default(),
-                }))
+                })))
             }
             Err(why) => {
                 section.mistake("url", &why);
