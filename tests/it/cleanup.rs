@@ -66,7 +66,7 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
     let failed = replaced(&store, &ended(&failed, 429, 1), &failed).await;
     let again = replaced(&store, &crate::contract::rerun(&failed, 2), &failed).await;
     // One that points to nothing, and one that cannot be read.
-    let nothing = Uuid::now_v7();
+    let nothing = Uuid::new_v4();
     redis.ask(&["ZADD", "oncegate:{p000}:retained", "1", &nothing.to_string()]).await;
     let broken = names(&redis, &format!("oncegate:*:call:{}", done[7].intent.call_id)).await.remove(0);
     redis.ask(&["HSET", &broken, "progress", "spoiled"]).await;

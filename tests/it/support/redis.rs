@@ -430,7 +430,6 @@ fn signal(child: &Child, name: &str) {
 }
 
 /// The server with the configuration in this folder; what it says goes to `log` there.
-#[expect(clippy::disallowed_methods, reason = "`make test-fast` goes by names, which may say too little")]
 fn spawn(folder: &Path, arguments: &[&str], environment: &[(String, String)]) -> Child {
     let refused = std::env::var_os("NO_REDIS").is_some();
     assert!(!refused, "this test needs a Redis, so `redis` must be in its name");
