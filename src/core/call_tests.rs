@@ -37,6 +37,7 @@ fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
         session_id: "S".into(),
         saga_id: String::new(),
         trace_id: String::new(),
+        made_by: "agent".into(),
         similar: None,
         args: "{}".into(),
         created_at: at(0),

@@ -118,7 +118,13 @@ impl Caller {
         })
     }
 
-    /// Whether this caller may read a call of `tenant`.
+    /// Whether this caller may read a call: it made it itself, or may read all of the tenant's.
+    pub fn may_read_call(&self, tenant: &str, tool: &str, made_by: &str) -> bool {
+        let is_own = self.tenant == tenant && self.name == made_by && self.may_call(tool);
+        is_own || self.may_read(tenant)
+    }
+
+    /// Whether this caller may read any call of `tenant`.
     pub fn may_read(&self, tenant: &str) -> bool {
         self.scopes.iter().any(|scope| match scope {
             Scope::Admin => true,

@@ -68,6 +68,7 @@ fn call(id: u128, second: i64, state: State) -> Record {
         session_id: String::new(),
         saga_id: String::new(),
         trace_id: String::new(),
+        made_by: "agent".into(),
         similar: None,
         args: format!("{{\"amount\":{id},\"business_id\":\"B{id}\"}}").into(),
         created_at: at(second),

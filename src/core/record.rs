@@ -77,6 +77,8 @@ pub struct Intent {
     /// The saga that it belongs to; empty if it belongs to none.
     pub saga_id: String,
     pub trace_id: String,
+    /// The name of the token with which it was made; empty for the gateway's own calls.
+    pub made_by: String,
     /// Where calls that look like this one are found, if the tool asks for that.
     pub similar: Option<Room>,
     /// The arguments as the tool gets them: one JSON object.

@@ -33,6 +33,7 @@ fn intent(session_id: &str, user_id: &str) -> Intent {
         session_id: session_id.into(),
         saga_id: String::new(),
         trace_id: String::new(),
+        made_by: "agent".into(),
         similar: Some(Room([7; 32])),
         args: "{}".into(),
         created_at: at(0),

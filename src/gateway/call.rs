@@ -348,6 +348,7 @@ fn ask(
         session_id: request.session_id,
         saga_id: request.saga_id,
         trace_id: request.trace_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string()),
+        made_by: caller.name.clone(),
         similar,
         args: redact::mask(&args, &at.tool.redact.args),
         created_at: now,

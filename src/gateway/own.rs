@@ -62,6 +62,7 @@ impl Gateway {
             session_id: own.session_id,
             saga_id: own.saga_id,
             trace_id: own.trace_id,
+            made_by: String::new(),
             similar: None,
             args: redact::mask(&args, &at.tool.redact.args),
             created_at: self.now(),

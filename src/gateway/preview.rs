@@ -96,7 +96,10 @@ impl Gateway {
             // An arrival leads to nothing else.
             _ => return Err(with_key(ErrorKind::StoreUnavailable)),
         };
-        let meets = holder.or(old).filter(|held| caller.may_read(&held.intent.tenant));
+        let meets = holder.or(old).filter(|held| {
+            let intent = &held.intent;
+            caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
+        });
         Ok(Preview { intent: asked.intent, would, meets })
     }
 }

@@ -196,11 +196,21 @@ impl Gateway {
     /// # Errors
     /// The caller may not read this tenant's calls, there is no such saga, or the store does not answer.
     pub async fn find_saga(&self, caller: &Caller, id: &SagaId) -> Result<SagaAt, Error> {
-        if !caller.may_read(&id.tenant) {
+        if !caller.may_read(&id.tenant) && caller.tenant != id.tenant {
             return Err(ErrorKind::Forbidden.alone());
         }
         let saga = self.saga(id).await.map_err(|error| ErrorKind::of_store(error).alone())?;
-        self.with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?).await
+        let saga = self.with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?).await?;
+        // Of one's own is a saga that one made a call of.
+        let made = |record: &Record| {
+            let intent = &record.intent;
+            caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
+        };
+        if caller.may_read(&id.tenant) || saga.calls().any(made) {
+            Ok(saga)
+        } else {
+            Err(ErrorKind::UnknownSaga.alone())
+        }
     }
 
     /// Sagas without their calls, newest first, and where to go on.

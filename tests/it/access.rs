@@ -76,7 +76,7 @@ async fn a_token_does_only_what_its_scopes_say() {
     let refused = call(&gateway, "token-narrow", "k").await.expect_problem("forbidden");
     assert_eq!((refused.status, refused.at("/effect")), (403, "none".into()));
     call(&gateway, "token-admin", "k").await.expect_problem("forbidden");
-    show(&gateway, "token-narrow", &shop).await.expect_problem("forbidden");
+    show(&gateway, "token-narrow", &shop).await.expect_problem("unknown-call");
     let bearer = [("authorization", "Bearer token-narrow")];
     gateway.post("other", &json!({ "args": {} }), &bearer).await.expect_ok();
     gateway.post("missing", &json!({ "args": {} }), &bearer).await.expect_problem("forbidden");

@@ -19,6 +19,8 @@ on_both_stores![
     two_branches_with_one_key_have_one_effect,
     a_loop_that_meets_every_refusal_of_a_tool_has_one_effect,
     a_key_that_is_too_old_is_not_rotated_for_the_same_intent,
+    a_loop_that_plans_again_with_new_keys_meets_its_business_key,
+    two_branches_with_keys_of_their_own_meet_in_the_business_key,
 ];
 
 /// What the loop ended with.
@@ -202,6 +204,42 @@ async fn a_key_that_is_too_old_is_not_rotated_for_the_same_intent(stores: &Store
     agent.body["args"] = json!({ "n": 2 });
     agent.follow().await.result();
     assert_eq!((tool.effects(), agent.keys), (2, 1));
+}
+
+/// A tool whose business id names the intent, and whose note a model words anew each time.
+fn by_business_id(tool: &Tool) -> String {
+    let fields = "key = { fields = [\"/invoice\"], ignore = [\"/note\"] }";
+    let schema = "input_schema = { type = \"object\", required = [\"invoice\"], properties = { invoice = { type = \"string\" } } }";
+    one_tool(tool, &format!("{fields}\n{schema}"))
+}
+
+async fn a_loop_that_plans_again_with_new_keys_meets_its_business_key(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateway = stores.gateway(&by_business_id(&tool)).await;
+    let args = |note: &str| json!({ "invoice": "I-1", "note": note, "amount": 7 });
+    let first = Agent::new(&gateway, "plan-1", args("as asked")).follow().await.result();
+    // It has crashed, plans again with other words, and its framework makes a new key.
+    for key in ["plan-2", "plan-3"] {
+        let again = Agent::new(&gateway, key, args(key)).follow().await.result();
+        assert_eq!((again.at("/call_id"), again.at("/replayed")), (first.at("/call_id"), true.into()));
+    }
+    // Other arguments of the same invoice: another key would meet the same call.
+    let mut other = Agent::new(&gateway, "plan-4", json!({ "invoice": "I-1", "amount": 8 }));
+    let told = other.follow().await.told().expect_problem("key-reused");
+    assert_eq!((told.at("/key_action"), told.at("/call_id")), ("stop".into(), first.at("/call_id")));
+    assert_eq!((tool.effects(), other.keys), (1, 0));
+}
+
+async fn two_branches_with_keys_of_their_own_meet_in_the_business_key(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.always(Act::after_ms(200, Act::Numbered));
+    let gateways = stores.gateways(&by_business_id(&tool)).await;
+    let (one, other) = (&gateways[0], &gateways[gateways.len() - 1]);
+    let args = json!({ "invoice": "I-1", "amount": 7 });
+    let (mut one, mut other) = (Agent::new(one, "left", args.clone()), Agent::new(other, "right", args));
+    let (one, other) = tokio::join!(one.follow(), other.follow());
+    assert_eq!(one.result().at("/call_id"), other.result().at("/call_id"));
+    assert_eq!(tool.effects(), 1);
 }
 
 /// `Prefer: wait` holds for the request that runs the call, too.

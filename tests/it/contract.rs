@@ -214,6 +214,7 @@ pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) 
         session_id: session.into(),
         saga_id: String::new(),
         trace_id: "trace".into(),
+        made_by: "agent".into(),
         similar: None,
         args: "{\"a\":1}".into(),
         created_at: at(second),

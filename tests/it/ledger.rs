@@ -11,7 +11,43 @@ on_both_stores! {
     a_trace_leads_to_its_calls_and_each_says_how_often_it_was_asked_for,
     pages_and_lines_show_the_same_calls,
     an_identity_that_was_not_named_is_null,
+    a_token_reads_the_calls_and_sagas_that_it_made_itself,
     everyone_sees_the_calls_of_their_own_tenant_and_an_administrator_all,
+}
+
+async fn a_token_reads_the_calls_and_sagas_that_it_made_itself(stores: &Stores) {
+    let tool = Tool::start().await;
+    let mut config = one_tool(&tool, "");
+    for (name, tenant, scopes) in [
+        ("mine", "shop", "\"call\""),
+        ("theirs", "shop", "\"call\""),
+        ("reader", "shop", "\"read\""),
+        ("bank", "bank", "\"call\""),
+    ] {
+        let digest = hex::encode(Sha256::digest(name));
+        config += &format!(
+            "[[auth.tokens]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nsha256 = \"{digest}\"\nscopes = [{scopes}]\n"
+        );
+    }
+    let gateway = stores.gateway(&config).await;
+    let request = gateway.client.post(gateway.url("/v1/tools/act/calls")).bearer_auth("mine");
+    let body = json!({ "args": {}, "idempotency_key": "k", "saga_id": "G" }).to_string();
+    let request = request.header("prefer", "respond-async").body(body);
+    let accepted = Answer::read(request.send().await.expect("an answer")).await;
+    let place = format!("/v1/calls/{}", accepted.at("/call_id").as_str().expect("an id"));
+    assert!(accepted.status == 200 || accepted.header("location") == place, "{}", accepted.text);
+    assert_eq!(get(&gateway, "mine", &place).await.expect_ok().at("/key"), "k");
+    assert_eq!(get(&gateway, "mine", "/v1/sagas/G").await.expect_ok().at("/saga_id"), "G");
+    get(&gateway, "reader", &place).await.expect_ok();
+    for other in ["theirs", "bank"] {
+        get(&gateway, other, &place).await.expect_problem("unknown-call");
+        get(&gateway, other, "/v1/sagas/G").await.expect_problem("unknown-saga");
+    }
+    // Who asks for it again gets the result, and did not make it.
+    let again = json!({ "args": {}, "idempotency_key": "k" });
+    call(&gateway, "theirs", &again).await.expect_ok();
+    get(&gateway, "theirs", &place).await.expect_problem("unknown-call");
+    get(&gateway, "mine", "/v1/calls").await.expect_problem("forbidden");
 }
 
 async fn an_identity_that_was_not_named_is_null(stores: &Stores) {

@@ -93,6 +93,7 @@ fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
         session_id: "S".into(),
         saga_id: String::new(),
         trace_id: "trace".into(),
+        made_by: "agent".into(),
         similar: tool.similar.as_ref().map(|_| Room([7; 32])),
         args: "{}".into(),
         created_at: now(),

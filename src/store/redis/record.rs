@@ -48,6 +48,8 @@ struct StoredIntent<'a> {
     session_id: std::borrow::Cow<'a, str>,
     #[serde(borrow)]
     trace_id: std::borrow::Cow<'a, str>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    made_by: Option<std::borrow::Cow<'a, str>>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     similar: Option<std::borrow::Cow<'a, str>>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
@@ -131,6 +133,7 @@ pub(super) fn intent(intent: &Intent) -> String {
         user_id: intent.user_id.as_str().into(),
         session_id: intent.session_id.as_str().into(),
         trace_id: intent.trace_id.as_str().into(),
+        made_by: (!intent.made_by.is_empty()).then(|| intent.made_by.as_str().into()),
         similar: intent.similar.map(|room| hex::encode(room.0).into()),
         saga_id: (!intent.saga_id.is_empty()).then(|| intent.saga_id.as_str().into()),
         created_at: intent.created_at.as_microsecond(),
@@ -243,6 +246,7 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         session_id: intent.session_id.into_owned(),
         saga_id: intent.saga_id.map(std::borrow::Cow::into_owned).unwrap_or_default(),
         trace_id: intent.trace_id.into_owned(),
+        made_by: intent.made_by.map(std::borrow::Cow::into_owned).unwrap_or_default(),
         similar: intent.similar.as_deref().map(digest).transpose()?.map(Room),
         args: args.unwrap_or_default(),
         created_at: time(intent.created_at)?,

@@ -21,7 +21,7 @@ use crate::store::{Due, Found, UNREADABLE, undo};
 macro_rules! columns {
     () => {
         concat!(
-            "SELECT call_id, lookup, names, recipe, tenant, tool, key, key_source, fingerprint, user_id, session_id, trace_id,
+            "SELECT call_id, lookup, names, recipe, tenant, tool, key, key_source, fingerprint, user_id, session_id, trace_id, made_by,
                 args, created_at, similar, version, state, attempt_id, owner, attempt_number, run_started_at,
                 lease_until, attempts, doubted, fencing, similar_to, latency_ms, result, failure, why, tool_status,
                 retry_after_ms, updated_at, expires_at, retain_until, check_at, check_since, checks, saga_id, undo"
@@ -184,10 +184,10 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
     let intent = &record.intent;
     let mut insert = connection.prepare_cached(
         "INSERT INTO calls (call_id, lookup, names, recipe, tenant, tool, key, key_source, fingerprint, user_id,
-            session_id, trace_id, args, created_at, version, state, attempt_id, owner, attempt_number,
+            session_id, trace_id, made_by, args, created_at, version, state, attempt_id, owner, attempt_number,
             run_started_at, lease_until, attempts, doubted, fencing, updated_at, similar, similar_to, saga_id)
          VALUES (:call_id, :lookup, :names, :recipe, :tenant, :tool, :key, :key_source, :fingerprint, :user_id, :session_id,
-            :trace_id, :args, :created_at, :version, :state, :attempt_id, :owner, :attempt_number,
+            :trace_id, :made_by, :args, :created_at, :version, :state, :attempt_id, :owner, :attempt_number,
             :run_started_at, :lease_until, :attempts, :doubted, :fencing, :updated_at, :similar, :similar_to, :saga_id)",
     )?;
     insert.execute(named_params! {
@@ -203,6 +203,7 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":user_id": intent.user_id,
         ":session_id": intent.session_id,
         ":trace_id": intent.trace_id,
+        ":made_by": intent.made_by,
         ":args": intent.args.as_ref(),
         ":created_at": intent.created_at.as_microsecond(),
         ":version": integer(record.version),
@@ -364,6 +365,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         session_id: columns.read()?,
         saga_id: String::new(),
         trace_id: columns.read()?,
+        made_by: columns.read()?,
         args: columns.read::<Vec<u8>>()?.into(),
         created_at: columns.time()?,
         similar: columns.read::<Option<[u8; 32]>>()?.map(Room),

@@ -15,6 +15,7 @@ CREATE TABLE calls (
   user_id        TEXT NOT NULL,
   session_id     TEXT NOT NULL,
   trace_id       TEXT NOT NULL,
+  made_by        TEXT NOT NULL DEFAULT '',  -- the name of the token with which it was made
   args           BLOB NOT NULL,
   created_at     INTEGER NOT NULL,
   version        INTEGER NOT NULL,
