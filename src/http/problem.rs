@@ -2,6 +2,8 @@
 //! failure statuses. Problems are RFC 9457, and each `type` is a page that the gateway serves.
 
 mod body; // a problem on the wire
+#[cfg(test)]
+mod told; // what each problem tells
 
 use std::time::Duration;
 
@@ -355,7 +357,7 @@ impl From<ErrorKind> for Problem {
             ErrorKind::Key(refused @ key::Refused::Missing) => {
                 Self::new(Slug::KeyMissing, format!("Nothing was run: {refused}. Choose a key for this intent and send the request again with it in the Idempotency-Key header."))
             }
-            ErrorKind::Key(refused @ (key::Refused::Invalid(..) | key::Refused::Reserved)) => Self::new(Slug::KeyInvalid, format!("Nothing was run: {refused}.")),
+            ErrorKind::Key(refused @ (key::Refused::Invalid(..) | key::Refused::Reserved)) => Self::new(Slug::KeyInvalid, format!("Nothing was run: {refused}. Send the request again with a valid key, and the same one with every repetition.")),
             ErrorKind::Key(refused @ key::Refused::Conflict) => {
                 Self::new(Slug::KeyConflict, format!("Nothing was run: {refused}. Send the same key in both, or in one only."))
             }
@@ -415,7 +417,7 @@ impl From<ErrorKind> for Problem {
             },
             ErrorKind::KeyExpired { is_repetition: false } => Self::new(
                 Slug::KeyExpired,
-                "This request was not run: this key was used for a call with other arguments, longer ago than results are remembered. This is a new intent: send it with a new key.",
+                "This request was not run: this key was used for a call with other arguments, longer ago than results are remembered. If this is a new intent, send it with a new key; if it repeats that call in other words, do not send it, and ask a person what became of that call.",
             ),
             ErrorKind::ToolRejected(failure) => {
                 let status = failure.status.map_or_else(String::new, |status| format!(" (status {status})"));

@@ -1,0 +1,74 @@
+//! What each problem tells, as one snapshot: read it as a model would.
+
+use uuid::Uuid;
+
+use super::*;
+use crate::core::outcome::FailureKind;
+
+fn failure(kind: FailureKind) -> Failure {
+    Failure { kind, status: Some(422), body: None, retry_after: None, why: "it says no".into() }
+}
+
+#[test]
+fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
+    let time = Duration::from_secs(7);
+    let call_id = CallId(Uuid::nil());
+    let kinds = [
+        ErrorKind::InvalidRequest("args is no JSON object".into()),
+        ErrorKind::Key(key::Refused::Missing),
+        ErrorKind::Key(key::Refused::Invalid("header", key::Invalid)),
+        ErrorKind::Key(key::Refused::Reserved),
+        ErrorKind::Key(key::Refused::Conflict),
+        ErrorKind::Key(key::Refused::FieldMissing("/id".into())),
+        ErrorKind::Forbidden,
+        ErrorKind::UnknownTool,
+        ErrorKind::UnknownCall,
+        ErrorKind::UnknownSaga,
+        ErrorKind::UnknownReconciliation,
+        ErrorKind::InvalidArguments(vec![("/a".into(), "is no number".into())]),
+        ErrorKind::CallInProgress { retry_after: time },
+        ErrorKind::JustChanged,
+        ErrorKind::OutcomeUnknown { retry_after: Some(time) },
+        ErrorKind::OutcomeUnknown { retry_after: None },
+        ErrorKind::KeyReused { call_id, may_rotate: true },
+        ErrorKind::KeyReused { call_id, may_rotate: false },
+        ErrorKind::KeyExpired { is_repetition: true },
+        ErrorKind::KeyExpired { is_repetition: false },
+        ErrorKind::ToolRejected(failure(FailureKind::Rejected)),
+        ErrorKind::ToolUnreachable(failure(FailureKind::Unreachable)),
+        ErrorKind::ToolUnavailable(failure(FailureKind::Unavailable)),
+        ErrorKind::ToolResting { retry_after: time },
+        ErrorKind::ResultUnavailable("it was cut".into()),
+        ErrorKind::ReplayUnsafe("the tool does not deduplicate"),
+        ErrorKind::WrongState("the saga is completed".into()),
+        ErrorKind::Refused(Refusal::Frozen),
+        ErrorKind::Refused(Refusal::Stale),
+        ErrorKind::Refused(Refusal::Busy { retry_after: time }),
+        ErrorKind::Refused(Refusal::Spent { retry_after: time }),
+        ErrorKind::Refused(Refusal::Similar { call_id }),
+        ErrorKind::Fenced(failure(FailureKind::Fenced)),
+        ErrorKind::RateLimited,
+        ErrorKind::TooFast { retry_after: time },
+        ErrorKind::TooManyNewKeys { retry_after: time },
+        ErrorKind::StoreUnavailable,
+        ErrorKind::ShuttingDown,
+        ErrorKind::ToolPaused,
+    ];
+    let mut told = String::new();
+    for kind in kinds {
+        let problem = Problem::from(kind);
+        let row = problem.slug.row();
+        let effect = problem.effect.unwrap_or(row.effect);
+        let action = problem.key_action.unwrap_or(row.key_action);
+        let wait = problem.retry_after.map_or("null".to_owned(), |wait| wait.as_millis().to_string());
+        let slug = problem.slug.as_str();
+        told += &format!("{slug} {} {} {wait}\n  {}\n", effect.as_str(), action.as_str(), problem.detail);
+        // Nothing that may have been executed is sent with another key, unless it surely is another intent.
+        let is_new_intent = slug == "key-expired";
+        assert!(action != KeyAction::Rotate || effect == Effect::None || is_new_intent, "{slug}");
+        // A wait is told only where the same request is worth sending again.
+        let repeats = matches!(action, KeyAction::Reuse | KeyAction::Wait);
+        assert!(problem.retry_after.is_none() || repeats, "{slug} waits for nothing");
+    }
+    insta::assert_snapshot!("told", told);
+}
