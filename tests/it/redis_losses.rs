@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use oncegate::core::caller::Caller;
 use oncegate::core::document::{Document, Kind};
-use oncegate::core::pace::Pace;
 use oncegate::core::record::CallId;
 use oncegate::core::saga::{Policy, Saga, SagaId};
 use oncegate::gateway::new_instance;
@@ -101,8 +100,7 @@ async fn what_one_gateway_has_lost_does_not_run_again_at_another() {
 #[tokio::test]
 async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    // Who has met it has the time to look and to say so that operators give it.
-    let start = async || Gateway::at_pace(Pace::default(), &redis.url(), &one_tool(&tool, "")).await;
+    let start = async || Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
     let gateway = start().await;
     gateway.until_ready().await;
     call(&gateway, 1).await.expect_ok();
@@ -123,6 +121,73 @@ async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
     gateway.until_ready().await;
     assert_eq!(call(&newcomer, 1).await.expect_ok().at("/replayed"), true, "it was put back");
     assert_eq!(tool.effects(), 1);
+}
+
+#[tokio::test]
+async fn a_newcomer_accepts_for_all_a_loss_that_was_found_before_it_came() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    call(&gateway, 1).await.expect_ok();
+    redis.ask(&["FLUSHALL"]).await;
+    notices(&gateway, "accept-loss").await;
+    let newcomer = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
+    notices(&newcomer, "accept-loss").await;
+    newcomer.accept_loss("it was emptied").await.expect_ok();
+    newcomer.until_ready().await;
+    gateway.until_ready().await;
+    assert_eq!(call(&newcomer, 1).await.expect_ok().at("/replayed"), true, "it was put back");
+    assert_eq!(tool.effects(), 1);
+}
+
+#[tokio::test]
+async fn a_redis_that_is_emptied_again_before_the_loss_is_accepted_stays_closed_for_a_newcomer() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = gateway(&redis, &tool, "").await;
+    call(&gateway, 1).await.expect_ok();
+    redis.ask(&["FLUSHALL"]).await;
+    notices(&gateway, "accept-loss").await;
+    redis.ask(&["FLUSHALL"]).await;
+    let newcomer = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
+    notices(&newcomer, "accept-loss").await;
+    call(&newcomer, 2).await.expect_problem("store-unavailable");
+    newcomer.accept_loss("it was emptied twice").await.expect_ok();
+    newcomer.until_ready().await;
+    gateway.until_ready().await;
+    assert_eq!(call(&newcomer, 1).await.expect_ok().at("/replayed"), true, "it was put back again");
+    assert_eq!(tool.effects(), 1);
+}
+
+/// The gateway has looked when nothing was there, and the newcomer's manifest came just after that.
+#[tokio::test]
+async fn a_gateway_whose_warning_met_a_newcomers_manifest_follows_what_that_one_accepts() {
+    let redis = Redis::strict().await;
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let one = open_redis(&redis.url(), folders[0].path()).await;
+    until("it was whole", async || one.readiness().await.reasons.is_empty()).await;
+    let keys: Vec<String> =
+        ::redis::from_redis_value(redis.ask(&["KEYS", "oncegate:*:manifest"]).await).expect("keys");
+    let manifest = async || -> serde_json::Value {
+        let text: String = ::redis::from_redis_value(redis.ask(&["GET", &keys[0]]).await).expect("a text");
+        serde_json::from_str(&text).expect("a manifest")
+    };
+    let mut newcomers = manifest().await;
+    let epoch = newcomers["epoch"].take();
+    newcomers["epoch"] = json!("newcomer");
+    redis.ask(&["FLUSHALL"]).await;
+    let is_closed = async |store: &RedisStore| {
+        let reasons = store.readiness().await.reasons;
+        reasons.iter().any(|reason| reason.code == store::LOST_DATA)
+    };
+    until("it has noticed", async || is_closed(&one).await).await;
+    redis.ask(&["SET", &keys[0], &newcomers.to_string()]).await;
+    let newcomer = RedisStore::open(settings(&redis.url(), folders[1].path())).await.expect("a store");
+    until("its epoch is named", async || manifest().await["follows"] == json!([epoch])).await;
+    until("the newcomer is closed", async || is_closed(&newcomer).await).await;
+    newcomer.accept_loss("it was emptied").await.expect("accepted");
+    until("both are open", async || {
+        one.readiness().await.reasons.is_empty() && newcomer.readiness().await.reasons.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -16,6 +16,10 @@ use crate::core::ledger::Position;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::store::{Error, LOST_DATA, Reason};
 
+/// How often a look tries to warn the others, if they write the manifest at the same time.
+const WARNINGS: usize = 3;
+const NOT_ALONE: &str = "somebody else accepts it, too, or more was lost meanwhile: look again";
+
 impl Inner {
     /// Compares what is there with what is remembered, puts back what was lost and is still known, and
     /// says what is missing.
@@ -59,8 +63,11 @@ impl Inner {
                 let reason = Reason::new(LOST_DATA, text);
                 // Nobody may claim what is about to be put back.
                 self.close_for(&reason);
+                // Also if the warning itself was lost since: the store may have been emptied once more.
+                if self.warn_others(&what, &epoch).await? {
+                    self.is_mended.store(false, Ordering::Relaxed);
+                }
                 if !self.is_mended.load(Ordering::Relaxed) {
-                    self.warn_others(&what, &epoch).await?;
                     self.publish_token(&Sight::default()).await;
                     let mended = self.put_all_back().await;
                     if let Err(error) = mended {
@@ -82,32 +89,37 @@ impl Inner {
         Error::Refused(text)
     }
 
-    /// Closes the store for the other gateways, too, also for those that have begun to use what is left
-    /// of it: they may not know what is missing. Whoever accepts the loss readmits `epoch`.
-    async fn warn_others(&self, what: &str, epoch: &str) -> Result<(), Error> {
-        let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
-        let manifest: Option<Manifest> =
-            manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)?;
-        // So does whoever is about to accept it.
-        let is_closed = |manifest: &Manifest| {
-            !manifest.lost.is_empty() || !manifest.complete && !manifest.follows.is_empty()
-        };
-        if manifest.as_ref().is_some_and(is_closed) {
-            return Ok(());
-        }
-        let is_foreign = manifest.as_ref().is_some_and(|manifest| manifest.epoch != epoch);
-        if is_foreign && !self.was_whole.load(Ordering::Relaxed) {
-            // Another Redis than ours was given to this gateway. Its own gateways need not suffer.
-            return Ok(());
-        }
-        self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg("lost").to_owned()).await?;
-        if let Some(mut manifest) = manifest {
-            manifest.lost = what.to_owned();
-            if is_foreign {
-                manifest.follows.push(epoch.to_owned());
+    /// Closes the store for the other gateways, too, also for those that have begun to use what is left of it: they
+    /// may not know what is missing. The manifest comes first: it says which epoch an acceptance has to follow.
+    /// Answers whether anything had to be written.
+    async fn warn_others(&self, what: &str, epoch: &str) -> Result<bool, Error> {
+        let was_whole = self.was_whole.load(Ordering::Relaxed);
+        for _ in 0..WARNINGS {
+            let before = self.manifest().await?;
+            if before.is_none() && epoch.is_empty() {
+                // There is no epoch to follow. Gateways that remember one write the manifest.
+                let is_first = !self.is_mended.load(Ordering::Relaxed);
+                if is_first {
+                    self.close_partitions().await?;
+                }
+                return Ok(is_first);
             }
-            self.write_manifest(&manifest).await?;
+            let Some(warning) = loss::warning(before.as_ref(), epoch, what, was_whole) else {
+                return Ok(false);
+            };
+            let is_said = self.swap_manifest(before.as_ref(), &warning).await;
+            if !matches!(is_said, Ok(false)) {
+                self.close_partitions().await?;
+                return is_said;
+            }
         }
+        // The next look tries it again.
+        Ok(false)
+    }
+
+    /// Makes every claim be refused until a loss is accepted.
+    async fn close_partitions(&self) -> Result<(), Error> {
+        self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg("lost").to_owned()).await?;
         Ok(())
     }
 
@@ -137,12 +149,9 @@ impl Inner {
 
     /// `None`: somebody has just written another manifest.
     async fn say_since(&self, manifest: &Manifest) -> Result<Option<i64>, Error> {
-        if self.sight().await?.manifest.as_ref() != Some(manifest) {
-            return Ok(None);
-        }
         let since = Some(self.store_time().as_microsecond());
-        self.write_manifest(&Manifest { whole_since_us: since, ..manifest.clone() }).await?;
-        Ok(since)
+        let next = Manifest { whole_since_us: since, ..manifest.clone() };
+        Ok(if self.swap_manifest(Some(manifest), &next).await? { since } else { None })
     }
 
     /// An acceptance that broke off here is another's affair by now, or over.
@@ -151,8 +160,7 @@ impl Inner {
     }
 
     async fn sight(&self) -> Result<Sight, Error> {
-        let manifest: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
-        let manifest = manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)?;
+        let manifest = self.manifest().await?;
         let epochs = self.link.ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned()).await?;
         let writes =
             self.link.ask_each(|partition| cmd("HGETALL").arg(partition.writes()).to_owned()).await?;
@@ -179,15 +187,14 @@ impl Inner {
         let text = serde_json::to_string(&manifest).map_err(unreadable)?;
         self.link.ask::<()>(cmd("SET").arg(&key).arg(text).arg("NX")).await?;
         // Whoever was first has chosen the epoch.
-        let chosen: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(&key)).await?;
-        let Some(chosen) = chosen else { return Ok(()) };
-        let chosen: Manifest = serde_json::from_slice(&chosen).map_err(unreadable)?;
+        let Some(chosen) = self.manifest().await? else { return Ok(()) };
         let set =
             |partition: Partition| cmd("SET").arg(partition.epoch()).arg(&chosen.epoch).arg("NX").to_owned();
         self.link.ask_each(set).await?;
-        // Unless somebody has found something amiss in the meantime.
-        if !chosen.complete && self.sight().await?.manifest.as_ref() == Some(&chosen) {
-            self.write_manifest(&Manifest { complete: true, ..chosen }).await?;
+        // Unless another gateway has found a loss in the meantime. An acceptance is completed only by its own gateway.
+        if !chosen.complete && chosen.follows.is_empty() {
+            let complete = Manifest { complete: true, ..chosen.clone() };
+            self.swap_manifest(Some(&chosen), &complete).await?;
         }
         Ok(())
     }
@@ -202,15 +209,13 @@ impl Inner {
         };
         *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let sight = self.sight().await?;
-        let is_the_same = sight.manifest.as_ref() == Some(&manifest);
+        let prepared = manifest.clone();
         manifest.complete = true;
         let sight = Sight { manifest: Some(manifest.clone()), ..sight };
         let found = loss::compare(&sight, &manifest.epoch, &self.memory.all_writes());
-        if !is_the_same || found != Finding::Whole {
-            let why = "somebody else accepts it, too, or more was lost meanwhile: look again";
-            return Err(Error::Refused(why.into()));
+        if found != Finding::Whole || !self.swap_manifest(Some(&prepared), &manifest).await? {
+            return Err(Error::Refused(NOT_ALONE.into()));
         }
-        self.write_manifest(&manifest).await?;
         self.memory.adopt(&manifest.epoch, sight);
         self.look_after().await;
         Ok(())
@@ -233,7 +238,9 @@ impl Inner {
         let mut manifest = Manifest::after(&epochs, reason, false);
         manifest.token = self.memory.highest_token().max(sight.token());
         manifest.whole_since_us = Some(self.store_time().as_microsecond());
-        self.write_manifest(&manifest).await?;
+        if !self.swap_manifest(before, &manifest).await? {
+            return Err(Error::Refused(NOT_ALONE.into()));
+        }
         let epoch = manifest.epoch.clone();
         self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg(&epoch).to_owned()).await?;
         self.whole_since_us.store(manifest.whole_since_us.unwrap_or_default(), Ordering::SeqCst);
@@ -247,9 +254,21 @@ impl Inner {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    async fn write_manifest(&self, manifest: &Manifest) -> Result<(), Error> {
-        let text = serde_json::to_string(manifest).map_err(unreadable)?;
-        self.link.ask(cmd("SET").arg(manifest_key()).arg(text)).await
+    async fn manifest(&self) -> Result<Option<Manifest>, Error> {
+        parse(self.link.ask(cmd("GET").arg(manifest_key())).await?)
+    }
+
+    /// Writes the manifest if it still is `before`. Answers whether it did.
+    async fn swap_manifest(&self, before: Option<&Manifest>, next: &Manifest) -> Result<bool, Error> {
+        let found: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
+        if parse(found.clone())?.as_ref() != before {
+            return Ok(false);
+        }
+        let mut run = Run::new(&self.scripts.manifest);
+        run.key(manifest_key()).arg(found.unwrap_or_default());
+        run.arg(serde_json::to_string(next).map_err(unreadable)?);
+        let (word, _) = reply(self.link.run(&run).await?)?;
+        Ok(word == "done")
     }
 
     /// One page of the calls about which a store that has lost data may be wrong. `from`: index, partition and cursor.
@@ -368,6 +387,10 @@ impl Inner {
         let holder = text(&rest, 0).and_then(|id| call_id(&id));
         Ok(holder.filter(|_| word == "conflict"))
     }
+}
+
+fn parse(manifest: Option<Vec<u8>>) -> Result<Option<Manifest>, Error> {
+    manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)
 }
 
 fn manifest_key() -> String {

@@ -226,6 +226,36 @@ pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
     }
 }
 
+/// The manifest that closes the store because of a loss. Pure.
+///
+/// It names `epoch`, that of the gateway that has found it, among those that an acceptance follows: without that the
+/// gateway would take the accepted store for a stranger's. `None` if the manifest says all that already, or belongs to
+/// another Redis than the gateway has used since it started (`was_whole`): that one's gateways need not suffer.
+pub(super) fn warning(
+    before: Option<&Manifest>,
+    epoch: &str,
+    what: &str,
+    was_whole: bool,
+) -> Option<Manifest> {
+    let Some(before) = before else {
+        return Some(Manifest { lost: what.to_owned(), ..Manifest::after(&[epoch], "", true) });
+    };
+    let is_named = before.epoch == epoch || before.follows.iter().any(|followed| followed == epoch);
+    // Also while it is being accepted.
+    let is_closed = !before.lost.is_empty() || !before.complete && !before.follows.is_empty();
+    if is_named && is_closed || !is_named && !was_whole {
+        return None;
+    }
+    let mut warning = before.clone();
+    if warning.lost.is_empty() {
+        what.clone_into(&mut warning.lost);
+    }
+    if !is_named {
+        warning.follows.push(epoch.to_owned());
+    }
+    Some(warning)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,6 +354,24 @@ mod tests {
             missing(compare(&half, "", &Writes::default())).is_some(),
             "one master of a cluster was flushed"
         );
+    }
+
+    #[test]
+    fn a_warning_names_the_epoch_of_who_gives_it_and_is_given_once() {
+        let new = warning(None, "e", "gone", true).expect("a warning");
+        assert_eq!((new.lost.as_str(), &new.follows[..]), ("gone", &["e".to_owned()][..]));
+        assert!(new.complete && new.epoch != "e");
+        assert_eq!(warning(Some(&new), "e", "gone", true), None, "it is said");
+        // A newcomer has set up what was emptied, or another gateway has warned without knowing of this one.
+        let lost = Manifest { lost: "first".into(), ..Manifest::first() };
+        for (before, what) in [(Manifest::first(), "gone"), (lost, "first")] {
+            assert_eq!(warning(Some(&before), "e", "gone", false), None, "another Redis");
+            let both = warning(Some(&before), "e", "gone", true).expect("a warning");
+            assert_eq!((both.lost.as_str(), &both.follows[..]), (what, &["e".to_owned()][..]));
+            assert_eq!((&both.epoch, both.complete), (&before.epoch, before.complete));
+        }
+        let accepting = Manifest::after(&["e"], "flushed", false);
+        assert_eq!(warning(Some(&accepting), "e", "gone", true), None, "it is being accepted");
     }
 
     #[test]

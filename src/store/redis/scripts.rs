@@ -19,6 +19,8 @@ pub(super) struct Scripts {
     pub(super) forget_gateways: Script,
     pub(super) arrived: Script,
     pub(super) pause: Script,
+    /// Works when memory is full.
+    pub(super) manifest: Script,
     pub(super) create_document: Script,
     /// Works when memory is full.
     pub(super) change_document: Script,
@@ -58,6 +60,7 @@ impl Scripts {
             ),
             arrived: script(" flags=allow-oom", include_str!("lua/arrived.lua")),
             pause: script(" flags=allow-oom", include_str!("lua/pause.lua")),
+            manifest: script(" flags=allow-oom", include_str!("lua/manifest.lua")),
             create_document: script("", &(include_str!("lua/put_document.lua").to_owned() + &own)),
             change_document: script(
                 " flags=allow-oom",

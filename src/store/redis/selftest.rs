@@ -123,6 +123,9 @@ impl Inner {
         let (taken_out, _) = reply(self.link.run(&run).await?)?;
         self.link.ask::<Value>(cmd("HSETNX").arg(paused).arg("t").arg("")).await?;
         self.link.ask::<()>(cmd("DEL").arg(paused).arg(events)).await?;
+        let mut run = Run::new(&self.scripts.manifest);
+        let (swapped, _) = reply(self.link.run(run.key(paused).arg("").arg("{}")).await?)?;
+        self.link.ask::<()>(cmd("DEL").arg(paused)).await?;
         let enter = async |id: &str| {
             let mut run = of_session(&self.scripts.enter, &names);
             reply(self.link.run(run.arg(terms(id))).await?).map(|(word, _)| word)
@@ -145,10 +148,13 @@ impl Inner {
         self.link.run(run.arg("0").arg("1").arg("1").arg("1")).await?;
         self.link.ask::<()>(&clean).await?;
         let words = [
-            &claimed, &held, &refused, &begun, &again, &put, &arrived, &entered, &barred, &frozen, &taken_out,
+            &claimed, &held, &refused, &begun, &again, &put, &arrived, &entered, &barred, &frozen,
+            &taken_out, &swapped,
         ];
-        let right =
-            ["done", "held", "changed", "done", "done", "put", "done", "done", "barred", "done", "done"];
+        let right = [
+            "done", "held", "changed", "done", "done", "put", "done", "done", "barred", "done", "done",
+            "done",
+        ];
         if words != right || !found || tried != ["done", "changed", "done", "done"] {
             return Err(Error::Refused(format!("it answered {words:?}, {tried:?}, found: {found}")));
         }
