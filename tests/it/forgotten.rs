@@ -146,3 +146,37 @@ async fn a_gateway_that_was_forgotten_notices_what_it_has_lost() {
     one.call(json!({ "n": 2 })).await.expect_problem("store-unavailable");
     assert_eq!(tool.effects(), 3);
 }
+
+/// After an accepted loss a gateway counts from the store's own counts again.
+#[tokio::test(flavor = "multi_thread")]
+async fn last_counts_of_before_an_accepted_loss_hide_no_later_one() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    call(&one, 1).await.expect_ok();
+    let folder = one.stop().await;
+    let own = name(folder.path());
+    for partition in 0..PARTITIONS {
+        redis.ask(&["HSET", &format!("oncegate:{{p{partition:03}}}:writes"), &own, "7"]).await;
+    }
+    forget(&redis, &own).await;
+    let snapshot = redis.snapshot();
+    call(&other, 2).await.expect_ok();
+    redis.restore(snapshot.path()).await;
+    notices(&other, "accept-loss").await;
+    other.accept_loss("an older copy").await.expect_ok();
+    other.until_ready().await;
+
+    let one = Gateway::again(folder, &redis.url(), &one_tool(&tool, "")).await;
+    one.until_ready().await;
+    let snapshot = redis.snapshot();
+    call(&one, 3).await.expect_ok();
+    until("the other has seen it", async || {
+        let marks = marks(other.folder());
+        let counts = marks["writes"][&own].as_array();
+        counts.is_some_and(|counts| counts.iter().any(|count| count.as_u64() > Some(0)))
+    })
+    .await;
+    drop(one.stop().await);
+    redis.restore(snapshot.path()).await;
+    notices(&other, "accept-loss").await;
+}

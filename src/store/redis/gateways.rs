@@ -117,7 +117,7 @@ impl Inner {
             run.arg(*gateway).arg(sight.writes.of(gateway, partition));
             if is_first {
                 let last = serde_json::to_string(&sight.writes.all_of(gateway)).map_err(unreadable)?;
-                run.key(keys::last_counts(gateway)).arg(last);
+                run.key(keys::last_counts(&self.memory.epoch(), gateway)).arg(last);
             } else {
                 run.arg("");
             }
@@ -128,13 +128,14 @@ impl Inner {
         Ok(word == "done")
     }
 
-    /// What was written down of these gateways when they were forgotten.
+    /// What was written down of these gateways when they were forgotten in the epoch that this one knows.
     pub(super) async fn last_counts(&self, gateways: Vec<String>) -> Result<Writes, Error> {
         let mut last = Writes::default();
         if gateways.is_empty() {
             return Ok(last);
         }
-        let ask = |gateway: &String| cmd("GET").arg(keys::last_counts(gateway)).to_owned();
+        let epoch = self.memory.epoch();
+        let ask = |gateway: &String| cmd("GET").arg(keys::last_counts(&epoch, gateway)).to_owned();
         let found: Vec<Value> = self.link.ask_many(gateways.iter().map(ask).collect()).await?;
         for (gateway, text) in gateways.iter().zip(found) {
             let text: Option<Vec<u8>> = redis::from_redis_value(text).map_err(unreadable)?;

@@ -160,9 +160,10 @@ pub(super) fn seen() -> String {
     Partition::FIRST.key("seen")
 }
 
-/// How many writes a gateway that was forgotten had made in each partition.
-pub(super) fn last_counts(gateway: &str) -> String {
-    Partition::FIRST.key(&format!("last_counts:{gateway}"))
+/// How many writes a gateway that was forgotten had made in each partition. Those of another epoch say nothing: after an
+/// accepted loss the store's own counts hold.
+pub(super) fn last_counts(epoch: &str, gateway: &str) -> String {
+    Partition::FIRST.key(&format!("last_counts:{epoch}:{gateway}"))
 }
 
 /// Up to where each gateway gives tokens: a hash.

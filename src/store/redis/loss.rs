@@ -74,10 +74,14 @@ impl Writes {
         }
     }
 
-    /// How many of these neither is counted there, nor was when their gateway was forgotten.
+    /// How many of these are not counted there. Last counts stand in only for counters that are absent: a counter that
+    /// is there and too low belongs to a server that was set back.
     fn missing_in(&self, there: &Self, forgotten: &Self) -> u64 {
         let missing = self.0.iter().flat_map(|(gateway, counts)| {
-            let found = move |at| there.of(gateway, at).max(forgotten.of(gateway, at));
+            let found = move |at| match there.of(gateway, at) {
+                0 => forgotten.of(gateway, at),
+                counted => counted,
+            };
             Partition::all().zip(counts).map(move |(at, count)| count.saturating_sub(found(at)))
         });
         missing.sum()
@@ -322,6 +326,12 @@ mod tests {
             Partition::all().for_each(|at| sight.forgotten.count("other", at, last));
             assert_eq!(missing(compare(&sight, "e", &known(5))), lost, "{last}");
         }
+        // Last counts do not hide that a counter is back and too low.
+        let mut set_back = sight.clone();
+        Partition::all().for_each(|at| set_back.forgotten.count("other", at, 7));
+        assert_eq!(compare(&set_back, "e", &known(5)), Finding::Whole);
+        set_back.writes.count("other", partition(9), 3);
+        assert_eq!(missing(compare(&set_back, "e", &known(5))), Some(2));
         // It is kept in mind until no partition has it.
         let mut remembered = known(5);
         let mut half = sight.writes.clone();

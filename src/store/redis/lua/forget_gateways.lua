@@ -3,7 +3,7 @@
 -- who does it, so that whoever sees the counters without them knows of it.
 --
 -- KEYS: 1 and 2 the tokens in the first partition, or again the writes, 3 epoch, 4 everyone's writes, then, in the first
---       partition, the last counts of each gateway
+--       partition, the last counts of each gateway in this epoch
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 in the first partition: where the highest token of forgotten gateways is
 --       kept, or '', then of each gateway its name, its count, and in the first partition its counts in all of them
 local why = missing()
