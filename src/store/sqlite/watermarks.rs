@@ -74,6 +74,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Marks> {
 /// What the file beside the database says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
+    /// There is no file, or it is empty.
     Nothing,
     /// It was damaged.
     Unreadable,
@@ -93,8 +94,8 @@ pub(super) struct Lost {
 fn compare(beside: Beside, data: Marks) -> Option<Lost> {
     let lost = |what: String, commits, remembered| Some(Lost { what, commits, remembered });
     match beside {
-        // Nothing was ever acknowledged.
-        Beside::Nothing | Beside::Unreadable if data.commits == 0 => None,
+        // Nothing was ever acknowledged. A damaged file says that something may have been.
+        Beside::Nothing if data.commits == 0 => None,
         Beside::Marks(marks) if data.commits == 0 && marks.commits == 0 => None,
         Beside::Nothing => lost("there are calls, but no file of watermarks beside them".into(), 0, None),
         Beside::Unreadable => lost("the file of watermarks beside it is damaged".into(), 0, None),
@@ -267,7 +268,16 @@ pub(super) enum OpenError {
 fn read_marks(file: &File) -> io::Result<Beside> {
     let mut text = Vec::new();
     file.take(4_096).read_to_end(&mut text)?;
-    Ok(Marks::parse(&text).map_or(Beside::Unreadable, Beside::Marks))
+    Ok(parse_file(&text))
+}
+
+fn parse_file(text: &[u8]) -> Beside {
+    match Marks::parse(text) {
+        Some(marks) => Beside::Marks(marks),
+        // Its first line was never written.
+        None if text.is_empty() => Beside::Nothing,
+        None => Beside::Unreadable,
+    }
 }
 
 #[cfg(test)]
@@ -295,8 +305,10 @@ mod tests {
         assert_eq!(missing(Beside::Marks(marks(1, 5)), marks(2, 0)), Some(5), "it was deleted");
         assert_eq!(missing(Beside::Marks(marks(1, 0)), marks(2, 5)), Some(0), "it was exchanged");
         assert_eq!(missing(Beside::Marks(marks(1, 0)), marks(2, 0)), None);
-        for beside in [Beside::Nothing, Beside::Unreadable] {
-            assert_eq!((missing(beside, marks(1, 0)), missing(beside, marks(1, 1))), (None, Some(0)));
+        assert_eq!(missing(parse_file(b""), marks(1, 0)), None, "it was never written");
+        assert_eq!(missing(parse_file(b""), marks(1, 1)), Some(0));
+        for commits in [0, 1] {
+            assert_eq!(missing(parse_file(b"damaged"), marks(1, commits)), Some(0), "{commits}");
         }
     }
 
