@@ -70,6 +70,10 @@ impl Gateway {
         reason: &str,
     ) -> Result<SagaAt, Error> {
         let saga = self.stuck_saga(caller, id).await?;
+        if saga.was_open {
+            // Before any of its calls is changed: it may still be completed.
+            return Err(ErrorKind::WrongState(saga::Illegal::AfterLoss.to_string()).alone());
+        }
         // Its calls first: if this breaks off here, it is still stuck, and seen.
         match self.calls_of(&saga).await {
             Ok(calls) => {
