@@ -257,7 +257,7 @@ pub fn identify(today: &Arc<Recipe>, earlier: &[(RecipeId, Arc<Recipe>)], asking
     let mut prints = Vec::with_capacity(earlier.len());
     for (id, recipe) in earlier {
         let reading = recipe.read(asking);
-        prints.push((*id, reading.fingerprint));
+        prints.push(Print::of(*id, recipe, Some(today), reading.fingerprint));
         if let Ok(chosen) = &reading.key {
             add(recipe, chosen, Part::Earlier);
         }
@@ -278,7 +278,7 @@ pub fn identify(today: &Arc<Recipe>, earlier: &[(RecipeId, Arc<Recipe>)], asking
 pub enum Sameness {
     Same,
     Other,
-    /// The recipe of the stored call is not known, so that it cannot be said.
+    /// By one of the two recipes it cannot be said: that recipe is not known, or the stored arguments are not whole.
     Unclear,
 }
 
@@ -286,44 +286,69 @@ pub enum Sameness {
 #[derive(Debug, Clone, Default)]
 pub struct Prints {
     today: Option<Arc<Recipe>>,
-    earlier: Vec<(RecipeId, Fingerprint)>,
+    earlier: Vec<Print>,
+}
+
+/// An arrival's fingerprint by one earlier recipe.
+#[derive(Debug, Clone, Copy)]
+struct Print {
+    recipe: RecipeId,
+    fingerprint: Fingerprint,
+    /// That recipe makes fingerprints as today's does: what differs by the one differs by the other.
+    is_as_today: bool,
+}
+
+impl Print {
+    fn of(id: RecipeId, recipe: &Recipe, today: Option<&Arc<Recipe>>, fingerprint: Fingerprint) -> Self {
+        let is_as_today = today.is_some_and(|today| {
+            today.key.ignore == recipe.key.ignore && today.keeps_member == recipe.keeps_member
+        });
+        Self { recipe: id, fingerprint, is_as_today }
+    }
 }
 
 impl Prints {
     /// Of arguments that are read by today's recipe and by earlier ones.
     pub fn of(today: &Arc<Recipe>, earlier: &[(RecipeId, Arc<Recipe>)], args: &Value) -> Self {
-        let earlier = earlier.iter().map(|(id, recipe)| (*id, recipe.fingerprint(args))).collect();
+        let print = |(id, recipe): &(RecipeId, Arc<Recipe>)| {
+            Print::of(*id, recipe, Some(today), recipe.fingerprint(args))
+        };
+        let earlier = earlier.iter().map(print).collect();
         Self { today: Some(today.clone()), earlier }
     }
 
     /// Whether a call that was made with this recipe can be compared.
     pub fn covers(&self, intent: &Intent, recipe: RecipeId) -> bool {
-        recipe == intent.recipe || self.earlier.iter().any(|(id, _)| *id == recipe)
+        recipe == intent.recipe || self.earlier.iter().any(|print| print.recipe == recipe)
     }
 
     /// The same with one more recipe, of which the arguments as they came have been read.
     #[must_use]
     pub fn with(&self, id: RecipeId, recipe: &Recipe, args: &Value) -> Self {
         let mut prints = self.clone();
-        prints.earlier.push((id, recipe.fingerprint(args)));
+        prints.earlier.push(Print::of(id, recipe, self.today.as_ref(), recipe.fingerprint(args)));
         prints
     }
 
     /// Equal by the recipe of the stored call, or by today's, is the same.
     pub fn compare(&self, intent: &Intent, record: &Record) -> Sameness {
         let stored = &record.intent;
-        let theirs = if stored.recipe == intent.recipe {
-            Some(intent.fingerprint)
-        } else {
-            self.earlier.iter().find(|(id, _)| *id == stored.recipe).map(|(_, print)| *print)
-        };
-        if theirs == Some(stored.fingerprint) {
+        if stored.recipe == intent.recipe {
+            let is_same = stored.fingerprint == intent.fingerprint;
+            return if is_same { Sameness::Same } else { Sameness::Other };
+        }
+        let theirs = self.earlier.iter().find(|print| print.recipe == stored.recipe);
+        if theirs.is_some_and(|print| print.fingerprint == stored.fingerprint) {
             return Sameness::Same;
         }
-        if stored.recipe != intent.recipe && self.by_today(&stored.args) == Some(intent.fingerprint) {
-            return Sameness::Same;
+        match (self.by_today(&stored.args), theirs) {
+            (Some(stored), _) if stored == intent.fingerprint => Sameness::Same,
+            // It differs by both recipes; or by theirs, and today's would say the same.
+            (Some(_), Some(_)) => Sameness::Other,
+            (None, Some(theirs)) if theirs.is_as_today => Sameness::Other,
+            // What is stored is not whole, so it cannot be read by today's recipe; or theirs is not known.
+            _ => Sameness::Unclear,
         }
-        if theirs.is_some() { Sameness::Other } else { Sameness::Unclear }
     }
 
     /// What is stored, by today's recipe; `None` if not all of it is kept, or it cannot be read.

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::ErrorKind;
 use super::throttle::NewKeys;
 use crate::core::key::{Fingerprint, Lookup};
-use crate::core::record::Record;
+use crate::core::record::{CallId, Record};
 use crate::core::session::Brought;
 
 /// Arrivals with the same key and fingerprint share a flight, if they say the same about their session and
@@ -84,13 +84,15 @@ impl Flights {
         (seen, Some(Pilot { id, phase, flights: self.clone() }))
     }
 
-    /// Whether a call with this key runs here.
-    pub(super) fn runs(&self, lookup: &Lookup) -> bool {
+    /// Whether a call runs here. Its run may have been found by another name than its first.
+    pub(super) fn runs(&self, call_id: CallId) -> bool {
         let flights = self.lock();
-        let runs = |phase: &watch::Sender<Phase>| {
-            matches!(*phase.borrow(), Phase::Running { ours: true, .. } | Phase::Unwritten { .. })
-        };
-        flights.iter().any(|((flies, ..), phase)| flies == lookup && runs(phase))
+        flights.values().any(|phase| match &*phase.borrow() {
+            Phase::Running { record, ours: true } | Phase::Unwritten { record } => {
+                record.intent.call_id == call_id
+            }
+            _ => false,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<FlightId, watch::Sender<Phase>>> {

@@ -175,6 +175,8 @@ impl Gateway {
         if let Some(known) = seen.find(&at.tool.name, at.recipe_id) {
             if let Some(renewed) = known.renewed(keep, now) {
                 self.put_recipe(&renewed).await?;
+                // Others may have been written, or forgotten, since this one was read.
+                return Ok(true);
             }
             return Ok(false);
         }
@@ -245,14 +247,19 @@ impl Gateway {
             .filter(|one| !is_there(one) && !one.is_overdue(now))
             .cloned()
             .collect();
+        // What is not stored is not served until it is written again, but it is known here all the same.
         read.served.clone_from(&known.served);
-        self.recipes.seen.store(Arc::new(read));
-        for one in lost {
-            // As long as it cannot be written again, it is known here all the same.
-            self.recipes.change(|seen| seen.put(one.clone()));
-            self.put_recipe(&Remembered { version: 1, ..one }).await?;
+        for one in &lost {
+            read.served.remove(&one.id);
+            read.put(one.clone());
         }
-        Ok(())
+        self.recipes.seen.store(Arc::new(read));
+        let mut all = Ok(());
+        for one in lost {
+            // One that cannot be written must not keep the others.
+            all = self.put_recipe(&Remembered { version: 1, ..one }).await.and(all);
+        }
+        all
     }
 
     /// Loads the recipes of calls that were met, as far as they are not known. One that is not there stays

@@ -90,7 +90,7 @@ impl Gateway {
     pub(super) async fn settle_lost(&self, lost: Due, now: Timestamp) -> Result<bool, store::Error> {
         let Due { record, owner_ended } = lost;
         // Whatever the clock says: what runs here is not lost.
-        if !owner_ended && record.attempt.owner == self.instance && self.flights.runs(&record.intent.lookup) {
+        if !owner_ended && record.attempt.owner == self.instance && self.flights.runs(record.intent.call_id) {
             return Ok(false);
         }
         let tool = self.policy_of(&record);

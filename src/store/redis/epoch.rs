@@ -335,7 +335,8 @@ impl Inner {
             let Some(other) = holder else { return Ok(()) };
             let before = self.fields_of(other).await?;
             let is_over = before.is_some_and(|before| {
-                before.expires_at.is_some_and(|expires_at| expires_at <= intent.created_at)
+                // A request may have waited for its session: its key was claimed when its run began.
+                before.expires_at.is_some_and(|expires_at| expires_at <= record.attempt.run_started_at)
             });
             if !is_over {
                 break;
