@@ -120,11 +120,11 @@ impl World {
         self.come_to_rest(self.dice(1_000_001)).await;
         self.check(self.dice(1_000_002)).await;
         self.ask_again(self.dice(1_000_003)).await;
-        let third = self.sagas / 3;
+        // Half of what such runs show: the dice and the machine decide how many come so far.
         self.tally.shows(&[
-            ("compensated", third),
+            ("compensated", self.sagas / 8),
             ("completed", 1),
-            ("undone", 20),
+            ("undone", self.sagas / 6),
             ("empty", 1),
             // Too rare for a short run.
             ("undone without knowing", usize::from(self.sagas > 100)),

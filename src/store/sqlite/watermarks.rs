@@ -236,8 +236,11 @@ impl Watermarks {
             Some(file) => file,
             none => none.insert(File::options().write(true).create(true).truncate(false).open(&self.path)?),
         };
-        file.write_all_at(marks.line().as_bytes(), 0)?;
+        let line = marks.line();
+        file.write_all_at(line.as_bytes(), 0)?;
         if durably {
+            // A damaged file may have been longer.
+            file.set_len(line.len() as u64)?;
             file.sync_all()?;
         }
         if is_new && let Some(folder) = self.path.parent() {
