@@ -197,6 +197,14 @@ async fn kill_now_and_then(
         killed.kill();
         sleep(Duration::from_millis(dice.below(60))).await;
         let again = Process::start_in(&folders[which], port, &world.shop.config(), &environment).await;
+        // Otherwise on a slow machine no gateway would ever be ready, and no saga begin.
+        while !is_over.load(Ordering::SeqCst) {
+            let asked = world.client.get(again.url("/readyz")).send().await;
+            if asked.is_ok_and(|answer| answer.status() == 200) {
+                break;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
         gateways.insert(which, again);
         world.tally.add("killed", 1);
     }
