@@ -184,7 +184,10 @@ impl Gateway {
         let (at, by) = (self.now(), format!("token {}", caller.name));
         let entry = Entry { at, event, attempt: None, outcome: None, by, detail: reason.to_owned() };
         let _looking = self.pauses.looking.lock().await;
-        // Until it is read back nobody claims on what was known, also if whoever asked hangs up meanwhile.
+        // A pause that the store has lost is put back first: a resume must find it, or the loss of it would
+        // stay open and the tool be paused once more.
+        self.look().await.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        // No call claims on what was known until it is read back, also when the caller hangs up meanwhile.
         self.pauses.write(|seen| seen.looked_at = None);
         let changed = self.counted("set_paused", self.store.set_paused(name, paused, &entry).await);
         let changed = changed.map_err(|_| ErrorKind::StoreUnavailable.alone())?;

@@ -311,6 +311,29 @@ async fn only_an_administrator_pauses_and_the_ledger_has_its_name() {
     gateway.stop().await;
 }
 
+/// Without the loop that looks at pauses: nothing has put the pause back when the resume comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_whose_pause_the_store_has_just_lost_can_be_resumed_on_redis() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let gateway = Bare::over(store, InstanceId(Uuid::new_v4()), &tool, "").await;
+    let act = async |what: &str| {
+        let body = json!({ "reason": "it ships twice" }).to_string();
+        let url = gateway.url.replace("/calls", &format!("/{what}"));
+        Answer::read(client().post(url).body(body).send().await.expect("an answer")).await
+    };
+    act("pause").await.expect_ok();
+    let keys: Vec<String> =
+        ::redis::from_redis_value(redis.ask(&["KEYS", "oncegate:*:paused"]).await).expect("keys");
+    assert_eq!(keys.len(), 1);
+    redis.ask(&["DEL", &keys[0]]).await;
+    let resumed = act("resume").await.expect_ok();
+    assert_eq!(resumed.at("/paused"), false);
+    let call = client().post(&gateway.url).header("idempotency-key", "k").body("{\"args\":{}}");
+    Answer::read(call.send().await.expect("an answer")).await.expect_ok();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pause_that_the_store_loses_is_put_back_and_a_resumed_one_is_not_on_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
