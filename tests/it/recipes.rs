@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use jiff::SignedDuration;
 use oncegate::core::document::Kind;
 use oncegate::core::record::InstanceId;
@@ -108,62 +109,86 @@ async fn recognised(gateway: Gateway, tool: &Tool, case: &Case) {
     gateway.stop().await;
 }
 
+/// Runs the cases four at a time. Each of the four has a tool of its own, and goes through its share in turn.
+async fn side_by_side<F: Future<Output = ()>>(run: impl Fn(Arc<Tool>, Vec<(usize, Case)>) -> F) {
+    let mut shares: [Vec<(usize, Case)>; 4] = Default::default();
+    for (n, case) in cases().into_iter().enumerate() {
+        shares[n % 4].push((n, case));
+    }
+    let mut running = Vec::new();
+    for share in shares {
+        let tool = Arc::new(Tool::start().await);
+        tool.always(Act::Numbered);
+        running.push(run(tool, share));
+    }
+    join_all(running).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_bytes_are_the_same_call_after_every_change_of_the_configuration() {
-    let tool = Tool::start().await;
-    tool.always(Act::Numbered);
-    for case in cases() {
-        recognised(Gateway::with_tool(&tool, &case.before).await, &tool, &case).await;
-    }
+    side_by_side(|tool, share| async move {
+        for (_, case) in share {
+            recognised(Gateway::with_tool(&tool, &case.before).await, &tool, &case).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_bytes_are_the_same_call_over_redis_too() {
-    let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    tool.always(Act::Numbered);
-    for case in cases() {
-        let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, &case.before)).await;
-        gateway.until_ready().await;
-        recognised(gateway, &tool, &case).await;
-    }
+    side_by_side(|tool, share| async move {
+        let redis = Redis::strict().await;
+        for (_, case) in share {
+            let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, &case.before)).await;
+            gateway.until_ready().await;
+            recognised(gateway, &tool, &case).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_gateways_of_a_redis_with_different_configurations_execute_each_intent_once() {
-    let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    tool.always(Act::Numbered);
-    for (n, case) in cases().iter().enumerate() {
-        if case.after.contains("required = [\"amount\"]") || (!case.has_key && case.after.contains("source"))
-        {
-            continue;
+    side_by_side(|tool, share| async move {
+        let redis = Redis::strict().await;
+        for (n, case) in share {
+            execute_once(&redis, &tool, n, &case).await;
         }
-        // The first has not heard of the other's recipe when it is asked.
-        let one = Gateway::sharing(&redis.url(), &one_tool(&tool, &case.before)).await;
-        one.until_ready().await;
-        let other = Gateway::sharing(&redis.url(), &one_tool(&tool, &case.after)).await;
-        other.until_ready().await;
-        let before = tool.effects();
-        let body = body(&format!("{} {}", case.before, case.after), &format!("U{n}"));
-        let key = format!("k-{n}");
-        let mut asking = JoinSet::new();
-        for turn in 0..20 {
-            let url = [&one, &other][turn % 2].url("/v1/tools/act/calls");
-            let mut request = client().post(url).body(body.to_string());
-            if case.has_key {
-                request = request.header("idempotency-key", &key);
-            }
-            asking.spawn(async move { Answer::read(request.send().await.expect("an answer")).await });
-        }
-        let answers = asking.join_all().await;
-        let what = format!("{} | {} {}", case.before, case.after, case.has_key);
-        for answer in &answers {
-            assert_eq!(answer.status, 200, "{what}: {}", answer.text);
-            assert_eq!(answer.at("/call_id"), answers[0].at("/call_id"), "{what}");
-        }
-        assert_eq!(tool.effects(), before + 1, "{what}");
-        one.stop().await;
-        other.stop().await;
+    })
+    .await;
+}
+
+/// Twenty arrivals of one intent at two gateways, one with the configuration before and one with that after.
+async fn execute_once(redis: &Redis, tool: &Tool, n: usize, case: &Case) {
+    if case.after.contains("required = [\"amount\"]") || (!case.has_key && case.after.contains("source")) {
+        return;
     }
+    // The first has not heard of the other's recipe when it is asked.
+    let one = Gateway::sharing(&redis.url(), &one_tool(tool, &case.before)).await;
+    one.until_ready().await;
+    let other = Gateway::sharing(&redis.url(), &one_tool(tool, &case.after)).await;
+    other.until_ready().await;
+    let before = tool.effects();
+    let body = body(&format!("{} {}", case.before, case.after), &format!("U{n}"));
+    let key = format!("k-{n}");
+    let mut asking = JoinSet::new();
+    for turn in 0..20 {
+        let url = [&one, &other][turn % 2].url("/v1/tools/act/calls");
+        let mut request = client().post(url).body(body.to_string());
+        if case.has_key {
+            request = request.header("idempotency-key", &key);
+        }
+        asking.spawn(async move { Answer::read(request.send().await.expect("an answer")).await });
+    }
+    let answers = asking.join_all().await;
+    let what = format!("{} | {} {}", case.before, case.after, case.has_key);
+    for answer in &answers {
+        assert_eq!(answer.status, 200, "{what}: {}", answer.text);
+        assert_eq!(answer.at("/call_id"), answers[0].at("/call_id"), "{what}");
+    }
+    assert_eq!(tool.effects(), before + 1, "{what}");
+    one.stop().await;
+    other.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
