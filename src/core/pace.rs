@@ -27,6 +27,9 @@ pub struct Pace {
     /// How long after a restart of Redis nothing is claimed, so that every gateway may look.
     /// Well above `redis_look_every`.
     pub redis_others_look: Duration,
+    /// How old the list of key recipes may be, where other gateways write to it, when a call is claimed by it.
+    /// Well above `recover_every`, which is how often it is read.
+    pub recipes_max_age: Duration,
 }
 
 impl Default for Pace {
@@ -42,6 +45,7 @@ impl Default for Pace {
             saga_looks_again: Duration::from_secs(5),
             redis_look_every: Duration::from_secs(1),
             redis_others_look: Duration::from_secs(2),
+            recipes_max_age: Duration::from_secs(15),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::*;
 use crate::core::record::CallId;
 use crate::core::tool::tests::tool;
 use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
 
 /// The key and the fingerprint by a tool's recipe.
 fn read(tool: &Tool, runtime: Option<&Key>, args: &Value) -> (Result<Chosen, Refused>, Fingerprint) {
@@ -246,4 +247,18 @@ proptest! {
         prop_assert_eq!(identity.names.first().is_some_and(is_today), identity.key.is_ok());
         prop_assert!(identity.names.iter().skip(1).all(|name| !is_today(name)));
     }
+}
+
+#[test]
+fn a_recipe_has_settled_when_it_was_known_for_twice_the_age_of_what_others_have_read() {
+    let (start, max_age) = (Timestamp::UNIX_EPOCH, Duration::from_secs(15));
+    let recipe = Arc::new(Recipe::of(&tool("t")));
+    let new = Remembered::new(recipe.id(), recipe, Duration::from_hours(1), start);
+    let in_seconds = |seconds| new.settles_in(max_age, start + SignedDuration::from_secs(seconds));
+    assert_eq!(in_seconds(0), Some(Duration::from_secs(30)));
+    assert_eq!(in_seconds(29), Some(Duration::from_secs(1)));
+    assert_eq!((in_seconds(30), in_seconds(31)), (None, None));
+    let stored = Remembered::from_document(&new.to_document()).expect("a recipe");
+    assert_eq!(stored, new);
+    assert_eq!(stored.renewed(Duration::from_hours(2), start).expect("renewed").known_since, start);
 }

@@ -91,6 +91,10 @@ pub(super) struct Asked {
     pub names: Arc<[Name]>,
     /// What it is by earlier recipes.
     pub prints: Arc<Prints>,
+    /// Those recipes. `None`: its names follow from none.
+    pub read_by: Option<Arc<[RecipeId]>>,
+    /// The key that the caller's runtime brought.
+    pub runtime: Option<key::Key>,
     /// The arguments as they came, until it is known which call it is.
     pub raw: Bytes,
     /// Why it is no call by the configuration of today. It is told if no call is found that is the same.
@@ -117,6 +121,8 @@ impl Asked {
             intent,
             names: [].into(),
             prints: Arc::default(),
+            read_by: None,
+            runtime: None,
             raw: Bytes::new(),
             complaint: None,
             may_claim: true,
@@ -127,6 +133,33 @@ impl Asked {
             trace,
         }
     }
+
+    /// The same request, read by other earlier recipes. `None`: its arguments are not there any more.
+    pub(super) fn read_again(&self, earlier: &[(RecipeId, Arc<Recipe>)]) -> Option<Self> {
+        let args = json::parse(str::from_utf8(&self.raw).ok()?).ok()?;
+        let Intent { tenant, user_id, .. } = &*self.intent;
+        let asking = Asking { tenant, user_id, runtime: self.runtime.as_ref(), args: &args };
+        let identity = recipe::identify(&self.at.recipe, earlier, &asking);
+        let (first, key) = (identity.names.first()?, identity.keys.first()?);
+        let intent = Intent {
+            lookup: first.lookup,
+            names: identity.names[1..].iter().map(|name| name.lookup).collect(),
+            key: key.key.as_str().to_owned(),
+            key_source: key.source,
+            ..(*self.intent).clone()
+        };
+        Some(Self {
+            intent: Arc::new(intent),
+            names: identity.names.into(),
+            prints: Arc::new(identity.prints),
+            read_by: Some(ids_of(earlier)),
+            ..self.clone()
+        })
+    }
+}
+
+fn ids_of(recipes: &[(RecipeId, Arc<Recipe>)]) -> Arc<[RecipeId]> {
+    recipes.iter().map(|(id, _)| *id).collect()
 }
 
 impl Gateway {
@@ -256,11 +289,11 @@ pub struct Identity {
 /// The request cannot be read, does not fit the tool's schema, or has no good key.
 pub fn identify(tool: &Tool, request: &Request) -> Result<Identity, Error> {
     let read = read_request(tool, &Arc::new(Recipe::of(tool)), &[], "", request)?;
-    let refuse = |kind: ErrorKind| Error { key: read.brought.clone(), ..kind.alone() };
-    if let Some(complaint) = read.complaint {
-        return Err(refuse(complaint));
+    let refuse = |kind: ErrorKind| Error { key: read.brought(), ..kind.alone() };
+    if let Some(complaint) = &read.complaint {
+        return Err(refuse(complaint.clone()));
     }
-    let key = read.identity.key.map_err(|why| refuse(ErrorKind::Key(why)))?;
+    let key = read.identity.key.clone().map_err(|why| refuse(ErrorKind::Key(why)))?;
     Ok(Identity { key, fingerprint: read.identity.fingerprint })
 }
 
@@ -276,7 +309,13 @@ struct Read {
     /// Why it is no call by the configuration of today.
     complaint: Option<ErrorKind>,
     /// The key that the caller's runtime brought.
-    brought: Option<String>,
+    runtime: Option<key::Key>,
+}
+
+impl Read {
+    fn brought(&self) -> Option<String> {
+        self.runtime.as_ref().map(|key| key.as_str().to_owned())
+    }
 }
 
 /// Reads a request by today's recipe and by earlier ones.
@@ -301,8 +340,7 @@ fn read_request(
     let sent = counted.as_ref().map_or_else(|| raw.clone(), |counted| counted.to_string().into());
     let value = counted.unwrap_or(args);
     let complaint = complaint(tool, &identity, &value);
-    let brought = runtime.map(|key| key.as_str().to_owned());
-    Ok(Read { identity, value, args: sent, raw, complaint, brought })
+    Ok(Read { identity, value, args: sent, raw, complaint, runtime })
 }
 
 /// Why a request is no call by the configuration of today.
@@ -325,8 +363,9 @@ fn ask(
     share: f64,
     now: Timestamp,
 ) -> Result<Asked, Error> {
-    let Read { identity, value, args, raw, complaint, brought } =
-        read_request(&at.tool, &at.recipe, earlier, &caller.tenant, &request)?;
+    let read = read_request(&at.tool, &at.recipe, earlier, &caller.tenant, &request)?;
+    let brought = read.brought();
+    let Read { identity, value, args, raw, complaint, runtime } = read;
     let names = identity.names;
     // By the configuration of today it may have no key; then it is looked for under its other names.
     let (Some(first), Some(key)) = (names.first(), identity.keys.first()) else {
@@ -361,6 +400,8 @@ fn ask(
         intent: Arc::new(intent),
         names: names.into(),
         prints: Arc::new(identity.prints),
+        read_by: Some(ids_of(earlier)),
+        runtime,
         raw,
         complaint,
         may_claim: true,

@@ -11,7 +11,7 @@ use super::health::Permit;
 use super::run::{CLAIM_TRIES, Keep, ROUNDS};
 use super::session::Place;
 use super::throttle::NewKey;
-use super::{ErrorKind, Gateway, new_attempt};
+use super::{ErrorKind, Gateway, Reused, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Met};
 use crate::core::json;
 use crate::core::key::{Lookup, Source};
@@ -151,11 +151,22 @@ impl Gateway {
                 (Err(error), _) => return Err(error),
             };
         }
+        let (came, mut renamed) = (asked, None::<Asked>);
         for _ in 0..ROUNDS {
             let now = self.now();
+            let asked = renamed.as_ref().unwrap_or(came);
+            // After `now`: what counts as free at that time is claimed by no older names.
+            let knows_names = self.has_recent_recipes(&asked.at).await;
+            if let Some(newer) = self.with_newer_names(asked) {
+                (has_looked, prints) = (true, newer.prints.clone());
+                holders = self.look_up(&newer).await?;
+                renamed = Some(newer);
+                continue;
+            }
             prints = self.compared(asked, prints, &holders).await?;
             let (mut intent, mut gives_up, mut met) = (asked.intent.clone(), Vec::new(), None);
             match call::meet(&holders, &asked.names, &intent, &prints, now) {
+                Met::Expired(_) if !knows_names => return Err(ErrorKind::StoreUnavailable),
                 Met::Expired(old) => {
                     let old = holders.get(old).map(|holder| &holder.record);
                     return Err(expired(&asked.intent, &prints, old));
@@ -165,6 +176,9 @@ impl Gateway {
                     let old = instead_of.iter().filter_map(|old| holders.get(*old));
                     gives_up = old.map(|holder| holder.record.clone()).collect();
                     if !left.is_empty() {
+                        if let Some(retry_after) = self.names_settle_in(&asked.at, now) {
+                            return Err(ErrorKind::KeysSettle { retry_after });
+                        }
                         Arc::make_mut(&mut intent).names.retain(|name| !left.contains(name));
                     }
                 }
@@ -174,6 +188,14 @@ impl Gateway {
             let Ok(next) = call::next(tool, met.as_ref().or(gives_up.first()), &event, now) else { break };
             let there = match (next.action, next.change, met) {
                 (Action::Claim { .. } | Action::Run, ..) if let Some(why) = refused => return Err(why),
+                (
+                    Action::Claim { .. }
+                    | Action::Run
+                    | Action::RefuseReused
+                    | Action::RefuseUnclear
+                    | Action::RefuseExpired,
+                    ..,
+                ) if !knows_names => return Err(ErrorKind::StoreUnavailable),
                 (Action::Claim { .. }, ..)
                     if new_key.is_none()
                         && let Err(retry_after) = self.take_new_key(asked, new_key) =>
@@ -350,8 +372,12 @@ pub(super) fn reused(intent: &Intent, there: &Record, is_unclear: bool) -> Error
     // Whatever key comes with the same business fields meets the same call.
     let is_business =
         intent.key_source == Source::Business && there.intent.all_names().any(|name| *name == intent.lookup);
-    let may_rotate = !is_unclear && !is_business;
-    ErrorKind::KeyReused { call_id: there.intent.call_id, may_rotate }
+    let reused = match (is_unclear, is_business) {
+        (true, _) => Reused::Unclear,
+        (false, true) => Reused::SameFields,
+        (false, false) => Reused::Other,
+    };
+    ErrorKind::KeyReused { call_id: there.intent.call_id, reused }
 }
 
 /// What is told of a key whose call is past its window. What cannot be compared may be a repetition.

@@ -168,10 +168,8 @@ pub enum ErrorKind {
         /// When it is looked at next; `None`: not by itself.
         retry_after: Option<Duration>,
     },
-    /// `may_rotate`: a new key would stand for a new intent. Otherwise another key would meet the same call, or it
-    /// cannot be said whether the call is the same.
     #[error("the key stands for another call")]
-    KeyReused { call_id: CallId, may_rotate: bool },
+    KeyReused { call_id: CallId, reused: Reused },
     #[error("the key is too old")]
     KeyExpired {
         /// The earlier call has the same arguments.
@@ -201,12 +199,26 @@ pub enum ErrorKind {
     TooFast { retry_after: Duration },
     #[error("too many new calls with this token")]
     TooManyNewKeys { retry_after: Duration },
+    /// Other gateways may not know yet how the keys of this tool are made since its settings have changed.
+    #[error("the settings of the tool's key have just changed")]
+    KeysSettle { retry_after: Duration },
     #[error("the store is not available")]
     StoreUnavailable,
     #[error("the gateway is shutting down")]
     ShuttingDown,
     #[error("a person has paused the tool")]
     ToolPaused,
+}
+
+/// How a request differs from the call that stands under its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reused {
+    /// It asks for something else, and a new key would stand for a new intent.
+    Other,
+    /// It asks for something else, and every key that comes with its business fields meets the same call.
+    SameFields,
+    /// It may be the same: the two cannot be compared.
+    Unclear,
 }
 
 impl ErrorKind {

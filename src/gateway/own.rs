@@ -75,6 +75,8 @@ impl Gateway {
             intent: Arc::new(intent),
             names: one_name(lookup).into(),
             prints: Arc::new(prints),
+            read_by: None,
+            runtime: None,
             raw: args.clone(),
             complaint,
             may_claim,

@@ -4,12 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex as Guard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::call::Asked;
 use super::{ErrorKind, Gateway, ToolAt};
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key::Lookup;
@@ -56,7 +58,8 @@ struct Seen {
     all: BTreeMap<String, Vec<Remembered>>,
     /// Those that are written down, with all others read after that.
     served: BTreeSet<RecipeId>,
-    has_read: bool,
+    /// When what was read last began to be read.
+    read_at: Option<Instant>,
     /// Tools of which a stored recipe cannot be read: nothing of them is claimed.
     unreadable: BTreeSet<String>,
 }
@@ -82,6 +85,18 @@ impl Recipes {
         of_tool.filter(|one| one.id != at.recipe_id).map(|one| (one.id, one.recipe.clone())).collect()
     }
 
+    /// Whether these are the recipes of a tool but today's.
+    fn are_earlier(&self, at: &ToolAt, ids: &[RecipeId]) -> bool {
+        let seen = self.seen.load();
+        let of_tool = seen.all.get(&at.tool.name).into_iter().flatten();
+        of_tool.map(|one| one.id).filter(|id| *id != at.recipe_id).eq(ids.iter().copied())
+    }
+
+    /// Whether what is known was read within this time.
+    fn is_younger(&self, max_age: Duration) -> bool {
+        self.seen.load().read_at.is_some_and(|read_at| read_at.elapsed() <= max_age)
+    }
+
     fn serves(&self, at: &ToolAt) -> bool {
         let seen = self.seen.load();
         seen.served.contains(&at.recipe_id) && !seen.unreadable.contains(&at.tool.name)
@@ -102,25 +117,57 @@ impl Gateway {
     /// # Errors
     /// Nothing was ever read, so that not even a repetition is recognised.
     pub(super) async fn know_recipes(&self, at: &ToolAt) -> Result<bool, ErrorKind> {
-        if self.recipes.serves(at) {
+        if self.learn_until(at, || self.recipes.serves(at)).await {
             return Ok(true);
+        }
+        let may_look = self.recipes.seen.load().read_at.is_some() || at.tool.effect == Effect::Read;
+        if may_look { Ok(false) } else { Err(ErrorKind::StoreUnavailable) }
+    }
+
+    /// Reads the recipes again unless enough is known. Answers whether it is then.
+    async fn learn_until(&self, at: &ToolAt, is_known: impl Fn() -> bool) -> bool {
+        if is_known() {
+            return true;
         }
         let asked = Instant::now();
         let _learning = self.recipes.learning.lock().await;
-        // Who waited for one that failed need not fail as slowly once more.
+        // A request that waited for one that failed need not fail as slowly once more.
         let failed_at = *self.recipes.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.recipes.serves(at) && failed_at.is_none_or(|failed_at| failed_at < asked) {
+        if !is_known() && failed_at.is_none_or(|failed_at| failed_at < asked) {
             let tools = self.tools();
             if let Err(error) = self.learn(tools.values().map(Arc::as_ref)).await {
                 tracing::error!(tool = at.tool.name, %error, "the recipes of keys are not known");
                 *self.recipes.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             }
         }
-        if self.recipes.serves(at) {
-            return Ok(true);
+        is_known()
+    }
+
+    /// Whether the list of recipes is young enough to claim by: other gateways may have added to it.
+    pub(super) async fn has_recent_recipes(&self, at: &ToolAt) -> bool {
+        let max_age = self.limits.pace.recipes_max_age;
+        !self.store.is_shared() || self.learn_until(at, || self.recipes.is_younger(max_age)).await
+    }
+
+    /// The request with its names by the recipes that are known now, if there are others than when it came.
+    pub(super) fn with_newer_names(&self, asked: &Asked) -> Option<Asked> {
+        let read_by = asked.read_by.as_deref()?;
+        if self.recipes.are_earlier(&asked.at, read_by) {
+            return None;
         }
-        let may_look = self.recipes.seen.load().has_read || at.tool.effect == Effect::Read;
-        if may_look { Ok(false) } else { Err(ErrorKind::StoreUnavailable) }
+        asked.read_again(&self.recipes.earlier(&asked.at))
+    }
+
+    /// How long until every gateway claims names by the tool's recipe of today, too; `None`: all do. Until then no
+    /// name by an earlier recipe may be left out of a claim: it is all that a gateway which does not know today's
+    /// looks for.
+    pub(super) fn names_settle_in(&self, at: &ToolAt, now: Timestamp) -> Option<Duration> {
+        if !self.store.is_shared() {
+            return None;
+        }
+        let max_age = self.limits.pace.recipes_max_age;
+        let seen = self.recipes.seen.load();
+        seen.find(&at.tool.name, at.recipe_id).map_or(Some(max_age), |today| today.settles_in(max_age, now))
     }
 
     /// Whether calls of every tool may be claimed, as far as recipes go.
@@ -174,7 +221,7 @@ impl Gateway {
         let keep = at.tool.retention;
         if let Some(known) = seen.find(&at.tool.name, at.recipe_id) {
             if let Some(renewed) = known.renewed(keep, now) {
-                self.put_recipe(&renewed).await?;
+                self.put_recipe(&renewed, false).await?;
                 // Others may have been written, or forgotten, since this one was read.
                 return Ok(true);
             }
@@ -183,16 +230,25 @@ impl Gateway {
         if seen.all.get(&at.tool.name).is_some_and(|all| all.len() >= MAX_RECIPES) {
             return Err(Error::TooMany(at.tool.name.clone()));
         }
-        self.put_recipe(&Remembered::new(at.recipe_id, at.recipe.clone(), keep, now)).await?;
+        self.put_recipe(&Remembered::new(at.recipe_id, at.recipe.clone(), keep, now), true).await?;
         Ok(true)
     }
 
-    /// Writes a recipe, whatever version of its document is there.
-    async fn put_recipe(&self, recipe: &Remembered) -> Result<(), Error> {
+    /// Writes a recipe, whatever version of its document is there. `is_new`: it is known from now on.
+    async fn put_recipe(&self, recipe: &Remembered, mut is_new: bool) -> Result<(), Error> {
         let mut recipe = recipe.clone();
         for _ in 0..super::run::ROUNDS {
+            let began = Instant::now();
+            if is_new {
+                recipe.known_since = self.now();
+            }
             let put = self.counted("put_document", self.store.put_document(&recipe.to_document()).await)?;
             let there = match put {
+                // Others count from a time at which it was not there yet.
+                Put::Done if is_new && began.elapsed() > self.limits.pace.recipes_max_age / 2 => {
+                    recipe.version += 1;
+                    continue;
+                }
                 Put::Done => {
                     self.recipes.change(|seen| seen.put(recipe.clone()));
                     return Ok(());
@@ -200,7 +256,12 @@ impl Gateway {
                 Put::Lost(there) => there,
             };
             recipe.version = there.as_ref().map_or(0, |document| document.version) + 1;
+            let is_kept = there.as_ref().is_some_and(Remembered::is_kept);
             if let Some(there) = there.as_ref().and_then(Remembered::from_document) {
+                if is_kept {
+                    is_new = false;
+                    recipe.known_since = there.known_since;
+                }
                 recipe.used_at = recipe.used_at.max(there.used_at);
                 recipe.keep = recipe.keep.max(there.keep);
                 recipe.created_at = there.created_at;
@@ -211,6 +272,7 @@ impl Gateway {
 
     /// Reads what is stored. What this gateway knows and the store has lost is written again.
     async fn read_recipes(&self, now: Timestamp) -> Result<(), Error> {
+        let began = Instant::now();
         let mut stored: Vec<Document> = Vec::new();
         let mut before: Option<Place> = None;
         loop {
@@ -222,7 +284,7 @@ impl Gateway {
                 break;
             }
         }
-        let mut read = Seen { has_read: true, ..Seen::default() };
+        let mut read = Seen { read_at: Some(began), ..Seen::default() };
         for document in stored.iter().filter(|document| Remembered::is_kept(document)) {
             match Remembered::from_document(document) {
                 Some(one) => read.put(one),
@@ -257,7 +319,7 @@ impl Gateway {
         let mut all = Ok(());
         for one in lost {
             // One that cannot be written must not keep the others.
-            all = self.put_recipe(&Remembered { version: 1, ..one }).await.and(all);
+            all = self.put_recipe(&Remembered { version: 1, ..one }, true).await.and(all);
         }
         all
     }

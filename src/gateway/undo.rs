@@ -544,6 +544,7 @@ pub(super) fn hindrance_of(kind: &ErrorKind) -> Hindrance {
         | ErrorKind::ToolPaused
         | ErrorKind::ToolResting { .. }
         | ErrorKind::RateLimited
+        | ErrorKind::KeysSettle { .. }
         | ErrorKind::StoreUnavailable
         | ErrorKind::ShuttingDown
         | ErrorKind::Refused(Refusal::Frozen | Refusal::Busy { .. }) => Hindrance::Busy,

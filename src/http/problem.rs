@@ -17,7 +17,7 @@ use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::record::CallId;
 use crate::core::session::Refusal;
-use crate::gateway::{Error, ErrorKind};
+use crate::gateway::{Error, ErrorKind, Reused};
 
 /// What `/readyz` answers while write tools may not be called.
 pub const NOT_READY: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
@@ -393,16 +393,25 @@ impl From<ErrorKind> for Problem {
                 Slug::OutcomeUnknown,
                 "The tool may or may not have executed this call, and the gateway plans no further check. Tell the user, and ask a person to look into the tool's own system and to settle the call that call_id names. Sending the same request again, with the same key and the same arguments, never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",
             ),
-            ErrorKind::KeyReused { call_id, may_rotate: true } => Self::new(
+            ErrorKind::KeyReused { call_id, reused: Reused::Other } => Self::new(
                 Slug::KeyReused,
                 "Nothing was run: this key was already used for a call with other arguments. If this is a new intent, send it with a new key; if it is a repetition, send exactly the same arguments as before.",
             )
             .about(call_id),
-            ErrorKind::KeyReused { call_id, may_rotate: false } => Self {
+            ErrorKind::KeyReused { call_id, reused: Reused::SameFields } => Self {
                 key_action: Some(KeyAction::Stop),
                 ..Self::new(
                     Slug::KeyReused,
-                    "Nothing was run: an earlier call stands under this key, and a new key would not make this another intent. Do not send it again. If it is a repetition, send exactly the same arguments as before; otherwise look at the earlier call, or ask a person.",
+                    "This request was not run: an earlier call, which call_id names, has the same business id and other arguments. A new key would meet the same call, so do not send this request again. If you meant to repeat that call, send exactly its arguments; that gets its result. Otherwise ask a person.",
+                )
+            }
+            .about(call_id),
+            ErrorKind::KeyReused { call_id, reused: Reused::Unclear } => Self {
+                key_action: Some(KeyAction::Stop),
+                effect: Some(Effect::Unknown),
+                ..Self::new(
+                    Slug::KeyReused,
+                    "This request was not run: an earlier call, which call_id names, has this key, and its arguments can no longer be compared with yours. It may be the same call, and may have been executed. Do not send this request again, neither with this key nor with a new one; ask a person what became of that call.",
                 )
             }
             .about(call_id),
@@ -467,6 +476,12 @@ impl From<ErrorKind> for Problem {
                 "This request was not run, because the gateway's store does not answer. Wait, then send the same request again with the same key; do not use another key.",
             )
             .waiting(RETRY_GATEWAY),
+            ErrorKind::KeysSettle { retry_after } => Self::new(
+                Slug::StoreUnavailable,
+                "Nothing was run: the settings of this tool's keys have just changed, and not every gateway may know them yet. Wait, then send the same request again with the same key.",
+            )
+            .not_run()
+            .waiting(retry_after),
             ErrorKind::ShuttingDown => Self::new(Slug::ShuttingDown, "This request was not looked at: the gateway is shutting down. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.").waiting(RETRY_GATEWAY),
             ErrorKind::ToolPaused => Self::new(
                 Slug::ToolPaused,

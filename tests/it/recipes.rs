@@ -2,10 +2,12 @@
 //! executed twice, on a gateway that has read another configuration, and on others that have an older one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use jiff::SignedDuration;
 use oncegate::core::document::Kind;
+use oncegate::core::pace::Pace;
 use oncegate::core::record::InstanceId;
 use oncegate::store::Store;
 use serde_json::{Value, json};
@@ -15,8 +17,9 @@ use uuid::Uuid;
 use crate::support::faulty::FaultStore;
 use crate::support::gateway::{Bare, one_tool};
 use crate::support::memory::Memory;
+use crate::support::pace::brisk;
 use crate::support::redis::Redis;
-use crate::support::{Act, Answer, Gateway, Tool, client};
+use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 const SCHEMA: &str = r#"input_schema = { type = "object", required = ["id"], properties = { id = {} } }"#;
 
@@ -238,6 +241,89 @@ async fn what_no_earlier_call_explains_is_told_as_today_and_a_finer_key_holds_at
     gateway.stop().await;
 }
 
+const SHORT: &str = "timeout = \"200ms\"\ndeadline = \"300ms\"\nretry = { attempts = 1 }\n";
+
+/// A claim that leaves out a name by an earlier recipe is not found by a gateway that knows only that recipe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_has_not_heard_of_a_finer_key_executes_nothing_a_second_time() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.always(Act::Numbered);
+    let coarse = format!("key = {{ fields = [\"/id\"] }}\n{SCHEMA}\n{SHORT}dedup_window = \"4s\"");
+    // It reads the recipes of others only when it has to.
+    let never = Pace { recover_every: Duration::from_secs(3_600), ..brisk() };
+    let one = Gateway::at_pace(never, &redis.url(), &one_tool(&tool, &coarse)).await;
+    one.until_ready().await;
+    let first = one.call(json!({ "id": 1, "line": 1 })).await.expect_ok();
+    let fine = r#"key = { fields = ["/id", "/line"] }
+        input_schema = { type = "object", required = ["id", "line"] }"#;
+    let other = Gateway::sharing(&redis.url(), &one_tool(&tool, fine)).await;
+    other.until_ready().await;
+    let second = json!({ "id": 1, "line": 2 });
+    let made = loop {
+        let answer = other.call(second.clone()).await;
+        if answer.status == 200 {
+            break answer;
+        }
+        let refused = answer.expect_problem("store-unavailable");
+        assert_eq!((refused.at("/effect"), refused.at("/key_action")), ("none".into(), "reuse".into()));
+        let wait = refused.at("/retry_after_ms").as_u64().expect("a time to wait");
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+    };
+    assert_ne!(made.at("/call_id"), first.at("/call_id"));
+    // The first call gives up the coarse name: all that the first gateway knows of.
+    let body = json!({ "args": { "id": 1, "line": 1 } }).to_string();
+    until("the first call is past its window", async || {
+        let tried = one.client.post(one.url("/v1/tools/act/key")).body(body.clone()).send();
+        Answer::read(tried.await.expect("an answer")).await.at("/would") == "run"
+    })
+    .await;
+    let again = one.call(second).await.expect_ok();
+    assert_eq!((again.at("/call_id"), again.at("/replayed")), (made.at("/call_id"), true.into()));
+    assert_eq!(tool.effects(), 2);
+    one.stop().await;
+    other.stop().await;
+}
+
+/// A request that waits for its session while the settings change is the same call under them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_waited_during_a_reload_is_looked_for_under_its_new_names() {
+    let tool = Tool::start().await;
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held).always(Act::Numbered);
+    let settings = |fields: &str, window: &str| {
+        let schema = r#"input_schema = { type = "object", required = ["id", "line"] }"#;
+        let session = "session = \"exclusive\"\nsession_wait = \"30s\"";
+        one_tool(&tool, &format!("key = {{ fields = {fields} }}\n{schema}\n{session}\n{window}"))
+    };
+    let short = "timeout = \"20s\"\ndeadline = \"20s\"\nretry = { attempts = 1 }\ndedup_window = \"21s\"";
+    let gateway = Gateway::start(&settings("[\"/id\"]", short)).await;
+    let body = |session: &str, id: u32, line: u32| json!({ "args": { "id": id, "line": line }, "session_id": session });
+    let ask = |body: Value| {
+        let (client, url) = (gateway.client.clone(), gateway.url("/v1/tools/act/calls"));
+        tokio::spawn(async move {
+            Answer::read(client.post(url).body(body.to_string()).send().await.expect("an answer")).await
+        })
+    };
+    let holder = ask(body("S", 7, 7));
+    until("the session is taken", async || tool.requests() == 1).await;
+    let waiting = ask(body("S", 1, 2));
+    until("it waits", async || {
+        let session = gateway.get("/v1/sessions/S").await;
+        session.at("/waiting").as_array().is_some_and(|waiting| waiting.len() == 1)
+    })
+    .await;
+    // Its coarse name is taken by another call, and given up later.
+    gateway.post("act", &body("T", 1, 1), &[]).await.expect_ok();
+    assert!(gateway.reload(&settings("[\"/id\", \"/line\"]", "")).await);
+    let made = gateway.post("act", &body("U", 1, 2), &[]).await.expect_ok();
+    drop(hold);
+    holder.await.expect("no panic").expect_ok();
+    let waited = waiting.await.expect("no panic").expect_ok();
+    assert_eq!((waited.at("/call_id"), waited.at("/replayed")), (made.at("/call_id"), true.into()));
+    assert_eq!(tool.effects(), 3);
+    gateway.stop().await;
+}
+
 #[tokio::test]
 async fn a_running_or_unknown_call_is_recognised_as_well() {
     let tool = Tool::start().await;
@@ -296,7 +382,8 @@ async fn a_call_of_a_recipe_that_is_gone_is_neither_repeated_nor_taken_for_anoth
     memory.forget_documents();
     let second = Bare::over(memory, ME, &tool, "").await;
     let refused = post(&second, "k", json!({ "n": 1, "note": "b" })).await.expect_problem("key-reused");
-    assert_eq!(refused.at("/key_action"), "stop", "it may be the same");
+    let told = (refused.at("/effect"), refused.at("/key_action"));
+    assert_eq!(told, ("unknown".into(), "stop".into()), "it may be the same");
     post(&second, "k", json!({ "n": 1, "note": "a" })).await.expect_ok();
     assert_eq!(tool.requests(), 1);
 }

@@ -25,6 +25,8 @@ pub struct Remembered {
     pub recipe: Arc<Recipe>,
     pub version: u64,
     pub created_at: Timestamp,
+    /// Since when every gateway that reads the store finds it there.
+    pub known_since: Timestamp,
     /// When a gateway has last said that it serves by it.
     pub used_at: Timestamp,
     /// The longest that a call was to be kept since.
@@ -35,8 +37,9 @@ pub struct Remembered {
 #[derive(Serialize, Deserialize)]
 struct Body {
     recipe: Value,
-    /// Microseconds since 1970.
+    /// Microseconds since 1970; so is `known_since`.
     used_at: i64,
+    known_since: i64,
     keep_ms: i64,
 }
 
@@ -53,7 +56,7 @@ pub fn tool_of(name: &str) -> &str {
 impl Remembered {
     /// A recipe that was never served by. `keep`: how long the tool's calls are kept.
     pub fn new(id: RecipeId, recipe: Arc<Recipe>, keep: Duration, now: Timestamp) -> Self {
-        Self { id, recipe, version: 1, created_at: now, used_at: now, keep: signed(keep) }
+        Self { id, recipe, version: 1, created_at: now, known_since: now, used_at: now, keep: signed(keep) }
     }
 
     /// The next version, if it is time to say that the recipe is still served by.
@@ -66,6 +69,14 @@ impl Remembered {
             keep,
             ..self.clone()
         })
+    }
+
+    /// How long until every gateway claims names by this recipe, too; `None`: all do. `max_age`: how old what
+    /// they have read of recipes is at most when they claim a call.
+    pub fn settles_in(&self, max_age: Duration, now: Timestamp) -> Option<Duration> {
+        // Twice as long: their clocks differ a little, and it was written a little later.
+        let settled_at = self.known_since.checked_add(max_age * 2).unwrap_or(Timestamp::MAX);
+        Duration::try_from(settled_at.duration_since(now)).ok().filter(|time| !time.is_zero())
     }
 
     /// Calls of it were made before this time.
@@ -91,6 +102,7 @@ impl Remembered {
         let body = Body {
             recipe: self.recipe.to_json(),
             used_at: self.used_at.as_microsecond(),
+            known_since: self.known_since.as_microsecond(),
             keep_ms: i64::try_from(self.keep.as_millis()).unwrap_or(i64::MAX),
         };
         Document {
@@ -117,6 +129,7 @@ impl Remembered {
             recipe: Arc::new(recipe),
             version: document.version,
             created_at: document.created_at,
+            known_since: Timestamp::from_microsecond(body.known_since).ok()?,
             used_at: Timestamp::from_microsecond(body.used_at).ok()?,
             keep: SignedDuration::from_millis(body.keep_ms),
         })

@@ -18,5 +18,6 @@ pub fn brisk() -> Pace {
         saga_looks_again: Duration::from_millis(500),
         redis_look_every: Duration::from_millis(250),
         redis_others_look: Duration::from_secs(1),
+        recipes_max_age: Duration::from_secs(1),
     }
 }
