@@ -24,7 +24,6 @@ mod downstream; // nothing is sent twice or too late
 mod exclusive; // one call of a session at a time, under load
 mod faults; // a store that fails
 mod file_losses; // a SQLite file that has lost data
-mod forgotten; // gateways that are gone leave no trace, and hide no loss
 mod house; // which room may know which
 mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result
@@ -43,6 +42,7 @@ mod reconcile; // the ledger, held against the systems behind the tools
 #[cfg(feature = "crash-points")]
 mod reconcile_points; // the process ends where it hurts a reconciliation
 mod redis; // many gateways over one Redis
+mod redis_forgotten; // gateways that are gone leave no trace, and hide no loss
 mod redis_kinds; // TLS, clusters, replicas, Sentinels
 mod redis_losses; // a Redis that has lost data
 mod reload; // the configuration is read again
