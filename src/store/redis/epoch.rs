@@ -2,6 +2,7 @@
 //! the next one when a person accepts what is missing.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -16,14 +17,34 @@ use crate::core::ledger::Position;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::store::{Error, LOST_DATA, Reason};
 
-/// How often a look tries to warn the others, if they write the manifest at the same time.
-const WARNINGS: usize = 3;
+/// How often a look begins again because another gateway has written the manifest meanwhile.
+const LOOKS: usize = 3;
 const NOT_ALONE: &str = "somebody else accepts it, too, or more was lost meanwhile: look again";
+
+/// Whether a warning has closed the store for all gateways.
+enum Warned {
+    Now,
+    Before,
+    /// Another gateway has written the manifest since it was read: look again.
+    TooLate,
+}
 
 impl Inner {
     /// Compares what is there with what is remembered, puts back what was lost and is still known, and
     /// says what is missing.
     pub(super) async fn look_for_loss(&self) -> Result<Option<Reason>, Error> {
+        for _ in 0..LOOKS {
+            if let ControlFlow::Break(seen) = self.compare_once().await? {
+                return Ok(seen);
+            }
+        }
+        self.link.trouble.notify_one();
+        Ok(Some(Reason::new("suspect", "the store was changed each time it was looked at")))
+    }
+
+    /// Goes on (to the next try) if the manifest has changed meanwhile: an acceptance that has just ended must not be taken back by a look
+    /// that began before it.
+    async fn compare_once(&self) -> Result<ControlFlow<Option<Reason>>, Error> {
         let (epoch, known) = (self.memory.epoch(), self.memory.all_writes());
         let mut sight = self.sight().await?;
         let mut found = loss::compare(&sight, &epoch, &known);
@@ -41,10 +62,12 @@ impl Inner {
                 self.forget_gateways(&sight).await;
                 self.was_whole.store(true, Ordering::Relaxed);
                 self.is_mended.store(false, Ordering::Relaxed);
-                Ok(None)
+                Ok(ControlFlow::Break(None))
             }
             // Another gateway is at it, too.
-            Finding::Fresh(_) => Ok(Some(Reason::new("starting", "the store is being set up"))),
+            Finding::Fresh(_) => {
+                Ok(ControlFlow::Break(Some(Reason::new("starting", "the store is being set up"))))
+            }
             Finding::Adopt(adopted) => {
                 self.put_all_back().await?;
                 let sight = self.sight().await?;
@@ -54,18 +77,23 @@ impl Inner {
                 self.forget_acceptance();
                 let before = if epoch.is_empty() { "none" } else { &epoch };
                 tracing::info!(store = %self.link.target, epoch = adopted, before, "this data is gone by from now on");
-                Ok(None)
+                Ok(ControlFlow::Break(None))
             }
-            Finding::Foreign(what) => Ok(Some(Reason::new("foreign", what))),
+            Finding::Foreign(what) => Ok(ControlFlow::Break(Some(Reason::new("foreign", what)))),
             Finding::Lost { what, writes } => {
                 let text =
                     format!("{what}; nothing is claimed until a person runs `oncegate store accept-loss`");
                 let reason = Reason::new(LOST_DATA, text);
-                // Nobody may claim what is about to be put back.
+                if self.manifest().await? != sight.manifest {
+                    return Ok(ControlFlow::Continue(()));
+                }
+                // Nothing may be claimed that is about to be put back.
                 self.close_for(&reason);
                 // Also if the warning itself was lost since: the store may have been emptied once more.
-                if self.warn_others(&what, &epoch).await? {
-                    self.is_mended.store(false, Ordering::Relaxed);
+                match self.warn_others(sight.manifest.as_ref(), &what, &epoch).await? {
+                    Warned::Now => self.is_mended.store(false, Ordering::Relaxed),
+                    Warned::Before => {}
+                    Warned::TooLate => return Ok(ControlFlow::Continue(())),
                 }
                 if !self.is_mended.load(Ordering::Relaxed) {
                     self.publish_token(&Sight::default()).await;
@@ -76,7 +104,7 @@ impl Inner {
                         self.lost_writes.fetch_add(writes, Ordering::Relaxed);
                     }
                 }
-                Ok(Some(reason))
+                Ok(ControlFlow::Break(Some(reason)))
             }
         }
     }
@@ -91,30 +119,28 @@ impl Inner {
 
     /// Closes the store for the other gateways, too, also for those that have begun to use what is left of it: they
     /// may not know what is missing. The manifest comes first: it says which epoch an acceptance has to follow.
-    /// Answers whether anything had to be written.
-    async fn warn_others(&self, what: &str, epoch: &str) -> Result<bool, Error> {
-        let was_whole = self.was_whole.load(Ordering::Relaxed);
-        for _ in 0..WARNINGS {
-            let before = self.manifest().await?;
-            if before.is_none() && epoch.is_empty() {
-                // There is no epoch to follow. Gateways that remember one write the manifest.
-                let is_first = !self.is_mended.load(Ordering::Relaxed);
-                if is_first {
-                    self.close_partitions().await?;
-                }
-                return Ok(is_first);
+    /// `before` is the manifest from which the loss was judged.
+    async fn warn_others(&self, before: Option<&Manifest>, what: &str, epoch: &str) -> Result<Warned, Error> {
+        if before.is_none() && epoch.is_empty() {
+            // There is no epoch to follow. Gateways that remember one write the manifest.
+            if self.is_mended.load(Ordering::Relaxed) {
+                return Ok(Warned::Before);
             }
-            let Some(warning) = loss::warning(before.as_ref(), epoch, what, was_whole) else {
-                return Ok(false);
-            };
-            let is_said = self.swap_manifest(before.as_ref(), &warning).await;
-            if !matches!(is_said, Ok(false)) {
+            self.close_partitions().await?;
+            return Ok(Warned::Now);
+        }
+        let was_whole = self.was_whole.load(Ordering::Relaxed);
+        let Some(warning) = loss::warning(before, epoch, what, was_whole) else {
+            return Ok(Warned::Before);
+        };
+        match self.swap_manifest(before, &warning).await {
+            Ok(false) => Ok(Warned::TooLate),
+            // It may be written although no answer came.
+            said => {
                 self.close_partitions().await?;
-                return is_said;
+                said.map(|_| Warned::Now)
             }
         }
-        // The next look tries it again.
-        Ok(false)
     }
 
     /// Makes every claim be refused until a loss is accepted.

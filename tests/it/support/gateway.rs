@@ -145,8 +145,15 @@ impl Gateway {
     /// What a person does when the store has lost data.
     pub async fn accept_loss(&self, reason: &str) -> Answer {
         let body = json!({ "reason": reason }).to_string();
-        let request = self.client.post(self.url("/v1/store/accept-loss")).body(body);
-        Answer::read(request.send().await.expect("an answer")).await
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let request = self.client.post(self.url("/v1/store/accept-loss")).body(body.clone());
+            let answer = Answer::read(request.send().await.expect("an answer")).await;
+            // Another gateway has just written what it has found. A person does as the text says.
+            if !answer.text.contains("look again") || Instant::now() > end {
+                return answer;
+            }
+        }
     }
 
     /// The ledger's view of the call that an answer is about.
