@@ -358,13 +358,13 @@ async fn a_finished_call_gives_up_its_key_only_in_the_step_that_claims_it(home: 
 }
 
 /// The same with further names.
-fn with_names(change: Change, names: &[&str]) -> Change {
+pub(crate) fn with_names(change: Change, names: &[&str]) -> Change {
     let names = names.iter().map(|name| name_of(name)).collect();
     let intent = Intent { names, ..(*change.record.intent).clone() };
     Change { record: Record { intent: Arc::new(intent), ..change.record }, ..change }
 }
 
-fn name_of(key: &str) -> Lookup {
+pub(crate) fn name_of(key: &str) -> Lookup {
     Lookup::new("shop", "t", key)
 }
 

@@ -36,6 +36,7 @@ mod pause; // a person stops a tool for a while
 #[cfg(feature = "crash-points")]
 mod points; // the process ends where it hurts
 mod problems; // the table of failures
+mod put_back; // what a gateway remembers goes back to a Redis that has lost it
 mod recheck; // unknown calls come to rest, when something goes wrong
 mod recipes; // a stored call is recognised whatever the configuration has become
 mod reconcile; // the ledger, held against the systems behind the tools

@@ -338,56 +338,83 @@ impl Inner {
     /// Puts back every write that is remembered, unless it is there.
     pub(super) async fn put_all_back(&self) -> Result<(), Error> {
         let mut all = Ok(());
-        for remembered in self.memory.recent() {
-            // One that cannot be put back must not keep the others.
-            let Remembered { record, entry, is_locked, .. } = &remembered;
-            all = self.put_back(record, entry, *is_locked).await.and(all);
+        let recent = self.memory.recent();
+        for of_one in recent.chunk_by(|one, next| one.call_id() == next.call_id()) {
+            for Remembered { record, entry, is_locked, .. } in of_one {
+                let put = self.put_names_back(record, entry, *is_locked).await;
+                // Whether a name is another's can be said when all that is known of the call is there.
+                let is_newest = of_one.last().is_some_and(|newest| newest.record.version == record.version);
+                let told = match put {
+                    Ok(holders) if is_newest => self.tell_holders(record, holders).await,
+                    put => put.map(drop),
+                };
+                // One that cannot be put back must not keep the others.
+                all = told.and(all);
+            }
         }
         all
     }
 
-    /// Puts a record back that the store has lost. Names that are held by calls whose time was over when
-    /// this one was made go back to it.
+    /// Puts a record back that the store has lost, and tells which calls hold names of it by now.
     pub(super) async fn put_back(
         &self,
         record: &Record,
         entry: &Entry,
         is_locked: bool,
     ) -> Result<(), Error> {
-        let intent = &record.intent;
-        let mut holder = self.try_put_back(record, entry, is_locked, "").await?;
-        // Each of its names may be held by another.
-        for _ in intent.all_names() {
-            let Some(other) = holder else { return Ok(()) };
-            let before = self.fields_of(other).await?;
-            let is_over = before.is_some_and(|before| {
-                // A request may have waited for its session: its key was claimed when its run began.
-                before.expires_at.is_some_and(|expires_at| expires_at <= record.attempt.run_started_at)
-            });
-            if !is_over {
-                break;
-            }
-            holder = self.try_put_back(record, entry, is_locked, &other.to_string()).await?;
+        let holders = self.put_names_back(record, entry, is_locked).await?;
+        self.tell_holders(record, holders).await
+    }
+
+    /// Puts a record back with its names. Answers with the calls that hold a name instead.
+    ///
+    /// Names that are held by calls whose time was over when this one was made go back to it. Done again after it broke
+    /// off, it ends as if it had been done once.
+    async fn put_names_back(
+        &self,
+        record: &Record,
+        entry: &Entry,
+        is_locked: bool,
+    ) -> Result<Vec<CallId>, Error> {
+        let holders = self.try_put_back(record, entry, is_locked, &[]).await?;
+        let mut over = Vec::new();
+        for holder in &holders {
+            over.extend(self.fields_of(*holder).await?.filter(|holder| is_over(holder, record)));
         }
-        let Some(holder) = holder else { return Ok(()) };
-        tracing::error!(
-            call_id = %intent.call_id,
-            tool = intent.tool,
-            %holder,
-            "a call that the store had lost was put back, but a name of it is held by another call by now: \
-             the same intent may have run twice",
-        );
+        if over.is_empty() {
+            return Ok(holders);
+        }
+        self.try_put_back(record, entry, is_locked, &over).await
+    }
+
+    /// Says that names of a call are held by these. One that began when this call's time was over may.
+    async fn tell_holders(&self, record: &Record, holders: Vec<CallId>) -> Result<(), Error> {
+        let intent = &record.intent;
+        for holder in holders {
+            let newest = self.fields_of(intent.call_id).await?;
+            let later = self.fields_of(holder).await?;
+            if newest.zip(later).is_some_and(|(newest, later)| is_over(&newest, &later)) {
+                continue;
+            }
+            tracing::error!(
+                call_id = %intent.call_id,
+                tool = intent.tool,
+                %holder,
+                "a call that the store had lost was put back, but a name of it is held by another call by now: \
+                 the same intent may have run twice",
+            );
+        }
         Ok(())
     }
 
-    /// Answers with the call that holds the key instead.
+    /// Answers with the calls that hold a name instead.
     async fn try_put_back(
         &self,
         record: &Record,
         entry: &Entry,
         is_locked: bool,
-        instead_of: &str,
-    ) -> Result<Option<CallId>, Error> {
+        instead_of: &[Record],
+    ) -> Result<Vec<CallId>, Error> {
         let intent = &record.intent;
         let partition = Partition::of(&intent.lookup);
         let result = record::result(record);
@@ -400,7 +427,9 @@ impl Inner {
         run.arg(record::progress(record)).arg(record::fencing(record));
         run.arg(u8::from(result.is_some())).arg(result.map_or(&[][..], AsRef::as_ref));
         run.arg(&intent.tool).arg(record.state.as_str()).arg(score(record)).arg(retain_until(record));
-        run.arg(record::entry_field(record.version)).arg(record::entry(entry)).arg(instead_of);
+        run.arg(record::entry_field(record.version))
+            .arg(record::entry(entry))
+            .arg(record::gives_up(instead_of));
         run.arg(record::similar_to(record));
         let lease = record.attempt.lease_until.as_microsecond().to_string();
         let lock = match (&record.state, is_locked) {
@@ -411,13 +440,20 @@ impl Inner {
         };
         run.arg(&lock[..]).arg(&Position::of(record).to_bytes()[..]).arg(&intent.tenant);
         let (word, rest) = reply(self.link.run(&run).await?)?;
-        let holder = text(&rest, 0).and_then(|id| call_id(&id));
-        Ok(holder.filter(|_| word == "conflict"))
+        let holders = (0..rest.len()).filter_map(|n| call_id(&text(&rest, n)?));
+        Ok(if word == "conflict" { holders.collect() } else { Vec::new() })
     }
 }
 
 fn parse(manifest: Option<Vec<u8>>) -> Result<Option<Manifest>, Error> {
     manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)
+}
+
+/// Whether the time of a call was over when the run of another began, which claimed its names.
+///
+/// A request may have waited for its session: its key was claimed when its run began.
+fn is_over(earlier: &Record, later: &Record) -> bool {
+    earlier.expires_at.is_some_and(|expires_at| expires_at <= later.attempt.run_started_at)
 }
 
 fn manifest_key() -> String {

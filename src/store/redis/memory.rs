@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -100,6 +101,10 @@ pub(super) struct Remembered {
 }
 
 impl Remembered {
+    pub(super) fn call_id(&self) -> CallId {
+        self.record.intent.call_id
+    }
+
     fn size(&self) -> usize {
         self.record.intent.args.len()
             + super::record::result(&self.record).map_or(0, bytes::Bytes::len)
@@ -276,11 +281,24 @@ impl Memory {
         self.state().running.remove(&call_id);
     }
 
-    /// What runs here and the writes of the last seconds. Of one call, the older first.
+    /// What runs here and the writes of the last seconds, in the order in which it can be put back: calls by when
+    /// their newest runs began, and of one call the older versions first.
+    ///
+    /// When a run begins its call holds all of its names, so they stay with the call that is put back last.
     pub(super) fn recent(&self) -> Vec<Remembered> {
         let state = self.state();
         let mut recent: Vec<Remembered> = state.running.values().chain(&state.recent).cloned().collect();
-        recent.sort_by_key(|remembered| remembered.record.version);
+        let mut begun = HashMap::<CallId, (u64, Timestamp)>::new();
+        for Remembered { record, .. } in &recent {
+            let version = (record.version, record.attempt.run_started_at);
+            let newest = begun.entry(record.intent.call_id).or_insert(version);
+            *newest = version.max(*newest);
+        }
+        recent.sort_by_key(|remembered| {
+            let call_id = remembered.call_id();
+            (begun[&call_id].1, call_id, remembered.record.version)
+        });
+        recent.dedup_by_key(|remembered| (remembered.call_id(), remembered.record.version));
         recent
     }
 
@@ -362,10 +380,57 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::core::call::tests;
+    use crate::core::key;
+    use crate::core::outcome::Content;
+    use crate::core::record::State::Succeeded;
+    use crate::core::record::{Attempt, Intent};
+    use crate::core::session::Release;
+    use crate::core::tool::Tool;
 
     fn partition(number: usize) -> Partition {
         Partition::all().nth(number).expect("a partition")
+    }
+
+    /// The name of the first call goes over to the second one, and comes back to a later run of the first.
+    #[test]
+    fn what_is_remembered_is_in_the_order_of_the_newest_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
+        let arrived = |call: u128, version: u64, second: i64, state| {
+            let record = tests::record(&Tool::new("t"), key::Source::Runtime, &[]);
+            let call_id = CallId(Uuid::from_u128(call));
+            let intent = Arc::new(Intent { call_id, ..(*record.intent).clone() });
+            let attempt = Attempt { run_started_at: tests::at(second), ..record.attempt.clone() };
+            let record = Record { intent, version, state, attempt, ..record };
+            let entry = Entry {
+                at: tests::at(second),
+                event: "claimed".into(),
+                attempt: None,
+                outcome: None,
+                by: String::new(),
+                detail: String::new(),
+            };
+            let change = Change { record: record.clone(), entry, terms: None, release: Release::default() };
+            memory.remember(&record, &change);
+        };
+        let over = || Succeeded(Content::Kept("{}".into()));
+        arrived(2, 1, 5, Running);
+        arrived(1, 1, 0, Running);
+        arrived(1, 2, 0, over());
+        arrived(3, 1, 7, Running);
+        arrived(3, 2, 7, over());
+        arrived(2, 2, 5, over());
+        arrived(1, 3, 9, Running);
+        let order: Vec<(u128, u64)> = memory
+            .recent()
+            .iter()
+            .map(|remembered| (remembered.call_id().0.as_u128(), remembered.record.version))
+            .collect();
+        assert_eq!(order, [(2, 1), (2, 2), (3, 1), (3, 2), (1, 1), (1, 2), (1, 3)]);
     }
 
     #[test]

@@ -196,6 +196,12 @@ pub(super) fn cas(record: &Record) -> String {
     format!("{}:{}", record.version, record.attempt.id)
 }
 
+/// The calls that give up their names, if they are still as they were seen.
+pub(super) fn gives_up(seen: &[Record]) -> String {
+    let seen = seen.iter().map(|record| (record.intent.call_id.to_string(), cas(record).into()));
+    serde_json::Value::Object(seen.collect()).to_string()
+}
+
 /// Empty for none.
 pub(super) fn fencing(record: &Record) -> String {
     record.fencing.map(|token| token.to_string()).unwrap_or_default()

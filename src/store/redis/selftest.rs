@@ -102,7 +102,7 @@ impl Inner {
         let found = matches!(found, Value::Array(found) if found.len() == 1);
         let mut run = begin(&self.scripts.assert, &names, &prefix, 0);
         run.arg("0").arg(3).arg("3:a").arg("{}").arg("{}").arg("p3").arg("1").arg(0).arg("").arg("t");
-        run.arg("unknown").arg(1).arg(1).arg("e:3").arg("{}").arg("").arg("").arg("1").arg("");
+        run.arg("unknown").arg(1).arg(1).arg("e:3").arg("{}").arg("{}").arg("").arg("1").arg("");
         run.arg("position").arg("tenant");
         let (put, _) = reply(self.link.run(&run).await?)?;
         let mut run = Run::new(&self.scripts.arrived);

@@ -78,8 +78,7 @@ impl Inner {
         run.arg(partition.prefix()).arg(self.memory.gateway());
         run.arg(self.memory.epoch()).arg(self.memory.writes(partition));
         run.arg(intent.call_id.to_string());
-        let gives_up = instead_of.iter().map(|old| (old.intent.call_id.to_string(), record::cas(old).into()));
-        run.arg(serde_json::Value::Object(gives_up.collect()).to_string());
+        run.arg(record::gives_up(instead_of));
         run.arg(record::cas(&change.record)).arg(record::intent(intent)).arg(&intent.args[..]);
         run.arg(record::progress(&change.record)).arg(record::entry(&change.entry));
         run.arg(&intent.tool).arg(score(&change.record));

@@ -358,7 +358,12 @@ impl Store for Memory {
             // What is known of a call that was lost goes back as a whole.
             let record = inner.write(change);
             for name in record.intent.all_names() {
-                inner.kept.holders.entry(*name).or_insert(record.intent.call_id);
+                let is_over = |holder: &Record| {
+                    holder.expires_at.is_some_and(|expires_at| expires_at <= record.attempt.run_started_at)
+                };
+                if inner.kept.holder(name).is_none_or(is_over) {
+                    inner.kept.holders.insert(*name, record.intent.call_id);
+                }
             }
             return Ok(Replaced::Done(record));
         }
