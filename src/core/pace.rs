@@ -30,6 +30,9 @@ pub struct Pace {
     /// How old the list of key recipes may be, where other gateways write to it, when a call is claimed by it.
     /// Well above `recover_every`, which is how often it is read.
     pub recipes_max_age: Duration,
+    /// For how long a gateway that seems to be gone is watched before it is forgotten, by the clock of the one that
+    /// watches. Longer than gateways take to say again that they are there.
+    pub redis_watch_gone: Duration,
 }
 
 impl Default for Pace {
@@ -46,6 +49,7 @@ impl Default for Pace {
             redis_look_every: Duration::from_secs(1),
             redis_others_look: Duration::from_secs(2),
             recipes_max_age: Duration::from_secs(15),
+            redis_watch_gone: Duration::from_secs(180),
         }
     }
 }

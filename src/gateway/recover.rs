@@ -11,6 +11,9 @@ use crate::store::{self, Due, NO_ROOM, Replaced};
 /// Calls in one go, so that live traffic is not held up.
 const BATCH: u32 = 100;
 
+/// Calls of a shared store that are deleted in one go. The store does that in smaller steps between live traffic.
+const SHARED_BATCH: u32 = 1_000;
+
 /// Calls in one go where those before them do not move.
 const MOST: u32 = 3_200;
 
@@ -72,6 +75,7 @@ impl Gateway {
     /// # Errors
     /// The store failed; what was deleted stays so.
     pub async fn prune_all(&self) -> Result<(), store::Error> {
+        let batch = if self.store.is_shared() { SHARED_BATCH } else { BATCH };
         loop {
             let readiness = self.readiness().await;
             let is_clock_off = readiness.warnings.iter().any(|warning| warning.code == "clock");
@@ -80,7 +84,7 @@ impl Gateway {
                 return Ok(());
             }
             let now = self.now().min(clock::wall(offset));
-            if self.counted("prune", self.store.prune(now, BATCH).await)? < u64::from(BATCH) {
+            if self.counted("prune", self.store.prune(now, batch).await)? < u64::from(batch) {
                 return Ok(());
             }
         }

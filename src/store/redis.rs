@@ -116,6 +116,8 @@ struct Inner {
     tried_on: RwLock<String>,
     /// When this gateway last said that it is there.
     said_hello: Mutex<Option<Instant>>,
+    /// Gateways that seem to be gone: when they were there last, and since when that is watched.
+    watched: Mutex<HashMap<String, (f64, Instant)>>,
     /// Since when other servers are there than before.
     met_at: Mutex<Option<Instant>>,
     /// How often the store was closed between looks.

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use oncegate::core::record::{CallId, Record};
 use oncegate::gateway::new_instance;
-use oncegate::store::Store;
+use oncegate::store::{LOST_DATA, Store};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -81,6 +81,32 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
     assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), 2, "it, and what cannot be read");
     let gone = store.load(CallId(nothing)).await.expect("an answer");
     assert_eq!(gone, None);
+}
+
+/// As if the server had been set back, and nobody had looked at it since.
+#[tokio::test]
+async fn nothing_is_deleted_from_data_that_the_gateway_does_not_know() {
+    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let done = succeed(&store, 10).await;
+    let counts = names(&redis, "oncegate:*:writes").await;
+    for (what, before) in [("writes", "DEL"), ("epoch", "SET")] {
+        for key in &counts {
+            match before {
+                "DEL" => redis.ask(&["DEL", key]).await,
+                _ => redis.ask(&["SET", &key.replace(":writes", ":epoch"), "another"]).await,
+            };
+        }
+        let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
+        drop(store.prune(years, 50).await);
+        assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), done.len(), "{what}");
+        until("the loss is noticed", async || {
+            store.readiness().await.reasons.iter().any(|reason| reason.code == LOST_DATA)
+        })
+        .await;
+        store.accept_loss("a test").await.expect("accepted");
+        until("it is open", async || store.readiness().await.reasons.is_empty()).await;
+    }
 }
 
 /// How many calls the masters of a cluster hold.

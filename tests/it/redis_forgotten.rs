@@ -2,9 +2,15 @@
 
 use std::path::Path;
 
+#[cfg(target_os = "linux")]
+use oncegate::{core::pace::Pace, store::Store, store::redis::Redis as RedisStore};
 use serde_json::{Value, json};
 
+#[cfg(target_os = "linux")]
+use crate::contract::{ME, arrival, claimed, settings};
 use crate::redis::{call, gateway, notices};
+#[cfg(target_os = "linux")]
+use crate::support::clock::Clock;
 use crate::support::gateway::one_tool;
 use crate::support::redis::Redis;
 use crate::support::{Gateway, Tool, until};
@@ -102,6 +108,46 @@ async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
     drop(one.stop().await);
     redis.restore(snapshot.path()).await;
     notices(&other, "accept-loss").await;
+}
+
+/// All of them seem to have been away for two hours. Each says again that it is there within a minute.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_of_redis_that_is_set_forgets_no_gateway() {
+    let clock = Clock::new();
+    let redis = Redis::strict_by(&clock).await;
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let mut stores = Vec::new();
+    for folder in &folders {
+        let mut settings = settings(&redis.url(), folder.path());
+        settings.pace.redis_watch_gone = Pace::default().redis_watch_gone;
+        let store = RedisStore::open(settings).await.expect("a store");
+        until("it is ready", async || store.readiness().await.reasons.is_empty()).await;
+        for n in 0..10 {
+            claimed(&store, &arrival(&format!("{}{n}", name(folder.path())), "S", 0, ME)).await;
+        }
+        stores.push(store);
+    }
+    let all_counted = async || {
+        let mut all = Vec::new();
+        for partition in 0..PARTITIONS {
+            all.push(counted(&redis, partition).await);
+        }
+        all.concat().len()
+    };
+    let before = all_counted().await;
+    let is_off = async |store: &RedisStore| {
+        let readiness = store.readiness().await;
+        readiness.reasons.iter().chain(&readiness.warnings).any(|reason| reason.code == "clock")
+    };
+    clock.set_ahead(2 * 3_600);
+    for store in &stores {
+        until("the clock is seen", async || is_off(store).await).await;
+    }
+    let looks = async || redis.commands().await.get("time").copied().unwrap_or(0);
+    let first = looks().await;
+    until("all is looked at ten times more", async || looks().await > first + 20).await;
+    assert_eq!(all_counted().await, before);
 }
 
 #[tokio::test(flavor = "multi_thread")]

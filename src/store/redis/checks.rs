@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use redis::{FromRedisValue, PushInfo, PushKind, cmd};
+use redis::{ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError, cmd};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -27,6 +27,8 @@ const TRY_EVERY: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a subscription may take.
 const HEARD: Duration = Duration::from_secs(1);
+/// How long all subscriptions together may take, with their connection.
+const SUBSCRIBED: Duration = Duration::from_secs(2);
 /// How long a start waits for the first look.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// After so many looks in a row that failed, the connection is made anew.
@@ -90,6 +92,7 @@ impl Redis {
             tried_on: RwLock::default(),
             met_at: Mutex::default(),
             said_hello: Mutex::default(),
+            watched: Mutex::default(),
             looks: watch::Sender::new(0),
         });
         // The loop goes on with it if it takes longer.
@@ -270,18 +273,21 @@ impl Inner {
             _ => {}
         };
         let channels: Vec<String> = Partition::all().map(Partition::endings).collect();
-        let subscribed = match self.ears.connect(hear).await {
-            Ok(Wire::One(mut manager)) => manager.subscribe(&channels).await,
-            Ok(Wire::Cluster(mut cluster)) => {
-                let mut subscribed = Ok(());
-                for channel in &channels {
-                    subscribed = subscribed.and(cluster.ssubscribe(channel).await);
+        let subscribe = async {
+            match self.ears.connect(hear).await? {
+                Wire::One(mut manager) => manager.subscribe(&channels).await,
+                Wire::Cluster(mut cluster) => {
+                    for channel in &channels {
+                        cluster.ssubscribe(channel).await?;
+                    }
+                    Ok(())
                 }
-                subscribed
             }
-            Err(error) => Err(error),
         };
-        if let Err(error) = subscribed {
+        // A server that is connected and says nothing must not keep the look.
+        let subscribed = timeout(SUBSCRIBED, subscribe).await;
+        let late = || Err(RedisError::from((ErrorKind::Io, "no answer in time")));
+        if let Err(error) = subscribed.unwrap_or_else(|_| late()) {
             // Whoever waits still looks; it only takes longer.
             tracing::warn!(%error, "the ends of other gateways' calls cannot be heard");
             self.is_deaf.store(true, Ordering::SeqCst);

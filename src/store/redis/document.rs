@@ -156,11 +156,17 @@ impl Inner {
             let digests: Vec<Vec<u8>> = self.link.ask(ask.arg("LIMIT").arg(0).arg(limit)).await?;
             for document in self.read_documents(kind, &digests).await?.calls {
                 let mut run = Run::new(&self.scripts.forget_document);
-                run.key(&names(&document, "")[..10]).arg("").arg(self.memory.gateway()).arg("").arg(0);
+                run.key(&names(&document, "")[..10]).arg("").arg(self.memory.gateway());
+                run.arg(self.memory.epoch()).arg(self.memory.writes(PARTITION));
                 let place = Place::of(&document);
                 run.arg(&place.digest[..]).arg(&place.to_bytes()[..]);
                 run.arg(now.as_microsecond()).arg(&document.state);
-                reply(self.link.run(&run).await?)?;
+                // Without the script the server was started anew: it is looked at first.
+                let Some(answer) = self.link.run_if_loaded(&run).await? else { return Ok(forgotten) };
+                let (word, rest) = reply(answer)?;
+                if word == "lost" {
+                    return Err(self.has_lost(&text(&rest, 0).unwrap_or_default()));
+                }
                 forgotten += 1;
             }
         }

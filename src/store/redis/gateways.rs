@@ -32,14 +32,36 @@ impl Inner {
             self.come_back(sight).await?;
             let since = self.store_time().as_microsecond() - GONE_AFTER_US;
             let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(keys::seen()).arg("-inf").arg(since).arg("LIMIT").arg(0).arg(2 * AT_ONCE);
-            let overdue: Vec<String> = self.link.ask_quietly(&ask).await?;
-            self.forget_these(&overdue, sight).await
+            ask.arg(keys::seen())
+                .arg("-inf")
+                .arg(since)
+                .arg("WITHSCORES")
+                .arg("LIMIT")
+                .arg(0)
+                .arg(2 * AT_ONCE);
+            let overdue: Vec<(String, f64)> = self.link.ask_quietly(&ask).await?;
+            self.forget_these(&self.still_gone(overdue), sight).await
         };
         let forgotten: Result<(), Error> = forgotten.await;
         if let Err(error) = forgotten {
             tracing::warn!(%error, "gateways that are gone could not be forgotten yet");
         }
+    }
+
+    /// Those that have been gone, without a word, for all the time in which this gateway has watched them.
+    ///
+    /// A clock that was set makes all of them seem to be gone at once; those that are there say so in that time.
+    fn still_gone(&self, overdue: Vec<(String, f64)>) -> Vec<String> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *watched);
+        for (gateway, last) in overdue {
+            let known = before.get(&gateway).filter(|(seen, _)| *seen == last);
+            let since = known.map_or_else(Instant::now, |(_, since)| *since);
+            watched.insert(gateway, (last, since));
+        }
+        let patience = self.settings.pace.redis_watch_gone;
+        let gone = watched.iter().filter(|(_, (_, since))| since.elapsed() >= patience);
+        gone.map(|(gateway, _)| gateway.clone()).collect()
     }
 
     /// Once a minute, and if this gateway was forgotten. A gateway of which it was never written when it was there counts as there now.

@@ -10,7 +10,7 @@ use redis::{FromRedisValue, Value, cmd};
 
 use super::keys::Partition;
 use super::scripts::Run;
-use super::{Inner, call_id, record, reply, unreadable};
+use super::{Inner, call_id, record, reply, text, unreadable};
 use crate::core::ledger::{
     self, Duplicate, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, PAGE_BYTES, Page,
     Position,
@@ -276,6 +276,8 @@ impl Inner {
             .collect();
         let mut run = Run::new(&self.scripts.forget);
         run.key(partition.retained()).key(partition.key("failed"));
+        run.key(partition.epoch()).key(partition.writes());
+        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(partition));
         run.arg(now).arg(over.len()).arg(holders.len());
         for record in over {
             run.key(partition.call(record.intent.call_id)).arg(record.intent.call_id.to_string());
@@ -289,7 +291,12 @@ impl Inner {
         for (list, calls) in lists {
             run.key(list).arg(calls);
         }
-        reply(self.link.run(&run).await?).map(drop)
+        // Without the script the server was started anew: it is looked at first.
+        let Some(answer) = self.link.run_if_loaded(&run).await? else { return Ok(()) };
+        match reply(answer)? {
+            (word, rest) if word == "lost" => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
+            _ => Ok(()),
+        }
     }
 }
 

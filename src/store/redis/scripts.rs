@@ -30,7 +30,7 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    /// The scripts after which something may be sent are this gateway's own: a server that was started
+    /// The scripts after which something may be sent, and those that delete, are this gateway's own: a server that was started
     /// anew has them only since this gateway has looked at its data, whatever others have loaded.
     pub(super) fn new(gateway: &str) -> Self {
         const SESSION: &str = include_str!("lua/session.lua");
@@ -53,7 +53,7 @@ impl Scripts {
             leave: script(" flags=allow-oom", include_str!("lua/leave.lua")),
             act: script(" flags=allow-oom", &(include_str!("lua/act.lua").to_owned() + &own)),
             look: script(" flags=no-writes", include_str!("lua/look.lua")),
-            forget: script(" flags=allow-oom", include_str!("lua/forget.lua")),
+            forget: script(" flags=allow-oom", &(include_str!("lua/forget.lua").to_owned() + &own)),
             forget_gateways: script(
                 " flags=allow-oom",
                 &(include_str!("lua/forget_gateways.lua").to_owned() + &own),
@@ -66,7 +66,10 @@ impl Scripts {
                 " flags=allow-oom",
                 &(include_str!("lua/put_document.lua").to_owned() + &own),
             ),
-            forget_document: script(" flags=allow-oom", include_str!("lua/forget_document.lua")),
+            forget_document: script(
+                " flags=allow-oom",
+                &(include_str!("lua/forget_document.lua").to_owned() + &own),
+            ),
             texts,
         }
     }

@@ -115,7 +115,8 @@ impl Inner {
         self.link.ask::<Value>(cmd("ZCOUNT").arg(&names[13]).arg("-inf").arg(1)).await?;
         self.link.ask::<Value>(cmd("HSTRLEN").arg(call).arg("args")).await?;
         let mut run = Run::new(&self.scripts.forget);
-        run.key(&names[13]).key(&names[7]).key(call).key(key).key(list).arg(2).arg(1).arg(1);
+        run.key(&names[13]).key(&names[7]).key(&names[2..4]).key(call).key(key).key(list);
+        run.arg("").arg("g").arg("e").arg(0).arg(2).arg(1).arg(1);
         self.link.run(run.arg("0").arg("position").arg(1).arg("1")).await?;
         let mut run = Run::new(&self.scripts.forget_gateways);
         run.key(paused).key(paused).key(&names[2..4]).key(events).arg("").arg("g").arg("e").arg(0);

@@ -19,5 +19,6 @@ pub fn brisk() -> Pace {
         redis_look_every: Duration::from_millis(250),
         redis_others_look: Duration::from_secs(1),
         recipes_max_age: Duration::from_secs(1),
+        redis_watch_gone: Duration::from_millis(100),
     }
 }

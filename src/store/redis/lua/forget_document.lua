@@ -1,7 +1,10 @@
--- Deletes a document that is kept no longer, and takes it out of every index and list. Answers whether it did.
+-- Deletes a document that is kept no longer, and takes it out of every index and list. Nothing is deleted in data that
+-- the gateway does not know. Answers whether it did.
 --
 -- KEYS: as in put_document, up to 10
--- ARGV: 5 digest, 6 place, 7 now, 8 state
+-- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 digest, 6 place, 7 now, 8 state
+local why = missing()
+if why then return { 'lost', why } end
 local until_when = tonumber(redis.call('ZSCORE', KEYS[5], ARGV[5]) or '')
 if not until_when or until_when > tonumber(ARGV[7]) then return { 'kept' } end
 if redis.call('HGET', KEYS[1], 'state') ~= ARGV[8] then return { 'kept' } end
