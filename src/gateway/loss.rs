@@ -1,7 +1,7 @@
 //! A store that has lost data opens again only when a person accepts it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
@@ -20,19 +20,23 @@ pub const AFTER_LOSS: &str = "the store may have forgotten what persons have don
 const PAGE: u32 = 500;
 const AT_ONCE: usize = 32;
 
-/// One acceptance that is under way. It is counted until this is dropped, also after a panic.
-struct Acceptance<'a>(&'a AtomicUsize);
+/// One acceptance that is under way. It is counted until this is dropped, also after a panic; then the store is no
+/// longer prepared for it.
+struct Acceptance<'a>(&'a Gateway);
 
 impl<'a> Acceptance<'a> {
     fn begin(gateway: &'a Gateway) -> Self {
         gateway.acceptances.fetch_add(1, Ordering::SeqCst);
-        Self(&gateway.acceptances)
+        Self(gateway)
     }
 }
 
 impl Drop for Acceptance<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        // The store first: as long as one is counted no saga is set going. Another one that is under way is refused by
+        // that, and may be asked for again.
+        self.0.store.break_off_acceptance();
+        self.0.acceptances.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -67,6 +71,8 @@ impl Gateway {
             return Err(ErrorKind::WrongState("the store has not lost any data".into()).alone());
         }
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
+        // Before anything is changed.
+        self.sagas_at_stake().await.map_err(|error| ErrorKind::of_store(error).alone())?;
         let (mut marked, mut from) = (0, Some(String::new()));
         while let Some(here) = from {
             let page = self.counted("doubtful", self.store.doubtful(&here, PAGE).await);
@@ -86,11 +92,22 @@ impl Gateway {
         crash::point("loss_prepared");
         // Before anybody may go on with them. If it breaks off here, the store stays closed, and the loss is
         // accepted once more.
-        self.stop_sagas(&caller.name, reason).await.map_err(unavailable)?;
+        let stopped = self.stop_sagas(&caller.name, reason).await;
+        stopped.map_err(|error| ErrorKind::of_store(error).alone())?;
         crash::point("loss_stopped");
         self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(refused)?;
         tracing::warn!(by = caller.name, reason, marked, "the loss of data is accepted; {AFTER_LOSS}");
         Ok(marked)
+    }
+
+    /// What a person does is refused while data is known to be lost: it may rest on what is not so any more, and be
+    /// lost itself. (A tool may be paused, so that it is when the store opens.)
+    pub(super) async fn must_know_all_data(&self) -> Result<(), Error> {
+        let reasons = self.store.readiness().await.reasons;
+        if reasons.iter().any(|reason| reason.code == store::LOST_DATA) {
+            return Err(ErrorKind::StoreUnavailable.alone());
+        }
+        Ok(())
     }
 
     /// Makes a call unknown about which the store may be wrong. Answers whether it was not unknown before.

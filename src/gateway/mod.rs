@@ -58,7 +58,7 @@ use self::timed::Timed;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
 pub use self::trace::Arrival;
-use crate::core::document::Kind;
+use crate::core::document::{Document, Kind, Place};
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::pace::Pace;
@@ -317,9 +317,8 @@ impl Gateway {
             let why = "its clock was set forward since this gateway started: restart it";
             readiness.reasons.push(store::Reason::new("clock", why));
         }
-        if readiness.reasons.is_empty() && !self.serve_recipes().await {
-            let why = "the settings of the tools' keys are not written down yet";
-            readiness.reasons.push(store::Reason::new("recipes", why));
+        if readiness.reasons.is_empty() {
+            self.look_at_recipes(&mut readiness).await;
         }
         if self.leaving.is_cancelled() {
             let reason = store::Reason::new("shutting_down", "the gateway is shutting down");
@@ -411,6 +410,16 @@ impl Gateway {
             }
         }
         Ok(calls)
+    }
+
+    /// The documents of a page that could be read, and where the next page begins. Those that could not are counted
+    /// and said as in [`readable`](Self::readable).
+    fn readable_page(
+        &self,
+        found: Result<(Found<Document>, Option<Place>), store::Error>,
+    ) -> Result<(Vec<Document>, Option<Place>), store::Error> {
+        let (found, next) = self.counted("documents", found)?;
+        Ok((self.readable("documents", Ok(found))?, next))
     }
 
     /// Whether nothing was said yet of what cannot be read of this id; from now on it was.

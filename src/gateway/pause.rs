@@ -180,6 +180,9 @@ impl Gateway {
         if self.tool_at(name).is_none() {
             return Err(ErrorKind::UnknownTool.alone());
         }
+        if !paused {
+            self.must_know_all_data().await?;
+        }
         let event = if paused { "paused" } else { "resumed" }.into();
         let (at, by) = (self.now(), format!("token {}", caller.name));
         let entry = Entry { at, event, attempt: None, outcome: None, by, detail: reason.to_owned() };

@@ -62,11 +62,17 @@ struct Seen {
     read_at: Option<Instant>,
     /// Tools of which a stored recipe cannot be read: nothing of them is claimed.
     unreadable: BTreeSet<String>,
+    /// A stored recipe of which not even the tool can be read: nothing of any tool is claimed.
+    is_any_unreadable: bool,
 }
 
 impl Seen {
     fn find(&self, tool: &str, id: RecipeId) -> Option<&Remembered> {
         self.all.get(tool)?.iter().find(|one| one.id == id)
+    }
+
+    fn is_unreadable(&self, tool: &str) -> bool {
+        self.is_any_unreadable || self.unreadable.contains(tool)
     }
 
     fn put(&mut self, one: Remembered) {
@@ -99,7 +105,7 @@ impl Recipes {
 
     fn serves(&self, at: &ToolAt) -> bool {
         let seen = self.seen.load();
-        seen.served.contains(&at.recipe_id) && !seen.unreadable.contains(&at.tool.name)
+        seen.served.contains(&at.recipe_id) && !seen.is_unreadable(&at.tool.name)
     }
 
     fn change(&self, change: impl Fn(&mut Seen)) {
@@ -170,14 +176,37 @@ impl Gateway {
         seen.find(&at.tool.name, at.recipe_id).map_or(Some(max_age), |today| today.settles_in(max_age, now))
     }
 
-    /// Whether calls of every tool may be claimed, as far as recipes go.
-    pub(super) async fn serve_recipes(&self) -> bool {
+    /// Says which tools take no new calls because of their recipes.
+    pub(super) async fn look_at_recipes(&self, readiness: &mut store::Readiness) {
+        let (mut is_unwritten, mut closed) = (false, Vec::new());
         for at in self.tools().values() {
-            if !self.know_recipes(at).await.unwrap_or(false) {
-                return false;
+            if self.know_recipes(at).await.unwrap_or(false) {
+                continue;
+            }
+            if self.recipes.seen.load().is_unreadable(&at.tool.name) {
+                closed.push(at.tool.name.clone());
+            } else {
+                is_unwritten = true;
             }
         }
-        true
+        if is_unwritten {
+            let why = "the settings of the tools' keys are not written down yet";
+            readiness.reasons.push(store::Reason::new("recipes", why));
+        }
+        if closed.is_empty() {
+            return;
+        }
+        let text = format!(
+            "a stored recipe of keys cannot be read, so that earlier calls may not be recognised; no new call is \
+             taken of: {}",
+            closed.join(", ")
+        );
+        let reason = store::Reason::new("recipe_unreadable", text);
+        if closed.len() == self.tools().len() {
+            readiness.reasons.push(reason);
+        } else {
+            readiness.warnings.push(reason);
+        }
     }
 
     /// Writes down the recipes of the tools as they are now, and reads those of others.
@@ -203,14 +232,17 @@ impl Gateway {
     async fn learn(&self, tools: impl Iterator<Item = &ToolAt> + Clone) -> Result<(), Error> {
         let now = self.now();
         self.read_recipes(now).await?;
+        let seen = self.recipes.seen.load_full();
+        // A tool that is closed keeps no other from being served.
+        let open = tools.filter(|at| !seen.is_unreadable(&at.tool.name));
         let mut has_written = false;
-        for at in tools.clone() {
+        for at in open.clone() {
             has_written |= self.write_recipe(at, now).await?;
         }
         if has_written {
             self.read_recipes(now).await?;
         }
-        let ids: Vec<RecipeId> = tools.map(|at| at.recipe_id).collect();
+        let ids: Vec<RecipeId> = open.map(|at| at.recipe_id).collect();
         self.recipes.change(|seen| seen.served.extend(&ids));
         Ok(())
     }
@@ -273,12 +305,13 @@ impl Gateway {
     /// Reads what is stored. What this gateway knows and the store has lost is written again.
     async fn read_recipes(&self, now: Timestamp) -> Result<(), Error> {
         let began = Instant::now();
-        let mut stored: Vec<Document> = Vec::new();
+        let (mut stored, mut unreadable) = (Vec::<Document>::new(), Vec::<String>::new());
         let mut before: Option<Place> = None;
         loop {
             let found = self.store.documents(Kind::Recipe, None, None, before.as_ref(), PAGE).await;
             let (page, next) = self.counted("documents", found)?;
-            stored.extend(page);
+            stored.extend(page.calls);
+            unreadable.extend(page.unreadable.into_iter().map(|(id, _)| id));
             before = next;
             if before.is_none() {
                 break;
@@ -288,20 +321,28 @@ impl Gateway {
         for document in stored.iter().filter(|document| Remembered::is_kept(document)) {
             match Remembered::from_document(document) {
                 Some(one) => read.put(one),
-                None => {
-                    if self.is_first_said(&document.id) {
-                        tracing::error!(
-                            recipe = document.id,
-                            "a stored recipe cannot be read: its tool is closed"
-                        );
-                    }
-                    read.unreadable.insert(tool_of(&document.id).to_owned());
-                }
+                None => unreadable.push(document.id.clone()),
+            }
+        }
+        for id in &unreadable {
+            if self.is_first_said(id) {
+                tracing::error!(recipe = id, "a stored recipe cannot be read: its tool takes no new calls");
+            }
+            match tool_of(id) {
+                Some(tool) => _ = read.unreadable.insert(tool.to_owned()),
+                None => read.is_any_unreadable = true,
             }
         }
         let known = self.recipes.seen.load_full();
-        let is_there =
-            |one: &Remembered| stored.iter().any(|document| document.id == name_of(&one.recipe.tool, one.id));
+        for one in known.all.values().flatten() {
+            if unreadable.contains(&name_of(&one.recipe.tool, one.id)) {
+                read.put(one.clone());
+            }
+        }
+        let is_there = |one: &Remembered| {
+            let name = name_of(&one.recipe.tool, one.id);
+            stored.iter().any(|document| document.id == name) || unreadable.contains(&name)
+        };
         let lost: Vec<Remembered> = known
             .all
             .values()

@@ -234,7 +234,7 @@ impl Gateway {
             .documents(Kind::Saga, tenant.as_deref(), state, query.before.as_ref(), query.limit)
             .await;
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
-        let (found, next) = self.counted("documents", found).map_err(unavailable)?;
+        let (found, next) = self.readable_page(found).map_err(unavailable)?;
         // One that cannot be read keeps no other back.
         Ok((found.iter().filter_map(|document| readable(document).ok()).collect(), next))
     }

@@ -232,6 +232,7 @@ impl Gateway {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
+        self.must_know_all_data().await?;
         self.find_session(caller, id).await
     }
 }

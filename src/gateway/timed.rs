@@ -176,7 +176,7 @@ impl Store for Timed {
         state: Option<&str>,
         before: Option<&Place>,
         limit: u32,
-    ) -> Result<(Vec<Document>, Option<Place>), Error> {
+    ) -> Result<(Found<Document>, Option<Place>), Error> {
         self.timed("documents", self.store.documents(kind, tenant, state, before, limit)).await
     }
 
@@ -206,6 +206,10 @@ impl Store for Timed {
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
         self.timed("prepare_acceptance", self.store.prepare_acceptance(reason)).await
+    }
+
+    fn break_off_acceptance(&self) {
+        self.store.break_off_acceptance();
     }
 
     async fn accept_loss(&self, reason: &str) -> Result<(), Error> {

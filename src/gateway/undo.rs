@@ -108,7 +108,7 @@ impl Gateway {
             while std::mem::take(&mut is_first) || before.is_some() {
                 let state = Some(state.as_str());
                 let found = self.store.documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1).await;
-                let Ok((found, next)) = self.counted("documents", found) else { return };
+                let Ok((found, next)) = self.readable_page(found) else { return };
                 for document in found {
                     let Ok(saga) = Saga::from_document(&document) else { continue };
                     if saga.is_taken {

@@ -259,6 +259,7 @@ impl Gateway {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
+        self.must_know_all_data().await?;
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
         let wrong = |why: String| Error { call_id: Some(call_id), ..ErrorKind::WrongState(why).alone() };
         let said = reason;

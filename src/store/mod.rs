@@ -243,7 +243,7 @@ pub trait Store: Send + Sync + 'static {
     async fn session(&self, id: &SessionId) -> Result<Session, Error>;
 
     /// Gives a session's lock free, if it is still exactly this one, and writes down whose doing it was.
-    /// Answers whether it was.
+    /// Answers whether it was. Refused while data is known to be lost, as [`set_frozen`](Self::set_frozen) is.
     async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error>;
 
     /// Freezes or thaws a session and writes down whose doing it was. Answers whether it was not so
@@ -278,7 +278,8 @@ pub trait Store: Send + Sync + 'static {
     async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error>;
 
     /// Documents of a kind, newest first, those before a place, at most `limit`: of one tenant, or of all; in
-    /// one state, or in any. And up to where it has looked, if there may be more.
+    /// one state, or in any. And up to where it has looked, if there may be more. One that cannot be read, or that
+    /// no key opens, is named by its id, or by its digest where the id cannot be read either.
     async fn documents(
         &self,
         kind: Kind,
@@ -286,7 +287,7 @@ pub trait Store: Send + Sync + 'static {
         state: Option<&str>,
         before: Option<&Place>,
         limit: u32,
-    ) -> Result<(Vec<Document>, Option<Place>), Error>;
+    ) -> Result<(Found<Document>, Option<Place>), Error>;
 
     /// How many documents of a kind are in each state.
     async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error>;
@@ -315,6 +316,9 @@ pub trait Store: Send + Sync + 'static {
     /// process only; everything else stays closed for everyone, also if the process ends here. Refused where nothing
     /// is lost.
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error>;
+
+    /// Takes back a preparation that was not completed: documents are closed again. Changes nothing else.
+    fn break_off_acceptance(&self);
 
     /// A person accepts that the store has lost data: from now on it counts as whole. What was not prepared is
     /// prepared first. Refused where nothing is lost.

@@ -282,7 +282,7 @@ impl Store for Redis {
         state: Option<&str>,
         before: Option<&Place>,
         limit: u32,
-    ) -> Result<(Vec<Document>, Option<Place>), Error> {
+    ) -> Result<(Found<Document>, Option<Place>), Error> {
         self.0.documents(kind, tenant, state, before, limit).await
     }
 
@@ -312,6 +312,10 @@ impl Store for Redis {
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
         self.0.prepare_acceptance(reason).await.map(drop)
+    }
+
+    fn break_off_acceptance(&self) {
+        self.0.forget_acceptance();
     }
 
     async fn accept_loss(&self, reason: &str) -> Result<(), Error> {

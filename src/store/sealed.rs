@@ -177,14 +177,17 @@ impl Sealed {
         Ok(Document { body, ..document })
     }
 
-    /// One that no key opens is not in the way of all others.
-    fn open_documents(&self, documents: Vec<Document>) -> Vec<Document> {
-        let opened = documents.into_iter().map(|document| self.open_document(document));
+    /// Documents that no key opens are named among those that cannot be read.
+    fn open_documents(&self, found: Found<Document>) -> Found<Document> {
+        let mut opened = Found { calls: Vec::with_capacity(found.calls.len()), unreadable: found.unreadable };
+        for document in found.calls {
+            let id = document.id.clone();
+            match self.open_document(document) {
+                Ok(document) => opened.calls.push(document),
+                Err(error) => opened.unreadable.push((id, error.to_string())),
+            }
+        }
         opened
-            .filter_map(|opened| {
-                opened.inspect_err(|error| tracing::error!(%error, "a document cannot be opened")).ok()
-            })
-            .collect()
     }
 
     /// What no key opens keeps nothing back: its arguments stay closed, so that they are not sent, and of its
@@ -341,7 +344,7 @@ impl Store for Sealed {
         state: Option<&str>,
         before: Option<&DocumentPlace>,
         limit: u32,
-    ) -> Result<(Vec<Document>, Option<DocumentPlace>), Error> {
+    ) -> Result<(Found<Document>, Option<DocumentPlace>), Error> {
         let (found, next) = self.store.documents(kind, tenant, state, before, limit).await?;
         Ok((self.open_documents(found), next))
     }
@@ -372,6 +375,10 @@ impl Store for Sealed {
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
         self.store.prepare_acceptance(reason).await
+    }
+
+    fn break_off_acceptance(&self) {
+        self.store.break_off_acceptance();
     }
 
     async fn accept_loss(&self, reason: &str) -> Result<(), Error> {

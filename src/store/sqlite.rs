@@ -259,7 +259,13 @@ impl Store for Sqlite {
 
     async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
         let (id, lock, entry) = (id.clone(), *lock, entry.clone());
-        let unlock = move |connection: &Connection| session::unlock(connection, &id, &lock, &entry);
+        let watermarks = self.watermarks.clone();
+        let unlock = move |connection: &Connection| {
+            if watermarks.is_lost() {
+                return Err(worker::lost());
+            }
+            session::unlock(connection, &id, &lock, &entry)
+        };
         let unlocked = self.writer.run(Need::Plain, unlock).await?;
         self.endings.say(lock.call_id);
         Ok(unlocked)
@@ -267,7 +273,13 @@ impl Store for Sqlite {
 
     async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
         let (id, entry) = (id.clone(), entry.clone());
-        let freeze = move |connection: &Connection| session::set_frozen(connection, &id, frozen, &entry);
+        let watermarks = self.watermarks.clone();
+        let freeze = move |connection: &Connection| {
+            if watermarks.is_lost() {
+                return Err(worker::lost());
+            }
+            session::set_frozen(connection, &id, frozen, &entry)
+        };
         self.writer.run(Need::Plain, freeze).await
     }
 
@@ -334,7 +346,7 @@ impl Store for Sqlite {
         state: Option<&str>,
         before: Option<&Place>,
         limit: u32,
-    ) -> Result<(Vec<Document>, Option<Place>), Error> {
+    ) -> Result<(Found<Document>, Option<Place>), Error> {
         let (tenant, state) = (tenant.map(str::to_owned), state.map(str::to_owned));
         let before = before.copied();
         let list = move |connection: &Connection| {
@@ -369,6 +381,10 @@ impl Store for Sqlite {
 
     async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
         if self.watermarks.prepare() { Ok(()) } else { Err(Error::Refused(NOTHING_LOST.into())) }
+    }
+
+    fn break_off_acceptance(&self) {
+        self.watermarks.break_off();
     }
 
     async fn accept_loss(&self, reason: &str) -> Result<(), Error> {

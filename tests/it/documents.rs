@@ -157,8 +157,8 @@ async fn lists_show_every_document_once_newest_first_by_tenant_and_state(home: H
         loop {
             let (found, more) =
                 store.documents(Kind::Saga, tenant, state, before.as_ref(), 2).await.expect("an answer");
-            assert!(found.len() <= 2);
-            shown.extend(found);
+            assert!(found.calls.len() <= 2);
+            shown.extend(found.calls);
             // The place goes over the wire as a text.
             before = more.map(|place| Place::from_cursor(&place.to_cursor()).expect("a place"));
             if before.is_none() {
@@ -192,7 +192,7 @@ async fn only_documents_whose_time_is_over_are_deleted(home: Home) {
         assert_eq!(load(store, document).await.as_ref(), Some(document));
     }
     let (left, _) = store.documents(Kind::Saga, None, None, None, 10).await.expect("an answer");
-    assert_eq!(left.len(), 3);
+    assert_eq!(left.calls.len(), 3);
     assert_eq!(counts(store).await, [("open".into(), 3)]);
     assert_eq!(store.due_documents(Kind::Saga, at(99), 10).await.expect("an answer").calls, []);
     put(store, &gone).await;
@@ -212,12 +212,14 @@ async fn a_sealed_document_opens_only_in_its_place_and_asked_again_is_the_same()
     let other = Document { body: "other".into(), ..first.clone() };
     assert_eq!(store.put_document(&other).await.expect("an answer"), Put::Lost(Some(first.clone())));
     let (listed, _) = store.documents(Kind::Saga, None, None, None, 9).await.expect("an answer");
-    assert_eq!(listed, std::slice::from_ref(&first));
+    assert_eq!(listed.calls, std::slice::from_ref(&first));
     put(plain, &Document { body: kept.body, ..document("shop", "elsewhere", 1) }).await;
     assert!(store.document(Kind::Saga, "shop", "elsewhere").await.is_err(), "moved, it does not open");
     assert!(sealed(2).document(Kind::Saga, "shop", "s").await.is_err(), "nor with another key");
     let (listed, _) = store.documents(Kind::Saga, None, None, None, 9).await.expect("an answer");
-    assert_eq!(listed, [first], "and it is in nobody's way");
+    assert_eq!(listed.calls, [first], "and it keeps no other back");
+    let (id, why) = &listed.unreadable[0];
+    assert!(id == "elsewhere" && why.contains("belongs elsewhere"), "{id}: {why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,13 +234,15 @@ async fn documents_that_cannot_be_read_are_not_in_the_way_of_those_behind_them_o
         let good = put(store, &Document { due_at: Some(at(9)), ..document("shop", "good", 1) }).await;
         let due = store.due_documents(Kind::Saga, at(99), 2).await.expect("an answer");
         assert_eq!((due.calls, due.unreadable.len()), (vec![good.clone()], 5));
-        let (mut listed, mut before, mut is_first) = (Vec::new(), None, true);
+        let (mut listed, mut named, mut before, mut is_first) = (Vec::new(), 0, None, true);
         while std::mem::take(&mut is_first) || before.is_some() {
             let (found, next) =
                 store.documents(Kind::Saga, None, None, before.as_ref(), 2).await.expect("an answer");
-            (listed, before) = ([listed, found].concat(), next);
+            named += found.unreadable.len();
+            (listed, before) = ([listed, found.calls].concat(), next);
         }
         assert_eq!(listed, [good]);
+        assert_eq!(named, 5);
     }
 }
 

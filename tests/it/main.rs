@@ -7,6 +7,7 @@
 mod support; // the words that the tests are written in
 
 mod abuse; // clients and tools that attack
+mod acceptance; // a person accepts that the store has lost data
 mod access; // who may do what
 mod agent; // an agent that does what it is told
 mod budgets; // how many calls may begin, and those that look alike

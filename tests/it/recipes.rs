@@ -19,6 +19,7 @@ use crate::support::gateway::{Bare, one_tool};
 use crate::support::memory::Memory;
 use crate::support::pace::brisk;
 use crate::support::redis::Redis;
+use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 const SCHEMA: &str = r#"input_schema = { type = "object", required = ["id"], properties = { id = {} } }"#;
@@ -369,7 +370,7 @@ async fn nothing_is_claimed_before_the_recipe_is_written_down() {
     assert_eq!(tool.requests(), 0);
     post(&bare, "a", json!({ "n": 1 })).await.expect_ok();
     let kept = faulty.documents(Kind::Recipe, None, Some("kept"), None, 10).await.expect("an answer").0;
-    assert_eq!(kept.len(), 1);
+    assert_eq!(kept.calls.len(), 1);
 }
 
 #[tokio::test]
@@ -394,7 +395,7 @@ async fn a_recipe_is_forgotten_when_no_call_of_it_is_kept_and_not_before() {
     let memory = Memory::default();
     let faulty: Arc<dyn Store> = Arc::new(memory.clone());
     let kept = async || {
-        memory.documents(Kind::Recipe, None, Some("kept"), None, 10).await.expect("an answer").0.len()
+        memory.documents(Kind::Recipe, None, Some("kept"), None, 10).await.expect("an answer").0.calls.len()
     };
     let short = "retention = \"25h\"";
     let first = Bare::over_shared(faulty.clone(), ME, &tool, short).await;
@@ -434,5 +435,92 @@ async fn a_reload_that_needs_more_recipes_than_are_remembered_is_refused_and_cha
     assert_eq!(same.at("/call_id"), one.at("/call_id"), "what was before holds");
     gateway.call_with_key("k", json!({ "n31": 1, "n32": 2 })).await.expect_problem("key-reused");
     assert!(gateway.reload(&with(7)).await, "one that is remembered may come back");
+    gateway.stop().await;
+}
+
+on_both_stores! {
+    a_recipe_that_cannot_be_read_closes_its_tool_for_new_calls,
+}
+
+/// What is wrong with the stored recipes of one tool, or of all.
+#[derive(Clone, Copy, PartialEq)]
+enum Spoiled {
+    Act,
+    /// Not even whose they are can be read.
+    Nameless,
+}
+
+/// Makes stored recipes unreadable, of a store that no gateway has open.
+async fn spoil_recipes(stores: &Stores, folder: &std::path::Path, spoiled: Spoiled) {
+    match stores {
+        Stores::Sqlite => {
+            let file = rusqlite::Connection::open(folder.join("oncegate.db")).expect("a store");
+            let sql = match spoiled {
+                Spoiled::Act => {
+                    "UPDATE documents SET retain_until = 9223372036854775807 WHERE id LIKE 'act %'"
+                }
+                Spoiled::Nameless => "UPDATE documents SET id = CAST(x'ff' AS TEXT) WHERE kind = 'recipe'",
+            };
+            assert!(file.execute(sql, []).expect("spoiled") > 0);
+        }
+        Stores::Redis(url) => {
+            let client = ::redis::Client::open(url.as_str()).expect("a URL");
+            let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
+            let names = ::redis::cmd("KEYS").arg("oncegate:*:document:*").query_async(&mut connection).await;
+            let names: Vec<String> = names.expect("names");
+            for name in names {
+                let rest = ::redis::cmd("HGET").arg(&name).arg("rest").query_async(&mut connection).await;
+                let rest: String = rest.expect("it");
+                let set = match spoiled {
+                    Spoiled::Act if rest.contains("\"id\":\"act ") => ["version", "spoiled"],
+                    Spoiled::Act => continue,
+                    Spoiled::Nameless => ["rest", "spoiled"],
+                };
+                let set = ::redis::cmd("HSET").arg(&name).arg(&set).query_async(&mut connection).await;
+                let _: i64 = set.expect("spoiled");
+            }
+        }
+    }
+}
+
+async fn a_recipe_that_cannot_be_read_closes_its_tool_for_new_calls(stores: &Stores) {
+    let tool = Tool::start().await;
+    let config = format!("{}[tools.other]\nurl = \"{}\"\n", one_tool(&tool, ""), tool.url());
+    let mut gateway = stores.gateway(&config).await;
+    gateway.call_with_key("k", json!({ "n": 1 })).await.expect_ok();
+    for spoiled in [Spoiled::Act, Spoiled::Nameless] {
+        let folder = gateway.stop().await;
+        spoil_recipes(stores, folder.path(), spoiled).await;
+        let store = match stores {
+            Stores::Sqlite => format!("sqlite:{}", folder.path().join("oncegate.db").display()),
+            Stores::Redis(url) => url.clone(),
+        };
+        gateway = Gateway::again(folder, &store, &config).await;
+        let said = |ready: &Answer, list: &str| {
+            ready.at(list).as_array().expect("a list").iter().any(|one| {
+                let text = one.to_string();
+                text.contains("a stored recipe of keys cannot be read") && text.contains("of: act")
+            })
+        };
+        let list = if spoiled == Spoiled::Act { "/warnings" } else { "/reasons" };
+        until("it says so", async || said(&gateway.get("/readyz").await, list)).await;
+        let effects = tool.effects();
+        gateway.call_with_key("new", json!({ "n": 2 })).await.expect_problem("store-unavailable");
+        let again = gateway.call_with_key("k", json!({ "n": 1 })).await;
+        assert_eq!(again.at("/replayed"), true, "{}", again.text);
+        assert_eq!(tool.effects(), effects);
+        let other = json!({ "args": { "n": 1 } });
+        let other = gateway.post("other", &other, &[]).await;
+        match spoiled {
+            Spoiled::Act => {
+                assert_eq!(gateway.get("/readyz").await.status, 200);
+                other.expect_ok();
+            }
+            Spoiled::Nameless => {
+                assert_eq!(gateway.get("/readyz").await.status, 503);
+                assert_eq!(other.at("/replayed"), true, "{}", other.text);
+            }
+        }
+    }
     gateway.stop().await;
 }

@@ -16,13 +16,13 @@ use crate::support::redis::Redis;
 use crate::support::{Answer, Tool, client, until};
 
 /// A store that can be put back to a copy of it.
-enum Place {
+pub(crate) enum Place {
     Sqlite,
     Redis(Box<Redis>),
 }
 
 impl Place {
-    async fn open(&self, folder: &Path) -> Arc<dyn Store> {
+    pub(crate) async fn open(&self, folder: &Path) -> Arc<dyn Store> {
         match self {
             Self::Sqlite => {
                 let file = folder.join("oncegate.db");
@@ -33,7 +33,7 @@ impl Place {
     }
 
     /// Of a store that nobody has open.
-    fn copy(&self, folder: &Path) -> tempfile::TempDir {
+    pub(crate) fn copy(&self, folder: &Path) -> tempfile::TempDir {
         match self {
             Self::Sqlite => {
                 let copy = tempfile::tempdir().expect("a folder");
@@ -45,7 +45,7 @@ impl Place {
     }
 
     /// Puts the copy in the place of the store, and opens it when that was noticed.
-    async fn put_back(&mut self, copy: &Path, folder: &Path) -> Arc<dyn Store> {
+    pub(crate) async fn put_back(&mut self, copy: &Path, folder: &Path) -> Arc<dyn Store> {
         let store: Arc<dyn Store> = match self {
             Self::Sqlite => {
                 std::fs::copy(copy.join("oncegate.db"), folder.join("oncegate.db")).expect("put back");
@@ -63,7 +63,7 @@ impl Place {
         store
     }
 
-    async fn is_closed(&self, folder: &Path) {
+    pub(crate) async fn is_closed(&self, folder: &Path) {
         match self {
             Self::Sqlite => store_is_free(folder).await,
             Self::Redis(_) => {}

@@ -48,9 +48,9 @@ pub fn name_of(tool: &str, id: RecipeId) -> String {
     format!("{tool} {id}")
 }
 
-/// The tool that the document of a recipe is about.
-pub fn tool_of(name: &str) -> &str {
-    name.split_once(' ').map_or(name, |(tool, _)| tool)
+/// The tool that the document of a recipe is about; `None`: this is no name of one.
+pub fn tool_of(name: &str) -> Option<&str> {
+    name.split_once(' ').map(|(tool, _)| tool)
 }
 
 impl Remembered {

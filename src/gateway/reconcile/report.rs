@@ -262,13 +262,13 @@ impl Gateway {
         }
         self.reconciliation(name)?;
         let found = match run {
-            Some(run) => self.store.document(DocumentKind::Report, "", run).await,
+            Some(run) => self.counted("document", self.store.document(DocumentKind::Report, "", run).await),
             None => {
                 let last = self.store.documents(DocumentKind::Report, None, Some(name), None, 1).await;
-                last.map(|(found, _)| found.into_iter().next())
+                self.readable_page(last).map(|(found, _)| found.into_iter().next())
             }
         };
-        let found = self.counted("documents", found).map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let found = found.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
         let report: Option<Report> = found.and_then(|found| serde_json::from_slice(&found.body).ok());
         let report = report.filter(|report| report.name == name);
         report.ok_or_else(|| ErrorKind::UnknownReconciliation.alone())

@@ -47,6 +47,7 @@ impl Gateway {
         if !caller.may_end(id) {
             return Err(ErrorKind::Forbidden.alone());
         }
+        self.must_know_all_data().await?;
         let saga = self.act_on_saga(id, event).await?;
         tracing::info!(saga = saga.id.id, by = caller.name, state = saga.state.as_str(), "a saga was ended");
         self.with_calls(saga).await
@@ -169,6 +170,7 @@ impl Gateway {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
+        self.must_know_all_data().await?;
         let saga = self.saga(id).await.map_err(|error| ErrorKind::of_store(error).alone())?;
         let saga = saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
         if saga.state != saga::State::Stuck {
@@ -191,6 +193,7 @@ impl Gateway {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
+        self.must_know_all_data().await?;
         let saga = self.compensate_call(call_id, &by(caller), reason).await?;
         self.with_calls(saga).await
     }
@@ -248,31 +251,51 @@ impl Gateway {
         Ok(saga)
     }
 
-    /// The store has lost data: no saga goes on, nor is one undone when its deadline is over, before a person has
-    /// looked. What was completed or undone since may be forgotten.
-    pub(in crate::gateway) async fn stop_sagas(&self, by: &str, reason: &str) -> Result<(), store::Error> {
-        for state in [saga::State::Open, saga::State::Compensating, saga::State::Stuck] {
+    /// The sagas that are stopped when a loss is accepted.
+    ///
+    /// # Errors
+    /// The store failed, or some of them cannot be read: those would go on as soon as they can be read again.
+    pub(in crate::gateway) async fn sagas_at_stake(&self) -> Result<Vec<SagaId>, store::Error> {
+        let mut sagas = Vec::new();
+        for state in AT_STAKE {
             let (mut before, mut is_first) = (None, true);
             while std::mem::take(&mut is_first) || before.is_some() {
                 let state = Some(state.as_str());
                 let found = self.store.documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1).await;
-                let (found, next) = self.counted("documents", found)?;
-                for document in found {
-                    // One that cannot be read is not gone on with either, and keeps no store closed.
-                    if super::readable(&document).is_err() {
-                        continue;
-                    }
-                    let id = SagaId { tenant: document.tenant, id: document.id };
-                    let event = Event::StoreLost { by: format!("token {by}"), reason: reason.to_owned() };
-                    // One that has come to its end meanwhile need not be stopped.
-                    let _: Option<Result<Saga, saga::Illegal>> = self.change_saga(&id, &event).await?;
-                }
+                let (found, next) = self.readable_page(found)?;
+                let found = found.into_iter().filter(|document| super::readable(document).is_ok());
+                sagas.extend(found.map(|document| SagaId { tenant: document.tenant, id: document.id }));
                 before = next;
             }
+        }
+        let counts = self.counted("count_documents", self.store.count_documents(Kind::Saga).await)?;
+        let is_at_stake = |name: &str| AT_STAKE.iter().any(|state| state.as_str() == name);
+        let there: u64 = counts.iter().filter(|(name, _)| is_at_stake(name)).map(|(_, count)| count).sum();
+        let missing = there.saturating_sub(sagas.len() as u64);
+        if missing > 0 {
+            let why = format!(
+                "{missing} of {there} sagas that are not at their end, so they cannot be stopped; the log names them. \
+                 If no key opens them, add the missing one to store.encryption_keys; then accept the loss again"
+            );
+            return Err(store::Error::Unreadable(why));
+        }
+        Ok(sagas)
+    }
+
+    /// The store has lost data: no saga goes on, nor is one undone when its deadline is over, before a person has
+    /// looked. What was completed or undone since may be forgotten.
+    pub(in crate::gateway) async fn stop_sagas(&self, by: &str, reason: &str) -> Result<(), store::Error> {
+        for id in self.sagas_at_stake().await? {
+            let event = Event::StoreLost { by: format!("token {by}"), reason: reason.to_owned() };
+            // One that has come to its end meanwhile need not be stopped.
+            let _: Option<Result<Saga, saga::Illegal>> = self.change_saga(&id, &event).await?;
         }
         Ok(())
     }
 }
+
+/// The states in which a saga may still go on.
+const AT_STAKE: [saga::State; 3] = [saga::State::Open, saga::State::Compensating, saga::State::Stuck];
 
 fn by(caller: &Caller) -> String {
     format!("token {}", caller.name)

@@ -117,7 +117,7 @@ impl Inner {
         state: Option<&str>,
         before: Option<&Place>,
         limit: u32,
-    ) -> Result<(Vec<Document>, Option<Place>), Error> {
+    ) -> Result<(Found<Document>, Option<Place>), Error> {
         let newest =
             before.map_or_else(|| b"+".to_vec(), |before| [&b"("[..], &before.to_bytes()[..]].concat());
         let mut ask = cmd("ZRANGE");
@@ -128,10 +128,6 @@ impl Inner {
         let places = places.ok_or_else(|| unreadable("this is no place"))?;
         let digests: Vec<Vec<u8>> = places.iter().map(|place| place.digest.to_vec()).collect();
         let found = self.read_documents(kind, &digests).await?;
-        for (id, why) in &found.unreadable {
-            tracing::error!(kind = kind.as_str(), id, why, "a document cannot be read");
-        }
-        let found = found.calls;
         let next = places.last().copied().filter(|_| places.len() >= limit as usize);
         Ok((found, next))
     }
@@ -188,9 +184,12 @@ impl Inner {
         }
         let all: Vec<Vec<Value>> = self.link.ask_many(asks).await?;
         for (digest, fields) in digests.iter().zip(all) {
+            let id = id_of(&fields);
             match read(kind, fields) {
                 Ok(document) => found.calls.extend(document),
-                Err(error) => found.unreadable.push((hex::encode(digest), error.to_string())),
+                Err(error) => {
+                    found.unreadable.push((id.unwrap_or_else(|| hex::encode(digest)), error.to_string()));
+                }
             }
         }
         Ok(found)
@@ -227,6 +226,12 @@ fn rest(document: &Document) -> Result<String, Error> {
         retain_until: document.retain_until.map(Timestamp::as_microsecond),
     };
     serde_json::to_string(&rest).map_err(|error| Error::Refused(error.to_string()))
+}
+
+/// The id of a document, as far as that can be read.
+fn id_of(fields: &[Value]) -> Option<String> {
+    let rest = fields.get(2).cloned().and_then(|rest| Vec::<u8>::from_redis_value(rest).ok())?;
+    serde_json::from_slice(&rest).ok().map(|rest: Rest| rest.id)
 }
 
 fn read(kind: Kind, fields: Vec<Value>) -> Result<Option<Document>, Error> {

@@ -181,7 +181,7 @@ impl Inner {
     }
 
     /// An acceptance that broke off here is another's affair by now, or over.
-    fn forget_acceptance(&self) {
+    pub(super) fn forget_acceptance(&self) {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 

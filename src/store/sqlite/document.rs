@@ -74,7 +74,7 @@ pub(super) fn list(
     state: Option<&str>,
     before: Option<Place>,
     limit: u32,
-) -> rusqlite::Result<(Vec<Document>, Option<Place>)> {
+) -> rusqlite::Result<(Found<Document>, Option<Place>)> {
     macro_rules! listing {
         ($index:literal, $condition:literal) => {
             concat!(
@@ -96,11 +96,8 @@ pub(super) fn list(
         .map_or((i64::MAX, Vec::new()), |place| (place.created_at.as_microsecond(), place.digest.to_vec()));
     let listed = params![kind.as_str(), tenant, state, time, below];
     let (found, is_cut) = readable(connection, sql, listed, kind, limit)?;
-    for (id, why) in &found.unreadable {
-        tracing::error!(kind = kind.as_str(), id, why, "a document cannot be read");
-    }
     let next = found.calls.last().filter(|_| is_cut).map(Place::of);
-    Ok((found.calls, next))
+    Ok((found, next))
 }
 
 /// The documents of a query, at most `limit`, and whether there may be more. Those that cannot be read are passed

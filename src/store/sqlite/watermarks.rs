@@ -182,6 +182,11 @@ impl Watermarks {
         is_lost
     }
 
+    /// The person's acceptance was not completed: documents may not be written any more.
+    pub(super) fn break_off(&self) {
+        self.is_accepting.store(false, Ordering::SeqCst);
+    }
+
     /// Begins another epoch, in the transaction in which this is called. The file comes first: if the transaction
     /// is not committed, the database is of another epoch than the file, and the store stays closed.
     pub(super) fn begin_epoch(&self, connection: &Connection) -> rusqlite::Result<()> {

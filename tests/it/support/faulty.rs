@@ -155,6 +155,8 @@ struct Inner {
     is_down: AtomicBool,
     /// The next question for calls in doubt panics.
     panics: AtomicBool,
+    /// The next operation of this verb panics.
+    panics_at: Mutex<Option<Verb>>,
     asked: [AtomicUsize; VERBS],
     injected: [[AtomicUsize; KINDS]; VERBS],
     late: TaskTracker,
@@ -168,7 +170,12 @@ struct Inner {
 impl FaultStore {
     /// Nothing goes wrong until it is asked for.
     pub fn over(store: impl Store) -> Self {
-        Self { store: Arc::new(store), inner: Arc::default() }
+        Self::over_shared(Arc::new(store))
+    }
+
+    /// The same over one that the test goes on with.
+    pub fn over_shared(store: Arc<dyn Store>) -> Self {
+        Self { store, inner: Arc::default() }
     }
 
     pub fn with_plan(store: impl Store, plan: Plan) -> Self {
@@ -201,6 +208,11 @@ impl FaultStore {
     /// The next question for calls in doubt ends its task.
     pub fn panic_at_doubtful(&self) {
         self.inner.panics.store(true, Ordering::SeqCst);
+    }
+
+    /// The next operation of this verb ends its task.
+    pub fn panic_at(&self, verb: Verb) {
+        *self.inner.panics_at.lock().expect("not poisoned") = Some(verb);
     }
 
     /// Nothing goes wrong from now on.
@@ -277,6 +289,8 @@ impl FaultStore {
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
         let n = self.inner.asked[verb as usize].fetch_add(1, Ordering::SeqCst);
+        let panics = self.inner.panics_at.lock().expect("not poisoned").take_if(|at| *at == verb);
+        assert!(panics.is_none(), "a panic was asked for");
         let [there, back] = self.plan().as_ref().map(|plan| plan.ways(verb, n)).unwrap_or_default();
         pass(there).await;
         let fault = self.fault(verb, n);
@@ -526,7 +540,7 @@ impl Store for FaultStore {
         state: Option<&str>,
         before: Option<&Place>,
         limit: u32,
-    ) -> Result<(Vec<Document>, Option<Place>), Error> {
+    ) -> Result<(Found<Document>, Option<Place>), Error> {
         let list = |store: Arc<dyn Store>| {
             let (tenant, state) = (tenant.map(str::to_owned), state.map(str::to_owned));
             let before = before.copied();
@@ -558,6 +572,10 @@ impl Store for FaultStore {
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
         self.store.prepare_acceptance(reason).await
+    }
+
+    fn break_off_acceptance(&self) {
+        self.store.break_off_acceptance();
     }
 
     async fn accept_loss(&self, reason: &str) -> Result<(), Error> {

@@ -602,7 +602,7 @@ impl Store for Memory {
         state: Option<&str>,
         before: Option<&Place>,
         limit: u32,
-    ) -> Result<(Vec<Document>, Option<Place>), Error> {
+    ) -> Result<(Found<Document>, Option<Place>), Error> {
         let inner = self.lock();
         let is_asked_for = |document: &&Document| {
             document.kind == kind
@@ -614,7 +614,7 @@ impl Store for Memory {
         found.sort_by_key(|document| std::cmp::Reverse(Place::of(document)));
         found.truncate(limit as usize);
         let next = found.last().filter(|_| found.len() >= limit as usize).map(Place::of);
-        Ok((found, next))
+        Ok((Found { calls: found, unreadable: Vec::new() }, next))
     }
 
     async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
@@ -639,6 +639,8 @@ impl Store for Memory {
     async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
         Ok(())
     }
+
+    fn break_off_acceptance(&self) {}
 
     async fn accept_loss(&self, _reason: &str) -> Result<(), Error> {
         self.lock().has_lost = false;

@@ -1,0 +1,201 @@
+//! A person accepts that a store has lost data: what is refused until then, what refuses the acceptance itself, and
+//! what becomes of one that breaks off.
+
+use std::sync::Arc;
+
+use oncegate::core::caller::Caller;
+use oncegate::core::document::{Document, Kind};
+use oncegate::store::{LOST_DATA, Store};
+use serde_json::{Value, json};
+
+use crate::contract::ME;
+use crate::saga_losses::Place;
+use crate::support::faulty::{Fault, FaultStore, Verb};
+use crate::support::gateway::{Bare, one_tool, store_is_free};
+use crate::support::redis::Redis;
+use crate::support::stores::{Stores, on_both_stores};
+use crate::support::{Act, Answer, Gateway, Tool, client, until};
+
+on_both_stores! {
+    a_loss_is_not_accepted_while_a_saga_cannot_be_read,
+    what_persons_do_waits_until_a_loss_is_accepted,
+}
+
+/// Stops a gateway and starts it again over a store that has lost its newest writes, as far as it can see.
+async fn lose(stores: &Stores, gateway: Gateway, config: &str) -> Gateway {
+    let folder = gateway.stop().await;
+    let store = match stores {
+        Stores::Sqlite => {
+            std::fs::remove_file(folder.path().join("oncegate.db.watermarks")).expect("removed");
+            format!("sqlite:{}", folder.path().join("oncegate.db").display())
+        }
+        Stores::Redis(url) => {
+            let client = ::redis::Client::open(url.as_str()).expect("a URL");
+            let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
+            let key = "oncegate:{p000}:writes";
+            let counts = ::redis::cmd("HKEYS").arg(key).query_async(&mut connection).await;
+            let counts: Vec<String> = counts.expect("the counts");
+            assert!(!counts.is_empty());
+            for gateway in counts {
+                let mut lower = ::redis::cmd("HINCRBY");
+                lower.arg(key).arg(gateway).arg(-1);
+                let _: i64 = lower.query_async(&mut connection).await.expect("lowered");
+            }
+            url.clone()
+        }
+    };
+    let gateway = Gateway::again(folder, &store, config).await;
+    until("the loss is noticed", async || gateway.reasons().await.contains("accept-loss")).await;
+    gateway
+}
+
+async fn post(gateway: &Gateway, path: &str, body: Value) -> Answer {
+    let request = gateway.client.post(gateway.url(path)).body(body.to_string());
+    Answer::read(request.send().await.expect("an answer")).await
+}
+
+fn sealed(tool: &Tool, keys: &[u8]) -> String {
+    let keys: Vec<String> = keys.iter().map(|key| hex::encode([*key; 32])).collect();
+    format!("{}\n[store]\nencryption_keys = {keys:?}\n", one_tool(tool, "retry = { attempts = 1 }"))
+}
+
+async fn a_loss_is_not_accepted_while_a_saga_cannot_be_read(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateway = stores.gateway(&sealed(&tool, &[1])).await;
+    for saga in ["G", "H"] {
+        gateway.act(saga, json!({ "saga_id": saga })).await.expect_ok();
+    }
+    tool.then(Act::Answer(422, "", b"{}"));
+    let failed = gateway.act("failed", json!({})).await.expect_problem("tool-rejected");
+
+    let gateway = lose(stores, gateway, &sealed(&tool, &[2])).await;
+    for _ in 0..2 {
+        let refused = gateway.accept_loss("an older copy").await.expect_problem("wrong-state");
+        for said in ["2 of 2 sagas", "encryption_keys"] {
+            assert!(refused.text.contains(said), "{}", refused.text);
+        }
+        assert!(gateway.reasons().await.contains("accept-loss"), "it stays closed");
+        assert_eq!(gateway.record(&failed).await.at("/state"), "failed", "nothing was changed");
+    }
+    let folder = gateway.stop().await;
+    let store = match stores {
+        Stores::Sqlite => {
+            store_is_free(folder.path()).await;
+            format!("sqlite:{}", folder.path().join("oncegate.db").display())
+        }
+        Stores::Redis(url) => url.clone(),
+    };
+    let gateway = Gateway::again(folder, &store, &sealed(&tool, &[2, 1])).await;
+    until("the loss is seen again", async || gateway.reasons().await.contains("accept-loss")).await;
+    gateway.accept_loss("an older copy").await.expect_ok();
+    gateway.until_ready().await;
+    for saga in ["G", "H"] {
+        assert_eq!(gateway.get(&format!("/v1/sagas/{saga}")).await.at("/state"), "stuck");
+    }
+    assert_eq!(gateway.record(&failed).await.at("/state"), "unknown");
+    gateway.stop().await;
+}
+
+async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
+    let tool = Tool::start().await;
+    let config = one_tool(
+        &tool,
+        "retry = { attempts = 1 }\nsession = \"exclusive\"\ncompensation = { tool = \"undo\" }\n[tools.undo]\n\
+         url = \"http://127.0.0.1:1\"\n[tools.other]\nurl = \"http://127.0.0.1:1\"\n",
+    );
+    let gateway = stores.gateway(&config).await;
+    let reason = json!({ "reason": "a test" });
+    let done = gateway.act("saga", json!({ "saga_id": "G", "session_id": "T" })).await.expect_ok();
+    let done = done.at("/call_id").as_str().expect("an id").to_owned();
+    post(&gateway, "/v1/tools/other/pause", reason.clone()).await.expect_ok();
+    tool.then(Act::ExecuteThenDrop);
+    let unknown = gateway.act("unknown", json!({})).await.expect_problem("outcome-unknown");
+    let unknown = unknown.at("/call_id").as_str().expect("an id").to_owned();
+
+    let gateway = lose(stores, gateway, &config).await;
+    let resolution = json!({ "as": "succeeded", "result": 1, "reason": "looked it up" });
+    let acts = [
+        (format!("/v1/calls/{unknown}/resolve"), resolution.clone()),
+        (format!("/v1/calls/{done}/compensate"), reason.clone()),
+        ("/v1/sessions/S/freeze".to_owned(), reason.clone()),
+        ("/v1/sessions/S/thaw".to_owned(), reason.clone()),
+        ("/v1/sessions/S/unlock".to_owned(), reason.clone()),
+        ("/v1/sagas/G/complete".to_owned(), reason.clone()),
+        ("/v1/sagas/G/abort".to_owned(), reason.clone()),
+        ("/v1/sagas/G/retry".to_owned(), reason.clone()),
+        ("/v1/sagas/G/skip".to_owned(), reason.clone()),
+        ("/v1/tools/other/resume".to_owned(), reason.clone()),
+    ];
+    for (path, body) in &acts {
+        let refused = post(&gateway, path, body.clone()).await;
+        assert_eq!(refused.at("/type"), "/problems/store-unavailable", "{path}: {}", refused.text);
+    }
+    // What only holds back may be done before the store opens.
+    post(&gateway, "/v1/tools/act/pause", reason.clone()).await.expect_ok();
+    gateway.accept_loss("an older copy").await.expect_ok();
+    gateway.until_ready().await;
+    gateway.act("new", json!({})).await.expect_problem("tool-paused");
+    let found = gateway.get("/v1/sessions/S").await;
+    assert_eq!(found.at("/frozen"), false, "{}", found.text);
+    assert_eq!(gateway.get("/v1/sagas/G").await.at("/state"), "stuck");
+    for (path, body) in [&acts[0], &acts[2], &acts[5], &acts[9]] {
+        post(&gateway, path, body.clone()).await.expect_ok();
+    }
+    gateway.stop().await;
+}
+
+/// The way of a test about one acceptance that does not come to its end after the store was prepared for it.
+async fn an_acceptance_that_breaks_off_closes_documents_again(mut place: Place) {
+    let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
+    let store = place.open(folder.path()).await;
+    let bare = Bare::over_shared(store.clone(), ME, &tool, "").await;
+    until("it is ready", async || bare.gateway.readiness().await.reasons.is_empty()).await;
+    let body = json!({ "args": {}, "saga_id": "G" }).to_string();
+    let call = async |url: &str| {
+        Answer::read(client().post(url).body(body.clone()).send().await.expect("an answer")).await
+    };
+    call(&bare.url).await.expect_ok();
+    bare.stop().await;
+    store.close().await;
+    drop(store);
+    place.is_closed(folder.path()).await;
+    let copy = place.copy(folder.path());
+    // One write more than the copy has.
+    let store = place.open(folder.path()).await;
+    let saga = store.document(Kind::Saga, "default", "G").await.expect("an answer").expect("a saga");
+    let next = |saga: &Document| Document { version: saga.version + 1, ..saga.clone() };
+    store.put_document(&next(&saga)).await.expect("written");
+    store.close().await;
+    drop(store);
+    place.is_closed(folder.path()).await;
+    let store = FaultStore::over_shared(place.put_back(copy.path(), folder.path()).await);
+    let bare = Bare::over_shared(Arc::new(store.clone()), ME, &tool, "").await;
+
+    let accept = async || bare.gateway.accept_loss(Caller::operator(), "put back".into()).await;
+    let is_closed = async |why: &str| {
+        assert!(store.put_document(&next(&saga)).await.is_err(), "{why}");
+        let reasons = store.readiness().await.reasons;
+        assert!(reasons.iter().any(|reason| reason.code == LOST_DATA), "{why}: {reasons:?}");
+    };
+    is_closed("before").await;
+    store.next(Verb::PutDocument, Fault::ErrBefore, 1);
+    accept().await.expect_err("the saga was not stopped");
+    assert_eq!(store.injected(Verb::PutDocument, Fault::ErrBefore), 1, "it broke off where it was to");
+    is_closed("after the store has failed").await;
+    store.panic_at(Verb::PutDocument);
+    accept().await.expect_err("it has panicked");
+    is_closed("after a panic").await;
+    accept().await.expect("accepted");
+    until("it is open", async || store.readiness().await.reasons.is_empty()).await;
+    bare.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_a_file_an_acceptance_that_breaks_off_closes_documents_again() {
+    an_acceptance_that_breaks_off_closes_documents_again(Place::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_a_redis_an_acceptance_that_breaks_off_closes_documents_again() {
+    an_acceptance_that_breaks_off_closes_documents_again(Place::Redis(Box::new(Redis::strict().await))).await;
+}
