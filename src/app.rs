@@ -19,7 +19,7 @@ use crate::core::pace::Pace;
 use crate::core::record::InstanceId;
 use crate::downstream::{Downstream, NoClient};
 use crate::gateway::{self, Gateway, Limits, RecipesError, ToolAt, Tools};
-use crate::http::{self, Http, MaxBody, Tokens};
+use crate::http::{self, Http, MaxBody, Ops, Tokens};
 use crate::metrics::Metrics;
 use crate::serve::{self, Bounds, Doors, Ends, Tls};
 use crate::store::redis::{self, Redis};
@@ -30,6 +30,8 @@ use crate::store::{self, Store};
 /// How often it is looked which tools are paused: so often that one look may fail, or be late, before what
 /// was seen is too old to claim on.
 const LOOK_AT_PAUSES_EVERY: Duration = Duration::from_millis(500);
+/// Connections to the listener of the ops doors.
+const OPS_CONNECTIONS: usize = 64;
 /// How long open connections may take to end once no call runs any more.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -105,6 +107,8 @@ pub struct App {
     reloader: Arc<Reloader>,
     doors: Doors,
     listener: TcpListener,
+    /// Of the ops doors, if they have one of their own.
+    ops: Option<(TcpListener, Doors)>,
     tls: Option<Tls>,
     bounds: Bounds,
     /// Cancelled by the store when the process must end at once.
@@ -157,9 +161,20 @@ impl App {
             Ok(()) | Err(_) => {}
         }
 
-        let address = config.server.listen;
-        let listener = serve::listen(address).map_err(|error| Error::Listen(address, error))?;
-        let Server { body_timeout, max_body, mut bounds, drain_delay, tls, .. } = config.server;
+        let listen = |address| serve::listen(address).map_err(|error| Error::Listen(address, error));
+        let Server {
+            listen: address,
+            ops_listen,
+            ops_token,
+            body_timeout,
+            max_body,
+            mut bounds,
+            drain_delay,
+            tls,
+            ..
+        } = config.server;
+        let listener = listen(address)?;
+        let ops_listener = ops_listen.map(listen).transpose()?;
         let wanted = bounds.max_connections;
         bounds.max_connections = serve::at_most(wanted);
         if bounds.max_connections < wanted {
@@ -171,6 +186,7 @@ impl App {
         let tokens = Tokens::new(config.tokens);
         tracing::info!(
             listen = %listener.local_addr().unwrap_or(address),
+            ops_listen = ops_listener.as_ref().and_then(|ops| ops.local_addr().ok()).map(|at| at.to_string()),
             store = %config.store,
             ready = gateway.readiness().await.reasons.is_empty(),
             tls = tls.is_some(),
@@ -186,13 +202,27 @@ impl App {
         let reloader =
             Reloader { gateway: gateway.clone(), tokens: tokens.clone(), tls: tls.clone(), store, written };
         let reloader = Arc::new(reloader);
-        let http = Http {
-            gateway: gateway.clone(),
-            tokens,
-            max_body: MaxBody { bytes: max_body, time: body_timeout },
-        };
+        let (ops, own_ops) = Ops::of(ops_token, ops_listener.is_some());
+        let max_body = MaxBody { bytes: max_body, time: body_timeout };
+        let http = Http { gateway: gateway.clone(), tokens, max_body, ops };
+        let own_ops = own_ops.map(|ops| Http { ops, ..http.clone() });
+        let own_ops = own_ops
+            .map(|http| Doors { all: http::ops_router(http.clone()), spare: http::spare_router(http) });
+        let ops = ops_listener.zip(own_ops);
         let doors = Doors { all: http::router(http.clone()), spare: http::spare_router(http) };
-        Ok(Self { gateway, reloader, doors, listener, tls, bounds, fatal, drain_delay, shutdown_grace, pace })
+        Ok(Self {
+            gateway,
+            reloader,
+            doors,
+            listener,
+            ops,
+            tls,
+            bounds,
+            fatal,
+            drain_delay,
+            shutdown_grace,
+            pace,
+        })
     }
 
     /// Where it listens; of use if port 0 was asked for.
@@ -201,6 +231,11 @@ impl App {
     /// The operating system does not say.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+
+    /// Where the ops doors are, if they have a listener of their own.
+    pub fn ops_address(&self) -> Option<SocketAddr> {
+        self.ops.as_ref().and_then(|(listener, _)| listener.local_addr().ok())
     }
 
     /// What counts the log lines that were dropped.
@@ -221,7 +256,16 @@ impl App {
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         let ends = Ends::default();
         let open = self.gateway.metrics.connections.clone();
+        let ops_bounds = Bounds { max_connections: OPS_CONNECTIONS, ..self.bounds };
+        let ops = self.ops.map(|(listener, doors)| {
+            serve::serve(listener, doors, None, ops_bounds, ends.clone(), open.clone())
+        });
         let serving = serve::serve(self.listener, self.doors, self.tls, self.bounds, ends.clone(), open);
+        let serving = async {
+            let ops = async { if let Some(ops) = ops { ops.await } else { 0 } };
+            let (all, ops) = tokio::join!(serving, ops);
+            all + ops
+        };
         let mut loops = begin_loops(&self.gateway, self.pace, &stop);
         let mut serving = tokio::spawn(serving);
         let broken = tokio::select! {

@@ -92,6 +92,10 @@ impl fmt::Display for StoreAt {
 #[derive(Debug, Clone)]
 pub struct Server {
     pub listen: SocketAddr,
+    /// Where the ops doors are; `None`: at `listen`.
+    pub ops_listen: Option<SocketAddr>,
+    /// The SHA-256 of the token that opens them.
+    pub ops_token: Option<[u8; 32]>,
     /// Of a request, in bytes.
     pub max_body: usize,
     /// How long that may take to arrive.
@@ -271,6 +275,8 @@ const MAX_JOIN_WAIT: Duration = Duration::from_secs(60);
 fn default_server() -> (Server, Limits) {
     let server = Server {
         listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+        ops_listen: None,
+        ops_token: None,
         max_body: 1 << 20,
         body_timeout: Duration::from_secs(15),
         max_result: 1 << 20,
@@ -296,19 +302,25 @@ fn default_server() -> (Server, Limits) {
 
 fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
     let (server, limits) = default_server();
-    let listen = section.parsed("listen", |text| {
-        text.parse::<SocketAddr>()
-            .map_err(|_| format!("{text:?} is no address; one looks like \"127.0.0.1:8080\""))
-    });
-    let listen = listen.unwrap_or(server.listen);
+    let listen = section.parsed("listen", address).unwrap_or(server.listen);
     if is_open && !listen.ip().is_loopback() {
         section.mistake(
             "listen",
             "without [[auth.tokens]] everyone is let in, so the address must be a loopback one",
         );
     }
+    let ops_listen = section.parsed("ops_listen", address);
+    if ops_listen == Some(listen) && listen.port() != 0 {
+        section.mistake("ops_listen", "this is server.listen; the ops doors need another address or port");
+    }
+    let ops_token = section.parsed("ops_token", |text| {
+        let digest = hex::decode(text).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        digest.ok_or_else(|| "this must be the SHA-256 of the token in 64 hex digits".to_owned())
+    });
     let server = Server {
         listen,
+        ops_listen,
+        ops_token,
         max_body: section.get_or("max_body", Bytes(server.max_body)).0,
         body_timeout: section.get_or("body_timeout", server.body_timeout),
         max_result: section.get_or("max_result", Bytes(server.max_result)).0,
@@ -336,6 +348,10 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
     }
     section.finish();
     (server, limits)
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("{text:?} is no address; one looks like \"127.0.0.1:8080\""))
 }
 
 fn tls(mut section: Section<'_, '_>) -> Option<Tls> {

@@ -33,6 +33,8 @@ pub struct Pace {
     /// For how long a gateway that seems to be gone is watched before it is forgotten, by the clock of the one that
     /// watches. Longer than gateways take to say again that they are there.
     pub redis_watch_gone: Duration,
+    /// How often the store is asked for what the ops doors show, at most.
+    pub ask_store_every: Duration,
 }
 
 impl Default for Pace {
@@ -50,6 +52,7 @@ impl Default for Pace {
             redis_others_look: Duration::from_secs(2),
             recipes_max_age: Duration::from_secs(15),
             redis_watch_gone: Duration::from_secs(180),
+            ask_store_every: Duration::from_secs(1),
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod recover; // calls whose owner is gone
 mod replay; // what a duplicate would get, and whether the tool would still say it
 mod run; // the other side: claim, dispatch, write down
 mod sagas; // groups of calls: joined, ended, looked at
+mod scrape; // what the ops doors show, asked of the store once a second at most
 mod session; // one's turn in a session, and what persons do to one
 mod throttle; // how fast a caller may be
 mod timed; // how long the store takes
@@ -53,12 +54,13 @@ pub use self::recipes::Error as RecipesError;
 use self::recipes::Recipes;
 pub use self::replay::Replay;
 pub use self::sagas::{SagaAt, SagaQuery};
+use self::scrape::Recent;
 use self::throttle::Throttle;
 use self::timed::Timed;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
 pub use self::trace::Arrival;
-use crate::core::document::{Document, Kind, Place};
+use crate::core::document::{Document, Place};
 use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::pace::Pace;
@@ -67,6 +69,7 @@ use crate::core::saga;
 use crate::core::session::Refusal;
 use crate::downstream::Downstream;
 use crate::metrics::Metrics;
+pub use crate::store::Reason;
 use crate::store::{self, Found, Store};
 
 /// The bounds of a gateway.
@@ -112,6 +115,7 @@ pub struct Gateway {
     /// The tenants of those who read everything now.
     exports: Arc<Mutex<Vec<String>>>,
     arrivals: Arrivals,
+    recent: Recent,
     throttle: Throttle,
     pauses: Pauses,
     recipes: Recipes,
@@ -277,6 +281,7 @@ impl Gateway {
             reconciliations: Semaphore::new(reconcile::AT_ONCE),
             exports: Arc::default(),
             arrivals: Arrivals::default(),
+            recent: Recent::default(),
             listening: Arc::new(Semaphore::new(limits.max_running)),
             limits,
             clock,
@@ -312,39 +317,26 @@ impl Gateway {
 
     /// Whether calls may be claimed, and if not, why.
     pub async fn readiness(&self) -> store::Readiness {
-        let mut readiness = self.store.readiness().await;
+        let found = self.store.readiness().await;
+        self.readiness_with(found).await
+    }
+
+    /// What was found of the store, and what this gateway has to add.
+    async fn readiness_with(&self, mut readiness: store::Readiness) -> store::Readiness {
         if self.is_out_of_time() {
             let why = "its clock was set forward since this gateway started: restart it";
-            readiness.reasons.push(store::Reason::new("clock", why));
+            readiness.reasons.push(Reason::new("clock", why));
         }
         if readiness.reasons.is_empty() {
             self.look_at_recipes(&mut readiness).await;
         }
         if self.leaving.is_cancelled() {
-            let reason = store::Reason::new("shutting_down", "the gateway is shutting down");
+            let reason = Reason::new("shutting_down", "the gateway is shutting down");
             readiness.reasons.push(reason);
         }
         readiness.warnings.extend(self.pause_warnings());
         self.metrics.take_readiness(&readiness);
         readiness
-    }
-
-    /// The metrics as text, with the store's present counts.
-    pub async fn scrape(&self) -> String {
-        self.readiness().await;
-        let census = self.counted("census", self.store.census().await);
-        if let Ok(sagas) = self.counted("count_documents", self.store.count_documents(Kind::Saga).await) {
-            let count = |state: saga::State| {
-                let found = sagas.iter().find(|(name, _)| name == state.as_str());
-                found.map_or(0, |(_, count)| *count)
-            };
-            let counts = saga::State::ALL.into_iter().map(|state| (state.as_str(), count(state)));
-            self.metrics.take_sagas(counts, count(saga::State::Stuck));
-        }
-        let tools = self.tools();
-        self.metrics.take_resting(tools.iter().map(|(tool, at)| (tool.as_str(), !at.health.is_closed())));
-        self.metrics.take_paused(tools.keys().map(|tool| (tool.as_str(), self.is_paused(tool))));
-        self.metrics.scrape(tools.keys(), census.ok().as_deref())
     }
 
     /// It is not ready from now on, but calls are taken as before.

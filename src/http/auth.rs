@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use sha2::{Digest, Sha256};
@@ -45,12 +46,7 @@ impl FromRequestParts<Http> for Known {
             host::is_local(parts)?;
             return Ok(Self(Caller::open()));
         }
-        let mut lines = parts.headers.get_all(AUTHORIZATION).iter();
-        let (Some(line), None) = (lines.next(), lines.next()) else { return Err(Problem::unauthenticated()) };
-        let token = line.to_str().ok().and_then(|line| line.split_once(' '));
-        let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let (_, token) = token.ok_or_else(Problem::unauthenticated)?;
-        let digest: [u8; 32] = Sha256::digest(token.trim()).into();
+        let digest = bearer_digest(&parts.headers).ok_or_else(Problem::unauthenticated)?;
         match caller::find(&tokens, &digest, http.gateway.wall_time()) {
             // Before anything else of the request is looked at.
             Ok(caller) => {
@@ -61,4 +57,12 @@ impl FromRequestParts<Http> for Known {
             Err(Closed::Expired) => Err(Problem::token_expired()),
         }
     }
+}
+
+/// The SHA-256 of the bearer token, if there is exactly one `Authorization` line and it has one.
+pub(super) fn bearer_digest(headers: &HeaderMap) -> Option<[u8; 32]> {
+    let mut lines = headers.get_all(AUTHORIZATION).iter();
+    let (Some(line), None) = (lines.next(), lines.next()) else { return None };
+    let (scheme, token) = line.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| Sha256::digest(token.trim()).into())
 }

@@ -24,7 +24,7 @@ use axum::{Router, middleware};
 
 pub use self::auth::Tokens;
 pub use self::calls::dry_run;
-pub use self::ops::spare_router;
+pub use self::ops::{Ops, ops_router, spare_router};
 use crate::gateway::Gateway;
 
 /// What handlers share.
@@ -34,6 +34,7 @@ pub struct Http {
     /// None at all: open mode, for which the configuration has made sure of loopback.
     pub tokens: Tokens,
     pub max_body: MaxBody,
+    pub ops: Ops,
 }
 
 /// What a request's body may be.

@@ -2,28 +2,72 @@
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Http;
-use super::auth::Known;
+use super::auth::{Known, bearer_digest};
 use super::problem::{self, Problem};
 use super::read::read_reason;
-use crate::gateway::AFTER_LOSS;
+use super::{Http, host};
+use crate::core::caller;
+use crate::gateway::{AFTER_LOSS, Reason};
 
-/// What a connection is served with for which there is no place: whoever runs the gateway must still see it.
-pub fn spare_router(http: Http) -> Router {
+/// Who gets `/metrics`, and the sentences of `/readyz`, on one listener.
+#[derive(Debug, Clone, Copy)]
+pub enum Ops {
+    /// `/metrics` is for everyone, the sentences are for no one: neither `ops_listen` nor `ops_token` is set.
+    CodesOnly,
+    /// Both need this token, given by its SHA-256.
+    Guarded([u8; 32]),
+    /// Both are on another listener.
+    Elsewhere,
+    /// Both are for everyone who reaches this listener, which has no other doors.
+    Open,
+}
+
+impl Ops {
+    /// Of the main listener and of the one of its own, if there is one.
+    pub fn of(token: Option<[u8; 32]>, has_own_listener: bool) -> (Self, Option<Self>) {
+        match (token, has_own_listener) {
+            (None, false) => (Self::CodesOnly, None),
+            (Some(token), false) => (Self::Guarded(token), None),
+            (None, true) => (Self::Elsewhere, Some(Self::Open)),
+            (Some(token), true) => (Self::Elsewhere, Some(Self::Guarded(token))),
+        }
+    }
+
+    /// Whether a request with these headers gets the sentences.
+    fn shows_sentences(self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::CodesOnly | Self::Elsewhere => false,
+            Self::Open => true,
+            Self::Guarded(token) => {
+                bearer_digest(headers).is_some_and(|brought| caller::is_same(&brought, &token))
+            }
+        }
+    }
+}
+
+/// The doors of `server.ops_listen`.
+pub fn ops_router(http: Http) -> Router {
+    doors().fallback(problem::unknown_path).with_state(http).layer(middleware::from_fn(host::one_host))
+}
+
+fn doors() -> Router<Http> {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .fallback(problem::too_many_connections)
-        .with_state(http)
+}
+
+/// What a connection is served with for which there is no place: whoever runs the gateway must still see it.
+pub fn spare_router(http: Http) -> Router {
+    doors().fallback(problem::too_many_connections).with_state(http)
 }
 
 /// The process lives.
@@ -39,30 +83,37 @@ pub(super) struct ReadinessView {
     /// What the store is found to be.
     #[schema(required, pattern = "^(strict|bounded|relaxed)$")]
     durability: Option<&'static str>,
-    /// Why no call may be claimed; empty if they may.
+    /// Why no call may be claimed; empty if they may. Codes, or sentences for those who run the gateway.
     reasons: Vec<String>,
-    /// What weakens the promise and is allowed as the store is configured.
+    /// What weakens the promise and is allowed as the store is configured; codes or sentences.
     warnings: Vec<String>,
 }
 
 /// Whether write tools may be called, and if not, why.
-pub(super) async fn readyz(State(http): State<Http>) -> Response {
-    let readiness = http.gateway.readiness().await;
+pub(super) async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Response {
+    let readiness = http.gateway.recent_readiness().await;
+    let shows_sentences = http.ops.shows_sentences(&headers);
+    let said = |reason: Reason| if shows_sentences { reason.text } else { reason.code.to_owned() };
     let ready = readiness.reasons.is_empty();
     let status = if ready { StatusCode::OK } else { problem::NOT_READY };
     let body = ReadinessView {
         ready,
         durability: readiness.durability.map(|durability| durability.as_str()),
-        reasons: readiness.reasons.into_iter().map(|reason| reason.text).collect(),
-        warnings: readiness.warnings.into_iter().map(|reason| reason.text).collect(),
+        reasons: readiness.reasons.into_iter().map(said).collect(),
+        warnings: readiness.warnings.into_iter().map(said).collect(),
     };
     (status, Json(body)).into_response()
 }
 
 /// Prometheus text exposition.
-pub(super) async fn metrics(State(http): State<Http>) -> Response {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], http.gateway.scrape().await)
-        .into_response()
+pub(super) async fn metrics(State(http): State<Http>, headers: HeaderMap) -> Result<Response, Problem> {
+    match http.ops {
+        Ops::Elsewhere => return Err(problem::unknown_path().await),
+        Ops::Guarded(_) if !http.ops.shows_sentences(&headers) => return Err(Problem::unauthenticated()),
+        Ops::CodesOnly | Ops::Guarded(_) | Ops::Open => {}
+    }
+    let kind = (CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+    Ok(([kind], http.gateway.scrape().await).into_response())
 }
 
 /// The store counts as whole again.

@@ -560,3 +560,20 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
         }
     }
 }
+
+#[test]
+fn the_ops_doors_need_a_place_and_a_digest() {
+    let with = |lines: &str| read(&format!("[server]\n{lines}\n{GOOD}"), &[]);
+    let digest = "ab".repeat(32);
+    let good = with(&format!("ops_listen = \"0.0.0.0:9100\"\nops_token = \"{digest}\"")).expect("good");
+    assert_eq!(good.server.ops_listen.map(|at| at.port()), Some(9_100));
+    assert_eq!(good.server.ops_token, Some([0xab; 32]));
+    for (lines, said) in [
+        ("ops_listen = \"9100\"", "2:14: server.ops_listen: \"9100\" is no address"),
+        ("ops_listen = \"127.0.0.1:8080\"", "2:14: server.ops_listen: this is server.listen"),
+        ("ops_token = \"secret\"", "2:13: server.ops_token: this must be the SHA-256"),
+    ] {
+        let mistakes = with(lines).expect_err(lines);
+        assert!(mistakes.len() == 1 && mistakes[0].starts_with(said), "{lines}: {mistakes:#?}");
+    }
+}

@@ -12,7 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep};
 
 use crate::support::binary::{Process, free_port, log};
-use crate::support::gateway::{count, one_tool};
+use crate::support::gateway::{OPS_TOKEN, count, one_tool};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 const HEAD: &str = "POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\n";
@@ -256,8 +256,9 @@ async fn beyond_the_bound_a_connection_is_told_so_but_shows_how_the_gateway_is()
     assert!(answer.contains("connection: close") && answer.contains("/problems/rate-limited"), "{answer}");
     assert!(answer.contains("\"effect\":\"unknown\"") && answer.contains("retry-after: 1"), "{answer}");
     for door in ["/healthz", "/readyz", "/metrics"] {
-        let answer =
-            say(&gateway, format!("GET {door} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await;
+        let head =
+            format!("GET {door} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {OPS_TOKEN}\r\n\r\n");
+        let answer = say(&gateway, head.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
     assert_eq!(tool.requests(), 2);

@@ -149,6 +149,7 @@ async fn a_zombie_is_refused_and_its_late_answer_counts_all_the_same() {
     assert_eq!(settled, 1, "another gateway took the call for lost");
     answer.expect_ok();
     let scraped = gateway.gateway.scrape().await;
+    let scraped = String::from_utf8_lossy(&scraped);
     assert!(
         scraped.contains("oncegate_stale_owners_total 1"),
         "the owner's own completion was refused and counted"

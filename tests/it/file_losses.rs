@@ -75,7 +75,7 @@ impl Serving {
 
     async fn is_closed(&self) -> bool {
         let ready = self.get("/readyz").await;
-        ready.status == 503 && ready.text.contains("accept-loss")
+        ready.status == 503 && ready.text.contains("lost_data")
     }
 }
 

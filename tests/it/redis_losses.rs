@@ -19,7 +19,7 @@ use crate::redis::{call, gateway, notices};
 use crate::support::binary::Process;
 use crate::support::binary::{free_port, run};
 use crate::support::faulty::FaultStore;
-use crate::support::gateway::{Bare, one_tool};
+use crate::support::gateway::{Bare, OPS_TOKEN, one_tool, ops_token_sha256};
 use crate::support::line::Line;
 use crate::support::redis::Redis;
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
@@ -327,8 +327,12 @@ async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also
     );
     let (folder, port, url) = (tempfile::tempdir().expect("a folder"), free_port(), redis.url());
     let begin = async |points: &str| {
-        let environment =
-            [("ONCEGATE_STORE__URL", &*url), ("ONCEGATE_STORE__WATERMARKS", "marks"), ("FAILPOINTS", points)];
+        let environment = [
+            ("ONCEGATE_STORE__URL", &*url),
+            ("ONCEGATE_STORE__WATERMARKS", "marks"),
+            ("ONCEGATE_SERVER__OPS_TOKEN", &*ops_token_sha256()),
+            ("FAILPOINTS", points),
+        ];
         Process::start_in(folder.path(), port, &config, &environment).await
     };
     let at = |path: &str| format!("http://127.0.0.1:{port}{path}");
@@ -337,7 +341,7 @@ async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also
         Some(Answer::read(sent.ok()?).await)
     };
     let get = async |path: &str| {
-        let sent = client().get(at(path)).send().await;
+        let sent = client().get(at(path)).bearer_auth(OPS_TOKEN).send().await;
         Answer::read(sent.expect("an answer")).await
     };
     let reason = || json!({ "reason": "restored" });

@@ -265,7 +265,7 @@ async fn a_full_disk_loses_no_outcome_and_takes_no_claim() {
     post(98).await.expect_problem("store-unavailable");
     assert_eq!(post(7).await.expect_ok().at("/replayed"), true, "replays work while claims are refused");
     let ready = Answer::read(client().get(gateway.url("/readyz")).send().await.expect("an answer")).await;
-    assert_eq!((ready.status, ready.at("/reasons/0")), (503, "the disk is full".into()));
+    assert_eq!((ready.status, ready.at("/reasons/0")), (503, "disk_full".into()));
     assert_eq!(tool.requests(), 21, "what was refused was not run, nor what had failed before");
     disk.free();
     until("claims are taken again", async || post(99).await.status == 200).await;
@@ -317,7 +317,7 @@ async fn a_start_on_a_full_disk_is_not_ready_and_replays() {
         let said = fs::read_to_string(log(elsewhere.path())).expect("a log");
         assert_eq!(said.contains("one connection reads and writes"), clean, "{said}");
         let ready = Answer::read(client().get(gateway.url("/readyz")).send().await.expect("an answer")).await;
-        assert_eq!((ready.status, ready.at("/reasons/0")), (503, "the disk is full".into()));
+        assert_eq!((ready.status, ready.at("/reasons/0")), (503, "disk_full".into()));
         assert_eq!(ask("done").await.expect_ok().at("/replayed"), true);
         ask("new").await.expect_problem("store-unavailable");
         if !clean {

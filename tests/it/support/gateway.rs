@@ -11,7 +11,7 @@ use oncegate::core::pace::Pace;
 use oncegate::core::record::InstanceId;
 use oncegate::downstream::Downstream;
 use oncegate::gateway;
-use oncegate::http::{self, Http, MaxBody, Tokens};
+use oncegate::http::{self, Http, MaxBody, Ops, Tokens};
 use oncegate::metrics::Metrics;
 use oncegate::store::Store;
 use serde_json::{Value, json};
@@ -25,6 +25,7 @@ use super::{Answer, PATIENCE, Tool, client, until};
 
 pub struct Gateway {
     pub address: SocketAddr,
+    pub ops_address: Option<SocketAddr>,
     pub client: reqwest::Client,
     config: String,
     pace: Pace,
@@ -34,6 +35,14 @@ pub struct Gateway {
     stop: CancellationToken,
     reloader: Arc<Reloader>,
     running: JoinHandle<Result<(), app::Error>>,
+}
+
+/// Opens `/metrics` and the sentences of `/readyz`, unless a test's configuration says how they are guarded.
+pub const OPS_TOKEN: &str = "ops";
+
+/// What a configuration has of it.
+pub fn ops_token_sha256() -> String {
+    hex::encode(<sha2::Sha256 as sha2::Digest>::digest(OPS_TOKEN))
 }
 
 /// The configuration of one tool named `act` at this place, and whatever else is said of it.
@@ -65,11 +74,11 @@ impl Gateway {
     async fn over(folder: tempfile::TempDir, store: Option<String>, config: &str, pace: Pace) -> Self {
         let url = store.clone().unwrap_or_else(|| own_store(folder.path()));
         let app = App::build(read_over(&url, folder.path(), config).at_pace(pace)).await.expect("a gateway");
-        let address = app.address().expect("an address");
+        let (address, ops_address) = (app.address().expect("an address"), app.ops_address());
         let (stop, reloader) = (CancellationToken::new(), app.reloader());
         let running = tokio::spawn(app.run(stop.clone()));
         let config = config.to_owned();
-        Self { address, client: client(), config, pace, store, folder, stop, reloader, running }
+        Self { address, ops_address, client: client(), config, pace, store, folder, stop, reloader, running }
     }
 
     /// Takes over another configuration while it runs. Whether it did.
@@ -139,7 +148,11 @@ impl Gateway {
     }
 
     pub async fn get(&self, path: &str) -> Answer {
-        Answer::read(self.client.get(self.url(path)).send().await.expect("an answer")).await
+        let mut request = self.client.get(self.url(path));
+        if matches!(path, "/metrics" | "/readyz") {
+            request = request.bearer_auth(OPS_TOKEN);
+        }
+        Answer::read(request.send().await.expect("an answer")).await
     }
 
     /// What a person does when the store has lost data.
@@ -237,6 +250,7 @@ impl Bare {
             gateway: gateway.clone(),
             tokens: Tokens::default(),
             max_body: MaxBody { bytes: 1 << 20, time: Duration::from_secs(30) },
+            ops: Ops::CodesOnly,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/v1/tools/act/calls", listener.local_addr().expect("an address"));
@@ -276,6 +290,9 @@ fn read_over(store: &str, folder: &Path, config: &str) -> Config {
         ("ONCEGATE_SERVER__SHUTDOWN_GRACE".to_owned(), "1s".to_owned()),
         ("ONCEGATE_STORE__URL".to_owned(), store.to_owned()),
     ]);
+    if !config.contains("ops_") {
+        environment.insert("ONCEGATE_SERVER__OPS_TOKEN".to_owned(), ops_token_sha256());
+    }
     if store.starts_with("redis") {
         let watermarks = folder.join("watermarks").display().to_string();
         environment.insert("ONCEGATE_STORE__WATERMARKS".to_owned(), watermarks);
