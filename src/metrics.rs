@@ -224,7 +224,7 @@ impl Metrics {
             ),
             barred: counters(
                 "oncegate_barred_total",
-                "Calls that were not begun: frozen or busy session, stale token, budget, similar call.",
+                "Calls that were not begun: frozen or busy session, stale or unknown token, budget, similar call.",
                 &["tool", "reason"],
             ),
             throttled: counters(

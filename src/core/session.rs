@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::json::canonical;
@@ -15,9 +15,6 @@ use super::key::{self, Pointer};
 use super::record::{CallId, Entry, Intent, Record, State};
 use super::tool::{Effect, Tool};
 
-/// How far ahead of the clock a caller's token may be. Tokens of ours are ahead only after a clock was
-/// set back; without a bound one caller could use up the numbers of all.
-const TOKEN_LEAD: SignedDuration = SignedDuration::from_hours(2);
 /// How long a place in the line outlives the last time that its gateway asked.
 pub const LINE_PLACE: Duration = Duration::from_secs(3);
 /// Calls that wait for one session's lock at once; more are refused.
@@ -119,14 +116,6 @@ pub struct Brought {
     pub confirmed: Option<CallId>,
 }
 
-impl Brought {
-    /// Whether the token is one that can have been given.
-    fn is_plausible(&self, now: Timestamp) -> bool {
-        let limit = now.checked_add(TOKEN_LEAD).unwrap_or(Timestamp::MAX).as_microsecond();
-        self.fencing.is_none_or(|token| token > 0 && i64::try_from(token).is_ok_and(|token| token <= limit))
-    }
-}
-
 /// On which terms a write call begins. A store compares all of them and writes what follows from them
 /// in one step with the claim, or writes nothing but a place in the line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,7 +132,8 @@ pub struct Terms {
 pub enum Token {
     /// The session's next: max(newest + 1, clock in microseconds, every token that this gateway has seen + 1).
     Next,
-    /// This one, if the session has no newer one.
+    /// This one, if it is the session's newest, or is newer and was given before a loss of data that was accepted.
+    /// Without that bound a caller could make up a token that makes all others of the session stale.
     This(u64),
 }
 
@@ -203,6 +193,8 @@ pub enum Bar {
     Frozen,
     /// The session has a newer token.
     Stale,
+    /// The session has not given out this token.
+    NotGiven,
     /// The budget is used up.
     Spent { frees_at: Timestamp },
     /// An earlier call looks the same.
@@ -245,6 +237,8 @@ pub enum Refusal {
     Frozen,
     #[error("the session has a newer fencing token")]
     Stale,
+    #[error("the session has not given out this fencing token")]
+    NotGiven,
     #[error("another call of the session has not come to its end")]
     Busy { retry_after: Duration },
     #[error("the budget is used up")]
@@ -255,13 +249,14 @@ pub enum Refusal {
 
 impl Refusal {
     /// All words for it.
-    pub const WORDS: [&str; 5] = ["frozen", "stale", "busy", "budget", "similar"];
+    pub const WORDS: [&str; 6] = ["frozen", "stale", "not_given", "busy", "budget", "similar"];
 
     /// The word for it in metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Frozen => "frozen",
             Self::Stale => "stale",
+            Self::NotGiven => "not_given",
             Self::Busy { .. } => "busy",
             Self::Spent { .. } => "budget",
             Self::Similar { .. } => "similar",
@@ -273,17 +268,9 @@ impl Refusal {
 ///
 /// # Errors
 /// What the request lacks for it, in a sentence.
-pub fn terms(
-    tool: &Tool,
-    intent: &Intent,
-    brought: Brought,
-    now: Timestamp,
-) -> Result<Option<Terms>, &'static str> {
+pub fn terms(tool: &Tool, intent: &Intent, brought: Brought) -> Result<Option<Terms>, &'static str> {
     if tool.effect == Effect::Read {
         return Ok(None);
-    }
-    if !brought.is_plausible(now) {
-        return Err("fencing_token is none that this gateway can have given");
     }
     if is_exclusive(tool) && intent.session_id.is_empty() {
         return Err("session_id is missing, and this tool runs one call of a session at a time");
@@ -347,9 +334,24 @@ pub fn verdict(policy: &Policy, bar: &Bar, waited: Duration, usual: Duration, no
         }
         Bar::Frozen => Refusal::Frozen,
         Bar::Stale => Refusal::Stale,
+        Bar::NotGiven => Refusal::NotGiven,
         Bar::Spent { frees_at } => Refusal::Spent { retry_after: until(*frees_at) },
         Bar::Similar { call_id } => Refusal::Similar { call_id: *call_id },
     })
+}
+
+/// What is in the way of a call that brings a token. `explained`: no token above this was given before a loss of data
+/// that a person has accepted.
+pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Bar> {
+    let Token::This(token) = token else { return None };
+    let newest = newest.unwrap_or(0);
+    if token < newest {
+        Some(Bar::Stale)
+    } else if token > 0 && token <= newest.max(explained) {
+        None
+    } else {
+        Some(Bar::NotGiven)
+    }
 }
 
 /// Whether a lock is left over: its lease is over, and its call is not, or no longer, the run that took

@@ -48,7 +48,7 @@ fn with_mode(mode: Mode) -> Tool {
 fn only_a_tool_that_writes_has_terms_and_only_an_exclusive_one_takes_the_lock() {
     let brought = Brought { fencing: Some(7), confirmed: None };
     let asked = |tool: &Tool| {
-        let terms = terms(tool, &intent("S", "U"), brought, at(0)).expect("it is fit");
+        let terms = terms(tool, &intent("S", "U"), brought).expect("it is fit");
         terms.map(|terms| (terms.token, terms.lock))
     };
     assert_eq!(asked(&with_mode(Mode::Exclusive)), Some((Token::This(7), Some(Line::Waits))));
@@ -68,7 +68,7 @@ fn a_budget_is_a_sessions_or_a_users_and_of_one_tool_and_tenant() {
         intent.tool = tool_name.into();
         intent.tenant = tenant.into();
         let tool = Tool { budget: Some(budget), ..tool(tool_name) };
-        let terms = terms(&tool, &intent, Brought::default(), at(0)).expect("it is fit");
+        let terms = terms(&tool, &intent, Brought::default()).expect("it is fit");
         terms.and_then(|terms| terms.budget).expect("a budget").room
     };
     let session = room(Per::Session, "t", "shop", "S", "U");
@@ -104,25 +104,27 @@ fn what_looks_the_same_has_the_same_in_the_fields_and_is_of_one_user() {
 }
 
 #[test]
-fn a_token_that_cannot_have_been_given_is_told_from_one_that_is_only_ahead() {
-    let now = at(0).as_microsecond().unsigned_abs();
-    let hour = 3_600_000_000;
-    for (token, is_plausible) in [
-        (0, false),
-        (1, true),
-        (now, true),
-        (now + hour, true),
-        (now + 2 * hour, true),
-        (now + 2 * hour + 1, false),
-        (u64::MAX, false),
+fn a_token_is_brought_only_if_the_session_or_an_accepted_loss_explains_it() {
+    let explained = 50;
+    for (token, newest, bar) in [
+        (7, Some(7), None),
+        (6, Some(7), Some(Bar::Stale)),
+        (8, Some(7), None),
+        (50, Some(7), None),
+        (51, Some(7), Some(Bar::NotGiven)),
+        (50, None, None),
+        (51, None, Some(Bar::NotGiven)),
+        (0, None, Some(Bar::NotGiven)),
+        (0, Some(0), Some(Bar::NotGiven)),
+        (70, Some(70), None),
+        (69, Some(70), Some(Bar::Stale)),
+        (u64::MAX, Some(70), Some(Bar::NotGiven)),
     ] {
-        let brought = Brought { fencing: Some(token), confirmed: None };
-        assert_eq!(brought.is_plausible(at(0)), is_plausible, "{token}");
+        assert_eq!(brought(Token::This(token), newest, explained), bar, "{token} {newest:?}");
     }
-    assert!(Brought::default().is_plausible(at(0)));
-    let far = Brought { fencing: Some(u64::MAX), confirmed: None };
-    assert!(terms(&with_mode(Mode::Fenced), &intent("S", "U"), far, at(0)).is_err());
-    assert!(terms(&with_mode(Mode::Exclusive), &intent("", "U"), Brought::default(), at(0)).is_err());
+    assert_eq!(brought(Token::This(8), Some(7), 0), Some(Bar::NotGiven), "nothing was lost");
+    assert_eq!(brought(Token::Next, Some(7), 0), None);
+    assert!(terms(&with_mode(Mode::Exclusive), &intent("", "U"), Brought::default()).is_err());
 }
 
 /// How long a call usually takes.
@@ -148,6 +150,7 @@ fn a_call_waits_for_its_turn_and_for_nothing_else() {
     for (bar, refusal) in [
         (Bar::Frozen, Refusal::Frozen),
         (Bar::Stale, Refusal::Stale),
+        (Bar::NotGiven, Refusal::NotGiven),
         (Bar::Spent { frees_at: at(70) }, Refusal::Spent { retry_after: Duration::from_secs(60) }),
         (Bar::Spent { frees_at: at(0) }, Refusal::Spent { retry_after: Duration::ZERO }),
         (Bar::Similar { call_id: call(3) }, Refusal::Similar { call_id: call(3) }),

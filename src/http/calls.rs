@@ -126,7 +126,7 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
         tool,
         args: body.args.get().to_owned(),
         user_id: identity("user_id", body.user_id.unwrap_or_default())?,
-        session_id: identity("session_id", body.session_id.unwrap_or_default())?,
+        session_id: session_id(body.session_id.unwrap_or_default())?,
         saga_id: saga(body.saga_id.unwrap_or_default())?,
         trace_id: trace_id.filter(|id| !id.is_empty()),
         arrival: Arrival::default(),
@@ -135,6 +135,14 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
         brought: Brought { fencing: body.fencing_token, confirmed: body.confirm_duplicate_of.map(CallId) },
         patience: patience(headers),
     })
+}
+
+/// A session that a caller may name. A tool gets it as a header, which loses outer spaces: two sessions would be one.
+fn session_id(id: String) -> Result<String, Problem> {
+    if id.trim() != id {
+        return Err(Problem::invalid_request("session_id must not begin or end with a space"));
+    }
+    identity("session_id", id)
 }
 
 /// A saga that a caller may name.

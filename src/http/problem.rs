@@ -503,6 +503,9 @@ fn refused(refusal: &Refusal) -> Problem {
             Slug::StaleFencingToken,
             "Nothing was run: the session has given out a newer fencing token, so another branch has taken over. Do not repeat the request; stop this branch.",
         ),
+        Refusal::NotGiven => Problem::invalid_request(
+            "this session has not given out fencing_token, or has been at rest for a week; leave it out, or bring the one of the session's newest answer",
+        ),
         Refusal::Busy { retry_after } => Problem::new(
             Slug::SessionBusy,
             "Nothing was run: another call of this session is still under way, or its outcome is not known yet. Wait, then send the same request again with the same key.",

@@ -108,6 +108,8 @@ struct Inner {
     was_whole: AtomicBool,
     /// Since when every call is known, in microseconds; 0: that was not seen yet.
     whole_since_us: AtomicI64,
+    /// No fencing token above this was given before the last loss of data that was accepted.
+    accepted_token: AtomicU64,
     /// What is remembered has been put back since the loss was noticed.
     is_mended: AtomicBool,
     /// What begins when a person has accepted a loss; until then it closes the store for everyone.

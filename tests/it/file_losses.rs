@@ -120,6 +120,13 @@ async fn is_noticed(mut serving: Serving, tool: &Tool, known: bool, lose: impl F
         assert_eq!(serving.call(1).await.expect_ok().at("/replayed"), true);
         serving.call(2).await.expect_problem("outcome-unknown");
     }
+    // What the session had given out before is explained by the loss; nothing above it is.
+    let brings = async |n: u32, token: u64| {
+        let body = json!({ "args": { "n": n }, "session_id": "S", "fencing_token": token });
+        serving.post("/v1/tools/act/calls", body).await.expect("an answer")
+    };
+    brings(7, before + 60_000_000).await.expect_problem("invalid-request");
+    assert_eq!(brings(8, before).await.expect_ok().at("/fencing"), before);
     let after = serving.call(6).await.expect_ok().at("/fencing").as_u64().expect("a token");
     assert!(after > before, "{after} after {before}");
     // What was accepted stays so.

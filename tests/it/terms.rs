@@ -21,7 +21,7 @@ use crate::contract::{Home, ME, claim, claimed, contract, ended_by, replaced};
 
 contract! {
     a_frozen_session_lets_nothing_begin_and_says_who_froze_it,
-    an_older_token_is_refused_and_a_newer_one_becomes_the_sessions,
+    an_older_token_is_refused_and_so_is_one_that_was_never_given_out,
     a_token_that_was_drawn_for_nothing_makes_no_other_stale,
 }
 
@@ -328,16 +328,19 @@ async fn a_frozen_session_lets_nothing_begin_and_says_who_froze_it(home: Home) {
     assert_eq!((seen.events[0].by.as_str(), seen.events[0].detail.as_str()), ("token ops", "a test"));
 }
 
-async fn an_older_token_is_refused_and_a_newer_one_becomes_the_sessions(home: Home) {
+async fn an_older_token_is_refused_and_so_is_one_that_was_never_given_out(home: Home) {
     let (store, tool) = (&*home.store, Policy::new("t"));
     let first = claimed(store, &asks(&tool, "a")).await.fencing.expect("a token");
     let brings = |key, token| asks_with(&tool, key, Brought { fencing: Some(token), confirmed: None });
     assert_eq!(barred(claim(store, &brings("b", first - 1)).await), Bar::Stale);
     assert_eq!(claimed(store, &brings("b", first)).await.fencing, Some(first));
-    let newer = first + 1_000_000;
-    assert_eq!(claimed(store, &brings("c", newer)).await.fencing, Some(newer));
+    for never in [first + 1, first + 1_000_000, first + 7_190_000_000, (1 << 53) - 1] {
+        assert_eq!(barred(claim(store, &brings("c", never)).await), Bar::NotGiven);
+    }
+    let newest = claimed(store, &asks(&tool, "c")).await.fencing.expect("a token");
+    assert!(newest > first);
     assert_eq!(barred(claim(store, &brings("d", first)).await), Bar::Stale);
-    assert!(claimed(store, &asks(&tool, "d")).await.fencing > Some(newer));
+    assert_eq!(claimed(store, &brings("d", newest)).await.fencing, Some(newest));
 }
 
 /// On a cluster a token is drawn before the claim, which another gateway may win.

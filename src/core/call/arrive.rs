@@ -98,7 +98,7 @@ pub(super) fn claim(tool: &Tool, arrival: &Arrival<'_>, instead_of: Option<CallI
         Some(old) => format!("the key's earlier call {old} is past its window"),
     };
     let entry = begun("claimed", arrival, detail, now);
-    let terms = match session::terms(tool, arrival.intent, arrival.brought, now) {
+    let terms = match session::terms(tool, arrival.intent, arrival.brought) {
         Ok(terms) => terms,
         Err(why) => return Next { change: None, action: Action::RefuseUnfit(why) },
     };
@@ -132,7 +132,7 @@ fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp
     };
     let detail = "the same key came again after a failure".to_owned();
     let entry = begun("run_again", arrival, detail, now);
-    let terms = match session::terms(tool, &record.intent, arrival.brought, now) {
+    let terms = match session::terms(tool, &record.intent, arrival.brought) {
         Ok(terms) => terms,
         Err(why) => return Next { change: None, action: Action::RefuseUnfit(why) },
     };

@@ -44,6 +44,7 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
         ErrorKind::WrongState("the saga is completed".into()),
         ErrorKind::Refused(Refusal::Frozen),
         ErrorKind::Refused(Refusal::Stale),
+        ErrorKind::Refused(Refusal::NotGiven),
         ErrorKind::Refused(Refusal::Busy { retry_after: time }),
         ErrorKind::Refused(Refusal::Spent { retry_after: time }),
         ErrorKind::Refused(Refusal::Similar { call_id }),

@@ -84,6 +84,7 @@ impl Redis {
             clock_offset_us: 0.into(),
             lost_writes: 0.into(),
             whole_since_us: 0.into(),
+            accepted_token: 0.into(),
             is_mended: false.into(),
             prepared: Mutex::default(),
             was_whole: false.into(),

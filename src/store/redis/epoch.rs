@@ -160,10 +160,11 @@ impl Inner {
         drop(self.link.ask::<()>(cmd("HSET").arg(keys::tokens()).arg(gateway).arg(token)).await);
     }
 
-    /// Takes note of since when every call is known. In a store of before that was said it is from now on; where that
+    /// Takes note of since when every call is known, and which tokens were given before. In a store of before that was said it is from now on; where that
     /// cannot be written, it is not known yet, and nothing is undone on a guess.
     async fn know_since(&self, sight: &Sight) {
         let Some(manifest) = &sight.manifest else { return };
+        self.accepted_token.store(manifest.token, Ordering::SeqCst);
         let since = match manifest.whole_since_us {
             Some(since) => Some(since),
             None => self.say_since(manifest).await.ok().flatten(),
@@ -262,8 +263,10 @@ impl Inner {
         epochs.extend(before.map(|manifest| manifest.epoch.as_str()));
         epochs.push(&remembered);
         let mut manifest = Manifest::after(&epochs, reason, false);
-        manifest.token = self.memory.highest_token().max(sight.token());
-        manifest.whole_since_us = Some(self.store_time().as_microsecond());
+        let now = self.store_time().as_microsecond();
+        // Tokens that nobody remembers were not ahead of the clock either.
+        manifest.token = self.memory.highest_token().max(sight.token()).max(now.unsigned_abs());
+        manifest.whole_since_us = Some(now);
         if !self.swap_manifest(before, &manifest).await? {
             return Err(Error::Refused(NOT_ALONE.into()));
         }

@@ -4,6 +4,8 @@
 //! is in another slot: there only the fencing token is looked after, before the claim, and tools that need
 //! more are refused by the configuration.
 
+use std::sync::atomic::Ordering;
+
 use jiff::Timestamp;
 use redis::{FromRedisValue, Script, Value, cmd};
 use serde::Serialize;
@@ -71,6 +73,7 @@ struct Asked {
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
     floor: String,
+    explained: u64,
     lock: bool,
     lease: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,6 +127,7 @@ impl Inner {
         Ok(Asked {
             token: Some(token),
             floor: self.floor()?.to_string(),
+            explained: self.accepted_token.load(Ordering::SeqCst),
             lock: terms.lock.is_some(),
             lease: change.record.attempt.lease_until.as_microsecond().to_string(),
             line_us: (terms.lock == Some(Line::Waits)).then(|| micros(LINE_PLACE)),
@@ -270,6 +274,7 @@ pub(super) fn bar(rest: &[Value]) -> Result<Bar, Error> {
     Ok(match text(0).as_str() {
         "frozen" => Bar::Frozen,
         "stale" => Bar::Stale,
+        "not_given" => Bar::NotGiven,
         "spent" => Bar::Spent { frees_at: time(&text(1))? },
         "similar" => Bar::Similar { call_id: identity(&text(1))? },
         "busy" => {

@@ -8,7 +8,8 @@ use super::row::{Columns, Identity, integer};
 use crate::core::call::Change;
 use crate::core::record::{CallId, Entry, Intent, Record};
 use crate::core::session::{
-    Bar, LINE_LENGTH, LINE_PLACE, Likeness, Line, Lock, Room, Session, SessionId, Spending, Terms, Token,
+    self, Bar, LINE_LENGTH, LINE_PLACE, Likeness, Line, Lock, Room, Session, SessionId, Spending, Terms,
+    Token,
 };
 
 /// Sessions without a call for this long are forgotten. Their next token is still greater than
@@ -55,12 +56,16 @@ fn bar(
         .prepare_cached("SELECT token, frozen FROM sessions WHERE tenant = ?1 AND session_id = ?2")?
         .query_row([&intent.tenant, &intent.session_id], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))
         .optional()?;
-    let (newest, frozen) = newest.unwrap_or((0, false));
-    if frozen {
+    if newest.is_some_and(|(_, frozen)| frozen) {
         return Ok(Some(Bar::Frozen));
     }
-    if matches!(terms.token, Token::This(token) if token < newest.unsigned_abs()) {
-        return Ok(Some(Bar::Stale));
+    if let Token::This(_) = terms.token {
+        let newest = newest.map(|(token, _)| token.unsigned_abs());
+        let mut accepted = connection.prepare_cached("SELECT token FROM ledger")?;
+        let accepted: i64 = accepted.query_row([], |row| row.get(0))?;
+        if let Some(bar) = session::brought(terms.token, newest, accepted.unsigned_abs()) {
+            return Ok(Some(bar));
+        }
     }
     if let Some(spending) = &terms.budget
         && let Some(frees_at) = is_spent(connection, spending, record, now)?

@@ -201,9 +201,11 @@ impl Watermarks {
             let why = format!("{}: {error}", self.path.display());
             rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), Some(why))
         })?;
+        // Tokens that nobody remembers were not ahead of the clock either.
         connection
             .prepare_cached(
-                "UPDATE ledger SET epoch = ?1, commits = ?2, token = ?3,
+                "UPDATE ledger SET epoch = ?1, commits = ?2,
+                    token = max(?3, CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
                     whole_since = CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
             )?
             .execute(params![marks.epoch.as_bytes(), integer(marks.commits), integer(marks.token)])?;

@@ -14,7 +14,7 @@ use oncegate::core::document::{Document, Kind, Place};
 use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{Duplicates, Filter, History, Listed, PAGE_BYTES, Page, Placed, Position};
 use oncegate::core::record::{CallId, Entry, Holder, Record, State};
-use oncegate::core::session::{Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token};
+use oncegate::core::session::{Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token, brought};
 use oncegate::store::{
     Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness, Reason,
     Replaced, Store,
@@ -61,6 +61,8 @@ struct Kept {
     paused: HashMap<String, Entry>,
     tool_events: HashMap<String, Vec<Entry>>,
     documents: HashMap<(Kind, String, String), Document>,
+    /// No token above this was given before a loss that was accepted.
+    explained: u64,
 }
 
 impl Memory {
@@ -118,7 +120,9 @@ impl Memory {
 
     /// Calls may begin again.
     pub fn accept_loss(&self) {
-        self.lock().has_lost = false;
+        let mut inner = self.lock();
+        inner.has_lost = false;
+        inner.kept.explained = inner.written.iter().filter_map(|record| record.fencing).max().unwrap_or(0);
     }
 
     pub fn records(&self) -> Vec<(Record, Vec<Entry>)> {
@@ -218,8 +222,9 @@ impl Kept {
         if session.frozen {
             return Some(Bar::Frozen);
         }
-        if matches!(terms.token, Token::This(token) if Some(token) < session.token) {
-            return Some(Bar::Stale);
+        let bar = brought(terms.token, session.token, self.explained);
+        if bar.is_some() {
+            return bar;
         }
         if let Some(spending) = terms.budget {
             let places = in_time(self.rooms.get(&spending.room), now);
@@ -643,7 +648,7 @@ impl Store for Memory {
     fn break_off_acceptance(&self) {}
 
     async fn accept_loss(&self, _reason: &str) -> Result<(), Error> {
-        self.lock().has_lost = false;
+        Self::accept_loss(self);
         Ok(())
     }
 

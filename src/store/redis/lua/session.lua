@@ -1,7 +1,7 @@
 -- Sessions, budgets and what looks alike, for the scripts that begin a call or end one. `terms` are as
 -- the gateway has made them: here they are compared, and what follows from them is written.
 --
--- terms: call, token ('next' or a number), floor, lock, lease, line_us, budget { max, window_us },
+-- terms: call, token ('next' or a number), floor, explained, lock, lease, line_us, budget { max, window_us },
 --        similar { window_us, refuses, confirmed }; what is not there is not asked for. Numbers beyond
 --        what a double prints in full are texts.
 
@@ -84,8 +84,11 @@ local function barred(keys, terms, now)
   if terms.token then
     local stored = redis.call('HMGET', keys.session, 'token', 'frozen')
     if stored[2] then return { 'barred', 'frozen' } end
-    if terms.token ~= 'next' and tonumber(terms.token) < tonumber(stored[1] or '0') then
-      return { 'barred', 'stale' }
+    if terms.token ~= 'next' then
+      local token, newest = tonumber(terms.token), tonumber(stored[1] or '0')
+      if token < newest then return { 'barred', 'stale' } end
+      -- A newer one was given out only before a loss of data that was accepted.
+      if token == 0 or token > math.max(newest, terms.explained) then return { 'barred', 'not_given' } end
     end
   end
   if terms.budget then
