@@ -1,5 +1,6 @@
 //! Who is calling and what they may do. The tenant comes from the credential, never from a request.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use subtle::ConstantTimeEq;
 
 use super::key;
 use super::rate::Rate;
-use super::saga::SagaId;
+use super::saga::Saga;
 
 /// How long before its time is over a token is warned of.
 const NOTICE: Duration = Duration::from_secs(14 * 24 * 3_600);
@@ -106,16 +107,22 @@ impl Caller {
         })
     }
 
-    /// Whether this caller may complete and abort a saga. One that undoes a single call is an administrator's: who
-    /// aborted it again would undo what a person has skipped.
-    pub fn may_end(&self, saga: &SagaId) -> bool {
-        self.scopes.iter().any(|scope| match scope {
-            Scope::Admin => true,
-            Scope::Call | Scope::CallTool(_) => {
-                self.tenant == saga.tenant && !saga.id.starts_with(key::COMPENSATION)
-            }
-            Scope::Read => false,
-        })
+    /// Whether this caller may complete and abort a saga, and look at what it made of it. `tools`: those of its calls and
+    /// of what undoes them, or `None` if not all are known.
+    ///
+    /// An abort has each of these tools called, so the caller must be one that may call them, or have begun the saga. One
+    /// that undoes a single call is an administrator's: an abort would undo what a person has skipped.
+    pub fn may_end(&self, saga: &Saga, tools: Option<&BTreeSet<String>>) -> bool {
+        if self.is_admin() {
+            return true;
+        }
+        if self.tenant != saga.id.tenant || saga.id.id.starts_with(key::COMPENSATION) {
+            return false;
+        }
+        let calls = self.scopes.iter().any(|scope| matches!(scope, Scope::Call | Scope::CallTool(_)));
+        let has_begun = calls && self.name == saga.begun_by;
+        has_begun
+            || tools.is_some_and(|tools| !tools.is_empty() && tools.iter().all(|tool| self.may_call(tool)))
     }
 
     /// Whether this caller may read a call: it made it itself, or may read all of the tenant's.

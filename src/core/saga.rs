@@ -83,6 +83,8 @@ pub struct Saga {
     /// Rises by one with every change: what compare-and-swap compares.
     pub version: u64,
     pub state: State,
+    /// The name of the token whose call began it; empty where a person or the gateway did.
+    pub begun_by: String,
     /// The one call that it undoes; `None`: all that name it.
     pub only: Option<CallId>,
     /// Why it was completed or aborted; empty as long as it was not.
@@ -159,6 +161,7 @@ impl Saga {
             id,
             version: 1,
             state: State::Open,
+            begun_by: String::new(),
             only: None,
             reason: String::new(),
             trouble: None,
@@ -186,6 +189,7 @@ impl Saga {
             id: SagaId { tenant: tenant.to_owned(), id: compensation::key_of(call_id) },
             version: 1,
             state: State::Compensating,
+            begun_by: String::new(),
             only: Some(call_id),
             reason: reason.to_owned(),
             trouble: None,

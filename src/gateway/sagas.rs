@@ -4,7 +4,7 @@
 mod ended; // completed and aborted, and what persons do about one that is stuck
 mod members; // which calls a saga has
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 
 pub(super) use self::members::{Member, Unlisted};
@@ -34,6 +34,22 @@ pub struct SagaAt {
 impl SagaAt {
     pub fn calls(&self) -> impl Iterator<Item = &Record> {
         self.calls.iter().map(Member::record)
+    }
+
+    /// The same for one caller. Without the right to read, a caller sees in which state it is, and its own calls.
+    pub(super) fn for_caller(self, caller: &Caller) -> Self {
+        if caller.may_read(&self.saga.id.tenant) {
+            return self;
+        }
+        let Self { saga, mut calls, compensations, is_cut } = self;
+        let all = calls.len();
+        calls.retain(|member| {
+            let intent = &member.record().intent;
+            caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
+        });
+        let is_cut = is_cut || calls.len() < all;
+        let saga = Saga { reason: String::new(), trouble: None, events: Vec::new(), ..saga };
+        Self { saga, calls, compensations, is_cut }
     }
 
     /// What there is of the call that undoes this one.
@@ -84,7 +100,7 @@ impl Gateway {
             return Ok(());
         }
         let id = SagaId { tenant: intent.tenant.clone(), id: intent.saga_id.clone() };
-        let saga = self.ensure_saga(&id).await.map_err(ErrorKind::of_store)?;
+        let saga = self.ensure_saga(&id, &intent.made_by).await.map_err(ErrorKind::of_store)?;
         if saga.is_open() {
             return Ok(());
         }
@@ -125,17 +141,18 @@ impl Gateway {
         }
         let id = SagaId { tenant: intent.tenant.clone(), id: intent.saga_id.clone() };
         if intent.key_source != key::Source::Compensation {
-            self.ensure_saga(&id).await?;
+            self.ensure_saga(&id, &intent.made_by).await?;
         }
         self.change_saga(&id, &Event::CallFound).await.map(|_| ())
     }
 
-    /// The saga of this name; it begins now if there is none.
-    pub(super) async fn ensure_saga(&self, id: &SagaId) -> Result<Saga, store::Error> {
+    /// The saga of this name; it begins now, with a call of this token, if there is none.
+    pub(super) async fn ensure_saga(&self, id: &SagaId, made_by: &str) -> Result<Saga, store::Error> {
         if let Some(saga) = self.saga(id).await? {
             return Ok(saga);
         }
         let begun = Saga::begin(id.clone(), &self.limits.sagas, self.now());
+        let begun = Saga { begun_by: made_by.to_owned(), ..begun };
         match self.put_saga(&begun).await? {
             Ok(()) => Ok(begun),
             Err(Some(there)) => Ok(there),
@@ -191,26 +208,36 @@ impl Gateway {
         Err(store::Error::Refused("a saga changes too fast".into()))
     }
 
-    /// A saga with its calls.
+    /// A saga with its calls, as far as the caller may see them.
     ///
     /// # Errors
-    /// The caller may not read this tenant's calls, there is no such saga, or the store does not answer.
+    /// The caller may not see it, there is no such saga, or the store does not answer.
     pub async fn find_saga(&self, caller: &Caller, id: &SagaId) -> Result<SagaAt, Error> {
         if !caller.may_read(&id.tenant) && caller.tenant != id.tenant {
             return Err(ErrorKind::Forbidden.alone());
         }
         let saga = self.saga(id).await.map_err(|error| ErrorKind::of_store(error).alone())?;
-        let saga = self.with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?).await?;
-        // Of one's own is a saga that one made a call of.
-        let made = |record: &Record| {
-            let intent = &record.intent;
-            caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
-        };
-        if caller.may_read(&id.tenant) || saga.calls().any(made) {
-            Ok(saga)
+        let at = self.with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?).await?;
+        if caller.may_read(&id.tenant) || caller.may_end(&at.saga, self.saga_tools(&at).as_ref()) {
+            Ok(at.for_caller(caller))
         } else {
             Err(ErrorKind::UnknownSaga.alone())
         }
+    }
+
+    /// The tools of a saga's calls and of what undoes them, as it was decided or is configured now. `None` if not all of
+    /// its calls are known.
+    pub(super) fn saga_tools(&self, at: &SagaAt) -> Option<BTreeSet<String>> {
+        let mut tools = BTreeSet::new();
+        for record in at.calls() {
+            tools.insert(record.intent.tool.clone());
+            let decided = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+            tools.extend(decided.map(|decided| decided.tool.clone()));
+            if let compensation::Policy::By(template) = &self.policy_of(record).compensation {
+                tools.insert(template.tool.clone());
+            }
+        }
+        (!at.is_cut).then_some(tools)
     }
 
     /// Sagas without their calls, newest first, and where to go on.

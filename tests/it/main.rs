@@ -57,6 +57,7 @@ mod saga_losses; // an older copy of the store undoes nothing
 mod saga_persons; // what persons do about sagas
 #[cfg(feature = "crash-points")]
 mod saga_points; // the process ends where it hurts a saga
+mod saga_scopes; // who may complete, abort and look at a saga
 mod saga_sizes; // thousands of calls, and many sagas that cannot be read
 mod saga_store; // each operation of the store fails once in the life of a saga
 mod sagas; // what an abandoned plan has done is undone

@@ -13,6 +13,7 @@ use crate::core::record::{CallId, Entry};
 /// What a document does not have itself. Times are microseconds since 1970 in UTC.
 #[derive(Serialize, Deserialize)]
 struct Body {
+    begun_by: String,
     only: Option<Uuid>,
     reason: String,
     trouble: Option<(Option<Uuid>, String)>,
@@ -48,6 +49,7 @@ impl Saga {
             detail: entry.detail.clone(),
         };
         let body = Body {
+            begun_by: self.begun_by.clone(),
             only: self.only.map(|call_id| call_id.0),
             reason: self.reason.clone(),
             trouble: self
@@ -97,6 +99,7 @@ impl Saga {
             id: SagaId { tenant: document.tenant.clone(), id: document.id.clone() },
             version: document.version,
             state: state.ok_or_else(|| format!("there is no state {:?}", document.state))?,
+            begun_by: body.begun_by,
             only: body.only.map(CallId),
             reason: body.reason,
             trouble: body.trouble.map(|(call_id, why)| Trouble { call_id: call_id.map(CallId), why }),

@@ -44,13 +44,17 @@ impl Gateway {
     }
 
     async fn end_saga(&self, caller: &Caller, id: &SagaId, event: &Event) -> Result<SagaAt, Error> {
-        if !caller.may_end(id) {
-            return Err(ErrorKind::Forbidden.alone());
+        if !caller.is_admin() {
+            let saga = self.saga(id).await.map_err(|error| ErrorKind::of_store(error).alone())?;
+            let at = self.with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?).await?;
+            if !caller.may_end(&at.saga, self.saga_tools(&at).as_ref()) {
+                return Err(ErrorKind::Forbidden.alone());
+            }
         }
         self.must_know_all_data().await?;
         let saga = self.act_on_saga(id, event).await?;
         tracing::info!(saga = saga.id.id, by = caller.name, state = saga.state.as_str(), "a saga was ended");
-        self.with_calls(saga).await
+        Ok(self.with_calls(saga).await?.for_caller(caller))
     }
 
     async fn act_on_saga(&self, id: &SagaId, event: &Event) -> Result<Saga, Error> {
