@@ -64,7 +64,7 @@ impl World {
 
     fn spawn(&self, points: &str) -> Child {
         let at = |path: &str| format!("http://127.0.0.1:{}/{path}", self.tool.port);
-        let rules = "timeout = \"500ms\"\ndeadline = \"500ms\"\nretry = { attempts = 1 }\ndedup = \"key\"\n\
+        let rules = "timeout = \"5s\"\ndeadline = \"5s\"\nretry = { attempts = 1 }\ndedup = \"key\"\n\
              unknown = \"retry\"\nrecheck = { base = \"100ms\", max = \"200ms\" }\n";
         let mut config = "[sagas]\nretry = { attempts = 3, base = \"10ms\", max = \"100ms\" }\n".to_owned();
         for (tool, more) in
