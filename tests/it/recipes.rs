@@ -246,7 +246,7 @@ const SHORT: &str = "timeout = \"200ms\"\ndeadline = \"300ms\"\nretry = { attemp
 
 /// A claim that leaves out a name by an earlier recipe is not found by a gateway that knows only that recipe.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_that_has_not_heard_of_a_finer_key_executes_nothing_a_second_time() {
+async fn a_gateway_of_a_redis_that_has_not_heard_of_a_finer_key_executes_nothing_a_second_time() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     tool.always(Act::Numbered);
     let coarse = format!("key = {{ fields = [\"/id\"] }}\n{SCHEMA}\n{SHORT}dedup_window = \"4s\"");
