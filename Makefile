@@ -75,5 +75,5 @@ breaks:
 
 # Breaks src/core in every way that cargo-mutants knows; the unit tests must notice. Takes an hour, and cargo-mutants.
 mutants:
-	@scripts/setup build
+	@scripts/setup mutants
 	cargo mutants

@@ -144,6 +144,19 @@ fn what_cannot_be_installed_is_said_in_one_sentence() {
     assert!(said(&elsewhere.sets_up(&["test"])).contains("there is no cargo"));
 }
 
+/// It would be compiled for minutes, so a person does that.
+#[test]
+fn what_has_to_be_compiled_is_named_with_the_command_that_does_it() {
+    let machine = Machine::without_redis(0);
+    machine.has_installer("apt-get").has("cargo", "test \"$1\" != mutants");
+    let failed = machine.sets_up(&["mutants"]);
+    let sentence = "missing: cargo-mutants; run: cargo install --locked cargo-mutants; nothing was built";
+    assert_eq!(said(&failed), format!("scripts/setup mutants: {sentence}\n"));
+    assert!(!failed.status.success() && machine.calls().is_empty());
+    machine.has("cargo", "exit 0");
+    assert!(machine.sets_up(&["mutants"]).status.success());
+}
+
 /// Each target that takes more than Rust asks for it first.
 #[test]
 fn no_target_builds_before_its_tools_are_there() {
