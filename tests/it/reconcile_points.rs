@@ -94,6 +94,27 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     call(&again, 4, "silent").await.expect_ok();
 }
 
+/// Nobody else can be at what the last run had taken: its time is not waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_crash_an_anomaly_over_a_file_is_worked_on_at_once() {
+    let (books, folder) = (Books::open().await, tempfile::tempdir().expect("a folder"));
+    let config = config(&books, MENDS, "").replace("\"10s\"", "\"10m\"");
+    let environment = [("FAILPOINTS", "anomaly_taken=return")];
+    let dying = Process::start_in(folder.path(), free_port(), &config, &environment).await;
+    know_all_since(&folder.path().join("oncegate.db"), LONG_AGO);
+    ready(&dying).await;
+    let body = json!({ "args": { "amount": 1, "plan": "missing" } }).to_string();
+    let call = client().post(dying.url("/v1/tools/act/calls")).body(body).send().await;
+    Answer::read(call.expect("an answer")).await.expect_ok();
+    let request = client().post(dying.url("/v1/reconciliations/books/run"));
+    assert!(request.send().await.is_err(), "it has died");
+    assert!(!dying.ended().await);
+    assert_eq!(books.undone().len(), 0);
+    let again = Process::start(folder.path(), free_port(), &config).await;
+    until("it is undone", async || books.undone().len() == 1).await;
+    again.kill();
+}
+
 async fn ready(gateway: &Process) {
     let url = gateway.url("/readyz");
     until("it is ready", async || client().get(&url).send().await.is_ok_and(|answer| answer.status() == 200))

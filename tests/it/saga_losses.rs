@@ -13,7 +13,7 @@ use crate::contract::{ME, open_redis, settings};
 use crate::sagas::{MADE, executed, words};
 use crate::support::gateway::{Bare, store_is_free};
 use crate::support::redis::Redis;
-use crate::support::{Answer, Tool, client, until};
+use crate::support::{Act, Answer, Tool, client, until};
 
 /// A store that can be put back to a copy of it.
 pub(crate) enum Place {
@@ -81,7 +81,8 @@ impl Shop {
     async fn over(store: Arc<dyn Store>, tool: &Tool) -> Self {
         let rules = format!(
             "compensation = {{ tool = \"undo\" }}\n[tools.undo]\nurl = \"http://127.0.0.1:{}/undo\"\n\
-             [sagas]\ndeadline = \"100ms\"\non_timeout = \"abort\"\n",
+             [sagas]\ndeadline = \"100ms\"\non_timeout = \"abort\"\n\
+             retry = {{ attempts = 1, base = \"10ms\", max = \"10ms\" }}\n",
             tool.port
         );
         let bare = Bare::over_shared(store.clone(), ME, tool, &rules).await;
@@ -183,4 +184,62 @@ async fn over_a_file_an_older_copy_of_open_sagas_undoes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_a_redis_an_older_copy_of_open_sagas_undoes_nothing() {
     an_older_copy_undoes_nothing(Place::Redis(Box::new(Redis::strict().await))).await;
+}
+
+/// One of its calls is stuck by an undoing of its own, and is no business of the saga before a person has ended that.
+async fn what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(mut place: Place) {
+    let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
+    tool.always(MADE);
+    let shop = Shop::over(place.open(folder.path()).await, &tool).await;
+    let call = shop.call("a", "G").await.expect_ok().at("/call_id");
+    let id = call.as_str().expect("an id").to_owned();
+    tool.always(Act::Answer(422, "", b"{}"));
+    shop.post(&format!("/v1/calls/{id}/compensate"), json!({ "reason": "a test" })).await.expect_ok();
+    // Nothing else is worked on: the deadline of G is over.
+    until("it is stuck", async || shop.saga(&format!("compensate:{id}")).await.at("/state") == "stuck").await;
+    let copy_of = async |shop: Shop, place: &Place| {
+        shop.close().await;
+        place.is_closed(folder.path()).await;
+        place.copy(folder.path())
+    };
+    let copy = copy_of(shop, &place).await;
+    let shop = Shop::over(place.open(folder.path()).await, &tool).await;
+    shop.call("b", "G").await;
+    shop.close().await;
+    place.is_closed(folder.path()).await;
+
+    let shop = Shop::over(place.put_back(copy.path(), folder.path()).await, &tool).await;
+    shop.post("/v1/store/accept-loss", json!({ "reason": "put back" })).await.expect_ok();
+    until("it is open", async || shop.store.readiness().await.reasons.is_empty()).await;
+    tool.always(MADE);
+    shop.work().await;
+    let record = async || {
+        let url = shop.bare.url.replace("/v1/tools/act/calls", &format!("/v1/calls/{id}"));
+        Answer::read(client().get(url).send().await.expect("an answer")).await.expect_ok()
+    };
+    let (saga, call) = (shop.saga("G").await, record().await);
+    assert_eq!((saga.at("/state"), call.at("/state")), ("stuck".into(), "stuck".into()));
+    let requests = tool.requests();
+    for act in ["retry", "skip"] {
+        let refused = shop.end("G", act).await.expect_problem("wrong-state");
+        assert!(refused.text.contains("completes or aborts it"), "{act}: {}", refused.text);
+        shop.work().await;
+        assert_eq!(shop.saga("G").await.text, saga.text, "{act}: nothing of the saga was changed");
+        assert_eq!(record().await.text, call.text, "{act}: nor of its call");
+    }
+    assert_eq!(tool.requests(), requests, "nothing was sent");
+
+    assert_eq!(shop.end("G", "complete").await.expect_ok().at("/state"), "completed");
+    shop.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_a_file_what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with() {
+    what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(Place::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_a_redis_what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with() {
+    let redis = Place::Redis(Box::new(Redis::strict().await));
+    what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(redis).await;
 }

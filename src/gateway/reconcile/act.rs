@@ -17,6 +17,10 @@ use crate::crash;
 use crate::gateway::{Gateway, jitter};
 use crate::store::{self, Put};
 
+/// The state of an anomaly about which something is still to be done.
+const OPEN: &str = "open";
+/// Anomalies of one page.
+const LISTED: u32 = 500;
 /// Anomalies that are taken up in one go.
 const BATCH: u32 = 32;
 /// How often it is tried to undo something, and how far apart all is tried: from a second to ten minutes.
@@ -48,6 +52,9 @@ pub(super) struct Stored {
     #[serde(default)]
     pub(super) waits: u32,
     pub(super) error: Option<String>,
+    /// A gateway works on it, and is given until it is due.
+    #[serde(default)]
+    pub(super) is_taken: bool,
 }
 
 /// What names and makes a call that undoes an effect. Another one would undo it again.
@@ -95,7 +102,7 @@ impl Acted {
 
 /// The state of an anomaly about which nothing was done yet.
 pub(super) fn first_state(action: Act) -> &'static str {
-    if action == Act::Report { "reported" } else { "open" }
+    if action == Act::Report { "reported" } else { OPEN }
 }
 
 /// Whether an anomaly that is found again is worked on again: one that was only reported, what a call that is still
@@ -147,6 +154,7 @@ pub(super) fn plan(of: &Reconciliation, run: &str, anomaly: Anomaly) -> (Listed,
         tries: 0,
         waits: 0,
         error: None,
+        is_taken: false,
     };
     (listed, stored)
 }
@@ -238,6 +246,27 @@ impl Gateway {
         Ok(count)
     }
 
+    /// Makes due what the last run of this gateway has left in the middle. Only where no other gateway can be at it.
+    /// What cannot be freed now is due when its time is over.
+    pub async fn free_anomalies(&self) {
+        if self.store.is_shared() {
+            return;
+        }
+        let (mut before, mut is_first) = (None, true);
+        while std::mem::take(&mut is_first) || before.is_some() {
+            let found =
+                self.store.documents(DocumentKind::Anomaly, None, Some(OPEN), before.as_ref(), LISTED).await;
+            let Ok((found, next_page)) = self.readable_page(found) else { return };
+            for document in found {
+                let Some(stored) = Stored::of(&document).filter(|stored| stored.is_taken) else { continue };
+                let body = json_of(&Stored { is_taken: false, ..stored });
+                let freed = Document { due_at: Some(self.now()), body, ..next(document) };
+                drop(self.counted("put_document", self.store.put_document(&freed).await));
+            }
+            before = next_page;
+        }
+    }
+
     async fn work_on_anomaly(self: &Arc<Self>, document: Document) {
         let Some(mut stored) = Stored::of(&document) else {
             tracing::error!(id = document.id, "an anomaly cannot be read");
@@ -257,6 +286,7 @@ impl Gateway {
             stored.undoing = self.undoing(of, &stored).await.ok();
         }
         let due_at = Some(later(self.now(), self.time_for(of, &stored)));
+        stored.is_taken = true;
         let taken = Document { due_at, body: json_of(&stored), ..next(document) };
         // The one who writes this does the work.
         let put = self.counted("put_document", self.store.put_document(&taken).await);
@@ -289,7 +319,7 @@ impl Gateway {
             Acted::Reported => ("reported", None, retain_until, None),
             Acted::Never(why) => ("given_up", None, retain_until, Some(why)),
             Acted::Again(why) | Acted::Hindered(why) => {
-                ("open", Some(later(self.now(), pause)), None, Some(why))
+                (OPEN, Some(later(self.now(), pause)), None, Some(why))
             }
         };
         if let Some(why) = &error {
@@ -297,6 +327,7 @@ impl Gateway {
             tracing::error!(reconciliation = of.name, id, tries, state, why, "an anomaly was not mended");
         }
         stored.error = error;
+        stored.is_taken = false;
         let body = json_of(&stored);
         let ended = Document { state: state.to_owned(), due_at, retain_until, body, ..next(taken) };
         drop(self.counted("put_document", self.store.put_document(&ended).await));

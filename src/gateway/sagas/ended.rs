@@ -75,10 +75,6 @@ impl Gateway {
         reason: &str,
     ) -> Result<SagaAt, Error> {
         let saga = self.stuck_saga(caller, id).await?;
-        if saga.was_open {
-            // Before any of its calls is changed: it may still be completed.
-            return Err(ErrorKind::WrongState(saga::Illegal::AfterLoss.to_string()).alone());
-        }
         // Its calls first: if this breaks off here, it is still stuck, and seen.
         match self.calls_of(&saga).await {
             Ok(calls) => {
@@ -170,6 +166,7 @@ impl Gateway {
         }
     }
 
+    /// A saga that a person may have tried again, or go on without one of its calls.
     async fn stuck_saga(&self, caller: &Caller, id: &SagaId) -> Result<Saga, Error> {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
@@ -180,6 +177,10 @@ impl Gateway {
         if saga.state != saga::State::Stuck {
             let illegal = saga::Illegal::State(saga.state);
             return Err(ErrorKind::WrongState(illegal.to_string()).alone());
+        }
+        if saga.was_open {
+            // Before any of its calls is changed: it may still be completed.
+            return Err(ErrorKind::WrongState(saga::Illegal::AfterLoss.to_string()).alone());
         }
         Ok(saga)
     }
