@@ -148,6 +148,7 @@ impl App {
             Err(error) => return Err(error.into()),
         };
         gateway.free_sagas().await;
+        gateway.free_anomalies().await;
 
         match gateway.learn_recipes().await {
             // Nothing is claimed before they are written down; that is tried again and again.
@@ -249,11 +250,12 @@ impl App {
     }
 
     /// Serves until `stop` is cancelled; then takes nothing new, finishes what runs, and says what
-    /// it had to leave.
+    /// it had to leave. `at_once`: from then on nothing is waited for. Calls that run are recorded as unknown, and open
+    /// connections are closed.
     ///
     /// # Errors
     /// Serving broke off, or the store failed so that only a new start can help.
-    pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
+    pub async fn run(self, stop: CancellationToken, at_once: CancellationToken) -> Result<(), Error> {
         let ends = Ends::default();
         let open = self.gateway.metrics.connections.clone();
         let ops_bounds = Bounds { max_connections: OPS_CONNECTIONS, ..self.bounds };
@@ -285,6 +287,7 @@ impl App {
             tracing::info!("oncegate will stop: it is not ready any more");
             tokio::select! {
                 () = sleep(self.drain_delay) => {}
+                () = at_once.cancelled() => {}
                 () = self.fatal.cancelled() => return Err(Error::StoreFailed),
             }
         }
@@ -292,12 +295,23 @@ impl App {
         // Before the last connections are taken, so that they are told.
         self.gateway.drain();
         ends.stop.cancel();
+        let hurrying = async {
+            at_once.cancelled().await;
+            tracing::warn!("told to stop once more: nothing is waited for");
+            self.gateway.give_up();
+            // The rest is done by what ends.
+            std::future::pending::<()>().await;
+        };
         let ending = async {
             let grace_is_over = Instant::now() + self.shutdown_grace;
             self.gateway.shut_down().await;
             loops.abort_all();
             // Until then each open connection may have one more request, and is told with its answer.
-            if timeout_at(grace_is_over, &mut serving).await.is_err() {
+            let served = tokio::select! {
+                served = timeout_at(grace_is_over, &mut serving) => served.is_ok(),
+                () = at_once.cancelled() => false,
+            };
+            if !served {
                 ends.over.cancel();
                 if timeout(LAST_ANSWERS, &mut serving).await.is_err() {
                     ends.cut.cancel();
@@ -310,6 +324,7 @@ impl App {
         };
         tokio::select! {
             () = ending => {}
+            () = hurrying => {}
             () = self.fatal.cancelled() => return Err(Error::StoreFailed),
         }
         tracing::info!("oncegate has stopped");

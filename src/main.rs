@@ -164,14 +164,17 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
         let mut hang_up = listen(SignalKind::hangup())?;
         let mut terminate = listen(SignalKind::terminate())?;
         let mut interrupt = listen(SignalKind::interrupt())?;
-        let stop = CancellationToken::new();
-        let on_signal = stop.clone();
+        let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
+        let on_signals = [stop.clone(), at_once.clone()];
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+            // The second one ends it at once.
+            for on_signal in on_signals {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                on_signal.cancel();
             }
-            on_signal.cancel();
         });
         let app = tokio::select! {
             app = App::build(config) => app.map_err(|error| error.to_string())?,
@@ -186,7 +189,7 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
                 }
             }
         });
-        app.run(stop).await.map_err(|error| error.to_string())
+        app.run(stop, at_once).await.map_err(|error| error.to_string())
     });
     // Whatever still runs has been given up, and said so.
     runtime.shutdown_background();

@@ -350,6 +350,11 @@ impl Gateway {
         self.draining.cancel();
     }
 
+    /// Running calls are given up now: what may have been sent is recorded as unknown.
+    pub fn give_up(&self) {
+        self.abandoned.cancel();
+    }
+
     /// Waits until no call runs, but no longer than the grace allows; then makes an end of those
     /// that are left, and says which. What may have been sent and was not answered is recorded as
     /// unknown.
@@ -367,11 +372,18 @@ impl Gateway {
     }
 
     async fn end_calls(&self) {
-        if tokio::time::timeout(self.limits.shutdown_grace, self.tasks.wait()).await.is_ok() {
-            return;
+        tokio::select! {
+            ended = tokio::time::timeout(self.limits.shutdown_grace, self.tasks.wait()) => {
+                if ended.is_ok() {
+                    return;
+                }
+                tracing::warn!(calls = self.tasks.len(), "the grace is over: running calls are given up");
+                self.abandoned.cancel();
+            }
+            () = self.abandoned.cancelled() => {
+                tracing::warn!(calls = self.tasks.len(), "running calls are given up");
+            }
         }
-        tracing::warn!(calls = self.tasks.len(), "the grace is over: running calls are given up");
-        self.abandoned.cancel();
         if tokio::time::timeout(LAST_WRITES, self.tasks.wait()).await.is_err() {
             tracing::error!(
                 calls = self.tasks.len(),

@@ -120,6 +120,38 @@ async fn who_says_nothing_keeps_no_gateway_from_stopping_when_the_grace_is_over(
     assert!(said.contains("oncegate has stopped") && !said.contains("were cut"), "{said}");
 }
 
+/// A connection that says nothing would keep it for a minute, and so would a call.
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once_and_what_runs_is_unknown() {
+    for second in ["TERM", "INT"] {
+        let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
+        tool.then(Act::Hang);
+        let mut open = None;
+        let gateway = stopping(folder.path(), &tool, async |gateway| {
+            let silent = connect(gateway).await;
+            let call = call_in_background(gateway);
+            until("the tool was asked", async || tool.requests() == 1).await;
+            open = Some((silent, call));
+        })
+        .await;
+        let (mut silent, call) = open.expect("made");
+        let began = Instant::now();
+        gateway.signal(second);
+        call.await.expect("a caller").expect_problem("outcome-unknown");
+        assert_eq!(silent.read(&mut [0; 1]).await.expect("an end"), 0, "it was closed, and not reset");
+        assert!(gateway.ended().await, "a good end");
+        assert!(began.elapsed() < Duration::from_secs(30), "half of the grace, on a busy machine");
+        let said = std::fs::read_to_string(log(folder.path())).expect("a log");
+        assert!(said.contains("told to stop once more") && !said.contains("the grace is over"), "{said}");
+        let database = folder.path().join("oncegate.db");
+        assert_eq!(count(&database, "state = 'unknown' AND why LIKE '%shutting down%'"), 1);
+        let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
+        call_in_background(&gateway).await.expect("a caller").expect_problem("outcome-unknown");
+        assert_eq!(tool.requests(), 1, "it is not sent again");
+        gateway.kill();
+    }
+}
+
 fn call_in_background(gateway: &Process) -> JoinHandle<Answer> {
     let url = gateway.url("/v1/tools/act/calls");
     tokio::spawn(async move {

@@ -76,7 +76,7 @@ impl Gateway {
         let app = App::build(read_over(&url, folder.path(), config).at_pace(pace)).await.expect("a gateway");
         let (address, ops_address) = (app.address().expect("an address"), app.ops_address());
         let (stop, reloader) = (CancellationToken::new(), app.reloader());
-        let running = tokio::spawn(app.run(stop.clone()));
+        let running = tokio::spawn(app.run(stop.clone(), CancellationToken::new()));
         let config = config.to_owned();
         Self { address, ops_address, client: client(), config, pace, store, folder, stop, reloader, running }
     }
