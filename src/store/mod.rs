@@ -4,6 +4,7 @@
 //! record it looks only at the key it is claimed under, its version, its attempt and its times.
 
 mod endings; // who waits for a call that another process runs
+mod private; // files that only one gateway may read
 pub mod redis; // the store that many gateways share
 pub mod sealed; // what callers and tools have said is encrypted
 pub mod sqlite; // the embedded store of one gateway

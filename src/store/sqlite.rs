@@ -7,22 +7,25 @@
 mod document; // what is kept beside the calls
 mod files; // locks, and whether the files are still those that were opened
 mod ledger; // what the ledger is asked
+mod log; // the write-ahead log, and when it is moved into the file
 mod open; // start-up checks: file system, lock, schema, integrity
 mod pause; // tools that persons have paused
 mod reserve; // disk space for the outcomes of a full disk
 mod row; // records as rows
 mod session; // terms, and what follows from them
+mod together; // whether the file and its log belong together
 mod watermarks; // whether the file still has what was written to it
 mod worker; // the threads, and the group commit of the one that writes
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, InterruptHandle, OptionalExtension, params};
 
+use self::files::Files;
 pub use self::open::OpenError;
 use self::watermarks::Watermarks;
 use self::worker::{Need, Worker};
@@ -52,6 +55,7 @@ pub struct Sqlite {
     /// The disk is full and the reserve in use.
     short_of_space: Arc<AtomicBool>,
     watermarks: Arc<Watermarks>,
+    files: Weak<Files>,
     /// Who waits for a call of this process.
     endings: Arc<Endings>,
 }
@@ -437,7 +441,7 @@ impl Store for Sqlite {
         Readiness {
             durability: Some(Durability::Strict),
             reasons,
-            warnings: Vec::new(),
+            warnings: self.files.upgrade().and_then(|files| files.exposed()).into_iter().collect(),
             lost_writes: lost.map_or(0, |lost| lost.commits),
             whole_since: since.and_then(|since| Timestamp::from_microsecond(since).ok()),
         }

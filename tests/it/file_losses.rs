@@ -198,6 +198,56 @@ async fn a_log_that_was_deleted_is_noticed() {
     is_noticed(serving, &tool, true, |serving| remove(serving, &ALL[1..])).await;
 }
 
+/// A salt of the write-ahead log: another one each time when it is begun anew.
+fn salt(serving: &Serving) -> Vec<u8> {
+    fs::read(serving.path("oncegate.db-wal")).expect("read")[16..24].to_vec()
+}
+
+/// Read together they would be pages of different times.
+#[tokio::test]
+async fn an_older_file_beneath_a_newer_log_is_refused_and_nothing_is_changed() {
+    let tool = Tool::start().await;
+    let mut serving = Serving::start(&tool).await;
+    serving.call(1).await.expect_ok();
+    serving.stop().await;
+    let copy = fs::read(serving.path("oncegate.db")).expect("read");
+    serving.again().await;
+    serving.call(2).await.expect_ok();
+    let (before, mut n) = (salt(&serving), 3);
+    let large = "x".repeat(100_000);
+    // Until the log was moved into the file and begun anew.
+    while salt(&serving) == before {
+        let body = json!({ "args": { "n": n, "large": large }, "session_id": "S" });
+        serving.post("/v1/tools/act/calls", body).await.expect("an answer").expect_ok();
+        n += 1;
+        assert!(n < 200, "the log is never moved");
+    }
+    serving.call(1_000).await.expect_ok();
+    serving.kill();
+    let all = || ["oncegate.db", "oncegate.db-wal"].map(|name| fs::read(serving.path(name)).expect("read"));
+    let [file, log] = all();
+    fs::write(serving.path("oncegate.db"), &copy).expect("put back");
+    let serve = ["serve", "--config", "oncegate.toml"];
+    for _ in 0..2 {
+        let refused = run(serving.folder.path(), &serve);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success());
+        assert!(said.contains("do not belong together: the file is older"), "{said}");
+        assert!(all() == [copy.clone(), log.clone()], "a file was changed");
+    }
+    let effects = tool.effects();
+    fs::write(serving.path("oncegate.db"), &file).expect("put back");
+    serving.again().await;
+    assert_eq!(serving.get("/readyz").await.status, 200, "what belongs together is served");
+    assert_eq!(serving.call(1_000).await.expect_ok().at("/replayed"), true);
+    serving.kill();
+    remove(&serving, &ALL);
+    fs::write(serving.path("oncegate.db"), &copy).expect("put back");
+    serving.again().await;
+    assert!(serving.is_closed().await, "without its log it has lost data");
+    assert_eq!(tool.effects(), effects);
+}
+
 /// Whatever is still acknowledged would be gone.
 #[tokio::test]
 async fn a_log_that_is_deleted_under_us_ends_the_process_and_nothing_is_acknowledged() {

@@ -26,6 +26,7 @@ mod downstream; // nothing is sent twice or too late
 mod exclusive; // one call of a session at a time, under load
 mod faults; // a store that fails
 mod file_losses; // a SQLite file that has lost data
+mod files; // only their user may read them, and nothing else is touched
 mod house; // which room may know which
 mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result

@@ -45,13 +45,8 @@ async fn a_file_knows_since_when_it_has_every_call() {
     let call = claimed(&store, &arrival("k", "S", 0, ME)).await;
     assert!(call.intent.created_at < fresh, "by the clock of this test");
     close(store, folder.path()).await;
-    // As it was before that was written down.
-    let connection = rusqlite::Connection::open(folder.path().join("oncegate.db")).expect("opened");
-    connection.execute_batch("DROP TABLE ledger; PRAGMA user_version = 7").expect("of before");
-    drop(connection);
     let store = open(folder.path(), ME).expect("a store");
-    let older = store.readiness().await.whole_since;
-    assert_eq!(older, Some(call.intent.created_at), "it has had every call that it has");
+    assert_eq!(store.readiness().await.whole_since, Some(fresh), "and does not forget it");
 }
 
 #[tokio::test]
@@ -169,10 +164,14 @@ async fn a_file_that_cannot_be_trusted_is_refused() {
     assert!(matches!(damaged, Some(OpenError::Damaged(..))), "{damaged:?}");
 
     fs::write(&path, &whole).expect("restored");
-    let connection = rusqlite::Connection::open(&path).expect("opened");
-    connection.execute_batch("PRAGMA user_version = 99").expect("of the future");
-    drop(connection);
-    assert!(matches!(open(folder.path(), ME), Err(OpenError::TooNew(..))));
+    for layout in [8, 99] {
+        let connection = rusqlite::Connection::open(&path).expect("opened");
+        connection.execute_batch(&format!("PRAGMA user_version = {layout}")).expect("of another version");
+        drop(connection);
+        let refused = open(folder.path(), ME).err().expect("refused");
+        assert!(matches!(refused, OpenError::OtherLayout(_, of) if of == layout), "{refused}");
+        assert!(refused.to_string().contains("was written by another version of oncegate"), "{refused}");
+    }
 }
 
 #[tokio::test]

@@ -230,6 +230,7 @@ impl Inner {
             reasons.extend(self.try_scripts(&servers).await);
         }
         warnings.extend(self.who_are_we().await);
+        warnings.extend(self.memory.exposed());
         Ok(Readiness { durability: Some(durability), reasons, warnings, lost_writes: 0, whole_since: None })
     }
 

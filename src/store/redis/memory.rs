@@ -18,6 +18,7 @@ use super::loss::{Sight, Writes};
 use crate::core::call::Change;
 use crate::core::record::State::Running;
 use crate::core::record::{CallId, Entry, Record};
+use crate::store::{Reason, private};
 
 /// How long a write is remembered to be put back.
 const REMEMBERED: Duration = Duration::from_secs(10);
@@ -132,6 +133,10 @@ impl Memory {
     pub(super) fn open(path: &Path, looks: bool) -> Result<Self, WatermarksError> {
         let io = |error| WatermarksError::Io(path.to_owned(), error);
         let lock = if looks { None } else { Some(lock(path)?) };
+        if private::is_link(path) {
+            let why = "it is a symbolic link, which is not followed";
+            return Err(io(std::io::Error::new(std::io::ErrorKind::InvalidInput, why)));
+        }
         let marks = match fs::read(path) {
             Ok(text) => serde_json::from_slice(&text)
                 .map_err(|error| WatermarksError::Damaged(path.to_owned(), error))?,
@@ -154,12 +159,20 @@ impl Memory {
             recent_bytes: 0,
         };
         let memory = Self { path: path.to_owned(), lock, state: Mutex::new(state), saving: Mutex::default() };
+        if let Some(exposed) = memory.exposed() {
+            tracing::warn!("{}", exposed.text);
+        }
         // What cannot be written is found now and not in the middle of an incident.
         if memory.lock.is_some() {
             let marks = memory.state().marks.clone();
             memory.write(&marks).map_err(io)?;
         }
         Ok(memory)
+    }
+
+    /// That other users may read or write the file, if they may.
+    pub(super) fn exposed(&self) -> Option<Reason> {
+        private::exposed([self.path.as_path()].into_iter())
     }
 
     pub(super) fn gateway(&self) -> String {
@@ -344,7 +357,7 @@ impl Memory {
 
     fn write(&self, marks: &Watermarks) -> std::io::Result<()> {
         let beside = beside(&self.path, "new");
-        let mut file = File::create(&beside)?;
+        let mut file = private::make_anew(&beside)?;
         file.write_all(&serde_json::to_vec(marks)?)?;
         file.sync_all()?;
         fs::rename(&beside, &self.path)?;
@@ -362,8 +375,7 @@ impl Memory {
 /// The lock is a file beside it: the file itself is replaced at each save.
 fn lock(path: &Path) -> Result<File, WatermarksError> {
     let io = |error| WatermarksError::Io(path.to_owned(), error);
-    let file =
-        File::options().create(true).truncate(false).write(true).open(beside(path, "lock")).map_err(io)?;
+    let file = private::open(&beside(path, "lock")).map_err(io)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(WatermarksError::InUse(path.to_owned())),

@@ -1,11 +1,12 @@
 //! The files of a database: nobody else's while it is open, and still those that were opened.
 
-use std::fs::{File, Metadata, TryLockError};
+use std::fs::{self, File, Metadata, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::open::{OpenError, io};
+use crate::store::{Reason, private};
 
 /// Held for as long as the database is open.
 pub(super) struct Files {
@@ -20,6 +21,9 @@ pub(super) struct Files {
     _lock: File,
 }
 
+/// What the names of all files of a database end with.
+const ENDINGS: [&str; 6] = ["", "-wal", "-shm", ".lock", ".reserve", ".watermarks"];
+
 /// Device and inode.
 type Identity = (u64, u64);
 
@@ -30,15 +34,15 @@ impl Files {
     /// Another process has it, or it has another name.
     pub(super) fn lock(path: &Path) -> Result<Self, OpenError> {
         let lock_path = beside(path, ".lock");
-        let lock = File::create(&lock_path).map_err(|error| io(&lock_path, error))?;
+        let lock = private::open(&lock_path).map_err(|error| io(&lock_path, error))?;
         try_lock(&lock, path)?;
-        let database = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(|e| io(path, e))?;
+        // SQLite would say of these only that it cannot open them.
+        for beside in ["-wal", "-shm"].map(|ending| beside(path, ending)) {
+            if private::is_link(&beside) {
+                return Err(OpenError::Link(beside));
+            }
+        }
+        let database = private::open_by_any_name(path).map_err(|e| io(path, e))?;
         // Elsewhere this lock and those of SQLite are of one kind, and exclude each other.
         if cfg!(target_os = "linux") {
             try_lock(&database, path)?;
@@ -50,6 +54,12 @@ impl Files {
         let (opened, opened_log) = (identity(&opened), OnceLock::new());
         let log = beside(path, "-wal");
         Ok(Self { database: path.to_owned(), log, opened, opened_log, _database: database, _lock: lock })
+    }
+
+    /// That other users may read some of the files, if they may.
+    pub(super) fn exposed(&self) -> Option<Reason> {
+        let all = ENDINGS.map(|ending| beside(&self.database, ending));
+        private::exposed(all.iter().map(PathBuf::as_path))
     }
 
     /// The write-ahead log is there from now on.
@@ -80,7 +90,7 @@ fn identity(file: &Metadata) -> Identity {
 }
 
 fn identity_of(path: &Path) -> Option<Identity> {
-    std::fs::metadata(path).map(|file| identity(&file)).ok()
+    fs::metadata(path).map(|file| identity(&file)).ok()
 }
 
 /// `oncegate.db` and `.lock` make `oncegate.db.lock`.

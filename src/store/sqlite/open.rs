@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::files::{Files, beside};
+use super::log::Log;
 use super::reserve::Reserve;
+use super::together::{self, Alone, Together};
 use super::watermarks::{self, Watermarks};
 use super::worker::{BATCH, Thread, Worker, Writing};
 use super::{Readers, Sqlite, pragma};
@@ -18,8 +22,9 @@ use crate::core::record::InstanceId;
 
 /// "once" in ASCII: says that the file is one of ours.
 const APPLICATION_ID: i32 = 0x6f6e_6365;
-/// One step of the schema each. `user_version` counts those that were made.
-const MIGRATIONS: [&str; 8] = [
+/// The layout of the tables: `user_version` of every file that is served from. It rises with each change of the schema.
+const LAYOUT: i64 = 9;
+const SCHEMA: [&str; 8] = [
     include_str!("schema.sql"),
     include_str!("sessions.sql"),
     include_str!("unknown.sql"),
@@ -46,14 +51,24 @@ pub enum OpenError {
     InUse(PathBuf),
     #[error("{0} has another name (a hard link), under which another gateway may use it; remove one of them")]
     Linked(PathBuf),
+    #[error("{0} is a symbolic link, which is not followed; remove it")]
+    Link(PathBuf),
     #[error("{0} lies on a network file system, where locks and fsync cannot be trusted")]
     NotLocal(PathBuf),
     #[error("{path}: {error}")]
     Database { path: PathBuf, error: rusqlite::Error },
     #[error("{0} is a SQLite file, but not one of oncegate")]
     NotOurs(PathBuf),
-    #[error("{0} was written by a newer oncegate (schema {1}, this one knows {2})")]
-    TooNew(PathBuf, i64, usize),
+    #[error(
+        "{0} was written by another version of oncegate (layout {1}, this one has {LAYOUT}); serve from it with that \
+         version, or start with another file and reconcile"
+    )]
+    OtherLayout(PathBuf, i64),
+    #[error(
+        "{0} and the write-ahead log beside it (-wal) do not belong together: {1}. Nothing was changed. Put the file \
+         there that belongs to the log; or remove -wal and -shm, start, and accept the loss"
+    )]
+    Apart(PathBuf, String),
     #[error("{0} is damaged: {1}; restore a backup, or start with another file and reconcile")]
     Damaged(PathBuf, String),
     #[error("{path}: SQLite would not give {pragma}, it says {got}")]
@@ -81,6 +96,7 @@ impl Sqlite {
             return Err(OpenError::NotLocal(path.to_owned()));
         }
         let reserve = beside(path, ".reserve");
+        let alone = together::read_alone(path);
         let opened = Opened::new(path, Sharing::Many).or_else(|error| {
             // What is kept back for outcomes is of no use if nothing can be read.
             if !lacks_room(&error) || fs::remove_file(&reserve).is_err() {
@@ -96,17 +112,29 @@ impl Sqlite {
             Opened::new(path, Sharing::One)
         })?;
         identify(&opened.writer, path)?;
+        if has_layout(&opened.writer, path)? {
+            is_together(&opened.writer, path, alone)?;
+        }
         check(&opened.writer, path)?;
-        migrate(&mut opened.writer, path)?;
+        lay_out(&mut opened.writer, path)?;
+        // From here on the log may be moved into the file.
+        let moves = opened.writer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
+        moves.map_err(|error| database(path, error))?;
         files.remember_log();
         let watermarks = Watermarks::open(beside(path, ".watermarks"), &opened.writer);
         let watermarks = watermarks.map_err(|error| match error {
             watermarks::OpenError::Io(error) => io(&beside(path, ".watermarks"), error),
             watermarks::OpenError::Database(error) => database(path, error),
         })?;
+        let log = Log::of(&mut opened.writer).map_err(|error| database(path, error))?;
         let short_of_space = Arc::new(AtomicBool::new(false));
-        let reserve = Reserve::new(reserve, short_of_space.clone()).map_err(|error| io(path, error))?;
-        opened.start(instance, reserve, short_of_space, Arc::new(watermarks), &files, fatal)
+        let reserve = Reserve::new(reserve, short_of_space.clone());
+        let reserve = reserve.map_err(|error| io(&beside(path, ".reserve"), error))?;
+        if let Some(exposed) = files.exposed() {
+            tracing::warn!("{}", exposed.text);
+        }
+        let writing = Writing { reserve, watermarks: Arc::new(watermarks), log, readers: Vec::new() };
+        opened.start(instance, writing, short_of_space, &files, fatal)
     }
 }
 
@@ -143,9 +171,8 @@ impl Opened {
     fn start(
         self,
         instance: InstanceId,
-        reserve: Reserve,
+        writing: Writing,
         short_of_space: Arc<AtomicBool>,
-        watermarks: Arc<Watermarks>,
         files: &Arc<Files>,
         fatal: &CancellationToken,
     ) -> Result<Sqlite, OpenError> {
@@ -172,7 +199,8 @@ impl Opened {
             Ok([calls, due, ledger]) if !threads.is_empty() => Readers { calls, due, ledger, interrupts },
             _ => Readers { calls: writer.clone(), due: writer.clone(), ledger: writer.clone(), interrupts },
         };
-        let writing = Writing { reserve, watermarks: watermarks.clone(), readers: threads };
+        let watermarks = writing.watermarks.clone();
+        let writing = Writing { readers: threads, ..writing };
         let started = thread("sqlite-writer", self.writer, BATCH, Some(writing)).start(waiting);
         started.map_err(|error| io(&self.path, error))?;
         Ok(Sqlite {
@@ -181,6 +209,7 @@ impl Opened {
             instance,
             short_of_space,
             watermarks,
+            files: Arc::downgrade(files),
             endings: Arc::default(),
         })
     }
@@ -244,6 +273,8 @@ fn connect(path: &Path, flags: OpenFlags, sharing: Sharing) -> Result<Connection
     let connection =
         Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(database)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    // A file that is not served from is left as it was, and so is its log.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(database)?;
     connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(database)?;
     if sharing == Sharing::One {
         connection.execute_batch("PRAGMA locking_mode = EXCLUSIVE").map_err(database)?;
@@ -289,17 +320,63 @@ fn check(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Makes the steps of the schema that the file has not made yet, each in a transaction of its own.
-fn migrate(connection: &mut Connection, path: &Path) -> Result<(), OpenError> {
-    let database = |error| database(path, error);
-    let made: i64 = pragma(connection, "user_version").map_err(database)?.unwrap_or(0);
-    let steps = usize::try_from(made).ok().and_then(|made| MIGRATIONS.get(made..));
-    let steps = steps.ok_or_else(|| OpenError::TooNew(path.to_owned(), made, MIGRATIONS.len()))?;
-    for (step, version) in steps.iter().zip(made + 1..) {
-        let transaction = connection.transaction().map_err(database)?;
-        transaction.execute_batch(step).map_err(database)?;
-        transaction.execute_batch(&format!("PRAGMA user_version = {version}")).map_err(database)?;
-        transaction.commit().map_err(database)?;
+/// Whether the file has its tables; it has none if it is new.
+fn has_layout(connection: &Connection, path: &Path) -> Result<bool, OpenError> {
+    let found: Option<i64> = pragma(connection, "user_version").map_err(|error| database(path, error))?;
+    match found.unwrap_or(0) {
+        LAYOUT => Ok(true),
+        // The tables are made in one step.
+        0 if !has_tables(connection).map_err(|error| database(path, error))? => Ok(false),
+        other => Err(OpenError::OtherLayout(path.to_owned(), other)),
     }
-    Ok(())
+}
+
+fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0)).map(|n| n > 0)
+}
+
+/// Refuses a file that is not the one to which its log belongs.
+fn is_together(connection: &Connection, path: &Path, alone: Alone) -> Result<(), OpenError> {
+    let sql = "SELECT epoch, former, commits, in_file FROM ledger";
+    let together = connection.query_row(sql, [], |row| {
+        let (epoch, former) = (Uuid::from_bytes(row.get(0)?), Uuid::from_bytes(row.get(1)?));
+        let (commits, in_file): (i64, i64) = (row.get(2)?, row.get(3)?);
+        Ok(Together { epoch, former, commits: commits.unsigned_abs(), in_file: in_file.unsigned_abs() })
+    });
+    let together = together.map_err(|error| database(path, error))?;
+    match together::compare(alone, together) {
+        Some(why) => Err(OpenError::Apart(path.to_owned(), why)),
+        None => Ok(()),
+    }
+}
+
+/// Makes the tables of a new file, all of them or none.
+fn lay_out(connection: &mut Connection, path: &Path) -> Result<(), OpenError> {
+    let database = |error| database(path, error);
+    if has_tables(connection).map_err(database)? {
+        return Ok(());
+    }
+    let transaction = connection.transaction().map_err(database)?;
+    for part in SCHEMA {
+        transaction.execute_batch(part).map_err(database)?;
+    }
+    transaction.execute_batch(&format!("PRAGMA user_version = {LAYOUT}")).map_err(database)?;
+    transaction.commit().map_err(database)
+}
+
+#[cfg(test)]
+mod tests {
+    use sha2::{Digest, Sha256};
+
+    use super::*;
+
+    /// Who changes the schema raises `LAYOUT`, and then this digest.
+    #[test]
+    fn a_layout_is_one_schema() {
+        let code =
+            |line: &str| line.split("--").next().unwrap_or_default().split_whitespace().collect::<String>();
+        let text: String = SCHEMA.iter().flat_map(|part| part.lines()).map(code).collect();
+        let digest = hex::encode(&Sha256::digest(text)[..8]);
+        assert_eq!((LAYOUT, digest.as_str()), (9, "854ae70e06ca5bfd"));
+    }
 }

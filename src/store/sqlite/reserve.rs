@@ -3,7 +3,7 @@
 //! A file of fixed size beside the database. When the disk is full it is deleted, and outcomes are
 //! written into the room it leaves; claims are refused until it could be made again.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::store::private;
 
 /// Sixteen outcomes of the largest size, or thousands of usual ones.
 const SIZE: usize = 16 << 20;
@@ -71,13 +73,13 @@ impl Reserve {
     }
 }
 
-/// Writes real blocks: a sparse file would keep nothing back.
+/// Writes real blocks: a sparse file would keep nothing back. What is there of another size was broken off.
 fn fill(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.len() == SIZE as u64) {
+        return Ok(());
+    }
+    let mut file = private::make_anew(path)?;
     let written = (|| {
-        if fs::metadata(path).is_ok_and(|file| file.len() == SIZE as u64) {
-            return Ok(());
-        }
-        let mut file = File::create(path)?;
         let block = [0x5a; 64 << 10];
         for _ in 0..SIZE / block.len() {
             file.write_all(&block)?;

@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::row::integer;
 use crate::core::key::digest;
+use crate::store::private;
 
 const TITLE: &str = "oncegate-watermarks 1";
 /// A token that is this far ahead of the clock is a fault, and takes no other sessions along.
@@ -49,13 +50,20 @@ impl Marks {
         (marks.line() == text).then_some(marks)
     }
 
-    /// Counts the transaction in which this is called.
-    pub(super) fn count(connection: &Connection) -> rusqlite::Result<Self> {
-        connection.prepare_cached("UPDATE ledger SET commits = commits + 1")?.execute([])?;
+    /// Counts the transaction in which this is called. `moved`: as many commits are in the file, and not only in the
+    /// log.
+    pub(super) fn count(connection: &Connection, moved: Option<u64>) -> rusqlite::Result<Self> {
+        let count = "UPDATE ledger SET commits = commits + 1, in_file = coalesce(?1, in_file)";
+        connection.prepare_cached(count)?.execute([moved.map(integer)])?;
         Self::of(connection)
     }
 
-    fn of(connection: &Connection) -> rusqlite::Result<Self> {
+    /// Transactions that have changed something.
+    pub(super) fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    pub(super) fn of(connection: &Connection) -> rusqlite::Result<Self> {
         let mut marks = connection.prepare_cached(
             "SELECT epoch, commits, max(token, coalesce((
                 SELECT max(token) FROM sessions
@@ -129,7 +137,7 @@ impl Watermarks {
     /// The database cannot be read, or the file.
     pub(super) fn open(path: PathBuf, connection: &Connection) -> Result<Self, OpenError> {
         let data = Marks::of(connection)?;
-        let file = File::options().read(true).write(true).open(&path);
+        let file = private::open_existing(&path);
         let (file, beside) = match file {
             Ok(file) => {
                 let beside = read_marks(&file)?;
@@ -190,7 +198,7 @@ impl Watermarks {
     /// Begins another epoch, in the transaction in which this is called. The file comes first: if the transaction
     /// is not committed, the database is of another epoch than the file, and the store stays closed.
     pub(super) fn begin_epoch(&self, connection: &Connection) -> rusqlite::Result<()> {
-        let data = Marks::count(connection)?;
+        let data = Marks::count(connection, None)?;
         let remembered = self.lost().as_ref().and_then(|lost| lost.remembered).unwrap_or(data);
         let marks = Marks {
             epoch: Uuid::new_v4(),
@@ -204,7 +212,7 @@ impl Watermarks {
         // Tokens that nobody remembers were not ahead of the clock either.
         connection
             .prepare_cached(
-                "UPDATE ledger SET epoch = ?1, commits = ?2,
+                "UPDATE ledger SET former = epoch, epoch = ?1, commits = ?2,
                     token = max(?3, CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
                     whole_since = CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
             )?
@@ -241,7 +249,7 @@ impl Watermarks {
         let is_new = slot.is_none();
         let file = match &mut *slot {
             Some(file) => file,
-            none => none.insert(File::options().write(true).create(true).truncate(false).open(&self.path)?),
+            none => none.insert(private::open(&self.path)?),
         };
         let line = marks.line();
         file.write_all_at(line.as_bytes(), 0)?;

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::files::Files;
+use super::log::Log;
 use super::reserve::Reserve;
 use super::watermarks::{Marks, Watermarks};
 use crate::store::Error;
@@ -117,6 +118,7 @@ pub(super) struct Writing {
     /// What a job with [`Need::Reserve`] falls back to.
     pub(super) reserve: Reserve,
     pub(super) watermarks: Arc<Watermarks>,
+    pub(super) log: Log,
     /// They close their connections first: only the last one to close can leave a single file behind.
     pub(super) readers: Vec<JoinHandle<()>>,
 }
@@ -237,7 +239,19 @@ impl Thread {
             };
             job.answer(committed);
         }
-        true
+        drop(jobs);
+        self.move_log()
+    }
+
+    /// Moves the log into the file when it has become long. Whether the thread may go on.
+    fn move_log(&mut self) -> bool {
+        let Some(writing) = &mut self.writing else { return true };
+        let moved = writing.log.move_if_long(&self.connection).map_err(Failed::Work);
+        match moved {
+            Err(failed) if failed.is_fatal() => self.give_up(&mut Vec::new()),
+            // What is not moved stays in the log, and is tried with the next commit.
+            Ok(()) | Err(_) => true,
+        }
     }
 
     /// A failed fsync leaves it open what is on the disk, and a file that was deleted or replaced under
@@ -273,9 +287,10 @@ impl Thread {
             job.run(&transaction)?;
         }
         let watermarks = self.writing.as_ref().map(|writing| &*writing.watermarks);
+        let moved = self.writing.as_ref().and_then(|writing| writing.log.moved());
         // While data is missing nothing counts: what is missing must stay so.
         let counting = watermarks.filter(|all| transaction.total_changes() != before && !all.is_lost());
-        let marks = counting.map(|_| Marks::count(&transaction)).transpose()?;
+        let marks = counting.map(|_| Marks::count(&transaction, moved)).transpose()?;
         transaction.commit()?;
         // Before anything is answered.
         if let (Some(watermarks), Some(marks)) = (counting, marks) {

@@ -85,10 +85,21 @@ impl Process {
         files: usize,
         environment: &[(&str, &str)],
     ) -> Self {
+        Self::start_after(&format!("ulimit -n {files}"), folder, port, config, environment).await
+    }
+
+    /// The same in a shell that has done this before.
+    pub async fn start_after(
+        before: &str,
+        folder: &Path,
+        port: u16,
+        config: &str,
+        environment: &[(&str, &str)],
+    ) -> Self {
         write_config(folder, port, config);
         let log = std::fs::OpenOptions::new().append(true).create(true).open(log(folder)).expect("a file");
         let mut command = Command::new("sh");
-        command.arg("-c").arg(format!("ulimit -n {files} && exec \"$0\" serve --config oncegate.toml"));
+        command.arg("-c").arg(format!("{before} && exec \"$0\" serve --config oncegate.toml"));
         command.arg(env!("CARGO_BIN_EXE_oncegate")).current_dir(folder).envs(environment.iter().copied());
         let child = command.stderr(log).stdout(Stdio::null()).spawn().expect("the binary starts");
         let mut process = Self { child, port };

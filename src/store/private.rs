@@ -1,0 +1,96 @@
+//! Files that belong to one gateway: only its user may read them, and what stands in their place is not followed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::Reason;
+
+const MODE: u32 = 0o600;
+/// What others may do with a file.
+const OTHERS: u32 = 0o077;
+
+/// Opens a file for reading and writing, and makes it if it is not there. Never truncates it.
+///
+/// # Errors
+/// It cannot be opened, or is a symbolic link, no regular file, or one with a second name (a hard link).
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    alone(open_by_any_name(path)?)
+}
+
+/// The same, and it may have other names.
+///
+/// # Errors
+/// As [`open`].
+pub(super) fn open_by_any_name(path: &Path) -> io::Result<File> {
+    opened(path, File::options().read(true).write(true).create(true).truncate(false))
+}
+
+/// Opens a file that is there.
+///
+/// # Errors
+/// As [`open`]; also if there is none.
+pub(super) fn open_existing(path: &Path) -> io::Result<File> {
+    alone(opened(path, File::options().read(true).write(true))?)
+}
+
+/// Makes a new file in the place of an old one, which only loses its name.
+///
+/// # Errors
+/// It cannot be made, or there is something else than a file.
+pub(super) fn make_anew(path: &Path) -> io::Result<File> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if there.is_file() => fs::remove_file(path)?,
+        Ok(_) => return Err(refused("it is a symbolic link, or no regular file")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    opened(path, File::options().write(true).create_new(true))
+}
+
+fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // A pipe would be waited for.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let file =
+        options.mode(MODE).custom_flags(flags.cast_signed()).open(path).map_err(|error| {
+            match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::LOOP) => refused("it is a symbolic link, which is not followed"),
+                _ => error,
+            }
+        })?;
+    if !file.metadata()?.is_file() {
+        return Err(refused("it is no regular file"));
+    }
+    Ok(file)
+}
+
+fn alone(file: File) -> io::Result<File> {
+    if file.metadata()?.nlink() > 1 {
+        return Err(refused("it has another name (a hard link)"));
+    }
+    Ok(file)
+}
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, why)
+}
+
+/// Whether a symbolic link stands there.
+pub(super) fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink())
+}
+
+/// What an operator should know of these files, if others may read or write them.
+pub(super) fn exposed<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<Reason> {
+    let is_exposed = |path: &&Path| fs::symlink_metadata(path).is_ok_and(|there| there.mode() & OTHERS != 0);
+    let names: Vec<String> = paths.filter(is_exposed).map(|path| path.display().to_string()).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let text = format!("other users may read or write {}; chmod 600", names.join(", "));
+    Some(Reason::new("files_exposed", text))
+}
