@@ -1,7 +1,7 @@
 # What there is to do. CI runs `make test`, `check`, `loss`, `observe` and `fuzz`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: run test test-fast soak check otel loss observe fuzz bench bench-ledger breaks mutants
+.PHONY: run test test-fast soak check otel loss observe fuzz abuse bench bench-ledger breaks mutants
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -57,6 +57,13 @@ fuzz:
 	@scripts/setup fuzz
 	cargo build --quiet --bin oncegate --example shop
 	@scripts/fuzz
+
+# A gateway with a small memory budget under 5,000 slow clients for ten minutes, while another tenant calls; and HTTP/2,
+# spoken wrongly. Takes Linux and python3.
+abuse:
+	@scripts/setup abuse
+	cargo build --quiet --release --bin oncegate
+	@scripts/abuse
 
 # Throughput and added latency, as ratios in one run.
 bench:

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use self::reload::Reloader;
+use crate::budget::Budget;
 use crate::config::{Config, Server, StoreAt};
 use crate::core::caller::Caller;
 use crate::core::pace::Pace;
@@ -32,6 +33,8 @@ use crate::store::{self, Store};
 const LOOK_AT_PAUSES_EVERY: Duration = Duration::from_millis(500);
 /// Connections to the listener of the ops doors.
 const OPS_CONNECTIONS: usize = 64;
+/// What they may hold, in bytes.
+const OPS_MEMORY: usize = 16 << 20;
 /// How long open connections may take to end once no call runs any more.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -112,6 +115,7 @@ pub struct App {
     tls: Option<Tls>,
     bounds: Bounds,
     /// Cancelled by the store when the process must end at once.
+    memory: Budget,
     fatal: CancellationToken,
     drain_delay: Duration,
     shutdown_grace: Duration,
@@ -129,6 +133,7 @@ impl App {
         for warning in config.warnings_at(gateway::local_time()) {
             tracing::warn!("{warning}");
         }
+        let memory = config.limits.memory.clone();
         let (fatal, pace) = (CancellationToken::new(), config.limits.pace);
         let shutdown_grace = config.limits.shutdown_grace;
         let instance = gateway::new_instance();
@@ -219,6 +224,7 @@ impl App {
             ops,
             tls,
             bounds,
+            memory,
             fatal,
             drain_delay,
             shutdown_grace,
@@ -258,11 +264,14 @@ impl App {
     pub async fn run(self, stop: CancellationToken, at_once: CancellationToken) -> Result<(), Error> {
         let ends = Ends::default();
         let open = self.gateway.metrics.connections.clone();
-        let ops_bounds = Bounds { max_connections: OPS_CONNECTIONS, ..self.bounds };
+        let ops_bounds = Bounds { max_connections: OPS_CONNECTIONS, ..self.bounds.clone() };
         let ops = self.ops.map(|(listener, doors)| {
-            serve::serve(listener, doors, None, ops_bounds, ends.clone(), open.clone())
+            // Of its own, so that it can be seen when all is used up.
+            let memory = Budget::new(OPS_MEMORY);
+            serve::serve(listener, doors, None, ops_bounds, memory, ends.clone(), open.clone())
         });
-        let serving = serve::serve(self.listener, self.doors, self.tls, self.bounds, ends.clone(), open);
+        let (bounds, memory) = (self.bounds, self.memory);
+        let serving = serve::serve(self.listener, self.doors, self.tls, bounds, memory, ends.clone(), open);
         let serving = async {
             let ops = async { if let Some(ops) = ops { ops.await } else { 0 } };
             let (all, ops) = tokio::join!(serving, ops);

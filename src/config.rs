@@ -2,6 +2,7 @@
 //! reported with its place. Only `app` sees the whole of it.
 
 mod compensations; // whether what undoes a tool's calls can be made
+mod memory; // how much of it there is
 mod reader; // TOML with places
 mod reconciliations; // what is said of reconciliations, and of the webhook
 mod sagas; // what is done about sagas
@@ -22,13 +23,14 @@ use self::reader::{Bytes, Count, Reader, Section, Spot};
 pub use self::reader::{Environment, Mistake, Place};
 pub use self::tokens::{NewToken, SECRET_BYTES};
 pub use self::tracing::Tracing;
+use crate::budget::Budget;
 use crate::core::caller::{Scope, Token};
 use crate::core::pace::Pace;
 use crate::core::saga;
 use crate::downstream::outside::Webhook;
 use crate::gateway::reconcile::Reconciliation;
 use crate::gateway::{Limits, ToolAt};
-use crate::serve::{Bounds, Tls, Unfit};
+use crate::serve::{Bounds, Network, Tls, Unfit};
 use crate::store::sealed::Keys;
 use crate::store::{Durability, redis};
 
@@ -148,6 +150,11 @@ impl Config {
         }
         self.limits.pace = pace;
         self
+    }
+
+    /// What follows from the bounds on memory, in a sentence.
+    pub fn memory(&self) -> String {
+        memory::describe(&self.server, &self.limits)
     }
 
     /// What should be said at a start at this time.
@@ -282,6 +289,8 @@ fn default_server() -> (Server, Limits) {
         max_result: 1 << 20,
         bounds: Bounds {
             max_connections: 10_000,
+            per_address: 5_000,
+            proxies: Vec::new(),
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
         },
@@ -296,6 +305,7 @@ fn default_server() -> (Server, Limits) {
         sample: 1.0,
         sagas: saga::Policy::default(),
         pace: Pace::default(),
+        memory: Budget::new(memory::default_budget()),
     };
     (server, limits)
 }
@@ -317,6 +327,9 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
         let digest = hex::decode(text).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         digest.ok_or_else(|| "this must be the SHA-256 of the token in 64 hex digits".to_owned())
     });
+    let max_connections =
+        section.get("max_connections").map_or(server.bounds.max_connections, |Count(count)| count as usize);
+    let per_address = section.get("max_connections_per_address");
     let server = Server {
         listen,
         ops_listen,
@@ -325,9 +338,10 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
         body_timeout: section.get_or("body_timeout", server.body_timeout),
         max_result: section.get_or("max_result", Bytes(server.max_result)).0,
         bounds: Bounds {
-            max_connections: section
-                .get("max_connections")
-                .map_or(server.bounds.max_connections, |Count(count)| count as usize),
+            max_connections,
+            per_address: per_address
+                .map_or_else(|| (max_connections / 2).max(FEW_CONNECTIONS), |Count(count)| count as usize),
+            proxies: proxies(&mut section),
             header_timeout: section.get_or("header_timeout", server.bounds.header_timeout),
             idle_timeout: section.get_or("idle_timeout", server.bounds.idle_timeout),
         },
@@ -342,12 +356,25 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
         sample: limits.sample,
         sagas: limits.sagas,
         pace: limits.pace,
+        memory: section.get("max_memory").map_or(limits.memory, |Bytes(bytes)| Budget::new(bytes)),
     };
+    if let Some(why) = memory::mistake(&server, &limits) {
+        section.mistake("max_memory", &why);
+    }
     if limits.join_wait > MAX_JOIN_WAIT {
         section.mistake("join_wait", "no caller waits for a running call for more than a minute");
     }
     section.finish();
     (server, limits)
+}
+
+fn proxies(section: &mut Section<'_, '_>) -> Vec<Network> {
+    let texts: Vec<String> = section.get("proxies").unwrap_or_default();
+    let networks: Result<Vec<Network>, String> = texts.iter().map(|text| Network::parse(text)).collect();
+    networks.unwrap_or_else(|why| {
+        section.mistake("proxies", &why);
+        Vec::new()
+    })
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
@@ -370,6 +397,9 @@ fn tls(mut section: Section<'_, '_>) -> Option<Tls> {
     section.finish();
     tls
 }
+
+/// One address may have as many connections, however few there may be in all.
+const FEW_CONNECTIONS: usize = 16;
 
 /// What a store can be worth.
 const DURABILITIES: [(&str, Durability); 3] =

@@ -4,6 +4,7 @@
 //! The rooms. Which may import from which: ARCHITECTURE.md, held by `tests/it/house.rs`.
 
 pub mod app; // build the parts, then run them
+pub mod budget; // memory: which bytes are held, and on whose account
 pub mod config; // what an operator wrote
 pub mod core; // the rules
 pub mod crash; // where a test lets the process end

@@ -89,8 +89,13 @@ fn main() -> ExitCode {
         Command::Serve { config } => read(&config).and_then(|read| serve(read, config)),
         Command::Check { config } => read(&config).and_then(|config| {
             let warnings = config.warnings_at(gateway::local_time());
+            let memory = config.memory();
             let warnings: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
-            say(&format!("{warnings}ok: {} tools, {} tokens\n", config.tools.len(), config.tokens.len()))
+            say(&format!(
+                "{warnings}{memory}\nok: {} tools, {} tokens\n",
+                config.tools.len(),
+                config.tokens.len()
+            ))
         }),
         Command::Key { config, tool } => read(&config).and_then(|config| key(&config, &tool)),
         Command::Token { name, tenant, scopes, expires } => {

@@ -99,6 +99,9 @@ pub struct Metrics {
     configured_at: IntGauge,
     /// Connections of clients; whoever takes one counts it.
     pub connections: IntGauge,
+    memory_budget: IntGauge,
+    memory_held: IntGauge,
+    memory_refused: IntCounter,
     breaker_open: IntGaugeVec,
     tool_paused: IntGaugeVec,
     running: IntGaugeVec,
@@ -287,6 +290,27 @@ impl Metrics {
                     "When the configuration was last taken over, at the start or later; in seconds since 1970.",
                 )),
             ),
+            memory_budget: register(
+                &registry,
+                valid(IntGauge::new(
+                    "oncegate_memory_budget_bytes",
+                    "What connections, requests and answers may hold: server.max_memory.",
+                )),
+            ),
+            memory_held: register(
+                &registry,
+                valid(IntGauge::new(
+                    "oncegate_memory_held_bytes",
+                    "What they hold, or what is reserved for them.",
+                )),
+            ),
+            memory_refused: register(
+                &registry,
+                valid(IntCounter::new(
+                    "oncegate_memory_refused_total",
+                    "What had no room: connections, requests and answers.",
+                )),
+            ),
             connections: register(
                 &registry,
                 valid(IntGauge::new("oncegate_connections", "Connections of clients that are open.")),
@@ -379,6 +403,15 @@ impl Metrics {
         }
         let news = readiness.lost_writes.saturating_sub(self.store_lost_writes.get());
         self.store_lost_writes.inc_by(news);
+    }
+
+    /// How much of the memory budget is used, and how often something had no room.
+    pub fn take_memory(&self, total: usize, held: usize, refused: u64) {
+        let number = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.memory_budget.set(number(total));
+        self.memory_held.set(number(held));
+        let news = refused.saturating_sub(self.memory_refused.get());
+        self.memory_refused.inc_by(news);
     }
 
     /// Which tools are left alone.

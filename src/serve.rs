@@ -1,20 +1,21 @@
 //! Connections: taking them, how many there may be, how long they may be silent, and their end. Knows no
 //! door; what is answered is the routers' business.
 
+mod metered; // a request's body, charged as it comes in
+mod places; // how many connections there may be, and who gives way
 mod tls; // a certificate that can be changed while it is used
 mod watch; // how long a connection may be without a request
 
-use std::collections::HashMap;
-use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Request, Response, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -23,46 +24,45 @@ use hyper_util::service::TowerToHyperService;
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::io::{InspectReader, InspectWriter};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::metered::Metered;
+pub use self::places::Network;
+use self::places::{Listing, Place, Places, SPARE};
 pub use self::tls::{Tls, Unfit};
 use self::watch::{UnderWay, Watch, Watched};
+use crate::budget::{Budget, Connection, Elsewhere, MAX_HEAD};
 
 /// New connections that the operating system keeps until they are taken.
 const BACKLOG: u32 = 1_024;
-/// Connections beyond the bound that are taken to be told so; one more waits until there is a place.
-const SPARE: usize = 64;
 /// Connections that there may be, however few files this process may open.
 const LEAST: usize = 16;
-/// Of an HTTP/1 request's head, with all its lines; HTTP/2 counts them decompressed.
-const MAX_HEAD: usize = 64 * 1024;
 /// Lines of a head; more are answered with 431.
 const MAX_HEADERS: usize = 100;
 /// Requests of one HTTP/2 connection at once.
 const MAX_STREAMS: u32 = 100;
 /// Of a request's body that HTTP/2 may bring before it is read: of one stream, and of all of a connection.
-const WINDOWS: (u32, u32) = (64 * 1024, 1024 * 1024);
+const WINDOWS: (u32, u32) = (64 * 1024, 128 * 1024);
+/// Of an answer that HTTP/2 may take before the client does, of one stream.
+const SEND_BUFFER: usize = 64 * 1024;
 /// An HTTP/2 connection that does not answer a ping for so long is gone.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 /// How long a connection that is told to end may take for it when nothing is under way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// A connection without a request for this long may be closed where another one needs its place.
-const SILENT: Duration = Duration::from_secs(1);
-/// How long to wait for a place before a silent connection is closed.
-const NO_PLACE: Duration = Duration::from_millis(20);
-/// How long a connection waits for the place of one that is closed.
-const GIVES_WAY: Duration = Duration::from_secs(1);
 /// How long to wait when the operating system gives no more connections.
 const NO_CONNECTIONS: Duration = Duration::from_millis(200);
 
 /// How many connections there may be, and how long they may be silent.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Bounds {
     pub max_connections: usize,
+    /// Of one address.
+    pub per_address: usize,
+    /// Addresses of balancers, for which that does not hold.
+    pub proxies: Vec<Network>,
     /// From a request's first byte, or for the first one from the connection's beginning, to the end of its head.
     pub header_timeout: Duration,
     /// From an answer's end to the next request, and how long a client may take nothing of an answer.
@@ -109,19 +109,20 @@ pub async fn serve(
     doors: Doors,
     tls: Option<Tls>,
     bounds: Bounds,
+    budget: Budget,
     ends: Ends,
     open: IntGauge,
 ) -> usize {
     let connections = TaskTracker::new();
     let builders = [builder(false), builder(true)];
-    let places = Arc::new(Places::new(bounds.max_connections));
+    let places = Arc::new(Places::new(&bounds, budget));
     let host =
         Arc::new(Host { builders, doors, tls, bounds, ends: ends.clone(), open, places: places.clone() });
-    while let Some((stream, place)) = next(&listener, &places, &ends.stop).await {
-        connections.spawn(host.clone().host(stream, place));
+    while let Some((stream, address, place)) = next(&listener, &places, &ends.stop).await {
+        connections.spawn(host.clone().host(stream, address, place));
     }
-    for stream in last_of(listener) {
-        connections.spawn(host.clone().host(stream, places.now()));
+    for (stream, address) in last_of(listener) {
+        connections.spawn(host.clone().host(stream, address, places.now()));
     }
     connections.close();
     tokio::select! {
@@ -135,15 +136,15 @@ async fn next(
     listener: &TcpListener,
     places: &Places,
     stop: &CancellationToken,
-) -> Option<(TcpStream, Place)> {
+) -> Option<(TcpStream, IpAddr, Place)> {
     tokio::select! {
         biased;
         () = stop.cancelled() => None,
         next = async {
             let place = places.some().await;
-            let stream = loop {
+            let (stream, address) = loop {
                 match listener.accept().await {
-                    Ok((stream, _)) => break stream,
+                    Ok((stream, address)) => break (stream, address.ip()),
                     Err(error) if is_of_one_connection(&error) => {}
                     Err(error) => {
                         tracing::error!(%error, "no connection can be taken");
@@ -152,129 +153,31 @@ async fn next(
                 }
             };
             // Meanwhile there may be a better one.
-            (stream, places.better(place))
+            (stream, address, places.better(place))
         } => Some(next),
     }
 }
 
 /// Who is in the backlog already: is told, and not reset. Asks the operating system itself, so that nothing comes
 /// between its last answer and the end of the listener.
-fn last_of(listener: TcpListener) -> Vec<TcpStream> {
+fn last_of(listener: TcpListener) -> Vec<(TcpStream, IpAddr)> {
     let Ok(listener) = listener.into_std() else { return Vec::new() };
     let mut last = Vec::new();
     loop {
         match listener.accept() {
-            Ok((stream, _)) => last.push(stream),
+            Ok((stream, address)) => last.push((stream, address.ip())),
             Err(error) if is_of_one_connection(&error) => {}
             Err(_) => break,
         }
     }
     drop(listener);
-    let taken = last.into_iter().filter(|stream| stream.set_nonblocking(true).is_ok());
-    taken.filter_map(|stream| TcpStream::from_std(stream).ok()).collect()
+    let taken = last.into_iter().filter(|(stream, _)| stream.set_nonblocking(true).is_ok());
+    taken.filter_map(|(stream, address)| Some((TcpStream::from_std(stream).ok()?, address))).collect()
 }
 
 fn is_of_one_connection(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionReset)
-}
-
-/// The places of connections.
-struct Places {
-    ordinary: Arc<Semaphore>,
-    spare: Arc<Semaphore>,
-    open: OpenWatches,
-}
-
-/// The connections that have a place: a silent one gives it up to one that comes.
-#[derive(Clone, Default)]
-struct OpenWatches(Arc<Mutex<HashMap<usize, Listed>>>);
-
-struct Listed {
-    watch: Arc<Watch>,
-    is_spare: bool,
-}
-
-impl OpenWatches {
-    fn add(&self, watch: &Arc<Watch>, is_spare: bool) -> Listing {
-        let number = Arc::as_ptr(watch).addr();
-        self.listed().insert(number, Listed { watch: watch.clone(), is_spare });
-        Listing { open: self.clone(), number }
-    }
-
-    /// Closes the connection that has been silent for longest, if one has been for long. Whether there was one.
-    fn close_one(&self, may_be_spare: bool) -> bool {
-        let listed = self.listed();
-        let fits = listed.values().filter(|listed| may_be_spare || !listed.is_spare);
-        let silent = fits.filter_map(|listed| Some((listed.watch.silent_since()?, &listed.watch)));
-        let longest = silent.min_by_key(|(since, _)| *since);
-        let longest = longest.filter(|(since, _)| since.elapsed() >= SILENT);
-        longest.is_some_and(|(_, watch)| {
-            watch.give_way();
-            true
-        })
-    }
-
-    fn listed(&self) -> MutexGuard<'_, HashMap<usize, Listed>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// That a connection is listed; dropped, it is not.
-struct Listing {
-    open: OpenWatches,
-    number: usize,
-}
-
-impl Drop for Listing {
-    fn drop(&mut self) {
-        self.open.listed().remove(&self.number);
-    }
-}
-
-/// The place of one connection; dropped, it is free again.
-struct Place {
-    is_spare: bool,
-    _held: Option<OwnedSemaphorePermit>,
-}
-
-impl Places {
-    fn new(max_connections: usize) -> Self {
-        let max_connections = max_connections.min(Semaphore::MAX_PERMITS);
-        Self {
-            ordinary: Arc::new(Semaphore::new(max_connections)),
-            spare: Arc::new(Semaphore::new(SPARE)),
-            open: OpenWatches::default(),
-        }
-    }
-
-    /// Any place, an ordinary one if there is one. If there is none at all, silent connections are closed.
-    async fn some(&self) -> Place {
-        loop {
-            tokio::select! {
-                biased;
-                held = self.ordinary.clone().acquire_owned() => return Place { is_spare: false, _held: held.ok() },
-                held = self.spare.clone().acquire_owned() => return Place { is_spare: true, _held: held.ok() },
-                () = sleep(NO_PLACE) => {
-                    self.open.close_one(true);
-                }
-            }
-        }
-    }
-
-    /// An ordinary place instead of a spare one, if there is one now.
-    fn better(&self, place: Place) -> Place {
-        match self.ordinary.clone().try_acquire_owned() {
-            Ok(held) if place.is_spare => Place { is_spare: false, _held: Some(held) },
-            _ => place,
-        }
-    }
-
-    /// A place for one of the last connections, whether there is one or not.
-    fn now(&self) -> Place {
-        let held = self.ordinary.clone().try_acquire_owned();
-        Place { is_spare: held.is_err(), _held: held.ok() }
-    }
 }
 
 /// What every connection is served with.
@@ -323,51 +226,59 @@ fn builder(is_spare: bool) -> Builder<TokioExecutor> {
         .max_header_list_size(MAX_HEAD as u32)
         .initial_stream_window_size(WINDOWS.0)
         .initial_connection_window_size(WINDOWS.1)
+        .max_send_buf_size(SEND_BUFFER)
         .keep_alive_interval(PING.0)
         .keep_alive_timeout(PING.1);
     builder
 }
 
 impl Host {
-    async fn host(self: Arc<Self>, stream: TcpStream, mut place: Place) {
+    async fn host(self: Arc<Self>, stream: TcpStream, address: IpAddr, place: Place) {
         let _open = Open::count(&self.open);
-        if place.is_spare && self.places.open.close_one(false) {
-            let held = timeout(GIVES_WAY, self.places.ordinary.clone().acquire_owned()).await;
-            if let Ok(Ok(held)) = held {
-                place = Place { is_spare: false, _held: Some(held) };
-            }
-        }
+        let Some((place, listing)) = self.places.settle(place, address).await else { return };
         // A connection without it is only slower.
         drop(stream.set_nodelay(true));
-        let Some(tls) = &self.tls else { return self.converse(stream, place).await };
+        let Some(tls) = &self.tls else { return self.converse(stream, place, listing).await };
+        let gives_way = listing.gives_way.clone();
         let hello = timeout(self.bounds.header_timeout, tls.greet(stream));
         tokio::select! {
             hello = hello => match hello {
-                Ok(Ok(stream)) => self.converse(stream, place).await,
+                Ok(Ok(stream)) => self.converse(stream, place, listing).await,
                 Ok(Err(error)) => tracing::debug!(%error, "no TLS with a client"),
                 Err(_) => tracing::debug!("a client was too slow with TLS"),
             },
             () = self.ends.over.cancelled() => {}
+            () = gives_way.cancelled() => {}
         }
     }
 
     /// Answers one connection's requests until it ends.
-    async fn converse<S>(&self, stream: S, place: Place)
+    async fn converse<S>(&self, stream: S, place: Place, listing: Listing)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let watch = Arc::new(Watch::new(self.bounds));
-        let _listed = self.places.open.add(&watch, place.is_spare);
-        let router = if place.is_spare { &self.doors.spare } else { &self.doors.all };
-        let router = TowerToHyperService::new(router.clone());
-        let (seen, leaving) = (watch.clone(), self.ends.leaving.clone());
+        let watch = Arc::new(Watch::new(&self.bounds));
+        let doors = if place.is_spare { &self.doors.spare } else { &self.doors.all };
+        let served = Served {
+            doors: doors.clone(),
+            spare: self.doors.spare.clone(),
+            connection: listing.connection.clone(),
+            leaving: self.ends.leaving.clone(),
+        };
+        let seen = watch.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let (version, under_way) = (request.version(), UnderWay::begin(&seen));
-            seen.is_multiplexed(version == Version::HTTP_2);
-            answer(router.call(request), version, under_way, leaving.clone())
+            let under_way = UnderWay::begin(&seen);
+            seen.is_multiplexed(request.version() == Version::HTTP_2);
+            served.clone().answer(request, under_way)
         });
         let (coming, going) = (watch.clone(), watch.clone());
-        let stream = InspectReader::new(stream, move |read: &[u8]| coming.came(!read.is_empty()));
+        let (connection, has_no_room) = (listing.connection.clone(), listing.gives_way.clone());
+        let stream = InspectReader::new(stream, move |read: &[u8]| {
+            coming.came(!read.is_empty());
+            if connection.head_grows(read.len()).is_err() {
+                has_no_room.cancel();
+            }
+        });
         let stream =
             TokioIo::new(InspectWriter::new(stream, move |written: &[u8]| going.went(written.len())));
         let builder = &self.builders[usize::from(place.is_spare)];
@@ -395,8 +306,7 @@ impl Host {
                     connection.as_mut().graceful_shutdown();
                     (is_told, is_ending) = (true, true);
                 }
-                // A client that has said nothing is not answered either.
-                () = watch.gives_way(), if !is_ending => {
+                () = listing.gives_way.cancelled(), if !is_ending => {
                     if !watch.is_between_requests() {
                         return;
                     }
@@ -415,18 +325,51 @@ impl Host {
     }
 }
 
-/// One answer, which counts as under way up to the end of its body.
-async fn answer(
-    answered: impl Future<Output = Result<Response<Body>, Infallible>>,
-    version: Version,
-    under_way: UnderWay,
+/// What the requests of one connection are served with.
+#[derive(Clone)]
+struct Served {
+    doors: Router,
+    /// For a request for which there is no room.
+    spare: Router,
+    connection: Arc<Connection>,
     leaving: CancellationToken,
-) -> Result<Response<Watched>, Infallible> {
-    let mut response = answered.await?;
-    if version <= Version::HTTP_11 && leaving.is_cancelled() {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+}
+
+impl Served {
+    /// One answer, which counts as under way up to the end of its body, and is charged up to the end of its bytes.
+    async fn answer(
+        self,
+        request: Request<Incoming>,
+        under_way: UnderWay,
+    ) -> Result<Response<Watched>, h2::Error> {
+        let version = request.version();
+        let (mut response, charge) = match self.connection.begin().await {
+            // It was not looked at, and may be sent again.
+            Err(_) if version == Version::HTTP_2 => return Err(h2::Reason::REFUSED_STREAM.into()),
+            Err(_) => (self.refuse(request.map(|_| Body::empty())).await, None),
+            Ok(guest) => {
+                let mut request = request.map(|body| Body::new(Metered::new(body, guest.clone())));
+                request.extensions_mut().insert(guest.clone());
+                let Ok(response) = TowerToHyperService::new(self.doors.clone()).call(request).await;
+                let elsewhere = response.extensions().get().map_or(0, |Elsewhere(bytes)| *bytes);
+                let bytes = response.body().size_hint().exact();
+                let bytes = bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+                let (charge, fits) = guest.is_answered(bytes.map(|bytes| bytes.saturating_sub(elsewhere)));
+                let response = if fits { response } else { self.refuse(Request::new(Body::empty())).await };
+                (response, Some((guest, charge)))
+            }
+        };
+        if version <= Version::HTTP_11 && self.leaving.is_cancelled() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response.map(|body| Watched::new(body, charge, under_way)))
     }
-    Ok(response.map(|body| Watched::new(body, under_way)))
+
+    /// What is answered where there is no room: that, or how the gateway is.
+    async fn refuse(&self, request: Request<Body>) -> Response<Body> {
+        let Ok(refused) = TowerToHyperService::new(self.spare.clone()).call(request).await;
+        refused
+    }
 }
 
 /// How many connections there may be, if this process may open only so many files: half of them are kept for

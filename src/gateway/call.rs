@@ -477,7 +477,9 @@ impl Gateway {
         while Instant::now() < until {
             match self.counted_for(&record.intent, "load", self.store.load(call_id).await) {
                 Ok(Some(Record { state: State::Unknown(_) | State::Running, .. })) => {}
-                Ok(Some(record)) => return Phase::Ended { record: Ok(Arc::new(record)), ours: false },
+                Ok(Some(record)) => {
+                    return Phase::Ended { record: self.with_room(record).map(Arc::new), ours: false };
+                }
                 Ok(None) | Err(_) => return phase,
             }
             tokio::select! {

@@ -16,6 +16,7 @@ mod recipes; // by which keys are made
 pub mod reconcile; // the ledger, held against the systems behind the tools
 pub mod recover; // calls whose owner is gone
 mod replay; // what a duplicate would get, and whether the tool would still say it
+mod room; // memory for results, before their calls are claimed
 mod run; // the other side: claim, dispatch, write down
 mod sagas; // groups of calls: joined, ended, looked at
 mod scrape; // what the ops doors show, asked of the store once a second at most
@@ -60,6 +61,7 @@ use self::timed::Timed;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
 pub use self::trace::Arrival;
+use crate::budget::Budget;
 use crate::core::document::{Document, Place};
 use crate::core::key;
 use crate::core::outcome::Failure;
@@ -88,6 +90,8 @@ pub struct Limits {
     pub sagas: saga::Policy,
     /// Not set by operators.
     pub pace: Pace,
+    /// For requests and answers; connections have the same.
+    pub memory: Budget,
 }
 
 /// The parts of a gateway, handed down; there are no globals.
@@ -199,6 +203,8 @@ pub enum ErrorKind {
     Fenced(Failure),
     #[error("too many calls are under way")]
     RateLimited,
+    #[error("there is no memory for it or for its answer")]
+    NoRoom,
     #[error("too many requests with this token")]
     TooFast { retry_after: Duration },
     #[error("too many new calls with this token")]

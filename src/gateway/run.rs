@@ -13,9 +13,11 @@ use super::call::Asked;
 use super::flight::{Phase, Pilot};
 use super::health::Permit;
 use super::hold::Hold;
+use super::room::move_in;
 use super::session::Turn;
 use super::trace::new_span_id;
 use super::{ErrorKind, Gateway, jitter, new_attempt};
+use crate::budget::Charge;
 use crate::core::breaker::Sign;
 use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence, FailureKind, Outcome};
@@ -68,7 +70,7 @@ impl Gateway {
     pub(super) async fn fly(self: Arc<Self>, mut asked: Asked, pilot: Pilot, began: Instant) {
         asked.trace.begin_call(&asked.intent);
         let claim = asked.trace.claim(&asked.intent);
-        let Turn { held, place, deadline } = self.hold_in_turn(&asked, &pilot).await;
+        let Turn { held, place, mut room, deadline } = self.hold_in_turn(&asked, &pilot).await;
         asked.trace.claimed(claim, &held);
         asked.raw = bytes::Bytes::new();
         match held {
@@ -81,17 +83,20 @@ impl Gateway {
                 crash::point("saga_joined");
                 let begun = Begun { record, permit, deadline };
                 // Boxed, so that a replay need not carry the room for a run.
-                let silent = Box::pin(self.run(&asked, begun, pilot, began)).await;
+                let silent = Box::pin(self.run(&asked, begun, &mut room, pilot, began)).await;
                 drop(place);
                 if let (Some((record, exchange)), Ok(_place)) = (silent, self.listening.try_acquire()) {
                     self.listen_late(&asked, record, exchange, deadline).await;
                 }
             }
             Ok(Hold::Theirs(record)) => {
-                drop(place);
+                drop((place, room));
                 self.watch(record, pilot).await;
             }
-            Ok(Hold::Settled(record)) => pilot.end(Ok(Arc::new(record)), false),
+            Ok(Hold::Settled(mut record)) => {
+                move_in(&mut record, &mut room);
+                pilot.end(Ok(Arc::new(record)), false);
+            }
             // It is no one's turn for ever: what waited has been refused by now.
             Ok(Hold::Barred(..)) => pilot.end(Err(ErrorKind::StoreUnavailable), false),
             Err(ErrorKind::StoreUnavailable)
@@ -99,7 +104,7 @@ impl Gateway {
                     && place.is_some()
                     && !self.is_paused(&asked.at.tool.name) =>
             {
-                self.pass_through(&asked, pilot, began, deadline).await;
+                self.pass_through(&asked, &mut room, pilot, began, deadline).await;
             }
             Err(kind) => pilot.end(Err(kind), false),
         }
@@ -121,7 +126,14 @@ impl Gateway {
     }
 
     /// Runs a read without a store: it has no effect that could be doubled.
-    async fn pass_through(&self, asked: &Asked, pilot: Pilot, began: Instant, deadline: Deadline) {
+    async fn pass_through(
+        &self,
+        asked: &Asked,
+        room: &mut Option<Charge>,
+        pilot: Pilot,
+        began: Instant,
+        deadline: Deadline,
+    ) {
         let tool = &asked.at.tool;
         let next = call::next(tool, None, &self.arrival(asked), self.now());
         let Ok(Next { change: Some(change), .. }) = next else {
@@ -130,8 +142,9 @@ impl Gateway {
         self.metrics.passed_through.with_label_values(&[&tool.name]).inc();
         asked.at.health.earn_retry();
         let begun = Begun { record: change.record, permit: Permit::default(), deadline };
-        let (record, _) = self.run_attempts(asked, begun, Some(&pilot), Keep::Nothing).await;
+        let (mut record, _) = self.run_attempts(asked, begun, Some(&pilot), Keep::Nothing).await;
         self.ended(asked, &record, began);
+        move_in(&mut record, room);
         pilot.end(Ok(Arc::new(record)), true);
     }
 
@@ -163,7 +176,7 @@ impl Gateway {
                 Ok(Some(record)) if record.version < version => {
                     return pilot.end(Err(ErrorKind::StoreUnavailable), false);
                 }
-                Ok(Some(record)) => return pilot.end(Ok(Arc::new(record)), false),
+                Ok(Some(record)) => return pilot.end(self.with_room(record).map(Arc::new), false),
                 Ok(None) | Err(_) => return pilot.end(Err(ErrorKind::StoreUnavailable), false),
             }
         }
@@ -175,6 +188,7 @@ impl Gateway {
         &self,
         asked: &Asked,
         begun: Begun,
+        room: &mut Option<Charge>,
         pilot: Pilot,
         began: Instant,
     ) -> Option<(Record, Exchange)> {
@@ -182,8 +196,9 @@ impl Gateway {
         pilot.say(Phase::Running { record: Arc::new(begun.record.clone()), ours: true });
         // Not by a recheck, which is itself a repetition.
         asked.at.health.earn_retry();
-        let (record, silent) = self.run_attempts(asked, begun, Some(&pilot), Keep::Stored).await;
+        let (mut record, silent) = self.run_attempts(asked, begun, Some(&pilot), Keep::Stored).await;
         self.ended(asked, &record, began);
+        move_in(&mut record, room);
         if record.state == State::Running {
             // Nobody runs it any more, and how it ended could not be written: the flight breaks off.
             return None;

@@ -43,6 +43,8 @@ impl Gateway {
             let counts = saga::State::ALL.into_iter().map(|state| (state.as_str(), count(state)));
             self.metrics.take_sagas(counts, count(saga::State::Stuck));
         }
+        let memory = self.memory();
+        self.metrics.take_memory(memory.total(), memory.held(), memory.refused());
         let tools = self.tools();
         self.metrics.take_resting(tools.iter().map(|(tool, at)| (tool.as_str(), !at.health.is_closed())));
         self.metrics.take_paused(tools.keys().map(|tool| (tool.as_str(), self.is_paused(tool))));

@@ -10,6 +10,7 @@ use super::flight::{Phase, Pilot};
 use super::hold::Hold;
 use super::run::{ROUNDS, heard};
 use super::{Error, ErrorKind, Gateway};
+use crate::budget::Charge;
 use crate::core::call::{self, Event};
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, Entry, Record};
@@ -22,6 +23,8 @@ pub(super) struct Turn {
     pub(super) held: Result<Hold, ErrorKind>,
     /// A place to run.
     pub(super) place: Option<OwnedSemaphorePermit>,
+    /// Room for its result.
+    pub(super) room: Option<Charge>,
     /// Nothing is sent after this.
     pub(super) deadline: Deadline,
 }
@@ -44,29 +47,38 @@ impl Gateway {
         let mut new_key = None;
         let mut heard_of: Option<(CallId, Option<Listener>)> = None;
         let turn = loop {
-            let place = self.running.clone().try_acquire_owned().ok();
+            let room = self.keep_room(asked);
+            let place = room.as_ref().and_then(|_| self.running.clone().try_acquire_owned().ok());
             let deadline = Deadline::after(asked.at.tool.deadline);
-            let (bar, in_line) = match self.hold(asked, place.is_some(), &mut new_key).await {
+            // What is found without room for it is in memory for a moment only, and little of it at once.
+            let alone = if room.is_none() { self.reading.acquire().await.ok() } else { None };
+            let held = self.hold(asked, place.is_some(), &mut new_key).await;
+            drop(alone);
+            let (bar, in_line) = match held {
                 Ok(Hold::Barred(bar, in_line)) => (bar, in_line),
                 // Nothing of it is claimed, so it can wait for the store as it waits for its session.
                 Err(ErrorKind::StoreUnavailable) if line.is_some() && came.elapsed() < policy.wait => {
-                    drop(place);
+                    drop((place, room));
                     tokio::select! {
                         () = sleep(first_pause) => continue,
                         () = self.draining.cancelled() => {
-                            break Turn { held: Err(ErrorKind::ShuttingDown), place: None, deadline };
+                            let held = Err(ErrorKind::ShuttingDown);
+                            break Turn { held, place: None, room: None, deadline };
                         }
                     }
                 }
-                held => break Turn { held, place, deadline },
+                Ok(Hold::Settled(_)) if room.is_none() => {
+                    break Turn { held: Err(ErrorKind::NoRoom), place: None, room: None, deadline };
+                }
+                held => break Turn { held, place, room, deadline },
             };
-            drop(place);
+            drop((place, room));
             if let Bar::Busy { lock: Some(lock), .. } = &bar
                 && self.clear_left_over(&in_line.session, lock).await
             {
                 continue;
             }
-            let refused = |kind| Turn { held: Err(kind), place: None, deadline };
+            let refused = |kind| Turn { held: Err(kind), place: None, room: None, deadline };
             let behind = match session::verdict(
                 policy,
                 &bar,

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use axum::extract::FromRequestParts;
-use axum::http::HeaderMap;
+use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method};
 use sha2::{Digest, Sha256};
 
 use super::problem::Problem;
 use super::{Http, host};
+use crate::budget::Guest;
 use crate::core::caller::{self, Caller, Closed, Token};
+use crate::core::ledger::PAGE_BYTES;
 
 /// Which tokens there are. They are swapped as a whole; every request takes them once.
 #[derive(Clone, Default)]
@@ -44,19 +46,38 @@ impl FromRequestParts<Http> for Known {
         if tokens.is_empty() {
             // A web page in a browser on this machine reaches loopback, too.
             host::is_local(parts)?;
-            return Ok(Self(Caller::open()));
+            let caller = Caller::open();
+            make_room(parts, &caller, http)?;
+            return Ok(Self(caller));
         }
         let digest = bearer_digest(&parts.headers).ok_or_else(Problem::unauthenticated)?;
         match caller::find(&tokens, &digest, http.gateway.wall_time()) {
             // Before anything else of the request is looked at.
             Ok(caller) => {
                 http.gateway.admit_request(caller)?;
+                make_room(parts, caller, http)?;
                 Ok(Self(caller.clone()))
             }
             Err(Closed::Unknown) => Err(Problem::unauthenticated()),
             Err(Closed::Expired) => Err(Problem::token_expired()),
         }
     }
+}
+
+/// From now on the request is on the account of its tenant, which has to have room for the answer.
+fn make_room(parts: &Parts, caller: &Caller, http: &Http) -> Result<(), Problem> {
+    // There is none where a test serves the doors by itself.
+    let Some(guest) = parts.extensions.get::<Guest>() else { return Ok(()) };
+    let door = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let room = match (&parts.method, door) {
+        // The gateway makes room for a result before it claims the call.
+        (&Method::POST, "/v1/tools/{tool}/calls") => 0,
+        (&Method::GET, "/v1/calls" | "/v1/sagas" | "/v1/reconciliations/{name}") => {
+            (2 * PAGE_BYTES).min(http.gateway.memory().total() / 8)
+        }
+        _ => 2 * (http.max_body.bytes + http.gateway.max_result()),
+    };
+    guest.is_known(&caller.tenant, room).map_err(|_| Problem::no_room())
 }
 
 /// The SHA-256 of the bearer token, if there is exactly one `Authorization` line and it has one.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -15,8 +16,10 @@ use uuid::Uuid;
 
 use super::Http;
 use super::auth::Known;
+use super::parts::Parts;
 use super::problem::Problem;
 use super::read::{self, identity, read_body};
+use crate::budget::Elsewhere;
 use crate::core::key::COMPENSATION;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::session::Brought;
@@ -266,13 +269,13 @@ fn result(stored: &Stored) -> Response {
             .then_some(true),
     };
     let (before, after) = (object(&before), object(&after));
-    let mut json = Vec::with_capacity(before.len() + stored.json.len() + after.len() + 16);
-    json.extend_from_slice(before.as_bytes().strip_suffix(b"}").unwrap_or_default());
-    json.extend_from_slice(b",\"result\":");
-    json.extend_from_slice(&stored.json);
-    json.push(b',');
-    json.extend_from_slice(after.as_bytes().strip_prefix(b"{").unwrap_or_default());
-    let mut response = ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], json).into_response();
+    let before = format!("{},\"result\":", before.strip_suffix('}').unwrap_or_default());
+    let after = format!(",{}", after.strip_prefix('{').unwrap_or_default());
+    // All who get the result share its bytes, which the gateway has made room for.
+    let shared = Extension(Elsewhere(stored.json.len()));
+    let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    let body = Body::new(Parts::new([before.into(), stored.json.clone(), after.into()]));
+    let mut response = (shared, kind, body).into_response();
     let headers = response.headers_mut();
     name_call(headers, record);
     headers.insert(REPLAYED, HeaderValue::from_static(if replayed { "true" } else { "false" }));

@@ -8,6 +8,7 @@ mod listing; // many calls at once
 pub mod openapi; // the document of the doors
 mod ops; // for those who run the gateway
 mod pages; // a page for each problem
+mod parts; // a body of a few buffers
 mod pause; // a person stops a tool for a while
 pub mod problem; // every failure and its status, in one table
 mod read; // what requests bring

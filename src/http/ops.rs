@@ -6,7 +6,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router, middleware};
+use axum::{Extension, Json, Router, middleware};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -14,6 +14,7 @@ use super::auth::{Known, bearer_digest};
 use super::problem::{self, Problem};
 use super::read::read_reason;
 use super::{Http, host};
+use crate::budget::Elsewhere;
 use crate::core::caller;
 use crate::gateway::{AFTER_LOSS, Reason};
 
@@ -113,7 +114,9 @@ pub(super) async fn metrics(State(http): State<Http>, headers: HeaderMap) -> Res
         Ops::CodesOnly | Ops::Guarded(_) | Ops::Open => {}
     }
     let kind = (CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
-    Ok(([kind], http.gateway.scrape().await).into_response())
+    let text = http.gateway.scrape().await;
+    let shared = Extension(Elsewhere(text.len()));
+    Ok((shared, [kind], text).into_response())
 }
 
 /// The store counts as whole again.

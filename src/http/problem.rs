@@ -301,6 +301,10 @@ impl Problem {
         )
     }
 
+    pub fn no_room() -> Self {
+        ErrorKind::NoRoom.into()
+    }
+
     pub fn unauthenticated() -> Self {
         Self::new(
             Slug::Unauthenticated,
@@ -460,6 +464,11 @@ impl From<ErrorKind> for Problem {
                 "The tool has executed this call, but its answer could not be read. The effect is done: do not call again. Look up the result in the tool's own system if you need it.",
             ),
             ErrorKind::RateLimited => Self::new(Slug::RateLimited, "Nothing was run: the gateway is busy. Wait, then send the same request again with the same key.").not_run().waiting(RETRY_RUNNING),
+            ErrorKind::NoRoom => Self::new(
+                Slug::RateLimited,
+                "This request was not run: the gateway has no memory left for it or for its answer. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.",
+            )
+            .waiting(RETRY_RUNNING),
             ErrorKind::TooFast { retry_after } => Self::new(
                 Slug::RateLimited,
                 "This request was not looked at: there were too many requests with this token. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.",
@@ -535,7 +544,7 @@ fn body_of(failure: &Failure) -> Option<Box<RawValue>> {
 pub async fn too_many_connections() -> Problem {
     Problem::new(
         Slug::RateLimited,
-        "This request was not looked at: there are too many connections. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.",
+        "This request was not looked at: there are too many connections, or there is no memory left for it. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.",
     )
     .waiting(RETRY_RUNNING)
 }

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::auth::Known;
 use super::problem::Problem;
 use super::{Http, MaxBody};
+use crate::budget::Exhausted;
 use crate::core::caller::Caller;
 use crate::core::ledger::LIMITS;
 use crate::core::record::CallId;
@@ -95,13 +96,19 @@ pub(super) async fn read_body(body: Body, max_body: MaxBody) -> Result<Bytes, Pr
     let read = timeout(max_body.time, body::to_bytes(body, max_body.bytes)).await;
     let read = read.map_err(|_| Problem::body_too_slow())?;
     read.map_err(|error| {
-        let source = std::error::Error::source(&error);
-        if source.is_some_and(|source| source.is::<LengthLimitError>()) {
+        if is_caused_by::<LengthLimitError>(&error) {
             Problem::body_too_large(max_body.bytes)
+        } else if is_caused_by::<Exhausted>(&error) {
+            Problem::no_room()
         } else {
             Problem::invalid_request("the request's body could not be read")
         }
     })
+}
+
+fn is_caused_by<E: std::error::Error + 'static>(error: &axum::Error) -> bool {
+    let first = std::error::Error::source(error);
+    std::iter::successors(first, |error| error.source()).any(|error| error.is::<E>())
 }
 
 /// An object with these members. A list is refused: it would be read as the members in their order.

@@ -13,13 +13,15 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::Bounds;
+use crate::budget::{self, Charge, Guest};
 
 /// Bytes of a ping, or of what acknowledges something, with some to spare.
 const PLEASANTRIES: usize = 64;
 
 /// Of one connection.
 pub(super) struct Watch {
-    bounds: Bounds,
+    /// `header_timeout` and `idle_timeout`.
+    times: (Duration, Duration),
     state: Mutex<State>,
     changed: Notify,
 }
@@ -39,16 +41,9 @@ struct State {
     /// Whether there was a request already.
     has_served: bool,
     is_multiplexed: bool,
-    /// Another connection needs its place.
-    gives_way: bool,
 }
 
 impl State {
-    /// Whether there is no request, nor the beginning of one.
-    fn is_silent(&self) -> bool {
-        self.under_way == 0 && (self.head_since.is_none() || (self.is_multiplexed && self.has_served))
-    }
-
     /// The bytes of an answer may be on their way for long after the last of them was made.
     fn silent_since(&self) -> Instant {
         self.idle_since.max(self.wrote_at)
@@ -56,7 +51,7 @@ impl State {
 }
 
 impl Watch {
-    pub(super) fn new(bounds: Bounds) -> Self {
+    pub(super) fn new(bounds: &Bounds) -> Self {
         let now = Instant::now();
         let state = State {
             under_way: 0,
@@ -67,9 +62,9 @@ impl Watch {
             head_since: None,
             has_served: false,
             is_multiplexed: false,
-            gives_way: false,
         };
-        Self { bounds, state: Mutex::new(state), changed: Notify::new() }
+        let times = (bounds.header_timeout, bounds.idle_timeout);
+        Self { times, state: Mutex::new(state), changed: Notify::new() }
     }
 
     /// Something was read, or the end of it.
@@ -102,24 +97,6 @@ impl Watch {
         self.until(|state| state.is_multiplexed.then_some(now)).await;
     }
 
-    /// Since when it has been without a request, if it is.
-    pub(super) fn silent_since(&self) -> Option<Instant> {
-        let state = self.state();
-        (state.is_silent() && !state.gives_way).then(|| state.silent_since())
-    }
-
-    /// Another connection needs its place.
-    pub(super) fn give_way(&self) {
-        self.state().gives_way = true;
-        self.changed.notify_waiters();
-    }
-
-    /// Waits until another connection needs the place of this silent one.
-    pub(super) async fn gives_way(&self) {
-        let now = Instant::now();
-        self.until(|state| (state.gives_way && state.is_silent()).then_some(now)).await;
-    }
-
     /// Whether it is silent and was of use.
     pub(super) fn is_between_requests(&self) -> bool {
         let state = self.state();
@@ -128,7 +105,7 @@ impl Watch {
 
     /// Waits until the connection has had no request for longer than it may, or nothing of an answer is taken.
     pub(super) async fn expired(&self) {
-        let Bounds { header_timeout, idle_timeout, .. } = self.bounds;
+        let (header_timeout, idle_timeout) = self.times;
         self.until(|state| match state.head_since {
             // A call takes the time that it takes, and so does a long list.
             _ if state.under_way > state.answers || state.making > 0 => None,
@@ -204,11 +181,13 @@ impl Drop for UnderWay {
 pub(super) struct Watched {
     body: Body,
     is_making: bool,
+    /// What its bytes are charged to; `None`: it is small.
+    charge: Option<(Guest, Arc<Charge>)>,
     under_way: UnderWay,
 }
 
 impl Watched {
-    pub(super) fn new(body: Body, under_way: UnderWay) -> Self {
+    pub(super) fn new(body: Body, charge: Option<(Guest, Arc<Charge>)>, under_way: UnderWay) -> Self {
         let watch = &under_way.0;
         let mut state = watch.state();
         state.answers += 1;
@@ -216,7 +195,7 @@ impl Watched {
         state.wrote_at = Instant::now();
         drop(state);
         watch.changed.notify_waiters();
-        Self { body, is_making: false, under_way }
+        Self { body, is_making: false, charge, under_way }
     }
 
     /// The next piece of it is being made from now on, or is there.
@@ -250,7 +229,12 @@ impl http_body::Body for Watched {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         self.makes(frame.is_pending());
-        frame
+        // The connection may hold them long after the body has ended.
+        let charged = |bytes| match &self.charge {
+            Some((_, charge)) => budget::attach(bytes, charge),
+            None => bytes,
+        };
+        frame.map_ok(|frame| frame.map_data(charged))
     }
 
     fn is_end_stream(&self) -> bool {

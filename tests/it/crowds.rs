@@ -36,7 +36,10 @@ impl Crowded {
         assert!(serve::at_most(usize::MAX) >= 8_000, "the test needs more files: ulimit -n");
         let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
         let config = one_tool(&tool, "timeout = \"60s\"\ndeadline = \"60s\"\nretry = { attempts = 1 }\n");
-        let gateway = Process::start_in(folder.path(), free_port(), &config, environment).await;
+        // All of them come from one address.
+        let one_address = ("ONCEGATE_SERVER__MAX_CONNECTIONS_PER_ADDRESS", "9000");
+        let environment = [environment, &[one_address]].concat();
+        let gateway = Process::start_in(folder.path(), free_port(), &config, &environment).await;
         let crowded = Self { gateway, tool, client: client(), _folder: folder };
         crowded.others_are_answered(0).await;
         crowded

@@ -4,18 +4,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms, each with those that it may import from.
-const MAY_IMPORT: [(&str, &[&str]); 11] = [
+const MAY_IMPORT: [(&str, &[&str]); 12] = [
     ("core", &[]),
     ("crash", &[]),
+    ("budget", &["core"]),
     ("store", &["core"]),
     ("downstream", &["core", "crash"]),
     ("metrics", &["core", "store"]),
-    ("gateway", &["core", "crash", "store", "downstream", "metrics"]),
-    ("http", &["core", "gateway"]),
-    ("serve", &[]),
-    ("config", &["core", "downstream", "gateway", "serve", "store"]),
+    ("gateway", &["budget", "core", "crash", "store", "downstream", "metrics"]),
+    ("http", &["budget", "core", "gateway"]),
+    ("serve", &["budget"]),
+    ("config", &["budget", "core", "downstream", "gateway", "serve", "store"]),
     ("telemetry", &["config", "core"]),
-    ("app", &["config", "core", "http", "gateway", "store", "downstream", "metrics", "serve"]),
+    ("app", &["budget", "config", "core", "http", "gateway", "store", "downstream", "metrics", "serve"]),
 ];
 
 fn sources(under: &Path) -> Vec<PathBuf> {

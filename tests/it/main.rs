@@ -7,6 +7,7 @@
 mod support; // the words that the tests are written in
 
 mod abuse; // clients and tools that attack
+mod abuse_memory; // clients that take memory and give nothing
 mod abuse_ops; // what the ops doors cost, and what they tell
 mod acceptance; // a person accepts that the store has lost data
 mod access; // who may do what

@@ -50,6 +50,7 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
         ErrorKind::Refused(Refusal::Similar { call_id }),
         ErrorKind::Fenced(failure(FailureKind::Fenced)),
         ErrorKind::RateLimited,
+        ErrorKind::NoRoom,
         ErrorKind::TooFast { retry_after: time },
         ErrorKind::TooManyNewKeys { retry_after: time },
         ErrorKind::KeysSettle { retry_after: time },

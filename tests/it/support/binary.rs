@@ -134,6 +134,10 @@ impl Process {
         self.child.stderr.take().expect("a pipe")
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }

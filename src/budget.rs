@@ -1,0 +1,257 @@
+//! Memory as a budget: which bytes are held, and on whose account. The rule is in `core::share`.
+//!
+//! Accounts: each tenant, all strangers together (connections on which no valid token was seen), and each connection.
+
+mod connection; // what is held for one connection
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+pub use self::connection::{BASE, Connection, Elsewhere, Guest, MAX_HEAD, REQUEST};
+use crate::core::share::{self, CONNECTION, STRANGERS, TENANT};
+
+/// What one connection without a valid token may hold beside its base: a few requests, and a small answer.
+const STRANGER: usize = 256 * 1024;
+
+/// There is no room for it now.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the memory budget is used up")]
+pub struct Exhausted;
+
+/// So many bytes, and who holds them. All clones are the same budget.
+#[derive(Clone)]
+pub struct Budget(Arc<Pool>);
+
+struct Pool {
+    total: usize,
+    held: Mutex<Held>,
+    refused: AtomicU64,
+}
+
+#[derive(Default)]
+struct Held {
+    all: usize,
+    strangers: usize,
+    tenants: HashMap<Arc<str>, usize>,
+}
+
+/// On whose account something is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Party {
+    Strangers,
+    Tenant(Arc<str>),
+}
+
+impl Held {
+    fn of(&self, party: &Party) -> usize {
+        match party {
+            Party::Strangers => self.strangers,
+            Party::Tenant(tenant) => self.tenants.get(tenant).copied().unwrap_or_default(),
+        }
+    }
+
+    fn add(&mut self, party: &Party, bytes: usize) {
+        self.all += bytes;
+        match party {
+            Party::Strangers => self.strangers += bytes,
+            Party::Tenant(tenant) => *self.tenants.entry(tenant.clone()).or_default() += bytes,
+        }
+    }
+
+    fn take(&mut self, party: &Party, bytes: usize) {
+        self.all -= bytes;
+        match party {
+            Party::Strangers => self.strangers -= bytes,
+            Party::Tenant(tenant) => {
+                let left = self.of(party) - bytes;
+                if left == 0 {
+                    self.tenants.remove(tenant);
+                } else {
+                    self.tenants.insert(tenant.clone(), left);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget").field("total", &self.total()).field("held", &self.held()).finish()
+    }
+}
+
+impl Budget {
+    pub fn new(total: usize) -> Self {
+        Self(Arc::new(Pool { total, held: Mutex::default(), refused: AtomicU64::new(0) }))
+    }
+
+    pub fn total(&self) -> usize {
+        self.0.total
+    }
+
+    /// How many bytes are held now.
+    pub fn held(&self) -> usize {
+        self.0.held().all
+    }
+
+    /// How often something had no room, since the start.
+    pub fn refused(&self) -> u64 {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+
+    /// Bytes on a tenant's account, held until the charge is dropped.
+    ///
+    /// # Errors
+    /// The tenant would hold more than its share.
+    pub fn charge(&self, tenant: &str, bytes: usize) -> Result<Charge, Exhausted> {
+        let mut charge = self.empty(Party::Tenant(tenant.into()), None);
+        charge.grow(bytes)?;
+        Ok(charge)
+    }
+
+    fn empty(&self, party: Party, connection: Option<Arc<AtomicUsize>>) -> Charge {
+        Charge { budget: self.clone(), party, connection, bytes: 0 }
+    }
+}
+
+impl Pool {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes that are held; dropped, they are free again.
+#[derive(Debug)]
+pub struct Charge {
+    budget: Budget,
+    party: Party,
+    /// What all charges of the connection hold; changed under the lock of the budget only.
+    connection: Option<Arc<AtomicUsize>>,
+    bytes: usize,
+}
+
+impl Charge {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Holds more.
+    ///
+    /// # Errors
+    /// There is no room for all of it; nothing is changed.
+    pub fn grow(&mut self, more: usize) -> Result<(), Exhausted> {
+        let pool = self.budget.0.clone();
+        let mut held = pool.held();
+        let fits = |own, part| share::fits(pool.total, held.all, own, more, part);
+        let of_connection = self.connection.as_ref().map_or(0, |own| own.load(Ordering::Relaxed));
+        let of_party = held.of(&self.party);
+        let fits = match self.party {
+            Party::Strangers => fits(of_party, STRANGERS) && of_connection + more <= STRANGER,
+            Party::Tenant(_) => {
+                fits(of_party, TENANT) && (self.connection.is_none() || fits(of_connection, CONNECTION))
+            }
+        };
+        if !fits {
+            pool.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Exhausted);
+        }
+        self.add(&mut held, more);
+        Ok(())
+    }
+
+    /// Holds more, whether there is room or not.
+    fn grow_anyway(&mut self, more: usize) {
+        let budget = self.budget.clone();
+        self.add(&mut budget.0.held(), more);
+    }
+
+    fn add(&mut self, held: &mut Held, more: usize) {
+        held.add(&self.party, more);
+        if let Some(own) = &self.connection {
+            own.fetch_add(more, Ordering::Relaxed);
+        }
+        self.bytes += more;
+    }
+
+    /// Holds no more than this from now on.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        let less = self.bytes.saturating_sub(bytes);
+        let mut held = self.budget.0.held();
+        held.take(&self.party, less);
+        if let Some(own) = &self.connection {
+            own.fetch_sub(less, Ordering::Relaxed);
+        }
+        self.bytes -= less;
+    }
+
+    /// Moves it to another account, whether there is room or not.
+    fn move_to(&mut self, party: Party) {
+        let mut held = self.budget.0.held();
+        held.take(&self.party, self.bytes);
+        held.add(&party, self.bytes);
+        self.party = party;
+    }
+
+    /// A copy of these bytes which holds the charge, shrunk to their length, as long as a part of the copy is there.
+    pub fn keep(mut self, bytes: &[u8]) -> Bytes {
+        self.shrink_to(bytes.len());
+        Bytes::from_owner(Kept { bytes: Box::<[u8]>::from(bytes), _charge: Arc::new(self) })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+/// Bytes with what they are charged to.
+struct Kept<B> {
+    bytes: B,
+    _charge: Arc<Charge>,
+}
+
+impl AsRef<[u8]> for Kept<Box<[u8]>> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsRef<[u8]> for Kept<Bytes> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The same bytes, which hold the charge as long as a part of them is there.
+pub fn attach(bytes: Bytes, charge: &Arc<Charge>) -> Bytes {
+    Bytes::from_owner(Kept { bytes, _charge: charge.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dropped_is_free_again() {
+        let budget = Budget::new(1_000);
+        let mut one = budget.charge("one", 400).expect("room");
+        assert!(budget.charge("one", 200).is_err(), "more than its share");
+        let two = budget.charge("two", 200).expect("room for another");
+        assert_eq!((budget.held(), budget.refused()), (600, 1));
+        one.shrink_to(100);
+        drop(two);
+        assert_eq!(budget.held(), 100);
+        let kept = one.keep(b"0123456789");
+        let part = kept.slice(2..4);
+        drop(kept);
+        assert_eq!((budget.held(), &part[..]), (10, &b"23"[..]));
+        drop(part);
+        assert_eq!(budget.held(), 0);
+        assert!(budget.0.held().tenants.is_empty(), "nothing is left of a tenant that holds nothing");
+    }
+}

@@ -1,0 +1,328 @@
+//! What is held for one connection, whose it is, and when a valid token was last seen on it.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use super::{Budget, Charge, Exhausted, Party};
+
+/// What an open connection takes by itself: its task and buffers.
+pub const BASE: usize = 16 * 1024;
+/// What a request takes by itself: its head, its task and a small answer.
+pub const REQUEST: usize = 8 * 1024;
+/// The longest head of a request, with all its lines; HTTP/2 counts them decompressed.
+pub const MAX_HEAD: usize = 16 * 1024;
+/// Requests under way at once on a connection without a valid token.
+const FEW: usize = 8;
+/// How long a further one waits for a valid token, or for the end of another.
+const TOKEN_WAIT: Duration = Duration::from_secs(1);
+
+/// An open connection.
+#[derive(Debug)]
+pub struct Connection {
+    budget: Budget,
+    /// What all its charges hold.
+    own: Arc<AtomicUsize>,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Its base, and the head that is coming in.
+    base: Charge,
+    head: usize,
+    party: Party,
+    opened_at: Instant,
+    /// When a request with a valid token last began or ended.
+    known_at: Option<Instant>,
+    /// Requests under way, and those of them that have shown a valid token.
+    requests: usize,
+    known: usize,
+}
+
+impl Connection {
+    /// # Errors
+    /// There is no room for one more stranger.
+    pub fn open(budget: &Budget) -> Result<Arc<Self>, Exhausted> {
+        let connection = Self::new(budget);
+        connection.state().base.grow(BASE)?;
+        Ok(Arc::new(connection))
+    }
+
+    /// One of the few that are opened whether there is room or not.
+    pub fn open_anyway(budget: &Budget) -> Arc<Self> {
+        let connection = Self::new(budget);
+        connection.state().base.grow_anyway(BASE);
+        Arc::new(connection)
+    }
+
+    fn new(budget: &Budget) -> Self {
+        let state = State {
+            base: budget.empty(Party::Strangers, None),
+            head: 0,
+            party: Party::Strangers,
+            opened_at: Instant::now(),
+            known_at: None,
+            requests: 0,
+            known: 0,
+        };
+        Self { budget: budget.clone(), own: Arc::default(), state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    /// Bytes of a head came in.
+    ///
+    /// # Errors
+    /// It is a stranger's, and there is no room for them.
+    pub fn head_grows(&self, bytes: usize) -> Result<(), Exhausted> {
+        let mut state = self.state();
+        if state.requests > 0 {
+            return Ok(());
+        }
+        // The buffer is twice as large as what is in it, at most. Frames between requests stay in no buffer.
+        let bytes = bytes.saturating_mul(2).min(2 * MAX_HEAD - state.head);
+        if state.party == Party::Strangers {
+            state.base.grow(bytes)?;
+        } else {
+            state.base.grow_anyway(bytes);
+        }
+        state.head += bytes;
+        Ok(())
+    }
+
+    /// How long it has been without a valid token, those first that never had one; `None`: one is being served.
+    pub fn without_token(&self) -> Option<Trust> {
+        let state = self.state();
+        let (was_known, since) = match state.known_at {
+            Some(at) => (true, at),
+            None => (false, state.opened_at),
+        };
+        (state.known == 0).then_some(Trust { was_known, since })
+    }
+
+    /// Begins a request; on a connection without a valid token there are few at once, and a further one waits.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub async fn begin(self: &Arc<Self>) -> Result<Guest, Exhausted> {
+        let until = Instant::now() + TOKEN_WAIT;
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // Before looking: what changes after that is not missed.
+            changed.as_mut().enable();
+            if let Some(begun) = self.begin_now() {
+                return begun;
+            }
+            timeout_at(until, changed).await.map_err(|_| Exhausted)?;
+        }
+    }
+
+    fn begin_now(self: &Arc<Self>) -> Option<Result<Guest, Exhausted>> {
+        let mut state = self.state();
+        if state.party == Party::Strangers && state.requests >= FEW {
+            return None;
+        }
+        let mut charge = self.budget.empty(state.party.clone(), Some(self.own.clone()));
+        if let Err(exhausted) = charge.grow(REQUEST) {
+            return Some(Err(exhausted));
+        }
+        state.requests += 1;
+        state.head = 0;
+        state.base.shrink_to(BASE);
+        let request = Request { charge, is_known: false };
+        Some(Ok(Guest(Arc::new(Inner { connection: self.clone(), request: Mutex::new(request) }))))
+    }
+
+    fn nothing(&self) -> Charge {
+        self.budget.empty(Party::Strangers, None)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How much a connection is trusted; the least comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Trust {
+    pub was_known: bool,
+    /// Since when there is no valid token.
+    pub since: Instant,
+}
+
+/// So many bytes of an answer are accounted for elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub struct Elsewhere(pub usize);
+
+/// One request, from its head to the end of its answer.
+#[derive(Debug, Clone)]
+pub struct Guest(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    connection: Arc<Connection>,
+    request: Mutex<Request>,
+}
+
+#[derive(Debug)]
+struct Request {
+    charge: Charge,
+    is_known: bool,
+}
+
+impl Guest {
+    /// It has shown a valid token of this tenant, and needs so many bytes for its answer.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    pub fn is_known(&self, tenant: &str, bytes: usize) -> Result<(), Exhausted> {
+        let mut request = self.request();
+        let party = Party::Tenant(tenant.into());
+        let mut state = self.0.connection.state();
+        if !request.is_known {
+            request.is_known = true;
+            state.known += 1;
+        }
+        state.known_at = Some(Instant::now());
+        if state.party == Party::Strangers {
+            state.party = party.clone();
+            state.base.move_to(party.clone());
+            self.0.connection.changed.notify_waiters();
+        }
+        drop(state);
+        if request.charge.party != party {
+            request.charge.move_to(party);
+        }
+        request.charge.grow(bytes)
+    }
+
+    /// A part of its body came.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn grow(&self, bytes: usize) -> Result<(), Exhausted> {
+        self.request().charge.grow(bytes)
+    }
+
+    /// Its answer is there: from now on only that is held. `bytes`: its length, if it is known; otherwise all that was
+    /// reserved stays so. Answers with the charge, and whether there is room for the answer: a large one to a stranger
+    /// may have none.
+    pub fn is_answered(&self, bytes: Option<usize>) -> (Arc<Charge>, bool) {
+        let mut request = self.request();
+        let mut charge = std::mem::replace(&mut request.charge, self.0.connection.nothing());
+        let mut fits = true;
+        if let Some(bytes) = bytes {
+            let needed = REQUEST.saturating_add(bytes);
+            charge.shrink_to(needed);
+            let more = needed - charge.bytes();
+            // What was made for a known caller was let in before, and may already have had an effect.
+            if request.is_known {
+                charge.grow_anyway(more);
+            } else {
+                fits = charge.grow(more).is_ok();
+            }
+        }
+        (Arc::new(charge), fits)
+    }
+
+    fn request(&self) -> MutexGuard<'_, Request> {
+        self.0.request.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let request = self.request.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let is_known = request.is_known;
+        let mut state = self.connection.state();
+        state.requests -= 1;
+        if is_known {
+            state.known -= 1;
+            state.known_at = Some(Instant::now());
+        }
+        drop(state);
+        self.connection.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trust(connection: &Connection) -> Trust {
+        connection.without_token().expect("no token is served")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_has_few_requests_at_once_until_it_shows_a_token() {
+        let budget = Budget::new(64 << 20);
+        let connection = Connection::open(&budget).expect("room");
+        let mut guests = Vec::new();
+        for _ in 0..FEW {
+            guests.push(connection.begin().await.expect("room"));
+        }
+        assert!(connection.begin().await.is_err(), "it has waited, and nothing has changed");
+        let (further, ()) = tokio::join!(connection.begin(), async {
+            guests[0].is_known("shop", 1_000).expect("room");
+        });
+        guests.push(further.expect("it has shown a token"));
+        for _ in 0..50 {
+            guests.push(connection.begin().await.expect("room"));
+        }
+        assert_eq!(budget.held(), BASE + REQUEST * (FEW + 51) + 1_000);
+        assert_eq!(connection.without_token(), None, "one with a token is under way");
+        drop(guests);
+        assert_eq!(budget.held(), BASE);
+        drop(connection);
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_never_had_a_token_is_trusted_least_and_then_who_had_one_long_ago() {
+        let budget = Budget::new(64 << 20);
+        let open = || Connection::open(&budget).expect("room");
+        let (known, later) = (open(), open());
+        for connection in [&known, &later] {
+            let guest = connection.begin().await.expect("room");
+            guest.is_known("shop", 0).expect("room");
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let stranger = open();
+        assert!(trust(&stranger) < trust(&known) && trust(&known) < trust(&later));
+    }
+
+    #[test]
+    fn strangers_together_and_each_of_them_are_bounded() {
+        let budget = Budget::new(1 << 20);
+        let open: Vec<_> = std::iter::from_fn(|| Connection::open(&budget).ok()).collect();
+        assert_eq!(open.len(), (1 << 20) / 3 / BASE);
+        assert!(budget.charge("shop", 300 << 10).is_ok(), "the rest is for others");
+        let budget = Budget::new(1 << 30);
+        let connection = Connection::open(&budget).expect("room");
+        connection.head_grows(100_000).expect("room");
+        assert_eq!(budget.held(), BASE + 2 * MAX_HEAD);
+        let guest = connection.begin_now().expect("the first").expect("room");
+        assert_eq!(budget.held(), BASE + REQUEST, "the head is the request's");
+        assert!(guest.grow(300 << 10).is_err(), "more than one stranger may hold");
+        assert!(!guest.is_answered(Some(300 << 10)).1);
+    }
+
+    #[test]
+    fn an_answer_holds_what_it_is_long_as_long_as_a_part_of_it_is_there() {
+        let budget = Budget::new(1 << 30);
+        let connection = Connection::open(&budget).expect("room");
+        let guest = connection.begin_now().expect("the first").expect("room");
+        guest.is_known("shop", 4 << 20).expect("room");
+        let (charge, fits) = guest.is_answered(Some(1_000));
+        assert!(fits);
+        let body = super::super::attach(bytes::Bytes::from(vec![0; 1_000]), &charge);
+        drop((guest, charge));
+        assert_eq!(budget.held(), BASE + REQUEST + 1_000);
+        drop(body);
+        assert_eq!(budget.held(), BASE);
+    }
+}

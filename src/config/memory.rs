@@ -1,0 +1,97 @@
+//! How much memory there is, and what follows from the part of it that may be used.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bytesize::ByteSize;
+
+use super::Server;
+use crate::budget::BASE;
+use crate::core::share::{STRANGERS, TENANT};
+use crate::gateway::Limits;
+
+/// The budget where it cannot be seen how much memory there is.
+const UNSEEN: usize = 1 << 30;
+/// Requests and answers of the largest size that there must be room for, so that each connection can have one.
+const LARGEST: usize = 8;
+
+/// Half of the memory of the control group or of the machine, whichever is less.
+pub(super) fn default_budget() -> usize {
+    seen(Path::new("/")).map_or(UNSEEN, |bytes| bytes / 2)
+}
+
+/// The memory that this process may have, as far as the system below this folder says it.
+fn seen(root: &Path) -> Option<usize> {
+    let read = |path: &str| fs::read_to_string(root.join(path)).ok();
+    let number = |text: String| text.trim().parse::<usize>().ok();
+    let machine = read("proc/meminfo").and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        Some(number(line.trim().trim_end_matches(" kB").to_owned())? * 1024)
+    });
+    let old = read("sys/fs/cgroup/memory/memory.limit_in_bytes").and_then(number);
+    // In a container the group may be the root of what is seen; each one above bounds it, too.
+    let group = read("proc/self/cgroup")
+        .and_then(|text| Some(text.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned()));
+    let group = PathBuf::from(group.unwrap_or_default());
+    let groups = group.ancestors().filter_map(|group| {
+        let path = Path::new("sys/fs/cgroup").join(group).join("memory.max");
+        read(path.to_str()?).and_then(number)
+    });
+    groups.chain(old).chain(machine).min()
+}
+
+/// Why so little memory is not enough for these bounds.
+pub(super) fn mistake(server: &Server, limits: &Limits) -> Option<String> {
+    let least = LARGEST * (server.max_body + server.max_result);
+    (limits.memory.total() < least).then(|| {
+        format!(
+            "this must be at least {}, {LARGEST} times max_body and max_result together",
+            ByteSize::b(least as u64).display().iec()
+        )
+    })
+}
+
+pub(super) fn describe(server: &Server, limits: &Limits) -> String {
+    let size = |bytes: usize| ByteSize::b(bytes as u64).display().iec().to_string();
+    let total = limits.memory.total();
+    let (tenant, strangers) = (TENANT.alone(total), STRANGERS.alone(total));
+    let calls = (tenant / server.max_result.max(1)).min(limits.max_running);
+    let connections = (strangers / BASE).min(server.bounds.max_connections);
+    format!(
+        "memory: at most {} for connections, requests and answers; of it one tenant has at most {}, \
+         enough for {calls} calls at once with results of {}; \
+         connections without a valid token have at most {}, enough for {connections} of them",
+        size(total),
+        size(tenant),
+        size(server.max_result),
+        size(strangers),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_of_all_bounds_on_memory_counts() {
+        let root = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        let seen = || seen(root.path());
+        assert_eq!(seen(), None);
+        write("proc/meminfo", "MemTotal:        1000 kB\nMemFree: 1 kB\n");
+        assert_eq!(seen(), Some(1_024_000));
+        write("sys/fs/cgroup/memory.max", "max\n");
+        assert_eq!(seen(), Some(1_024_000));
+        write("proc/self/cgroup", "0::/system.slice/oncegate.service\n");
+        write("sys/fs/cgroup/system.slice/oncegate.service/memory.max", "500000\n");
+        assert_eq!(seen(), Some(500_000));
+        write("sys/fs/cgroup/system.slice/memory.max", "400000\n");
+        assert_eq!(seen(), Some(400_000));
+        write("sys/fs/cgroup/memory/memory.limit_in_bytes", "300000\n");
+        assert_eq!(seen(), Some(300_000));
+    }
+}

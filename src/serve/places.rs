@@ -1,0 +1,263 @@
+//! The places of connections: how many there are in all and for each address, and who gives one up.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::Bounds;
+use crate::budget::{Budget, Connection};
+
+/// Connections beyond the bound that are taken to be told so; one more waits until there is a place.
+pub(super) const SPARE: usize = 64;
+/// A connection may be closed for another one when it has been without a valid token for this long.
+const WITHOUT_TOKEN: Duration = Duration::from_secs(1);
+/// How long to wait for a place before a connection is closed for it.
+const NO_PLACE: Duration = Duration::from_millis(20);
+/// How long a connection waits for the place of one that is closed.
+const GIVES_WAY: Duration = Duration::from_secs(1);
+
+/// An address with how many of its first bits count; all that share them are one network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    bits: u128,
+    length: u32,
+}
+
+impl Network {
+    /// `10.0.0.1`, `10.0.0.0/8`, `fd00::/8`.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let refuse =
+            || format!("{text:?} is no address; one looks like \"10.0.0.7\", a network like \"10.0.0.0/8\"");
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| refuse())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let length: u32 = length.map_or(Ok(most), |length| length.parse().map_err(|_| refuse()))?;
+        if length > most {
+            return Err(refuse());
+        }
+        // An IPv4 address is the end of an IPv6 one.
+        let length = length + 128 - most;
+        Ok(Self { bits: bits(address) & mask(length), length })
+    }
+
+    fn holds(&self, address: IpAddr) -> bool {
+        bits(address) & mask(self.length) == self.bits
+    }
+}
+
+fn mask(length: u32) -> u128 {
+    u128::MAX.checked_shl(128 - length).unwrap_or(0)
+}
+
+fn bits(address: IpAddr) -> u128 {
+    let address = match address.to_canonical() {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    address.to_bits()
+}
+
+/// What counts as one client: an IPv4 address, or the network of 64 bits that one has of IPv6.
+fn client(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & mask(64)).into(),
+        address => address,
+    }
+}
+
+/// The places of a listener.
+pub(super) struct Places {
+    ordinary: Arc<Semaphore>,
+    spare: Arc<Semaphore>,
+    per_address: usize,
+    proxies: Vec<Network>,
+    budget: Budget,
+    open: Arc<Mutex<Vec<Listed>>>,
+    next: AtomicUsize,
+}
+
+/// A connection that has a place.
+struct Listed {
+    number: usize,
+    /// `None`: a balancer's.
+    client: Option<IpAddr>,
+    is_spare: bool,
+    connection: Arc<Connection>,
+    gives_way: CancellationToken,
+}
+
+/// One of the places; dropped, it is free again.
+pub(super) struct Place {
+    pub(super) is_spare: bool,
+    _held: Option<OwnedSemaphorePermit>,
+}
+
+/// That a connection is listed; dropped, it is not.
+pub(super) struct Listing {
+    number: usize,
+    open: Arc<Mutex<Vec<Listed>>>,
+    pub(super) connection: Arc<Connection>,
+    /// Cancelled when it has to give up its place.
+    pub(super) gives_way: CancellationToken,
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        let mut open = lock(&self.open);
+        if let Some(at) = open.iter().position(|listed| listed.number == self.number) {
+            open.swap_remove(at);
+        }
+    }
+}
+
+fn lock(open: &Mutex<Vec<Listed>>) -> MutexGuard<'_, Vec<Listed>> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Places {
+    pub(super) fn new(bounds: &Bounds, budget: Budget) -> Self {
+        let max_connections = bounds.max_connections.min(Semaphore::MAX_PERMITS);
+        Self {
+            ordinary: Arc::new(Semaphore::new(max_connections)),
+            spare: Arc::new(Semaphore::new(SPARE)),
+            per_address: bounds.per_address,
+            proxies: bounds.proxies.clone(),
+            budget,
+            open: Arc::default(),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// Any place, an ordinary one if there is one. If there is none at all, another connection is closed.
+    pub(super) async fn some(&self) -> Place {
+        loop {
+            tokio::select! {
+                biased;
+                held = self.ordinary.clone().acquire_owned() => return Place { is_spare: false, _held: held.ok() },
+                held = self.spare.clone().acquire_owned() => return Place { is_spare: true, _held: held.ok() },
+                () = sleep(NO_PLACE) => {
+                    self.close_one(|_| true);
+                }
+            }
+        }
+    }
+
+    /// An ordinary place instead of a spare one, if there is one now.
+    pub(super) fn better(&self, place: Place) -> Place {
+        match self.ordinary.clone().try_acquire_owned() {
+            Ok(held) if place.is_spare => Place { is_spare: false, _held: Some(held) },
+            _ => place,
+        }
+    }
+
+    /// A place for one of the last connections, whether there is one or not.
+    pub(super) fn now(&self) -> Place {
+        let held = self.ordinary.clone().try_acquire_owned();
+        Place { is_spare: held.is_err(), _held: held.ok() }
+    }
+
+    /// Lists a connection, by an ordinary place if there can be one for it: then others that are trusted less give
+    /// way. `None`: there is not even a spare one.
+    pub(super) async fn settle(&self, mut place: Place, address: IpAddr) -> Option<(Place, Listing)> {
+        let client = (!self.proxies.iter().any(|proxy| proxy.holds(address))).then(|| client(address));
+        if place.is_spare && self.close_one(|listed| !listed.is_spare) {
+            let held = tokio::time::timeout(GIVES_WAY, self.ordinary.clone().acquire_owned()).await;
+            if let Ok(Ok(held)) = held {
+                place = Place { is_spare: false, _held: Some(held) };
+            }
+        }
+        let until = Instant::now() + GIVES_WAY;
+        while !place.is_spare {
+            let is_one_too_many = client.is_some() && self.of(client) >= self.per_address;
+            if !is_one_too_many && let Ok(connection) = Connection::open(&self.budget) {
+                return Some((place, self.list(client, false, connection)));
+            }
+            let gave_way = if is_one_too_many {
+                self.close_one(|listed| !listed.is_spare && listed.client == client)
+            } else {
+                self.close_one(|listed| {
+                    let trust = listed.connection.without_token();
+                    !listed.is_spare && trust.is_some_and(|trust| !trust.was_known)
+                })
+            };
+            if !gave_way || Instant::now() > until {
+                place = Place { is_spare: true, _held: Some(self.spare.clone().try_acquire_owned().ok()?) };
+            } else {
+                sleep(NO_PLACE).await;
+            }
+        }
+        let connection = Connection::open_anyway(&self.budget);
+        Some((place, self.list(client, true, connection)))
+    }
+
+    fn list(&self, client: Option<IpAddr>, is_spare: bool, connection: Arc<Connection>) -> Listing {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let gives_way = CancellationToken::new();
+        let listed =
+            Listed { number, client, is_spare, connection: connection.clone(), gives_way: gives_way.clone() };
+        lock(&self.open).push(listed);
+        Listing { number, open: self.open.clone(), connection, gives_way }
+    }
+
+    /// How many connections a client has.
+    fn of(&self, client: Option<IpAddr>) -> usize {
+        lock(&self.open).iter().filter(|listed| !listed.is_spare && listed.client == client).count()
+    }
+
+    /// Closes the connection, of those that may give way, which has gone longest without a valid token, if that is
+    /// long. Whether there was one. A connection that is serving a request with a valid token is none.
+    fn close_one(&self, may_give_way: impl Fn(&Listed) -> bool) -> bool {
+        let open = lock(&self.open);
+        let fits = open.iter().filter(|listed| !listed.gives_way.is_cancelled() && may_give_way(listed));
+        let without = fits.filter_map(|listed| Some((listed.connection.without_token()?, listed)));
+        let without = without.filter(|(trust, _)| trust.since.elapsed() >= WITHOUT_TOKEN);
+        without.min_by_key(|(trust, _)| *trust).is_some_and(|(_, listed)| {
+            listed.gives_way.cancel();
+            true
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_holds_its_addresses_and_no_others() {
+        for (network, inside, outside) in [
+            ("10.0.0.7", "10.0.0.7", "10.0.0.8"),
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
+            ("10.1.2.3/8", "::ffff:10.9.9.9", "::10.9.9.9"),
+            ("fd00::/8", "fdff::1", "fe00::1"),
+            ("0.0.0.0/0", "8.8.8.8", "2001:db8::1"),
+            ("::/0", "10.0.0.1", ""),
+        ] {
+            let parsed = Network::parse(network).expect(network);
+            assert!(parsed.holds(inside.parse().expect("an address")), "{network}");
+            assert!(!outside.parse().is_ok_and(|address| parsed.holds(address)), "{network}");
+        }
+        for wrong in ["", "ten", "10.0.0.0/33", "10.0.0.0/-1", "::/129", "10.0.0.0/8/8", "10.0.0.1:80"] {
+            assert!(Network::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_client_of_ipv6_is_a_network_of_64_bits() {
+        let client = |text: &str| client(text.parse().expect("an address"));
+        assert_eq!(client("2001:db8::1"), client("2001:db8:0:0:ffff::1"));
+        assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
+        assert_eq!(client("::ffff:10.0.0.1"), client("10.0.0.1"));
+        assert_ne!(client("10.0.0.2"), client("10.0.0.1"));
+    }
+}
