@@ -140,8 +140,11 @@ pub enum Token {
 /// What becomes of a call that finds the lock held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
-    /// It gets a place in the line, which it keeps for [`LINE_PLACE`] each time it asks.
-    Waits,
+    /// It gets a place in the line, which it keeps for [`LINE_PLACE`] each time it asks, if fewer than `longest` stand
+    /// there.
+    Waits {
+        longest: u32,
+    },
     Leaves,
 }
 
@@ -279,7 +282,7 @@ pub fn terms(tool: &Tool, intent: &Intent, brought: Brought) -> Result<Option<Te
         (Mode::Exclusive | Mode::Fenced, Some(token)) => Token::This(token),
         (Mode::Exclusive | Mode::Fenced, None) | (Mode::Shared, _) => Token::Next,
     };
-    let line = if tool.session.wait.is_zero() { Line::Leaves } else { Line::Waits };
+    let line = if tool.session.wait.is_zero() { Line::Leaves } else { Line::Waits { longest: LINE_LENGTH } };
     // What undoes something is nobody's spending.
     let spends = intent.key_source != key::Source::Compensation;
     let budget = tool.budget.filter(|_| spends).map(|budget| Spending {

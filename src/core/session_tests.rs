@@ -51,7 +51,10 @@ fn only_a_tool_that_writes_has_terms_and_only_an_exclusive_one_takes_the_lock() 
         let terms = terms(tool, &intent("S", "U"), brought).expect("it is fit");
         terms.map(|terms| (terms.token, terms.lock))
     };
-    assert_eq!(asked(&with_mode(Mode::Exclusive)), Some((Token::This(7), Some(Line::Waits))));
+    assert_eq!(
+        asked(&with_mode(Mode::Exclusive)),
+        Some((Token::This(7), Some(Line::Waits { longest: LINE_LENGTH })))
+    );
     assert_eq!(asked(&with_mode(Mode::Fenced)), Some((Token::This(7), None)));
     assert_eq!(asked(&with_mode(Mode::Shared)), Some((Token::Next, None)), "whatever token it has");
     assert_eq!(asked(&Tool { effect: Effect::Read, ..with_mode(Mode::Exclusive) }), None);

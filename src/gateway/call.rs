@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use uuid::Uuid;
 
 use super::flight::Phase;
+use super::places::Owner;
 use super::run::heard;
 use super::throttle::NewKeys;
 use super::trace::{Arrival as Seen, Trace};
@@ -22,7 +23,7 @@ use crate::core::ledger::Duplicate;
 use crate::core::outcome::{Content, FailureKind};
 use crate::core::recipe::{self, Asking, Name, Prints, Recipe, RecipeId};
 use crate::core::record::{CallId, Intent, Record, State};
-use crate::core::session::{self, Brought};
+use crate::core::session::{self, Brought, LINE_LENGTH};
 use crate::core::tool::Tool;
 use crate::core::{json, key, redact, unknown};
 use crate::crash;
@@ -106,6 +107,8 @@ pub(super) struct Asked {
     /// What the tool gets. Of the intent's own arguments some may be masked.
     pub args: Bytes,
     pub brought: Brought,
+    /// How many calls may be in line for its session before it.
+    pub longest_line: u32,
     /// What bounds the claims of whoever asks.
     pub new_keys: Option<Arc<NewKeys>>,
     /// Where what is done for it belongs.
@@ -129,6 +132,7 @@ impl Asked {
             told_key: None,
             args,
             brought: Brought::default(),
+            longest_line: LINE_LENGTH,
             new_keys: None,
             trace,
         }
@@ -207,12 +211,12 @@ impl Gateway {
             self.attend(phases, patience, wait, at.tool.session.wait).await
         } else {
             // The first has its place by being the first; the bound is for those who join it.
-            let place = self.waiting.try_acquire();
-            let wait = if place.is_ok() { self.limits.join_wait } else { Duration::ZERO };
-            let patience = if place.is_ok() { patience } else { Patience { wait: None, ..patience } };
+            let place = self.waiting.take(Owner::of_caller(caller));
+            let wait = if place.is_some() { self.limits.join_wait } else { Duration::ZERO };
+            let patience = if place.is_some() { patience } else { Patience { wait: None, ..patience } };
             self.attend(phases, patience, wait, at.tool.session.wait).await
         };
-        let phase = self.wait_for_rest(phase, patience, came).await;
+        let phase = self.wait_for_rest(caller, phase, patience, came).await;
         let arrival = if first && phase.is_ours() { Arrival::First } else { arrival_of(&phase) };
         seen.came_to(arrival.as_str(), phase.record().map(Arc::as_ref));
         // A flight counts the arrival that ran it by itself, for its caller may have gone.
@@ -408,6 +412,7 @@ fn ask(
         told_key,
         args,
         brought: session,
+        longest_line: LINE_LENGTH,
         new_keys,
         trace,
     })
@@ -467,10 +472,10 @@ impl Gateway {
 impl Gateway {
     /// Who asks for an unknown call and is willing to wait gets what settles it meanwhile: a late answer,
     /// a probe, a person.
-    async fn wait_for_rest(&self, phase: Phase, patience: Patience, came: Instant) -> Phase {
+    async fn wait_for_rest(&self, caller: &Caller, phase: Phase, patience: Patience, came: Instant) -> Phase {
         let Phase::Ended { record: Ok(record), .. } = &phase else { return phase };
         let (State::Unknown(_), Some(wait)) = (&record.state, patience.wait) else { return phase };
-        let Ok(_place) = self.waiting.try_acquire() else { return phase };
+        let Some(_place) = self.waiting.take(Owner::of_caller(caller)) else { return phase };
         let (call_id, until) = (record.intent.call_id, came + wait);
         let listener = self.store.listen(call_id);
         let (mut pause, longest_pause) = self.limits.pace.poll;

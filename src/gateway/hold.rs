@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::call::Asked;
 use super::health::Permit;
+use super::places::Owner;
 use super::run::{CLAIM_TRIES, Keep, ROUNDS};
 use super::session::Place;
 use super::throttle::NewKey;
@@ -18,7 +19,7 @@ use crate::core::key::{Lookup, Source};
 use crate::core::outcome::{Evidence, FailureKind};
 use crate::core::recipe::{Prints, Recipe, RecipeId, Sameness};
 use crate::core::record::{AttemptId, Holder, Intent, Record};
-use crate::core::session::{Bar, SessionId};
+use crate::core::session::{Bar, Line, SessionId, Terms};
 use crate::core::tool::Effect;
 use crate::store::{self, Claimed, Replaced};
 
@@ -268,11 +269,15 @@ impl Gateway {
     async fn begin(
         self: &Arc<Self>,
         asked: &Asked,
-        change: Change,
+        mut change: Change,
         how: Begin<'_>,
     ) -> Result<Begun, store::Error> {
         let mut tries = 0;
         let mut in_doubt = false;
+        let longest = asked.longest_line;
+        if let Some(Terms { lock: Some(line @ Line::Waits { .. }), .. }) = &mut change.terms {
+            *line = Line::Waits { longest };
+        }
         let intent = &change.record.intent;
         let barred =
             |bar| Begun::Barred(bar, Place { session: SessionId::of(intent), call_id: intent.call_id });
@@ -312,7 +317,7 @@ impl Gateway {
             }
             if tries == CLAIM_TRIES {
                 // Where there are too many of them, recovery finds it when its lease is over.
-                if let Ok(place) = self.listening.clone().try_acquire_owned() {
+                if let Some(place) = self.listening.take(Owner::of(&asked.intent)) {
                     let disown = self.clone().disown(asked.clone(), change.record);
                     drop(self.tasks.spawn(async move {
                         disown.await;

@@ -11,6 +11,7 @@ mod ledger; // what is known of calls
 mod loss; // a store that has lost data
 mod own; // calls that the gateway makes itself
 mod pause; // tools that a person has paused
+mod places; // places that tenants and tokens share
 mod preview; // what a request would meet
 mod recipes; // by which keys are made
 pub mod reconcile; // the ledger, held against the systems behind the tools
@@ -50,6 +51,7 @@ pub use self::ledger::Query;
 pub use self::loss::AFTER_LOSS;
 use self::pause::Pauses;
 pub use self::pause::ToolState;
+use self::places::{Lines, Places};
 pub use self::preview::{Preview, Would};
 pub use self::recipes::Error as RecipesError;
 use self::recipes::Recipes;
@@ -105,10 +107,11 @@ pub struct Gateway {
     limits: Limits,
     clock: Clock,
     flights: Arc<Flights>,
-    running: Arc<Semaphore>,
+    running: Places,
     /// Places for attempts that were given up and may still be answered.
-    listening: Arc<Semaphore>,
-    waiting: Semaphore,
+    listening: Places,
+    waiting: Places,
+    lines: Lines,
     /// Places for large requests that are being read.
     reading: Semaphore,
     /// Places for sagas that are worked on.
@@ -279,8 +282,9 @@ impl Gateway {
             downstream,
             metrics,
             instance,
-            running: Arc::new(Semaphore::new(limits.max_running)),
-            waiting: Semaphore::new(limits.max_waiting),
+            running: Places::new(limits.max_running),
+            waiting: Places::new(limits.max_waiting),
+            lines: Lines::default(),
             reading: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
             undoing: Arc::new(Semaphore::new(undo::AT_ONCE)),
             reconciling: reconcile::Reconciling::default(),
@@ -288,7 +292,7 @@ impl Gateway {
             exports: Arc::default(),
             arrivals: Arrivals::default(),
             recent: Recent::default(),
-            listening: Arc::new(Semaphore::new(limits.max_running)),
+            listening: Places::new(limits.max_running),
             limits,
             clock,
             flights: Arc::default(),

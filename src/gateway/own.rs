@@ -14,7 +14,7 @@ use crate::core::key::{self, Lookup};
 use crate::core::recipe::Prints;
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::redact;
-use crate::core::session::Brought;
+use crate::core::session::{Brought, LINE_LENGTH};
 
 /// A call that the gateway makes itself.
 pub(super) struct Own {
@@ -83,6 +83,7 @@ impl Gateway {
             told_key: None,
             args,
             brought,
+            longest_line: LINE_LENGTH,
             new_keys: None,
             trace,
         };

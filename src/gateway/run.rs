@@ -13,6 +13,7 @@ use super::call::Asked;
 use super::flight::{Phase, Pilot};
 use super::health::Permit;
 use super::hold::Hold;
+use super::places::Owner;
 use super::room::move_in;
 use super::session::Turn;
 use super::trace::new_span_id;
@@ -23,6 +24,7 @@ use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence, FailureKind, Outcome};
 use crate::core::record::{Record, State};
 use crate::core::redact;
+use crate::core::session;
 use crate::core::tool::Effect;
 use crate::core::trace::SpanId;
 use crate::crash;
@@ -70,7 +72,10 @@ impl Gateway {
     pub(super) async fn fly(self: Arc<Self>, mut asked: Asked, pilot: Pilot, began: Instant) {
         asked.trace.begin_call(&asked.intent);
         let claim = asked.trace.claim(&asked.intent);
+        let standing = session::is_exclusive(&asked.at.tool)
+            .then(|| self.lines.stand(&asked.intent, &mut asked.longest_line));
         let Turn { held, place, mut room, deadline } = self.hold_in_turn(&asked, &pilot).await;
+        drop(standing);
         asked.trace.claimed(claim, &held);
         asked.raw = bytes::Bytes::new();
         match held {
@@ -85,13 +90,15 @@ impl Gateway {
                 // Boxed, so that a replay need not carry the room for a run.
                 let silent = Box::pin(self.run(&asked, begun, &mut room, pilot, began)).await;
                 drop(place);
-                if let (Some((record, exchange)), Ok(_place)) = (silent, self.listening.try_acquire()) {
+                if let Some((record, exchange)) = silent
+                    && let Some(_place) = self.listening.take(Owner::of(&asked.intent))
+                {
                     self.listen_late(&asked, record, exchange, deadline).await;
                 }
             }
             Ok(Hold::Theirs(record)) => {
                 drop((place, room));
-                self.watch(record, pilot).await;
+                self.watch(record, pilot, Owner::of(&asked.intent)).await;
             }
             Ok(Hold::Settled(mut record)) => {
                 move_in(&mut record, &mut room);
@@ -150,9 +157,9 @@ impl Gateway {
 
     /// Follows a call that somebody else runs, until it is settled or nobody here asks any more. What is
     /// heard of its end only says when to look.
-    async fn watch(&self, mut record: Record, pilot: Pilot) {
+    async fn watch(&self, mut record: Record, pilot: Pilot, asks: Owner) {
         let (intent, call_id, version) = (record.intent.clone(), record.intent.call_id, record.version);
-        let Ok(_place) = self.waiting.try_acquire() else {
+        let Some(_place) = self.waiting.take(asks) else {
             return pilot.end(Ok(Arc::new(record)), false);
         };
         let listener = self.store.listen(call_id);

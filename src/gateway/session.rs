@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
 use super::call::Asked;
 use super::flight::{Phase, Pilot};
 use super::hold::Hold;
+use super::places::{self, Owner};
 use super::run::{ROUNDS, heard};
 use super::{Error, ErrorKind, Gateway};
 use crate::budget::Charge;
@@ -22,7 +22,7 @@ use crate::store::{Due, Listener, Replaced};
 pub(super) struct Turn {
     pub(super) held: Result<Hold, ErrorKind>,
     /// A place to run.
-    pub(super) place: Option<OwnedSemaphorePermit>,
+    pub(super) place: Option<places::Place>,
     /// Room for its result.
     pub(super) room: Option<Charge>,
     /// Nothing is sent after this.
@@ -48,7 +48,7 @@ impl Gateway {
         let mut heard_of: Option<(CallId, Option<Listener>)> = None;
         let turn = loop {
             let room = self.keep_room(asked);
-            let place = room.as_ref().and_then(|_| self.running.clone().try_acquire_owned().ok());
+            let place = room.as_ref().and_then(|_| self.running.take(Owner::of(&asked.intent)));
             let deadline = Deadline::after(asked.at.tool.deadline);
             // What is found without room for it is in memory for a moment only, and little of it at once.
             let alone = if room.is_none() { self.reading.acquire().await.ok() } else { None };
@@ -91,7 +91,7 @@ impl Gateway {
             };
             line = Some(in_line);
             if waiting.is_none() {
-                let Ok(place) = self.waiting.try_acquire() else {
+                let Some(place) = self.waiting.take(Owner::of(&asked.intent)) else {
                     break refused(ErrorKind::Refused(Refusal::Busy {
                         retry_after: asked.at.health.usual_time(),
                     }));

@@ -66,6 +66,7 @@ mod sagas; // what an abandoned plan has done is undone
 mod secrets; // what is secret stays so
 mod sessions; // what bounds the branches of one conversation
 mod setup; // what `make` installs before it builds
+mod shares; // what tenants and tokens leave to each other
 mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order
 mod store; // a file, and a disk that fails

@@ -16,9 +16,7 @@ use super::scripts::Run;
 use super::{Inner, call_id, record, reply, text, unreadable};
 use crate::core::call::Change;
 use crate::core::record::{CallId, Entry, Intent, Record};
-use crate::core::session::{
-    Bar, LINE_LENGTH, LINE_PLACE, Line, Lock, Session, SessionId, Spending, Terms, Token,
-};
+use crate::core::session::{Bar, LINE_PLACE, Line, Lock, Session, SessionId, Spending, Terms, Token};
 use crate::store::Error;
 
 /// How the terms of a change are met.
@@ -124,14 +122,18 @@ impl Inner {
             Token::Next => "next".to_owned(),
             Token::This(token) => token.to_string(),
         };
+        let longest = match terms.lock {
+            Some(Line::Waits { longest }) => Some(longest),
+            Some(Line::Leaves) | None => None,
+        };
         Ok(Asked {
             token: Some(token),
             floor: self.floor()?.to_string(),
             explained: self.accepted_token.load(Ordering::SeqCst),
             lock: terms.lock.is_some(),
             lease: change.record.attempt.lease_until.as_microsecond().to_string(),
-            line_us: (terms.lock == Some(Line::Waits)).then(|| micros(LINE_PLACE)),
-            line_length: LINE_LENGTH,
+            line_us: longest.map(|_| micros(LINE_PLACE)),
+            line_length: longest.unwrap_or(0),
             ..Asked::of(change)
         })
     }

@@ -8,8 +8,7 @@ use super::row::{Columns, Identity, integer};
 use crate::core::call::Change;
 use crate::core::record::{CallId, Entry, Intent, Record};
 use crate::core::session::{
-    self, Bar, LINE_LENGTH, LINE_PLACE, Likeness, Line, Lock, Room, Session, SessionId, Spending, Terms,
-    Token,
+    self, Bar, LINE_PLACE, Likeness, Line, Lock, Room, Session, SessionId, Spending, Terms, Token,
 };
 
 /// Sessions without a call for this long are forgotten. Their next token is still greater than
@@ -157,7 +156,11 @@ fn is_busy(
     let ahead = place.unwrap_or(waiting.len());
     let in_front = ahead.checked_sub(1).map(|last| waiting[last].0);
     let Some(behind) = in_front.or(lock.map(|lock| lock.call_id)) else { return Ok(None) };
-    if line == Line::Leaves || (place.is_none() && waiting.len() >= LINE_LENGTH as usize) {
+    let has_room = match line {
+        Line::Waits { longest } => place.is_some() || waiting.len() < longest as usize,
+        Line::Leaves => false,
+    };
+    if !has_room {
         return Ok(Some(Bar::Busy { lock, behind: None }));
     }
     // Two that come within one microsecond stand as they were written.

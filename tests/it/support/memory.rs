@@ -248,7 +248,11 @@ impl Kept {
         let ahead = place.unwrap_or(session.waiting.len());
         let in_front = ahead.checked_sub(1).map(|last| session.waiting[last].0);
         let behind = in_front.or(lock.map(|lock| lock.call_id))?;
-        if line == Line::Leaves {
+        let has_room = match line {
+            Line::Waits { longest } => place.is_some() || session.waiting.len() < longest as usize,
+            Line::Leaves => false,
+        };
+        if !has_room {
             return Some(Bar::Busy { lock, behind: None });
         }
         if place.is_none() {

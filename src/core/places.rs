@@ -1,0 +1,148 @@
+//! Who may take a place in a room that tenants, and the tokens of a tenant, share.
+//!
+//! One alone may use most of the room. The last part is for those that hold little, so that one that comes later finds a
+//! place, however long the others keep theirs.
+
+/// This part of a room is left by each tenant that holds its small share, and once more by each such token of a tenant.
+const LEFT: usize = 8;
+/// Whoever holds less than this part of a room may take places of the last part, too. At least one place.
+const SMALL: usize = 64;
+
+/// How many places of a room are taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    pub by_all: usize,
+    pub by_tenant: usize,
+    pub by_token: usize,
+}
+
+/// Whether a token may take one more place of a room of so many.
+pub fn has_place(places: usize, held: Held) -> bool {
+    let for_tenant = open_to(places, places.saturating_sub(held.by_all), held.by_tenant);
+    open_to(places, for_tenant, held.by_token) > 0
+}
+
+/// How long the line of a session may be for a call of a token that has so many calls in it.
+pub fn line_length(longest: u32, held: usize) -> u32 {
+    let places = usize::try_from(longest).unwrap_or(usize::MAX);
+    if held < small(places) { longest } else { longest - longest / LEFT as u32 }
+}
+
+/// How many of the free places one that holds so many may take.
+fn open_to(places: usize, free: usize, held: usize) -> usize {
+    let of_small_share = small(places).saturating_sub(held).min(free);
+    free.saturating_sub(places / LEFT).max(of_small_share)
+}
+
+fn small(places: usize) -> usize {
+    (places / SMALL).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A room, and who has how many places of it.
+    struct Room {
+        places: usize,
+        held: HashMap<(u8, u8), usize>,
+    }
+
+    impl Room {
+        fn held(&self, tenant: u8, token: u8) -> Held {
+            let of = self.held.iter().filter(|((of, _), _)| *of == tenant);
+            Held {
+                by_all: self.held.values().sum(),
+                by_tenant: of.map(|(_, held)| held).sum(),
+                by_token: self.held.get(&(tenant, token)).copied().unwrap_or(0),
+            }
+        }
+
+        fn take(&mut self, tenant: u8, token: u8) -> bool {
+            let may = has_place(self.places, self.held(tenant, token));
+            if may {
+                *self.held.entry((tenant, token)).or_default() += 1;
+            }
+            may
+        }
+
+        fn give_back(&mut self, tenant: u8, token: u8) {
+            self.held.entry((tenant, token)).and_modify(|held| *held = held.saturating_sub(1));
+        }
+
+        /// Takes as many as it may.
+        fn fill(&mut self, tenant: u8, token: u8) -> usize {
+            std::iter::repeat_with(|| self.take(tenant, token)).take_while(|taken| *taken).count()
+        }
+    }
+
+    fn room(places: usize) -> Room {
+        Room { places, held: HashMap::new() }
+    }
+
+    #[test]
+    fn one_alone_may_use_most_of_a_room_and_others_find_places() {
+        let mut thousand = room(1_000);
+        assert_eq!(thousand.fill(0, 0), 750);
+        assert_eq!(thousand.fill(0, 1), 15, "another token of the tenant");
+        assert_eq!(thousand.fill(1, 0), 15, "another tenant");
+        let mut full = room(1_000);
+        let of_tenant: usize = (0..20).map(|token| full.fill(0, token)).sum();
+        assert_eq!(of_tenant, 875, "all tokens of one tenant");
+        assert_eq!((1..9).map(|tenant| full.fill(tenant, 0)).collect::<Vec<_>>(), [15; 8]);
+        // Rooms that are too small to be shared go to whoever comes first.
+        for places in 0..8 {
+            assert_eq!(room(places).fill(0, 0), places);
+        }
+        let mut sixteen = room(16);
+        assert_eq!([sixteen.fill(0, 0), sixteen.fill(0, 1), sixteen.fill(1, 0)], [12, 1, 1]);
+    }
+
+    #[test]
+    fn the_last_part_of_a_line_is_for_tokens_that_do_not_stand_in_it() {
+        assert_eq!([0, 1, 2, 99].map(|held| line_length(100, held)), [100, 88, 88, 88]);
+    }
+
+    proptest! {
+        /// Whatever others take and give back.
+        #[test]
+        fn a_tenant_that_holds_nothing_finds_a_place_and_none_is_given_twice(
+            places in 8_usize..300,
+            acts in prop::collection::vec((0_u8..7, 0_u8..3, prop::bool::weighted(0.8), 1_usize..60), 0..60),
+        ) {
+            let mut room = room(places);
+            // As many as have their small shares in the last part, and one more.
+            let tenants = u8::try_from((places / LEFT / small(places)).min(8) - 1).expect("few");
+            for (tenant, token, takes, times) in acts {
+                if tenant >= tenants {
+                    continue;
+                }
+                for _ in 0..times {
+                    if takes { room.take(tenant, token); } else { room.give_back(tenant, token); }
+                }
+                let newcomer = room.held(100, 0);
+                prop_assert!(newcomer.by_all <= places);
+                prop_assert!(has_place(places, newcomer), "{newcomer:?} of {places}");
+            }
+        }
+
+        /// Whatever the tenant's other tokens do, if no other tenant is there.
+        #[test]
+        fn a_token_that_holds_nothing_finds_a_place_of_its_tenant(
+            places in 64_usize..300,
+            acts in prop::collection::vec((0_u8..4, prop::bool::weighted(0.8), 1_usize..60), 0..60),
+        ) {
+            let mut room = room(places);
+            for (token, takes, times) in acts {
+                for _ in 0..times {
+                    if takes { room.take(0, token); } else { room.give_back(0, token); }
+                }
+                prop_assert!(has_place(places, room.held(0, 100)));
+            }
+        }
+    }
+}
