@@ -85,7 +85,7 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
 
 /// As if the server had been set back, and nobody had looked at it since.
 #[tokio::test]
-async fn nothing_is_deleted_from_data_that_the_gateway_does_not_know() {
+async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
     let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
     let store = open_redis(&redis.url(), folder.path()).await;
     let done = succeed(&store, 10).await;

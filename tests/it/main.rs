@@ -40,7 +40,6 @@ mod pause; // a person stops a tool for a while
 #[cfg(feature = "crash-points")]
 mod points; // the process ends where it hurts
 mod problems; // the table of failures
-mod put_back; // what a gateway remembers goes back to a Redis that has lost it
 mod recheck; // unknown calls come to rest, when something goes wrong
 mod recipes; // a stored call is recognised whatever the configuration has become
 mod reconcile; // the ledger, held against the systems behind the tools
@@ -50,6 +49,7 @@ mod redis; // many gateways over one Redis
 mod redis_forgotten; // gateways that are gone leave no trace, and hide no loss
 mod redis_kinds; // TLS, clusters, replicas, Sentinels
 mod redis_losses; // a Redis that has lost data
+mod redis_put_back; // what a gateway remembers goes back to a Redis that has lost it
 mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest
