@@ -275,7 +275,9 @@ async fn a_gateway_of_a_redis_that_has_not_heard_of_a_finer_key_executes_nothing
     let body = json!({ "args": { "id": 1, "line": 1 } }).to_string();
     until("the first call is past its window", async || {
         let tried = one.client.post(one.url("/v1/tools/act/key")).body(body.clone()).send();
-        Answer::read(tried.await.expect("an answer")).await.at("/would") == "run"
+        let tried = Answer::read(tried.await.expect("an answer")).await;
+        // On a busy machine that was so before the second call was made, which has the coarse name then, too.
+        tried.at("/would") == "run" || tried.at("/call_id") == made.at("/call_id")
     })
     .await;
     let again = one.call(second).await.expect_ok();
