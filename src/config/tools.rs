@@ -300,7 +300,8 @@ fn similar(mut section: Section<'_, '_>) -> Option<Similar> {
         section.mistake("fields", "without a field that they have in common nothing is similar");
     }
     let window = window(&mut section);
-    let action = section.word("action", &[("flag", OnSimilar::Flag), ("refuse", OnSimilar::Refuse)]);
+    let words = [("flag", OnSimilar::Flag), ("refuse", OnSimilar::Refuse), ("replay", OnSimilar::Replay)];
+    let action = section.word("action", &words);
     section.finish();
     Some(Similar { fields, window: window?, action: action.unwrap_or(OnSimilar::Flag) })
 }

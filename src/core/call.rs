@@ -24,6 +24,7 @@ mod end; // an attempt ended
 mod late; // a proof of execution that comes too late
 mod meet; // which of the calls that it meets an arrival is
 mod rest; // an unknown call comes to rest
+mod similar; // a request with another key looks like a call
 mod undo; // what a call has done is undone
 mod verify; // a person asks whether a result is stable
 
@@ -37,9 +38,11 @@ use self::end::{doubt_anew, end, end_late, end_of_earlier, forget, lose};
 use self::late::contradict;
 pub use self::meet::{Met, meet};
 use self::rest::{Asked, hindered, probed, reconciled, resolve, take_up, work_on};
+use self::similar::resembled;
 pub use self::undo::undoes_unknown;
 use self::undo::{not_joined, resolve_stuck, saga_ended, skip, to_compensate, undo_ended};
 use self::verify::{begin_to_verify, verified};
+use super::key::Lookup;
 use super::outcome::{Content, Evidence, FailureKind, Outcome};
 use super::recipe::Prints;
 use super::record::{Attempt, AttemptId, CallId, Compensation, Entry, InstanceId, Intent, Record, State};
@@ -115,6 +118,9 @@ pub enum Event {
     Skipped { by: String, reason: String, compensation: Option<Box<Record>> },
     /// Its saga has come to its end, so it need not be kept for it any longer.
     SagaEnded { by: InstanceId },
+    /// A request with another key looks like it, and is to get its result. `instead_of` are calls past their window
+    /// that hold a name of the request. `by` was asked.
+    Resembled { intent: Arc<Intent>, instead_of: Vec<Record>, by: InstanceId },
 }
 
 /// How the undoing of a call ended.
@@ -162,6 +168,17 @@ pub struct Change {
     pub terms: Option<Terms>,
     /// What the call gives back.
     pub release: Release,
+    /// Names that the call takes beside those that it has. Not of a claim, which takes all of them.
+    pub takes: Takes,
+}
+
+/// Names that a change claims for its call. If another call holds one of them nothing is written, unless each holder
+/// is still exactly one of these.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Takes {
+    /// The last of the record's names.
+    pub names: Vec<Lookup>,
+    pub instead_of: Vec<Record>,
 }
 
 impl Change {
@@ -198,6 +215,8 @@ pub enum Action {
     Wait,
     /// Answer with what the record says.
     Answer,
+    /// Write the change, by which the call takes further names; then answer with what the record says.
+    TakeNames,
     /// Answer that the key stands for something else.
     RefuseReused,
     /// Answer that the key is taken, and that it cannot be said whether for the same.
@@ -206,6 +225,8 @@ pub enum Action {
     RefuseExpired,
     /// Answer that the key stands for a call of another saga.
     RefuseOtherSaga,
+    /// Answer that an earlier call looks the same.
+    RefuseSimilar,
     /// Answer that the request lacks something without which the call cannot begin.
     RefuseUnfit(&'static str),
 }
@@ -280,7 +301,8 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             | Event::ToCompensate { .. }
             | Event::UndoEnded { .. }
             | Event::Skipped { .. }
-            | Event::SagaEnded { .. },
+            | Event::SagaEnded { .. }
+            | Event::Resembled { .. },
         ) => Err(Illegal::NoCall),
         (Some(record), Event::Arrived { intent, prints, brought, attempt, owner }) => {
             let arrival = Arrival { intent, prints, brought: *brought, attempt: *attempt, owner: *owner };
@@ -397,6 +419,9 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             skip(tool, record, by, reason, compensation.as_deref(), now)
         }
         (Some(record), Event::SagaEnded { by }) => saga_ended(tool, record, *by, now),
+        (Some(record), Event::Resembled { intent, instead_of, by }) => {
+            Ok(resembled(tool, record, intent, instead_of, *by, now))
+        }
     }
 }
 
@@ -415,7 +440,7 @@ fn unlock(tool: &Tool, record: &Record, by: &str, reason: &str, now: Timestamp) 
         detail,
     };
     let release = Release { lock_from: Some(now), ..Release::default() };
-    let change = Change { record: unlocked, entry, terms: None, release };
+    let change = Change { record: unlocked, entry, terms: None, release, takes: Takes::default() };
     Next { change: Some(change), action: Action::Finish }
 }
 

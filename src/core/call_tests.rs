@@ -2,6 +2,8 @@
 
 #[path = "call_rest_tests.rs"]
 mod rest;
+#[path = "call_similar_tests.rs"]
+mod similar;
 
 use uuid::Uuid;
 
@@ -27,7 +29,7 @@ fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
         call_id: CallId(Uuid::from_u128(0xca11)),
         tenant: "shop".into(),
         tool: "t".into(),
-        lookup: key::Lookup::new("shop", "t", "k"),
+        lookup: Lookup::new("shop", "t", "k"),
         names: Vec::new(),
         recipe: crate::core::recipe::RecipeId::default(),
         key: "k".into(),
@@ -143,6 +145,15 @@ fn resolved(resolution: Resolution) -> Event {
 
 fn to_verify() -> Event {
     Event::ToVerify { by: "ops".into(), by_person: false }
+}
+
+/// A request with another key looks like the call.
+fn resembled(fingerprint: u8) -> Event {
+    let intent = Intent {
+        lookup: Lookup::new("shop", "t", "k2"),
+        ..(*intent(key::Source::Derived, fingerprint)).clone()
+    };
+    Event::Resembled { intent: Arc::new(intent), instead_of: Vec::new(), by: ME }
 }
 
 fn verified() -> Event {
@@ -411,6 +422,7 @@ fn the_whole_grid() {
         ("reconciled", Event::Reconciled { by: "orders".into(), content: kept() }),
         ("to verify", to_verify()),
         ("verified", verified()),
+        ("resembled", resembled(2)),
     ];
     let mut grid = String::new();
     for (state, tool, record, seconds) in &records {
@@ -536,6 +548,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => prop_oneof![Just(found()), Just(Finding::NotFound), Just(Finding::Unclear("?".into()))].prop_map(probed),
         1 => prop_oneof![Just(Resolution::Succeeded(kept())), Just(Resolution::Failed)].prop_map(resolved),
         1 => prop_oneof![Just(to_verify()), Just(verified())],
+        1 => (1..3_u8).prop_map(resembled),
     ]
 }
 
@@ -577,7 +590,7 @@ proptest! {
             let Ok(Next { change, action }) = next(&tool, record.as_ref(), &event, at(seconds)) else { continue };
             let dispatches = matches!(action, Action::Claim { .. } | Action::Run | Action::Retry { .. });
             let before = record.as_ref();
-            let writes = dispatches || matches!(action, Action::Finish | Action::Probe | Action::Verify | Action::Alarm);
+            let writes = dispatches || matches!(action, Action::Finish | Action::Probe | Action::Verify | Action::Alarm | Action::TakeNames);
             prop_assert_eq!(change.is_some(), writes);
             if action == Action::Verify {
                 prop_assert!(read || dedup == unknown::Dedup::Key, "sent again to a tool that executes it again");

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::json::{self, canonical};
 use super::key::{self, Chosen, Fingerprint, Key, Lookup, MODEL_MEMBER, Pointer, Prefer, Refused, Source};
-use super::record::{Intent, Record};
+use super::record::{Alias, Intent, Record};
 use super::redact;
 use super::tool::Tool;
 
@@ -330,8 +330,36 @@ impl Prints {
         prints
     }
 
-    /// Equal by the recipe of the stored call, or by today's, is the same.
+    /// Equal by the recipe of the stored call, or by today's, is the same. Where the arrival has the key of an alias
+    /// it counts what that one has asked for.
     pub fn compare(&self, intent: &Intent, record: &Record) -> Sameness {
+        let has = |name: &Lookup| intent.all_names().any(|asked| asked == name);
+        let aliases = record.aliases.iter().filter(|alias| alias.names.iter().any(has));
+        let mut found: Vec<Sameness> = aliases.map(|alias| self.compare_alias(intent, alias)).collect();
+        if found.is_empty() || record.intent.all_names().any(has) {
+            found.push(self.compare_own(intent, record));
+        }
+        let of = |wanted| found.contains(&wanted).then_some(wanted);
+        of(Sameness::Same).or_else(|| of(Sameness::Unclear)).unwrap_or(Sameness::Other)
+    }
+
+    /// The arguments of an alias are not kept.
+    fn compare_alias(&self, intent: &Intent, alias: &Alias) -> Sameness {
+        let same = |fingerprint| {
+            if fingerprint == alias.fingerprint { Sameness::Same } else { Sameness::Other }
+        };
+        if alias.recipe == intent.recipe {
+            return same(intent.fingerprint);
+        }
+        let theirs = self.earlier.iter().find(|print| print.recipe == alias.recipe);
+        match theirs.map(|print| (print, same(print.fingerprint))) {
+            Some((_, Sameness::Same)) => Sameness::Same,
+            Some((print, other)) if print.is_as_today => other,
+            _ => Sameness::Unclear,
+        }
+    }
+
+    fn compare_own(&self, intent: &Intent, record: &Record) -> Sameness {
         let stored = &record.intent;
         if stored.recipe == intent.recipe {
             let is_same = stored.fingerprint == intent.fingerprint;

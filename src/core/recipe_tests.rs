@@ -119,7 +119,7 @@ fn every_setting_that_changes_a_key_or_a_fingerprint_makes_another_recipe() {
     }
     let mut same = tool("act");
     same.description = "another".into();
-    same.retention += std::time::Duration::from_secs(1);
+    same.retention += Duration::from_secs(1);
     assert_eq!(Recipe::of(&same).id(), ids[0]);
 }
 
@@ -146,7 +146,7 @@ fn a_recipe_is_read_as_it_was_written_and_no_other() {
 fn a_recipe_is_overdue_when_its_last_call_need_not_be_kept_any_more() {
     let now = Timestamp::from_second(1_700_000_000).expect("a time");
     let recipe = Arc::new(Recipe::of(&tool("act")));
-    let day = std::time::Duration::from_hours(24);
+    let day = Duration::from_hours(24);
     let one = Remembered::new(recipe.id(), recipe, day, now);
     assert!(!one.is_overdue(now + SignedDuration::from_hours(25)));
     assert!(one.is_overdue(now + SignedDuration::from_hours(26)));

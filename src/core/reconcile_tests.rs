@@ -95,6 +95,7 @@ fn call(id: u128, second: i64, state: State) -> Record {
         expires_at: None,
         retain_until: None,
         undo: None,
+        aliases: Vec::new(),
     }
 }
 

@@ -93,6 +93,20 @@ impl Intent {
     }
 }
 
+/// A key of a request that was answered with the result of a call, because it looked like it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alias {
+    /// What the key is found by.
+    pub names: Vec<key::Lookup>,
+    /// What that request asked for.
+    pub fingerprint: key::Fingerprint,
+    /// How names and fingerprint were made.
+    pub recipe: RecipeId,
+}
+
+/// Aliases of one call at the most: each change of the call writes all of them.
+pub const MAX_ALIASES: usize = 32;
+
 /// A call, and the names that it was found by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
@@ -123,6 +137,8 @@ pub struct Record {
     pub check: Option<Check>,
     /// How it is undone, once that is decided.
     pub undo: Option<Undo>,
+    /// Further keys that it answers.
+    pub aliases: Vec<Alias>,
     /// From the start of the newest run to its end.
     pub latency_ms: Option<u64>,
     pub updated_at: Timestamp,
@@ -151,6 +167,16 @@ impl Record {
             *content = Content::Unavailable(String::new());
         }
         self
+    }
+
+    /// Every name that it has claimed: its intent's, then those of its aliases.
+    pub fn all_names(&self) -> impl Iterator<Item = &key::Lookup> {
+        self.intent.all_names().chain(self.aliases.iter().flat_map(|alias| &alias.names))
+    }
+
+    /// Whether a request with these names gets its result only because it looked like this call.
+    pub fn answers_as_similar(&self, mut names: impl Iterator<Item = key::Lookup>) -> bool {
+        !self.aliases.is_empty() && !names.any(|name| self.intent.all_names().any(|own| *own == name))
     }
 
     /// Whether a person has decided that it is not undone.

@@ -78,6 +78,8 @@ pub enum OnSimilar {
     Flag,
     /// It is refused until the caller names the earlier one.
     Refuse,
+    /// It gets the result of the earlier one, if that has succeeded; else it is refused.
+    Replay,
 }
 
 /// When a call looks like an earlier one of the same user, although its key is another.
@@ -248,6 +250,9 @@ pub enum Refusal {
     Spent { retry_after: Duration },
     #[error("call {call_id} looks the same")]
     Similar { call_id: CallId },
+    /// `retry_after`: when its outcome is looked for next; `None`: not by itself.
+    #[error("call {call_id} looks the same, and its outcome is not known yet")]
+    SimilarPending { call_id: CallId, retry_after: Option<Duration> },
 }
 
 impl Refusal {
@@ -262,7 +267,7 @@ impl Refusal {
             Self::NotGiven => "not_given",
             Self::Busy { .. } => "busy",
             Self::Spent { .. } => "budget",
-            Self::Similar { .. } => "similar",
+            Self::Similar { .. } | Self::SimilarPending { .. } => "similar",
         }
     }
 }
@@ -293,7 +298,7 @@ pub fn terms(tool: &Tool, intent: &Intent, brought: Brought) -> Result<Option<Te
     let similar = tool.similar.as_ref().zip(intent.similar).map(|(similar, room)| Likeness {
         room,
         window: similar.window,
-        refuses: similar.action == OnSimilar::Refuse,
+        refuses: similar.action != OnSimilar::Flag,
         confirmed: brought.confirmed,
     });
     Ok(Some(Terms { token, lock: is_exclusive(tool).then_some(line), budget, similar }))

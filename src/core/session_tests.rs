@@ -181,6 +181,7 @@ fn holder(state: State, token: u64) -> Record {
         similar_to: None,
         check: None,
         undo: None,
+        aliases: Vec::new(),
         latency_ms: None,
         updated_at: at(0),
         expires_at: None,

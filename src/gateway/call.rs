@@ -73,14 +73,29 @@ pub enum Answer {
     Accepted(Arc<Record>),
 }
 
+impl Answer {
+    /// As it is told to a request with these names.
+    fn for_names(self, names: &[Name]) -> Self {
+        match self {
+            Self::Result(stored) => {
+                let is_similar = stored.record.answers_as_similar(names.iter().map(|name| name.lookup));
+                Self::Result(Stored { is_similar, ..stored })
+            }
+            accepted @ Self::Accepted(_) => accepted,
+        }
+    }
+}
+
 /// A stored result.
 #[derive(Debug, Clone)]
 pub struct Stored {
     pub record: Arc<Record>,
     /// One JSON text, as the tool sent it.
     pub json: Bytes,
-    /// For whoever did not run the call: how long ago it was asked for first.
+    /// Of a replay: how long ago the call was asked for first.
     pub replayed_age_ms: Option<u64>,
+    /// The request has another key than the call, and looks like it.
+    pub is_similar: bool,
 }
 
 /// An arrival whose tool, arguments and key are known to be good.
@@ -189,7 +204,7 @@ impl Gateway {
                 return Err(error);
             }
         };
-        let key = asked.told_key.clone();
+        let (key, names) = (asked.told_key.clone(), asked.names.clone());
         let came = Instant::now();
         let (intent, new_keys) = (&asked.intent, asked.new_keys.clone());
         let (phases, pilot) = self.flights.join_or_begin((
@@ -231,6 +246,7 @@ impl Gateway {
         }
         crash::point("before_reply");
         let told = tell(&phase, patience, first, self.retry_after(&at, &phase), self.now());
+        let told = told.map(|answer| answer.for_names(&names));
         told.map_err(|(kind, call_id)| {
             let replayed = kind.is_outcome().then_some(!(first && phase.is_ours()));
             Error { kind, call_id, key, replayed }
@@ -258,8 +274,15 @@ impl Gateway {
 
     /// How soon to ask again for a call that is this far.
     fn retry_after(&self, at: &ToolAt, phase: &Phase) -> Duration {
-        let started = phase.record().map(|record| record.attempt.run_started_at);
-        let runs_for = started.map_or(0, |started| elapsed_ms(started, self.now()));
+        match phase.record() {
+            Some(record) => self.retry_after_of(at, record),
+            None => at.health.retry_after(Duration::ZERO),
+        }
+    }
+
+    /// The same for a call that is running.
+    pub(super) fn retry_after_of(&self, at: &ToolAt, record: &Record) -> Duration {
+        let runs_for = elapsed_ms(record.attempt.run_started_at, self.now());
         at.health.retry_after(Duration::from_millis(runs_for))
     }
 
@@ -539,7 +562,8 @@ pub(super) fn read(
         | State::Compensated(Some(Content::Kept(json)))
         | State::Stuck(Some(Content::Kept(json))) => {
             let age_ms = replayed.then(|| elapsed_ms(record.intent.created_at, now));
-            Ok(Answer::Result(Stored { record: record.clone(), json: json.clone(), replayed_age_ms: age_ms }))
+            let (record, json) = (record.clone(), json.clone());
+            Ok(Answer::Result(Stored { record, json, replayed_age_ms: age_ms, is_similar: false }))
         }
         State::Succeeded(Content::Unavailable(why))
         | State::Compensating(Some(Content::Unavailable(why)))

@@ -9,8 +9,10 @@ use tokio::time::{Instant, sleep};
 use super::call::Asked;
 use super::health::Permit;
 use super::places::Owner;
+use super::recipes::recipes_of;
 use super::run::{CLAIM_TRIES, Keep, ROUNDS};
 use super::session::Place;
+use super::similar::{self, Alike};
 use super::throttle::NewKey;
 use super::{ErrorKind, Gateway, Reused, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Met};
@@ -85,7 +87,7 @@ impl Gateway {
         holders: &[Holder],
     ) -> Result<Arc<Prints>, ErrorKind> {
         let is_known = |id| prints.covers(&asked.intent, id);
-        if holders.iter().all(|holder| is_known(holder.record.intent.recipe)) {
+        if holders.iter().all(|holder| recipes_of(&holder.record).all(is_known)) {
             return Ok(prints);
         }
         let met = self.meet_recipes(holders, is_known).await.map_err(|_| ErrorKind::StoreUnavailable)?;
@@ -100,7 +102,7 @@ impl Gateway {
     async fn met(&self, asked: &Asked, there: Option<Record>) -> Result<Vec<Holder>, ErrorKind> {
         let Some(record) = there else { return self.look_up(asked).await };
         let names: Vec<Lookup> = asked.names.iter().map(|name| name.lookup).collect();
-        let names = names.into_iter().filter(|name| record.intent.all_names().any(|held| held == name));
+        let names = names.into_iter().filter(|name| record.all_names().any(|held| held == name));
         let holder = Holder { names: names.collect(), record };
         let is_same = asked.prints.compare(&asked.intent, &holder.record) == Sameness::Same;
         let is_all = asked.names.len() == 1 && !holder.names.is_empty();
@@ -212,7 +214,14 @@ impl Gateway {
                     return Err(ErrorKind::ToolResting { retry_after });
                 }
                 (Action::Claim { .. }, Some(change), _) => {
+                    let intent = change.record.intent.clone();
                     match self.begin(asked, change, Begin::Claim { instead_of: &gives_up }).await {
+                        Ok(Begun::Barred(Bar::Similar { call_id }, _)) if similar::replays(asked) => {
+                            match self.answer_alike(asked, &intent, call_id, &gives_up).await? {
+                                Alike::Settled(record) => return Ok(Hold::Settled(record)),
+                                Alike::Again => None,
+                            }
+                        }
                         Ok(Begun::Barred(bar, place)) => return Ok(Hold::Barred(bar, place)),
                         Ok(Begun::Not(there)) => {
                             // Somebody else was faster: it goes back.
@@ -376,7 +385,7 @@ impl Gateway {
 pub(super) fn reused(intent: &Intent, there: &Record, is_unclear: bool) -> ErrorKind {
     // Whatever key comes with the same business fields meets the same call.
     let is_business =
-        intent.key_source == Source::Business && there.intent.all_names().any(|name| *name == intent.lookup);
+        intent.key_source == Source::Business && there.all_names().any(|name| *name == intent.lookup);
     let reused = match (is_unclear, is_business) {
         (true, _) => Reused::Unclear,
         (false, true) => Reused::SameFields,

@@ -22,6 +22,7 @@ mod run; // the other side: claim, dispatch, write down
 mod sagas; // groups of calls: joined, ended, looked at
 mod scrape; // what the ops doors show, asked of the store once a second at most
 mod session; // one's turn in a session, and what persons do to one
+mod similar; // a request that looks like an earlier call
 mod throttle; // how fast a caller may be
 mod timed; // how long the store takes
 mod tools; // the tools as they are configured now

@@ -18,7 +18,7 @@ use crate::core::key::Lookup;
 use crate::core::ledger::{Filter, Position};
 use crate::core::recipe::stored::{Remembered, name_of, tool_of};
 use crate::core::recipe::{MAX_RECIPES, Name, Part, Recipe, RecipeId};
-use crate::core::record::Holder;
+use crate::core::record::{Holder, Record};
 use crate::core::tool::Effect;
 use crate::store::{self, Put};
 
@@ -377,19 +377,21 @@ impl Gateway {
     ) -> Result<Vec<(RecipeId, Arc<Recipe>)>, store::Error> {
         let mut met: Vec<(RecipeId, Arc<Recipe>)> = Vec::new();
         for holder in holders {
-            let (tool, id) = (&holder.record.intent.tool, holder.record.intent.recipe);
-            if is_known(id) || met.iter().any(|(there, _)| *there == id) {
-                continue;
-            }
-            if let Some(one) = self.recipes.seen.load().find(tool, id) {
-                met.push((id, one.recipe.clone()));
-                continue;
-            }
-            let found = self.store.document(Kind::Recipe, "", &name_of(tool, id)).await;
-            let found = self.counted("document", found)?;
-            if let Some(one) = found.as_ref().and_then(Remembered::from_document) {
-                self.recipes.change(|seen| seen.put(one.clone()));
-                met.push((id, one.recipe));
+            let tool = &holder.record.intent.tool;
+            for id in recipes_of(&holder.record) {
+                if is_known(id) || met.iter().any(|(there, _)| *there == id) {
+                    continue;
+                }
+                if let Some(one) = self.recipes.seen.load().find(tool, id) {
+                    met.push((id, one.recipe.clone()));
+                    continue;
+                }
+                let found = self.store.document(Kind::Recipe, "", &name_of(tool, id)).await;
+                let found = self.counted("document", found)?;
+                if let Some(one) = found.as_ref().and_then(Remembered::from_document) {
+                    self.recipes.change(|seen| seen.put(one.clone()));
+                    met.push((id, one.recipe));
+                }
             }
         }
         Ok(met)
@@ -444,7 +446,8 @@ impl Gateway {
             for page in 0.. {
                 let found = self.store.list(&tenant, &filter, before, PAGE).await;
                 let found = self.counted("list", found)?;
-                let is_of_it = found.found.iter().any(|listed| listed.record.intent.recipe == one.id);
+                let is_of_it =
+                    found.found.iter().any(|listed| recipes_of(&listed.record).any(|id| id == one.id));
                 before = found.next;
                 if is_of_it || found.unreadable > 0 || (before.is_some() && page >= PAGES) {
                     return Ok(true);
@@ -456,6 +459,11 @@ impl Gateway {
         }
         Ok(false)
     }
+}
+
+/// The recipes by which the names of a call were made.
+pub(super) fn recipes_of(record: &Record) -> impl Iterator<Item = RecipeId> {
+    std::iter::once(record.intent.recipe).chain(record.aliases.iter().map(|alias| alias.recipe))
 }
 
 /// The names that a call of one key goes by.

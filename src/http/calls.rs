@@ -215,6 +215,9 @@ pub(super) struct ResultView {
     /// How long ago the call was asked for first; of a replay only.
     #[schema(nullable = false)]
     age_ms: Option<u64>,
+    /// The call had another key and looked like this request, whose key is a name of it from now on.
+    #[schema(nullable = false)]
+    replayed_as_similar: Option<bool>,
     /// A call that asked for the same a short while ago.
     #[schema(format = Uuid, nullable = false)]
     similar_to: Option<String>,
@@ -245,6 +248,8 @@ fn result(stored: &Stored) -> Response {
         #[serde(skip_serializing_if = "Option::is_none")]
         age_ms: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        replayed_as_similar: Option<bool>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         similar_to: Option<String>,
         #[serde(skip_serializing_if = "str::is_empty")]
         saga_id: &'a str,
@@ -262,6 +267,7 @@ fn result(stored: &Stored) -> Response {
         idempotency_key: &record.intent.key,
         replayed,
         age_ms: stored.replayed_age_ms,
+        replayed_as_similar: stored.is_similar.then_some(true),
         similar_to: record.similar_to.map(|call_id| call_id.to_string()),
         saga_id: &record.intent.saga_id,
         compensated: matches!(record.state, CallState::Compensated(_)).then_some(true),

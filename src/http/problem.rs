@@ -190,7 +190,7 @@ impl Slug {
             Self::StaleFencingToken => row(StatusCode::CONFLICT, None, Stop, "The fencing token is stale",
                 "Nothing was run: a newer branch of this session has taken over. An old branch that has woken up must stop."),
             Self::PossibleDuplicate => row(StatusCode::CONFLICT, None, Stop, "This looks like an earlier call",
-                "Nothing was run: a short while ago a call with another key asked for the same. The member similar_to names it. If both are meant, send the request again with confirm_duplicate_of set to that call's id."),
+                "This request was not run: a short while ago a call with another key asked for the same. The member similar_to names it. With key_action wait its outcome is not known yet: send the same request again after retry_after_ms. With key_action stop: if both calls are meant, send the request again with confirm_duplicate_of set to that call's id."),
             Self::KeyExpired => row(StatusCode::GONE, Unknown, Rotate, "The key is too old",
                 "The key was used before, longer ago than results are remembered. With other arguments it is a new intent: use a new key (key_action rotate). With the same arguments it is a late repetition, which may have been executed (key_action stop): look into the tool's own system, or ask a person."),
             Self::RequestTimeout => row(StatusCode::REQUEST_TIMEOUT, None, Reuse, "The request took too long to arrive",
@@ -533,6 +533,24 @@ fn refused(refusal: &Refusal) -> Problem {
                 "Nothing was run: call {call_id} asked for the same a short while ago, with another key. If this is a repetition, do not send it. If both are meant, send it again with \"confirm_duplicate_of\": \"{call_id}\"."
             );
             Problem { similar_to: Some(*call_id), ..Problem::new(Slug::PossibleDuplicate, detail) }
+        }
+        Refusal::SimilarPending { call_id, retry_after } => {
+            let detail = match retry_after {
+                Some(_) => format!(
+                    "This request was not run: call {call_id} asked for the same a short while ago, with another key, and its outcome is not known yet. Wait as long as retry_after_ms says, then send the same request again with the same key: if that call has succeeded, you get its result. Do not use a new key."
+                ),
+                None => format!(
+                    "This request was not run: call {call_id} asked for the same a short while ago, with another key, and it may or may not have been executed. The gateway plans no further check. Tell the user, and ask a person to look into the tool's own system and to settle that call; after that the same request, with the same key, gets its result. Do not use a new key."
+                ),
+            };
+            let problem = Problem::new(Slug::PossibleDuplicate, detail);
+            Problem {
+                similar_to: Some(*call_id),
+                effect: Some(Effect::Unknown),
+                key_action: Some(KeyAction::Wait),
+                retry_after: *retry_after,
+                ..problem
+            }
         }
     }
 }

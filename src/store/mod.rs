@@ -3,6 +3,7 @@
 //! The store compares and swaps what `core` decided. It must not know what a state means; of a
 //! record it looks only at the key it is claimed under, its version, its attempt and its times.
 
+mod aliases; // further keys that a call answers, as both keep them
 mod endings; // who waits for a call that another process runs
 mod private; // files that only one gateway may read
 pub mod redis; // the store that many gateways share
@@ -194,7 +195,8 @@ pub trait Store: Send + Sync + 'static {
     /// token. A change by which the call runs needs its names as well: if another call holds one of them by now,
     /// nothing is written and that one is returned. Arguments and fingerprint are written by a change that
     /// begins an attempt, and by no other. Terms are as in `claim`; what the change releases is
-    /// given back in the same step. Asked again with the same change it answers `Done`.
+    /// given back in the same step, and names that it takes are claimed: if another call holds one of them, nothing is
+    /// written and that one is returned. Asked again with the same change it answers `Done`.
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error>;
 
     /// The calls that hold these names of one tenant now, in the order of the names; each is there once.

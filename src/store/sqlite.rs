@@ -110,7 +110,9 @@ impl Store for Sqlite {
         // What is to be sent next needs room for its outcome: it waits until there is room again.
         let begins =
             matches!(change.record.state, State::Running) && change.record.attempt.id != expected.attempt.id;
-        let need = if begins { Need::Plain } else { Need::Reserve };
+        let claims = begins || !change.takes.names.is_empty();
+        let need = if claims { Need::Plain } else { Need::Reserve };
+        let instead_of: Vec<Seen> = change.takes.instead_of.iter().map(Seen::of).collect();
         let (short_of_space, watermarks) = (self.short_of_space.clone(), self.watermarks.clone());
         let replace = move |connection: &Connection| {
             if matches!(change.record.state, State::Running) {
@@ -131,10 +133,18 @@ impl Store for Sqlite {
                     stored => Replaced::Lost(stored),
                 });
             }
-            if begins && watermarks.is_lost() {
+            for name in &change.takes.names {
+                if let Some(holder) = row::holder_of(connection, name)?
+                    && holder.intent.call_id != change.record.intent.call_id
+                    && !instead_of.contains(&Seen::of(&holder))
+                {
+                    return Ok(Replaced::Lost(Some(holder)));
+                }
+            }
+            if claims && watermarks.is_lost() {
                 return Err(worker::lost());
             }
-            if begins && short_of_space.load(Ordering::SeqCst) {
+            if claims && short_of_space.load(Ordering::SeqCst) {
                 return Err(worker::full());
             }
             let record = match session::enter(connection, &change)? {
@@ -144,6 +154,9 @@ impl Store for Sqlite {
             row::update(connection, &record)?;
             if begins {
                 row::update_asked(connection, &record)?;
+            }
+            if let Some(seq) = row::seq_of(connection, record.intent.call_id, &change.takes.names)? {
+                row::take_names(connection, seq, change.takes.names.iter())?;
             }
             row::insert_entry(connection, &record, &change.entry)?;
             session::release(connection, &change)?;

@@ -125,7 +125,10 @@ fn what_does_not_fit_together_is_refused() {
         ("budget = { per = \"user\", max = 5, window = \"0s\" }", "in no time"),
         ("similar = { fields = [], window = \"1m\" }", "nothing is similar"),
         ("similar = { fields = [\"/a\"], window = \"60d\" }", "longer than the retention"),
-        ("similar = { fields = [\"/a\"], window = \"1m\", action = \"warn\" }", "none of flag, refuse"),
+        (
+            "similar = { fields = [\"/a\"], window = \"1m\", action = \"warn\" }",
+            "none of flag, refuse, replay",
+        ),
         ("effect = \"read\"\nsession = \"exclusive\"", "this one reads"),
         ("effect = \"read\"\nbudget = { per = \"user\", max = 1, window = \"1m\" }", "this one reads"),
         ("compensation = { tool = \"t\" }", "does not undo itself"),

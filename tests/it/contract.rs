@@ -180,6 +180,7 @@ contract! {
     a_replacement_needs_the_version_the_attempt_and_the_token,
     a_finished_call_gives_up_its_key_only_in_the_step_that_claims_it,
     a_call_claims_all_of_its_names_or_none,
+    a_call_that_is_over_takes_further_names_or_none_and_they_go_with_it,
     each_name_is_given_up_only_by_a_call_that_was_seen,
     a_call_runs_again_only_with_all_of_its_names,
     a_failed_call_runs_again_under_its_own_key_with_a_new_token,
@@ -413,6 +414,58 @@ async fn a_call_claims_all_of_its_names_or_none(home: Home) {
     .await;
     assert_eq!(who_holds(store, ["a", "b", "c"]).await, [None; 3]);
     claimed(store, &with_names(arrival("c", "S", 3_600, ME), &["a"])).await;
+}
+
+/// The change by which a call answers further keys.
+fn also_named(record: &Record, names: &[&str], instead_of: &[Record], second: i64) -> Change {
+    let change = with_names(arrival(names[0], "S", second, ME), &names[1..]);
+    let (intent, by) = (change.record.intent, ME);
+    let event = Event::Resembled { intent, instead_of: instead_of.to_vec(), by };
+    next(&policy(), Some(record), &event, at(second)).expect("a change").change.expect("a change")
+}
+
+async fn a_call_that_is_over_takes_further_names_or_none_and_they_go_with_it(home: Home) {
+    let store = &*home.store;
+    let lone = claimed(store, &arrival("a", "S", 0, ME)).await;
+    let first = replaced(store, &ended(&lone, 200, 1), &lone).await;
+    let id = Some(first.intent.call_id);
+    let other = claimed(store, &arrival("x", "S", 1, ME)).await;
+    let lost = |there: &Record| Replaced::Lost(Some(there.clone()));
+    let replace =
+        async |change: &Change, expected: &Record| store.replace(change, expected).await.expect("an answer");
+    assert_eq!(replace(&also_named(&first, &["b", "x"], &[], 2), &first).await, lost(&other));
+    assert_eq!(
+        who_holds(store, ["a", "b", "x"]).await,
+        [id, None, Some(other.intent.call_id)],
+        "none is taken"
+    );
+    let both = also_named(&first, &["b", "c"], &[], 2);
+    let named = replaced(store, &both, &first).await;
+    assert_eq!(replaced(store, &both, &first).await, named, "asked again it is done");
+    assert_eq!(who_holds(store, ["a", "b", "c"]).await, [id; 3]);
+    let again = also_named(&first, &["d"], &[], 3);
+    assert_eq!(replace(&again, &first).await, lost(&named), "it has changed since");
+    // A call that was seen gives its name up, and only as it was seen.
+    let seen = replaced(store, &ended(&other, 200, 2), &other).await;
+    let change = also_named(&named, &["x"], std::slice::from_ref(&other), 3);
+    assert_eq!(replace(&change, &named).await, lost(&seen));
+    let change = also_named(&named, &["x"], std::slice::from_ref(&seen), 3);
+    let named = replaced(store, &change, &named).await;
+    assert_eq!(who_holds(store, ["x", "b", "d"]).await, [id, id, None]);
+    assert_eq!(claim(store, &arrival("c", "S", 4, ME)).await, Claimed::Existing(named.clone()));
+
+    let home = home.reopen().await;
+    let store = &*home.store;
+    assert_eq!(who_holds(store, ["a", "c", "x"]).await, [id; 3]);
+    let loaded = store.load(named.intent.call_id).await.expect("an answer").expect("a call");
+    assert_eq!(loaded, named);
+    until("it is gone", async || {
+        store.prune(at(100 * 24 * 3_600), 10).await.expect("an answer");
+        store.load(named.intent.call_id).await.expect("an answer").is_none()
+    })
+    .await;
+    assert_eq!(who_holds(store, ["a", "c", "x"]).await, [None; 3]);
+    assert_eq!(who_holds(store, ["b", "c", "d"]).await, [None; 3]);
 }
 
 async fn each_name_is_given_up_only_by_a_call_that_was_seen(home: Home) {

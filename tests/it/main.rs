@@ -69,6 +69,7 @@ mod setup; // what `make` installs before it builds
 mod shares; // what tenants and tokens leave to each other
 mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order
+mod similar; // what looks like a call gets its result
 mod store; // a file, and a disk that fails
 mod terms; // what every store promises about the terms of a claim
 mod tls; // HTTPS by its own certificate

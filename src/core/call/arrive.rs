@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Action, Change, Next, after, gateway};
+use super::{Action, Change, Next, Takes, after, gateway};
 use crate::core::key;
 use crate::core::outcome::FailureKind;
 use crate::core::recipe::{Prints, Sameness};
@@ -25,9 +25,15 @@ pub(super) fn is_past(time: Option<Timestamp>, now: Timestamp) -> bool {
     time.is_some_and(|time| time <= now)
 }
 
+/// Whether a request comes with the key itself of a call whose caller brought it: such a key outlives its window.
+pub(super) fn keeps_key(record: &Record, intent: &Intent) -> bool {
+    let is_own = || intent.all_names().any(|name| record.intent.all_names().any(|own| own == name));
+    record.intent.key_source == key::Source::Runtime && (record.aliases.is_empty() || is_own())
+}
+
 pub(super) fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
     if is_past(record.expires_at, now) {
-        if record.intent.key_source == key::Source::Runtime && !is_past(record.retain_until, now) {
+        if keeps_key(record, arrival.intent) && !is_past(record.retain_until, now) {
             return Next { change: None, action: Action::RefuseExpired };
         }
         return claim(tool, arrival, Some(record.intent.call_id), now);
@@ -88,6 +94,7 @@ pub(super) fn claim(tool: &Tool, arrival: &Arrival<'_>, instead_of: Option<CallI
         similar_to: None,
         check: None,
         undo: None,
+        aliases: Vec::new(),
         latency_ms: None,
         updated_at: now,
         expires_at: None,
@@ -102,7 +109,7 @@ pub(super) fn claim(tool: &Tool, arrival: &Arrival<'_>, instead_of: Option<CallI
         Ok(terms) => terms,
         Err(why) => return Next { change: None, action: Action::RefuseUnfit(why) },
     };
-    let change = Change { record, entry, terms, release: Release::default() };
+    let change = Change { record, entry, terms, release: Release::default(), takes: Takes::default() };
     Next { change: Some(change), action: Action::Claim { instead_of } }
 }
 
@@ -136,7 +143,7 @@ fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp
         Ok(terms) => terms,
         Err(why) => return Next { change: None, action: Action::RefuseUnfit(why) },
     };
-    let change = Change { record: again, entry, terms, release: Release::default() };
+    let change = Change { record: again, entry, terms, release: Release::default(), takes: Takes::default() };
     Next { change: Some(change), action: Action::Run }
 }
 

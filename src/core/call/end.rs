@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::arrive::in_doubt;
-use super::{Action, Change, Illegal, Next, Occasion, Retry, after, elapsed_ms, ended, gateway};
+use super::{Action, Change, Illegal, Next, Occasion, Retry, Takes, after, elapsed_ms, ended, gateway};
 use crate::core::outcome::{self, Evidence, Failure, FailureKind, Outcome};
 use crate::core::record::{Attempt, AttemptId, Record, State};
 use crate::core::session::{self, Release};
@@ -44,7 +44,13 @@ pub(super) fn end(
             detail,
             now,
         );
-        let change = Change { record: again, entry, terms: None, release: Release::default() };
+        let change = Change {
+            record: again,
+            entry,
+            terms: None,
+            release: Release::default(),
+            takes: Takes::default(),
+        };
         return Next { change: Some(change), action: Action::Retry { after: wait } };
     }
     let occasion = Occasion { event: "ended", by: gateway(record.attempt.owner) };
@@ -138,7 +144,7 @@ pub(super) fn doubt_anew(
     let entry = ended(occasion, record, &Outcome::Unknown, why, now);
     let lock_from = session::is_exclusive(tool).then_some(prolonged.attempt.lease_until);
     let release = Release { lock_from, ..Release::default() };
-    let change = Change { record: prolonged, entry, terms: None, release };
+    let change = Change { record: prolonged, entry, terms: None, release, takes: Takes::default() };
     Next { change: Some(change), action: Action::Finish }
 }
 
@@ -249,6 +255,6 @@ pub(super) fn finish(
         // What surely had no effect is no earlier call.
         similar: record.intent.similar.filter(|_| matches!(finished.state, State::Failed(_))),
     };
-    let change = Change { record: finished, entry, terms: None, release };
+    let change = Change { record: finished, entry, terms: None, release, takes: Takes::default() };
     Next { change: Some(change), action: Action::Finish }
 }

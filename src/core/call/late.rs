@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Action, Change, Next, Occasion, ended, gateway};
+use super::{Action, Change, Next, Occasion, Takes, ended, gateway};
 use crate::core::outcome::{self, Evidence, Outcome, Sent};
 use crate::core::record::{AttemptId, Record, State};
 use crate::core::session::Release;
@@ -49,6 +49,7 @@ pub(super) fn contradict(
     let noted = Record { version: record.version + 1, updated_at: now, ..record.clone() };
     let mut entry = ended(Occasion { event: "late_proof", by }, record, &outcome, detail, now);
     entry.attempt = Some(attempt);
-    let change = Change { record: noted, entry, terms: None, release: Release::default() };
+    let change =
+        Change { record: noted, entry, terms: None, release: Release::default(), takes: Takes::default() };
     Some(Next { change: Some(change), action: Action::Alarm })
 }

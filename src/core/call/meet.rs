@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::arrive::is_past;
-use crate::core::key::{self, Lookup};
+use super::arrive::{is_past, keeps_key};
+use crate::core::key::Lookup;
 use crate::core::recipe::{Name, Part, Prints, Sameness};
 use crate::core::record::{Holder, Intent};
 
@@ -43,7 +43,7 @@ pub fn meet(holders: &[Holder], names: &[Name], intent: &Intent, prints: &Prints
         return Met::Call(call);
     }
     let expired = first(&|holder| {
-        let is_kept = holder.record.intent.key_source == key::Source::Runtime || is_runtime(holder);
+        let is_kept = keeps_key(&holder.record, intent) || is_runtime(holder);
         !lives(holder) && is_kept && !is_past(holder.record.retain_until, now)
     });
     if let Some(call) = expired {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::end::finish;
-use super::{Action, Change, Illegal, Next, Occasion, after, ended, gateway};
+use super::{Action, Change, Illegal, Next, Occasion, Takes, after, ended, gateway};
 use crate::core::outcome::{Content, Failure, FailureKind, Outcome};
 use crate::core::record::{Attempt, AttemptId, Entry, InstanceId, Record, State};
 use crate::core::redact;
@@ -72,7 +72,13 @@ pub(super) fn work_on(
     };
     let (by, event) = (gateway(by), event.into());
     let entry = Entry { at: now, event, attempt: Some(attempt), outcome: None, by, detail };
-    let change = Change { record: worked_on, entry, terms: None, release: Release::default() };
+    let change = Change {
+        record: worked_on,
+        entry,
+        terms: None,
+        release: Release::default(),
+        takes: Takes::default(),
+    };
     Ok(Next { change: Some(change), action })
 }
 
@@ -132,7 +138,7 @@ fn reschedule(
     let (attempt, by) = (Some(record.attempt.id), gateway(by));
     let entry = Entry { at: now, event: event.into(), attempt, outcome: None, by, detail };
     let record = Record { version: record.version + 1, check, updated_at: now, ..record.clone() };
-    let change = Change { record, entry, terms: None, release: Release::default() };
+    let change = Change { record, entry, terms: None, release: Release::default(), takes: Takes::default() };
     Next { change: Some(change), action: Action::Finish }
 }
 
@@ -176,7 +182,8 @@ pub(super) fn probed(tool: &Tool, record: &Record, asked: &Asked, finding: &Find
     };
     let still = Record { version: record.version + 1, check, updated_at: now, ..record.clone() };
     let entry = ended(occasion(event), record, &Outcome::Unknown, why, now);
-    let change = Change { record: still, entry, terms: None, release: Release::default() };
+    let change =
+        Change { record: still, entry, terms: None, release: Release::default(), takes: Takes::default() };
     Next { change: Some(change), action: Action::Finish }
 }
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::end::{finish, kept_until, remembered_until};
-use super::{Action, Change, Illegal, Next, Occasion, UndoEnd, gateway};
+use super::{Action, Change, Illegal, Next, Occasion, Takes, UndoEnd, gateway};
 use crate::core::compensation;
 use crate::core::outcome::{Content, Failure, FailureKind, Outcome};
 use crate::core::record::{Compensation, Entry, InstanceId, Record, State, Undo};
@@ -205,6 +205,6 @@ fn changed(record: &Record, now: Timestamp) -> Record {
 fn write(record: Record, event: &'static str, by: &str, detail: String, now: Timestamp) -> Next {
     let entry =
         Entry { at: now, event: event.into(), attempt: None, outcome: None, by: by.to_owned(), detail };
-    let change = Change { record, entry, terms: None, release: Release::default() };
+    let change = Change { record, entry, terms: None, release: Release::default(), takes: Takes::default() };
     Next { change: Some(change), action: Action::Finish }
 }

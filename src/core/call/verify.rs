@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Action, Change, Illegal, Next, after};
+use super::{Action, Change, Illegal, Next, Takes, after};
 use crate::core::outcome::Content;
 use crate::core::record::{Entry, Record, State};
 use crate::core::redact;
@@ -75,5 +75,14 @@ fn note(
     let by = format!("token {by}");
     let entry =
         Entry { at: now, event: event.into(), attempt: Some(record.attempt.id), outcome: None, by, detail };
-    Next { change: Some(Change { record: noted, entry, terms: None, release: Release::default() }), action }
+    Next {
+        change: Some(Change {
+            record: noted,
+            entry,
+            terms: None,
+            release: Release::default(),
+            takes: Takes::default(),
+        }),
+        action,
+    }
 }

@@ -48,6 +48,8 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
         ErrorKind::Refused(Refusal::Busy { retry_after: time }),
         ErrorKind::Refused(Refusal::Spent { retry_after: time }),
         ErrorKind::Refused(Refusal::Similar { call_id }),
+        ErrorKind::Refused(Refusal::SimilarPending { call_id, retry_after: Some(time) }),
+        ErrorKind::Refused(Refusal::SimilarPending { call_id, retry_after: None }),
         ErrorKind::Fenced(failure(FailureKind::Fenced)),
         ErrorKind::RateLimited,
         ErrorKind::NoRoom,

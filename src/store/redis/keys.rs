@@ -110,7 +110,7 @@ impl Partition {
         let list = |index| self.list(&intent.tenant, index);
         keys.extend(["running", "unknown", "failed"].map(|state| list(Index::State(state))));
         keys.extend(ledger::indexes(record).into_iter().map(list));
-        keys.extend(intent.names.iter().map(|name| self.holder(name)));
+        keys.extend(record.all_names().skip(1).map(|name| self.holder(name)));
         keys
     }
 

@@ -270,9 +270,7 @@ impl Inner {
         }
         let holders: Vec<(usize, String)> = (1..)
             .zip(over)
-            .flat_map(|(number, record)| {
-                record.intent.all_names().map(move |name| (number, partition.holder(name)))
-            })
+            .flat_map(|(number, record)| record.all_names().map(move |name| (number, partition.holder(name))))
             .collect();
         let mut run = Run::new(&self.scripts.forget);
         run.key(partition.retained()).key(partition.key("failed"));

@@ -19,7 +19,7 @@ use crate::core::recipe::RecipeId;
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State, Undo};
 use crate::core::session::Room;
 use crate::core::unknown::Check;
-use crate::store::undo;
+use crate::store::{aliases, undo};
 
 /// The fields of a record, in the order in which [`read`] takes them.
 pub(super) const FIELDS: [&str; 6] = ["intent", "args", "progress", "fencing", "result", "similar_to"];
@@ -76,6 +76,8 @@ struct Progress<'a> {
     check: Option<StoredCheck>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     undo: Option<std::borrow::Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
+    aliases: std::borrow::Cow<'a, str>,
     /// The kind of a failure.
     failure: Option<&'a str>,
     #[serde(borrow)]
@@ -170,6 +172,7 @@ pub(super) fn progress(record: &Record) -> String {
             number: check.number,
         }),
         undo: record.undo.as_ref().map(|undo| undo::write(undo).into()),
+        aliases: aliases::write(&record.aliases).into(),
         failure: failure.map(|failure| failure.kind.as_str()),
         why: why.map(|why| why.as_str().into()),
         tool_status: failure.and_then(|failure| failure.status),
@@ -276,6 +279,7 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         similar_to,
         check: progress.check.as_ref().map(check).transpose()?,
         undo: progress.undo.as_deref().map(undo).transpose()?,
+        aliases: aliases::read(&progress.aliases).ok_or_else(|| Corrupt::new("its aliases are cut off"))?,
         latency_ms: progress.latency_ms,
         updated_at: time(progress.updated_at)?,
         expires_at: progress.expires_at.map(time).transpose()?,

@@ -91,7 +91,7 @@ impl Inner {
             let mut run = begin(script, &names, &prefix, 1);
             run.arg("0").arg(expected).arg(&drawn).arg(cas).arg("p2").arg(1).arg("r").arg("e:2").arg("{}");
             run.arg("t").arg("failed").arg(1).arg(1).arg("").arg("keep").arg("").arg("1").arg("1");
-            run.arg(self.announcement(false)).arg("").arg("position").arg("{}").arg("{}");
+            run.arg(self.announcement(false)).arg("").arg("position").arg(1).arg("{}").arg("{}").arg("{}");
             reply(self.link.run(&run).await?).map(|(word, _)| word)
         };
         let refused = replace(&self.scripts.finish, "9:z", "10:z").await?;

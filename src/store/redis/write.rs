@@ -134,7 +134,9 @@ impl Inner {
 
     async fn replace_with(&self, change: &Change, expected: &Record, met: &Met) -> Result<Replaced, Error> {
         // Where something is to be sent next, the store must be as it should be.
-        let begins = matches!(change.record.state, State::Running);
+        let runs = matches!(change.record.state, State::Running);
+        // So must it where names are claimed.
+        let begins = runs || !change.takes.names.is_empty();
         let (epoch, script) = if begins {
             self.must_be_open()?;
             (self.memory.epoch(), &self.scripts.begin)
@@ -162,7 +164,8 @@ impl Inner {
         run.arg(lock_from).arg(similar).arg(self.announcement(begins));
         run.arg(if change.release.retakes_lock { "1" } else { "" });
         run.arg(&Position::of(&change.record).to_bytes()[..]);
-        if begins {
+        run.arg(change.takes.names.len()).arg(record::gives_up(&change.takes.instead_of));
+        if runs {
             run.arg(record::intent(intent)).arg(&intent.args[..]);
         }
         let answer = if begins { self.run_guarded(&run).await? } else { self.link.run(&run).await? };

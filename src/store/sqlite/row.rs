@@ -15,7 +15,7 @@ use crate::core::recipe::RecipeId;
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, Holder, InstanceId, Intent, Record, State};
 use crate::core::session::Room;
 use crate::core::unknown::Check;
-use crate::store::{Due, Found, UNREADABLE, undo};
+use crate::store::{Due, Found, UNREADABLE, aliases, undo};
 
 /// The beginning of a query for whole records: the columns as `record` reads them.
 macro_rules! columns {
@@ -24,7 +24,7 @@ macro_rules! columns {
             "SELECT call_id, lookup, names, recipe, tenant, tool, key, key_source, fingerprint, user_id, session_id, trace_id, made_by,
                 args, created_at, similar, version, state, attempt_id, owner, attempt_number, run_started_at,
                 lease_until, attempts, doubted, fencing, similar_to, latency_ms, result, failure, why, tool_status,
-                retry_after_ms, updated_at, expires_at, retain_until, check_at, check_since, checks, saga_id, undo"
+                retry_after_ms, updated_at, expires_at, retain_until, check_at, check_since, checks, saga_id, undo, aliases"
         )
     };
 }
@@ -237,11 +237,26 @@ pub(super) fn take_names<'a>(
     Ok(())
 }
 
+/// The row of a call, if there are names for it to take.
+pub(super) fn seq_of(
+    connection: &Connection,
+    call_id: CallId,
+    names: &[key::Lookup],
+) -> rusqlite::Result<Option<i64>> {
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let mut seq = connection.prepare_cached("SELECT seq FROM calls WHERE call_id = ?1")?;
+    seq.query_row([call_id.to_string()], |row| row.get(0)).optional()
+}
+
 /// Frees the names that still stand for a call.
 pub(super) fn free_names(connection: &Connection, call_id: &str) -> rusqlite::Result<()> {
-    let sql = "SELECT seq, lookup, names FROM calls WHERE call_id = ?1";
+    let sql = "SELECT seq, lookup, names, aliases FROM calls WHERE call_id = ?1";
     let found = connection.prepare_cached(sql)?.query_row([call_id], |row| {
-        Ok((row.get::<_, i64>(0)?, [row.get::<_, Vec<u8>>(1)?, row.get(2)?].concat()))
+        let aliases = aliases::read(&row.get::<_, String>(3)?).unwrap_or_default();
+        let aliases = aliases.iter().flat_map(|alias| &alias.names).flat_map(|name| name.0).collect();
+        Ok((row.get::<_, i64>(0)?, [row.get::<_, Vec<u8>>(1)?, row.get(2)?, aliases].concat()))
     });
     let Some((seq, names)) = found.optional()? else { return Ok(()) };
     let mut free = connection.prepare_cached("DELETE FROM names WHERE lookup = ?1 AND seq = ?2")?;
@@ -274,7 +289,7 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
             result = :result, failure = :failure, why = :why, tool_status = :tool_status,
             retry_after_ms = :retry_after_ms, updated_at = :updated_at, expires_at = :expires_at,
             retain_until = :retain_until, similar_to = :similar_to, check_at = :check_at,
-            check_since = :check_since, checks = :checks, undo = :undo
+            check_since = :check_since, checks = :checks, undo = :undo, aliases = :aliases
          WHERE call_id = :call_id",
     )?;
     update.execute(named_params! {
@@ -302,6 +317,7 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":check_since": record.check.map(|check| check.since.as_microsecond()),
         ":checks": record.check.map(|check| check.number),
         ":undo": record.undo.as_ref().map(undo::write),
+        ":aliases": aliases::write(&record.aliases),
         ":call_id": record.intent.call_id.to_string(),
     })?;
     Ok(())
@@ -393,6 +409,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     intent.saga_id = columns.read()?;
     let undo = columns.read::<Option<String>>()?;
     let undo = undo.map(|text| undo::read(&text).ok_or_else(|| columns.corrupt())).transpose()?;
+    let aliases = aliases::read(&columns.read::<String>()?).ok_or_else(|| columns.corrupt())?;
     Ok(Record {
         intent: Arc::new(intent),
         version,
@@ -404,6 +421,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         similar_to,
         check: check.map(|(since, number)| Check { since, at: check_at, number }),
         undo,
+        aliases,
         latency_ms,
         updated_at,
         expires_at,

@@ -6,6 +6,7 @@ CREATE TABLE calls (
   call_id        TEXT NOT NULL UNIQUE,
   lookup         BLOB NOT NULL,           -- SHA-256 of (tenant, tool, key)
   names          BLOB NOT NULL DEFAULT x'', -- what else it was claimed under: 32 bytes each
+  aliases        TEXT NOT NULL DEFAULT '', -- further keys that it answers, as JSON
   recipe         BLOB NOT NULL DEFAULT x'00000000000000000000000000000000', -- how names and fingerprint were made
   tenant         TEXT NOT NULL,
   tool           TEXT NOT NULL,

@@ -66,15 +66,16 @@ fn bar(
             return Ok(Some(bar));
         }
     }
-    if let Some(spending) = &terms.budget
-        && let Some(frees_at) = is_spent(connection, spending, record, now)?
-    {
-        return Ok(Some(Bar::Spent { frees_at }));
-    }
+    // What is answered by an earlier call costs nothing.
     if let Some(likeness) = &terms.similar
         && let Some(call_id) = is_alike(connection, likeness, record, now)?
     {
         return Ok(Some(Bar::Similar { call_id }));
+    }
+    if let Some(spending) = &terms.budget
+        && let Some(frees_at) = is_spent(connection, spending, record, now)?
+    {
+        return Ok(Some(Bar::Spent { frees_at }));
     }
     match terms.lock {
         Some(line) => is_busy(connection, line, record, now),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
-use oncegate::core::call::Change;
+use oncegate::core::call::{Change, Takes};
 use oncegate::core::document::{Document, Kind, Place};
 use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{Duplicates, Filter, History, Listed, PAGE_BYTES, Page, Placed, Position};
@@ -226,18 +226,18 @@ impl Kept {
         if bar.is_some() {
             return bar;
         }
+        if let Some(likeness) = terms.similar.filter(|likeness| likeness.refuses)
+            && let Some(other) = newest(self.rooms.get(&likeness.room), call_id, now)
+            && Some(other) != likeness.confirmed
+        {
+            return Some(Bar::Similar { call_id: other });
+        }
         if let Some(spending) = terms.budget {
             let places = in_time(self.rooms.get(&spending.room), now);
             let has_place = places.iter().any(|(id, _)| *id == call_id);
             if let (false, Some(over)) = (has_place, places.len().checked_sub(spending.max as usize)) {
                 return Some(Bar::Spent { frees_at: places[over].1 });
             }
-        }
-        if let Some(likeness) = terms.similar.filter(|likeness| likeness.refuses)
-            && let Some(other) = newest(self.rooms.get(&likeness.room), call_id, now)
-            && Some(other) != likeness.confirmed
-        {
-            return Some(Bar::Similar { call_id: other });
         }
         let line = terms.lock?;
         let alive = &self.alive;
@@ -366,7 +366,7 @@ impl Store for Memory {
         } else if is_gone_back {
             // What is known of a call that was lost goes back as a whole.
             let record = inner.write(change);
-            for name in record.intent.all_names() {
+            for name in record.all_names() {
                 let is_over = |holder: &Record| {
                     holder.expires_at.is_some_and(|expires_at| expires_at <= record.attempt.run_started_at)
                 };
@@ -376,11 +376,27 @@ impl Store for Memory {
             }
             return Ok(Replaced::Done(record));
         }
+        let Takes { names, instead_of } = &change.takes;
         Ok(match stored {
             Some(stored) if is_same(&stored, expected) && stored.fencing == expected.fencing => {
+                if !names.is_empty() {
+                    inner.may_begin()?;
+                }
+                let mut holders = names.iter().filter_map(|name| inner.kept.holder(name));
+                let gives_up = |holder: &Record| instead_of.iter().any(|seen| is_same(holder, seen));
+                let is_own = |holder: &Record| holder.intent.call_id == expected.intent.call_id;
+                if let Some(other) = holders.find(|holder| !is_own(holder) && !gives_up(holder)) {
+                    return Ok(Replaced::Lost(Some(other.clone())));
+                }
                 match inner.bar(change) {
                     Some(bar) => Replaced::Barred(bar),
-                    None => Replaced::Done(inner.write(change)),
+                    None => {
+                        let record = inner.write(change);
+                        for name in names {
+                            inner.kept.holders.insert(*name, record.intent.call_id);
+                        }
+                        Replaced::Done(record)
+                    }
                 }
             }
             Some(stored) if stored == change.as_stored(&stored) => Replaced::Done(stored),

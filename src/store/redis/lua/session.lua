@@ -91,6 +91,11 @@ local function barred(keys, terms, now)
       if token == 0 or token > math.max(newest, terms.explained) then return { 'barred', 'not_given' } end
     end
   end
+  -- What is answered by an earlier call costs nothing.
+  if terms.similar and terms.similar.refuses then
+    local other = newest(keys.similar, terms.call, now)
+    if other and other ~= terms.similar.confirmed then return { 'barred', 'similar', other } end
+  end
   if terms.budget then
     local counts = '(' .. digits(now)
     local place = tonumber(redis.call('ZSCORE', keys.budget, terms.call) or '')
@@ -101,10 +106,6 @@ local function barred(keys, terms, now)
         'LIMIT', spent - terms.budget.max, 1, 'WITHSCORES')
       return { 'barred', 'spent', frees[2] }
     end
-  end
-  if terms.similar and terms.similar.refuses then
-    local other = newest(keys.similar, terms.call, now)
-    if other and other ~= terms.similar.confirmed then return { 'barred', 'similar', other } end
   end
   if terms.lock then return busy(keys, terms, now) end
   return nil

@@ -1,0 +1,73 @@
+//! A request with another key looks like a call. Whether it gets that call's result.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::arrive::is_past;
+use super::{Action, Change, Next, Takes, after, gateway};
+use crate::core::record::{Alias, Entry, InstanceId, Intent, MAX_ALIASES, Record, State};
+use crate::core::session::Release;
+use crate::core::tool::Tool;
+
+/// Makes the key of a request a name of the call, if the call has succeeded and its key is remembered.
+///
+/// The answer is the call's result, and so is that of every repetition. While the outcome of the call is not known the
+/// request waits: it must neither run nor be told that nothing has happened.
+pub(super) fn resembled(
+    tool: &Tool,
+    record: &Record,
+    arrival: &Arc<Intent>,
+    instead_of: &[Record],
+    by: InstanceId,
+    now: Timestamp,
+) -> Next {
+    let nothing = |action| Next { change: None, action };
+    match &record.state {
+        State::Running | State::Unknown(_) => return nothing(Action::Wait),
+        State::Succeeded(_) => {}
+        State::Failed(_) | State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
+            return nothing(Action::RefuseSimilar);
+        }
+    }
+    let is_same_alias = |alias: &Alias| {
+        alias.names.contains(&arrival.lookup)
+            && (alias.fingerprint, alias.recipe) == (arrival.fingerprint, arrival.recipe)
+    };
+    if record.aliases.iter().any(is_same_alias) {
+        return nothing(Action::Answer);
+    }
+    if record.aliases.iter().any(|alias| alias.names.contains(&arrival.lookup)) {
+        return nothing(Action::RefuseReused);
+    }
+    let is_other = (&record.intent.tenant, &record.intent.tool) != (&arrival.tenant, &arrival.tool);
+    // It would be undone with a saga of which this one knows nothing.
+    let is_of_another_saga = !arrival.saga_id.is_empty() && arrival.saga_id != record.intent.saga_id;
+    let is_full = record.aliases.len() >= MAX_ALIASES;
+    if is_other || is_of_another_saga || is_full || is_past(record.expires_at, now) {
+        return nothing(Action::RefuseSimilar);
+    }
+    let mut named = record.clone();
+    let names: Vec<_> = arrival.all_names().copied().collect();
+    let Intent { fingerprint, recipe, .. } = **arrival;
+    named.aliases.push(Alias { names: names.clone(), fingerprint, recipe });
+    named.version += 1;
+    named.updated_at = now;
+    // The request's key is remembered for as long as if it had run.
+    let later = |time: Option<Timestamp>, span| time.map(|time| time.max(after(now, span)));
+    named.expires_at = later(record.expires_at, tool.window(arrival.key_source));
+    named.retain_until = later(record.retain_until, tool.retention);
+    let detail =
+        "a request with another key looked like it and gets its result; that key is a name of it now";
+    let entry = Entry {
+        at: now,
+        event: "replayed_as_similar".into(),
+        attempt: None,
+        outcome: None,
+        by: gateway(by),
+        detail: detail.to_owned(),
+    };
+    let takes = Takes { names, instead_of: instead_of.to_vec() };
+    let change = Change { record: named, entry, terms: None, release: Release::default(), takes };
+    Next { change: Some(change), action: Action::TakeNames }
+}

@@ -1,0 +1,103 @@
+//! A request with another key that looks like a call: it gets the result of one that has succeeded, and nothing else.
+
+use super::*;
+use crate::core::record::MAX_ALIASES;
+
+fn alike(key: &str, fingerprint: u8, saga_id: &str) -> Arc<Intent> {
+    let lookup = Lookup::new("shop", "t", key);
+    let like = intent(key::Source::Runtime, fingerprint);
+    Arc::new(Intent { lookup, saga_id: saga_id.into(), ..(*like).clone() })
+}
+
+fn asks(tool: &Tool, record: &Record, intent: &Arc<Intent>, seconds: i64) -> Next {
+    let event = Event::Resembled { intent: intent.clone(), instead_of: Vec::new(), by: ME };
+    next(tool, Some(record), &event, at(seconds)).expect("it is never illegal")
+}
+
+fn arrives(tool: &Tool, record: &Record, intent: &Arc<Intent>, seconds: i64) -> Action {
+    let event = Event::Arrived {
+        intent: intent.clone(),
+        prints: Arc::default(),
+        brought: Brought::default(),
+        attempt: attempt(9),
+        owner: ME,
+    };
+    next(tool, Some(record), &event, at(seconds)).expect("an arrival is never illegal").action
+}
+
+#[test]
+fn a_key_that_was_answered_names_the_call_for_its_own_window_and_only_with_its_own_arguments() {
+    let tool = tool("t");
+    let (hour, day) = (3_600, 24 * 3_600);
+    let like = alike("k2", 2, "");
+    let next = asks(&tool, &succeeded("{}"), &like, 60);
+    let change = next.change.expect("a change");
+    assert_eq!((next.action, change.takes.names.as_slice()), (Action::TakeNames, &[like.lookup][..]));
+    let named = change.record;
+    assert_eq!(named.expires_at, Some(at(60 + day)), "as long as if it had run");
+    assert_eq!(asks(&tool, &named, &like, 61).action, Action::Answer, "asked again it is done");
+    assert_eq!(asks(&tool, &named, &alike("k2", 3, ""), 61).action, Action::RefuseReused);
+    for (key, fingerprint, seconds, action) in [
+        ("k2", 2, 2 * hour, Action::Answer),
+        ("k2", 1, 2 * hour, Action::RefuseReused),
+        ("k", 1, 2 * hour, Action::Answer),
+        ("k", 2, 2 * hour, Action::RefuseReused),
+    ] {
+        let arrival = alike(key, fingerprint, "");
+        assert_eq!(arrives(&tool, &named, &arrival, seconds), action, "{key} {fingerprint}");
+    }
+    assert!(!named.answers_as_similar([Lookup::new("shop", "t", "k")].into_iter()));
+    assert!(named.answers_as_similar([like.lookup].into_iter()));
+}
+
+#[test]
+fn a_call_of_another_saga_past_its_window_or_with_enough_names_answers_no_further_key() {
+    let tool = tool("t");
+    let done = succeeded("{}");
+    assert_eq!(asks(&tool, &done, &alike("k2", 2, "G"), 2).action, Action::RefuseSimilar);
+    assert_eq!(asks(&tool, &done, &alike("k2", 2, ""), 3_601).action, Action::RefuseSimilar);
+    let mut full = done;
+    for n in 0..MAX_ALIASES {
+        let change = asks(&tool, &full, &alike(&format!("n{n}"), 2, ""), 2).change;
+        full = change.expect("a change").record;
+    }
+    assert_eq!(asks(&tool, &full, &alike("k2", 2, ""), 2).action, Action::RefuseSimilar);
+}
+
+proptest! {
+    /// Whatever has become of the call, nothing runs for a request that looks like it, and only a success is told.
+    #[test]
+    fn what_looks_like_a_call_never_runs_and_gets_only_a_success(
+        steps in prop::collection::vec((any_event(), 0..50_000_i64), 0..20),
+        fingerprint in 1..4_u8,
+        saga in prop_oneof![Just(""), Just("G")],
+        pause in 0..50_000_i64,
+    ) {
+        let tool = Tool { compensation: cancel(true), ..tool("t") };
+        let (mut there, mut seconds) = (record(&tool, key::Source::Derived, &[]), 0);
+        for (event, pause) in steps {
+            seconds += pause;
+            there = moved(&tool, Some(&there), &event, seconds).unwrap_or(there);
+        }
+        seconds += pause;
+        let like = alike("like", fingerprint, saga);
+        let Next { change, action } = asks(&tool, &there, &like, seconds);
+        match &there.state {
+            State::Running | State::Unknown(_) => prop_assert_eq!(&action, &Action::Wait),
+            State::Succeeded(_) => {
+                prop_assert!(matches!(action, Action::TakeNames | Action::RefuseSimilar), "{:?}", action);
+            }
+            _ => prop_assert_eq!(&action, &Action::RefuseSimilar),
+        }
+        prop_assert_eq!(change.is_some(), action == Action::TakeNames);
+        let Some(change) = change else { return Ok(()) };
+        let named = &change.record;
+        prop_assert!(change.terms.is_none() && change.release == Release::default());
+        prop_assert_eq!((&named.state, &named.intent, &named.attempt), (&there.state, &there.intent, &there.attempt));
+        prop_assert!(named.expires_at >= there.expires_at && named.retain_until >= there.retain_until);
+        prop_assert_eq!(&change.takes.names, &vec![like.lookup]);
+        prop_assert_eq!(named.all_names().last(), Some(&like.lookup), "a store takes the last of the names");
+        prop_assert_eq!(arrives(&tool, named, &like, seconds), Action::Answer);
+        prop_assert_eq!(arrives(&tool, named, &alike("like", fingerprint + 1, ""), seconds), Action::RefuseReused);
+    }
+}

@@ -1,0 +1,80 @@
+//! A request whose key is new, but that looks like an earlier call. The rule is in `core::call`.
+
+use std::sync::Arc;
+
+use super::call::Asked;
+use super::{ErrorKind, Gateway};
+use crate::core::call::{self, Action, Event};
+use crate::core::record::{CallId, Intent, MAX_ALIASES, Record, State};
+use crate::core::session::{OnSimilar, Refusal};
+use crate::core::unknown;
+use crate::store::{Error, Replaced};
+
+/// How often the store is asked to make a key a name of the call. Each time that it says no another writer was
+/// faster, and of those that add a key there are only so many.
+const TRIES: usize = 2 * MAX_ALIASES;
+
+/// What a request gets that looks like a call.
+pub(super) enum Alike {
+    /// The result of that call; the request's key is a name of it.
+    Settled(Record),
+    /// The key has been claimed meanwhile, or that call is gone: look again.
+    Again,
+}
+
+/// Whether requests that look like a call get its result.
+pub(super) fn replays(asked: &Asked) -> bool {
+    asked.at.tool.similar.as_ref().is_some_and(|similar| similar.action == OnSimilar::Replay)
+}
+
+impl Gateway {
+    /// Answers a request with the result of a call that it looks like, once its key is a name of that call.
+    ///
+    /// # Errors
+    /// Why it is not answered so. Nothing was run.
+    pub(super) async fn answer_alike(
+        &self,
+        asked: &Asked,
+        intent: &Arc<Intent>,
+        call_id: CallId,
+        instead_of: &[Record],
+    ) -> Result<Alike, ErrorKind> {
+        let unavailable = |_| ErrorKind::StoreUnavailable;
+        let load = async || self.counted_for(intent, "load", self.store.load(call_id).await);
+        let mut there = load().await.map_err(unavailable)?;
+        for _ in 0..TRIES {
+            let Some(record) = there.take() else { return Ok(Alike::Again) };
+            let event = Event::Resembled {
+                intent: intent.clone(),
+                instead_of: instead_of.to_vec(),
+                by: self.instance,
+            };
+            let now = self.now();
+            let next = call::next(&asked.at.tool, Some(&record), &event, now);
+            let next = next.map_err(|_| ErrorKind::StoreUnavailable)?;
+            let change = match (next.action, next.change) {
+                (Action::Answer, _) => return Ok(Alike::Settled(record)),
+                (Action::TakeNames, Some(change)) => change,
+                (Action::Wait, _) => {
+                    let retry_after = match record.state {
+                        State::Running => Some(self.retry_after_of(&asked.at, &record)),
+                        _ => unknown::next_look(&record, now),
+                    };
+                    return Err(ErrorKind::Refused(Refusal::SimilarPending { call_id, retry_after }));
+                }
+                (Action::RefuseReused, _) => return Ok(Alike::Again),
+                _ => return Err(ErrorKind::Refused(Refusal::Similar { call_id })),
+            };
+            let replaced = self.store.replace(&change, &record).await;
+            match self.counted_for(intent, "replace", replaced) {
+                Ok(Replaced::Done(record)) => return Ok(Alike::Settled(record)),
+                Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == call_id => there = Some(newer),
+                Ok(Replaced::Lost(_) | Replaced::Barred(_)) => return Ok(Alike::Again),
+                // It may have been written: what is stored says so.
+                Err(Error::Ambiguous(_)) => there = load().await.map_err(unavailable)?,
+                Err(_) => return Err(ErrorKind::StoreUnavailable),
+            }
+        }
+        Err(ErrorKind::StoreUnavailable)
+    }
+}
