@@ -265,7 +265,12 @@ fn key_policy(mut section: Section<'_, '_>) -> key::Policy {
     if prefer.is_some() && fields.is_empty() {
         section.mistake("prefer", "without fields there is nothing to prefer");
     }
-    let policy = key::Policy { required, fields, prefer: prefer.unwrap_or_default(), ignore };
+    let per = section.word("per", &[("user", key::Per::User), ("tenant", key::Per::Tenant)]);
+    if per.is_some() && fields.is_empty() {
+        section.mistake("per", "without fields there is no business key");
+    }
+    let (prefer, per) = (prefer.unwrap_or_default(), per.unwrap_or_default());
+    let policy = key::Policy { required, fields, prefer, per, ignore };
     section.finish();
     policy
 }

@@ -163,6 +163,16 @@ pub enum Prefer {
     Runtime,
 }
 
+/// Whose calls a business key tells apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Per {
+    /// The same fields of two users are two intents.
+    #[default]
+    User,
+    /// They are one.
+    Tenant,
+}
+
 /// A tool's rules about keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -171,6 +181,7 @@ pub struct Policy {
     /// The business fields: what they hold makes the key. Empty: no business key.
     pub fields: Vec<Pointer>,
     pub prefer: Prefer,
+    pub per: Per,
     /// What does not count for the fingerprint: free text that a model words anew each time.
     pub ignore: Vec<Pointer>,
 }

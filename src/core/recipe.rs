@@ -3,6 +3,7 @@
 //! A call keeps the id of the recipe that it was made with. Recipes are remembered as long as their calls are, so
 //! that a repetition is recognised under every later configuration. Must not know where they are kept.
 
+pub mod differ; // where arguments differ
 pub mod stored; // as a document
 
 use std::borrow::Cow;
@@ -14,7 +15,9 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::json::{self, canonical};
-use super::key::{self, Chosen, Fingerprint, Key, Lookup, MODEL_MEMBER, Pointer, Prefer, Refused, Source};
+use super::key::{
+    self, Chosen, Fingerprint, Key, Lookup, MODEL_MEMBER, Per, Pointer, Prefer, Refused, Source,
+};
 use super::record::{Alias, Intent, Record};
 use super::redact;
 use super::tool::Tool;
@@ -51,6 +54,7 @@ struct Stored {
     required: bool,
     fields: Vec<String>,
     prefers_runtime: bool,
+    per_tenant: bool,
     ignore: Vec<String>,
     redacted: Vec<String>,
     keeps_member: bool,
@@ -81,6 +85,7 @@ impl Recipe {
             required: self.key.required,
             fields: texts(&self.key.fields),
             prefers_runtime: self.key.prefer == Prefer::Runtime,
+            per_tenant: self.key.per == Per::Tenant,
             ignore: texts(&self.key.ignore),
             redacted: texts(&self.redacted),
             keeps_member: self.keeps_member,
@@ -99,6 +104,7 @@ impl Recipe {
                 required: stored.required,
                 fields: pointers(stored.fields)?,
                 prefer: if stored.prefers_runtime { Prefer::Runtime } else { Prefer::Business },
+                per: if stored.per_tenant { Per::Tenant } else { Per::User },
                 ignore: pointers(stored.ignore)?,
             },
             redacted: pointers(stored.redacted)?,
@@ -171,6 +177,8 @@ impl Recipe {
             let value = value.ok_or_else(|| Refused::FieldMissing(field.as_str().to_owned()))?;
             fields.insert(field.as_str().to_owned(), value.clone());
         }
+        // Like a call that names no user.
+        let user_id = if self.key.per == Per::Tenant { "" } else { user_id };
         let key = key::derive(&self.tool, user_id, &Value::Object(fields));
         Ok(Chosen { key, source: Source::Business })
     }

@@ -107,6 +107,10 @@ fn tools() -> Vec<Tool> {
             tool.key.fields = pointers(&["/id"]);
             tool.key.prefer = Prefer::Runtime;
         }),
+        with(&|tool| {
+            tool.key.fields = pointers(&["/id"]);
+            tool.key.per = Per::Tenant;
+        }),
         with(&|tool| tool.name = "other".into()),
     ]
 }

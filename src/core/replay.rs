@@ -31,14 +31,18 @@ pub fn differences(stored: &[u8], fresh: &[u8], ignore: &[Pointer]) -> Vec<Strin
     };
     let (Some(stored), Some(fresh)) = (read(stored), read(fresh)) else { return vec![String::new()] };
     let mut found = Vec::new();
-    for operation in json_patch::diff(&stored, &fresh).0 {
-        let place = operation.path().to_string();
+    for place in places(&stored, &fresh) {
         if !found.contains(&place) {
             found.push(place);
         }
     }
     found.truncate(MAX_DIFFERENCES);
     found
+}
+
+/// Where two values differ, as JSON Pointers.
+pub fn places(one: &Value, other: &Value) -> impl Iterator<Item = String> {
+    json_patch::diff(one, other).0.into_iter().map(|operation| operation.path().to_string())
 }
 
 #[cfg(test)]

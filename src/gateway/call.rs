@@ -249,7 +249,7 @@ impl Gateway {
         let told = told.map(|answer| answer.for_names(&names));
         told.map_err(|(kind, call_id)| {
             let replayed = kind.is_outcome().then_some(!(first && phase.is_ours()));
-            Error { kind, call_id, key, replayed }
+            Error { kind: kind.told_to(caller, &at.tool.name), call_id, key, replayed }
         })
     }
 

@@ -14,7 +14,7 @@ use super::run::{CLAIM_TRIES, Keep, ROUNDS};
 use super::session::Place;
 use super::similar::{self, Alike};
 use super::throttle::NewKey;
-use super::{ErrorKind, Gateway, Reused, new_attempt};
+use super::{Differs, ErrorKind, Gateway, Reused, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Met};
 use crate::core::json;
 use crate::core::key::{Lookup, Source};
@@ -252,7 +252,7 @@ impl Gateway {
                     // What it asks for is no call today, and is not found to have been one.
                     let is_unclear = action == Action::RefuseUnclear;
                     let complaint = asked.complaint.clone().filter(|_| !is_unclear);
-                    return Err(complaint.unwrap_or_else(|| reused(&asked.intent, &held, is_unclear)));
+                    return Err(complaint.unwrap_or_else(|| reused(asked, &held, is_unclear)));
                 }
                 (Action::RefuseExpired, _, held) => {
                     return Err(expired(&asked.intent, &prints, held.as_ref()));
@@ -382,7 +382,8 @@ impl Gateway {
 }
 
 /// What is told of a key that stands for another call, or may.
-pub(super) fn reused(intent: &Intent, there: &Record, is_unclear: bool) -> ErrorKind {
+pub(super) fn reused(asked: &Asked, there: &Record, is_unclear: bool) -> ErrorKind {
+    let intent = &asked.intent;
     // Whatever key comes with the same business fields meets the same call.
     let is_business =
         intent.key_source == Source::Business && there.all_names().any(|name| *name == intent.lookup);
@@ -391,7 +392,13 @@ pub(super) fn reused(intent: &Intent, there: &Record, is_unclear: bool) -> Error
         (false, true) => Reused::SameFields,
         (false, false) => Reused::Other,
     };
-    ErrorKind::KeyReused { call_id: there.intent.call_id, reused }
+    // The arguments of an alias are not kept.
+    let is_comparable = reused != Reused::Unclear
+        && intent.all_names().any(|name| there.intent.all_names().any(|own| own == name));
+    let places =
+        is_comparable.then(|| asked.at.recipe.differing(&there.intent.args, &asked.raw)).unwrap_or_default();
+    let differs = Differs { places, made_by: there.intent.made_by.clone() };
+    ErrorKind::KeyReused { call_id: there.intent.call_id, reused, differs }
 }
 
 /// What is told of a key whose call is past its window. What cannot be compared may be a repetition.

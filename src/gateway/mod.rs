@@ -65,6 +65,7 @@ use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
 pub use self::trace::Arrival;
 use crate::budget::Budget;
+use crate::core::caller::Caller;
 use crate::core::document::{Document, Place};
 use crate::core::key;
 use crate::core::outcome::Failure;
@@ -181,7 +182,7 @@ pub enum ErrorKind {
         retry_after: Option<Duration>,
     },
     #[error("the key stands for another call")]
-    KeyReused { call_id: CallId, reused: Reused },
+    KeyReused { call_id: CallId, reused: Reused, differs: Differs },
     #[error("the key is too old")]
     KeyExpired {
         /// The earlier call has the same arguments.
@@ -235,7 +236,25 @@ pub enum Reused {
     Unclear,
 }
 
+/// Where a request differs from the call that stands under its key: JSON Pointers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Differs {
+    pub places: Vec<String>,
+    /// The token that made the call; those that may not read the call are told no places.
+    made_by: String,
+}
+
 impl ErrorKind {
+    /// As it is told to this caller.
+    fn told_to(mut self, caller: &Caller, tool: &str) -> Self {
+        if let Self::KeyReused { differs, .. } = &mut self
+            && !caller.may_read_call(&caller.tenant, tool, &differs.made_by)
+        {
+            differs.places.clear();
+        }
+        self
+    }
+
     /// What comes of a key that stands for a call of another saga, or of none.
     fn of_another_saga() -> Self {
         Self::WrongState("the key stands for a call of another saga, with which it would be undone".into())

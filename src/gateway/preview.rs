@@ -88,7 +88,8 @@ impl Gateway {
                 }
             }
             (action @ (Action::RefuseReused | Action::RefuseUnclear), Some(held)) => {
-                Would::Refuse(reused(intent, held, action == Action::RefuseUnclear))
+                let reused = reused(&asked, held, action == Action::RefuseUnclear);
+                Would::Refuse(reused.told_to(caller, &asked.at.tool.name))
             }
             (Action::RefuseExpired, held) => Would::Refuse(expired(intent, &arrival.prints, held.as_ref())),
             (Action::RefuseOtherSaga, _) => Would::Refuse(ErrorKind::of_another_saga()),

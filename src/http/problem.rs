@@ -17,7 +17,7 @@ use crate::core::key;
 use crate::core::outcome::Failure;
 use crate::core::record::CallId;
 use crate::core::session::Refusal;
-use crate::gateway::{Error, ErrorKind, Reused};
+use crate::gateway::{Differs, Error, ErrorKind, Reused};
 
 /// What `/readyz` answers while write tools may not be called.
 pub const NOT_READY: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
@@ -234,6 +234,7 @@ pub struct Problem {
     tool_status: Option<u16>,
     tool_body: Option<Box<RawValue>>,
     similar_to: Option<CallId>,
+    differs: Option<Vec<String>>,
     replayed: Option<bool>,
     /// Where it is not the one of the table.
     key_action: Option<KeyAction>,
@@ -261,6 +262,7 @@ impl Problem {
             tool_status: None,
             tool_body: None,
             similar_to: None,
+            differs: None,
             replayed: None,
             key_action: None,
             effect: None,
@@ -270,6 +272,10 @@ impl Problem {
     /// It is known that the call has not run, by this request or by an earlier one.
     fn not_run(self) -> Self {
         Self { effect: Some(Effect::None), ..self }
+    }
+
+    fn differing(self, differs: Differs) -> Self {
+        Self { differs: Some(differs.places).filter(|places| !places.is_empty()), ..self }
     }
 
     fn about(self, call_id: CallId) -> Self {
@@ -397,20 +403,22 @@ impl From<ErrorKind> for Problem {
                 Slug::OutcomeUnknown,
                 "The tool may or may not have executed this call, and the gateway plans no further check. Tell the user, and ask a person to look into the tool's own system and to settle the call that call_id names. Sending the same request again, with the same key and the same arguments, never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",
             ),
-            ErrorKind::KeyReused { call_id, reused: Reused::Other } => Self::new(
+            ErrorKind::KeyReused { call_id, reused: Reused::Other, differs } => Self::new(
                 Slug::KeyReused,
-                "Nothing was run: this key was already used for a call with other arguments. If this is a new intent, send it with a new key; if it is a repetition, send exactly the same arguments as before.",
+                format!("Nothing was run: this key was already used for a call with other arguments{}. If this is a new intent, send it with a new key; if it is a repetition, send exactly the same arguments as before.", named(&differs)),
             )
+            .differing(differs)
             .about(call_id),
-            ErrorKind::KeyReused { call_id, reused: Reused::SameFields } => Self {
+            ErrorKind::KeyReused { call_id, reused: Reused::SameFields, differs } => Self {
                 key_action: Some(KeyAction::Stop),
                 ..Self::new(
                     Slug::KeyReused,
-                    "This request was not run: an earlier call, which call_id names, has the same business id and other arguments. A new key would meet the same call, so do not send this request again. If you meant to repeat that call, send exactly its arguments; that gets its result. Otherwise ask a person.",
+                    format!("This request was not run: an earlier call, which call_id names, has the same business id and other arguments{}. A new key would meet the same call, so do not send this request again. If you meant to repeat that call, send exactly its arguments; that gets its result. Otherwise ask a person.", named(&differs)),
                 )
             }
+            .differing(differs)
             .about(call_id),
-            ErrorKind::KeyReused { call_id, reused: Reused::Unclear } => Self {
+            ErrorKind::KeyReused { call_id, reused: Reused::Unclear, .. } => Self {
                 key_action: Some(KeyAction::Stop),
                 effect: Some(Effect::Unknown),
                 ..Self::new(
@@ -552,6 +560,15 @@ fn refused(refusal: &Refusal) -> Problem {
                 ..problem
             }
         }
+    }
+}
+
+/// Where the arguments differ, as part of a sentence.
+fn named(differs: &Differs) -> String {
+    if differs.places.is_empty() {
+        String::new()
+    } else {
+        format!(" (they differ at {})", differs.places.join(", "))
     }
 }
 

@@ -123,6 +123,7 @@ fn what_does_not_fit_together_is_refused() {
         ("budget = { per = \"user\", max = 0, window = \"1m\" }", "at least 1"),
         ("budget = { per = \"user\", max = 10001, window = \"1m\" }", "bounds nothing"),
         ("budget = { per = \"user\", max = 5, window = \"0s\" }", "in no time"),
+        ("key = { per = \"tenant\" }", "without fields there is no business key"),
         ("similar = { fields = [], window = \"1m\" }", "nothing is similar"),
         ("similar = { fields = [\"/a\"], window = \"60d\" }", "longer than the retention"),
         (
@@ -440,7 +441,7 @@ fn the_reference_configuration_names_every_key() {
         .replace("\nsource =", "\nx = 1\nsource =")
         .replace("\nfailures =", "\nx = 1\nfailures =")
         .replace("\nnegative_final_after =", "\nx = 1\nnegative_final_after =")
-        .replace("\nper =", "\nx = 1\nper =")
+        .replace("\nper = \"session\"", "\nx = 1\nper = \"session\"")
         .replace("\nper_second =", "\nx = 1\nper_second =")
         .replace("\naction =", "\nx = 1\naction =")
         .replace("\nbase =", "\nx = 1\nbase =")

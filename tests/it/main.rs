@@ -53,6 +53,7 @@ mod redis_put_back; // what a gateway remembers goes back to a Redis that has lo
 mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable
 mod rest; // unknown calls come to rest
+mod reused; // the same key with other arguments
 mod rolling; // two gateways are restarted in turn
 mod saga_chaos; // whatever goes wrong: sagas come to their end, each thing done and undone once
 mod saga_losses; // an older copy of the store undoes nothing

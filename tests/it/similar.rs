@@ -68,7 +68,7 @@ async fn a_key_that_was_answered_names_the_call_also_when_nothing_is_similar_any
     // Nothing looks like the first any more, in another process, too.
     let gateway = stores.again(gateway, &config).await;
     let began = record_time(&gateway, &first).await;
-    until("the window is over", async || Timestamp::now() > began + SignedDuration::from_secs(2)).await;
+    until("the window is over", async || Timestamp::now() > began + SignedDuration::from_millis(2_100)).await;
     let third = gateway.act("third", order("third")).await.expect_ok();
     assert_eq!(third.at("/replayed"), false);
     let effects = tool.effects();
@@ -205,10 +205,10 @@ async fn a_name_that_an_old_call_gives_up_is_taken(stores: &Stores) {
     panic!("it was never answered as similar");
 }
 
-/// When a call was asked for first.
+/// When a call has changed last: after it was claimed.
 async fn record_time(gateway: &Gateway, answer: &Answer) -> Timestamp {
-    let created_at = gateway.record(answer).await.at("/created_at");
-    created_at.as_str().expect("a time").parse().expect("a time")
+    let updated_at = gateway.record(answer).await.at("/updated_at");
+    updated_at.as_str().expect("a time").parse().expect("a time")
 }
 
 async fn post(bare: &Bare, key: &str, args: Value) -> Answer {

@@ -13,7 +13,7 @@ use crate::http::calls::{CALL_ID, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
 /// The largest number that every reader of JSON takes for itself.
 const MOST: u64 = (1 << 53) - 1;
 
-/// Why there is no result. What is not known is null; the last four members are there where they apply.
+/// Why there is no result. What is not known is null; the last five members are there where they apply.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(in crate::http) struct Body<'a> {
@@ -51,6 +51,11 @@ pub(in crate::http) struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     similar_to: Option<String>,
+    /// Where the arguments differ from those of the call that has the key: JSON Pointers into `args`. Only for a token
+    /// that may read that call, and not for tools that redact arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    differs: Option<Vec<String>>,
 }
 
 impl IntoResponse for Problem {
@@ -77,6 +82,7 @@ impl IntoResponse for Problem {
             tool_status: self.tool_status,
             tool_body: self.tool_body,
             similar_to: self.similar_to.map(|call_id| call_id.to_string()),
+            differs: self.differs,
         };
         let mut response = (row.status, axum::Json(body)).into_response();
         let headers = response.headers_mut();

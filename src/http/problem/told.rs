@@ -13,6 +13,8 @@ fn failure(kind: FailureKind) -> Failure {
 fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
     let time = Duration::from_secs(7);
     let call_id = CallId(Uuid::nil());
+    let mut differs = Differs::default();
+    differs.places = vec!["/amount".into(), "/lines/0".into()];
     let kinds = [
         ErrorKind::InvalidRequest("args is no JSON object".into()),
         ErrorKind::Key(key::Refused::Missing),
@@ -30,9 +32,10 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
         ErrorKind::JustChanged,
         ErrorKind::OutcomeUnknown { retry_after: Some(time) },
         ErrorKind::OutcomeUnknown { retry_after: None },
-        ErrorKind::KeyReused { call_id, reused: Reused::Other },
-        ErrorKind::KeyReused { call_id, reused: Reused::SameFields },
-        ErrorKind::KeyReused { call_id, reused: Reused::Unclear },
+        ErrorKind::KeyReused { call_id, reused: Reused::Other, differs: differs.clone() },
+        ErrorKind::KeyReused { call_id, reused: Reused::Other, differs: Differs::default() },
+        ErrorKind::KeyReused { call_id, reused: Reused::SameFields, differs },
+        ErrorKind::KeyReused { call_id, reused: Reused::Unclear, differs: Differs::default() },
         ErrorKind::KeyExpired { is_repetition: true },
         ErrorKind::KeyExpired { is_repetition: false },
         ErrorKind::ToolRejected(failure(FailureKind::Rejected)),

@@ -426,7 +426,13 @@ mod tests {
                 by: String::new(),
                 detail: String::new(),
             };
-            let change = Change { record: record.clone(), entry, terms: None, release: Release::default() };
+            let change = Change {
+                record: record.clone(),
+                entry,
+                terms: None,
+                release: Release::default(),
+                takes: crate::core::call::Takes::default(),
+            };
             memory.remember(&record, &change);
         };
         let over = || Succeeded(Content::Kept("{}".into()));

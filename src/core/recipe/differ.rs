@@ -1,0 +1,81 @@
+//! Where the arguments of a request differ from those of the call that stands under its key. Only places are told.
+
+use serde_json::Value;
+
+use super::Recipe;
+use crate::core::{json, redact, replay};
+
+/// Places that are told at the most.
+pub const MAX_PLACES: usize = 8;
+/// The longest place, in bytes. Of a longer one the nearest parent that fits is told.
+const MAX_PLACE: usize = 200;
+/// The longest arguments that are compared, in bytes.
+const MAX_ARGS: usize = 64 * 1024;
+
+impl Recipe {
+    /// The JSON Pointers at which arguments differ from stored ones, as far as they count. None where anything of the
+    /// tool's arguments is redacted, or what is stored is not whole.
+    pub fn differing(&self, stored: &[u8], args: &[u8]) -> Vec<String> {
+        if !self.redacted.is_empty() || !redact::is_whole(stored) || stored.len().max(args.len()) > MAX_ARGS {
+            return Vec::new();
+        }
+        let counted = |args: &[u8]| -> Option<Value> {
+            let args = json::parse(str::from_utf8(args).ok()?).ok()?;
+            let mut counted = self.counted(&args).into_owned();
+            self.key.ignore.iter().for_each(|pointer| pointer.remove_from(&mut counted));
+            Some(counted)
+        };
+        let (Some(stored), Some(args)) = (counted(stored), counted(args)) else { return Vec::new() };
+        let mut places: Vec<String> = replay::places(&stored, &args).map(short).collect();
+        places.sort();
+        places.dedup();
+        places.truncate(MAX_PLACES);
+        places
+    }
+}
+
+fn short(mut place: String) -> String {
+    while place.len() > MAX_PLACE {
+        place.truncate(place.rfind('/').unwrap_or(0));
+    }
+    place
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tool::Tool;
+    use crate::core::tool::tests::tool;
+
+    fn differing(tool: &Tool, stored: &str, args: &str) -> Vec<String> {
+        Recipe::of(tool).differing(stored.as_bytes(), args.as_bytes())
+    }
+
+    #[test]
+    fn places_are_told_without_what_is_ignored_and_never_where_something_is_redacted() {
+        let mut tool = tool("t");
+        tool.key.ignore = vec!["/note".parse().expect("a pointer")];
+        let stored = r#"{"id":1,"note":"a","line":{"sku":"w"}}"#;
+        let args = r#"{"id":1,"note":"b","line":{"sku":"x"},"more":1,"idempotency_key":"m"}"#;
+        assert_eq!(differing(&tool, stored, args), ["/line/sku", "/more"]);
+        assert_eq!(differing(&tool, r#"{"id":"[redacted]"}"#, args), [""; 0]);
+        tool.redact.args = vec!["/card".parse().expect("a pointer")];
+        assert_eq!(differing(&tool, stored, args), [""; 0]);
+    }
+
+    #[test]
+    fn places_are_few_and_short() {
+        let tool = tool("t");
+        let object = |value: usize| {
+            let members = (0..50).map(|n| (format!("m{n}"), Value::from(value)));
+            members.collect::<serde_json::Map<_, _>>()
+        };
+        let json = |value: usize| Value::Object(object(value)).to_string();
+        assert_eq!(differing(&tool, &json(1), &json(2)).len(), MAX_PLACES);
+        let long = "n".repeat(500);
+        let deep = |value: u8| format!("{{\"a\":{{\"{long}\":{value}}}}}");
+        assert_eq!(differing(&tool, &deep(1), &deep(2)), ["/a"]);
+        let large = |value: u8| format!("{{\"a\":{value},\"b\":\"{}\"}}", "x".repeat(MAX_ARGS));
+        assert_eq!(differing(&tool, &large(1), &large(2)), [""; 0]);
+    }
+}
