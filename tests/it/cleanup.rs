@@ -109,6 +109,21 @@ async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
     }
 }
 
+/// As it is after a restart: the scripts are gone, and those that need memory are not even tried.
+#[tokio::test]
+async fn cleanup_makes_room_in_a_full_redis_that_was_started_anew() {
+    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let store = open_redis(&redis.url(), folder.path()).await;
+    succeed(&store, 10).await;
+    redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let is_full = async || store.readiness().await.reasons.iter().any(|reason| reason.code == "memory");
+    until("it is full", is_full).await;
+    redis.ask(&["SCRIPT", "FLUSH"]).await;
+    let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
+    assert_eq!(store.prune(years, 50).await.expect("an answer"), 10);
+    assert_eq!(names(&redis, "oncegate:*:call:*").await, Vec::<String>::new());
+}
+
 /// How many calls the masters of a cluster hold.
 async fn calls_of(cluster: &Cluster) -> Vec<usize> {
     let mut calls = Vec::new();

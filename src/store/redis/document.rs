@@ -157,9 +157,7 @@ impl Inner {
                 let place = Place::of(&document);
                 run.arg(&place.digest[..]).arg(&place.to_bytes()[..]);
                 run.arg(now.as_microsecond()).arg(&document.state);
-                // Without the script the server was started anew: it is looked at first.
-                let Some(answer) = self.link.run_if_loaded(&run).await? else { return Ok(forgotten) };
-                let (word, rest) = reply(answer)?;
+                let (word, rest) = reply(self.run_deleting(&run).await?)?;
                 if word == "lost" {
                     return Err(self.has_lost(&text(&rest, 0).unwrap_or_default()));
                 }

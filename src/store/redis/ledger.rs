@@ -289,9 +289,7 @@ impl Inner {
         for (list, calls) in lists {
             run.key(list).arg(calls);
         }
-        // Without the script the server was started anew: it is looked at first.
-        let Some(answer) = self.link.run_if_loaded(&run).await? else { return Ok(()) };
-        match reply(answer)? {
+        match reply(self.run_deleting(&run).await?)? {
             (word, rest) if word == "lost" => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
             _ => Ok(()),
         }

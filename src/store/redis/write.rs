@@ -221,6 +221,26 @@ impl Inner {
         Err(Error::Refused("Redis has been started anew and has not been looked at yet".into()))
     }
 
+    /// Runs a script that deletes. If the server does not have it, it has been started anew: the script is loaded when
+    /// looks since then have found no data in doubt, also where the memory is full and nothing else may run.
+    pub(super) async fn run_deleting(&self, run: &Run<'_>) -> Result<Value, Error> {
+        if let Some(answer) = self.link.run_if_loaded(run).await? {
+            return Ok(answer);
+        }
+        let mut looks = self.looks.subscribe();
+        // One that has begun before may not have seen it.
+        for _ in 0..2 {
+            self.link.trouble.notify_one();
+            let is_looked_at = timeout(LOOK_TIME, looks.changed()).await.is_ok();
+            if !is_looked_at || self.is_in_doubt() {
+                let why =
+                    "Redis has been started anew: nothing is deleted before its data has been looked at";
+                return Err(Error::Refused(why.into()));
+            }
+        }
+        self.link.run(run).await
+    }
+
     /// What no token may be below: the clock, and every token that this gateway has seen.
     pub(super) fn floor(&self) -> Result<u64, Error> {
         let now = self.store_time().as_microsecond().unsigned_abs();
