@@ -35,7 +35,7 @@ enum Command {
         #[arg(long)]
         config: PathBuf,
     },
-    /// Read a request body on standard input and print the key and the fingerprint that it gets.
+    /// Read a request body on standard input and print the key that it gets.
     Key {
         #[arg(long)]
         config: PathBuf,

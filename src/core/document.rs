@@ -20,10 +20,13 @@ pub enum Kind {
     Anomaly,
     /// How names and fingerprint of a tool's calls are made, or were made.
     Recipe,
+    /// What fingerprints are made with. There is one.
+    Secret,
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [Self::Saga, Self::Reconciliation, Self::Report, Self::Anomaly, Self::Recipe];
+    pub const ALL: [Self; 6] =
+        [Self::Saga, Self::Reconciliation, Self::Report, Self::Anomaly, Self::Recipe, Self::Secret];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -32,6 +35,7 @@ impl Kind {
             Self::Report => "report",
             Self::Anomaly => "anomaly",
             Self::Recipe => "recipe",
+            Self::Secret => "secret",
         }
     }
 }

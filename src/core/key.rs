@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::json::canonical;
+use super::secret::Secret;
 
 /// The longest key in bytes: what Stripe, ACP and most tools accept.
 pub const MAX_LEN: usize = 255;
@@ -257,15 +258,20 @@ pub fn from_model(args: &Value) -> Result<Option<Key>, Refused> {
     }
 }
 
-/// `hex(SHA-256(canonical JSON of {"name","user","args"}))[:32]`.
-pub(super) fn derive(tool: &str, user_id: &str, args: &Value) -> Key {
+/// `hex(SHA-256(canonical JSON of {"name","user","args"}))[:32]`; with a secret its HMAC instead of the SHA-256.
+pub(super) fn derive(tool: &str, user_id: &str, args: &Value, secret: Option<&Secret>) -> Key {
     let canonical = canonical(&json!({ "name": tool, "user": user_id, "args": args }));
-    let mut hex = hex::encode(Sha256::digest(canonical));
+    let digest: [u8; 32] = match secret {
+        Some(secret) => secret.mac("key", [&canonical]),
+        None => Sha256::digest(canonical).into(),
+    };
+    let mut hex = hex::encode(digest);
     hex.truncate(32);
     Key(hex)
 }
 
-/// What a call asks for: SHA-256 over its canonical arguments, without what its recipe ignores.
+/// What a call asks for: HMAC-SHA-256, under the store's secret, over its canonical arguments without what its recipe
+/// ignores. Never shown.
 pub type Fingerprint = [u8; 32];
 
 /// A name under which a call is claimed: SHA-256 over (tenant, tool, key), each behind its length in eight

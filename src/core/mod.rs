@@ -23,6 +23,7 @@ pub mod redact; // what is never kept, or never shown
 pub mod replay; // whether a tool would answer today as it did then
 pub mod retry; // when to try again
 pub mod saga; // a group of calls that is completed or undone as a whole
+pub mod secret; // what fingerprints are made with
 pub mod session; // what bounds the parallel branches of one conversation
 pub mod share; // how much of a budget one party may hold
 pub mod shown; // what a model is shown of a tool

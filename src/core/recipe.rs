@@ -20,10 +20,14 @@ use super::key::{
 };
 use super::record::{Alias, Intent, Record};
 use super::redact;
+use super::secret::Secret;
 use super::tool::Tool;
 
 /// Recipes of one tool that are remembered at once: an arrival looks under all of them.
 pub const MAX_RECIPES: usize = 32;
+
+/// How many bytes of a fingerprint, the first, name the secret that it was made with.
+const SECRET_ID: usize = 4;
 
 /// Names a recipe: the first half of the SHA-256 of its canonical JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -124,23 +128,32 @@ impl Recipe {
         }
     }
 
-    /// What a call asks for: SHA-256 over the canonical arguments without what is ignored.
-    fn fingerprint_of(&self, counted: &Value) -> Fingerprint {
+    /// What a call asks for.
+    fn fingerprint_of(&self, secret: &Secret, counted: &Value) -> Fingerprint {
         let mut counted = Cow::Borrowed(counted);
         for pointer in &self.key.ignore {
             pointer.remove_from(counted.to_mut());
         }
-        Sha256::digest(canonical(&counted)).into()
+        let mut fingerprint = secret.mac("fingerprint", [&canonical(&counted)]);
+        fingerprint[..SECRET_ID].copy_from_slice(&secret.mac("id", [])[..SECRET_ID]);
+        fingerprint
     }
 
     /// The same for arguments as they came.
-    pub fn fingerprint(&self, args: &Value) -> Fingerprint {
-        self.fingerprint_of(&self.counted(args))
+    pub fn fingerprint(&self, secret: &Secret, args: &Value) -> Fingerprint {
+        self.fingerprint_of(secret, &self.counted(args))
+    }
+
+    /// A key that arguments make. Where some of them are not to be kept, it says nothing about them to someone who has
+    /// not got the secret.
+    fn derive(&self, asking: &Asking<'_>, user_id: &str, args: &Value) -> Key {
+        let secret = (!self.redacted.is_empty()).then_some(asking.secret);
+        key::derive(&self.tool, user_id, args, secret)
     }
 
     /// The key of a call, by the first source that has one. `counted` is without the model's key.
     fn choose(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
-        let business = || self.business(asking.user_id, counted);
+        let business = || self.business(asking, counted);
         if self.key.is_business() {
             return business();
         }
@@ -159,7 +172,7 @@ impl Recipe {
         if self.key.required {
             return Err(Refused::Missing);
         }
-        let key = key::derive(&self.tool, asking.user_id, counted);
+        let key = self.derive(asking, asking.user_id, counted);
         Ok(Chosen { key, source: Source::Derived })
     }
 
@@ -170,7 +183,7 @@ impl Recipe {
     }
 
     /// The key that the business fields make.
-    fn business(&self, user_id: &str, counted: &Value) -> Result<Chosen, Refused> {
+    fn business(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
         let mut fields = Map::new();
         for field in &self.key.fields {
             let value = counted.pointer(field.as_str());
@@ -178,8 +191,8 @@ impl Recipe {
             fields.insert(field.as_str().to_owned(), value.clone());
         }
         // Like a call that names no user.
-        let user_id = if self.key.per == Per::Tenant { "" } else { user_id };
-        let key = key::derive(&self.tool, user_id, &Value::Object(fields));
+        let user_id = if self.key.per == Per::Tenant { "" } else { asking.user_id };
+        let key = self.derive(asking, user_id, &Value::Object(fields));
         Ok(Chosen { key, source: Source::Business })
     }
 
@@ -187,7 +200,7 @@ impl Recipe {
     fn read<'a>(&self, asking: &Asking<'a>) -> Reading<'a> {
         let counted = self.counted(asking.args);
         let key = self.choose(asking, &counted);
-        Reading { key, fingerprint: self.fingerprint_of(&counted), counted }
+        Reading { key, fingerprint: self.fingerprint_of(asking.secret, &counted), counted }
     }
 }
 
@@ -200,6 +213,8 @@ pub struct Asking<'a> {
     pub runtime: Option<&'a Key>,
     /// As they came: one object, with the model's key.
     pub args: &'a Value,
+    /// The store's.
+    pub secret: &'a Secret,
 }
 
 /// A request by one recipe.
@@ -277,7 +292,7 @@ pub fn identify(today: &Arc<Recipe>, earlier: &[(RecipeId, Arc<Recipe>)], asking
         Cow::Borrowed(_) => None,
         Cow::Owned(counted) => Some(counted),
     };
-    let prints = Prints { today: Some(today.clone()), earlier: prints };
+    let prints = Prints { today: Some((today.clone(), asking.secret.clone())), earlier: prints };
     Identity { key, fingerprint, counted, names, keys, prints }
 }
 
@@ -293,7 +308,7 @@ pub enum Sameness {
 /// An arrival's fingerprints by the earlier recipes. By today's it has its own.
 #[derive(Debug, Clone, Default)]
 pub struct Prints {
-    today: Option<Arc<Recipe>>,
+    today: Option<(Arc<Recipe>, Secret)>,
     earlier: Vec<Print>,
 }
 
@@ -317,12 +332,17 @@ impl Print {
 
 impl Prints {
     /// Of arguments that are read by today's recipe and by earlier ones.
-    pub fn of(today: &Arc<Recipe>, earlier: &[(RecipeId, Arc<Recipe>)], args: &Value) -> Self {
+    pub fn of(
+        today: &Arc<Recipe>,
+        earlier: &[(RecipeId, Arc<Recipe>)],
+        secret: &Secret,
+        args: &Value,
+    ) -> Self {
         let print = |(id, recipe): &(RecipeId, Arc<Recipe>)| {
-            Print::of(*id, recipe, Some(today), recipe.fingerprint(args))
+            Print::of(*id, recipe, Some(today), recipe.fingerprint(secret, args))
         };
         let earlier = earlier.iter().map(print).collect();
-        Self { today: Some(today.clone()), earlier }
+        Self { today: Some((today.clone(), secret.clone())), earlier }
     }
 
     /// Whether a call that was made with this recipe can be compared.
@@ -334,7 +354,9 @@ impl Prints {
     #[must_use]
     pub fn with(&self, id: RecipeId, recipe: &Recipe, args: &Value) -> Self {
         let mut prints = self.clone();
-        prints.earlier.push(Print::of(id, recipe, self.today.as_ref(), recipe.fingerprint(args)));
+        if let Some((today, secret)) = &self.today {
+            prints.earlier.push(Print::of(id, recipe, Some(today), recipe.fingerprint(secret, args)));
+        }
         prints
     }
 
@@ -356,6 +378,9 @@ impl Prints {
         let same = |fingerprint| {
             if fingerprint == alias.fingerprint { Sameness::Same } else { Sameness::Other }
         };
+        if !self.is_of_this_secret(intent, &alias.fingerprint) {
+            return Sameness::Unclear;
+        }
         if alias.recipe == intent.recipe {
             return same(intent.fingerprint);
         }
@@ -367,8 +392,21 @@ impl Prints {
         }
     }
 
+    /// Whether a stored fingerprint was made with the secret that the arrival's was made with.
+    fn is_of_this_secret(&self, intent: &Intent, stored: &Fingerprint) -> bool {
+        self.today.is_none() || stored[..SECRET_ID] == intent.fingerprint[..SECRET_ID]
+    }
+
     fn compare_own(&self, intent: &Intent, record: &Record) -> Sameness {
         let stored = &record.intent;
+        if !self.is_of_this_secret(intent, &stored.fingerprint) {
+            // Its secret is gone: only the arguments themselves can be compared, as far as they are kept.
+            return match self.by_today(&stored.args) {
+                Some(stored) if stored == intent.fingerprint => Sameness::Same,
+                Some(_) if stored.recipe == intent.recipe => Sameness::Other,
+                Some(_) | None => Sameness::Unclear,
+            };
+        }
         if stored.recipe == intent.recipe {
             let is_same = stored.fingerprint == intent.fingerprint;
             return if is_same { Sameness::Same } else { Sameness::Other };
@@ -389,12 +427,12 @@ impl Prints {
 
     /// What is stored, by today's recipe; `None` if not all of it is kept, or it cannot be read.
     fn by_today(&self, args: &[u8]) -> Option<Fingerprint> {
-        let today = self.today.as_ref()?;
+        let (today, secret) = self.today.as_ref()?;
         if !redact::is_whole(args) {
             return None;
         }
         let args = json::parse(str::from_utf8(args).ok()?).ok()?;
-        Some(today.fingerprint(&args))
+        Some(today.fingerprint(secret, &args))
     }
 }
 

@@ -8,9 +8,12 @@ use crate::core::tool::tests::tool;
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
+static SECRET: Secret = Secret::new([7; 32]);
+
 /// The key and the fingerprint by a tool's recipe.
 fn read(tool: &Tool, runtime: Option<&Key>, args: &Value) -> (Result<Chosen, Refused>, Fingerprint) {
-    let reading = Recipe::of(tool).read(&Asking { tenant: "shop", user_id: "U123", runtime, args });
+    let reading =
+        Recipe::of(tool).read(&Asking { tenant: "shop", user_id: "U123", runtime, args, secret: &SECRET });
     (reading.key, reading.fingerprint)
 }
 
@@ -68,7 +71,7 @@ fn the_models_key_is_taken_out_unless_the_tool_asks_for_it() {
     assert_eq!(key(&tool, &with(json!("m-1"))), Ok("m-1".into()));
     assert_eq!(*Recipe::of(&tool).counted(&with(json!("m-1"))), json!({ "a": 1 }));
     assert!(key(&tool, &with(json!(7))).is_err());
-    let print = |tool: &Tool, args: &Value| Recipe::of(tool).fingerprint(args);
+    let print = |tool: &Tool, args: &Value| Recipe::of(tool).fingerprint(&SECRET, args);
     assert_eq!(print(&tool, &with(json!("m-1"))), print(&tool, &json!({ "a": 1 })));
     tool.set_schema(json!({ "properties": { "idempotency_key": {} } }));
     assert_eq!(key(&tool, &with(json!("m-1"))), Ok("m-1".into()));
@@ -82,8 +85,8 @@ fn ignored_members_do_not_count_for_the_fingerprint() {
     let one = json!({ "sku": "w", "note": "one", "lines": [{ "text": "x", "n": 1 }], "a/b": 1 });
     let two = json!({ "sku": "w", "lines": [{ "text": "y", "n": 1.0 }] });
     let other = json!({ "sku": "w", "lines": [{ "text": "y", "n": 2 }] });
-    assert_eq!(Recipe::of(&tool).fingerprint(&one), Recipe::of(&tool).fingerprint(&two));
-    assert_ne!(Recipe::of(&tool).fingerprint(&one), Recipe::of(&tool).fingerprint(&other));
+    assert_eq!(Recipe::of(&tool).fingerprint(&SECRET, &one), Recipe::of(&tool).fingerprint(&SECRET, &two));
+    assert_ne!(Recipe::of(&tool).fingerprint(&SECRET, &one), Recipe::of(&tool).fingerprint(&SECRET, &other));
 }
 
 fn pointers(texts: &[&str]) -> Vec<Pointer> {
@@ -162,7 +165,7 @@ fn a_recipe_is_overdue_when_its_last_call_need_not_be_kept_any_more() {
 fn stored(by: &Tool, args: &Value) -> Record {
     let recipe = Recipe::of(by);
     let record = crate::core::call::tests::record(by, Source::Runtime, &[]);
-    let fingerprint = recipe.fingerprint(args);
+    let fingerprint = recipe.fingerprint(&SECRET, args);
     let args = redact::mask(&recipe.counted(args).to_string().into(), &by.redact.args);
     let intent = Intent { recipe: recipe.id(), fingerprint, args, ..(*record.intent).clone() };
     Record { intent: Arc::new(intent), ..record }
@@ -175,11 +178,11 @@ fn compare(today: &Tool, arrives: &Value, by: &Tool, there: &Value, is_known: bo
     let record = stored(by, there);
     let intent = Intent {
         recipe: today.id(),
-        fingerprint: today.fingerprint(arrives),
+        fingerprint: today.fingerprint(&SECRET, arrives),
         call_id: CallId(uuid::Uuid::nil()),
         ..(*record.intent).clone()
     };
-    Prints::of(&today, &earlier, arrives).compare(&intent, &record)
+    Prints::of(&today, &earlier, &SECRET, arrives).compare(&intent, &record)
 }
 
 #[test]
@@ -210,6 +213,49 @@ fn equal_by_the_stored_or_by_todays_recipe_is_the_same() {
     }
 }
 
+#[test]
+fn keys_of_arguments_that_are_redacted_take_the_secret_and_others_do_not() {
+    let (plain, mut redacting) = (tool("act"), tool("act"));
+    redacting.redact.args = pointers(&["/card"]);
+    let (args, other) = (json!({ "card": "4111" }), Secret::new([8; 32]));
+    let key = |tool: &Tool, runtime: Option<&Key>, secret: &Secret| {
+        let asking = Asking { tenant: "shop", user_id: "U", runtime, args: &args, secret };
+        Recipe::of(tool).read(&asking).key.expect("a key").key.as_str().to_owned()
+    };
+    let depends = |tool: &Tool, runtime| key(tool, runtime, &SECRET) != key(tool, runtime, &other);
+    assert!(!depends(&plain, None), "anyone may compute it");
+    assert!(depends(&redacting, None));
+    let runtime = Key::parse("k").ok();
+    assert!(!depends(&redacting, runtime.as_ref()), "it says nothing of the arguments");
+    redacting.key.fields = pointers(&["/card"]);
+    assert!(depends(&redacting, runtime.as_ref()), "fields make a key of arguments, too");
+    let print = |secret: &Secret| Recipe::of(&plain).fingerprint(secret, &args);
+    assert_ne!(print(&SECRET), print(&other));
+}
+
+#[test]
+fn what_was_made_with_another_secret_is_compared_by_the_arguments_that_are_kept() {
+    let (plain, mut redacting) = (tool("act"), tool("act"));
+    redacting.redact.args = pointers(&["/note"]);
+    let (one, two) = (json!({ "id": 1, "note": "a" }), json!({ "id": 1, "note": "b" }));
+    for (tool, there, expected) in [
+        (&plain, &one, Sameness::Same),
+        (&plain, &two, Sameness::Other),
+        // Nothing is advised that would be a second effect.
+        (&redacting, &one, Sameness::Unclear),
+        (&redacting, &two, Sameness::Unclear),
+    ] {
+        let recipe = Arc::new(Recipe::of(tool));
+        let record = stored(tool, there);
+        let fingerprint = recipe.fingerprint(&Secret::new([8; 32]), there);
+        let intent = Arc::new(Intent { fingerprint, ..(*record.intent).clone() });
+        let record = Record { intent: intent.clone(), ..record };
+        let arrives = Intent { fingerprint: recipe.fingerprint(&SECRET, &one), ..(*intent).clone() };
+        let prints = Prints::of(&recipe, &[], &SECRET, &one);
+        assert_eq!(prints.compare(&arrives, &record), expected, "{there}");
+    }
+}
+
 proptest! {
     /// Whatever the two configurations are: the same bytes are the same call, or it is said that this is unclear;
     /// and if the recipe of the stored call is known, they are the same.
@@ -236,7 +282,7 @@ proptest! {
         let today = Arc::new(Recipe::of(&all[today]));
         let earlier: Vec<_> = earlier.iter().map(|n| Arc::new(Recipe::of(&all[*n]))).map(|one| (one.id(), one)).collect();
         let args = if has_id { json!({ "id": 1 }) } else { json!({ "n": 1 }) };
-        let asking = Asking { tenant: "shop", user_id: "U1", runtime: None, args: &args };
+        let asking = Asking { tenant: "shop", user_id: "U1", runtime: None, args: &args, secret: &SECRET };
         let identity = identify(&today, &earlier, &asking);
         let key_of = |recipe: &Recipe| recipe.read(&asking).key.ok().map(|chosen| Lookup::new("shop", "act", chosen.key.as_str()));
         let mut expected: Vec<Lookup> = Vec::new();

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use super::json::canonical;
 use super::key::{self, Pointer};
 use super::record::{CallId, Entry, Intent, Record, State};
+use super::secret::Secret;
 use super::tool::{Effect, Tool};
 
 /// How long a place in the line outlives the last time that its gateway asked.
@@ -310,7 +311,7 @@ pub fn is_exclusive(tool: &Tool) -> bool {
 }
 
 /// Where calls with these arguments look alike; `None` if they have none of the fields.
-pub fn similar_room(tool: &Tool, tenant: &str, user_id: &str, args: &Value) -> Option<Room> {
+pub fn similar_room(tool: &Tool, tenant: &str, user_id: &str, args: &Value, secret: &Secret) -> Option<Room> {
     let similar = tool.similar.as_ref().filter(|_| tool.effect == Effect::Write)?;
     let found = |field: &Pointer| Some((field.as_str().to_owned(), args.pointer(field.as_str())?.clone()));
     let common: Map<String, Value> = similar.fields.iter().filter_map(found).collect();
@@ -318,7 +319,7 @@ pub fn similar_room(tool: &Tool, tenant: &str, user_id: &str, args: &Value) -> O
         return None;
     }
     let common = canonical(&Value::Object(common));
-    Some(Room(key::digest(["similar", tenant, &tool.name, user_id, &common])))
+    Some(Room(secret.mac("similar", [tenant, &tool.name, user_id, &common])))
 }
 
 fn budget_room(budget: &Budget, intent: &Intent) -> Room {

@@ -88,7 +88,7 @@ fn what_looks_the_same_has_the_same_in_the_fields_and_is_of_one_user() {
     let fields = ["/sku", "/amount"].map(|field| field.parse().expect("a pointer")).into();
     let similar = Similar { fields, window: Duration::from_secs(60), action: OnSimilar::Flag };
     let tool = Tool { similar: Some(similar), ..tool("t") };
-    let room = |user, args| similar_room(&tool, "shop", user, &args);
+    let room = |user, args| similar_room(&tool, "shop", user, &args, &Secret::new([7; 32]));
     let first = room("U", json!({ "sku": "w", "amount": 5, "note": 1 })).expect("a room");
     assert_eq!(room("U", json!({ "note": 2, "amount": 5.0, "sku": "w" })), Some(first));
     for (user, other) in [
@@ -101,7 +101,13 @@ fn what_looks_the_same_has_the_same_in_the_fields_and_is_of_one_user() {
     }
     assert_eq!(room("U", json!({ "note": 1 })), None, "they have nothing in common that counts");
     assert_eq!(
-        similar_room(&Tool { effect: Effect::Read, ..tool }, "shop", "U", &json!({ "sku": "w" })),
+        similar_room(
+            &Tool { effect: Effect::Read, ..tool },
+            "shop",
+            "U",
+            &json!({ "sku": "w" }),
+            &Secret::new([7; 32])
+        ),
         None
     );
 }

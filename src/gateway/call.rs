@@ -23,6 +23,7 @@ use crate::core::ledger::Duplicate;
 use crate::core::outcome::{Content, FailureKind};
 use crate::core::recipe::{self, Asking, Name, Prints, Recipe, RecipeId};
 use crate::core::record::{CallId, Intent, Record, State};
+use crate::core::secret::Secret;
 use crate::core::session::{self, Brought, LINE_LENGTH};
 use crate::core::tool::Tool;
 use crate::core::{json, key, redact, unknown};
@@ -154,10 +155,10 @@ impl Asked {
     }
 
     /// The same request, read by other earlier recipes. `None`: its arguments are not there any more.
-    pub(super) fn read_again(&self, earlier: &[(RecipeId, Arc<Recipe>)]) -> Option<Self> {
+    pub(super) fn read_again(&self, earlier: &[(RecipeId, Arc<Recipe>)], secret: &Secret) -> Option<Self> {
         let args = json::parse(str::from_utf8(&self.raw).ok()?).ok()?;
         let Intent { tenant, user_id, .. } = &*self.intent;
-        let asking = Asking { tenant, user_id, runtime: self.runtime.as_ref(), args: &args };
+        let asking = Asking { tenant, user_id, runtime: self.runtime.as_ref(), args: &args, secret };
         let identity = recipe::identify(&self.at.recipe, earlier, &asking);
         let (first, key) = (identity.names.first()?, identity.keys.first()?);
         let intent = Intent {
@@ -265,9 +266,9 @@ impl Gateway {
         seen: &Seen,
     ) -> Result<Asked, Error> {
         let may_claim = self.know_recipes(&at).await.map_err(ErrorKind::alone)?;
-        let earlier = self.recipes.earlier(&at);
+        let (earlier, secret) = (self.recipes.earlier(&at), self.secret());
         let (bytes, share, now) = (request.args.len(), self.limits.sample, self.now());
-        let ask = || ask(at, &earlier, caller, request, seen, share, now);
+        let ask = || ask(at, &earlier, &secret, caller, request, seen, share, now);
         let asked = self.read_off_workers(bytes, ask).await?;
         Ok(Asked { may_claim, ..asked })
     }
@@ -303,25 +304,21 @@ impl Gateway {
     }
 }
 
-/// The key and the fingerprint of a request, by the configuration of today.
-#[derive(Debug)]
-pub struct Identity {
-    pub key: key::Chosen,
-    pub fingerprint: key::Fingerprint,
-}
-
-/// Reads arguments and key. Nothing is claimed, and nothing is looked up.
+/// The key of a request, by the configuration of today; of a tool that does not redact arguments. Nothing is claimed, and
+/// nothing is looked up.
 ///
 /// # Errors
 /// The request cannot be read, does not fit the tool's schema, or has no good key.
-pub fn identify(tool: &Tool, request: &Request) -> Result<Identity, Error> {
-    let read = read_request(tool, &Arc::new(Recipe::of(tool)), &[], "", request)?;
+pub fn identify(tool: &Tool, request: &Request) -> Result<key::Chosen, Error> {
+    // Without redact.args no key depends on it.
+    let none = Secret::new([0; 32]);
+    let read = read_request(tool, &Arc::new(Recipe::of(tool)), &[], "", request, &none)?;
     let refuse = |kind: ErrorKind| Error { key: read.brought(), ..kind.alone() };
     if let Some(complaint) = &read.complaint {
         return Err(refuse(complaint.clone()));
     }
     let key = read.identity.key.clone().map_err(|why| refuse(ErrorKind::Key(why)))?;
-    Ok(Identity { key, fingerprint: read.identity.fingerprint })
+    Ok(key)
 }
 
 /// A request that could be read.
@@ -352,6 +349,7 @@ fn read_request(
     earlier: &[(RecipeId, Arc<Recipe>)],
     tenant: &str,
     request: &Request,
+    secret: &Secret,
 ) -> Result<Read, Error> {
     let unreadable = |why: String| ErrorKind::InvalidRequest(why).alone();
     let args = json::parse_bounded(&request.args).map_err(|error| unreadable(format!("args: {error}")))?;
@@ -360,7 +358,7 @@ fn read_request(
     }
     let runtime = key::from_runtime(request.key_header.as_deref(), request.key_member.as_deref());
     let runtime = runtime.map_err(|why| ErrorKind::Key(why).alone())?;
-    let asking = Asking { tenant, user_id: &request.user_id, runtime: runtime.as_ref(), args: &args };
+    let asking = Asking { tenant, user_id: &request.user_id, runtime: runtime.as_ref(), args: &args, secret };
     let mut identity = recipe::identify(today, earlier, &asking);
     let counted = identity.counted.take();
     let raw = Bytes::from(request.args.clone());
@@ -384,13 +382,14 @@ fn complaint(tool: &Tool, identity: &recipe::Identity, value: &Value) -> Option<
 fn ask(
     at: Arc<ToolAt>,
     earlier: &[(RecipeId, Arc<Recipe>)],
+    secret: &Secret,
     caller: &Caller,
     request: Request,
     seen: &Seen,
     share: f64,
     now: Timestamp,
 ) -> Result<Asked, Error> {
-    let read = read_request(&at.tool, &at.recipe, earlier, &caller.tenant, &request)?;
+    let read = read_request(&at.tool, &at.recipe, earlier, &caller.tenant, &request, secret)?;
     let brought = read.brought();
     let Read { identity, value, args, raw, complaint, runtime } = read;
     let names = identity.names;
@@ -399,7 +398,7 @@ fn ask(
         let kind = complaint.unwrap_or(ErrorKind::Key(key::Refused::Missing));
         return Err(Error { key: brought, ..kind.alone() });
     };
-    let similar = session::similar_room(&at.tool, &caller.tenant, &request.user_id, &value);
+    let similar = session::similar_room(&at.tool, &caller.tenant, &request.user_id, &value, secret);
     let intent = Intent {
         call_id: new_call_id(&first.lookup),
         tenant: caller.tenant.clone(),

@@ -67,7 +67,10 @@ impl Gateway {
         if readiness.durability.is_none() {
             return Err(ErrorKind::StoreUnavailable.alone());
         }
-        if !readiness.reasons.iter().any(|reason| reason.code == store::LOST_DATA) {
+        // It may be only the secret that is gone. Whether it is known is looked at again below.
+        drop(self.learn_secret().await);
+        let is_lost = readiness.reasons.iter().any(|reason| reason.code == store::LOST_DATA);
+        if !is_lost && !self.has_lost_secret() {
             return Err(ErrorKind::WrongState("the store has not lost any data".into()).alone());
         }
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
@@ -87,15 +90,20 @@ impl Gateway {
             store::Error::Refused(why) => ErrorKind::WrongState(why).alone(),
             error @ (store::Error::Ambiguous(_) | store::Error::Unreadable(_)) => unavailable(error),
         };
-        let prepared = self.store.prepare_acceptance(reason).await;
-        self.counted("prepare_acceptance", prepared).map_err(refused)?;
+        if is_lost {
+            let prepared = self.store.prepare_acceptance(reason).await;
+            self.counted("prepare_acceptance", prepared).map_err(refused)?;
+        }
         crash::point("loss_prepared");
         // Before anybody may go on with them. If it breaks off here, the store stays closed, and the loss is
         // accepted once more.
         let stopped = self.stop_sagas(&caller.name, reason).await;
         stopped.map_err(|error| ErrorKind::of_store(error).alone())?;
         crash::point("loss_stopped");
-        self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(refused)?;
+        if is_lost {
+            self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(refused)?;
+        }
+        self.learn_secret_after_loss().await.map_err(unavailable)?;
         tracing::warn!(by = caller.name, reason, marked, "the loss of data is accepted; {AFTER_LOSS}");
         Ok(marked)
     }

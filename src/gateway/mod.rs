@@ -21,6 +21,7 @@ mod room; // memory for results, before their calls are claimed
 mod run; // the other side: claim, dispatch, write down
 mod sagas; // groups of calls: joined, ended, looked at
 mod scrape; // what the ops doors show, asked of the store once a second at most
+mod secret; // what fingerprints are made with
 mod session; // one's turn in a session, and what persons do to one
 mod similar; // a request that looks like an earlier call
 mod throttle; // how fast a caller may be
@@ -44,7 +45,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use self::arrivals::Arrivals;
-pub use self::call::{Answer, Identity, Patience, Request, Stored, identify};
+pub use self::call::{Answer, Patience, Request, Stored, identify};
 use self::clock::Clock;
 pub use self::clock::local_time;
 use self::flight::Flights;
@@ -59,6 +60,7 @@ use self::recipes::Recipes;
 pub use self::replay::Replay;
 pub use self::sagas::{SagaAt, SagaQuery};
 use self::scrape::Recent;
+use self::secret::Secrets;
 use self::throttle::Throttle;
 use self::timed::Timed;
 use self::tools::tools_after;
@@ -128,6 +130,7 @@ pub struct Gateway {
     throttle: Throttle,
     pauses: Pauses,
     recipes: Recipes,
+    secrets: Secrets,
     /// Every call's task, so that none is dropped in mid-flight.
     tasks: TaskTracker,
     /// Stored calls that were said to be unreadable.
@@ -319,6 +322,7 @@ impl Gateway {
             throttle: Throttle::new(),
             pauses: Pauses::default(),
             recipes: Recipes::default(),
+            secrets: Secrets::default(),
             tasks: TaskTracker::new(),
             unreadable: Mutex::default(),
             leaving: CancellationToken::new(),

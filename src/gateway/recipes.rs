@@ -161,7 +161,7 @@ impl Gateway {
         if self.recipes.are_earlier(&asked.at, read_by) {
             return None;
         }
-        asked.read_again(&self.recipes.earlier(&asked.at))
+        asked.read_again(&self.recipes.earlier(&asked.at), &self.secret())
     }
 
     /// How long until every gateway claims names by the tool's recipe of today, too; `None`: all do. Until then no
@@ -188,6 +188,10 @@ impl Gateway {
             } else {
                 is_unwritten = true;
             }
+        }
+        if let Some(reason) = self.trouble_with_secret() {
+            readiness.reasons.push(reason);
+            return;
         }
         if is_unwritten {
             let why = "the settings of the tools' keys are not written down yet";
@@ -231,6 +235,8 @@ impl Gateway {
     /// The caller has the lock.
     async fn learn(&self, tools: impl Iterator<Item = &ToolAt> + Clone) -> Result<(), Error> {
         let now = self.now();
+        // What was made with the recipes was made with the secret.
+        self.learn_secret().await?;
         self.read_recipes(now).await?;
         let seen = self.recipes.seen.load_full();
         // A tool that is closed keeps no other from being served.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
@@ -165,6 +166,10 @@ impl Store for Timed {
         self.timed("put_document", self.store.put_document(document)).await
     }
 
+    async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+        self.timed("put_document", self.store.put_back_document(document)).await
+    }
+
     async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
         self.timed("due_documents", self.store.due_documents(kind, now, limit)).await
     }
@@ -206,6 +211,18 @@ impl Store for Timed {
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
         self.timed("prepare_acceptance", self.store.prepare_acceptance(reason)).await
+    }
+
+    fn sealing_key(&self) -> String {
+        self.store.sealing_key()
+    }
+
+    fn remembered_secret(&self) -> Option<Bytes> {
+        self.store.remembered_secret()
+    }
+
+    fn remember_secret(&self, secret: &Bytes) {
+        self.store.remember_secret(secret);
     }
 
     fn break_off_acceptance(&self) {

@@ -158,7 +158,6 @@ pub(super) struct CallView<'a> {
     key_source: &'static str,
     /// The key as the tool has got it: what its own books have.
     tool_key: String,
-    fingerprint: String,
     #[schema(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
     state: &'static str,
     #[schema(required)]
@@ -219,7 +218,6 @@ impl<'a> CallView<'a> {
             key: &intent.key,
             key_source: intent.key_source.as_str(),
             tool_key: intent.lookup.for_tool(),
-            fingerprint: hex::encode(intent.fingerprint),
             state: record.state.as_str(),
             user_id: named(&intent.user_id),
             session_id: named(&intent.session_id),

@@ -276,7 +276,6 @@ pub(super) struct PreviewView {
     idempotency_key: String,
     #[schema(pattern = "^(runtime|business|model|derived)$")]
     key_source: &'static str,
-    fingerprint: String,
     /// The `Idempotency-Key` that the tool gets.
     tool_key: String,
     /// As far as the key decides it.
@@ -311,7 +310,6 @@ pub(super) async fn key(
         tool: intent.tool.clone(),
         idempotency_key: intent.key.clone(),
         key_source: intent.key_source.as_str(),
-        fingerprint: hex::encode(intent.fingerprint),
         tool_key: intent.lookup.for_tool(),
         would,
         problem,

@@ -14,6 +14,7 @@ mod undo; // how a call is undone, as both keep it
 pub use self::endings::{Endings, Listener};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::core::call::Change;
@@ -276,6 +277,10 @@ pub trait Store: Send + Sync + 'static {
     /// one while it is not known that all data is there.
     async fn put_document(&self, document: &Document) -> Result<Put, Error>;
 
+    /// Writes a first version that was there before, also while data is known to be missing; otherwise as
+    /// [`put_document`](Self::put_document).
+    async fn put_back_document(&self, document: &Document) -> Result<Put, Error>;
+
     /// Documents of a kind that it is time to work on, those that wait longest first, at most `limit`. Of one that
     /// no key opens the body is as it is kept.
     async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error>;
@@ -326,6 +331,15 @@ pub trait Store: Send + Sync + 'static {
     /// A person accepts that the store has lost data: from now on it counts as whole. What was not prepared is
     /// prepared first. Refused where nothing is lost.
     async fn accept_loss(&self, reason: &str) -> Result<(), Error>;
+
+    /// Names the key that seals what is written now; empty if nothing is sealed.
+    fn sealing_key(&self) -> String;
+
+    /// The copy of the store's secret beside the watermarks, if there is one that can be opened.
+    fn remembered_secret(&self) -> Option<Bytes>;
+
+    /// Keeps a copy of the store's secret beside the watermarks.
+    fn remember_secret(&self, secret: &Bytes);
 
     /// Writes down what has to outlive the process. Nothing can be asked any more.
     async fn close(&self);

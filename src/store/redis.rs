@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use redis::{FromRedisValue, Value, cmd};
 use tokio::sync::watch;
@@ -273,6 +274,10 @@ impl Store for Redis {
         self.0.put_document(document).await
     }
 
+    async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+        self.0.put_back_document(document).await
+    }
+
     async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
         self.0.due_documents(kind, now, limit).await
     }
@@ -314,6 +319,20 @@ impl Store for Redis {
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
         self.0.prepare_acceptance(reason).await.map(drop)
+    }
+
+    fn sealing_key(&self) -> String {
+        String::new()
+    }
+
+    fn remembered_secret(&self) -> Option<Bytes> {
+        self.0.memory.secret()
+    }
+
+    fn remember_secret(&self, secret: &Bytes) {
+        if let Err(error) = self.0.memory.remember_secret(secret) {
+            tracing::error!(%error, "no copy of the store's secret is kept");
+        }
     }
 
     fn break_off_acceptance(&self) {

@@ -117,6 +117,9 @@ impl Place {
     }
 }
 
+/// Where the copy of the store's secret belongs: it is of no call.
+const SECRET: Place = Place { call_id: CallId(Uuid::nil()), what: "secret" };
+
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.what {
@@ -325,6 +328,13 @@ impl Store for Sealed {
         })
     }
 
+    async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+        Ok(match self.store.put_back_document(&self.seal_document(document)?).await? {
+            Put::Done => Put::Done,
+            Put::Lost(stored) => Put::Lost(stored.map(|document| self.open_document(document)).transpose()?),
+        })
+    }
+
     async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
         let due = self.store.due_documents(kind, now, limit).await?;
         // Whoever works on them puts aside what it cannot read: left out here, it would be met first each time.
@@ -375,6 +385,24 @@ impl Store for Sealed {
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
         self.store.prepare_acceptance(reason).await
+    }
+
+    fn sealing_key(&self) -> String {
+        self.keys.0.first().map(|key| hex::encode(key.name)).unwrap_or_default()
+    }
+
+    fn remembered_secret(&self) -> Option<Bytes> {
+        let opened = self.keys.open(SECRET, &self.store.remembered_secret()?);
+        opened
+            .inspect_err(|error| tracing::error!(%error, "the copy of the store's secret cannot be opened"))
+            .ok()
+    }
+
+    fn remember_secret(&self, secret: &Bytes) {
+        match self.keys.seal(SECRET, secret) {
+            Ok(sealed) => self.store.remember_secret(&sealed),
+            Err(error) => tracing::error!(%error, "no copy of the store's secret is kept"),
+        }
     }
 
     fn break_off_acceptance(&self) {

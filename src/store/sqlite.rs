@@ -22,6 +22,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, InterruptHandle, OptionalExtension, params};
 
@@ -349,6 +350,11 @@ impl Store for Sqlite {
         self.writer.run(need, put).await
     }
 
+    async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+        let document = document.to_the_microsecond();
+        self.writer.run(Need::Plain, move |connection| document::put(connection, &document)).await
+    }
+
     async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
         if self.watermarks.is_lost() {
             return Ok(Found::default());
@@ -398,6 +404,18 @@ impl Store for Sqlite {
 
     async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
         if self.watermarks.prepare() { Ok(()) } else { Err(Error::Refused(NOTHING_LOST.into())) }
+    }
+
+    fn sealing_key(&self) -> String {
+        String::new()
+    }
+
+    fn remembered_secret(&self) -> Option<Bytes> {
+        self.watermarks.secret()
+    }
+
+    fn remember_secret(&self, secret: &Bytes) {
+        self.watermarks.remember_secret(secret);
     }
 
     fn break_off_acceptance(&self) {

@@ -64,6 +64,7 @@ mod saga_scopes; // who may complete, abort and look at a saga
 mod saga_sizes; // thousands of calls, and many sagas that cannot be read
 mod saga_store; // each operation of the store fails once in the life of a saga
 mod sagas; // what an abandoned plan has done is undone
+mod secret; // what was redacted cannot be guessed, and its secret is not lost
 mod secrets; // what is secret stays so
 mod sessions; // what bounds the branches of one conversation
 mod setup; // what `make` installs before it builds

@@ -482,6 +482,7 @@ async fn spoil_recipes(stores: &Stores, folder: &std::path::Path, spoiled: Spoil
                 let set = match spoiled {
                     Spoiled::Act if rest.contains("\"id\":\"act ") => ["version", "spoiled"],
                     Spoiled::Act => continue,
+                    Spoiled::Nameless if rest.contains("\"id\":\"secret\"") => continue,
                     Spoiled::Nameless => ["rest", "spoiled"],
                 };
                 let set = ::redis::cmd("HSET").arg(&name).arg(&set).query_async(&mut connection).await;

@@ -69,12 +69,12 @@ async fn what_is_redacted_is_sent_and_replayed_and_never_shown(stores: &Stores) 
     assert!(shown[1].text.contains("[redacted]"));
 }
 
-fn key(n: u8) -> String {
+pub(crate) fn key(n: u8) -> String {
     hex::encode([n; 32])
 }
 
 /// Everything that a gateway has written into its folder.
-fn all_bytes(folder: &std::path::Path) -> Vec<u8> {
+pub(crate) fn all_bytes(folder: &std::path::Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();

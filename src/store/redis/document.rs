@@ -47,6 +47,23 @@ impl Inner {
         if begins || self.is_in_doubt() && !is_accepting {
             self.must_be_open()?;
         }
+        self.write_document(document, self.memory.epoch(), is_accepting).await
+    }
+
+    pub(super) async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+        // Whatever is missing: this was there, and nothing is sent because of it.
+        self.write_document(document, String::new(), true).await
+    }
+
+    /// `epoch`: of the data that it is written to; empty for whatever is there. `is_looked_at`: also to a server that
+    /// was started anew.
+    async fn write_document(
+        &self,
+        document: &Document,
+        epoch: String,
+        is_looked_at: bool,
+    ) -> Result<Put, Error> {
+        let begins = document.version == 1;
         let document = document.to_the_microsecond();
         let stored = self.document(document.kind, &document.tenant, &document.id).await?;
         let version = stored.as_ref().map_or(0, |stored| stored.version);
@@ -57,7 +74,7 @@ impl Inner {
         let mut run = Run::new(script);
         let before = stored.as_ref().map(|stored| stored.state.as_str());
         run.key(names(&document, before.unwrap_or(&document.state)));
-        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(PARTITION));
+        run.arg("").arg(self.memory.gateway()).arg(epoch).arg(self.memory.writes(PARTITION));
         run.arg(&Place::of(&document).digest[..]).arg(&Place::of(&document).to_bytes()[..]);
         run.arg(stored.as_ref().map(|_| version.to_string()).unwrap_or_default());
         run.arg(before.unwrap_or_default());
@@ -66,7 +83,7 @@ impl Inner {
             run.arg(time.map(|time| time.as_microsecond().to_string()).unwrap_or_default());
         }
         // A server that was started anew has been looked at by who accepts what it has lost.
-        let answer = if is_accepting { self.link.run(&run).await? } else { self.run_guarded(&run).await? };
+        let answer = if is_looked_at { self.link.run(&run).await? } else { self.run_guarded(&run).await? };
         let (word, mut rest) = reply(answer)?;
         match word.as_str() {
             "done" => {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -46,6 +47,9 @@ struct Watermarks {
     /// caller.
     #[serde(default)]
     others_token: u64,
+    /// A copy of the store's secret, sealed where there are keys, in hex digits; empty if there is none yet.
+    #[serde(default)]
+    secret: String,
 }
 
 /// Why the file cannot be used.
@@ -107,9 +111,7 @@ impl Remembered {
     }
 
     fn size(&self) -> usize {
-        self.record.intent.args.len()
-            + super::record::result(&self.record).map_or(0, bytes::Bytes::len)
-            + 1_024
+        self.record.intent.args.len() + super::record::result(&self.record).map_or(0, Bytes::len) + 1_024
     }
 }
 
@@ -147,6 +149,7 @@ impl Memory {
                 servers: String::new(),
                 token: 0,
                 others_token: 0,
+                secret: String::new(),
             },
             Err(error) => return Err(io(error)),
         };
@@ -182,6 +185,17 @@ impl Memory {
     /// Names this process' scripts. What a visitor loads is no sign that the gateway has looked.
     pub(super) fn name(&self) -> String {
         if self.lock.is_some() { self.gateway() } else { format!("visitor {}", Uuid::new_v4()) }
+    }
+
+    pub(super) fn secret(&self) -> Option<Bytes> {
+        let secret = hex::decode(&self.state().marks.secret).ok()?;
+        (!secret.is_empty()).then(|| secret.into())
+    }
+
+    /// Keeps a copy of the store's secret. Blocks.
+    pub(super) fn remember_secret(&self, secret: &Bytes) -> std::io::Result<()> {
+        self.state().marks.secret = hex::encode(secret);
+        self.save(Need::IfOld)
     }
 
     /// Empty if the store was never met.
@@ -331,6 +345,7 @@ impl Memory {
                 || marks.writes != saved.writes
                 || marks.servers != saved.servers
                 || marks.others_token != saved.others_token
+                || marks.secret != saved.secret
                 || marks.token > saved.token
                 || state.drawn > saved.token.saturating_sub(TOKENS_AHEAD_US / 2);
             let is_needed = match need {

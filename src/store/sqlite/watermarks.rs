@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use rusqlite::{Connection, ffi, params};
 use uuid::Uuid;
 
@@ -20,6 +21,10 @@ use crate::core::key::digest;
 use crate::store::private;
 
 const TITLE: &str = "oncegate-watermarks 1";
+/// The second line: a copy of the store's secret.
+const SECRET: &str = "secret";
+/// How long the first line is.
+const LINE: usize = 112;
 /// A token that is this far ahead of the clock is a fault, and takes no other sessions along.
 const TOKEN_LIMIT_US: i64 = 24 * 3_600 * 1_000_000;
 
@@ -122,6 +127,8 @@ fn compare(beside: Beside, data: Marks) -> Option<Lost> {
 pub(super) struct Watermarks {
     path: PathBuf,
     file: Mutex<Option<File>>,
+    /// A copy of the store's secret, as it is kept.
+    secret: Mutex<Option<Bytes>>,
     lost: Mutex<Option<Lost>>,
     is_lost: AtomicBool,
     /// A person is about to accept the loss: documents may be written.
@@ -138,18 +145,19 @@ impl Watermarks {
     pub(super) fn open(path: PathBuf, connection: &Connection) -> Result<Self, OpenError> {
         let data = Marks::of(connection)?;
         let file = private::open_existing(&path);
-        let (file, beside) = match file {
+        let (file, beside, secret) = match file {
             Ok(file) => {
-                let beside = read_marks(&file)?;
-                (Some(file), beside)
+                let (beside, secret) = read_file(&file)?;
+                (Some(file), beside, secret)
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => (None, Beside::Nothing),
+            Err(error) if error.kind() == ErrorKind::NotFound => (None, Beside::Nothing, None),
             Err(error) => return Err(error.into()),
         };
         let lost = compare(beside, data);
         let watermarks = Self {
             path,
             file: Mutex::new(file),
+            secret: Mutex::new(secret),
             is_lost: AtomicBool::new(lost.is_some()),
             lost: Mutex::new(lost),
             is_accepting: AtomicBool::new(false),
@@ -227,6 +235,26 @@ impl Watermarks {
         self.is_lost.store(false, Ordering::SeqCst);
     }
 
+    /// The copy of the store's secret.
+    pub(super) fn secret(&self) -> Option<Bytes> {
+        self.secret.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps a copy of the store's secret. Where there is no file yet it is written with that.
+    pub(super) fn remember_secret(&self, secret: &Bytes) {
+        *self.secret.lock().unwrap_or_else(PoisonError::into_inner) = Some(secret.clone());
+        let slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(file) = &*slot else { return };
+        let line = secret_line(secret);
+        let written = file
+            .write_all_at(line.as_bytes(), LINE as u64)
+            .and_then(|()| file.set_len((LINE + line.len()) as u64))
+            .and_then(|()| file.sync_all());
+        if let Err(error) = written {
+            tracing::error!(path = %self.path.display(), %error, "no copy of the store's secret is kept");
+        }
+    }
+
     /// Writes the file. A file that cannot be written falls behind, which is noticed as no loss; so that is only
     /// said.
     pub(super) fn write(&self, marks: &Marks, durably: bool) {
@@ -254,8 +282,10 @@ impl Watermarks {
         let line = marks.line();
         file.write_all_at(line.as_bytes(), 0)?;
         if durably {
+            let secret = self.secret().map(|secret| secret_line(&secret)).unwrap_or_default();
+            file.write_all_at(secret.as_bytes(), line.len() as u64)?;
             // A damaged file may have been longer.
-            file.set_len(line.len() as u64)?;
+            file.set_len((line.len() + secret.len()) as u64)?;
             file.sync_all()?;
         }
         if is_new && let Some(folder) = self.path.parent() {
@@ -283,10 +313,25 @@ pub(super) enum OpenError {
     Database(#[from] rusqlite::Error),
 }
 
-fn read_marks(file: &File) -> io::Result<Beside> {
+fn read_file(file: &File) -> io::Result<(Beside, Option<Bytes>)> {
     let mut text = Vec::new();
     file.take(4_096).read_to_end(&mut text)?;
-    Ok(parse_file(&text))
+    let (marks, secret) = text.split_at(text.len().min(LINE));
+    Ok((parse_file(marks), parse_secret(secret)))
+}
+
+fn secret_line(secret: &[u8]) -> String {
+    let secret = hex::encode(secret);
+    let sum = digest([SECRET, &secret]);
+    format!("{SECRET} {secret} {}\n", hex::encode(&sum[..7]))
+}
+
+/// `None`: there is none, or it was damaged.
+fn parse_secret(line: &[u8]) -> Option<Bytes> {
+    let text = std::str::from_utf8(line).ok()?;
+    let secret = text.split_ascii_whitespace().nth(1)?;
+    let secret = hex::decode(secret).ok()?;
+    (secret_line(&secret) == text).then(|| secret.into())
 }
 
 fn parse_file(text: &[u8]) -> Beside {
@@ -334,7 +379,7 @@ mod tests {
     fn watermarks_are_one_line_of_one_length_and_a_damaged_one_is_none() {
         for marks in [marks(0, 0), Marks { epoch: Uuid::max(), commits: u64::MAX, token: u64::MAX }] {
             let line = marks.line();
-            assert_eq!((line.len(), Marks::parse(line.as_bytes())), (112, Some(marks)));
+            assert_eq!((line.len(), Marks::parse(line.as_bytes())), (LINE, Some(marks)));
             for at in 0..line.len() {
                 let mut damaged = line.clone().into_bytes();
                 damaged[at] ^= 1;
@@ -342,5 +387,17 @@ mod tests {
             }
             assert_eq!(Marks::parse(&line.as_bytes()[..111]), None);
         }
+    }
+
+    #[test]
+    fn a_copy_of_the_secret_is_read_as_it_was_written_or_not_at_all() {
+        let line = secret_line(b"sealed");
+        assert_eq!(parse_secret(line.as_bytes()), Some(Bytes::from_static(b"sealed")));
+        for at in 0..line.len() {
+            let mut damaged = line.clone().into_bytes();
+            damaged[at] ^= 1;
+            assert_eq!(parse_secret(&damaged), None, "at {at}");
+        }
+        assert_eq!(parse_secret(b""), None);
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::Change;
 use oncegate::core::document::{Document, Kind, Place};
@@ -528,6 +529,14 @@ impl Store for FaultStore {
         self.ask(Verb::PutDocument, put).await
     }
 
+    async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+        let put = |store: Arc<dyn Store>| {
+            let document = document.clone();
+            async move { store.put_back_document(&document).await }
+        };
+        self.ask(Verb::PutDocument, put).await
+    }
+
     async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
         let look = move |store: Arc<dyn Store>| async move { store.due_documents(kind, now, limit).await };
         self.ask(Verb::DueDocuments, look).await
@@ -572,6 +581,18 @@ impl Store for FaultStore {
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
         self.store.prepare_acceptance(reason).await
+    }
+
+    fn sealing_key(&self) -> String {
+        self.store.sealing_key()
+    }
+
+    fn remembered_secret(&self) -> Option<Bytes> {
+        self.store.remembered_secret()
+    }
+
+    fn remember_secret(&self, secret: &Bytes) {
+        self.store.remember_secret(secret);
     }
 
     fn break_off_acceptance(&self) {

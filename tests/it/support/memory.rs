@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::{Change, Takes};
 use oncegate::core::document::{Document, Kind, Place};
@@ -37,6 +38,8 @@ struct Inner {
     ahead: SignedDuration,
     lines: Lines,
     duplicates: HashMap<CallId, Duplicates>,
+    /// The copy of the secret beside the watermarks.
+    secret: Option<Bytes>,
 }
 
 /// How often a call has waited for a session's lock.
@@ -610,6 +613,18 @@ impl Store for Memory {
         Ok(Put::Done)
     }
 
+    async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+        let mut inner = self.lock();
+        let document = document.to_the_microsecond();
+        let name = (document.kind, document.tenant.clone(), document.id.clone());
+        match inner.kept.documents.get(&name) {
+            Some(stored) if *stored != document => return Ok(Put::Lost(Some(stored.clone()))),
+            Some(_) => {}
+            None => drop(inner.kept.documents.insert(name, document)),
+        }
+        Ok(Put::Done)
+    }
+
     async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
         let inner = self.lock();
         let is_due =
@@ -666,6 +681,18 @@ impl Store for Memory {
     }
 
     fn break_off_acceptance(&self) {}
+
+    fn sealing_key(&self) -> String {
+        String::new()
+    }
+
+    fn remembered_secret(&self) -> Option<Bytes> {
+        self.lock().secret.clone()
+    }
+
+    fn remember_secret(&self, secret: &Bytes) {
+        self.lock().secret = Some(secret.clone());
+    }
 
     async fn accept_loss(&self, _reason: &str) -> Result<(), Error> {
         Self::accept_loss(self);

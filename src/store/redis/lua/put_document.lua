@@ -2,7 +2,7 @@
 --
 -- KEYS: 1 the document, 2 what is due, 3 epoch, 4 everyone's writes, 5 what may be deleted, 6 counts by state,
 --       7 and 8 the list of all and of the tenant's, 9 and 10 those of its state, 11 and 12 of the state before
--- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 digest, 6 place, 7 and 8 version and state before or '',
+-- ARGV: 2 gateway, 3 epoch or '' for whatever is there, 4 known writes, 5 digest, 6 place, 7 and 8 version and state before or '',
 --       9 version, 10 state, 11 the rest of it but 12 body, 13 when it is due or '',
 --       14 from when on it may be deleted or ''
 local stored = redis.call('HMGET', KEYS[1], 'version', 'state', 'rest', 'body')
@@ -10,7 +10,7 @@ local is_there = true
 for n = 1, 4 do is_there = is_there and stored[n] == ARGV[8 + n] end
 local is_before = (stored[1] or '') == ARGV[7] and (stored[2] or '') == ARGV[8]
 if not is_there and not is_before then return { 'changed', stored } end
-local why = missing()
+local why = ARGV[3] ~= '' and missing()
 if why then return { 'lost', why } end
 if is_there then return { 'done', written() } end
 
