@@ -211,28 +211,6 @@ async fn what_has_run_is_replayed_also_when_its_tool_has_become_exclusive() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_of_the_first_schema_is_taken_over() {
-    let tool = Tool::start().await;
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("oncegate.db");
-    let connection = rusqlite::Connection::open(&file).expect("a file");
-    connection.execute_batch(include_str!("../../src/store/sqlite/schema.sql")).expect("the schema");
-    let ahead = 4_000_000_000_000_000_u64;
-    connection
-        .execute_batch(&format!(
-            "PRAGMA application_id = {}; PRAGMA user_version = 1;
-             INSERT INTO sessions VALUES ('default', 'S', {ahead});",
-            0x6f6e_6365
-        ))
-        .expect("a row");
-    drop(connection);
-    let gateway =
-        Process::start(folder.path(), free_port(), &one_tool(&tool, "session = \"exclusive\"")).await;
-    let next = say(&client(), &gateway.url("/v1/tools/act/calls"), "S", "next").await.expect_ok();
-    assert!(next.at("/fencing").as_u64() > Some(ahead), "{}", next.text);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_survive_a_store_that_is_away_for_a_moment_on_redis() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let (hold, held) = Act::held(Act::Numbered);
