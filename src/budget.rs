@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-pub use self::connection::{BASE, Connection, Elsewhere, Guest, MAX_HEAD, REQUEST};
+pub use self::connection::{BASE, Connection, Elsewhere, Guest, MAX_HEAD, REQUEST, Trust};
 use crate::core::share::{self, CONNECTION, STRANGERS, TENANT};
 
 /// What one connection without a valid token may hold beside its base: a few requests, and a small answer.

@@ -103,6 +103,11 @@ impl Connection {
         (state.known == 0).then_some(Trust { was_known, since })
     }
 
+    /// Whether no valid token was seen on it yet.
+    pub fn is_strange(&self) -> bool {
+        self.state().party == Party::Strangers
+    }
+
     /// Begins a request; on a connection without a valid token there are few at once, and a further one waits.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The places of connections: how many there are in all and for each address, and who gives one up.
 
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::Bounds;
-use crate::budget::{Budget, Connection};
+use crate::budget::{Budget, Connection, Trust};
 
 /// Connections beyond the bound that are taken to be told so; one more waits until there is a place.
 pub(super) const SPARE: usize = 64;
@@ -83,13 +84,71 @@ pub(super) struct Places {
     per_address: usize,
     proxies: Vec<Network>,
     budget: Budget,
-    open: Arc<Mutex<Vec<Listed>>>,
+    open: Arc<Mutex<Open>>,
     next: AtomicUsize,
+}
+
+/// The connections that have a place, by their numbers, which rise.
+#[derive(Default)]
+struct Open {
+    /// Those on which no valid token was seen when they were last looked at.
+    strangers: BTreeMap<usize, Listed>,
+    known: BTreeMap<usize, Listed>,
+    /// Those that were told to give way, and have not ended.
+    leaving: BTreeMap<usize, Listed>,
+    /// How many ordinary ones each client has.
+    clients: HashMap<IpAddr, usize>,
+}
+
+impl Open {
+    fn add(&mut self, number: usize, listed: Listed) {
+        if let Some(client) = listed.client.filter(|_| !listed.is_spare) {
+            *self.clients.entry(client).or_default() += 1;
+        }
+        self.strangers.insert(number, listed);
+    }
+
+    fn remove(&mut self, number: usize) {
+        let listed = self.strangers.remove(&number).or_else(|| self.known.remove(&number));
+        let Some(listed) = listed.or_else(|| self.leaving.remove(&number)) else { return };
+        let Some(client) = listed.client.filter(|_| !listed.is_spare) else { return };
+        if let Some(count) = self.clients.get_mut(&client) {
+            *count -= 1;
+            if *count == 0 {
+                self.clients.remove(&client);
+            }
+        }
+    }
+
+    /// The number of the one that is trusted least, of those that may give way.
+    fn least_trusted(&mut self, may_give_way: impl Fn(&Listed) -> bool) -> Option<(usize, Trust)> {
+        let mut found = None;
+        // The oldest first. Those that have shown a token meanwhile are put where they belong, so each is passed once.
+        let mut shown = Vec::new();
+        for (number, listed) in &self.strangers {
+            match listed.connection.without_token() {
+                Some(trust) if !trust.was_known => {
+                    if may_give_way(listed) {
+                        found = Some((*number, trust));
+                        break;
+                    }
+                }
+                _ => shown.push(*number),
+            }
+        }
+        for number in shown {
+            if let Some(listed) = self.strangers.remove(&number) {
+                self.known.insert(number, listed);
+            }
+        }
+        let known = self.known.iter().filter(|(_, listed)| may_give_way(listed));
+        let known = known.filter_map(|(number, listed)| Some((*number, listed.connection.without_token()?)));
+        found.or_else(|| known.min_by_key(|(_, trust)| *trust))
+    }
 }
 
 /// A connection that has a place.
 struct Listed {
-    number: usize,
     /// `None`: a balancer's.
     client: Option<IpAddr>,
     is_spare: bool,
@@ -103,10 +162,14 @@ pub(super) struct Place {
     _held: Option<OwnedSemaphorePermit>,
 }
 
+/// Which connection was told to give way, and when.
+#[derive(Default)]
+struct Asked(Option<(usize, Instant)>);
+
 /// That a connection is listed; dropped, it is not.
 pub(super) struct Listing {
     number: usize,
-    open: Arc<Mutex<Vec<Listed>>>,
+    open: Arc<Mutex<Open>>,
     pub(super) connection: Arc<Connection>,
     /// Cancelled when it has to give up its place.
     pub(super) gives_way: CancellationToken,
@@ -114,14 +177,11 @@ pub(super) struct Listing {
 
 impl Drop for Listing {
     fn drop(&mut self) {
-        let mut open = lock(&self.open);
-        if let Some(at) = open.iter().position(|listed| listed.number == self.number) {
-            open.swap_remove(at);
-        }
+        lock(&self.open).remove(self.number);
     }
 }
 
-fn lock(open: &Mutex<Vec<Listed>>) -> MutexGuard<'_, Vec<Listed>> {
+fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -141,13 +201,14 @@ impl Places {
 
     /// Any place, an ordinary one if there is one. If there is none at all, another connection is closed.
     pub(super) async fn some(&self) -> Place {
+        let mut asked = Asked::default();
         loop {
             tokio::select! {
                 biased;
                 held = self.ordinary.clone().acquire_owned() => return Place { is_spare: false, _held: held.ok() },
                 held = self.spare.clone().acquire_owned() => return Place { is_spare: true, _held: held.ok() },
                 () = sleep(NO_PLACE) => {
-                    self.close_one(|_| true);
+                    self.close_one(&mut asked, |_| true);
                 }
             }
         }
@@ -171,7 +232,8 @@ impl Places {
     /// way. `None`: there is not even a spare one.
     pub(super) async fn settle(&self, mut place: Place, address: IpAddr) -> Option<(Place, Listing)> {
         let client = (!self.proxies.iter().any(|proxy| proxy.holds(address))).then(|| client(address));
-        if place.is_spare && self.close_one(|listed| !listed.is_spare) {
+        let mut asked = Asked::default();
+        if place.is_spare && self.close_one(&mut asked, |listed| !listed.is_spare) {
             let held = tokio::time::timeout(GIVES_WAY, self.ordinary.clone().acquire_owned()).await;
             if let Ok(Ok(held)) = held {
                 place = Place { is_spare: false, _held: Some(held) };
@@ -184,12 +246,10 @@ impl Places {
                 return Some((place, self.list(client, false, connection)));
             }
             let gave_way = if is_one_too_many {
-                self.close_one(|listed| !listed.is_spare && listed.client == client)
+                self.close_one(&mut asked, |listed| !listed.is_spare && listed.client == client)
             } else {
-                self.close_one(|listed| {
-                    let trust = listed.connection.without_token();
-                    !listed.is_spare && trust.is_some_and(|trust| !trust.was_known)
-                })
+                // Who has shown a token keeps its connection.
+                self.close_one(&mut asked, |listed| !listed.is_spare && listed.connection.is_strange())
             };
             if !gave_way || Instant::now() > until {
                 place = Place { is_spare: true, _held: Some(self.spare.clone().try_acquire_owned().ok()?) };
@@ -205,27 +265,38 @@ impl Places {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let gives_way = CancellationToken::new();
         let listed =
-            Listed { number, client, is_spare, connection: connection.clone(), gives_way: gives_way.clone() };
-        lock(&self.open).push(listed);
+            Listed { client, is_spare, connection: connection.clone(), gives_way: gives_way.clone() };
+        lock(&self.open).add(number, listed);
         Listing { number, open: self.open.clone(), connection, gives_way }
     }
 
     /// How many connections a client has.
     fn of(&self, client: Option<IpAddr>) -> usize {
-        lock(&self.open).iter().filter(|listed| !listed.is_spare && listed.client == client).count()
+        client.and_then(|client| lock(&self.open).clients.get(&client).copied()).unwrap_or_default()
     }
 
     /// Closes the connection, of those that may give way, which has gone longest without a valid token, if that is
-    /// long. Whether there was one. A connection that is serving a request with a valid token is none.
-    fn close_one(&self, may_give_way: impl Fn(&Listed) -> bool) -> bool {
-        let open = lock(&self.open);
-        let fits = open.iter().filter(|listed| !listed.gives_way.is_cancelled() && may_give_way(listed));
-        let without = fits.filter_map(|listed| Some((listed.connection.without_token()?, listed)));
-        let without = without.filter(|(trust, _)| trust.since.elapsed() >= WITHOUT_TOKEN);
-        without.min_by_key(|(trust, _)| *trust).is_some_and(|(_, listed)| {
+    /// long. Whether there was one. A connection that is serving a request with a valid token is none. One that was
+    /// asked before has some time to go before another one is closed.
+    fn close_one(&self, asked: &mut Asked, may_give_way: impl Fn(&Listed) -> bool) -> bool {
+        let mut open = lock(&self.open);
+        if let Some((number, at)) = asked.0
+            && at.elapsed() < GIVES_WAY
+            && open.leaving.contains_key(&number)
+        {
+            return true;
+        }
+        let least = open.least_trusted(may_give_way);
+        let Some((number, _)) = least.filter(|(_, trust)| trust.since.elapsed() >= WITHOUT_TOKEN) else {
+            return false;
+        };
+        let listed = open.strangers.remove(&number).or_else(|| open.known.remove(&number));
+        if let Some(listed) = listed {
             listed.gives_way.cancel();
-            true
-        })
+            open.leaving.insert(number, listed);
+        }
+        asked.0 = Some((number, Instant::now()));
+        true
     }
 }
 
