@@ -82,6 +82,8 @@ pub struct Metrics {
     pub compensations: IntCounterVec,
     /// Requests that came too early.
     pub throttled: IntCounterVec,
+    /// By reason.
+    pub refused_tokens: IntCounterVec,
     /// Reads that went to their tool although the store was not there.
     pub passed_through: IntCounterVec,
     /// Duplicates that are missing in the ledger, because there was no room to remember them.
@@ -234,6 +236,11 @@ impl Metrics {
                 "oncegate_throttled_total",
                 "Requests refused because their token asks too fast, by the limit that was reached.",
                 &["token", "limit"],
+            ),
+            refused_tokens: counters(
+                "oncegate_refused_tokens_total",
+                "Requests refused because of their token: missing, unknown, expired, or its scopes do not cover them.",
+                &["reason"],
             ),
             passed_through: counters(
                 "oncegate_passed_through_total",

@@ -16,6 +16,7 @@ mod preview; // what a request would meet
 mod recipes; // by which keys are made
 pub mod reconcile; // the ledger, held against the systems behind the tools
 pub mod recover; // calls whose owner is gone
+mod refusals; // tokens that were refused
 mod replay; // what a duplicate would get, and whether the tool would still say it
 mod room; // memory for results, before their calls are claimed
 mod run; // the other side: claim, dispatch, write down
@@ -57,6 +58,8 @@ use self::places::{Lines, Places};
 pub use self::preview::{Preview, Would};
 pub use self::recipes::Error as RecipesError;
 use self::recipes::Recipes;
+use self::refusals::Refusals;
+pub use self::refusals::TokenRefused;
 pub use self::replay::Replay;
 pub use self::sagas::{SagaAt, SagaQuery};
 use self::scrape::Recent;
@@ -131,6 +134,7 @@ pub struct Gateway {
     pauses: Pauses,
     recipes: Recipes,
     secrets: Secrets,
+    refusals: Refusals,
     /// Every call's task, so that none is dropped in mid-flight.
     tasks: TaskTracker,
     /// Stored calls that were said to be unreadable.
@@ -299,6 +303,10 @@ impl Gateway {
         limits: Limits,
     ) -> Self {
         let clock = Clock::start(store.clock_offset());
+        // There before the first one, which would be no increase otherwise.
+        for why in TokenRefused::ALL {
+            metrics.refused_tokens.with_label_values(&[why.as_str()]);
+        }
         Self {
             tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
             store: Arc::new(Timed::new(store, metrics.clone())),
@@ -323,6 +331,7 @@ impl Gateway {
             pauses: Pauses::default(),
             recipes: Recipes::default(),
             secrets: Secrets::default(),
+            refusals: Refusals::default(),
             tasks: TaskTracker::new(),
             unreadable: Mutex::default(),
             leaving: CancellationToken::new(),

@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use axum::extract::{FromRequestParts, MatchedPath};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::Response;
 use sha2::{Digest, Sha256};
 
-use super::problem::Problem;
+use super::problem::{Problem, Slug};
 use super::{Http, host};
 use crate::budget::Guest;
 use crate::core::caller::{self, Caller, Closed, Token};
 use crate::core::ledger::PAGE_BYTES;
+use crate::gateway::TokenRefused;
 
 /// Which tokens there are. They are swapped as a whole; every request takes them once.
 #[derive(Clone, Default)]
@@ -50,7 +53,12 @@ impl FromRequestParts<Http> for Known {
             make_room(parts, &caller, http)?;
             return Ok(Self(caller));
         }
-        let digest = bearer_digest(&parts.headers).ok_or_else(Problem::unauthenticated)?;
+        let refused = |why, problem: Problem| {
+            http.gateway.note_refused(why);
+            problem
+        };
+        let digest = bearer_digest(&parts.headers)
+            .ok_or_else(|| refused(TokenRefused::Missing, Problem::unauthenticated()))?;
         match caller::find(&tokens, &digest, http.gateway.wall_time()) {
             // Before anything else of the request is looked at.
             Ok(caller) => {
@@ -58,10 +66,19 @@ impl FromRequestParts<Http> for Known {
                 make_room(parts, caller, http)?;
                 Ok(Self(caller.clone()))
             }
-            Err(Closed::Unknown) => Err(Problem::unauthenticated()),
-            Err(Closed::Expired) => Err(Problem::token_expired()),
+            Err(Closed::Unknown) => Err(refused(TokenRefused::Unknown, Problem::unauthenticated())),
+            Err(Closed::Expired) => Err(refused(TokenRefused::Expired, Problem::token_expired())),
         }
     }
+}
+
+/// Counts requests that a known token may not make.
+pub(super) async fn count_forbidden(State(http): State<Http>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    if response.extensions().get::<Slug>() == Some(&Slug::Forbidden) {
+        http.gateway.note_refused(TokenRefused::Scope);
+    }
+    response
 }
 
 /// From now on the request is on the account of its tenant, which has to have room for the answer.

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use crate::support::{Answer, Gateway, Tool};
+use crate::support::{Answer, Gateway, Tool, until};
 
 /// A gateway with tokens; the digests are of the tokens' own names.
 async fn with_tokens(tool: &Tool) -> Gateway {
@@ -48,6 +48,29 @@ async fn without_a_valid_token_nothing_is_run_and_nothing_told() {
     }
     gateway.get("/v1/calls/01a1fd12-5b4c-7535-93a3-eb953d3bb88d").await.expect_problem("unauthenticated");
     assert_eq!(tool.requests(), 0);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn refused_tokens_are_counted_by_reason() {
+    let tool = Tool::start().await;
+    let gateway = with_tokens(&tool).await;
+    let body = json!({ "args": {} });
+    gateway.post("act", &body, &[]).await.expect_problem("unauthenticated");
+    for _ in 0..2 {
+        gateway
+            .post("act", &body, &[("authorization", "Bearer wrong")])
+            .await
+            .expect_problem("unauthenticated");
+    }
+    call(&gateway, "token-narrow", "k").await.expect_problem("forbidden");
+    call(&gateway, "token-shop", "k").await.expect_ok();
+    let count = async |reason: &str| {
+        gateway.metric(&format!("oncegate_refused_tokens_total{{reason=\"{reason}\"}}")).await
+    };
+    until("all are counted", async || count("scope").await >= 1.0).await;
+    assert_eq!((count("missing").await, count("unknown").await, count("scope").await), (1.0, 2.0, 1.0));
+    assert_eq!((count("expired").await, tool.requests()), (0.0, 1));
     gateway.stop().await;
 }
 

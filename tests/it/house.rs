@@ -148,3 +148,40 @@ fn every_deliberate_break_fits_the_code() {
     }
     assert!(list.r#break.len() > 15, "the test reads nothing");
 }
+
+/// Each promise of the threat model names the test that shows it, as `file::test`.
+#[test]
+fn every_test_that_the_threat_model_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("SECURITY.md")).expect("the threat model");
+    let mut seen = 0;
+    for name in text.split('`').skip(1).step_by(2) {
+        let Some((file, test)) = name.split_once("::").filter(|(file, _)| *file != "file") else { continue };
+        let path = root.join(format!("tests/it/{file}.rs"));
+        let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(source.contains(&format!("fn {test}(")), "{name} is no test");
+        seen += 1;
+    }
+    assert!(seen >= 20, "it names {seen} tests");
+}
+
+/// Words that make a sentence a riddle: it has to be said who.
+#[test]
+fn what_users_read_says_who_is_meant() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = vec![root.join("README.md"), root.join("SECURITY.md"), root.join("config/oncegate.toml")];
+    let docs = fs::read_dir(root.join("docs")).expect("the docs");
+    pages.extend(docs.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()));
+    assert!(pages.len() > 10, "the test reads nothing");
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page");
+        for (number, line) in (1..).zip(text.lines()) {
+            // Names of tests are what they are.
+            let words = line.split_whitespace().filter(|word| !word.contains("::"));
+            let said = words.collect::<Vec<_>>().join(" ").to_lowercase();
+            for word in ["whoever", "somebody", "nobody", "anybody"] {
+                assert!(!said.contains(word), "{}:{number}: {line}", page.display());
+            }
+        }
+    }
+}

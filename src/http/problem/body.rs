@@ -85,6 +85,7 @@ impl IntoResponse for Problem {
             differs: self.differs,
         };
         let mut response = (row.status, axum::Json(body)).into_response();
+        response.extensions_mut().insert(self.slug);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(GATEWAY_OUTCOME, HeaderValue::from_static(effect.as_outcome()));

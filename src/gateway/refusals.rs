@@ -1,0 +1,87 @@
+//! Requests whose token was refused: counted by reason, and logged a few times a minute at most.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Gateway;
+
+/// How often one reason is logged.
+const LOGGED_EVERY: Duration = Duration::from_secs(60);
+
+/// Why a token was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenRefused {
+    /// There is no bearer token, or more than one.
+    Missing,
+    Unknown,
+    Expired,
+    /// The token is known, and its scopes do not cover what was asked for.
+    Scope,
+}
+
+impl TokenRefused {
+    pub const ALL: [Self; 4] = [Self::Missing, Self::Unknown, Self::Expired, Self::Scope];
+
+    /// The word for it in metrics and in the log.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Unknown => "unknown",
+            Self::Expired => "expired",
+            Self::Scope => "scope",
+        }
+    }
+}
+
+/// When each reason was logged last, and how many came since.
+#[derive(Default)]
+pub(super) struct Refusals(Mutex<[Noted; TokenRefused::ALL.len()]>);
+
+#[derive(Default, Clone, Copy)]
+struct Noted {
+    logged_at: Option<Instant>,
+    since: u64,
+}
+
+impl Refusals {
+    /// How many there were since the last line, if it is time for another one.
+    fn note(&self, why: TokenRefused, now: Instant) -> Option<u64> {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Noted { logged_at, since } = &mut noted[why as usize];
+        *since += 1;
+        if logged_at.is_some_and(|at| now.duration_since(at) < LOGGED_EVERY) {
+            return None;
+        }
+        *logged_at = Some(now);
+        Some(std::mem::take(since))
+    }
+}
+
+impl Gateway {
+    /// Notes that a request was refused because of its token. Nothing of the token is kept or logged.
+    pub fn note_refused(&self, why: TokenRefused) {
+        self.metrics.refused_tokens.with_label_values(&[why.as_str()]).inc();
+        if let Some(requests) = self.refusals.note(why, Instant::now()) {
+            tracing::warn!(reason = why.as_str(), requests, "requests were refused because of their token");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_logged_once_a_minute_with_how_many_there_were() {
+        let (refusals, start) = (Refusals::default(), Instant::now());
+        let note = |why, seconds| refusals.note(why, start + Duration::from_secs(seconds));
+        assert_eq!(note(TokenRefused::Unknown, 0), Some(1));
+        for second in 1..60 {
+            assert_eq!(note(TokenRefused::Unknown, second), None);
+        }
+        assert_eq!(note(TokenRefused::Scope, 30), Some(1), "each for itself");
+        assert_eq!(note(TokenRefused::Unknown, 60), Some(60));
+    }
+}
