@@ -341,7 +341,7 @@ async fn check(gateway: &Gateway, asked: Asked, effects: &Path) -> Fallible<()> 
          requests that arrived          {} ({})\n\
          duplicates suppressed          {suppressed} of {duplicates} ({percent} %)\n\
          succeeded                      {succeeded}\n\
-         told that nobody knows         {unknown}, {settled} of them settled by a late answer\n\
+         told that it is unknown        {unknown}, {settled} of them settled by a late answer\n\
          executed, result lost          {}\n\
          effects                        {}\n\
          intents with two effects       {twice}\n\

@@ -177,7 +177,7 @@ impl Slug {
                 "The Allow header says which."),
             Self::CallInProgress => row(StatusCode::CONFLICT, Unknown, Reuse, "The call is still running",
                 "An earlier request with this key is under way. Send the same request again after Retry-After, with the same key; it will get the same result."),
-            Self::OutcomeUnknown => row(StatusCode::CONFLICT, Unknown, Wait, "Nobody knows whether the call was executed",
+            Self::OutcomeUnknown => row(StatusCode::CONFLICT, Unknown, Wait, "It is not known whether the call was executed",
                 "The request was sent to the tool, and no proof of success or failure came back. Asking again with the same key and the same arguments is safe: it never executes the call twice, and gets the outcome when it is known. Never use a new key or other arguments for it: that would be a second intent. retry_after_ms is the time until the gateway checks next; where it is null no check is planned, and a person has to look into the tool's own system and settle the call."),
             Self::WrongState => row(StatusCode::CONFLICT, None, Stop, "Not in this state",
                 "Nothing was changed: what was asked for does not fit the present state, which the detail names."),
@@ -314,7 +314,7 @@ impl Problem {
     pub fn unauthenticated() -> Self {
         Self::new(
             Slug::Unauthenticated,
-            "Nothing was run: the request brings no valid token. Repeating it will not help.",
+            "Nothing was run: the request brings no valid token. Repeating it will not help. Tell the user: a person has to give you a token.",
         )
     }
 
@@ -326,7 +326,12 @@ impl Problem {
     }
 
     pub fn forbidden(why: &str) -> Self {
-        Self::new(Slug::Forbidden, format!("Nothing was run: {why}. Repeating the request will not help."))
+        Self::new(
+            Slug::Forbidden,
+            format!(
+                "Nothing was run: {why}. Repeating the request will not help. Tell the user: a person decides what this token may do."
+            ),
+        )
     }
 
     pub fn unknown_problem() -> Self {
@@ -405,7 +410,7 @@ impl From<ErrorKind> for Problem {
             ),
             ErrorKind::KeyReused { call_id, reused: Reused::Other, differs } => Self::new(
                 Slug::KeyReused,
-                format!("Nothing was run: this key was already used for a call with other arguments{}. If this is a new intent, send it with a new key; if it is a repetition, send exactly the same arguments as before.", named(&differs)),
+                format!("This request was not run: this key stands for an earlier call, which call_id names, with other arguments{}. That call may have been executed. If you mean the same thing in other words, do not use a new key: send exactly the arguments of that call, and you get its result. Use a new key only for a new intent.", named(&differs)),
             )
             .differing(differs)
             .about(call_id),
@@ -446,7 +451,7 @@ impl From<ErrorKind> for Problem {
                 Self { tool_status: failure.status, tool_body: body_of(&failure), ..Self::new(Slug::ToolRejected, detail) }
             }
             ErrorKind::Fenced(failure) => {
-                let detail = "Nothing was changed: the tool has seen a newer branch of this session, which has taken over. Do not repeat the request; stop this branch.";
+                let detail = "Nothing was changed: the tool has seen a newer branch of this session, which has taken over. Do not repeat the request; stop this branch and tell the user.";
                 Self { tool_status: failure.status, tool_body: body_of(&failure), ..Self::new(Slug::StaleFencingToken, detail) }
             }
             ErrorKind::Refused(refusal) => refused(&refusal),
@@ -518,7 +523,7 @@ fn refused(refusal: &Refusal) -> Problem {
         ),
         Refusal::Stale => Problem::new(
             Slug::StaleFencingToken,
-            "Nothing was run: the session has given out a newer fencing token, so another branch has taken over. Do not repeat the request; stop this branch.",
+            "Nothing was run: the session has given out a newer fencing token, so another branch has taken over. Do not repeat the request; stop this branch and tell the user.",
         ),
         Refusal::NotGiven => Problem::invalid_request(
             "this session has not given out fencing_token, or has been at rest for a week; leave it out, or bring the one of the session's newest answer",
@@ -538,7 +543,7 @@ fn refused(refusal: &Refusal) -> Problem {
         .waiting(*retry_after),
         Refusal::Similar { call_id } => {
             let detail = format!(
-                "Nothing was run: call {call_id} asked for the same a short while ago, with another key. If this is a repetition, do not send it. If both are meant, send it again with \"confirm_duplicate_of\": \"{call_id}\"."
+                "Nothing was run: call {call_id} asked for the same a short while ago, with another key. If this repeats that call, do not send it again: GET /v1/calls/{call_id} says what became of it. Only if both are meant, send it again with \"confirm_duplicate_of\": \"{call_id}\"."
             );
             Problem { similar_to: Some(*call_id), ..Problem::new(Slug::PossibleDuplicate, detail) }
         }
