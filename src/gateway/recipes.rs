@@ -139,7 +139,8 @@ impl Gateway {
         let _learning = self.recipes.learning.lock().await;
         // A request that waited for one that failed need not fail as slowly once more.
         let failed_at = *self.recipes.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if !is_known() && failed_at.is_none_or(|failed_at| failed_at < asked) {
+        if !is_known() && failed_at.is_none_or(|failed_at| failed_at < asked) && !self.is_just_read(at, asked)
+        {
             let tools = self.tools();
             if let Err(error) = self.learn(tools.values().map(Arc::as_ref)).await {
                 tracing::error!(tool = at.tool.name, %error, "the recipes of keys are not known");
@@ -147,6 +148,15 @@ impl Gateway {
             }
         }
         is_known()
+    }
+
+    /// Whether another request has read the recipes since this one asked; and of a tool that is closed because one of
+    /// them cannot be read, whether that was a moment ago.
+    fn is_just_read(&self, at: &ToolAt, asked: Instant) -> bool {
+        let seen = self.recipes.seen.load();
+        let is_closed = seen.is_unreadable(&at.tool.name);
+        let pause = self.limits.pace.ask_store_every;
+        seen.read_at.is_some_and(|read_at| read_at >= asked || is_closed && read_at.elapsed() < pause)
     }
 
     /// Whether the list of recipes is young enough to claim by: other gateways may have added to it.

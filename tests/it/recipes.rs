@@ -518,6 +518,17 @@ async fn a_recipe_that_cannot_be_read_closes_its_tool_for_new_calls(stores: &Sto
         let again = gateway.call_with_key("k", json!({ "n": 1 })).await;
         assert_eq!(again.at("/replayed"), true, "{}", again.text);
         assert_eq!(tool.effects(), effects);
+        // What else is in the way says that nothing was run. That is not known here.
+        let person = async |what: &str| {
+            let url = gateway.url(&format!("/v1/tools/act/{what}"));
+            let request = gateway.client.post(url).body("{\"reason\":\"it ships twice\"}");
+            Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+        };
+        person("pause").await;
+        let refused =
+            gateway.call_with_key("new", json!({ "n": 2 })).await.expect_problem("store-unavailable");
+        assert_eq!(refused.at("/effect"), "unknown");
+        person("resume").await;
         let other = json!({ "args": { "n": 1 } });
         let other = gateway.post("other", &other, &[]).await;
         match spoiled {
