@@ -268,7 +268,8 @@ impl Gateway {
         let may_claim = self.know_recipes(&at).await.map_err(ErrorKind::alone)?;
         let (earlier, secret) = (self.recipes.earlier(&at), self.secret());
         let (bytes, share, now) = (request.args.len(), self.limits.sample, self.now());
-        let ask = || ask(at, &earlier, &secret, caller, request, seen, share, now);
+        let by = ReadBy { earlier: &earlier, secret: &secret };
+        let ask = || ask(at, &by, caller, request, seen, share, now);
         let asked = self.read_off_workers(bytes, ask).await?;
         Ok(Asked { may_claim, ..asked })
     }
@@ -379,17 +380,22 @@ fn complaint(tool: &Tool, identity: &recipe::Identity, value: &Value) -> Option<
     }
 }
 
+/// What a request is read by beside today's recipe.
+struct ReadBy<'a> {
+    earlier: &'a [(RecipeId, Arc<Recipe>)],
+    secret: &'a Secret,
+}
+
 fn ask(
     at: Arc<ToolAt>,
-    earlier: &[(RecipeId, Arc<Recipe>)],
-    secret: &Secret,
+    by: &ReadBy<'_>,
     caller: &Caller,
     request: Request,
     seen: &Seen,
     share: f64,
     now: Timestamp,
 ) -> Result<Asked, Error> {
-    let read = read_request(&at.tool, &at.recipe, earlier, &caller.tenant, &request, secret)?;
+    let read = read_request(&at.tool, &at.recipe, by.earlier, &caller.tenant, &request, by.secret)?;
     let brought = read.brought();
     let Read { identity, value, args, raw, complaint, runtime } = read;
     let names = identity.names;
@@ -398,7 +404,7 @@ fn ask(
         let kind = complaint.unwrap_or(ErrorKind::Key(key::Refused::Missing));
         return Err(Error { key: brought, ..kind.alone() });
     };
-    let similar = session::similar_room(&at.tool, &caller.tenant, &request.user_id, &value, secret);
+    let similar = session::similar_room(&at.tool, &caller.tenant, &request.user_id, &value, by.secret);
     let intent = Intent {
         call_id: new_call_id(&first.lookup),
         tenant: caller.tenant.clone(),
@@ -426,7 +432,7 @@ fn ask(
         intent: Arc::new(intent),
         names: names.into(),
         prints: Arc::new(identity.prints),
-        read_by: Some(ids_of(earlier)),
+        read_by: Some(ids_of(by.earlier)),
         runtime,
         raw,
         complaint,
