@@ -511,7 +511,9 @@ impl Gateway {
             match self.counted_for(&record.intent, "load", self.store.load(call_id).await) {
                 Ok(Some(Record { state: State::Unknown(_) | State::Running, .. })) => {}
                 Ok(Some(record)) => {
-                    return Phase::Ended { record: self.with_room(record).map(Arc::new), ours: false };
+                    // Without room for its result it is asked for again; that it ran must not be hidden.
+                    let Ok(record) = self.with_room(record) else { return phase };
+                    return Phase::Ended { record: Ok(Arc::new(record)), ours: false };
                 }
                 Ok(None) | Err(_) => return phase,
             }

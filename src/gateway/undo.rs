@@ -544,6 +544,8 @@ pub(super) fn hindrance_of(kind: &ErrorKind) -> Hindrance {
         | ErrorKind::ToolPaused
         | ErrorKind::ToolResting { .. }
         | ErrorKind::RateLimited
+        | ErrorKind::NoRoom
+        | ErrorKind::TooManyNewKeys { .. }
         | ErrorKind::KeysSettle { .. }
         | ErrorKind::StoreUnavailable
         | ErrorKind::ShuttingDown

@@ -479,7 +479,7 @@ impl From<ErrorKind> for Problem {
             ErrorKind::RateLimited => Self::new(Slug::RateLimited, "Nothing was run: the gateway is busy. Wait, then send the same request again with the same key.").not_run().waiting(RETRY_RUNNING),
             ErrorKind::NoRoom => Self::new(
                 Slug::RateLimited,
-                "This request was not run: the gateway has no memory left for it or for its answer. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.",
+                "This request began nothing: the gateway has no memory left for it or for its answer. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.",
             )
             .waiting(RETRY_RUNNING),
             ErrorKind::TooFast { retry_after } => Self::new(
