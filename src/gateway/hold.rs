@@ -224,7 +224,7 @@ impl Gateway {
                     match self.begin(asked, change, Begin::Claim { instead_of: &gives_up }).await {
                         Ok(Begun::Barred(Bar::Similar { call_id }, _)) if similar::replays(asked) => {
                             match self.answer_alike(asked, &intent, call_id, &gives_up).await? {
-                                Alike::Settled(record) => return Ok(Hold::Settled(record)),
+                                Alike::Settled(record) => return Ok(Hold::Settled(*record)),
                                 Alike::Again => None,
                             }
                         }
@@ -402,7 +402,7 @@ pub(super) fn reused(asked: &Asked, there: &Record, is_unclear: bool) -> ErrorKi
     let is_comparable = reused != Reused::Unclear
         && intent.all_names().any(|name| there.intent.all_names().any(|own| own == name));
     let places =
-        is_comparable.then(|| asked.at.recipe.differing(&there.intent.args, &asked.raw)).unwrap_or_default();
+        if is_comparable { asked.at.recipe.differing(&there.intent.args, &asked.raw) } else { Vec::new() };
     let differs = Differs { places, made_by: there.intent.made_by.clone() };
     ErrorKind::KeyReused { call_id: there.intent.call_id, reused, differs }
 }

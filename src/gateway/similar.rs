@@ -17,7 +17,7 @@ const TRIES: usize = 2 * MAX_ALIASES;
 /// What a request gets that looks like a call.
 pub(super) enum Alike {
     /// The result of that call; the request's key is a name of it.
-    Settled(Record),
+    Settled(Box<Record>),
     /// The key has been claimed meanwhile, or that call is gone: look again.
     Again,
 }
@@ -53,7 +53,7 @@ impl Gateway {
             let next = call::next(&asked.at.tool, Some(&record), &event, now);
             let next = next.map_err(|_| ErrorKind::StoreUnavailable)?;
             let change = match (next.action, next.change) {
-                (Action::Answer, _) => return Ok(Alike::Settled(record)),
+                (Action::Answer, _) => return Ok(Alike::Settled(record.into())),
                 (Action::TakeNames, Some(change)) => change,
                 (Action::Wait, _) => {
                     let retry_after = match record.state {
@@ -67,7 +67,7 @@ impl Gateway {
             };
             let replaced = self.store.replace(&change, &record).await;
             match self.counted_for(intent, "replace", replaced) {
-                Ok(Replaced::Done(record)) => return Ok(Alike::Settled(record)),
+                Ok(Replaced::Done(record)) => return Ok(Alike::Settled(record.into())),
                 Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == call_id => there = Some(newer),
                 Ok(Replaced::Lost(_) | Replaced::Barred(_)) => return Ok(Alike::Again),
                 // It may have been written: what is stored says so.
