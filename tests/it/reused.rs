@@ -1,6 +1,7 @@
 //! The same key with other arguments, and the same business id of two users. On both stores, seen from outside.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
+use oncegate::gateway::local_time;
 use serde_json::{Value, json};
 
 use crate::support::gateway::one_tool;
@@ -68,8 +69,8 @@ async fn a_second_name_is_refused_when_the_window_is_over_and_the_fields_are_fre
     let args = |id: u32| json!({ "id": id });
     let first = gateway.call_with_key("first", args(1)).await.expect_ok();
     gateway.call_with_key("second", args(1)).await.expect_ok();
-    let since = Timestamp::now();
-    until("the window is over", async || Timestamp::now() > since + SignedDuration::from_millis(2_500)).await;
+    let since = local_time();
+    until("the window is over", async || local_time() > since + SignedDuration::from_millis(2_500)).await;
     for (id, key_action) in [(1, "stop"), (2, "rotate")] {
         let expired = gateway.call_with_key("first", args(id)).await.expect_problem("key-expired");
         let told = (expired.status, expired.at("/key_action"), expired.at("/effect"), expired.at("/call_id"));
