@@ -114,12 +114,17 @@ impl Connection {
     /// There is no room for it.
     pub async fn begin(self: &Arc<Self>) -> Result<Guest, Exhausted> {
         let until = Instant::now() + TOKEN_WAIT;
+        // While it waits its head is held. Not on the connection's account: a caller may begin many at once.
+        let mut head = self.nothing();
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             // Before looking: what changes after that is not missed.
             changed.as_mut().enable();
             if let Some(begun) = self.begin_now() {
                 return begun;
+            }
+            if head.bytes() == 0 {
+                head.grow(2 * MAX_HEAD)?;
             }
             timeout_at(until, changed).await.map_err(|_| Exhausted)?;
         }
@@ -131,8 +136,14 @@ impl Connection {
             return None;
         }
         let mut charge = self.budget.empty(state.party.clone(), Some(self.own.clone()));
-        if let Err(exhausted) = charge.grow(REQUEST) {
-            return Some(Err(exhausted));
+        if state.party == Party::Strangers {
+            if let Err(exhausted) = charge.grow(REQUEST) {
+                return Some(Err(exhausted));
+            }
+        } else {
+            // Other tenants may share the connection. Whose request it is, and whether there is room for it, is known
+            // when its token was read.
+            charge.grow_anyway(REQUEST);
         }
         state.requests += 1;
         state.head = 0;
@@ -255,6 +266,8 @@ impl Drop for Inner {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::join_all;
+
     use super::*;
 
     fn trust(connection: &Connection) -> Trust {
@@ -283,6 +296,37 @@ mod tests {
         assert_eq!(budget.held(), BASE);
         drop(connection);
         assert_eq!(budget.held(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_wait_for_a_token_hold_their_heads_on_the_account_of_strangers() {
+        let budget = Budget::new(2 << 20);
+        let connection = Connection::open(&budget).expect("room");
+        let guests: Vec<_> = join_all((0..FEW).map(|_| connection.begin())).await;
+        let held = budget.held();
+        let all = (0..100).map(|_| connection.begin());
+        let (refused, most) = tokio::join!(join_all(all), async {
+            tokio::task::yield_now().await;
+            budget.held()
+        });
+        assert!(refused.iter().all(Result::is_err), "no token has come");
+        assert!(most >= held + 2 * MAX_HEAD && most <= (2 << 20) / 2, "{held} {most}");
+        assert_eq!((guests.len(), budget.held()), (FEW, held));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_without_room_hinders_no_other_on_the_same_connection() {
+        let budget = Budget::new(1 << 20);
+        let connection = Connection::open(&budget).expect("room");
+        connection.begin().await.expect("room").is_known("one", 0).expect("room");
+        let mut of_one = Vec::new();
+        while let Ok(charge) = budget.charge("one", REQUEST) {
+            of_one.push(charge);
+        }
+        let one = connection.begin().await.expect("it is not known yet whose it is");
+        assert!(one.is_known("one", REQUEST).is_err());
+        let other = connection.begin().await.expect("it is not known yet whose it is");
+        other.is_known("other", REQUEST).expect("room");
     }
 
     #[tokio::test(start_paused = true)]
