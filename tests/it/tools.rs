@@ -248,7 +248,9 @@ fn routes() -> Vec<(String, String)> {
 #[tokio::test]
 async fn the_document_names_every_door_and_no_other() {
     let gateway = Gateway::start("").await;
-    let document = gateway.get("/openapi.json").await.expect_ok().json();
+    let document = gateway.get("/openapi.json").await.expect_ok();
+    assert!(!document.text.contains(".md"), "it names no page that does not come with it");
+    let document = document.json();
     assert_eq!(document["openapi"], "3.1.0");
     for place in document.to_string().split("\"$ref\":\"#").skip(1) {
         let place = place.split('"').next().expect("a place");
