@@ -15,14 +15,14 @@ TEST = cargo test --quiet --features crash-points
 # All tests. At most 4 minutes on two processors, after the build.
 test:
 	@scripts/setup test
-	$(TEST) -- --test-threads=6
+	$(TEST) -- --test-threads=8
 
 # The rules, and everything over SQLite that takes no long series of accidents. At most a minute. Tests are chosen
 # by their names: one that needs a Redis has `redis` in its own, and is refused one here if it has not.
 LONG = redis chaos:: crash:: exclusive:: points:: saga_sizes:: saga_store::
 test-fast:
 	@scripts/setup test-fast
-	NO_REDIS=1 $(TEST) -- --test-threads=6 $(LONG:%=--skip %)
+	NO_REDIS=1 $(TEST) -- --test-threads=8 $(LONG:%=--skip %)
 
 # The tests that try something again and again, five times as often as `make test`.
 soak:

@@ -138,18 +138,18 @@ pub(crate) fn settings(url: &str, folder: &Path) -> Settings {
 
 /// Opens a Redis, whatever it is like.
 pub(crate) async fn open_redis_as_it_is(url: &str, folder: &Path) -> RedisStore {
-    RedisStore::open(settings(url, folder)).await.expect("a store")
-}
-
-/// Opens a Redis, and waits until it is as it should be.
-pub(crate) async fn open_redis(url: &str, folder: &Path) -> RedisStore {
     let mut opened = None;
     until("the watermarks are free", async || {
         opened = RedisStore::open(settings(url, folder)).await.ok();
         opened.is_some()
     })
     .await;
-    let store = opened.expect("a store");
+    opened.expect("a store")
+}
+
+/// Opens a Redis, and waits until it is as it should be.
+pub(crate) async fn open_redis(url: &str, folder: &Path) -> RedisStore {
+    let store = open_redis_as_it_is(url, folder).await;
     until("the store is ready", async || store.readiness().await.reasons.is_empty()).await;
     store
 }

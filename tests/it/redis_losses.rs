@@ -13,7 +13,7 @@ use oncegate::store::{self, Put, Store};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::contract::{ME, arrival, at, claimed, ended, open_redis, replaced, rerun, settings};
+use crate::contract::{ME, arrival, at, claimed, ended, open_redis, open_redis_as_it_is, replaced, rerun};
 use crate::redis::{call, gateway, notices};
 #[cfg(feature = "crash-points")]
 use crate::support::binary::Process;
@@ -188,7 +188,7 @@ async fn a_gateway_whose_warning_met_a_newcomers_manifest_follows_what_that_one_
     };
     until("it has noticed", async || is_closed(&one).await).await;
     redis.ask(&["SET", &keys[0], &newcomers.to_string()]).await;
-    let newcomer = RedisStore::open(settings(&redis.url(), folders[1].path())).await.expect("a store");
+    let newcomer = open_redis_as_it_is(&redis.url(), folders[1].path()).await;
     until("its epoch is named", async || manifest().await["follows"] == json!([epoch])).await;
     until("the newcomer is closed", async || is_closed(&newcomer).await).await;
     until("it is accepted", async || newcomer.accept_loss("it was emptied").await.is_ok()).await;
@@ -313,7 +313,7 @@ async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who
 
     // It ends before it has accepted it. Who comes next finds it as it was.
     drop(one);
-    let third = RedisStore::open(settings(&redis.url(), folders[2].path())).await.expect("a store");
+    let third = open_redis_as_it_is(&redis.url(), folders[2].path()).await;
     until("it is closed", async || is_closed(&third).await).await;
     assert!(is_closed(&other).await && other.put_document(&next(&saga)).await.is_err());
     until("it is accepted", async || third.accept_loss("restored, and tried again").await.is_ok()).await;

@@ -3,13 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use oncegate::store::redis::Redis as RedisStore;
 use oncegate::store::sqlite::Sqlite;
 use oncegate::store::{LOST_DATA, Store};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::contract::{ME, open_redis, settings};
+use crate::contract::{ME, open_redis, open_redis_as_it_is};
 use crate::sagas::{MADE, executed, words};
 use crate::support::gateway::{Bare, store_is_free};
 use crate::support::redis::Redis;
@@ -53,7 +52,7 @@ impl Place {
             }
             Self::Redis(redis) => {
                 redis.restore(copy).await;
-                Arc::new(RedisStore::open(settings(&redis.url(), folder)).await.expect("a store"))
+                Arc::new(open_redis_as_it_is(&redis.url(), folder).await)
             }
         };
         until("the loss is noticed", async || {
