@@ -162,7 +162,7 @@ impl<'a> OverviewView<'a> {
     }
 }
 
-/// What one run has found (DESIGN.md section 9).
+/// What one run has found.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ReconciliationReport)]
 pub(super) struct ReportView<'a> {
