@@ -216,7 +216,8 @@ async fn a_line_that_is_cut_before_the_answer_makes_no_second_effect() {
     let mut doubted = 0;
     for n in 0..20 {
         gateway.until_ready().await;
-        tool.then(Act::after_ms(20, Act::Numbered));
+        // Long enough to cut the line meanwhile, also on a busy machine.
+        tool.then(Act::after_ms(200, Act::Numbered));
         // The answer to a claim in one half of the cases, that to an outcome in the other.
         let cutting = async {
             if n % 2 == 1 {
