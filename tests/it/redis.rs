@@ -213,11 +213,13 @@ async fn a_line_that_is_cut_before_the_answer_makes_no_second_effect() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let line = Line::to(redis.port).await;
     let gateway = Gateway::sharing(&line.url(), &one_tool(&tool, "")).await;
-    let mut doubted = 0;
-    for n in 0..20 {
+    let unanswered = ["claim", "replace"]
+        .map(|verb| format!("oncegate_store_errors_total{{kind=\"ambiguous\",operation=\"{verb}\"}}"));
+    let (mut doubted, mut n, mut have_come) = (0, 0, false);
+    // On a busy machine the line is often cut a moment too early or too late.
+    while n < 20 || !have_come && n < 200 {
         gateway.until_ready().await;
-        // Long enough to cut the line meanwhile, also on a busy machine.
-        tool.then(Act::after_ms(200, Act::Numbered));
+        tool.then(Act::after_ms(20, Act::Numbered));
         // The answer to a claim in one half of the cases, that to an outcome in the other.
         let cutting = async {
             if n % 2 == 1 {
@@ -231,14 +233,13 @@ async fn a_line_that_is_cut_before_the_answer_makes_no_second_effect() {
         doubted += usize::from(!slug.is_empty());
         until("it is known", async || call(&gateway, n).await.status == 200).await;
         line.cut(false);
+        n += 1;
+        have_come =
+            gateway.metric(&unanswered[0]).await >= 1.0 && gateway.metric(&unanswered[1]).await >= 1.0;
     }
     assert!(tool.effects_by_key().values().all(|effects| *effects == 1), "{doubted} were in doubt");
-    assert_eq!(tool.effects(), 20);
-    let unanswered = ["claim", "replace"]
-        .map(|verb| format!("oncegate_store_errors_total{{kind=\"ambiguous\",operation=\"{verb}\"}}"));
-    for line in unanswered {
-        assert!(gateway.metric(&line).await >= 1.0, "the line was cut at other times than meant: {line}");
-    }
+    assert_eq!(tool.effects(), n);
+    assert!(have_come, "the line was cut at other times than meant");
 }
 
 #[tokio::test]
