@@ -51,11 +51,13 @@ fn a_key_that_was_answered_names_the_call_for_its_own_window_and_only_with_its_o
 }
 
 #[test]
-fn a_call_of_another_saga_past_its_window_or_with_enough_names_answers_no_further_key() {
+fn a_call_of_another_saga_or_token_past_its_window_or_with_enough_names_answers_no_further_key() {
     let tool = tool("t");
     let done = succeeded("{}");
     assert_eq!(asks(&tool, &done, &alike("k2", 2, "G"), 2).action, Action::RefuseSimilar);
     assert_eq!(asks(&tool, &done, &alike("k2", 2, ""), 3_601).action, Action::RefuseSimilar);
+    let of_another = Intent { made_by: "another".into(), ..(*alike("k2", 2, "")).clone() };
+    assert_eq!(asks(&tool, &done, &Arc::new(of_another), 2).action, Action::RefuseSimilar);
     let mut full = done;
     for n in 0..MAX_ALIASES {
         let change = asks(&tool, &full, &alike(&format!("n{n}"), 2, ""), 2).change;

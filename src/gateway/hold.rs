@@ -175,6 +175,7 @@ impl Gateway {
             let (mut intent, mut gives_up, mut met) = (asked.intent.clone(), Vec::new(), None);
             match call::meet(&holders, &asked.names, &intent, &prints, now) {
                 Met::Expired(_) if !knows_names => return Err(ErrorKind::StoreUnavailable),
+                Met::Free { .. } if !knows_names => return Err(ErrorKind::StoreUnavailable),
                 Met::Expired(old) => {
                     let old = holders.get(old).map(|holder| &holder.record);
                     return Err(expired(&asked.intent, &prints, old));
@@ -201,7 +202,9 @@ impl Gateway {
                     | Action::Run
                     | Action::RefuseReused
                     | Action::RefuseUnclear
-                    | Action::RefuseExpired,
+                    | Action::RefuseExpired
+                    | Action::RefuseOtherSaga
+                    | Action::RefuseUnfit(_),
                     ..,
                 ) if !knows_names => return Err(ErrorKind::StoreUnavailable),
                 (Action::Claim { .. } | Action::Run, ..) if let Some(why) = refused => return Err(why),

@@ -22,6 +22,7 @@ on_both_stores![
     of_sixty_that_look_alike_one_runs_and_each_answer_is_its_result,
     a_similar_one_costs_nothing_and_a_confirmed_one_runs,
     a_name_that_an_old_call_gives_up_is_taken,
+    the_result_is_told_to_no_other_token,
 ];
 
 const REPLAY: &str =
@@ -46,6 +47,27 @@ fn is_similar_to(answer: &Answer, first: &Answer) {
         assert_eq!(answer.at(member), value, "{}", answer.text);
     }
     assert_eq!((answer.header("idempotent-replayed"), answer.at("/result")), ("true", first.at("/result")));
+}
+
+async fn the_result_is_told_to_no_other_token(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.always(Act::Numbered);
+    let tokens = ["one", "two"].map(|name| {
+        let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(name));
+        format!("[[auth.tokens]]\nname = \"{name}\"\ntenant = \"shop\"\nsha256 = \"{digest}\"\nscopes = [\"call\"]\n")
+    });
+    let config = format!("{}{}", tokens.concat(), replaying(&tool, "1h", ""));
+    let gateway = stores.gateway(&config).await;
+    let ask = async |token: &str, key: &str| {
+        let bearer = format!("Bearer {token}");
+        gateway.post("act", &order(key), &[("authorization", &bearer), ("idempotency-key", key)]).await
+    };
+    let first = ask("one", "k1").await.expect_ok();
+    is_similar_to(&ask("one", "k2").await, &first);
+    let refused = ask("two", "k3").await.expect_problem("possible-duplicate");
+    assert_eq!((refused.at("/call_id"), tool.effects()), (first.at("/call_id"), 1));
+    assert!(!refused.text.contains("\"result\""), "{}", refused.text);
+    gateway.stop().await;
 }
 
 async fn a_key_that_was_answered_names_the_call_also_when_nothing_is_similar_any_more(stores: &Stores) {

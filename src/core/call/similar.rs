@@ -44,7 +44,9 @@ pub(super) fn resembled(
     // It would be undone with a saga of which this one knows nothing.
     let is_of_another_saga = !arrival.saga_id.is_empty() && arrival.saga_id != record.intent.saga_id;
     let is_full = record.aliases.len() >= MAX_ALIASES;
-    if is_other || is_of_another_saga || is_full || is_past(record.expires_at, now) {
+    // The result may be more than this token may read: it has shown neither that call's key nor its arguments.
+    let is_of_another_token = record.intent.made_by != arrival.made_by;
+    if is_other || is_of_another_token || is_of_another_saga || is_full || is_past(record.expires_at, now) {
         return nothing(Action::RefuseSimilar);
     }
     let mut named = record.clone();
