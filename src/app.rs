@@ -31,7 +31,7 @@ use crate::store::{self, Store};
 /// How often it is looked which tools are paused: so often that one look may fail, or be late, before what
 /// was seen is too old to claim on.
 const LOOK_AT_PAUSES_EVERY: Duration = Duration::from_millis(500);
-/// Connections to the listener of the ops doors.
+/// Most connections to the ops listener.
 const OPS_CONNECTIONS: usize = 64;
 /// What they may hold, in bytes.
 const OPS_MEMORY: usize = 16 << 20;
@@ -308,7 +308,7 @@ impl App {
             at_once.cancelled().await;
             tracing::warn!("told to stop once more: nothing is waited for");
             self.gateway.give_up();
-            // The rest is done by what ends.
+            // `ending` does the rest.
             std::future::pending::<()>().await;
         };
         let ending = async {

@@ -398,7 +398,7 @@ fn tls(mut section: Section<'_, '_>) -> Option<Tls> {
     tls
 }
 
-/// One address may have as many connections, however few there may be in all.
+/// Lower bound of the default of `max_connections_per_address`.
 const FEW_CONNECTIONS: usize = 16;
 
 /// What a store can be worth.

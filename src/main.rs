@@ -81,7 +81,7 @@ enum StoreAct {
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    // What is kept of calls is nobody else's: also in files that libraries make.
+    // Other users of the machine must not read what is kept of calls, also in files that libraries make.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     #[cfg(feature = "crash-points")]
     let _points = oncegate::crash::set_up();

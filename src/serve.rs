@@ -46,7 +46,7 @@ const MAX_HEADERS: usize = 100;
 const MAX_STREAMS: u32 = 100;
 /// Of a request's body that HTTP/2 may bring before it is read: of one stream, and of all of a connection.
 const WINDOWS: (u32, u32) = (64 * 1024, 128 * 1024);
-/// Of an answer that HTTP/2 may take before the client does, of one stream.
+/// Answer bytes that HTTP/2 buffers per stream until the client reads them.
 const SEND_BUFFER: usize = 64 * 1024;
 /// An HTTP/2 connection that does not answer a ping for so long is gone.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
@@ -365,7 +365,7 @@ impl Served {
         Ok(response.map(|body| Watched::new(body, charge, under_way)))
     }
 
-    /// What is answered where there is no room: that, or how the gateway is.
+    /// The answer where there is no room: 429, or an ops door.
     async fn refuse(&self, request: Request<Body>) -> Response<Body> {
         let Ok(refused) = TowerToHyperService::new(self.spare.clone()).call(request).await;
         refused

@@ -17,7 +17,7 @@ pub const REQUEST: usize = 8 * 1024;
 pub const MAX_HEAD: usize = 16 * 1024;
 /// Requests under way at once on a connection without a valid token.
 const FEW: usize = 8;
-/// How long a further one waits for a valid token, or for the end of another.
+/// How long one more waits for a valid token, or for another to end.
 const TOKEN_WAIT: Duration = Duration::from_secs(1);
 
 /// An open connection.
@@ -169,7 +169,7 @@ pub struct Trust {
     pub since: Instant,
 }
 
-/// So many bytes of an answer are accounted for elsewhere.
+/// Bytes of an answer that are charged elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub struct Elsewhere(pub usize);
 
@@ -223,7 +223,7 @@ impl Guest {
         self.request().charge.grow(bytes)
     }
 
-    /// Its answer is there: from now on only that is held. `bytes`: its length, if it is known; otherwise all that was
+    /// Its answer is ready: from now on only that is charged. `bytes`: its length, if it is known; otherwise all that was
     /// reserved stays so. Answers with the charge, and whether there is room for the answer: a large one to a stranger
     /// may have none.
     pub fn is_answered(&self, bytes: Option<usize>) -> (Arc<Charge>, bool) {
@@ -234,7 +234,7 @@ impl Guest {
             let needed = REQUEST.saturating_add(bytes);
             charge.shrink_to(needed);
             let more = needed - charge.bytes();
-            // What was made for a known caller was let in before, and may already have had an effect.
+            // A known caller's request was admitted before, and may already have had an effect.
             if request.is_known {
                 charge.grow_anyway(more);
             } else {

@@ -107,7 +107,7 @@ impl Caller {
         })
     }
 
-    /// Whether this caller may complete and abort a saga, and look at what it made of it. `tools`: those of its calls and
+    /// Whether this caller may complete, abort and look at a saga. `tools`: those of its calls and
     /// of what undoes them, or `None` if not all are known.
     ///
     /// An abort has each of these tools called, so the caller must be one that may call them, or have begun the saga. One

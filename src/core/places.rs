@@ -5,7 +5,7 @@
 
 /// This part of a room is left by each tenant that holds its small share, and once more by each such token of a tenant.
 const LEFT: usize = 8;
-/// Whoever holds less than this part of a room may take places of the last part, too. At least one place.
+/// A tenant or token that holds less than this part of a room may take places of the last part, too. At least one place.
 const SMALL: usize = 64;
 
 /// How many places of a room are taken.
@@ -94,7 +94,7 @@ mod tests {
         let of_tenant: usize = (0..20).map(|token| full.fill(0, token)).sum();
         assert_eq!(of_tenant, 875, "all tokens of one tenant");
         assert_eq!((1..9).map(|tenant| full.fill(tenant, 0)).collect::<Vec<_>>(), [15; 8]);
-        // Rooms that are too small to be shared go to whoever comes first.
+        // Rooms that are too small to be shared: first come, first served.
         for places in 0..8 {
             assert_eq!(room(places).fill(0, 0), places);
         }

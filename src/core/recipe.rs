@@ -144,8 +144,8 @@ impl Recipe {
         self.fingerprint_of(secret, &self.counted(args))
     }
 
-    /// A key that arguments make. Where some of them are not to be kept, it says nothing about them to someone who has
-    /// not got the secret.
+    /// A key that arguments make. Where some of them are not to be kept, it reveals nothing
+    /// about them without the secret.
     fn derive(&self, asking: &Asking<'_>, user_id: &str, args: &Value) -> Key {
         let secret = (!self.redacted.is_empty()).then_some(asking.secret);
         key::derive(&self.tool, user_id, args, secret)
@@ -360,7 +360,7 @@ impl Prints {
         prints
     }
 
-    /// Equal by the recipe of the stored call, or by today's, is the same. Where the arrival has the key of an alias
+    /// The same if equal by the stored call's recipe or by today's. Where the arrival has the key of an alias
     /// it counts what that one has asked for.
     pub fn compare(&self, intent: &Intent, record: &Record) -> Sameness {
         let has = |name: &Lookup| intent.all_names().any(|asked| asked == name);

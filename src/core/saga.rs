@@ -83,7 +83,7 @@ pub struct Saga {
     /// Rises by one with every change: what compare-and-swap compares.
     pub version: u64,
     pub state: State,
-    /// The name of the token whose call began it; empty where a person or the gateway did.
+    /// Name of the token that began it; empty for a person or the gateway.
     pub begun_by: String,
     /// The one call that it undoes; `None`: all that name it.
     pub only: Option<CallId>,

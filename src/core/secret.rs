@@ -1,4 +1,4 @@
-//! The secret of a store: what is made with it says nothing about what was said to someone who has not got it.
+//! The secret of a store: without it an HMAC reveals nothing about the arguments.
 
 use std::fmt;
 

@@ -349,7 +349,7 @@ pub fn verdict(policy: &Policy, bar: &Bar, waited: Duration, usual: Duration, no
     })
 }
 
-/// What is in the way of a call that brings a token. `explained`: no token above this was given before a loss of data
+/// Why a call with this token is refused. `explained`: no token above this was given before a loss of data
 /// that a person has accepted.
 pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Bar> {
     let Token::This(token) = token else { return None };

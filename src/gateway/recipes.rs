@@ -137,7 +137,7 @@ impl Gateway {
         }
         let asked = Instant::now();
         let _learning = self.recipes.learning.lock().await;
-        // A request that waited for one that failed need not fail as slowly once more.
+        // A request that waited for a failed read does not repeat it.
         let failed_at = *self.recipes.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_known() && failed_at.is_none_or(|failed_at| failed_at < asked) && !self.is_just_read(at, asked)
         {

@@ -1,4 +1,4 @@
-//! Requests whose token was refused: counted by reason, and logged a few times a minute at most.
+//! Requests whose token was refused: counted by reason, each reason logged once a minute at most.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -36,7 +36,7 @@ impl SagaAt {
         self.calls.iter().map(Member::record)
     }
 
-    /// The same for one caller. Without the right to read, a caller sees in which state it is, and its own calls.
+    /// The same for one caller. Without the scope `read` a caller sees only the state and its own calls.
     pub(super) fn for_caller(self, caller: &Caller) -> Self {
         if caller.may_read(&self.saga.id.tenant) {
             return self;

@@ -21,7 +21,7 @@ const ID: &str = "secret";
 /// What is known of the secret.
 pub(super) struct Secrets {
     known: ArcSwapOption<Secret>,
-    /// For what is not claimed, as long as the store's own is not known.
+    /// For requests that claim nothing, until the store's own is known.
     spare: Arc<Secret>,
     /// There are calls, and no copy of the secret with which they were made.
     is_lost: AtomicBool,
@@ -40,7 +40,7 @@ impl Default for Secrets {
     }
 }
 
-/// How often others are waited for that may know the secret.
+/// Rounds to wait for gateways that may know the secret.
 const ROUNDS: usize = 4;
 
 /// Whether there was a secret before.
@@ -158,7 +158,7 @@ impl Gateway {
         }
     }
 
-    /// Of those who write the first one, all take the same.
+    /// Concurrent writers all take the secret that won.
     async fn write_secret(&self, secret: &Secret, before: Before) -> Result<(), store::Error> {
         let document = Document {
             kind: Kind::Secret,
@@ -178,7 +178,7 @@ impl Gateway {
         let secret = match self.counted("put_document", put)? {
             Put::Done => secret.clone(),
             Put::Lost(Some(there)) => read(&there)?.0,
-            Put::Lost(None) => return Err(store::Error::Ambiguous("the secret came and went".into())),
+            Put::Lost(None) => return Err(store::Error::Ambiguous("the secret was lost again".into())),
         };
         self.take_secret(secret);
         Ok(())
@@ -189,9 +189,7 @@ impl Gateway {
         let known = self.secrets.known.load();
         if known.as_ref().is_none_or(|known| **known != secret) {
             if known.is_some() {
-                tracing::error!(
-                    "the store has another secret than before: calls of before are not recognised by it"
-                );
+                tracing::error!("the store's secret has changed: it does not recognise earlier calls");
             }
             self.store.remember_secret(&Bytes::from(hex::encode(secret.bytes())));
             self.secrets.known.store(Some(Arc::new(secret)));

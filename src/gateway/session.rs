@@ -50,7 +50,7 @@ impl Gateway {
             let room = self.keep_room(asked);
             let place = room.as_ref().and_then(|_| self.running.take(Owner::of(&asked.intent)));
             let deadline = Deadline::after(asked.at.tool.deadline);
-            // What is found without room for it is in memory for a moment only, and little of it at once.
+            // Loaded without a memory reservation: few records at once, each for a moment.
             let alone = if room.is_none() { self.reading.acquire().await.ok() } else { None };
             let held = self.hold(asked, place.is_some(), &mut new_key).await;
             drop(alone);

@@ -97,7 +97,7 @@ pub fn document() -> OpenApi {
         .call_headers()
         .body::<calls::CallBody<'_>>()
         .problems(&OF_A_REQUEST)
-        .json::<tools::PreviewView>("Key, fingerprint, and what would become of the request.", &[]),
+        .json::<tools::PreviewView>("The key, and what would become of the request.", &[]),
         Post,
         "/v1/tools/{tool}/key",
     );

@@ -32,7 +32,7 @@ pub enum Ops {
 }
 
 impl Ops {
-    /// Of the main listener and of the one of its own, if there is one.
+    /// For the main listener, and for `ops_listen` if it is set.
     pub fn of(token: Option<[u8; 32]>, has_own_listener: bool) -> (Self, Option<Self>) {
         match (token, has_own_listener) {
             (None, false) => (Self::CodesOnly, None),
@@ -66,7 +66,7 @@ fn doors() -> Router<Http> {
         .route("/readyz", get(readyz))
 }
 
-/// What a connection is served with for which there is no place: whoever runs the gateway must still see it.
+/// What a connection is served with for which there is no place: operators must still reach the ops doors.
 pub fn spare_router(http: Http) -> Router {
     doors().fallback(problem::too_many_connections).with_state(http)
 }

@@ -248,7 +248,7 @@ impl Places {
             let gave_way = if is_one_too_many {
                 self.close_one(&mut asked, |listed| !listed.is_spare && listed.client == client)
             } else {
-                // Who has shown a token keeps its connection.
+                // A connection with a valid token is kept.
                 self.close_one(&mut asked, |listed| !listed.is_spare && listed.connection.is_strange())
             };
             if !gave_way || Instant::now() > until {

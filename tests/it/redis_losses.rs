@@ -123,12 +123,16 @@ async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
         call(&newcomer, 2).await.expect_problem("store-unavailable");
         sleep(Duration::from_millis(50)).await;
     }
-    // Accepted at the newcomer, which knows nothing of what was: the other one follows all the same.
-    newcomer.accept_loss("it was emptied").await.expect_ok();
-    newcomer.until_ready().await;
-    gateway.until_ready().await;
-    assert_eq!(call(&newcomer, 1).await.expect_ok().at("/replayed"), true, "it was put back");
+    opens_for_both(&newcomer, &gateway, "it was emptied").await;
     assert_eq!(tool.effects(), 1);
+}
+
+/// A newcomer, which knows nothing of what was, accepts a loss: the other gateway follows, and its call 1 is back.
+async fn opens_for_both(newcomer: &Gateway, other: &Gateway, reason: &str) {
+    newcomer.accept_loss(reason).await.expect_ok();
+    newcomer.until_ready().await;
+    other.until_ready().await;
+    assert_eq!(call(newcomer, 1).await.expect_ok().at("/replayed"), true, "it was put back");
 }
 
 #[tokio::test]
@@ -140,10 +144,7 @@ async fn a_newcomer_accepts_for_all_a_loss_that_was_found_before_it_came() {
     notices(&gateway, "accept-loss").await;
     let newcomer = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
     notices(&newcomer, "accept-loss").await;
-    newcomer.accept_loss("it was emptied").await.expect_ok();
-    newcomer.until_ready().await;
-    gateway.until_ready().await;
-    assert_eq!(call(&newcomer, 1).await.expect_ok().at("/replayed"), true, "it was put back");
+    opens_for_both(&newcomer, &gateway, "it was emptied").await;
     assert_eq!(tool.effects(), 1);
 }
 
@@ -158,10 +159,7 @@ async fn a_redis_that_is_emptied_again_before_the_loss_is_accepted_stays_closed_
     let newcomer = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
     notices(&newcomer, "accept-loss").await;
     call(&newcomer, 2).await.expect_problem("store-unavailable");
-    newcomer.accept_loss("it was emptied twice").await.expect_ok();
-    newcomer.until_ready().await;
-    gateway.until_ready().await;
-    assert_eq!(call(&newcomer, 1).await.expect_ok().at("/replayed"), true, "it was put back again");
+    opens_for_both(&newcomer, &gateway, "it was emptied twice").await;
     assert_eq!(tool.effects(), 1);
 }
 

@@ -48,7 +48,7 @@ pub fn name_of(tool: &str, id: RecipeId) -> String {
     format!("{tool} {id}")
 }
 
-/// The tool that the document of a recipe is about; `None`: this is no name of one.
+/// The tool in a recipe document's name; `None`: it is not such a name.
 pub fn tool_of(name: &str) -> Option<&str> {
     name.split_once(' ').map(|(tool, _)| tool)
 }

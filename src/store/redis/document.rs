@@ -51,7 +51,7 @@ impl Inner {
     }
 
     pub(super) async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
-        // Whatever is missing: this was there, and nothing is sent because of it.
+        // Also while data is missing: it existed before, and triggers no sending.
         self.write_document(document, String::new(), true).await
     }
 

@@ -19,7 +19,7 @@ use crate::store::{Error, LOST_DATA, Reason};
 
 /// How often a look begins again because another gateway has written the manifest meanwhile.
 const LOOKS: usize = 3;
-const NOT_ALONE: &str = "somebody else accepts it, too, or more was lost meanwhile: look again";
+const NOT_ALONE: &str = "another person accepts it at the same time, or more was lost meanwhile: look again";
 
 /// Whether a warning has closed the store for all gateways.
 enum Warned {
@@ -160,7 +160,7 @@ impl Inner {
         drop(self.link.ask::<()>(cmd("HSET").arg(keys::tokens()).arg(gateway).arg(token)).await);
     }
 
-    /// Takes note of since when every call is known, and which tokens were given before. In a store of before that was said it is from now on; where that
+    /// Reads from the manifest since when every call is known, and the highest accepted token. An older store gets now; where that
     /// cannot be written, it is not known yet, and nothing is undone on a guess.
     async fn know_since(&self, sight: &Sight) {
         let Some(manifest) = &sight.manifest else { return };
@@ -264,7 +264,7 @@ impl Inner {
         epochs.push(&remembered);
         let mut manifest = Manifest::after(&epochs, reason, false);
         let now = self.store_time().as_microsecond();
-        // Tokens that nobody remembers were not ahead of the clock either.
+        // Tokens that no gateway remembers were not ahead of the clock either.
         manifest.token = self.memory.highest_token().max(sight.token()).max(now.unsigned_abs());
         manifest.whole_since_us = Some(now);
         if !self.swap_manifest(before, &manifest).await? {
@@ -345,7 +345,7 @@ impl Inner {
         for of_one in recent.chunk_by(|one, next| one.call_id() == next.call_id()) {
             for Remembered { record, entry, is_locked, .. } in of_one {
                 let put = self.put_names_back(record, entry, *is_locked).await;
-                // Whether a name is another's can be said when all that is known of the call is there.
+                // Whether a name is another's can be decided only when the whole record is there.
                 let is_newest = of_one.last().is_some_and(|newest| newest.record.version == record.version);
                 let told = match put {
                     Ok(holders) if is_newest => self.tell_holders(record, holders).await,
@@ -390,7 +390,7 @@ impl Inner {
         self.try_put_back(record, entry, is_locked, &over).await
     }
 
-    /// Says that names of a call are held by these. One that began when this call's time was over may.
+    /// Logs the holders of a call's names, except those that began after its time was over.
     async fn tell_holders(&self, record: &Record, holders: Vec<CallId>) -> Result<(), Error> {
         let intent = &record.intent;
         for holder in holders {

@@ -48,7 +48,7 @@ impl Inner {
         }
     }
 
-    /// Those that have been gone, without a word, for all the time in which this gateway has watched them.
+    /// Gateways that were silent for the whole time in which this one watched them.
     ///
     /// A clock that was set makes all of them seem to be gone at once; those that are there say so in that time.
     fn still_gone(&self, overdue: Vec<(String, f64)>) -> Vec<String> {

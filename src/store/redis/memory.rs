@@ -422,7 +422,7 @@ mod tests {
         Partition::all().nth(number).expect("a partition")
     }
 
-    /// The name of the first call goes over to the second one, and comes back to a later run of the first.
+    /// The first call's name moves to the second, and back to a later run of the first.
     #[test]
     fn what_is_remembered_is_in_the_order_of_the_newest_runs() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -21,7 +21,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Takes over from SQLite, and moves what the last run has left.
+    /// Replaces SQLite's checkpoint hook; moves what is in the log.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -73,7 +73,7 @@ impl Reserve {
     }
 }
 
-/// Writes real blocks: a sparse file would keep nothing back. What is there of another size was broken off.
+/// Writes real blocks: a sparse file would keep nothing back. Another size means an interrupted write.
 fn fill(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.len() == SIZE as u64) {
         return Ok(());

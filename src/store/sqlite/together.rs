@@ -13,11 +13,11 @@ use uuid::Uuid;
 /// What a file says by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Alone {
-    /// All that there is may be in the log: nothing was moved into the file yet.
+    /// No tables yet: every commit may still be in the log.
     Nothing,
     /// It has so many commits of this epoch.
     Commits { epoch: Uuid, commits: u64 },
-    /// A crash may have broken off while pages were moved into it.
+    /// A crash may have interrupted moving pages into it.
     Unreadable,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn read_alone(path: &Path) -> Alone {
 }
 
 fn read_file(path: &Path) -> rusqlite::Result<Alone> {
-    // What is immutable is read without locks, and without the log.
+    // `immutable`: SQLite reads without locks and without the log.
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(format!("file:{}?immutable=1", escaped(path)), flags)?;

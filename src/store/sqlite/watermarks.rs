@@ -217,7 +217,7 @@ impl Watermarks {
             let why = format!("{}: {error}", self.path.display());
             rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), Some(why))
         })?;
-        // Tokens that nobody remembers were not ahead of the clock either.
+        // Tokens that no gateway remembers were not ahead of the clock either.
         connection
             .prepare_cached(
                 "UPDATE ledger SET former = epoch, epoch = ?1, commits = ?2,

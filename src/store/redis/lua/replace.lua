@@ -7,7 +7,7 @@
 --       15 state, 16 score, 17 from when on it may be deleted or '', 18 terms or '', 19 and 20 'keep', or fencing token and
 --       similar call, where the terms were met before; 21 from when on the session's lock is free, 'now' or
 --       '', 22 '1' if nothing shall look like it any more, 23 'PUBLISH', 'SPUBLISH' or '', 24 '1' if the call
---       retakes the lock when nobody has it, 25 position, 26 how many of the last keys are names that the call
+--       retakes the lock when no call has it, 25 position, 26 how many of the last keys are names that the call
 --       takes, 27 the calls that give these up, as JSON: { id: cas }, 28 and 29 intent and args, if something is
 --       to be sent after it
 local begins = ARGV[3] ~= ''
