@@ -65,7 +65,7 @@ async fn the_result_is_told_to_no_other_token(stores: &Stores) {
     let first = ask("one", "k1").await.expect_ok();
     is_similar_to(&ask("one", "k2").await, &first);
     let refused = ask("two", "k3").await.expect_problem("possible-duplicate");
-    assert_eq!((refused.at("/call_id"), tool.effects()), (first.at("/call_id"), 1));
+    assert_eq!((refused.at("/similar_to"), tool.effects()), (first.at("/call_id"), 1));
     assert!(!refused.text.contains("\"result\""), "{}", refused.text);
     gateway.stop().await;
 }
