@@ -76,7 +76,10 @@ struct Counts {
 /// The tool: it has done its work as soon as it is asked.
 async fn tool(State(counts): State<Arc<Counts>>, _args: Bytes) -> impl IntoResponse {
     counts.tool.fetch_add(1, Relaxed);
-    ([(CONTENT_TYPE, "application/json")], format!("{RESULT}{:.<230}\"}}", "as long as usual "))
+    (
+        [(CONTENT_TYPE, "application/json")],
+        format!("{RESULT}{:.<230}\"}}", "as long as usual "),
+    )
 }
 
 /// The gateway's process. Killed when dropped.
@@ -96,8 +99,14 @@ impl Gateway {
         );
         std::fs::write(folder.join("oncegate.toml"), config)?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
-        command.args(["serve", "--config", "oncegate.toml"]).current_dir(folder).stdout(Stdio::null());
-        let mut gateway = Self { child: command.spawn()?, address };
+        command
+            .args(["serve", "--config", "oncegate.toml"])
+            .current_dir(folder)
+            .stdout(Stdio::null());
+        let mut gateway = Self {
+            child: command.spawn()?,
+            address,
+        };
         while TcpStream::connect(address).await.is_err() {
             if let Some(status) = gateway.child.try_wait()? {
                 return Err(format!("the gateway ended: {status}").into());
@@ -111,7 +120,12 @@ impl Gateway {
     fn cpu_seconds(&self) -> Option<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
         // The user's and the system's time are the 12th and 13th behind the name, which may hold anything.
-        let mut times = stat.rsplit_once(") ")?.1.split(' ').skip(11).map(str::parse::<f64>);
+        let mut times = stat
+            .rsplit_once(") ")?
+            .1
+            .split(' ')
+            .skip(11)
+            .map(str::parse::<f64>);
         Some((times.next()?.ok()? + times.next()?.ok()?) / TICKS_PER_SECOND)
     }
 }
@@ -136,14 +150,31 @@ impl Redis {
         std::fs::create_dir(folder)?;
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string(), "--save", ""]);
-        command.args(["--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"]);
+        command.args([
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &address.port().to_string(),
+            "--save",
+            "",
+        ]);
+        command.args([
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+            "--maxmemory-policy",
+            "noeviction",
+        ]);
         let child = match command.current_dir(folder).stdout(Stdio::null()).spawn() {
             Ok(child) => child,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let mut redis = Self { child, url: format!("redis://{address}") };
+        let mut redis = Self {
+            child,
+            url: format!("redis://{address}"),
+        };
         while TcpStream::connect(address).await.is_err() {
             if let Some(status) = redis.child.try_wait()? {
                 return Err(format!("the Redis ended: {status}").into());
@@ -174,18 +205,27 @@ impl Client {
     async fn connect(number: usize, address: SocketAddr, counts: &Arc<Counts>) -> Fallible<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { number, stream, counts: counts.clone(), answer: Vec::new() })
+        Ok(Self {
+            number,
+            stream,
+            counts: counts.clone(),
+            answer: Vec::new(),
+        })
     }
 
     /// One request and its whole answer, which must be a 200, and of the kind that is to be measured.
     async fn ask(&mut self, row: Row) -> Fallible<()> {
         let serial = self.counts.asked[row as usize].fetch_add(1, Relaxed);
         let number = self.number;
-        let call = || format!(r#"{{"args":{ARGS},"user_id":"u-{number}","session_id":"s-{number}"}}"#);
+        let call =
+            || format!(r#"{{"args":{ARGS},"user_id":"u-{number}","session_id":"s-{number}"}}"#);
         let (executed, replayed) = ("gateway-outcome: executed", "gateway-outcome: replayed");
         let (request, proof) = match row {
             Row::Direct => (request("/do", "none", ARGS), ""),
-            Row::Health => ("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), ""),
+            Row::Health => (
+                "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(),
+                "",
+            ),
             Row::Replay => (request(CALLS, &format!("r-{number}"), &call()), replayed),
             Row::First => (request(CALLS, &format!("f-{serial}"), &call()), executed),
             Row::Claim => (request(CALLS, &format!("r-{number}"), &call()), executed),
@@ -201,13 +241,20 @@ impl Client {
         }
         let answer = String::from_utf8_lossy(&self.answer);
         if !answer.starts_with("HTTP/1.1 200") || !answer.contains(proof) {
-            return Err(format!("a 200 with \"{proof}\" was expected, but this came:\n{answer}").into());
+            return Err(
+                format!("a 200 with \"{proof}\" was expected, but this came:\n{answer}").into(),
+            );
         }
         Ok(())
     }
 
     /// One request after the other. How long those took that ended in between, in milliseconds.
-    async fn ask_all_the_time(mut self, row: Row, from: Instant, until: Instant) -> Fallible<Vec<f64>> {
+    async fn ask_all_the_time(
+        mut self,
+        row: Row,
+        from: Instant,
+        until: Instant,
+    ) -> Fallible<Vec<f64>> {
         let mut took = Vec::new();
         loop {
             let began = Instant::now();
@@ -264,7 +311,9 @@ impl Bench {
         let counts = Arc::new(Counts::default());
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let router = Router::new().route("/do", post(tool)).with_state(counts.clone());
+        let router = Router::new()
+            .route("/do", post(tool))
+            .with_state(counts.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         // Not in /tmp, which may be memory: an fsync must cost what it costs.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
@@ -282,7 +331,14 @@ impl Bench {
             }
             gateways.push(gateway);
         }
-        Ok(Self { gateways, tool: address, counts, time, _folder: folder, _redis: redis })
+        Ok(Self {
+            gateways,
+            tool: address,
+            counts,
+            time,
+            _folder: folder,
+            _redis: redis,
+        })
     }
 
     /// The rows that can be measured here.
@@ -293,7 +349,11 @@ impl Bench {
 
     async fn measure(&self, row: Row, at: usize, connections: usize) -> Fallible<Figures> {
         let gateway = &self.gateways[at];
-        let address = if row == Row::Direct { self.tool } else { gateway.address };
+        let address = if row == Row::Direct {
+            self.tool
+        } else {
+            gateway.address
+        };
         let mut clients = Vec::new();
         for number in 0..connections {
             clients.push(Client::connect(number, address, &self.counts).await?);
@@ -305,15 +365,20 @@ impl Bench {
         sleep_until(from).await;
         let before = gateway.cpu_seconds();
         sleep_until(until).await;
-        let cpu = before.zip(gateway.cpu_seconds()).map(|(before, after)| after - before);
+        let cpu = before
+            .zip(gateway.cpu_seconds())
+            .map(|(before, after)| after - before);
         let mut took = Vec::new();
         for client in clients {
             took.extend(client.await??);
         }
         took.sort_by(f64::total_cmp);
         let count = took.len() as f64;
-        let at =
-            |share: f64| took.get((count * share) as usize).copied().ok_or("nothing was answered in time");
+        let at = |share: f64| {
+            took.get((count * share) as usize)
+                .copied()
+                .ok_or("nothing was answered in time")
+        };
         Ok(Figures {
             per_second: count / self.time.as_secs_f64(),
             p50: at(0.5)?,
@@ -328,16 +393,26 @@ impl Bench {
         for _ in 0..ROUNDS {
             let mut round = Vec::new();
             for (row, at, _) in self.rows() {
-                round.push(timeout(self.time * 2 + PATIENCE, self.measure(row, at, connections)).await??);
+                round.push(
+                    timeout(self.time * 2 + PATIENCE, self.measure(row, at, connections)).await??,
+                );
             }
             rounds.push(round);
         }
         for (at, (_, _, name)) in self.rows().enumerate() {
             // A row is held against the direct calls of its own round.
             let each = |figure: fn(&Figures, &Figures) -> f64| {
-                median(rounds.iter().map(|round| figure(&round[at], &round[0])).collect())
+                median(
+                    rounds
+                        .iter()
+                        .map(|round| figure(&round[at], &round[0]))
+                        .collect(),
+                )
             };
-            let per_cpu: Option<Vec<f64>> = rounds.iter().map(|round| round[at].per_cpu_second).collect();
+            let per_cpu: Option<Vec<f64>> = rounds
+                .iter()
+                .map(|round| round[at].per_cpu_second)
+                .collect();
             say(&format!(
                 "{connections:>11}  {name:<14} {:>10.0} {:>9.3} {:>8.3} {:>8.3} {:>9.3} {:>18}",
                 each(|row, _| row.per_second),
@@ -372,9 +447,16 @@ fn fsync_time() -> std::io::Result<f64> {
 
 /// How long one measurement takes. Only `cargo bench` says `--bench`; else it is seen whether all works.
 fn time() -> Fallible<Duration> {
-    #[expect(clippy::disallowed_methods, reason = "a bench is a program of its own, and this is its start")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a bench is a program of its own, and this is its start"
+    )]
     let seconds = std::env::var("ONCEGATE_BENCH_SECONDS").ok();
-    let default = if std::env::args().any(|argument| argument == "--bench") { 2.0 } else { 0.1 };
+    let default = if std::env::args().any(|argument| argument == "--bench") {
+        2.0
+    } else {
+        0.1
+    };
     let seconds = seconds.map_or(Ok(default), |seconds| seconds.parse());
     let seconds = seconds.map_err(|_| "ONCEGATE_BENCH_SECONDS must be a number of seconds")?;
     Ok(Duration::try_from_secs_f64(seconds)?)
@@ -383,7 +465,9 @@ fn time() -> Fallible<Duration> {
 async fn run() -> Fallible<()> {
     let fsync = fsync_time()?;
     let bench = Bench::start(time()?).await?;
-    say("connections  row            requests/s  x direct   p50 ms   p99 ms  added ms  per gateway CPU-s")?;
+    say(
+        "connections  row            requests/s  x direct   p50 ms   p99 ms  added ms  per gateway CPU-s",
+    )?;
     for connections in CONNECTIONS {
         bench.compare(connections).await?;
     }
@@ -410,7 +494,9 @@ fn say(line: &str) -> Fallible<()> {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Err(error) = run().await else { return ExitCode::SUCCESS };
+    let Err(error) = run().await else {
+        return ExitCode::SUCCESS;
+    };
     // Nowhere is left to complain to if standard error is closed.
     drop(writeln!(std::io::stderr(), "{error}"));
     ExitCode::FAILURE

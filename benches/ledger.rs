@@ -4,7 +4,10 @@
 //! calls that are spread over 15 days, users, sessions and traces, and asks for the first page and for one
 //! from the middle. `ONCEGATE_BENCH_CALLS` says how many calls; a million takes a quarter of an hour.
 
-#![expect(clippy::disallowed_methods, reason = "a program of its own, without the gateway's rooms")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a program of its own, without the gateway's rooms"
+)]
 
 use std::error::Error;
 use std::net::TcpListener;
@@ -41,17 +44,27 @@ const ME: InstanceId = InstanceId(Uuid::from_u128(1));
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Fallible<()> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run())
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(run())
 }
 
 async fn run() -> Fallible<()> {
-    let calls: usize = std::env::var("ONCEGATE_BENCH_CALLS").map_or(Ok(100_000), |text| text.parse())?;
+    let calls: usize =
+        std::env::var("ONCEGATE_BENCH_CALLS").map_or(Ok(100_000), |text| text.parse())?;
     // Not in memory, as /tmp may be.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let file = folder.path().join("oncegate.db");
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(&file, ME, &CancellationToken::new())?);
     let before = size_of(&file)?;
-    measure("SQLite", store, calls, async || Ok(size_of(&file)? - before)).await?;
+    measure(
+        "SQLite",
+        store,
+        calls,
+        async || Ok(size_of(&file)? - before),
+    )
+    .await?;
 
     let Ok(server) = Server::start(folder.path()) else {
         say("no redis-server, so no figures for Redis");
@@ -73,12 +86,20 @@ async fn run() -> Fallible<()> {
     let client = redis::Client::open(url)?;
     let mut connection = client.get_multiplexed_async_connection().await?;
     let used = async |connection: &mut redis::aio::MultiplexedConnection| -> Fallible<u64> {
-        let info: String = redis::cmd("INFO").arg("memory").query_async(connection).await?;
-        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        let info: String = redis::cmd("INFO")
+            .arg("memory")
+            .query_async(connection)
+            .await?;
+        let used = info
+            .lines()
+            .find_map(|line| line.strip_prefix("used_memory:"));
         Ok(used.ok_or("no used_memory")?.trim().parse()?)
     };
     let before = used(&mut connection).await?;
-    measure("Redis", store, calls, async || Ok(used(&mut connection.clone()).await? - before)).await
+    measure("Redis", store, calls, async || {
+        Ok(used(&mut connection.clone()).await? - before)
+    })
+    .await
 }
 
 async fn measure(
@@ -96,37 +117,117 @@ async fn measure(
         calls as f64 / took
     ));
     say("filter                              first page   middle page   calls");
-    let middle = Position { created_at: time_of(calls / 2, calls), call_id: CallId(Uuid::max()) };
+    let middle = Position {
+        created_at: time_of(calls / 2, calls),
+        call_id: CallId(Uuid::max()),
+    };
     let text = |text: &str| Some(text.to_owned());
     let none = Filter::default;
     let filters = [
         ("none", none()),
-        ("trace_id", Filter { trace_id: text("trace-1000"), ..none() }),
-        ("session_id", Filter { session_id: text("session-7"), ..none() }),
-        ("user_id", Filter { user_id: text("user-7"), ..none() }),
-        ("tool", Filter { tool: text("ship"), ..none() }),
-        ("key", Filter { key: text("key-1000"), ..none() }),
-        ("state=succeeded", Filter { state: text("succeeded"), ..none() }),
-        ("state=failed", Filter { state: text("failed"), ..none() }),
-        ("state=unknown", Filter { state: text("unknown"), ..none() }),
-        ("state=running", Filter { state: text("running"), ..none() }),
-        ("until", Filter { until: Some(time_of(calls / 3, calls)), ..none() }),
-        ("since", Filter { since: Some(time_of(calls / 3, calls)), ..none() }),
+        (
+            "trace_id",
+            Filter {
+                trace_id: text("trace-1000"),
+                ..none()
+            },
+        ),
+        (
+            "session_id",
+            Filter {
+                session_id: text("session-7"),
+                ..none()
+            },
+        ),
+        (
+            "user_id",
+            Filter {
+                user_id: text("user-7"),
+                ..none()
+            },
+        ),
+        (
+            "tool",
+            Filter {
+                tool: text("ship"),
+                ..none()
+            },
+        ),
+        (
+            "key",
+            Filter {
+                key: text("key-1000"),
+                ..none()
+            },
+        ),
+        (
+            "state=succeeded",
+            Filter {
+                state: text("succeeded"),
+                ..none()
+            },
+        ),
+        (
+            "state=failed",
+            Filter {
+                state: text("failed"),
+                ..none()
+            },
+        ),
+        (
+            "state=unknown",
+            Filter {
+                state: text("unknown"),
+                ..none()
+            },
+        ),
+        (
+            "state=running",
+            Filter {
+                state: text("running"),
+                ..none()
+            },
+        ),
+        (
+            "until",
+            Filter {
+                until: Some(time_of(calls / 3, calls)),
+                ..none()
+            },
+        ),
+        (
+            "since",
+            Filter {
+                since: Some(time_of(calls / 3, calls)),
+                ..none()
+            },
+        ),
         (
             "tool, user_id, state",
-            Filter { tool: text("ship"), user_id: text("user-8"), state: text("succeeded"), ..none() },
+            Filter {
+                tool: text("ship"),
+                user_id: text("user-8"),
+                state: text("succeeded"),
+                ..none()
+            },
         ),
     ];
     for (name, filter) in filters {
         let (first, found) = ask(&*store, &filter, None).await?;
         let (then, _) = ask(&*store, &filter, Some(middle)).await?;
-        say(&format!("{name:34} {first:9.2} ms  {then:9.2} ms   {found:5}"));
+        say(&format!(
+            "{name:34} {first:9.2} ms  {then:9.2} ms   {found:5}"
+        ));
     }
     Ok(())
 }
 
 /// The median time of a question for 50 calls, in milliseconds, and how many were found.
-async fn ask(store: &dyn Store, filter: &Filter, before: Option<Position>) -> Fallible<(f64, usize)> {
+async fn ask(
+    store: &dyn Store,
+    filter: &Filter,
+    before: Option<Position>,
+) -> Fallible<(f64, usize)> {
     let (mut times, mut found) = (Vec::new(), 0);
     for _ in 0..ROUNDS {
         let began = Instant::now();
@@ -169,13 +270,33 @@ async fn write(store: &dyn Store, tool: &Tool, n: usize, calls: usize) -> Fallib
         6..=25 => 422,
         _ => 200,
     };
-    let json =
-        format!("{{\"order_id\":\"ord_{n}\",\"status\":\"created\",\"total\":1999,\"note\":\"{:100}\"}}", "");
+    let json = format!(
+        "{{\"order_id\":\"ord_{n}\",\"status\":\"created\",\"total\":1999,\"note\":\"{:100}\"}}",
+        ""
+    );
     let body = Body::Whole(json.into());
-    let evidence = Evidence::Answer { status, body, retry_after: None, newest_token: None };
-    let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry: None };
-    let change = next(tool, Some(&record), &event, time_of(n, calls) + SignedDuration::from_millis(80));
-    let change = change.map_err(|error| format!("{error:?}"))?.change.ok_or("nothing to write")?;
+    let evidence = Evidence::Answer {
+        status,
+        body,
+        retry_after: None,
+        newest_token: None,
+    };
+    let event = Event::Ended {
+        attempt: record.attempt.id,
+        fencing: record.fencing,
+        evidence,
+        retry: None,
+    };
+    let change = next(
+        tool,
+        Some(&record),
+        &event,
+        time_of(n, calls) + SignedDuration::from_millis(80),
+    );
+    let change = change
+        .map_err(|error| format!("{error:?}"))?
+        .change
+        .ok_or("nothing to write")?;
     loop {
         match store.replace(&change, &record).await {
             Ok(Replaced::Done(_)) => return Ok(()),
@@ -227,7 +348,8 @@ fn arrival(tool: &Tool, n: usize, calls: usize) -> Fallible<Change> {
 fn time_of(n: usize, calls: usize) -> Timestamp {
     static NOW: std::sync::OnceLock<Timestamp> = std::sync::OnceLock::new();
     let span = SignedDuration::from_hours(24 * DAYS);
-    let part = span / i32::try_from(calls).unwrap_or(i32::MAX) * i32::try_from(n).unwrap_or(i32::MAX);
+    let part =
+        span / i32::try_from(calls).unwrap_or(i32::MAX) * i32::try_from(n).unwrap_or(i32::MAX);
     *NOW.get_or_init(Timestamp::now) - span + part
 }
 
@@ -256,7 +378,12 @@ impl Server {
                 "--appendfsync",
                 "everysec",
             ])
-            .args(["--maxmemory-policy", "noeviction", "--aof-load-truncated", "no"])
+            .args([
+                "--maxmemory-policy",
+                "noeviction",
+                "--aof-load-truncated",
+                "no",
+            ])
             .arg("--dir")
             .arg(folder)
             .stdout(Stdio::null())

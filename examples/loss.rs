@@ -8,7 +8,10 @@
 //! A client sends its intent, always with the same key, until it gets a definite answer: a result, or that
 //! nobody knows (409 `outcome-unknown`), or that it was executed and its result is lost.
 
-#![expect(clippy::disallowed_methods, reason = "another program, with a client of its own")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "another program, with a client of its own"
+)]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::error::Error;
@@ -93,12 +96,21 @@ async fn main() -> Fallible<()> {
         Args::Tool { listen, effects } => serve(&listen, &effects).await,
         Args::Ask { gateway, answers } => {
             let asked = timeout(PATIENCE, ask_for_all(gateway)).await;
-            fs::write(answers, serde_json::to_vec(&asked.map_err(|_| "not everything was answered")??)?)?;
+            fs::write(
+                answers,
+                serde_json::to_vec(&asked.map_err(|_| "not everything was answered")??)?,
+            )?;
             Ok(())
         }
-        Args::Check { gateway, answers, effects } => {
+        Args::Check {
+            gateway,
+            answers,
+            effects,
+        } => {
             let asked = serde_json::from_slice(&fs::read(answers)?)?;
-            timeout(PATIENCE, check(&gateway, asked, &effects)).await.map_err(|_| "it never became quiet")?
+            timeout(PATIENCE, check(&gateway, asked, &effects))
+                .await
+                .map_err(|_| "it never became quiet")?
         }
     }
 }
@@ -134,10 +146,18 @@ async fn serve(listen: &str, effects: &Path) -> Fallible<()> {
 
 async fn execute(log: Arc<Mutex<File>>, headers: HeaderMap, body: Bytes) -> io::Result<Effect> {
     let Intent { intent } = serde_json::from_slice(&body)?;
-    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok()).unwrap_or_default().to_owned();
+    let key = headers
+        .get("idempotency-key")
+        .and_then(|key| key.to_str().ok())
+        .unwrap_or_default()
+        .to_owned();
     let (least, more) = TOOL_DELAY_MS;
     sleep(Duration::from_millis(least + random() % more)).await;
-    let effect = Effect { intent, effect: Uuid::new_v4(), key };
+    let effect = Effect {
+        intent,
+        effect: Uuid::new_v4(),
+        key,
+    };
     let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
     log.write_all(format!("{}\n", serde_json::to_string(&effect)?).as_bytes())?;
     log.sync_data()?;
@@ -192,10 +212,17 @@ async fn ask_for_all(gateway: Gateway) -> Fallible<Asked> {
     while let Some(answered) = clients.join_next().await {
         intents.extend(answered??);
     }
-    Ok(Asked { seconds: begun.elapsed().as_secs(), intents })
+    Ok(Asked {
+        seconds: begun.elapsed().as_secs(),
+        intents,
+    })
 }
 
-async fn ask_until_answered(gateway: &Gateway, client: &reqwest::Client, intent: u32) -> Fallible<Answered> {
+async fn ask_until_answered(
+    gateway: &Gateway,
+    client: &reqwest::Client,
+    intent: u32,
+) -> Fallible<Answered> {
     let mut requests = 0;
     loop {
         requests += 1;
@@ -203,7 +230,11 @@ async fn ask_until_answered(gateway: &Gateway, client: &reqwest::Client, intent:
         if let Ok(Ok(reply)) = timeout(CLIENT_TIMEOUT, gateway.call(client, intent)).await
             && let Some(answer) = reply.definite()?
         {
-            return Ok(Answered { intent, requests, answer });
+            return Ok(Answered {
+                intent,
+                requests,
+                answer,
+            });
         }
         let pause = u64::try_from(CLIENT_PAUSE.as_millis())?;
         sleep(Duration::from_millis(random() % pause)).await;
@@ -253,11 +284,19 @@ impl Gateway {
             .header("idempotency-key", format!("intent-{intent}"))
             .body(json!({ "args": Intent { intent } }).to_string());
         let response = request.send().await?;
-        Ok(Reply { status: response.status().as_u16(), body: response.text().await? })
+        Ok(Reply {
+            status: response.status().as_u16(),
+            body: response.text().await?,
+        })
     }
 
     async fn is_ready(&self, client: &reqwest::Client) -> reqwest::Result<bool> {
-        Ok(client.get(format!("{}/readyz", self.gateway)).send().await?.status() == StatusCode::OK)
+        Ok(client
+            .get(format!("{}/readyz", self.gateway))
+            .send()
+            .await?
+            .status()
+            == StatusCode::OK)
     }
 
     /// The counters of one name: what their labels are, and how much it is.
@@ -267,11 +306,20 @@ impl Gateway {
         name: &str,
         label: &str,
     ) -> reqwest::Result<BTreeMap<String, u64>> {
-        let metrics = client.get(format!("{}/metrics", self.gateway)).send().await?.text().await?;
-        let lines = metrics.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{'));
+        let metrics = client
+            .get(format!("{}/metrics", self.gateway))
+            .send()
+            .await?
+            .text()
+            .await?;
+        let lines = metrics
+            .lines()
+            .filter_map(|line| line.strip_prefix(name)?.strip_prefix('{'));
         let counts = lines.filter_map(|line| {
             let (labels, count) = line.split_once("} ")?;
-            let value = labels.split(',').find_map(|pair| pair.strip_prefix(label)?.strip_prefix("=\""))?;
+            let value = labels
+                .split(',')
+                .find_map(|pair| pair.strip_prefix(label)?.strip_prefix("=\""))?;
             Some((value.trim_end_matches('"').to_owned(), count.parse().ok()?))
         });
         Ok(counts.collect())
@@ -281,18 +329,25 @@ impl Gateway {
 async fn check(gateway: &Gateway, asked: Asked, effects: &Path) -> Fallible<()> {
     let client = client()?;
     wait_until_quiet(gateway, &client, effects).await?;
-    let arrivals = gateway.count(&client, "oncegate_arrivals_total", "kind").await?;
+    let arrivals = gateway
+        .count(&client, "oncegate_arrivals_total", "kind")
+        .await?;
 
     let (mut identical, mut settled, mut broken) = (0, 0, Vec::new());
     for Answered { intent, answer, .. } in &asked.intents {
         let reply = gateway.call(&client, *intent).await?;
         let again = reply.definite()?;
         match (answer, again) {
-            (Answer::Success(_), Some(again)) if *answer == again && reply.is_replayed() => identical += 1,
+            (Answer::Success(_), Some(again)) if *answer == again && reply.is_replayed() => {
+                identical += 1
+            }
             // The tool's answer came after the client's.
             (Answer::Unknown, Some(Answer::Success(_))) if reply.is_replayed() => settled += 1,
             (Answer::Unknown | Answer::ResultLost, Some(again)) if *answer == again => {}
-            _ => broken.push(format!("intent {intent} is answered otherwise now: {}", reply.body)),
+            _ => broken.push(format!(
+                "intent {intent} is answered otherwise now: {}",
+                reply.body
+            )),
         }
     }
 
@@ -305,21 +360,35 @@ async fn check(gateway: &Gateway, asked: Asked, effects: &Path) -> Fallible<()> 
     for Answered { intent, answer, .. } in &asked.intents {
         let effects = by_intent.get(intent).map_or(&[][..], Vec::as_slice);
         let is_as_told = match (answer, effects) {
-            (Answer::Success(result), [effect]) => serde_json::from_str::<Effect>(result)? == **effect,
+            (Answer::Success(result), [effect]) => {
+                serde_json::from_str::<Effect>(result)? == **effect
+            }
             (Answer::ResultLost, [_]) | (Answer::Unknown, [] | [_]) => true,
             _ => false,
         };
         if !is_as_told {
-            broken.push(format!("intent {intent} has {} effects, which is not what was told", effects.len()));
+            broken.push(format!(
+                "intent {intent} has {} effects, which is not what was told",
+                effects.len()
+            ));
         }
     }
-    let twice = by_intent.values().filter(|effects| effects.len() > 1).count();
+    let twice = by_intent
+        .values()
+        .filter(|effects| effects.len() > 1)
+        .count();
     let keys: HashSet<&str> = executed.iter().map(|effect| effect.key.as_str()).collect();
     if keys.len() < executed.len() {
         broken.push("the tool has executed an Idempotency-Key twice".to_owned());
     }
 
-    let count = |is: fn(&Answer) -> bool| asked.intents.iter().filter(|asked| is(&asked.answer)).count();
+    let count = |is: fn(&Answer) -> bool| {
+        asked
+            .intents
+            .iter()
+            .filter(|asked| is(&asked.answer))
+            .count()
+    };
     let succeeded = count(|answer| matches!(answer, Answer::Success(_)));
     let unknown = count(|answer| *answer == Answer::Unknown);
     let requests: u32 = asked.intents.iter().map(|asked| asked.requests).sum();
@@ -333,7 +402,10 @@ async fn check(gateway: &Gateway, asked: Asked, effects: &Path) -> Fallible<()> 
         broken.push("too little has happened to show anything".to_owned());
     }
 
-    let kinds: Vec<String> = arrivals.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    let kinds: Vec<String> = arrivals
+        .iter()
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect();
     writeln!(
         io::stdout(),
         "intents                        {INTENTS} in {} s, {CLIENTS} clients at a time\n\
@@ -360,13 +432,20 @@ async fn check(gateway: &Gateway, asked: Asked, effects: &Path) -> Fallible<()> 
 }
 
 /// Nothing runs, and for a while nothing was executed.
-async fn wait_until_quiet(gateway: &Gateway, client: &reqwest::Client, effects: &Path) -> Fallible<()> {
+async fn wait_until_quiet(
+    gateway: &Gateway,
+    client: &reqwest::Client,
+    effects: &Path,
+) -> Fallible<()> {
     let (mut known, mut since) = (0, Instant::now());
     while since.elapsed() < QUIET {
         sleep(Duration::from_millis(200)).await;
         // Who has just lost its connection answers with an error for a moment.
         let is_ready = gateway.is_ready(client).await.unwrap_or(false);
-        let running = gateway.count(client, "oncegate_running_calls", "tool").await.unwrap_or_default();
+        let running = gateway
+            .count(client, "oncegate_running_calls", "tool")
+            .await
+            .unwrap_or_default();
         let executed = read(effects)?.len();
         if !is_ready || running.get("act") != Some(&0) || executed != known {
             (known, since) = (executed, Instant::now());
@@ -378,11 +457,16 @@ async fn wait_until_quiet(gateway: &Gateway, client: &reqwest::Client, effects: 
 /// The effects so far.
 fn read(effects: &Path) -> Fallible<Vec<Effect>> {
     let text = fs::read_to_string(effects)?;
-    Ok(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
+    Ok(text
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?)
 }
 
 fn client() -> Fallible<reqwest::Client> {
     drop(rustls::crypto::ring::default_provider().install_default());
-    let builder = reqwest::Client::builder().retry(reqwest::retry::never()).no_proxy();
+    let builder = reqwest::Client::builder()
+        .retry(reqwest::retry::never())
+        .no_proxy();
     Ok(builder.timeout(PATIENCE).build()?)
 }

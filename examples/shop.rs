@@ -22,7 +22,10 @@
 //!
 //! `cargo run --example shop -- --listen 127.0.0.1:9090 --db shop.db`
 
-#![expect(clippy::disallowed_methods, reason = "another program, with a clock and names of its own")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "another program, with a clock and names of its own"
+)]
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -99,16 +102,23 @@ struct Args {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let args = Args::parse();
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
 
     let shop = Arc::new(Shop::open(&args.db)?);
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
     let listener = TcpListener::bind(&args.listen).await?;
     tracing::info!(listen = %listener.local_addr()?, db = %args.db.display(), "the shop is open");
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<Infallible>();
     let service = router(shop).into_make_service_with_connect_info::<Line>();
-    let server = axum::serve(listener, service).with_graceful_shutdown(async { drop(stopped.await) });
+    let server =
+        axum::serve(listener, service).with_graceful_shutdown(async { drop(stopped.await) });
     let deadline = async {
         tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
         drop(stop);
@@ -130,14 +140,20 @@ fn router(shop: Arc<Shop>) -> Router {
         .route_layer(middleware::from_fn_with_state(Arc::clone(&shop), chaos));
     Router::new()
         .merge(effects)
-        .route("/orders", get(async |shop: Shared, window: Asked| list(shop, &ORDER, window).await))
+        .route(
+            "/orders",
+            get(async |shop: Shared, window: Asked| list(shop, &ORDER, window).await),
+        )
         .route(
             "/orders/by-key/{key}",
             get(async |shop: Shared, key: Segment| by_key(shop, &ORDER, key).await),
         )
         .route("/orders/query", post(query_order))
         .route("/orders/{order_id}", get(get_order))
-        .route("/payments", get(async |shop: Shared, window: Asked| list(shop, &PAYMENT, window).await))
+        .route(
+            "/payments",
+            get(async |shop: Shared, window: Asked| list(shop, &PAYMENT, window).await),
+        )
         .route(
             "/payments/by-key/{key}",
             get(async |shop: Shared, key: Segment| by_key(shop, &PAYMENT, key).await),
@@ -147,7 +163,9 @@ fn router(shop: Arc<Shop>) -> Router {
         .route("/stats", get(stats))
         .route("/chaos", get(show_chaos).post(switch_chaos))
         .fallback(async || Failure::new(StatusCode::NOT_FOUND, "no such door"))
-        .method_not_allowed_fallback(async || Failure::new(StatusCode::METHOD_NOT_ALLOWED, "wrong method"))
+        .method_not_allowed_fallback(async || {
+            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "wrong method")
+        })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(shop)
 }
@@ -169,7 +187,10 @@ impl Shop {
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "FULL")?;
         db.execute_batch(SCHEMA)?;
-        Ok(Self { db: Mutex::new(db), switch: Mutex::new(Switch::OFF) })
+        Ok(Self {
+            db: Mutex::new(db),
+            switch: Mutex::new(Switch::OFF),
+        })
     }
 
     /// Runs `work` in one transaction and answers with what it returns: on `Ok` all of it is on
@@ -224,7 +245,10 @@ struct OrderId {
 
 async fn create_order(State(shop): Shared, tag: Tag, Body(new): Body<NewOrder>) -> Answer {
     if new.business_id.is_empty() {
-        return Err(Failure::new(StatusCode::UNPROCESSABLE_ENTITY, "business_id is empty"));
+        return Err(Failure::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "business_id is empty",
+        ));
     }
     let work = move |db: &Connection, tag: &Tag| {
         let take = "UPDATE stock SET available = available - ?2 WHERE sku = ?1 AND available >= ?2";
@@ -252,7 +276,10 @@ async fn cancel_order(State(shop): Shared, tag: Tag, Body(asked): Body<OrderId>)
         let order = find(db, &ORDER, &asked.order_id)?;
         if order["status"] != ORDER.undone {
             let give_back = "UPDATE stock SET available = available + ?2 WHERE sku = ?1";
-            db.execute(give_back, (order["sku"].as_str(), order["quantity"].as_i64()))?;
+            db.execute(
+                give_back,
+                (order["sku"].as_str(), order["quantity"].as_i64()),
+            )?;
         }
         undo(db, &ORDER, tag, &order)
     };
@@ -260,7 +287,8 @@ async fn cancel_order(State(shop): Shared, tag: Tag, Body(asked): Body<OrderId>)
 }
 
 async fn query_order(State(shop): Shared, Body(asked): Body<OrderId>) -> Answer {
-    shop.run(StatusCode::OK, move |db| find(db, &ORDER, &asked.order_id)).await
+    shop.run(StatusCode::OK, move |db| find(db, &ORDER, &asked.order_id))
+        .await
 }
 
 async fn get_order(shop: Shared, segment: Segment) -> Answer {
@@ -287,8 +315,7 @@ async fn capture_payment(State(shop): Shared, tag: Tag, Body(new): Body<NewPayme
         }
         let payment_id = format!("pay_{}", Uuid::now_v7().simple());
         let amount_cents = new.amount_cents;
-        let payment =
-            json!({ "payment_id": payment_id, "order_id": new.order_id, "amount_cents": amount_cents });
+        let payment = json!({ "payment_id": payment_id, "order_id": new.order_id, "amount_cents": amount_cents });
         make(db, &PAYMENT, tag, payment)
     };
     shop.execute(StatusCode::CREATED, tag, work).await
@@ -321,13 +348,20 @@ async fn get_stock(shop: Shared, segment: Segment) -> Answer {
 }
 
 fn available(db: &Connection, sku: &str) -> rusqlite::Result<Option<i64>> {
-    db.query_row("SELECT available FROM stock WHERE sku = ?1", [sku], |row| row.get(0)).optional()
+    db.query_row("SELECT available FROM stock WHERE sku = ?1", [sku], |row| {
+        row.get(0)
+    })
+    .optional()
 }
 
 async fn stats(State(shop): Shared) -> Answer {
     let work = |db: &Connection| {
         let count = |status: &str| -> rusqlite::Result<i64> {
-            db.query_row("SELECT count(*) FROM effects WHERE status = ?1", [status], |row| row.get(0))
+            db.query_row(
+                "SELECT count(*) FROM effects WHERE status = ?1",
+                [status],
+                |row| row.get(0),
+            )
         };
         let mut stock = db.prepare("SELECT sku, available FROM stock")?;
         let stock = stock.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -348,8 +382,18 @@ struct Kind {
     undone: &'static str,
 }
 
-const ORDER: Kind = Kind { plural: "orders", id: "order_id", made: "created", undone: "cancelled" };
-const PAYMENT: Kind = Kind { plural: "payments", id: "payment_id", made: "captured", undone: "refunded" };
+const ORDER: Kind = Kind {
+    plural: "orders",
+    id: "order_id",
+    made: "created",
+    undone: "cancelled",
+};
+const PAYMENT: Kind = Kind {
+    plural: "payments",
+    id: "payment_id",
+    made: "captured",
+    undone: "refunded",
+};
 
 /// Whom an effect was for: the headers of the request, as they came.
 struct Tag {
@@ -363,7 +407,8 @@ impl<S: Sync> FromRequestParts<S> for Tag {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let text = |name| Some(String::from_utf8_lossy(parts.headers.get(name)?.as_bytes()).into_owned());
+        let text =
+            |name| Some(String::from_utf8_lossy(parts.headers.get(name)?.as_bytes()).into_owned());
         Ok(Self {
             idempotency_key: text("idempotency-key"),
             call_id: text("x-call-id"),
@@ -380,14 +425,23 @@ fn let_in(db: &Connection, tag: &Tag) -> Result<(), Failure> {
         return Ok(()); // somebody who knows nothing of fencing
     };
     let token: Option<i64> = token.parse().ok().filter(|token| *token >= 0);
-    let no_token = || Failure::new(StatusCode::UNPROCESSABLE_ENTITY, "Fencing-Token is no whole number");
+    let no_token = || {
+        Failure::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Fencing-Token is no whole number",
+        )
+    };
     let token = token.ok_or_else(no_token)?;
     let remember = "INSERT INTO sessions (session_id, token) VALUES (?1, ?2)
         ON CONFLICT (session_id) DO UPDATE SET token = excluded.token
         WHERE excluded.token >= sessions.token";
     if db.execute(remember, (session_id, token))? == 0 {
         let newest = "SELECT token FROM sessions WHERE session_id = ?1";
-        return Err(Failure::stale(db.query_row(newest, [session_id], |row| row.get(0))?));
+        return Err(Failure::stale(db.query_row(
+            newest,
+            [session_id],
+            |row| row.get(0),
+        )?));
     }
     Ok(())
 }
@@ -410,21 +464,52 @@ fn undo(db: &Connection, kind: &Kind, tag: &Tag, item: &Value) -> Result<Value, 
     Ok(answer)
 }
 
-fn record(db: &Connection, kind: &Kind, tag: &Tag, answer: &Value, now: &str) -> rusqlite::Result<()> {
+fn record(
+    db: &Connection,
+    kind: &Kind,
+    tag: &Tag,
+    answer: &Value,
+    now: &str,
+) -> rusqlite::Result<()> {
     let insert = "INSERT INTO effects
             (subject, status, answer, created_at, idempotency_key, call_id, fencing_token)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-    let (subject, status, text) = (answer[kind.id].as_str(), answer["status"].as_str(), answer.to_string());
-    let Tag { idempotency_key, call_id, fencing_token, .. } = tag;
-    db.execute(insert, (subject, status, text, now, idempotency_key, call_id, fencing_token))?;
+    let (subject, status, text) = (
+        answer[kind.id].as_str(),
+        answer["status"].as_str(),
+        answer.to_string(),
+    );
+    let Tag {
+        idempotency_key,
+        call_id,
+        fencing_token,
+        ..
+    } = tag;
+    db.execute(
+        insert,
+        (
+            subject,
+            status,
+            text,
+            now,
+            idempotency_key,
+            call_id,
+            fencing_token,
+        ),
+    )?;
     Ok(())
 }
 
 /// An order or payment as it is now.
 fn find(db: &Connection, kind: &Kind, id: &str) -> Result<Value, Failure> {
-    let select = "SELECT answer, (SELECT status FROM effects WHERE subject = ?1 ORDER BY seq DESC LIMIT 1)
+    let select =
+        "SELECT answer, (SELECT status FROM effects WHERE subject = ?1 ORDER BY seq DESC LIMIT 1)
         FROM effects WHERE subject = ?1 AND status = ?2";
-    let found = db.query_row(select, (id, kind.made), |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let found = db
+        .query_row(select, (id, kind.made), |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .optional()?;
     let unknown = || Failure::new(StatusCode::NOT_FOUND, format!("unknown {}", kind.id));
     let (answer, status): (String, String) = found.ok_or_else(unknown)?;
     let mut item: Value = serde_json::from_str(&answer)?;
@@ -438,10 +523,15 @@ async fn by_key(State(shop): Shared, kind: &'static Kind, segment: Segment) -> A
     let work = move |db: &Connection| {
         let select = "SELECT answer FROM effects WHERE idempotency_key = ?1 AND status = ?2
             ORDER BY seq LIMIT 1";
-        let found = db.query_row(select, (key, kind.made), |row| row.get::<_, String>(0)).optional()?;
+        let found = db
+            .query_row(select, (key, kind.made), |row| row.get::<_, String>(0))
+            .optional()?;
         match found {
             Some(answer) => Ok(serde_json::from_str(&answer)?),
-            None => Err(Failure::new(StatusCode::NOT_FOUND, "no effect with this key")),
+            None => Err(Failure::new(
+                StatusCode::NOT_FOUND,
+                "no effect with this key",
+            )),
         }
     };
     shop.run(StatusCode::OK, work).await
@@ -460,7 +550,10 @@ async fn list(State(shop): Shared, kind: &'static Kind, window: Asked) -> Answer
     let Query(window) = window?;
     let limit = window.limit.unwrap_or(DEFAULT_PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Failure::new(StatusCode::BAD_REQUEST, format!("limit is 1 to {MAX_PAGE}")));
+        return Err(Failure::new(
+            StatusCode::BAD_REQUEST,
+            format!("limit is 1 to {MAX_PAGE}"),
+        ));
     }
     let since = window.since.map(|text| bound("since", &text)).transpose()?;
     let until = window.until.map(|text| bound("until", &text)).transpose()?;
@@ -499,10 +592,17 @@ async fn list(State(shop): Shared, kind: &'static Kind, window: Asked) -> Answer
 /// Our times have milliseconds. A bound between two of them moves up to the next: the same times
 /// as before lie below it.
 fn bound(name: &str, text: &str) -> Result<String, Failure> {
-    let refused = |_| Failure::new(StatusCode::BAD_REQUEST, format!("{name} is no RFC 3339 time"));
+    let refused = |_| {
+        Failure::new(
+            StatusCode::BAD_REQUEST,
+            format!("{name} is no RFC 3339 time"),
+        )
+    };
     let nanos = text.parse::<Timestamp>().map_err(refused)?.as_nanosecond();
     let up = (-nanos).rem_euclid(1_000_000);
-    Timestamp::from_nanosecond(nanos + up).map(rfc3339).map_err(refused)
+    Timestamp::from_nanosecond(nanos + up)
+        .map(rfc3339)
+        .map_err(refused)
 }
 
 /// In UTC, always with three digits of a second, so that times sort as text.
@@ -538,7 +638,11 @@ struct Switch {
 }
 
 impl Switch {
-    const OFF: Self = Self { mode: Mode::Off, delay_ms: None, times: None };
+    const OFF: Self = Self {
+        mode: Mode::Off,
+        delay_ms: None,
+        times: None,
+    };
 
     /// What hits the next request. Turns itself off after the last.
     fn hit(&mut self) -> Self {
@@ -556,17 +660,24 @@ async fn show_chaos(State(shop): Shared) -> Json<Switch> {
     Json(*lock(&shop.switch))
 }
 
-async fn switch_chaos(State(shop): Shared, Body(asked): Body<Switch>) -> Result<Json<Switch>, Failure> {
+async fn switch_chaos(
+    State(shop): Shared,
+    Body(asked): Body<Switch>,
+) -> Result<Json<Switch>, Failure> {
     if asked.times == Some(0) || asked.delay_ms.is_some_and(|delay| delay > MAX_DELAY_MS) {
         let error = format!("times is at least 1, delay_ms at most {MAX_DELAY_MS}");
         return Err(Failure::new(StatusCode::UNPROCESSABLE_ENTITY, error));
     }
     let switch = match asked.mode {
         Mode::Off => Switch::OFF,
-        Mode::Slow => Switch { delay_ms: asked.delay_ms.or(Some(DEFAULT_DELAY_MS)), ..asked },
-        Mode::Drop | Mode::Unavailable | Mode::Ghost | Mode::Double | Mode::Alter => {
-            Switch { delay_ms: None, ..asked }
-        }
+        Mode::Slow => Switch {
+            delay_ms: asked.delay_ms.or(Some(DEFAULT_DELAY_MS)),
+            ..asked
+        },
+        Mode::Drop | Mode::Unavailable | Mode::Ghost | Mode::Double | Mode::Alter => Switch {
+            delay_ms: None,
+            ..asked
+        },
     };
     *lock(&shop.switch) = switch;
     Ok(Json(switch))
@@ -598,7 +709,10 @@ async fn chaos(
     }
     let request = Request::from_parts(parts, body.into());
     if mode == Mode::Unavailable {
-        return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable; nothing was executed"));
+        return Err(Failure::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable; nothing was executed",
+        ));
     }
     let work = async move {
         if let Some(delay_ms) = delay_ms {
@@ -620,7 +734,10 @@ async fn chaos(
 
 /// What would be answered, had it been made.
 fn ghost(path: &str, body: &Bytes) -> Option<Value> {
-    let kind = [("/orders", &ORDER), ("/payments", &PAYMENT)].into_iter().find(|(door, _)| *door == path)?.1;
+    let kind = [("/orders", &ORDER), ("/payments", &PAYMENT)]
+        .into_iter()
+        .find(|(door, _)| *door == path)?
+        .1;
     let mut item: Value = serde_json::from_slice(body).ok().filter(Value::is_object)?;
     item[kind.id] = format!("{}_{}", &kind.id[..3], Uuid::now_v7().simple()).into();
     item["status"] = kind.made.into();
@@ -629,7 +746,9 @@ fn ghost(path: &str, body: &Bytes) -> Option<Value> {
 }
 
 fn a_cent_more(body: Bytes) -> Bytes {
-    let Ok(mut value) = serde_json::from_slice::<Value>(&body) else { return body };
+    let Ok(mut value) = serde_json::from_slice::<Value>(&body) else {
+        return body;
+    };
     match value.get("amount_cents").and_then(Value::as_u64) {
         Some(amount) => {
             value["amount_cents"] = (amount + 1).into();
@@ -646,7 +765,9 @@ struct Line(Arc<std::io::Result<std::net::TcpStream>>);
 
 impl Connected<IncomingStream<'_, TcpListener>> for Line {
     fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        Self(Arc::new(stream.io().as_fd().try_clone_to_owned().map(Into::into)))
+        Self(Arc::new(
+            stream.io().as_fd().try_clone_to_owned().map(Into::into),
+        ))
     }
 }
 
@@ -660,7 +781,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         let bytes = Bytes::from_request(request, state).await?;
         serde_json::from_slice(&bytes).map(Self).map_err(|error| {
             let fields = error.is_data(); // JSON, but not what this door takes
-            let status = if fields { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
+            let status = if fields {
+                StatusCode::UNPROCESSABLE_ENTITY
+            } else {
+                StatusCode::BAD_REQUEST
+            };
             Failure::new(status, format!("the body: {error}"))
         })
     }
@@ -675,12 +800,19 @@ struct Failure {
 
 impl Failure {
     fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { status, error: error.into(), newest_token: None }
+        Self {
+            status,
+            error: error.into(),
+            newest_token: None,
+        }
     }
 
     fn stale(newest_token: i64) -> Self {
         let failure = Self::new(StatusCode::CONFLICT, "stale-fencing-token");
-        Self { newest_token: Some(newest_token), ..failure }
+        Self {
+            newest_token: Some(newest_token),
+            ..failure
+        }
     }
 }
 
@@ -691,7 +823,12 @@ impl IntoResponse for Failure {
             return (self.status, Json(body)).into_response();
         };
         body["newest"] = newest.into();
-        (self.status, [("fencing-token", newest.to_string())], Json(body)).into_response()
+        (
+            self.status,
+            [("fencing-token", newest.to_string())],
+            Json(body),
+        )
+            .into_response()
     }
 }
 

@@ -76,10 +76,17 @@ pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
         StoreAt::Redis(settings) => Arc::new(Redis::visit(*settings.clone()).await?),
     };
     let store = seal(store, config.store_keys);
-    let gateway =
-        new_gateway(store.clone(), config.tools, config.server.max_result, instance, config.limits)?;
+    let gateway = new_gateway(
+        store.clone(),
+        config.tools,
+        config.server.max_result,
+        instance,
+        config.limits,
+    )?;
     let gateway = Arc::new(gateway);
-    let accepted = gateway.accept_loss(Caller::operator(), reason.to_owned()).await;
+    let accepted = gateway
+        .accept_loss(Caller::operator(), reason.to_owned())
+        .await;
     if !store.is_shared() {
         store.close().await;
     }
@@ -101,7 +108,9 @@ fn new_gateway(
     let endpoints = tools.iter().map(|at| &at.endpoint);
     let downstream = Downstream::new(endpoints, max_result).map_err(Error::Client)?;
     let metrics = Arc::new(Metrics::new());
-    Ok(Gateway::new(store, downstream, tools, metrics, instance, limits))
+    Ok(Gateway::new(
+        store, downstream, tools, metrics, instance, limits,
+    ))
 }
 
 /// A gateway that is ready to serve: its store is open and recovered, its address is bound.
@@ -142,7 +151,13 @@ impl App {
             StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(*settings.clone())).await?),
         };
         let store = seal(store, config.store_keys);
-        let gateway = new_gateway(store, config.tools, config.server.max_result, instance, config.limits)?;
+        let gateway = new_gateway(
+            store,
+            config.tools,
+            config.server.max_result,
+            instance,
+            config.limits,
+        )?;
         let gateway = Arc::new(gateway.reconciling(config.reconciliations, config.webhook));
         let settled = match gateway.recover_all(gateway.now()).await {
             Ok(settled) => settled,
@@ -167,7 +182,8 @@ impl App {
             Ok(()) | Err(_) => {}
         }
 
-        let listen = |address| serve::listen(address).map_err(|error| Error::Listen(address, error));
+        let listen =
+            |address| serve::listen(address).map_err(|error| Error::Listen(address, error));
         let Server {
             listen: address,
             ops_listen,
@@ -205,17 +221,38 @@ impl App {
         );
         gateway.metrics.configured(gateway.wall_time().as_second());
         let (store, written) = (config.store, config.written);
-        let reloader =
-            Reloader { gateway: gateway.clone(), tokens: tokens.clone(), tls: tls.clone(), store, written };
+        let reloader = Reloader {
+            gateway: gateway.clone(),
+            tokens: tokens.clone(),
+            tls: tls.clone(),
+            store,
+            written,
+        };
         let reloader = Arc::new(reloader);
         let (ops, own_ops) = Ops::of(ops_token, ops_listener.is_some());
-        let max_body = MaxBody { bytes: max_body, time: body_timeout };
-        let http = Http { gateway: gateway.clone(), tokens, max_body, ops };
-        let own_ops = own_ops.map(|ops| Http { ops, ..http.clone() });
-        let own_ops = own_ops
-            .map(|http| Doors { all: http::ops_router(http.clone()), spare: http::spare_router(http) });
+        let max_body = MaxBody {
+            bytes: max_body,
+            time: body_timeout,
+        };
+        let http = Http {
+            gateway: gateway.clone(),
+            tokens,
+            max_body,
+            ops,
+        };
+        let own_ops = own_ops.map(|ops| Http {
+            ops,
+            ..http.clone()
+        });
+        let own_ops = own_ops.map(|http| Doors {
+            all: http::ops_router(http.clone()),
+            spare: http::spare_router(http),
+        });
         let ops = ops_listener.zip(own_ops);
-        let doors = Doors { all: http::router(http.clone()), spare: http::spare_router(http) };
+        let doors = Doors {
+            all: http::router(http.clone()),
+            spare: http::spare_router(http),
+        };
         Ok(Self {
             gateway,
             reloader,
@@ -242,7 +279,9 @@ impl App {
 
     /// Where the ops doors are, if they have a listener of their own.
     pub fn ops_address(&self) -> Option<SocketAddr> {
-        self.ops.as_ref().and_then(|(listener, _)| listener.local_addr().ok())
+        self.ops
+            .as_ref()
+            .and_then(|(listener, _)| listener.local_addr().ok())
     }
 
     /// What counts the log lines that were dropped.
@@ -261,17 +300,40 @@ impl App {
     ///
     /// # Errors
     /// Serving broke off, or the store failed so that only a new start can help.
-    pub async fn run(self, stop: CancellationToken, at_once: CancellationToken) -> Result<(), Error> {
+    pub async fn run(
+        self,
+        stop: CancellationToken,
+        at_once: CancellationToken,
+    ) -> Result<(), Error> {
         let ends = Ends::default();
         let open = self.gateway.metrics.connections.clone();
-        let ops_bounds = Bounds { max_connections: OPS_CONNECTIONS, ..self.bounds.clone() };
+        let ops_bounds = Bounds {
+            max_connections: OPS_CONNECTIONS,
+            ..self.bounds.clone()
+        };
         let ops = self.ops.map(|(listener, doors)| {
             // Of its own, so that it can be seen when all is used up.
             let memory = Budget::new(OPS_MEMORY);
-            serve::serve(listener, doors, None, ops_bounds, memory, ends.clone(), open.clone())
+            serve::serve(
+                listener,
+                doors,
+                None,
+                ops_bounds,
+                memory,
+                ends.clone(),
+                open.clone(),
+            )
         });
         let (bounds, memory) = (self.bounds, self.memory);
-        let serving = serve::serve(self.listener, self.doors, self.tls, bounds, memory, ends.clone(), open);
+        let serving = serve::serve(
+            self.listener,
+            self.doors,
+            self.tls,
+            bounds,
+            memory,
+            ends.clone(),
+            open,
+        );
         let serving = async {
             let ops = async { if let Some(ops) = ops { ops.await } else { 0 } };
             let (all, ops) = tokio::join!(serving, ops);
@@ -337,7 +399,11 @@ impl App {
             () = self.fatal.cancelled() => return Err(Error::StoreFailed),
         }
         tracing::info!("oncegate has stopped");
-        if broken.is_some() { Err(Error::Loop) } else { Ok(()) }
+        if broken.is_some() {
+            Err(Error::Loop)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -353,31 +419,79 @@ fn seal(store: Arc<dyn Store>, keys: Option<Keys>) -> Arc<dyn Store> {
 /// again.
 fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> JoinSet<()> {
     let mut loops = JoinSet::new();
-    every(pace.recover_every, gateway, stop, &mut loops, |gateway| async move {
-        drop(gateway.recover_all(gateway.now()).await);
-    });
+    every(
+        pace.recover_every,
+        gateway,
+        stop,
+        &mut loops,
+        |gateway| async move {
+            drop(gateway.recover_all(gateway.now()).await);
+        },
+    );
     // By itself: however much there is to delete, calls that have lost their owner do not wait for it.
-    every(pace.recover_every, gateway, stop, &mut loops, |gateway| async move {
-        drop(gateway.prune_all().await);
-    });
-    every(LOOK_AT_PAUSES_EVERY, gateway, stop, &mut loops, |gateway| async move {
-        drop(gateway.look_at_pauses().await);
-    });
-    every(pace.recover_every, gateway, stop, &mut loops, |gateway| async move {
-        drop(gateway.keep_recipes_once(gateway.now()).await);
-    });
-    every(pace.count_every, gateway, stop, &mut loops, |gateway| async move {
-        gateway.write_duplicates().await;
-    });
-    every(pace.look_every, gateway, stop, &mut loops, |gateway| async move {
-        drop(gateway.begin_saga_work(gateway.now()).await);
-    });
-    every(pace.look_every, gateway, stop, &mut loops, |gateway| async move {
-        drop(gateway.reconcile_due(gateway.now()).await);
-    });
-    every(pace.look_every, gateway, stop, &mut loops, |gateway| async move {
-        drop(gateway.work_on_anomalies_once(gateway.now()).await);
-    });
+    every(
+        pace.recover_every,
+        gateway,
+        stop,
+        &mut loops,
+        |gateway| async move {
+            drop(gateway.prune_all().await);
+        },
+    );
+    every(
+        LOOK_AT_PAUSES_EVERY,
+        gateway,
+        stop,
+        &mut loops,
+        |gateway| async move {
+            drop(gateway.look_at_pauses().await);
+        },
+    );
+    every(
+        pace.recover_every,
+        gateway,
+        stop,
+        &mut loops,
+        |gateway| async move {
+            drop(gateway.keep_recipes_once(gateway.now()).await);
+        },
+    );
+    every(
+        pace.count_every,
+        gateway,
+        stop,
+        &mut loops,
+        |gateway| async move {
+            gateway.write_duplicates().await;
+        },
+    );
+    every(
+        pace.look_every,
+        gateway,
+        stop,
+        &mut loops,
+        |gateway| async move {
+            drop(gateway.begin_saga_work(gateway.now()).await);
+        },
+    );
+    every(
+        pace.look_every,
+        gateway,
+        stop,
+        &mut loops,
+        |gateway| async move {
+            drop(gateway.reconcile_due(gateway.now()).await);
+        },
+    );
+    every(
+        pace.look_every,
+        gateway,
+        stop,
+        &mut loops,
+        |gateway| async move {
+            drop(gateway.work_on_anomalies_once(gateway.now()).await);
+        },
+    );
     loops.spawn(recheck(gateway.clone(), pace.look_every, stop.clone()));
     loops
 }
@@ -407,7 +521,9 @@ async fn recheck(gateway: Arc<Gateway>, every: Duration, stop: CancellationToken
     let mut taken_up: Option<Arc<Tools>> = None;
     while pause(every, &stop).await {
         let tools = gateway.tools();
-        let is_taken_up = taken_up.as_ref().is_some_and(|before| Arc::ptr_eq(before, &tools));
+        let is_taken_up = taken_up
+            .as_ref()
+            .is_some_and(|before| Arc::ptr_eq(before, &tools));
         // A store that is not there yet may come later.
         if !is_taken_up
             && gateway.readiness().await.reasons.is_empty()

@@ -80,13 +80,20 @@ impl Held {
 
 impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Budget").field("total", &self.total()).field("held", &self.held()).finish()
+        f.debug_struct("Budget")
+            .field("total", &self.total())
+            .field("held", &self.held())
+            .finish()
     }
 }
 
 impl Budget {
     pub fn new(total: usize) -> Self {
-        Self(Arc::new(Pool { total, held: Mutex::default(), refused: AtomicU64::new(0) }))
+        Self(Arc::new(Pool {
+            total,
+            held: Mutex::default(),
+            refused: AtomicU64::new(0),
+        }))
     }
 
     pub fn total(&self) -> usize {
@@ -114,7 +121,12 @@ impl Budget {
     }
 
     fn empty(&self, party: Party, connection: Option<Arc<AtomicUsize>>) -> Charge {
-        Charge { budget: self.clone(), party, connection, bytes: 0 }
+        Charge {
+            budget: self.clone(),
+            party,
+            connection,
+            bytes: 0,
+        }
     }
 }
 
@@ -147,12 +159,16 @@ impl Charge {
         let pool = self.budget.0.clone();
         let mut held = pool.held();
         let fits = |own, part| share::fits(pool.total, held.all, own, more, part);
-        let of_connection = self.connection.as_ref().map_or(0, |own| own.load(Ordering::Relaxed));
+        let of_connection = self
+            .connection
+            .as_ref()
+            .map_or(0, |own| own.load(Ordering::Relaxed));
         let of_party = held.of(&self.party);
         let fits = match self.party {
             Party::Strangers => fits(of_party, STRANGERS) && of_connection + more <= STRANGER,
             Party::Tenant(_) => {
-                fits(of_party, TENANT) && (self.connection.is_none() || fits(of_connection, CONNECTION))
+                fits(of_party, TENANT)
+                    && (self.connection.is_none() || fits(of_connection, CONNECTION))
             }
         };
         if !fits {
@@ -199,7 +215,10 @@ impl Charge {
     /// A copy of these bytes which holds the charge, shrunk to their length, as long as a part of the copy is there.
     pub fn keep(mut self, bytes: &[u8]) -> Bytes {
         self.shrink_to(bytes.len());
-        Bytes::from_owner(Kept { bytes: Box::<[u8]>::from(bytes), _charge: Arc::new(self) })
+        Bytes::from_owner(Kept {
+            bytes: Box::<[u8]>::from(bytes),
+            _charge: Arc::new(self),
+        })
     }
 }
 
@@ -229,7 +248,10 @@ impl AsRef<[u8]> for Kept<Bytes> {
 
 /// The same bytes, which hold the charge as long as a part of them is there.
 pub fn attach(bytes: Bytes, charge: &Arc<Charge>) -> Bytes {
-    Bytes::from_owner(Kept { bytes, _charge: charge.clone() })
+    Bytes::from_owner(Kept {
+        bytes,
+        _charge: charge.clone(),
+    })
 }
 
 #[cfg(test)]
@@ -252,6 +274,9 @@ mod tests {
         assert_eq!((budget.held(), &part[..]), (10, &b"23"[..]));
         drop(part);
         assert_eq!(budget.held(), 0);
-        assert!(budget.0.held().tenants.is_empty(), "nothing is left of a tenant that holds nothing");
+        assert!(
+            budget.0.held().tenants.is_empty(),
+            "nothing is left of a tenant that holds nothing"
+        );
     }
 }

@@ -62,14 +62,22 @@ pub struct Written(BTreeMap<String, [u8; 32]>);
 impl Written {
     fn of(root: &Section<'_, '_>) -> Self {
         let digest = |value: serde_json::Value| Sha256::digest(value.to_string()).into();
-        Self(root.leaves().into_iter().map(|(path, value)| (path, digest(value))).collect())
+        Self(
+            root.leaves()
+                .into_iter()
+                .map(|(path, value)| (path, digest(value)))
+                .collect(),
+        )
     }
 
     /// The keys, with their sections, that are not the same in both.
     pub fn differing<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
         let keys: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
         let differs = |key: &&String| self.0.get(*key) != other.0.get(*key);
-        keys.into_iter().filter(differs).map(String::as_str).collect()
+        keys.into_iter()
+            .filter(differs)
+            .map(String::as_str)
+            .collect()
     }
 }
 
@@ -169,9 +177,12 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let mut warnings = Vec::new();
     let written = Written::of(&root);
     let log = root.section("log").map_or_else(default_log, log);
-    let (tracing, sample) = root.section("tracing").map_or((None, None), tracing::tracing);
-    let (store, store_keys) =
-        root.section("store").map_or((None, None), |section| store(section, &mut warnings));
+    let (tracing, sample) = root
+        .section("tracing")
+        .map_or((None, None), tracing::tracing);
+    let (store, store_keys) = root
+        .section("store")
+        .map_or((None, None), |section| store(section, &mut warnings));
     if !root.has_taken("store") {
         root.mistake("store", "this section is missing");
     }
@@ -181,17 +192,24 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         .filter_map(|(name, section)| tools::tool(&name, section, &mut warnings))
         .unzip();
     let tokens = root.section("auth").map_or_else(Vec::new, tokens::tokens);
-    let server = root.section("server").map(|section| server(section, tokens.is_empty()));
+    let server = root
+        .section("server")
+        .map(|section| server(section, tokens.is_empty()));
     let (server, limits) = server.unwrap_or_else(default_server);
     let sample = sample.unwrap_or(limits.sample);
-    let limits =
-        Limits { sample, sagas: root.section("sagas").map(sagas::sagas).unwrap_or_default(), ..limits };
+    let limits = Limits {
+        sample,
+        sagas: root.section("sagas").map(sagas::sagas).unwrap_or_default(),
+        ..limits
+    };
     let tool_names: Vec<&str> = tools.iter().map(|at| at.tool.name.as_str()).collect();
     for scope in tokens.iter().flat_map(|token| &token.caller.scopes) {
         if let Scope::CallTool(name) = scope
             && !tool_names.contains(&name.as_str())
         {
-            warnings.push(format!("a token may call {name}, but there is no such tool"));
+            warnings.push(format!(
+                "a token may call {name}, but there is no such tool"
+            ));
         }
     }
     for (at, spot) in tools.iter().zip(&undone) {
@@ -202,21 +220,33 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     for why in retention_mistakes(&limits.sagas, &tools) {
         root.mistake("sagas", &why);
     }
-    for why in store.iter().flat_map(|store| one_master_mistakes(store, &tools)) {
+    for why in store
+        .iter()
+        .flat_map(|store| one_master_mistakes(store, &tools))
+    {
         root.mistake("tools", &why);
     }
-    for at in tools.iter().filter(|at| at.tool.deadline > limits.shutdown_grace) {
+    for at in tools
+        .iter()
+        .filter(|at| at.tool.deadline > limits.shutdown_grace)
+    {
         let (name, deadline) = (&at.tool.name, at.tool.deadline);
         warnings.push(format!(
             "{name}: its deadline of {deadline:?} is longer than shutdown_grace; a stop may leave its calls unknown"
         ));
     }
-    let webhook =
-        root.section("webhook").and_then(|section| reconciliations::webhook(section, &mut warnings));
-    let around = reconciliations::Around { tools: &tools, has_webhook: root.has_taken("webhook") };
+    let webhook = root
+        .section("webhook")
+        .and_then(|section| reconciliations::webhook(section, &mut warnings));
+    let around = reconciliations::Around {
+        tools: &tools,
+        has_webhook: root.has_taken("webhook"),
+    };
     let named = root.named_sections("reconciliations").into_iter();
     let reconciliations = named
-        .filter_map(|(name, section)| reconciliations::reconciliation(&name, section, &around, &mut warnings))
+        .filter_map(|(name, section)| {
+            reconciliations::reconciliation(&name, section, &around, &mut warnings)
+        })
         .collect();
     root.finish();
     let store = store?;
@@ -244,7 +274,11 @@ pub fn retention_mistakes(sagas: &saga::Policy, tools: &[ToolAt]) -> Vec<String>
             "retention: it is shorter than that of {name}: a saga of the same name would take up its old calls"
         )
     };
-    tools.iter().filter(|at| sagas.retention < at.tool.retention).map(why).collect()
+    tools
+        .iter()
+        .filter(|at| sagas.retention < at.tool.retention)
+        .map(why)
+        .collect()
 }
 
 /// Which tools want what this store cannot give.
@@ -258,22 +292,41 @@ pub fn one_master_mistakes(store: &StoreAt, tools: &[ToolAt]) -> Vec<String> {
             "{name}: an exclusive session, a budget and similar calls need a store with one master; on a cluster a session and a call are on different ones"
         )
     };
-    tools.iter().filter(|at| at.tool.needs_one_master()).map(why).collect()
+    tools
+        .iter()
+        .filter(|at| at.tool.needs_one_master())
+        .map(why)
+        .collect()
 }
 
 fn default_log() -> Log {
-    Log { format: LogFormat::Json, level: "info".into() }
+    Log {
+        format: LogFormat::Json,
+        level: "info".into(),
+    }
 }
 
 fn log(mut section: Section<'_, '_>) -> Log {
     let default = default_log();
-    let format = section.word("format", &[("json", LogFormat::Json), ("pretty", LogFormat::Pretty)]);
+    let format = section.word(
+        "format",
+        &[("json", LogFormat::Json), ("pretty", LogFormat::Pretty)],
+    );
     let level = section.get("level").unwrap_or(default.level);
-    if level.parse::<tracing_subscriber::filter::Targets>().is_err() {
-        section.mistake("level", "this is no log level; one looks like \"info\" or \"info,oncegate=debug\"");
+    if level
+        .parse::<tracing_subscriber::filter::Targets>()
+        .is_err()
+    {
+        section.mistake(
+            "level",
+            "this is no log level; one looks like \"info\" or \"info,oncegate=debug\"",
+        );
     }
     section.finish();
-    Log { format: format.unwrap_or(default.format), level }
+    Log {
+        format: format.unwrap_or(default.format),
+        level,
+    }
 }
 
 /// The longest that a duplicate waits, as long as `Prefer: wait` may ask for.
@@ -321,14 +374,20 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
     }
     let ops_listen = section.parsed("ops_listen", address);
     if ops_listen == Some(listen) && listen.port() != 0 {
-        section.mistake("ops_listen", "this is server.listen; the ops doors need another address or port");
+        section.mistake(
+            "ops_listen",
+            "this is server.listen; the ops doors need another address or port",
+        );
     }
     let ops_token = section.parsed("ops_token", |text| {
-        let digest = hex::decode(text).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        let digest = hex::decode(text)
+            .ok()
+            .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         digest.ok_or_else(|| "this must be the SHA-256 of the token in 64 hex digits".to_owned())
     });
-    let max_connections =
-        section.get("max_connections").map_or(server.bounds.max_connections, |Count(count)| count as usize);
+    let max_connections = section
+        .get("max_connections")
+        .map_or(server.bounds.max_connections, |Count(count)| count as usize);
     let per_address = section.get("max_connections_per_address");
     let server = Server {
         listen,
@@ -339,8 +398,10 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
         max_result: section.get_or("max_result", Bytes(server.max_result)).0,
         bounds: Bounds {
             max_connections,
-            per_address: per_address
-                .map_or_else(|| (max_connections / 2).max(FEW_CONNECTIONS), |Count(count)| count as usize),
+            per_address: per_address.map_or_else(
+                || (max_connections / 2).max(FEW_CONNECTIONS),
+                |Count(count)| count as usize,
+            ),
             proxies: proxies(&mut section),
             header_timeout: section.get_or("header_timeout", server.bounds.header_timeout),
             idle_timeout: section.get_or("idle_timeout", server.bounds.idle_timeout),
@@ -350,19 +411,28 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
     };
     let limits = Limits {
         join_wait: section.get_or("join_wait", limits.join_wait),
-        max_running: section.get("max_running").map_or(limits.max_running, |Count(count)| count as usize),
-        max_waiting: section.get("max_waiting").map_or(limits.max_waiting, |Count(count)| count as usize),
+        max_running: section
+            .get("max_running")
+            .map_or(limits.max_running, |Count(count)| count as usize),
+        max_waiting: section
+            .get("max_waiting")
+            .map_or(limits.max_waiting, |Count(count)| count as usize),
         shutdown_grace: section.get_or("shutdown_grace", limits.shutdown_grace),
         sample: limits.sample,
         sagas: limits.sagas,
         pace: limits.pace,
-        memory: section.get("max_memory").map_or(limits.memory, |Bytes(bytes)| Budget::new(bytes)),
+        memory: section
+            .get("max_memory")
+            .map_or(limits.memory, |Bytes(bytes)| Budget::new(bytes)),
     };
     if let Some(why) = memory::mistake(&server, &limits) {
         section.mistake("max_memory", &why);
     }
     if limits.join_wait > MAX_JOIN_WAIT {
-        section.mistake("join_wait", "no caller waits for a running call for more than a minute");
+        section.mistake(
+            "join_wait",
+            "no caller waits for a running call for more than a minute",
+        );
     }
     section.finish();
     (server, limits)
@@ -370,7 +440,8 @@ fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
 
 fn proxies(section: &mut Section<'_, '_>) -> Vec<Network> {
     let texts: Vec<String> = section.get("proxies").unwrap_or_default();
-    let networks: Result<Vec<Network>, String> = texts.iter().map(|text| Network::parse(text)).collect();
+    let networks: Result<Vec<Network>, String> =
+        texts.iter().map(|text| Network::parse(text)).collect();
     networks.unwrap_or_else(|why| {
         section.mistake("proxies", &why);
         Vec::new()
@@ -378,22 +449,26 @@ fn proxies(section: &mut Section<'_, '_>) -> Vec<Network> {
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("{text:?} is no address; one looks like \"127.0.0.1:8080\""))
+    text.parse()
+        .map_err(|_| format!("{text:?} is no address; one looks like \"127.0.0.1:8080\""))
 }
 
 fn tls(mut section: Section<'_, '_>) -> Option<Tls> {
     let (cert, key): (Option<String>, Option<String>) = (section.need("cert"), section.need("key"));
-    let tls = cert.zip(key).and_then(|(cert, key)| match Tls::read(Path::new(&cert), Path::new(&key)) {
-        Ok(tls) => Some(tls),
-        Err(Unfit::Cert(why)) => {
-            section.mistake("cert", &why);
-            None
-        }
-        Err(Unfit::Key(why)) => {
-            section.mistake("key", &why);
-            None
-        }
-    });
+    let tls =
+        cert.zip(key).and_then(
+            |(cert, key)| match Tls::read(Path::new(&cert), Path::new(&key)) {
+                Ok(tls) => Some(tls),
+                Err(Unfit::Cert(why)) => {
+                    section.mistake("cert", &why);
+                    None
+                }
+                Err(Unfit::Key(why)) => {
+                    section.mistake("key", &why);
+                    None
+                }
+            },
+        );
     section.finish();
     tls
 }
@@ -402,37 +477,51 @@ fn tls(mut section: Section<'_, '_>) -> Option<Tls> {
 const FEW_CONNECTIONS: usize = 16;
 
 /// What a store can be worth.
-const DURABILITIES: [(&str, Durability); 3] =
-    [("strict", Durability::Strict), ("bounded", Durability::Bounded), ("relaxed", Durability::Relaxed)];
+const DURABILITIES: [(&str, Durability); 3] = [
+    ("strict", Durability::Strict),
+    ("bounded", Durability::Bounded),
+    ("relaxed", Durability::Relaxed),
+];
 
-fn store(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> (Option<StoreAt>, Option<Keys>) {
+fn store(
+    mut section: Section<'_, '_>,
+    warnings: &mut Vec<String>,
+) -> (Option<StoreAt>, Option<Keys>) {
     // SQLite is of the strictest class, so it meets every demand.
-    let durability = section.word("durability", &DURABILITIES).unwrap_or(Durability::Strict);
+    let durability = section
+        .word("durability", &DURABILITIES)
+        .unwrap_or(Durability::Strict);
     let url: Option<String> = section.need("url");
     let store = match url.as_deref().map(|url| (url, url.split_once(':'))) {
         Some((_, Some(("sqlite", path)))) if !path.is_empty() => Some(StoreAt::Sqlite(path.into())),
-        Some((url, Some((scheme, _)))) if scheme.starts_with("redis") => match redis::Target::parse(url) {
-            Ok(target) => {
-                if target.is_plain_and_remote() {
-                    warnings.push(format!("the store {target} is on another machine and without TLS"));
+        Some((url, Some((scheme, _)))) if scheme.starts_with("redis") => {
+            match redis::Target::parse(url) {
+                Ok(target) => {
+                    if target.is_plain_and_remote() {
+                        warnings.push(format!(
+                            "the store {target} is on another machine and without TLS"
+                        ));
+                    }
+                    let declared = section.word("declared_durability", &DURABILITIES);
+                    let ca: Option<String> = section.get("ca");
+                    let watermarks: Option<String> = section.get("watermarks");
+                    Some(StoreAt::Redis(Box::new(redis::Settings {
+                        target,
+                        durability,
+                        declared,
+                        ca: ca.map(PathBuf::from),
+                        watermarks: watermarks
+                            .unwrap_or_else(|| "oncegate.watermarks".into())
+                            .into(),
+                        pace: Pace::default(),
+                    })))
                 }
-                let declared = section.word("declared_durability", &DURABILITIES);
-                let ca: Option<String> = section.get("ca");
-                let watermarks: Option<String> = section.get("watermarks");
-                Some(StoreAt::Redis(Box::new(redis::Settings {
-                    target,
-                    durability,
-                    declared,
-                    ca: ca.map(PathBuf::from),
-                    watermarks: watermarks.unwrap_or_else(|| "oncegate.watermarks".into()).into(),
-                    pace: Pace::default(),
-                })))
+                Err(why) => {
+                    section.mistake("url", &why);
+                    None
+                }
             }
-            Err(why) => {
-                section.mistake("url", &why);
-                None
-            }
-        },
+        }
         Some(_) => {
             section.mistake(
                 "url",
@@ -458,10 +547,15 @@ fn encryption_keys(section: &mut Section<'_, '_>) -> Option<Keys> {
     let texts: Vec<String> = section.get("encryption_keys").unwrap_or_default();
     let mut keys = Vec::new();
     for text in &texts {
-        let key = hex::decode(text.trim()).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        let key = hex::decode(text.trim())
+            .ok()
+            .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         match key {
             // The text is a secret, so it is not repeated.
-            None => section.mistake("encryption_keys", "each key is 64 hex digits: openssl rand -hex 32"),
+            None => section.mistake(
+                "encryption_keys",
+                "each key is 64 hex digits: openssl rand -hex 32",
+            ),
             Some(key) => keys.push(key),
         }
     }

@@ -44,20 +44,37 @@ pub struct Endpoint {
 
 impl Endpoint {
     fn is_secure(&self) -> bool {
-        let probe = self.probe.as_ref().and_then(|probe| probe.get(..SECURE.len()));
-        self.url.scheme() == SECURE || probe.is_some_and(|scheme| scheme.eq_ignore_ascii_case(SECURE))
+        let probe = self
+            .probe
+            .as_ref()
+            .and_then(|probe| probe.get(..SECURE.len()));
+        self.url.scheme() == SECURE
+            || probe.is_some_and(|scheme| scheme.eq_ignore_ascii_case(SECURE))
     }
 
     fn pool(&self, party: Party) -> Pool {
-        Pool { party, reuse: self.connection_reuse, is_secure: self.is_secure() }
+        Pool {
+            party,
+            reuse: self.connection_reuse,
+            is_secure: self.is_secure(),
+        }
     }
 }
 
 /// User, path and query of a URL may be secrets, so only its beginning is printed.
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = |url: &Url| format!("{}://{}/…", url.scheme(), url.host_str().unwrap_or_default());
-        let probe = self.probe.as_ref().map(|url| url.parse().map_or("…".to_owned(), |url| place(&url)));
+        let place = |url: &Url| {
+            format!(
+                "{}://{}/…",
+                url.scheme(),
+                url.host_str().unwrap_or_default()
+            )
+        };
+        let probe = self
+            .probe
+            .as_ref()
+            .map(|url| url.parse().map_or("…".to_owned(), |url| place(&url)));
         f.debug_struct("Endpoint")
             .field("method", &self.method)
             .field("url", &place(&self.url))
@@ -104,7 +121,10 @@ impl Downstream {
         endpoints: impl IntoIterator<Item = &'a Endpoint>,
         max_result: usize,
     ) -> Result<Self, NoClient> {
-        let downstream = Self { pools: Arc::default(), max_result };
+        let downstream = Self {
+            pools: Arc::default(),
+            max_result,
+        };
         downstream.serve(endpoints)?;
         Ok(downstream)
     }
@@ -118,8 +138,15 @@ impl Downstream {
     ///
     /// # Errors
     /// One needs TLS, and no roots to trust are found.
-    pub fn serve<'a>(&self, endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Result<(), NoClient> {
-        if endpoints.into_iter().any(Endpoint::is_secure) { self.pools.prepare_tls() } else { Ok(()) }
+    pub fn serve<'a>(
+        &self,
+        endpoints: impl IntoIterator<Item = &'a Endpoint>,
+    ) -> Result<(), NoClient> {
+        if endpoints.into_iter().any(Endpoint::is_secure) {
+            self.pools.prepare_tls()
+        } else {
+            Ok(())
+        }
     }
 
     /// Asks a tool whether it knows this key: a GET with the tool's own credentials. Answers with status,
@@ -137,18 +164,40 @@ impl Downstream {
         let url = endpoint.probe.as_ref().map(|url| url.replace("{key}", key));
         let url = url.ok_or("the tool has no door for it")?;
         let url: Url = url.parse().map_err(|_| "its URL cannot be read")?;
-        let client = self.pools.client(&endpoint.pool(party)).map_err(|error| error.to_string())?;
+        let client = self
+            .pools
+            .client(&endpoint.pool(party))
+            .map_err(|error| error.to_string())?;
         let asked = client.get(url).headers(endpoint.headers.clone()).send();
-        let response = timeout_at(by, asked).await.map_err(|_| "it did not answer in time")?;
-        match answer(response.map_err(|error| chain(&error))?, self.max_result, by).await {
-            Evidence::Answer { status, body, retry_after, .. } => Ok((status, body, retry_after)),
+        let response = timeout_at(by, asked)
+            .await
+            .map_err(|_| "it did not answer in time")?;
+        match answer(
+            response.map_err(|error| chain(&error))?,
+            self.max_result,
+            by,
+        )
+        .await
+        {
+            Evidence::Answer {
+                status,
+                body,
+                retry_after,
+                ..
+            } => Ok((status, body, retry_after)),
             _ => Err("it did not answer".into()),
         }
     }
 
     /// Begins an exchange. Nothing happens until it is awaited.
     pub fn dispatch(&self, endpoint: &Endpoint, request: Request) -> Exchange {
-        let Request { party, call_id, headers, body, send_before } = request;
+        let Request {
+            party,
+            call_id,
+            headers,
+            body,
+            send_before,
+        } = request;
         let (gate, pool) = (Gate::new(), endpoint.pool(party));
         let response: Pin<Box<dyn Future<Output = _> + Send>> =
             match self.pools.client_for_call(&pool, call_id) {
@@ -166,7 +215,15 @@ impl Downstream {
                 Err(error) => Box::pin(async move { Err(error.to_string()) }),
             };
         let pools = self.pools.clone();
-        Exchange { gate, response, max_result: self.max_result, head: None, call_id, pool, pools }
+        Exchange {
+            gate,
+            response,
+            max_result: self.max_result,
+            head: None,
+            call_id,
+            pool,
+            pools,
+        }
     }
 }
 
@@ -190,7 +247,9 @@ impl Exchange {
             // The answer to this request may still come: nothing is known of it.
             Ok(response) if self.is_for_another_call(&response) => {
                 self.pools.close(&self.pool);
-                Evidence::NoAnswer { why: "the tool answered another call than it was sent".into() }
+                Evidence::NoAnswer {
+                    why: "the tool answered another call than it was sent".into(),
+                }
             }
             Ok(response) => {
                 self.head = Some((response.status().as_u16(), newest_token(&response)));
@@ -203,7 +262,10 @@ impl Exchange {
     /// Whether the tool names a call that was sent over these connections before. (An id that was never sent there
     /// may be the tool's own.)
     fn is_for_another_call(&self, response: &reqwest::Response) -> bool {
-        let named = response.headers().get(CALL_ID).and_then(|id| id.to_str().ok()?.trim().parse().ok());
+        let named = response
+            .headers()
+            .get(CALL_ID)
+            .and_then(|id| id.to_str().ok()?.trim().parse().ok());
         named.is_some_and(|named| {
             CallId(named) != self.call_id && self.pools.has_sent(&self.pool, CallId(named))
         })
@@ -220,9 +282,12 @@ impl Exchange {
     pub fn give_up(&self, why: &str) -> Evidence {
         let why = why.to_owned();
         match self.head {
-            Some((status, newest_token)) => {
-                Evidence::Answer { status, body: Body::Broken(why), retry_after: None, newest_token }
-            }
+            Some((status, newest_token)) => Evidence::Answer {
+                status,
+                body: Body::Broken(why),
+                retry_after: None,
+                newest_token,
+            },
             None if self.gate.withdraw() => Evidence::NotSent { why },
             None => Evidence::NoAnswer { why },
         }
@@ -237,12 +302,24 @@ async fn answer(response: reqwest::Response, max_result: usize, body_by: Instant
         Ok(body) => body,
         Err(_) => Body::Broken("it did not end in time".into()),
     };
-    Evidence::Answer { status, body, retry_after, newest_token }
+    Evidence::Answer {
+        status,
+        body,
+        retry_after,
+        newest_token,
+    }
 }
 
 /// The newest token that the tool says it has seen.
 fn newest_token(response: &reqwest::Response) -> Option<u64> {
-    response.headers().get(FENCING_TOKEN)?.to_str().ok()?.trim().parse().ok()
+    response
+        .headers()
+        .get(FENCING_TOKEN)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 async fn read(mut response: reqwest::Response, max_result: usize) -> Body {
@@ -280,7 +357,9 @@ fn read_retry_after(value: &HeaderValue) -> Option<Duration> {
             let now = SystemTime::now();
             // In whole seconds, like the header's other form: what is stored must come back as it was.
             let wait = date.duration_since(now).unwrap_or_default();
-            Some(Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0)))
+            Some(Duration::from_secs(
+                wait.as_secs() + u64::from(wait.subsec_nanos() > 0),
+            ))
         }
     }
 }
@@ -293,16 +372,23 @@ fn chain(error: &reqwest::Error) -> String {
         causes.push(error.to_string());
         cause = error.source();
     }
-    if causes.is_empty() { "the request failed".to_owned() } else { causes.join(": ") }
+    if causes.is_empty() {
+        "the request failed".to_owned()
+    } else {
+        causes.join(": ")
+    }
 }
 
 /// A header of the tool's own, from the configuration. Its value is never printed.
 pub fn secret_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let name: HeaderName = name.parse().map_err(|_| format!("{name:?} is no header name"))?;
+    let name: HeaderName = name
+        .parse()
+        .map_err(|_| format!("{name:?} is no header name"))?;
     if RESERVED.contains(&name.as_str()) {
         return Err(format!("the header {name} is the gateway's own"));
     }
-    let mut value = HeaderValue::from_str(value).map_err(|_| "this is no header value".to_owned())?;
+    let mut value =
+        HeaderValue::from_str(value).map_err(|_| "this is no header value".to_owned())?;
     value.set_sensitive(true);
     Ok((name, value))
 }

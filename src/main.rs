@@ -90,7 +90,10 @@ fn main() -> ExitCode {
         Command::Check { config } => read(&config).and_then(|config| {
             let warnings = config.warnings_at(gateway::local_time());
             let memory = config.memory();
-            let warnings: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
+            let warnings: String = warnings
+                .iter()
+                .map(|warning| format!("warning: {warning}\n"))
+                .collect();
             say(&format!(
                 "{warnings}{memory}\nok: {} tools, {} tokens\n",
                 config.tools.len(),
@@ -98,12 +101,20 @@ fn main() -> ExitCode {
             ))
         }),
         Command::Key { config, tool } => read(&config).and_then(|config| key(&config, &tool)),
-        Command::Token { name, tenant, scopes, expires } => {
-            token(&NewToken { name, tenant, scopes, expires })
-        }
-        Command::Store { act: StoreAct::AcceptLoss { config, reason } } => {
-            read(&config).and_then(|config| accept_loss(config, &reason))
-        }
+        Command::Token {
+            name,
+            tenant,
+            scopes,
+            expires,
+        } => token(&NewToken {
+            name,
+            tenant,
+            scopes,
+            expires,
+        }),
+        Command::Store {
+            act: StoreAct::AcceptLoss { config, reason },
+        } => read(&config).and_then(|config| accept_loss(config, &reason)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -127,22 +138,35 @@ fn complain(message: String) {
 
 /// The configuration, or all that is wrong with it in one text.
 fn read(path: &Path) -> Result<Config, String> {
-    read_lines(path)
-        .map_err(|lines| format!("{}\n{}, nothing was started", lines.join("\n"), mistakes(lines.len())))
+    read_lines(path).map_err(|lines| {
+        format!(
+            "{}\n{}, nothing was started",
+            lines.join("\n"),
+            mistakes(lines.len())
+        )
+    })
 }
 
 fn mistakes(count: usize) -> String {
-    format!("{count} {}", if count == 1 { "mistake" } else { "mistakes" })
+    format!(
+        "{count} {}",
+        if count == 1 { "mistake" } else { "mistakes" }
+    )
 }
 
 /// The configuration, or each mistake.
-#[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where the environment is read"
+)]
 fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
-    let text = std::fs::read_to_string(path).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| vec![format!("{}: {error}", path.display())])?;
     // A variable that is no text can be meant for somebody else only.
     let readable = |variable: std::ffi::OsString| variable.into_string().ok();
-    let environment: Environment =
-        std::env::vars_os().filter_map(|(name, value)| Some((readable(name)?, readable(value)?))).collect();
+    let environment: Environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((readable(name)?, readable(value)?)))
+        .collect();
     let mistake = |mistake: &Mistake| format!("{}:{mistake}", path.display());
     Config::read(&text, &environment)
         .map(|config| at_test_pace(config, &environment))
@@ -152,7 +176,9 @@ fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
 /// The configuration with the times in `TEST_PACE`, which only test builds know.
 #[cfg(feature = "crash-points")]
 fn at_test_pace(config: Config, environment: &Environment) -> Config {
-    let Some(pace) = environment.get("TEST_PACE") else { return config };
+    let Some(pace) = environment.get("TEST_PACE") else {
+        return config;
+    };
     config.at_pace(serde_json::from_str(pace).unwrap_or_else(|error| panic!("TEST_PACE: {error}")))
 }
 
@@ -162,7 +188,11 @@ fn at_test_pace(config: Config, _environment: &Environment) -> Config {
 }
 
 fn serve(config: Config, path: PathBuf) -> Result<(), String> {
-    let Telemetry { set_level, exporter, lines } = telemetry::start(&config.log, config.tracing.as_ref())?;
+    let Telemetry {
+        set_level,
+        exporter,
+        lines,
+    } = telemetry::start(&config.log, config.tracing.as_ref())?;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     let ended = runtime.block_on(async {
         // Before anything else: by itself a signal would end the process, or, where it is the first one of a
@@ -196,7 +226,9 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
                 }
             }
         });
-        app.run(stop, at_once).await.map_err(|error| error.to_string())
+        app.run(stop, at_once)
+            .await
+            .map_err(|error| error.to_string())
     });
     // Whatever still runs has been given up, and said so.
     runtime.shutdown_background();
@@ -206,17 +238,27 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
 }
 
 fn accept_loss(config: Config, reason: &str) -> Result<(), String> {
-    let telemetry = telemetry::start(&Log { level: "warn".into(), ..config.log.clone() }, None)?;
+    let telemetry = telemetry::start(
+        &Log {
+            level: "warn".into(),
+            ..config.log.clone()
+        },
+        None,
+    )?;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     let accepted = runtime.block_on(app::accept_loss(config, reason));
     telemetry.lines.flush();
     let marked = accepted.map_err(|error| error.to_string())?;
-    say(&format!("the loss is accepted; {marked} calls became unknown; {AFTER_LOSS}\n"))
+    say(&format!(
+        "the loss is accepted; {marked} calls became unknown; {AFTER_LOSS}\n"
+    ))
 }
 
 fn key(config: &Config, tool: &str) -> Result<(), String> {
     let mut body = Vec::new();
-    std::io::stdin().read_to_end(&mut body).map_err(|error| error.to_string())?;
+    std::io::stdin()
+        .read_to_end(&mut body)
+        .map_err(|error| error.to_string())?;
     let tool = config
         .tools
         .iter()
@@ -232,5 +274,7 @@ fn token(new: &NewToken) -> Result<(), String> {
 }
 
 fn say(text: &str) -> Result<(), String> {
-    std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|error| error.to_string())
 }

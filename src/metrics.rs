@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 use crate::core::outcome::{FailureKind, Outcome};
@@ -14,8 +14,9 @@ use crate::core::session::Refusal;
 use crate::store::{Census, Durability, Readiness};
 
 /// Seconds: from a replay out of memory to a tool that takes its whole deadline.
-const BUCKETS: [f64; 14] =
-    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+const BUCKETS: [f64; 14] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+];
 /// Seconds: two parallel calls of a model, an SDK's retry, a timed-out agent, a resumed run.
 const GAP_BUCKETS: [f64; 10] = [0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 600.0, 3600.0];
 
@@ -23,8 +24,9 @@ const GAP_BUCKETS: [f64; 10] = [0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 600.
 const RUN_BUCKETS: [f64; 8] = [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 180.0, 600.0];
 
 /// Seconds: from a look into memory to a Redis that is given up.
-const STORE_BUCKETS: [f64; 13] =
-    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+const STORE_BUCKETS: [f64; 13] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+];
 
 /// The words of labels, apart from arrivals': each series of a configured tool is there before anything is
 /// counted. One that began with its first event would not show that event as an increase.
@@ -49,7 +51,13 @@ pub enum Arrival {
 }
 
 impl Arrival {
-    const ALL: [Self; 5] = [Self::First, Self::Replayed, Self::Joined, Self::Suppressed, Self::Refused];
+    const ALL: [Self; 5] = [
+        Self::First,
+        Self::Replayed,
+        Self::Joined,
+        Self::Suppressed,
+        Self::Refused,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -124,12 +132,20 @@ impl Metrics {
     pub fn new() -> Self {
         let registry = Registry::new();
         #[cfg(target_os = "linux")]
-        drop(registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self())));
+        drop(registry.register(Box::new(
+            prometheus::process_collector::ProcessCollector::for_self(),
+        )));
         let counters = |name: &str, help: &str, labels: &[&str]| {
-            register(&registry, valid(IntCounterVec::new(Opts::new(name, help), labels)))
+            register(
+                &registry,
+                valid(IntCounterVec::new(Opts::new(name, help), labels)),
+            )
         };
         let gauges = |name: &str, help: &str, labels: &[&str]| {
-            register(&registry, valid(IntGaugeVec::new(Opts::new(name, help), labels)))
+            register(
+                &registry,
+                valid(IntGaugeVec::new(Opts::new(name, help), labels)),
+            )
         };
         let histograms = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
             let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
@@ -194,7 +210,10 @@ impl Metrics {
             ),
             store_ready: register(
                 &registry,
-                valid(IntGauge::new("oncegate_store_ready", "1 if calls may be claimed.")),
+                valid(IntGauge::new(
+                    "oncegate_store_ready",
+                    "1 if calls may be claimed.",
+                )),
             ),
             compensations: counters(
                 "oncegate_compensations_total",
@@ -225,7 +244,10 @@ impl Metrics {
             sagas: gauges("oncegate_sagas", "Sagas, by state.", &["state"]),
             stuck_sagas: register(
                 &registry,
-                valid(IntGauge::new("oncegate_stuck_sagas", "Sagas that need a person.")),
+                valid(IntGauge::new(
+                    "oncegate_stuck_sagas",
+                    "Sagas that need a person.",
+                )),
             ),
             barred: counters(
                 "oncegate_barred_total",
@@ -320,14 +342,21 @@ impl Metrics {
             ),
             connections: register(
                 &registry,
-                valid(IntGauge::new("oncegate_connections", "Connections of clients that are open.")),
+                valid(IntGauge::new(
+                    "oncegate_connections",
+                    "Connections of clients that are open.",
+                )),
             ),
             breaker_open: gauges(
                 "oncegate_breaker_open",
                 "1 from when a tool's attempts kept failing, and it is left alone, until one succeeds at this gateway.",
                 &["tool"],
             ),
-            tool_paused: gauges("oncegate_tool_paused", "1 while a person has paused a tool.", &["tool"]),
+            tool_paused: gauges(
+                "oncegate_tool_paused",
+                "1 while a person has paused a tool.",
+                &["tool"],
+            ),
             running: gauges("oncegate_running_calls", "Calls under way.", &["tool"]),
             unknown: gauges(
                 "oncegate_unknown_calls",
@@ -363,12 +392,15 @@ impl Metrics {
 
     /// The store has been asked for something, and took so many seconds.
     pub fn took(&self, operation: &str, seconds: f64) {
-        self.store_operation_duration.with_label_values(&[operation]).observe(seconds);
+        self.store_operation_duration
+            .with_label_values(&[operation])
+            .observe(seconds);
     }
 
     /// The store may be asked for this, and may fail in it.
     pub fn expect_verb(&self, operation: &str) {
-        self.store_operation_duration.with_label_values(&[operation]);
+        self.store_operation_duration
+            .with_label_values(&[operation]);
         for kind in ERRORS {
             self.store_errors.with_label_values(&[operation, kind]);
         }
@@ -397,18 +429,28 @@ impl Metrics {
     /// What the store is worth, and why nothing is claimed.
     pub fn take_readiness(&self, readiness: &Readiness) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
-        self.store_ready.set(i64::from(readiness.reasons.is_empty()));
+        self.store_ready
+            .set(i64::from(readiness.reasons.is_empty()));
         for class in Durability::ALL {
             let found = readiness.durability == Some(class);
-            self.store_durability.with_label_values(&[class.as_str()]).set(found.into());
+            self.store_durability
+                .with_label_values(&[class.as_str()])
+                .set(found.into());
         }
         self.store_reasons.reset();
-        for (kind, reasons) in [("reason", &readiness.reasons), ("warning", &readiness.warnings)] {
+        for (kind, reasons) in [
+            ("reason", &readiness.reasons),
+            ("warning", &readiness.warnings),
+        ] {
             for reason in reasons {
-                self.store_reasons.with_label_values(&[kind, reason.code]).set(1);
+                self.store_reasons
+                    .with_label_values(&[kind, reason.code])
+                    .set(1);
             }
         }
-        let news = readiness.lost_writes.saturating_sub(self.store_lost_writes.get());
+        let news = readiness
+            .lost_writes
+            .saturating_sub(self.store_lost_writes.get());
         self.store_lost_writes.inc_by(news);
     }
 
@@ -426,7 +468,9 @@ impl Metrics {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         self.breaker_open.reset();
         for (tool, is_resting) in tools {
-            self.breaker_open.with_label_values(&[tool]).set(is_resting.into());
+            self.breaker_open
+                .with_label_values(&[tool])
+                .set(is_resting.into());
         }
     }
 
@@ -443,8 +487,12 @@ impl Metrics {
     /// A run has ended.
     pub fn reconciled(&self, name: &str, is_done: bool, took: std::time::Duration, at: i64) {
         let result = if is_done { "done" } else { "failed" };
-        self.reconciliation_runs.with_label_values(&[name, result]).inc();
-        self.reconciliation_duration.with_label_values(&[name]).observe(took.as_secs_f64());
+        self.reconciliation_runs
+            .with_label_values(&[name, result])
+            .inc();
+        self.reconciliation_duration
+            .with_label_values(&[name])
+            .observe(took.as_secs_f64());
         if is_done {
             self.reconciled_at.with_label_values(&[name]).set(at);
         }
@@ -465,7 +513,9 @@ impl Metrics {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         self.tool_paused.reset();
         for (tool, is_paused) in tools {
-            self.tool_paused.with_label_values(&[tool]).set(is_paused.into());
+            self.tool_paused
+                .with_label_values(&[tool])
+                .set(is_paused.into());
         }
     }
 
@@ -473,7 +523,8 @@ impl Metrics {
     fn expect(&self, tool: &str) {
         for arrival in Arrival::ALL {
             self.arrivals.with_label_values(&[tool, arrival.as_str()]);
-            self.call_duration.with_label_values(&[tool, arrival.as_str()]);
+            self.call_duration
+                .with_label_values(&[tool, arrival.as_str()]);
         }
         self.attempt_duration.with_label_values(&[tool]);
         self.duplicate_gap.with_label_values(&[tool]);
@@ -481,7 +532,10 @@ impl Metrics {
         self.late_executions.with_label_values(&[tool]);
         for (counters, words) in [
             (&self.attempts, &Outcome::WORDS[..]),
-            (&self.first_arrival_failures, &FailureKind::ALL.map(FailureKind::as_str)),
+            (
+                &self.first_arrival_failures,
+                &FailureKind::ALL.map(FailureKind::as_str),
+            ),
             (&self.first_arrival_failures, &NO_RESULT),
             (&self.barred, &Refusal::WORDS),
             (&self.compensations, &UNDONE),
@@ -508,13 +562,21 @@ impl Metrics {
     }
 }
 
-#[expect(clippy::expect_used, reason = "a wrong metric name is a bug, found by the first test")]
+#[expect(
+    clippy::expect_used,
+    reason = "a wrong metric name is a bug, found by the first test"
+)]
 fn valid<T>(metric: prometheus::Result<T>) -> T {
     metric.expect("a metric's name and labels are valid")
 }
 
-#[expect(clippy::expect_used, reason = "two metrics of one name are a bug, found by the first test")]
+#[expect(
+    clippy::expect_used,
+    reason = "two metrics of one name are a bug, found by the first test"
+)]
 fn register<T: Collector + Clone + 'static>(registry: &Registry, metric: T) -> T {
-    registry.register(Box::new(metric.clone())).expect("a metric's name is its own");
+    registry
+        .register(Box::new(metric.clone()))
+        .expect("a metric's name is its own");
     metric
 }

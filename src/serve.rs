@@ -96,7 +96,11 @@ pub struct Ends {
 /// # Errors
 /// It is taken already, or not this machine's.
 pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -116,8 +120,15 @@ pub async fn serve(
     let connections = TaskTracker::new();
     let builders = [builder(false), builder(true)];
     let places = Arc::new(Places::new(&bounds, budget));
-    let host =
-        Arc::new(Host { builders, doors, tls, bounds, ends: ends.clone(), open, places: places.clone() });
+    let host = Arc::new(Host {
+        builders,
+        doors,
+        tls,
+        bounds,
+        ends: ends.clone(),
+        open,
+        places: places.clone(),
+    });
     while let Some((stream, address, place)) = next(&listener, &places, &ends.stop).await {
         connections.spawn(host.clone().host(stream, address, place));
     }
@@ -161,7 +172,9 @@ async fn next(
 /// Who is in the backlog already: is told, and not reset. Asks the operating system itself, so that nothing comes
 /// between its last answer and the end of the listener.
 fn last_of(listener: TcpListener) -> Vec<(TcpStream, IpAddr)> {
-    let Ok(listener) = listener.into_std() else { return Vec::new() };
+    let Ok(listener) = listener.into_std() else {
+        return Vec::new();
+    };
     let mut last = Vec::new();
     loop {
         match listener.accept() {
@@ -171,8 +184,12 @@ fn last_of(listener: TcpListener) -> Vec<(TcpStream, IpAddr)> {
         }
     }
     drop(listener);
-    let taken = last.into_iter().filter(|(stream, _)| stream.set_nonblocking(true).is_ok());
-    taken.filter_map(|(stream, address)| Some((TcpStream::from_std(stream).ok()?, address))).collect()
+    let taken = last
+        .into_iter()
+        .filter(|(stream, _)| stream.set_nonblocking(true).is_ok());
+    taken
+        .filter_map(|(stream, address)| Some((TcpStream::from_std(stream).ok()?, address)))
+        .collect()
 }
 
 fn is_of_one_connection(error: &std::io::Error) -> bool {
@@ -235,10 +252,14 @@ fn builder(is_spare: bool) -> Builder<TokioExecutor> {
 impl Host {
     async fn host(self: Arc<Self>, stream: TcpStream, address: IpAddr, place: Place) {
         let _open = Open::count(&self.open);
-        let Some((place, listing)) = self.places.settle(place, address).await else { return };
+        let Some((place, listing)) = self.places.settle(place, address).await else {
+            return;
+        };
         // A connection without it is only slower.
         drop(stream.set_nodelay(true));
-        let Some(tls) = &self.tls else { return self.converse(stream, place, listing).await };
+        let Some(tls) = &self.tls else {
+            return self.converse(stream, place, listing).await;
+        };
         let gives_way = listing.gives_way.clone();
         let hello = timeout(self.bounds.header_timeout, tls.greet(stream));
         tokio::select! {
@@ -258,7 +279,11 @@ impl Host {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let watch = Arc::new(Watch::new(&self.bounds));
-        let doors = if place.is_spare { &self.doors.spare } else { &self.doors.all };
+        let doors = if place.is_spare {
+            &self.doors.spare
+        } else {
+            &self.doors.all
+        };
         let served = Served {
             doors: doors.clone(),
             spare: self.doors.spare.clone(),
@@ -279,8 +304,9 @@ impl Host {
                 has_no_room.cancel();
             }
         });
-        let stream =
-            TokioIo::new(InspectWriter::new(stream, move |written: &[u8]| going.went(written.len())));
+        let stream = TokioIo::new(InspectWriter::new(stream, move |written: &[u8]| {
+            going.went(written.len())
+        }));
         let builder = &self.builders[usize::from(place.is_spare)];
         let mut connection = pin!(builder.serve_connection(stream, service));
         let (mut is_told, mut is_ending) = (false, false);
@@ -350,24 +376,38 @@ impl Served {
             Ok(guest) => {
                 let mut request = request.map(|body| Body::new(Metered::new(body, guest.clone())));
                 request.extensions_mut().insert(guest.clone());
-                let Ok(response) = TowerToHyperService::new(self.doors.clone()).call(request).await;
-                let elsewhere = response.extensions().get().map_or(0, |Elsewhere(bytes)| *bytes);
+                let Ok(response) = TowerToHyperService::new(self.doors.clone())
+                    .call(request)
+                    .await;
+                let elsewhere = response
+                    .extensions()
+                    .get()
+                    .map_or(0, |Elsewhere(bytes)| *bytes);
                 let bytes = response.body().size_hint().exact();
                 let bytes = bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-                let (charge, fits) = guest.is_answered(bytes.map(|bytes| bytes.saturating_sub(elsewhere)));
-                let response = if fits { response } else { self.refuse(Request::new(Body::empty())).await };
+                let (charge, fits) =
+                    guest.is_answered(bytes.map(|bytes| bytes.saturating_sub(elsewhere)));
+                let response = if fits {
+                    response
+                } else {
+                    self.refuse(Request::new(Body::empty())).await
+                };
                 (response, Some((guest, charge)))
             }
         };
         if version <= Version::HTTP_11 && self.leaving.is_cancelled() {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            response
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Ok(response.map(|body| Watched::new(body, charge, under_way)))
     }
 
     /// The answer where there is no room: 429, or an ops door.
     async fn refuse(&self, request: Request<Body>) -> Response<Body> {
-        let Ok(refused) = TowerToHyperService::new(self.spare.clone()).call(request).await;
+        let Ok(refused) = TowerToHyperService::new(self.spare.clone())
+            .call(request)
+            .await;
         refused
     }
 }
@@ -377,7 +417,13 @@ impl Served {
 pub fn at_most(max_connections: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+    if let Err(error) = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    ) {
         tracing::debug!(%error, "the number of files stays as it is");
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

@@ -60,19 +60,27 @@ pub fn start(log: &Log, tracing: Option<&Tracing>) -> Result<Telemetry, String> 
     let events = filter_fn(|metadata| metadata.is_event()).with_max_level_hint(LevelFilter::TRACE);
     let lines = Lines::start(std::io::stderr()).map_err(|error| error.to_string())?;
     // A log on a full disk must not stop a call: complaining about it would panic.
-    let layer = fmt::layer().log_internal_errors(false).with_writer(lines.clone());
+    let layer = fmt::layer()
+        .log_internal_errors(false)
+        .with_writer(lines.clone());
     let layer = match log.format {
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
         LogFormat::Pretty => layer.with_ansi(std::io::stderr().is_terminal()).boxed(),
     };
     let (spans, exporter) = spans(tracing)?;
-    let subscriber = tracing_subscriber::registry().with(layer.with_filter(filter.and(events))).with(spans);
+    let subscriber = tracing_subscriber::registry()
+        .with(layer.with_filter(filter.and(events)))
+        .with(spans);
     subscriber.try_init().map_err(|error| error.to_string())?;
     log_panics(lines.clone());
     if let Some(Tracing { otlp, service_name }) = tracing {
         tracing::info!(collector = otlp, service_name, "spans are exported");
     }
-    Ok(Telemetry { set_level: SetLevel(level), exporter, lines })
+    Ok(Telemetry {
+        set_level: SetLevel(level),
+        exporter,
+        lines,
+    })
 }
 
 /// Panics go the same way: by themselves they would wait for standard error.
@@ -95,6 +103,8 @@ where
 
 /// The configuration has made sure that nothing is asked for.
 #[cfg(not(feature = "otel"))]
-fn spans(_: Option<&Tracing>) -> Result<(Option<tracing_subscriber::layer::Identity>, Exporter), String> {
+fn spans(
+    _: Option<&Tracing>,
+) -> Result<(Option<tracing_subscriber::layer::Identity>, Exporter), String> {
     Ok((None, Exporter::default()))
 }

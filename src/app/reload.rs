@@ -50,7 +50,11 @@ impl Reloader {
         for warning in config.warnings_at(self.gateway.wall_time()) {
             tracing::warn!("{warning}");
         }
-        let restart = self.written.differing(&config.written).into_iter().filter(|key| !is_reloaded(key));
+        let restart = self
+            .written
+            .differing(&config.written)
+            .into_iter()
+            .filter(|key| !is_reloaded(key));
         let mut restart: Vec<&str> = restart.collect();
         // One certificate can stand for another, but not for none.
         if config.server.tls.is_some() != self.tls.is_some() {
@@ -63,12 +67,17 @@ impl Reloader {
             );
         }
         // Before anything is claimed by them; what is refused here has changed nothing.
-        self.gateway.adopt_recipes(&config.tools).await.map_err(|error| vec![error.to_string()])?;
+        self.gateway
+            .adopt_recipes(&config.tools)
+            .await
+            .map_err(|error| vec![error.to_string()])?;
         let (tools, tokens) = (config.tools.len(), config.tokens.len());
         // The tools first: they may still be refused, and then nothing has changed.
-        self.gateway
-            .set_tools(config.tools)
-            .map_err(|error| vec![format!("the HTTP client for the tools cannot be made: {error}")])?;
+        self.gateway.set_tools(config.tools).map_err(|error| {
+            vec![format!(
+                "the HTTP client for the tools cannot be made: {error}"
+            )]
+        })?;
         self.tokens.set(config.tokens);
         if let (Some(tls), Some(new)) = (&self.tls, &config.server.tls) {
             tls.set(new);
@@ -82,10 +91,15 @@ impl Reloader {
         let mut mistakes = one_master_mistakes(&self.store, &config.tools);
         // That of sagas stays as it was until a restart.
         let shorter = retention_mistakes(self.gateway.saga_policy(), &config.tools);
-        mistakes.extend(shorter.iter().map(|why| format!("{why}; sagas.retention takes a restart")));
+        mistakes.extend(
+            shorter
+                .iter()
+                .map(|why| format!("{why}; sagas.retention takes a restart")),
+        );
         // A file that is half written looks like this, too.
         if config.tokens.is_empty() && !self.tokens.now().is_empty() {
-            mistakes.push("without [[auth.tokens]] everyone is let in; that takes a restart".into());
+            mistakes
+                .push("without [[auth.tokens]] everyone is let in; that takes a restart".into());
         }
         mistakes
     }
@@ -93,6 +107,7 @@ impl Reloader {
 
 fn is_reloaded(key: &str) -> bool {
     RELOADED.iter().any(|reloaded| {
-        key.strip_prefix(reloaded).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        key.strip_prefix(reloaded)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     })
 }

@@ -70,7 +70,12 @@ impl Connection {
             requests: 0,
             known: 0,
         };
-        Self { budget: budget.clone(), own: Arc::default(), state: Mutex::new(state), changed: Notify::new() }
+        Self {
+            budget: budget.clone(),
+            own: Arc::default(),
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }
     }
 
     /// Bytes of a head came in.
@@ -135,7 +140,9 @@ impl Connection {
         if state.party == Party::Strangers && state.requests >= FEW {
             return None;
         }
-        let mut charge = self.budget.empty(state.party.clone(), Some(self.own.clone()));
+        let mut charge = self
+            .budget
+            .empty(state.party.clone(), Some(self.own.clone()));
         if state.party == Party::Strangers {
             if let Err(exhausted) = charge.grow(REQUEST) {
                 return Some(Err(exhausted));
@@ -148,8 +155,14 @@ impl Connection {
         state.requests += 1;
         state.head = 0;
         state.base.shrink_to(BASE);
-        let request = Request { charge, is_known: false };
-        Some(Ok(Guest(Arc::new(Inner { connection: self.clone(), request: Mutex::new(request) }))))
+        let request = Request {
+            charge,
+            is_known: false,
+        };
+        Some(Ok(Guest(Arc::new(Inner {
+            connection: self.clone(),
+            request: Mutex::new(request),
+        }))))
     }
 
     fn nothing(&self) -> Charge {
@@ -245,13 +258,19 @@ impl Guest {
     }
 
     fn request(&self) -> MutexGuard<'_, Request> {
-        self.0.request.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .request
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let request = self.request.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let request = self
+            .request
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         let is_known = request.is_known;
         let mut state = self.connection.state();
         state.requests -= 1;
@@ -282,7 +301,10 @@ mod tests {
         for _ in 0..FEW {
             guests.push(connection.begin().await.expect("room"));
         }
-        assert!(connection.begin().await.is_err(), "it has waited, and nothing has changed");
+        assert!(
+            connection.begin().await.is_err(),
+            "it has waited, and nothing has changed"
+        );
         let (further, ()) = tokio::join!(connection.begin(), async {
             guests[0].is_known("shop", 1_000).expect("room");
         });
@@ -291,7 +313,11 @@ mod tests {
             guests.push(connection.begin().await.expect("room"));
         }
         assert_eq!(budget.held(), BASE + REQUEST * (FEW + 51) + 1_000);
-        assert_eq!(connection.without_token(), None, "one with a token is under way");
+        assert_eq!(
+            connection.without_token(),
+            None,
+            "one with a token is under way"
+        );
         drop(guests);
         assert_eq!(budget.held(), BASE);
         drop(connection);
@@ -310,7 +336,10 @@ mod tests {
             budget.held()
         });
         assert!(refused.iter().all(Result::is_err), "no token has come");
-        assert!(most >= held + 2 * MAX_HEAD && most <= (2 << 20) / 2, "{held} {most}");
+        assert!(
+            most >= held + 2 * MAX_HEAD && most <= (2 << 20) / 2,
+            "{held} {most}"
+        );
         assert_eq!((guests.len(), budget.held()), (FEW, held));
     }
 
@@ -318,14 +347,25 @@ mod tests {
     async fn a_tenant_without_room_hinders_no_other_on_the_same_connection() {
         let budget = Budget::new(1 << 20);
         let connection = Connection::open(&budget).expect("room");
-        connection.begin().await.expect("room").is_known("one", 0).expect("room");
+        connection
+            .begin()
+            .await
+            .expect("room")
+            .is_known("one", 0)
+            .expect("room");
         let mut of_one = Vec::new();
         while let Ok(charge) = budget.charge("one", REQUEST) {
             of_one.push(charge);
         }
-        let one = connection.begin().await.expect("it is not known yet whose it is");
+        let one = connection
+            .begin()
+            .await
+            .expect("it is not known yet whose it is");
         assert!(one.is_known("one", REQUEST).is_err());
-        let other = connection.begin().await.expect("it is not known yet whose it is");
+        let other = connection
+            .begin()
+            .await
+            .expect("it is not known yet whose it is");
         other.is_known("other", REQUEST).expect("room");
     }
 
@@ -349,14 +389,20 @@ mod tests {
         let budget = Budget::new(1 << 20);
         let open: Vec<_> = std::iter::from_fn(|| Connection::open(&budget).ok()).collect();
         assert_eq!(open.len(), (1 << 20) / 3 / BASE);
-        assert!(budget.charge("shop", 300 << 10).is_ok(), "the rest is for others");
+        assert!(
+            budget.charge("shop", 300 << 10).is_ok(),
+            "the rest is for others"
+        );
         let budget = Budget::new(1 << 30);
         let connection = Connection::open(&budget).expect("room");
         connection.head_grows(100_000).expect("room");
         assert_eq!(budget.held(), BASE + 2 * MAX_HEAD);
         let guest = connection.begin_now().expect("the first").expect("room");
         assert_eq!(budget.held(), BASE + REQUEST, "the head is the request's");
-        assert!(guest.grow(300 << 10).is_err(), "more than one stranger may hold");
+        assert!(
+            guest.grow(300 << 10).is_err(),
+            "more than one stranger may hold"
+        );
         assert!(!guest.is_answered(Some(300 << 10)).1);
     }
 

@@ -12,9 +12,15 @@ use crate::gateway::ToolAt;
 /// What is wrong with how a tool's calls are undone.
 pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
     let tool = &at.tool;
-    let Policy::By(template) = &tool.compensation else { return Vec::new() };
+    let Policy::By(template) = &tool.compensation else {
+        return Vec::new();
+    };
     let name = &template.tool;
-    let Some(by) = tools.iter().find(|at| at.tool.name == *name).map(|at| &at.tool) else {
+    let Some(by) = tools
+        .iter()
+        .find(|at| at.tool.name == *name)
+        .map(|at| &at.tool)
+    else {
         return vec![format!("{name} is no tool")];
     };
     let found = [
@@ -32,13 +38,18 @@ pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
 fn lacks_session(tool: &Tool, by: &Tool) -> Option<String> {
     let may_lack = session::is_exclusive(by) && !session::is_exclusive(tool);
     may_lack.then(|| {
-        format!("{} is exclusive and is never called without a session_id; this tool may be", by.name)
+        format!(
+            "{} is exclusive and is never called without a session_id; this tool may be",
+            by.name
+        )
     })
 }
 
 fn lacks_result(template: &Template) -> Option<String> {
     let taken = pointers(&template.args);
-    let from_result = taken.iter().find(|pointer| is_at_or_below(pointer.as_str(), "/result"))?;
+    let from_result = taken
+        .iter()
+        .find(|pointer| is_at_or_below(pointer.as_str(), "/result"))?;
     template.undoes_unknown.then(|| {
         format!(
             "there is nothing at {} where nobody knows whether a call was executed, and compensate_unknown = \
@@ -51,27 +62,48 @@ fn lacks_result(template: &Template) -> Option<String> {
 /// Of these arguments only a mask is kept.
 fn lacks_what_is_not_kept(tool: &Tool, template: &Template) -> Option<String> {
     let is_masked = |pointer: &Pointer| {
-        let Some(place) = pointer.as_str().strip_prefix("/args") else { return false };
+        let Some(place) = pointer.as_str().strip_prefix("/args") else {
+            return false;
+        };
         let mut secrets = tool.redact.args.iter().map(Pointer::as_str);
         secrets.any(|secret| is_at_or_below(secret, place) || is_at_or_below(place, secret))
     };
-    let taken = pointers(&template.args).into_iter().find(|pointer| is_masked(pointer))?;
-    Some(format!("what stands at {} is not kept: see redact.args of this tool", taken.as_str()))
+    let taken = pointers(&template.args)
+        .into_iter()
+        .find(|pointer| is_masked(pointer))?;
+    Some(format!(
+        "what stands at {} is not kept: see redact.args of this tool",
+        taken.as_str()
+    ))
 }
 
 fn lacks_what_is_required(by: &Tool, template: &Template) -> Option<String> {
     let missing = missing_in(by.schema.as_ref()?.text(), &template.args, "")?;
-    Some(format!("args: the input_schema of {} requires {missing}", by.name))
+    Some(format!(
+        "args: the input_schema of {} requires {missing}",
+        by.name
+    ))
 }
 
 /// The first member that a schema requires and nothing is said of.
 fn missing_in(schema: &Value, members: &[(String, Part)], path: &str) -> Option<String> {
-    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let required = schema["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str);
     let is_said = |name: &&str| members.iter().any(|(said, _)| said == name);
-    let missing = required.filter(|name| !is_said(name)).map(|name| format!("{path}/{name}")).next();
+    let missing = required
+        .filter(|name| !is_said(name))
+        .map(|name| format!("{path}/{name}"))
+        .next();
     missing.or_else(|| {
         members.iter().find_map(|(name, part)| match part {
-            Part::Members(inner) => missing_in(&schema["properties"][name], inner, &format!("{path}/{name}")),
+            Part::Members(inner) => missing_in(
+                &schema["properties"][name],
+                inner,
+                &format!("{path}/{name}"),
+            ),
             Part::Taken(_) | Part::Given(_) | Part::Items(_) => None,
         })
     })
@@ -79,7 +111,10 @@ fn missing_in(schema: &Value, members: &[(String, Part)], path: &str) -> Option<
 
 /// All that is taken from what is kept of a call.
 fn pointers(members: &[(String, Part)]) -> Vec<&Pointer> {
-    members.iter().flat_map(|(_, part)| pointers_in(part)).collect()
+    members
+        .iter()
+        .flat_map(|(_, part)| pointers_in(part))
+        .collect()
 }
 
 fn pointers_in(part: &Part) -> Vec<&Pointer> {
@@ -92,5 +127,7 @@ fn pointers_in(part: &Part) -> Vec<&Pointer> {
 }
 
 fn is_at_or_below(place: &str, holder: &str) -> bool {
-    place.strip_prefix(holder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    place
+        .strip_prefix(holder)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -25,13 +25,20 @@ fn seen(root: &Path) -> Option<usize> {
     let read = |path: &str| fs::read_to_string(root.join(path)).ok();
     let number = |text: String| text.trim().parse::<usize>().ok();
     let machine = read("proc/meminfo").and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))?;
         Some(number(line.trim().trim_end_matches(" kB").to_owned())? * 1024)
     });
     let old = read("sys/fs/cgroup/memory/memory.limit_in_bytes").and_then(number);
     // In a container the group may be the root of what is seen; each one above bounds it, too.
-    let group = read("proc/self/cgroup")
-        .and_then(|text| Some(text.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned()));
+    let group = read("proc/self/cgroup").and_then(|text| {
+        Some(
+            text.lines()
+                .find_map(|line| line.strip_prefix("0::/"))?
+                .to_owned(),
+        )
+    });
     let group = PathBuf::from(group.unwrap_or_default());
     let groups = group.ancestors().filter_map(|group| {
         let path = Path::new("sys/fs/cgroup").join(group).join("memory.max");
@@ -87,7 +94,10 @@ mod tests {
         write("sys/fs/cgroup/memory.max", "max\n");
         assert_eq!(seen(), Some(1_024_000));
         write("proc/self/cgroup", "0::/system.slice/oncegate.service\n");
-        write("sys/fs/cgroup/system.slice/oncegate.service/memory.max", "500000\n");
+        write(
+            "sys/fs/cgroup/system.slice/oncegate.service/memory.max",
+            "500000\n",
+        );
         assert_eq!(seen(), Some(500_000));
         write("sys/fs/cgroup/system.slice/memory.max", "400000\n");
         assert_eq!(seen(), Some(400_000));

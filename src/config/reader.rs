@@ -79,7 +79,11 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(text: &'a str, environment: &'a Environment) -> Self {
-        Self { text, environment, mistakes: RefCell::default() }
+        Self {
+            text,
+            environment,
+            mistakes: RefCell::default(),
+        }
     }
 
     /// The whole file with what the environment puts over it.
@@ -99,7 +103,14 @@ impl<'a> Reader<'a> {
                     Ok(value) => self.node(value.into_inner(), &origin),
                     Err(_) => Node::Text(value.clone()),
                 };
-                if !put(&mut root, &path, Item { origin: origin.clone(), node }) {
+                if !put(
+                    &mut root,
+                    &path,
+                    Item {
+                        origin: origin.clone(),
+                        node,
+                    },
+                ) {
                     self.note(origin, "there is a value in the way, not a section".into());
                 }
             }
@@ -114,9 +125,12 @@ impl<'a> Reader<'a> {
             Origin::File(span) => self.place(span.start),
         };
         let mistakes = self.mistakes.borrow();
-        let mistakes = mistakes.iter().map(|(origin, message)| (place(origin), message.clone()));
-        let mut mistakes: Vec<Mistake> =
-            mistakes.map(|(place, message)| Mistake { place, message }).collect();
+        let mistakes = mistakes
+            .iter()
+            .map(|(origin, message)| (place(origin), message.clone()));
+        let mut mistakes: Vec<Mistake> = mistakes
+            .map(|(place, message)| Mistake { place, message })
+            .collect();
         mistakes.sort_by(|a, b| a.place.cmp(&b.place));
         mistakes
     }
@@ -140,7 +154,10 @@ impl<'a> Reader<'a> {
             let node = self.node(value.into_inner(), &origin);
             Item { origin, node }
         };
-        table.into_iter().map(|(key, value)| (key.into_inner().into_owned(), item(value))).collect()
+        table
+            .into_iter()
+            .map(|(key, value)| (key.into_inner().into_owned(), item(value)))
+            .collect()
     }
 
     fn node(&self, value: DeValue<'_>, origin: &Origin) -> Node {
@@ -148,14 +165,18 @@ impl<'a> Reader<'a> {
         match value {
             DeValue::String(text) => Node::Text(text.into_owned()),
             DeValue::Boolean(value) => Node::Bool(value),
-            DeValue::Integer(number) => match i64::from_str_radix(&plain(number.as_str()), number.radix()) {
-                Ok(number) => Node::Integer(number),
-                Err(_) => {
-                    self.note(origin.clone(), "this number is too large".into());
-                    Node::Integer(0)
+            DeValue::Integer(number) => {
+                match i64::from_str_radix(&plain(number.as_str()), number.radix()) {
+                    Ok(number) => Node::Integer(number),
+                    Err(_) => {
+                        self.note(origin.clone(), "this number is too large".into());
+                        Node::Integer(0)
+                    }
                 }
-            },
-            DeValue::Float(number) => Node::Float(plain(number.as_str()).parse().unwrap_or(f64::NAN)),
+            }
+            DeValue::Float(number) => {
+                Node::Float(plain(number.as_str()).parse().unwrap_or(f64::NAN))
+            }
             DeValue::Datetime(time) => Node::Text(time.to_string()),
             DeValue::Table(table) => Node::Table(self.table(table)),
             DeValue::Array(items) => {
@@ -180,7 +201,9 @@ impl<'a> Reader<'a> {
             let (name, after) = after.split_once('}').ok_or("${ without }")?;
             let value = self.environment.get(name);
             out.push_str(before);
-            out.push_str(value.ok_or_else(|| format!("the environment variable {name} is not set"))?);
+            out.push_str(
+                value.ok_or_else(|| format!("the environment variable {name} is not set"))?,
+            );
             rest = after;
         }
         out.push_str(rest);
@@ -197,7 +220,10 @@ fn put(table: &mut BTreeMap<String, Item>, path: &[String], item: Item) -> bool 
             true
         }
         [first, rest @ ..] => {
-            let empty = || Item { origin: item.origin.clone(), node: Node::Table(BTreeMap::new()) };
+            let empty = || Item {
+                origin: item.origin.clone(),
+                node: Node::Table(BTreeMap::new()),
+            };
             match &mut table.entry(first.clone()).or_insert_with(empty).node {
                 Node::Table(inner) => put(inner, rest, item),
                 _ => false,
@@ -223,8 +249,20 @@ pub(super) struct Section<'r, 'a> {
 }
 
 impl<'r, 'a> Section<'r, 'a> {
-    fn new(reader: &'r Reader<'a>, path: String, origin: Origin, items: BTreeMap<String, Item>) -> Self {
-        Self { reader, path, origin, items, taken: HashMap::new(), asked: Vec::new() }
+    fn new(
+        reader: &'r Reader<'a>,
+        path: String,
+        origin: Origin,
+        items: BTreeMap<String, Item>,
+    ) -> Self {
+        Self {
+            reader,
+            path,
+            origin,
+            items,
+            taken: HashMap::new(),
+            asked: Vec::new(),
+        }
     }
 
     /// Every value below, by its path.
@@ -264,7 +302,9 @@ impl<'r, 'a> Section<'r, 'a> {
 
     /// Whether it is one text, and not a section.
     pub(super) fn is_text(&self, key: &str) -> bool {
-        self.items.get(key).is_some_and(|item| matches!(item.node, Node::Text(_)))
+        self.items
+            .get(key)
+            .is_some_and(|item| matches!(item.node, Node::Text(_)))
     }
 
     pub(super) fn has_taken(&self, key: &str) -> bool {
@@ -278,7 +318,10 @@ impl<'r, 'a> Section<'r, 'a> {
     /// One of a few words.
     pub(super) fn word<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         let text: String = self.get(key)?;
-        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        let found = words
+            .iter()
+            .find(|(word, _)| *word == text)
+            .map(|(_, value)| *value);
         if found.is_none() {
             let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             self.mistake(key, &format!("{text:?} is none of {}", words.join(", ")));
@@ -293,7 +336,9 @@ impl<'r, 'a> Section<'r, 'a> {
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Option<T> {
         let text: String = self.get(key)?;
-        parse(&text).map_err(|message| self.mistake(key, &message)).ok()
+        parse(&text)
+            .map_err(|message| self.mistake(key, &message))
+            .ok()
     }
 
     pub(super) fn section(&mut self, key: &'static str) -> Option<Section<'r, 'a>> {
@@ -304,7 +349,9 @@ impl<'r, 'a> Section<'r, 'a> {
 
     /// The tables in a table, by name.
     pub(super) fn named_sections(&mut self, key: &'static str) -> Vec<(String, Section<'r, 'a>)> {
-        let Some(outer) = self.section(key) else { return Vec::new() };
+        let Some(outer) = self.section(key) else {
+            return Vec::new();
+        };
         let sections = outer.items.into_iter().filter_map(|(name, item)| {
             let path = format!("{}.{name}", outer.path);
             Some((name, self.as_section(item, path)?))
@@ -314,14 +361,18 @@ impl<'r, 'a> Section<'r, 'a> {
 
     /// An array of tables.
     pub(super) fn list_of_sections(&mut self, key: &'static str) -> Vec<Section<'r, 'a>> {
-        let Some(item) = self.take(key) else { return Vec::new() };
+        let Some(item) = self.take(key) else {
+            return Vec::new();
+        };
         let Node::List(items) = item.node else {
             self.mistake(key, "this must be an array of tables");
             return Vec::new();
         };
         let path = self.path_to(key);
         let numbered = items.into_iter().enumerate();
-        numbered.filter_map(|(index, item)| self.as_section(item, format!("{path}[{index}]"))).collect()
+        numbered
+            .filter_map(|(index, item)| self.as_section(item, format!("{path}[{index}]")))
+            .collect()
     }
 
     /// Texts by key, each read by a function.
@@ -330,14 +381,17 @@ impl<'r, 'a> Section<'r, 'a> {
         key: &'static str,
         read: impl Fn(&str, &str) -> Result<T, String>,
     ) -> Vec<T> {
-        let Some(section) = self.section(key) else { return Vec::new() };
+        let Some(section) = self.section(key) else {
+            return Vec::new();
+        };
         let mut entries = Vec::new();
         for (name, item) in &section.items {
             match String::from_item(item, self.reader).and_then(|text| read(name, &text)) {
                 Ok(entry) => entries.push(entry),
-                Err(message) => {
-                    self.reader.note(item.origin.clone(), format!("{}.{name}: {message}", section.path))
-                }
+                Err(message) => self.reader.note(
+                    item.origin.clone(),
+                    format!("{}.{name}: {message}", section.path),
+                ),
             }
         }
         entries
@@ -346,30 +400,39 @@ impl<'r, 'a> Section<'r, 'a> {
     /// Notes a mistake at a key's value, or at the section if the key is not there.
     pub(super) fn mistake(&self, key: &str, message: &str) {
         let origin = self.taken.get(key).unwrap_or(&self.origin).clone();
-        self.reader.note(origin, format!("{}: {message}", self.path_to(key)));
+        self.reader
+            .note(origin, format!("{}: {message}", self.path_to(key)));
     }
 
     /// Where a key stands, to come back to when more is known.
     pub(super) fn spot(&self, key: &str) -> Spot {
         let origin = self.taken.get(key).unwrap_or(&self.origin).clone();
-        Spot { origin, path: self.path_to(key) }
+        Spot {
+            origin,
+            path: self.path_to(key),
+        }
     }
 
     /// Notes a mistake at a place that was seen before.
     pub(super) fn mistake_at(&self, spot: &Spot, message: &str) {
-        self.reader.note(spot.origin.clone(), format!("{}: {message}", spot.path));
+        self.reader
+            .note(spot.origin.clone(), format!("{}: {message}", spot.path));
     }
 
     /// The section as a whole is a mistake; what stands in it is not looked at.
     pub(super) fn refuse(self, message: &str) {
-        self.reader.note(self.origin, format!("{}: {message}", self.path));
+        self.reader
+            .note(self.origin, format!("{}: {message}", self.path));
     }
 
     /// Every key that nobody asked for is a mistake: a misspelt one must not pass as a default.
     pub(super) fn finish(self) {
         for (key, item) in &self.items {
             let known = self.asked.join(", ");
-            let message = format!("{}: there is no such key; known here: {known}", self.path_to(key));
+            let message = format!(
+                "{}: there is no such key; known here: {known}",
+                self.path_to(key)
+            );
             self.reader.note(item.origin.clone(), message);
         }
     }
@@ -385,14 +448,19 @@ impl<'r, 'a> Section<'r, 'a> {
         match item.node {
             Node::Table(items) => Some(Section::new(self.reader, path, item.origin, items)),
             _ => {
-                self.reader.note(item.origin, format!("{path}: this must be a table"));
+                self.reader
+                    .note(item.origin, format!("{path}: this must be a table"));
                 None
             }
         }
     }
 
     fn path_to(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
     }
 }
 
@@ -415,9 +483,10 @@ impl Node {
             Self::Float(number) => Json::from(*number),
             Self::Bool(value) => Json::from(*value),
             Self::List(items) => items.iter().map(|item| item.node.to_json()).collect(),
-            Self::Table(members) => {
-                members.iter().map(|(name, item)| (name.clone(), item.node.to_json())).collect()
-            }
+            Self::Table(members) => members
+                .iter()
+                .map(|(name, item)| (name.clone(), item.node.to_json()))
+                .collect(),
         }
     }
 }

@@ -16,8 +16,12 @@ pub(super) fn sagas(mut section: Section<'_, '_>) -> Policy {
     let words = [("abort", OnTimeout::Abort), ("report", OnTimeout::Report)];
     let policy = Policy {
         deadline: section.get_or("deadline", default.deadline),
-        on_timeout: section.word("on_timeout", &words).unwrap_or(default.on_timeout),
-        retry: section.section("retry").map_or(default.retry, |section| tries(section, default.retry)),
+        on_timeout: section
+            .word("on_timeout", &words)
+            .unwrap_or(default.on_timeout),
+        retry: section
+            .section("retry")
+            .map_or(default.retry, |section| tries(section, default.retry)),
         retention: section.get_or("retention", default.retention),
         look_again: default.look_again,
     };
@@ -30,12 +34,17 @@ pub(super) fn sagas(mut section: Section<'_, '_>) -> Policy {
 
 fn tries(mut section: Section<'_, '_>, default: retry::Policy) -> retry::Policy {
     let policy = retry::Policy {
-        attempts: section.get("attempts").map_or(default.attempts, |Count(count)| count),
+        attempts: section
+            .get("attempts")
+            .map_or(default.attempts, |Count(count)| count),
         base: section.get_or("base", default.base),
         max: section.get_or("max", default.max),
     };
     if policy.attempts > MAX_TRIES {
-        section.mistake("attempts", &format!("more than {MAX_TRIES} tries help nobody"));
+        section.mistake(
+            "attempts",
+            &format!("more than {MAX_TRIES} tries help nobody"),
+        );
     }
     if policy.base > policy.max {
         section.mistake("base", "the first wait is longer than the longest");

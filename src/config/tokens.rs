@@ -33,7 +33,10 @@ impl NewToken {
     /// Why there is no such token, in a sentence.
     pub fn print(&self, secret: &[u8; SECRET_BYTES], now: Timestamp) -> Result<String, String> {
         let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
-        let scopes = self.scopes.iter().map(|word| quoted(&word.parse::<Scope>()?.to_string()));
+        let scopes = self
+            .scopes
+            .iter()
+            .map(|word| quoted(&word.parse::<Scope>()?.to_string()));
         let scopes = scopes.collect::<Result<Vec<_>, String>>()?.join(", ");
         let expires = match self.expires.as_deref().map(time).transpose()? {
             Some(expires) if expires <= now => return Err(format!("{expires} is over already")),
@@ -52,13 +55,16 @@ impl NewToken {
 /// As TOML and JSON write it alike.
 fn quoted(text: &str) -> Result<String, String> {
     if text.is_empty() || text.chars().any(char::is_control) {
-        return Err(format!("{text:?} is no name: it must be some text in one line"));
+        return Err(format!(
+            "{text:?} is no name: it must be some text in one line"
+        ));
     }
     serde_json::to_string(text).map_err(|error| error.to_string())
 }
 
 fn time(text: &str) -> Result<Timestamp, String> {
-    text.parse().map_err(|_| format!("{text:?} is no time; one looks like \"2027-01-01T00:00:00Z\""))
+    text.parse()
+        .map_err(|_| format!("{text:?} is no time; one looks like \"2027-01-01T00:00:00Z\""))
 }
 
 pub(super) fn tokens(mut section: Section<'_, '_>) -> Vec<Token> {
@@ -79,12 +85,20 @@ fn token(section: &mut Section<'_, '_>) -> Option<Token> {
     let name: Option<String> = section.need("name");
     let tenant: Option<String> = section.need("tenant");
     if tenant.as_deref() == Some(RESERVED_TENANT) {
-        section.mistake("tenant", &format!("{RESERVED_TENANT} is the gateway's own: no token may have it"));
+        section.mistake(
+            "tenant",
+            &format!("{RESERVED_TENANT} is the gateway's own: no token may have it"),
+        );
     }
     let sha256 = section.need::<String>("sha256").and_then(|text| {
-        let digest = hex::decode(&text).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        let digest = hex::decode(&text)
+            .ok()
+            .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         if digest.is_none() {
-            section.mistake("sha256", "this must be the SHA-256 of the token in 64 hex digits");
+            section.mistake(
+                "sha256",
+                "this must be the SHA-256 of the token in 64 hex digits",
+            );
         }
         digest
     });
@@ -97,8 +111,20 @@ fn token(section: &mut Section<'_, '_>) -> Option<Token> {
         }
     }
     let expires = section.parsed("expires", time);
-    let pace = Pace { rate: rate(section, "rate"), new_keys: rate(section, "new_keys") };
-    Some(Token { sha256: sha256?, caller: Caller { name: name?, tenant: tenant?, scopes, pace }, expires })
+    let pace = Pace {
+        rate: rate(section, "rate"),
+        new_keys: rate(section, "new_keys"),
+    };
+    Some(Token {
+        sha256: sha256?,
+        caller: Caller {
+            name: name?,
+            tenant: tenant?,
+            scopes,
+            pace,
+        },
+        expires,
+    })
 }
 
 fn rate(section: &mut Section<'_, '_>, key: &'static str) -> Option<Rate> {
@@ -112,7 +138,10 @@ fn rate(section: &mut Section<'_, '_>, key: &'static str) -> Option<Rate> {
     };
     let (per_second, burst) = (count("per_second"), count("burst"));
     section.finish();
-    Some(Rate { per_second: per_second?, burst: burst? })
+    Some(Rate {
+        per_second: per_second?,
+        burst: burst?,
+    })
 }
 
 /// Two tokens of one name are one caller, while the one replaces the other.
@@ -120,7 +149,9 @@ fn check_beside(section: &Section<'_, '_>, others: &[Token], token: &Token) {
     if others.iter().any(|other| other.sha256 == token.sha256) {
         section.mistake("sha256", "another entry has the same token");
     }
-    let mut twins = others.iter().filter(|other| other.caller.name == token.caller.name);
+    let mut twins = others
+        .iter()
+        .filter(|other| other.caller.name == token.caller.name);
     let Some(twin) = twins.next() else { return };
     if twins.next().is_some() {
         section.mistake(
@@ -129,12 +160,13 @@ fn check_beside(section: &Section<'_, '_>, others: &[Token], token: &Token) {
         );
     }
     if twin.caller.tenant != token.caller.tenant {
-        section
-            .mistake("tenant", "two tokens of one name are one caller, and the other one has another tenant");
+        section.mistake(
+            "tenant",
+            "two tokens of one name are one caller, and the other one has another tenant",
+        );
     }
     if twin.caller.pace != token.caller.pace {
-        let why =
-            "two tokens of one name share what they may do: rate and new_keys must be the same for both";
+        let why = "two tokens of one name share what they may do: rate and new_keys must be the same for both";
         section.mistake("name", why);
     }
 }

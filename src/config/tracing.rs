@@ -18,9 +18,15 @@ pub(super) fn tracing(mut section: Section<'_, '_>) -> (Option<Tracing>, Option<
         section.refuse(why);
         return (None, None);
     }
-    let otlp = if section.has("otlp") { section.parsed("otlp", endpoint) } else { section.need("otlp") };
+    let otlp = if section.has("otlp") {
+        section.parsed("otlp", endpoint)
+    } else {
+        section.need("otlp")
+    };
     let sample = section.get("sample").map(|Share(share)| share);
-    let service_name = section.get("service_name").unwrap_or_else(|| "oncegate".to_owned());
+    let service_name = section
+        .get("service_name")
+        .unwrap_or_else(|| "oncegate".to_owned());
     if service_name.is_empty() {
         section.mistake("service_name", "this must not be empty");
     }
@@ -31,10 +37,16 @@ pub(super) fn tracing(mut section: Section<'_, '_>) -> (Option<Tracing>, Option<
 fn endpoint(text: &str) -> Result<String, String> {
     let url: Option<reqwest::Url> = text.parse().ok();
     // The place is logged, so it must hold no secret.
-    let is_plain =
-        |url: &reqwest::Url| url.username().is_empty() && url.password().is_none() && url.query().is_none();
-    let is_fit =
-        url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host() && is_plain(&url));
+    let is_plain = |url: &reqwest::Url| {
+        url.username().is_empty() && url.password().is_none() && url.query().is_none()
+    };
+    let is_fit = url.is_some_and(|url| {
+        matches!(url.scheme(), "http" | "https") && url.has_host() && is_plain(&url)
+    });
     let why = "this is no place for spans; one looks like \"http://127.0.0.1:4318/v1/traces\"";
-    if is_fit { Ok(text.to_owned()) } else { Err(why.into()) }
+    if is_fit {
+        Ok(text.to_owned())
+    } else {
+        Err(why.into())
+    }
 }

@@ -21,7 +21,10 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { failures: 20, cooldown: Duration::from_secs(5) }
+        Self {
+            failures: 20,
+            cooldown: Duration::from_secs(5),
+        }
     }
 }
 
@@ -77,7 +80,10 @@ impl Breaker {
     /// be left alone for as long as there is anything that still fails.
     pub fn ended(&mut self, policy: &Policy, healthy: bool, trial: Option<Trial>, now: Duration) {
         if healthy {
-            *self = Self { trials: self.trials, ..Self::default() };
+            *self = Self {
+                trials: self.trials,
+                ..Self::default()
+            };
             return;
         }
         self.failures = self.failures.saturating_add(1);
@@ -104,7 +110,10 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    const POLICY: Policy = Policy { failures: 3, cooldown: Duration::from_secs(5) };
+    const POLICY: Policy = Policy {
+        failures: 3,
+        cooldown: Duration::from_secs(5),
+    };
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -127,7 +136,11 @@ mod tests {
         breaker.ended(&POLICY, false, None, at(1));
         assert_eq!(breaker.admit(&POLICY, at(2)), Err(at(4)));
         assert_eq!(breaker.admit(&POLICY, at(5)), Err(at(1)));
-        assert!(breaker.admit(&POLICY, at(6)).is_ok_and(|trial| trial.is_some()));
+        assert!(
+            breaker
+                .admit(&POLICY, at(6))
+                .is_ok_and(|trial| trial.is_some())
+        );
     }
 
     #[test]
@@ -139,7 +152,10 @@ mod tests {
         assert_eq!(breaker.admit(&POLICY, at(8)), Err(at(4)), "still not");
         let trial = breaker.admit(&POLICY, at(12)).expect("let through");
         breaker.ended(&POLICY, true, trial, at(13));
-        assert_eq!((breaker.admit(&POLICY, at(13)), breaker.is_closed()), (Ok(None), true));
+        assert_eq!(
+            (breaker.admit(&POLICY, at(13)), breaker.is_closed()),
+            (Ok(None), true)
+        );
     }
 
     #[test]
@@ -153,21 +169,37 @@ mod tests {
     fn what_fails_while_it_is_open_does_not_keep_it_open() {
         let mut breaker = open();
         (1..5).for_each(|second| breaker.ended(&POLICY, false, None, at(second)));
-        let trial = breaker.admit(&POLICY, at(5)).expect("as if nothing else had failed");
+        let trial = breaker
+            .admit(&POLICY, at(5))
+            .expect("as if nothing else had failed");
         breaker.ended(&POLICY, false, None, at(6));
         assert_eq!(breaker.admit(&POLICY, at(6)), Err(at(4)));
         breaker.ended(&POLICY, false, trial, at(8));
-        assert_eq!(breaker.admit(&POLICY, at(10)), Err(at(3)), "but the one that tries does");
+        assert_eq!(
+            breaker.admit(&POLICY, at(10)),
+            Err(at(3)),
+            "but the one that tries does"
+        );
     }
 
     #[test]
     fn who_never_asked_the_tool_leaves_its_place_to_the_next() {
         let mut breaker = open();
-        let trial = breaker.admit(&POLICY, at(5)).expect("let through").expect("to try");
+        let trial = breaker
+            .admit(&POLICY, at(5))
+            .expect("let through")
+            .expect("to try");
         breaker.give_back(trial, at(6));
-        let next = breaker.admit(&POLICY, at(6)).expect("let through").expect("to try");
+        let next = breaker
+            .admit(&POLICY, at(6))
+            .expect("let through")
+            .expect("to try");
         breaker.give_back(trial, at(7));
-        assert_eq!(breaker.admit(&POLICY, at(7)), Err(at(4)), "it had only one place");
+        assert_eq!(
+            breaker.admit(&POLICY, at(7)),
+            Err(at(4)),
+            "it had only one place"
+        );
         breaker.ended(&POLICY, true, Some(next), at(8));
         breaker.give_back(next, at(9));
         assert!(breaker.is_closed());

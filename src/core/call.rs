@@ -45,7 +45,9 @@ use self::verify::{begin_to_verify, verified};
 use super::key::Lookup;
 use super::outcome::{Content, Evidence, FailureKind, Outcome};
 use super::recipe::Prints;
-use super::record::{Attempt, AttemptId, CallId, Compensation, Entry, InstanceId, Intent, Record, State};
+use super::record::{
+    Attempt, AttemptId, CallId, Compensation, Entry, InstanceId, Intent, Record, State,
+};
 use super::replay::Fresh;
 use super::session::{Brought, Release, Terms};
 use super::tool::{Effect, Tool};
@@ -82,9 +84,15 @@ pub enum Event {
     Unlocked { by: String, reason: String },
     /// It is time to work on an unknown call. `by` does it; a further attempt would be `attempt`, and `None`
     /// if there must be none, because a person has paused the tool.
-    CheckDue { by: InstanceId, attempt: Option<AttemptId> },
+    CheckDue {
+        by: InstanceId,
+        attempt: Option<AttemptId>,
+    },
     /// It is time, but the call cannot be worked on now. `by` has found that.
-    CheckHindered { by: InstanceId, hindrance: Hindrance },
+    CheckHindered {
+        by: InstanceId,
+        hindrance: Hindrance,
+    },
     /// An unknown call is not worked on, although its tool has a policy now. `by` has found it.
     CheckMissing { by: InstanceId },
     /// The tool was asked at `asked_at` whether it knows the key of an unknown call. `by` has asked.
@@ -96,7 +104,11 @@ pub enum Event {
         retry_after: Option<Duration>,
     },
     /// A person says what became of an unknown call. `by` is that person's token.
-    Resolved { by: String, reason: String, resolution: Resolution },
+    Resolved {
+        by: String,
+        reason: String,
+        resolution: Resolution,
+    },
     /// A system behind the tool has what an unknown call would have made. `by` is the reconciliation that has
     /// found it.
     Reconciled { by: String, content: Content },
@@ -107,20 +119,37 @@ pub enum Event {
     Verified { by: String, fresh: Fresh },
     /// It was claimed, and is not sent after all: its saga takes no calls any more, or could not be asked. `by`
     /// has found it.
-    NotJoined { by: InstanceId, attempt: AttemptId, kind: FailureKind, why: String },
+    NotJoined {
+        by: InstanceId,
+        attempt: AttemptId,
+        kind: FailureKind,
+        why: String,
+    },
     /// What it has done is to be undone by this call; `None`: its tool declares no compensation. `by` is a
     /// gateway or a token.
-    ToCompensate { by: String, reason: String, compensation: Option<Compensation> },
+    ToCompensate {
+        by: String,
+        reason: String,
+        compensation: Option<Compensation>,
+    },
     /// The call that undoes it has come to its end, or never will. `by` has seen to it.
     UndoEnded { by: InstanceId, end: UndoEnd },
     /// A person decides that it is not undone. `by` is that person's token; `compensation` is what there is of the
     /// call that undoes it, which nobody begins meanwhile.
-    Skipped { by: String, reason: String, compensation: Option<Box<Record>> },
+    Skipped {
+        by: String,
+        reason: String,
+        compensation: Option<Box<Record>>,
+    },
     /// Its saga has come to its end, so it need not be kept for it any longer.
     SagaEnded { by: InstanceId },
     /// A request with another key looks like it, and is to get its result. `instead_of` are calls past their window
     /// that hold a name of the request. `by` was asked.
-    Resembled { intent: Arc<Intent>, instead_of: Vec<Record>, by: InstanceId },
+    Resembled {
+        intent: Arc<Intent>,
+        instead_of: Vec<Record>,
+        by: InstanceId,
+    },
 }
 
 /// How the undoing of a call ended.
@@ -136,9 +165,17 @@ impl Event {
     #[must_use]
     pub fn without_retry(&self) -> Self {
         match self {
-            Self::Ended { attempt, fencing, evidence, .. } => {
-                Self::Ended { attempt: *attempt, fencing: *fencing, evidence: evidence.clone(), retry: None }
-            }
+            Self::Ended {
+                attempt,
+                fencing,
+                evidence,
+                ..
+            } => Self::Ended {
+                attempt: *attempt,
+                fencing: *fencing,
+                evidence: evidence.clone(),
+                retry: None,
+            },
             other => other.clone(),
         }
     }
@@ -188,7 +225,11 @@ impl Change {
     pub fn as_stored(&self, stored: &Record) -> Record {
         let record = self.record.clone();
         match self.terms {
-            Some(_) => Record { fencing: stored.fencing, similar_to: stored.similar_to, ..record },
+            Some(_) => Record {
+                fencing: stored.fencing,
+                similar_to: stored.similar_to,
+                ..record
+            },
             None => record,
         }
     }
@@ -276,10 +317,30 @@ pub enum Illegal {
 ///
 /// # Errors
 /// The event does not fit the state; nothing changes.
-pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp) -> Result<Next, Illegal> {
+pub fn next(
+    tool: &Tool,
+    record: Option<&Record>,
+    event: &Event,
+    now: Timestamp,
+) -> Result<Next, Illegal> {
     match (record, event) {
-        (None, Event::Arrived { intent, prints, brought, attempt, owner }) => {
-            let arrival = Arrival { intent, prints, brought: *brought, attempt: *attempt, owner: *owner };
+        (
+            None,
+            Event::Arrived {
+                intent,
+                prints,
+                brought,
+                attempt,
+                owner,
+            },
+        ) => {
+            let arrival = Arrival {
+                intent,
+                prints,
+                brought: *brought,
+                attempt: *attempt,
+                owner: *owner,
+            };
             Ok(claim(tool, &arrival, None, now))
         }
         (
@@ -304,11 +365,34 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             | Event::SagaEnded { .. }
             | Event::Resembled { .. },
         ) => Err(Illegal::NoCall),
-        (Some(record), Event::Arrived { intent, prints, brought, attempt, owner }) => {
-            let arrival = Arrival { intent, prints, brought: *brought, attempt: *attempt, owner: *owner };
+        (
+            Some(record),
+            Event::Arrived {
+                intent,
+                prints,
+                brought,
+                attempt,
+                owner,
+            },
+        ) => {
+            let arrival = Arrival {
+                intent,
+                prints,
+                brought: *brought,
+                attempt: *attempt,
+                owner: *owner,
+            };
             Ok(arrive_again(tool, record, &arrival, now))
         }
-        (Some(record), Event::Ended { attempt, fencing, evidence, retry }) => {
+        (
+            Some(record),
+            Event::Ended {
+                attempt,
+                fencing,
+                evidence,
+                retry,
+            },
+        ) => {
             let next = if record.fencing != *fencing {
                 Err(Illegal::NotOwner)
             } else if record.attempt.id != *attempt {
@@ -327,7 +411,10 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             State::Running => Ok(lose(
                 tool,
                 record,
-                Occasion { event: "lease_over", by: gateway(*by) },
+                Occasion {
+                    event: "lease_over",
+                    by: gateway(*by),
+                },
                 "its lease was over",
                 now,
             )),
@@ -337,7 +424,10 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             State::Running => Ok(lose(
                 tool,
                 record,
-                Occasion { event: "owner_lost", by: gateway(*by) },
+                Occasion {
+                    event: "owner_lost",
+                    by: gateway(*by),
+                },
                 "its gateway had ended",
                 now,
             )),
@@ -347,18 +437,39 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             // Had it run again while its key was remembered, that run would be forgotten by now, too.
             (State::Failed(_), _)
                 if record.expires_at.is_some_and(|expires_at| {
-                    after(expires_at, tool.lease() + tool.window(record.intent.key_source)) <= now
+                    after(
+                        expires_at,
+                        tool.lease() + tool.window(record.intent.key_source),
+                    ) <= now
                 }) =>
             {
                 Err(Illegal::NotRunning)
             }
             (State::Running, _) | (State::Failed(_), Effect::Write) => {
-                let occasion = Occasion { event: "store_lost", by: format!("token {by}") };
-                Ok(forget(tool, record, occasion, &format!("the store has lost data ({reason})"), now))
+                let occasion = Occasion {
+                    event: "store_lost",
+                    by: format!("token {by}"),
+                };
+                Ok(forget(
+                    tool,
+                    record,
+                    occasion,
+                    &format!("the store has lost data ({reason})"),
+                    now,
+                ))
             }
             (State::Unknown(_), _) => {
-                let occasion = Occasion { event: "store_lost", by: format!("token {by}") };
-                Ok(doubt_anew(tool, record, occasion, &format!("the store has lost data ({reason})"), now))
+                let occasion = Occasion {
+                    event: "store_lost",
+                    by: format!("token {by}"),
+                };
+                Ok(doubt_anew(
+                    tool,
+                    record,
+                    occasion,
+                    &format!("the store has lost data ({reason})"),
+                    now,
+                ))
             }
             _ => Err(Illegal::NotRunning),
         },
@@ -378,15 +489,34 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             State::Unknown(_) => take_up(tool, record, *by, now),
             _ => Err(Illegal::NotUnknown),
         },
-        (Some(record), Event::Probed { by, asked_at, finding, retry_after }) => match record.state {
+        (
+            Some(record),
+            Event::Probed {
+                by,
+                asked_at,
+                finding,
+                retry_after,
+            },
+        ) => match record.state {
             State::Unknown(_) => {
                 // It cannot have been asked later than now.
-                let asked = Asked { by: *by, at: (*asked_at).min(now), retry_after: *retry_after };
+                let asked = Asked {
+                    by: *by,
+                    at: (*asked_at).min(now),
+                    retry_after: *retry_after,
+                };
                 Ok(probed(tool, record, &asked, finding, now))
             }
             _ => Err(Illegal::NotUnknown),
         },
-        (Some(record), Event::Resolved { by, reason, resolution }) => match record.state {
+        (
+            Some(record),
+            Event::Resolved {
+                by,
+                reason,
+                resolution,
+            },
+        ) => match record.state {
             State::Unknown(_) => resolve(tool, record, by, reason, resolution, now),
             State::Stuck(_) => Ok(resolve_stuck(tool, record, by, reason, resolution, now)),
             _ => Err(Illegal::NotUnknown),
@@ -402,34 +532,65 @@ pub fn next(tool: &Tool, record: Option<&Record>, event: &Event, now: Timestamp)
             State::Succeeded(_) => Ok(verified(record, by, fresh, now)),
             _ => Err(Illegal::NoResult),
         },
-        (Some(record), Event::NotJoined { by, attempt, kind, why }) => match record.state {
+        (
+            Some(record),
+            Event::NotJoined {
+                by,
+                attempt,
+                kind,
+                why,
+            },
+        ) => match record.state {
             State::Running if record.attempt.id == *attempt => {
                 Ok(not_joined(tool, record, *by, *kind, why, now))
             }
             _ => Err(Illegal::NotOwner),
         },
-        (Some(record), Event::ToCompensate { by, reason, compensation }) => {
-            to_compensate(tool, record, by, reason, compensation.as_ref(), now)
-        }
+        (
+            Some(record),
+            Event::ToCompensate {
+                by,
+                reason,
+                compensation,
+            },
+        ) => to_compensate(tool, record, by, reason, compensation.as_ref(), now),
         (Some(record), Event::UndoEnded { by, end }) => match record.state {
             State::Compensating(_) => Ok(undo_ended(tool, record, *by, end, now)),
             _ => Err(Illegal::NothingToUndo),
         },
-        (Some(record), Event::Skipped { by, reason, compensation }) => {
-            skip(tool, record, by, reason, compensation.as_deref(), now)
-        }
+        (
+            Some(record),
+            Event::Skipped {
+                by,
+                reason,
+                compensation,
+            },
+        ) => skip(tool, record, by, reason, compensation.as_deref(), now),
         (Some(record), Event::SagaEnded { by }) => saga_ended(tool, record, *by, now),
-        (Some(record), Event::Resembled { intent, instead_of, by }) => {
-            Ok(resembled(tool, record, intent, instead_of, *by, now))
-        }
+        (
+            Some(record),
+            Event::Resembled {
+                intent,
+                instead_of,
+                by,
+            },
+        ) => Ok(resembled(tool, record, intent, instead_of, *by, now)),
     }
 }
 
 /// The session goes on without it; the attempt that the call makes stays as it is, and is its last.
 fn unlock(tool: &Tool, record: &Record, by: &str, reason: &str, now: Timestamp) -> Next {
     // A further attempt would run beside the session's next call.
-    let attempt = Attempt { number: tool.retry.attempts, ..record.attempt.clone() };
-    let unlocked = Record { version: record.version + 1, updated_at: now, attempt, ..record.clone() };
+    let attempt = Attempt {
+        number: tool.retry.attempts,
+        ..record.attempt.clone()
+    };
+    let unlocked = Record {
+        version: record.version + 1,
+        updated_at: now,
+        attempt,
+        ..record.clone()
+    };
     let detail = format!("the session's lock was taken away from it ({reason})");
     let entry = Entry {
         at: now,
@@ -439,9 +600,21 @@ fn unlock(tool: &Tool, record: &Record, by: &str, reason: &str, now: Timestamp) 
         by: format!("token {by}"),
         detail,
     };
-    let release = Release { lock_from: Some(now), ..Release::default() };
-    let change = Change { record: unlocked, entry, terms: None, release, takes: Takes::default() };
-    Next { change: Some(change), action: Action::Finish }
+    let release = Release {
+        lock_from: Some(now),
+        ..Release::default()
+    };
+    let change = Change {
+        record: unlocked,
+        entry,
+        terms: None,
+        release,
+        takes: Takes::default(),
+    };
+    Next {
+        change: Some(change),
+        action: Action::Finish,
+    }
 }
 
 /// What an entry is about, and whose doing it was.
@@ -450,7 +623,13 @@ struct Occasion {
     by: String,
 }
 
-fn ended(occasion: Occasion, record: &Record, outcome: &Outcome, detail: String, now: Timestamp) -> Entry {
+fn ended(
+    occasion: Occasion,
+    record: &Record,
+    outcome: &Outcome,
+    detail: String,
+    now: Timestamp,
+) -> Entry {
     Entry {
         at: now,
         event: occasion.event.into(),

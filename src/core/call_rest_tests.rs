@@ -5,25 +5,44 @@ use crate::core::unknown::{Check, Dedup, Policy, Schedule};
 
 fn probing(negative_final_after: Option<u64>) -> Tool {
     let negative_final_after = negative_final_after.map(Duration::from_secs);
-    Tool { unknown: Policy::Probe { negative_final_after }, ..tool("t") }
+    Tool {
+        unknown: Policy::Probe {
+            negative_final_after,
+        },
+        ..tool("t")
+    }
 }
 
 fn retrying() -> Tool {
-    Tool { unknown: Policy::Retry, dedup: Dedup::Key, ..tool("t") }
+    Tool {
+        unknown: Policy::Retry,
+        dedup: Dedup::Key,
+        ..tool("t")
+    }
 }
 
 /// Unknown since second 1.
 fn unknown(tool: &Tool) -> Record {
-    record(tool, key::Source::Derived, &[(ended_with(1, no_answer(), None), 1)])
+    record(
+        tool,
+        key::Source::Derived,
+        &[(ended_with(1, no_answer(), None), 1)],
+    )
 }
 
 fn check_due(id: u128) -> Event {
-    Event::CheckDue { by: ME, attempt: Some(attempt(id)) }
+    Event::CheckDue {
+        by: ME,
+        attempt: Some(attempt(id)),
+    }
 }
 
 /// The change that an event makes.
 fn change(tool: &Tool, record: &Record, event: &Event, seconds: i64) -> Change {
-    next(tool, Some(record), event, at(seconds)).expect("legal").change.expect("a change")
+    next(tool, Some(record), event, at(seconds))
+        .expect("legal")
+        .change
+        .expect("a change")
 }
 
 fn check_at(record: &Record) -> Option<i64> {
@@ -33,15 +52,31 @@ fn check_at(record: &Record) -> Option<i64> {
 #[test]
 fn after_a_loss_a_later_run_may_be_under_way_for_a_whole_lease() {
     let tool = probing(Some(5));
-    let failed = record(&tool, key::Source::Derived, &[(ended_with(1, not_sent(), None), 1)]);
+    let failed = record(
+        &tool,
+        key::Source::Derived,
+        &[(ended_with(1, not_sent(), None), 1)],
+    );
     for before in [unknown(&tool), failed] {
         let lost = change(&tool, &before, &store_lost(), 100).record;
         assert!(matches!(lost.state, State::Unknown(_)));
         assert_eq!(lost.attempt.lease_until, at(100) + tool.lease());
-        assert_eq!(cell(&tool, Some(&lost), &probed(Finding::NotFound), 144), "Finish -> unknown");
-        assert_eq!(cell(&tool, Some(&lost), &resolved(Resolution::Failed), 139), "(MayStillRun)");
-        assert_eq!(cell(&tool, Some(&lost), &probed(Finding::NotFound), 145), "Finish -> failed");
-        assert_eq!(cell(&tool, Some(&lost), &resolved(Resolution::Failed), 140), "Finish -> failed");
+        assert_eq!(
+            cell(&tool, Some(&lost), &probed(Finding::NotFound), 144),
+            "Finish -> unknown"
+        );
+        assert_eq!(
+            cell(&tool, Some(&lost), &resolved(Resolution::Failed), 139),
+            "(MayStillRun)"
+        );
+        assert_eq!(
+            cell(&tool, Some(&lost), &probed(Finding::NotFound), 145),
+            "Finish -> failed"
+        );
+        assert_eq!(
+            cell(&tool, Some(&lost), &resolved(Resolution::Failed), 140),
+            "Finish -> failed"
+        );
     }
 }
 
@@ -52,19 +87,35 @@ fn that_a_call_was_sent_again_is_still_known_when_it_has_succeeded() {
     let again = change(&tool, &unknown(&tool), &check_due(2), 9).record;
     let succeeded = change(&tool, &again, &ended_with(2, answer(200), None), 10).record;
     assert!(matches!(succeeded.state, State::Succeeded(_)) && succeeded.doubted);
-    assert!(!succeeded.sent().doubted, "what is sent once more to compare is no further attempt");
+    assert!(
+        !succeeded.sent().doubted,
+        "what is sent once more to compare is no further attempt"
+    );
 }
 
 #[test]
 fn what_was_settled_as_not_executed_is_in_doubt_no_more() {
-    let tool = Tool { dedup: Dedup::Key, ..probing(None) };
-    let doubted = Record { doubted: true, ..unknown(&tool) };
+    let tool = Tool {
+        dedup: Dedup::Key,
+        ..probing(None)
+    };
+    let doubted = Record {
+        doubted: true,
+        ..unknown(&tool)
+    };
     for event in [resolved(Resolution::Failed), probed(Finding::NotFound)] {
         let failed = change(&tool, &doubted, &event, 60).record;
-        assert!(matches!(failed.state, State::Failed(_)) && !failed.doubted, "{event:?}");
+        assert!(
+            matches!(failed.state, State::Failed(_)) && !failed.doubted,
+            "{event:?}"
+        );
         let again = change(&tool, &failed, &arrived(key::Source::Derived, 1, 5), 61).record;
         let rejected = ended_with(5, answer(422), None);
-        assert_eq!(cell(&tool, Some(&again), &rejected, 62), "Finish -> failed", "as if it were new");
+        assert_eq!(
+            cell(&tool, Some(&again), &rejected, 62),
+            "Finish -> failed",
+            "as if it were new"
+        );
     }
 }
 
@@ -74,42 +125,95 @@ fn what_is_due_is_worked_on_before_it_is_given_up() {
     let unknown = unknown(&tool);
     // Every gateway was away for hours.
     let asked = change(&tool, &unknown, &check_due(2), 9_000);
-    assert_eq!((asked.entry.event.as_ref(), asked.record.check.expect("a check").number), ("probing", 1));
-    assert!(check_at(&asked.record).is_some(), "a gateway that ends now leaves it due");
+    assert_eq!(
+        (
+            asked.entry.event.as_ref(),
+            asked.record.check.expect("a check").number
+        ),
+        ("probing", 1)
+    );
+    assert!(
+        check_at(&asked.record).is_some(),
+        "a gateway that ends now leaves it due"
+    );
     let nothing = change(&tool, &asked.record, &probed(Finding::NotFound), 9_001);
-    assert_eq!((nothing.entry.event.as_ref(), check_at(&nothing.record)), ("given_up", None));
-    assert!(nothing.record.check.is_some(), "that it was given up is remembered");
-    assert_eq!(cell(&tool, Some(&nothing.record), &check_due(3), 99_000), "(NotDue)");
+    assert_eq!(
+        (nothing.entry.event.as_ref(), check_at(&nothing.record)),
+        ("given_up", None)
+    );
+    assert!(
+        nothing.record.check.is_some(),
+        "that it was given up is remembered"
+    );
+    assert_eq!(
+        cell(&tool, Some(&nothing.record), &check_due(3), 99_000),
+        "(NotDue)"
+    );
     let missing = Event::CheckMissing { by: ME };
-    assert_eq!(cell(&tool, Some(&nothing.record), &missing, 99_000), "(NotDue)");
+    assert_eq!(
+        cell(&tool, Some(&nothing.record), &missing, 99_000),
+        "(NotDue)"
+    );
     let late = change(&tool, &nothing.record, &probed(found()), 9_002).record;
-    assert!(matches!(late.state, State::Succeeded(_)), "what is found counts all the same");
+    assert!(
+        matches!(late.state, State::Succeeded(_)),
+        "what is found counts all the same"
+    );
 
     let tool = retrying();
     let doubted = self::unknown(&tool);
     let again = change(&tool, &doubted, &check_due(2), 3_600);
     assert_eq!(again.entry.event, "sent_again");
-    let ended = change(&tool, &again.record, &ended_with(2, no_answer(), None), 3_601);
+    let ended = change(
+        &tool,
+        &again.record,
+        &ended_with(2, no_answer(), None),
+        3_601,
+    );
     assert_eq!(check_at(&ended.record), None);
-    assert!(ended.entry.detail.contains("given up"), "{}", ended.entry.detail);
+    assert!(
+        ended.entry.detail.contains("given up"),
+        "{}",
+        ended.entry.detail
+    );
     let late = change(&tool, &doubted, &check_due(2), 3_601);
-    assert_eq!(late.entry.event, "given_up", "the tool may have forgotten the key");
+    assert_eq!(
+        late.entry.event, "given_up",
+        "the tool may have forgotten the key"
+    );
     assert_eq!(check_at(&late.record), None);
 }
 
 #[test]
 fn what_a_tool_may_have_forgotten_proves_nothing() {
-    let tool = Tool { dedup: Dedup::Key, ..probing(None) };
+    let tool = Tool {
+        dedup: Dedup::Key,
+        ..probing(None)
+    };
     for (seconds, becomes) in [(3_600, "Finish -> failed"), (3_601, "Finish -> unknown")] {
-        assert_eq!(cell(&tool, Some(&unknown(&tool)), &probed(Finding::NotFound), seconds), becomes);
+        assert_eq!(
+            cell(
+                &tool,
+                Some(&unknown(&tool)),
+                &probed(Finding::NotFound),
+                seconds
+            ),
+            becomes
+        );
     }
 }
 
 #[test]
 fn waits_are_spread_between_half_and_all() {
-    let recheck =
-        Schedule { base: Duration::from_secs(8), max: Duration::from_secs(16), ..Schedule::default() };
-    let tool = Tool { recheck, ..probing(None) };
+    let recheck = Schedule {
+        base: Duration::from_secs(8),
+        max: Duration::from_secs(16),
+        ..Schedule::default()
+    };
+    let tool = Tool {
+        recheck,
+        ..probing(None)
+    };
     let mut seen = std::collections::BTreeSet::new();
     for n in 1..200 {
         let check = unknown::first_check(&tool, attempt(n * 0x1234_5678_9abc_def1), at(0), None);
@@ -133,14 +237,26 @@ fn what_the_tool_asks_to_wait_is_waited_for_also_in_doubt() {
     };
     let tool = retrying();
     let running = record(&tool, key::Source::Derived, &[]);
-    assert_eq!(cell(&tool, Some(&running), &ended_with(1, busy(7), Some(2)), 1), "Retry in 7s -> running");
+    assert_eq!(
+        cell(&tool, Some(&running), &ended_with(1, busy(7), Some(2)), 1),
+        "Retry in 7s -> running"
+    );
     let ended = change(&tool, &running, &ended_with(1, busy(60), Some(2)), 1).record;
-    assert_eq!((ended.state.as_str(), check_at(&ended)), ("unknown", Some(61)), "not within the deadline");
+    assert_eq!(
+        (ended.state.as_str(), check_at(&ended)),
+        ("unknown", Some(61)),
+        "not within the deadline"
+    );
     let tool = probing(None);
     let asked = change(&tool, &unknown(&tool), &check_due(2), 5).record;
     let unclear = Finding::Unclear("429".into());
     let retry_after = Some(Duration::from_secs(90));
-    let event = Event::Probed { by: ME, asked_at: at(5), finding: unclear, retry_after };
+    let event = Event::Probed {
+        by: ME,
+        asked_at: at(5),
+        finding: unclear,
+        retry_after,
+    };
     assert_eq!(check_at(&change(&tool, &asked, &event, 6).record), Some(96));
 }
 
@@ -155,16 +271,27 @@ fn a_late_success_of_an_earlier_attempt_settles_what_is_still_in_doubt() {
         for proves_nothing in [answer(422), answer(500), not_sent(), no_answer()] {
             assert_eq!(late(proves_nothing), "(NotOwner)");
         }
-        let of_another_run =
-            Event::Ended { attempt: attempt(1), fencing: Some(7), evidence: answer(200), retry: None };
+        let of_another_run = Event::Ended {
+            attempt: attempt(1),
+            fencing: Some(7),
+            evidence: answer(200),
+            retry: None,
+        };
         assert_eq!(cell(&tool, Some(record), &of_another_run, 7), "(NotOwner)");
     }
     let settled = change(&tool, &again, &ended_with(1, answer(200), None), 7);
     assert_eq!(settled.entry.attempt, Some(attempt(1)));
     let newest = ended_with(2, answer(200), None);
-    assert_eq!(cell(&tool, Some(&settled.record), &newest, 8), "(NotOwner)", "the first word counts");
+    assert_eq!(
+        cell(&tool, Some(&settled.record), &newest, 8),
+        "(NotOwner)",
+        "the first word counts"
+    );
     let fresh = record(&tool, key::Source::Derived, &[]);
-    assert_eq!(cell(&tool, Some(&fresh), &ended_with(9, answer(200), None), 7), "(NotOwner)");
+    assert_eq!(
+        cell(&tool, Some(&fresh), &ended_with(9, answer(200), None), 7),
+        "(NotOwner)"
+    );
 }
 
 #[test]
@@ -174,7 +301,13 @@ fn what_cannot_be_worked_on_stays_due_and_is_looked_at_less_and_less() {
     let mut looks = 0;
     while let Some(seconds) = check_at(&record).filter(|seconds| *seconds < 24 * 3_600) {
         let later = change(&tool, &record, &hindered(Hindrance::Frozen), seconds + 1);
-        assert_eq!((later.entry.event.as_ref(), later.record.check.expect("a check").number), ("put_off", 0));
+        assert_eq!(
+            (
+                later.entry.event.as_ref(),
+                later.record.check.expect("a check").number
+            ),
+            ("put_off", 0)
+        );
         record = later.record;
         looks += 1;
     }
@@ -183,17 +316,32 @@ fn what_cannot_be_worked_on_stays_due_and_is_looked_at_less_and_less() {
     let later = change(&tool, &unknown(&tool), &rests, 5).record;
     assert_eq!(check_at(&later), Some(82));
     let gone = change(&tool, &unknown(&tool), &hindered(Hindrance::KeyGone), 5);
-    assert_eq!((gone.entry.event.as_ref(), check_at(&gone.record)), ("given_up", None));
+    assert_eq!(
+        (gone.entry.event.as_ref(), check_at(&gone.record)),
+        ("given_up", None)
+    );
 }
 
 #[test]
 fn who_does_not_know_the_tool_leaves_its_calls_to_who_does() {
-    let (here, elsewhere) = (probing(None), Tool { unknown: Policy::Elsewhere, ..tool("t") });
-    assert_eq!(cell(&elsewhere, Some(&unknown(&here)), &check_due(2), 9_000), "(NotDue)");
+    let (here, elsewhere) = (
+        probing(None),
+        Tool {
+            unknown: Policy::Elsewhere,
+            ..tool("t")
+        },
+    );
+    assert_eq!(
+        cell(&elsewhere, Some(&unknown(&here)), &check_due(2), 9_000),
+        "(NotDue)"
+    );
     let running = record(&here, key::Source::Derived, &[]);
     let lost = change(&elsewhere, &running, &Event::OwnerLost { by: ME }, 50).record;
     assert!(check_at(&lost).is_some());
-    assert_eq!(cell(&here, Some(&lost), &check_due(2), 60), "Probe -> unknown");
+    assert_eq!(
+        cell(&here, Some(&lost), &check_due(2), 60),
+        "Probe -> unknown"
+    );
     // A configuration that holds the tool's calls, and later one that does not.
     let held = change(&tool("t"), &lost, &check_due(2), 60).record;
     assert_eq!(held.check, None);

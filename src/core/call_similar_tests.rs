@@ -6,11 +6,19 @@ use crate::core::record::MAX_ALIASES;
 fn alike(key: &str, fingerprint: u8, saga_id: &str) -> Arc<Intent> {
     let lookup = Lookup::new("shop", "t", key);
     let like = intent(key::Source::Runtime, fingerprint);
-    Arc::new(Intent { lookup, saga_id: saga_id.into(), ..(*like).clone() })
+    Arc::new(Intent {
+        lookup,
+        saga_id: saga_id.into(),
+        ..(*like).clone()
+    })
 }
 
 fn asks(tool: &Tool, record: &Record, intent: &Arc<Intent>, seconds: i64) -> Next {
-    let event = Event::Resembled { intent: intent.clone(), instead_of: Vec::new(), by: ME };
+    let event = Event::Resembled {
+        intent: intent.clone(),
+        instead_of: Vec::new(),
+        by: ME,
+    };
     next(tool, Some(record), &event, at(seconds)).expect("it is never illegal")
 }
 
@@ -22,7 +30,9 @@ fn arrives(tool: &Tool, record: &Record, intent: &Arc<Intent>, seconds: i64) -> 
         attempt: attempt(9),
         owner: ME,
     };
-    next(tool, Some(record), &event, at(seconds)).expect("an arrival is never illegal").action
+    next(tool, Some(record), &event, at(seconds))
+        .expect("an arrival is never illegal")
+        .action
 }
 
 #[test]
@@ -32,11 +42,25 @@ fn a_key_that_was_answered_names_the_call_for_its_own_window_and_only_with_its_o
     let like = alike("k2", 2, "");
     let next = asks(&tool, &succeeded("{}"), &like, 60);
     let change = next.change.expect("a change");
-    assert_eq!((next.action, change.takes.names.as_slice()), (Action::TakeNames, &[like.lookup][..]));
+    assert_eq!(
+        (next.action, change.takes.names.as_slice()),
+        (Action::TakeNames, &[like.lookup][..])
+    );
     let named = change.record;
-    assert_eq!(named.expires_at, Some(at(60 + day)), "as long as if it had run");
-    assert_eq!(asks(&tool, &named, &like, 61).action, Action::Answer, "asked again it is done");
-    assert_eq!(asks(&tool, &named, &alike("k2", 3, ""), 61).action, Action::RefuseReused);
+    assert_eq!(
+        named.expires_at,
+        Some(at(60 + day)),
+        "as long as if it had run"
+    );
+    assert_eq!(
+        asks(&tool, &named, &like, 61).action,
+        Action::Answer,
+        "asked again it is done"
+    );
+    assert_eq!(
+        asks(&tool, &named, &alike("k2", 3, ""), 61).action,
+        Action::RefuseReused
+    );
     for (key, fingerprint, seconds, action) in [
         ("k2", 2, 2 * hour, Action::Answer),
         ("k2", 1, 2 * hour, Action::RefuseReused),
@@ -44,7 +68,11 @@ fn a_key_that_was_answered_names_the_call_for_its_own_window_and_only_with_its_o
         ("k", 2, 2 * hour, Action::RefuseReused),
     ] {
         let arrival = alike(key, fingerprint, "");
-        assert_eq!(arrives(&tool, &named, &arrival, seconds), action, "{key} {fingerprint}");
+        assert_eq!(
+            arrives(&tool, &named, &arrival, seconds),
+            action,
+            "{key} {fingerprint}"
+        );
     }
     assert!(!named.answers_as_similar([Lookup::new("shop", "t", "k")].into_iter()));
     assert!(named.answers_as_similar([like.lookup].into_iter()));
@@ -54,16 +82,31 @@ fn a_key_that_was_answered_names_the_call_for_its_own_window_and_only_with_its_o
 fn a_call_of_another_saga_or_token_past_its_window_or_with_enough_names_answers_no_further_key() {
     let tool = tool("t");
     let done = succeeded("{}");
-    assert_eq!(asks(&tool, &done, &alike("k2", 2, "G"), 2).action, Action::RefuseSimilar);
-    assert_eq!(asks(&tool, &done, &alike("k2", 2, ""), 3_601).action, Action::RefuseSimilar);
-    let of_another = Intent { made_by: "another".into(), ..(*alike("k2", 2, "")).clone() };
-    assert_eq!(asks(&tool, &done, &Arc::new(of_another), 2).action, Action::RefuseSimilar);
+    assert_eq!(
+        asks(&tool, &done, &alike("k2", 2, "G"), 2).action,
+        Action::RefuseSimilar
+    );
+    assert_eq!(
+        asks(&tool, &done, &alike("k2", 2, ""), 3_601).action,
+        Action::RefuseSimilar
+    );
+    let of_another = Intent {
+        made_by: "another".into(),
+        ..(*alike("k2", 2, "")).clone()
+    };
+    assert_eq!(
+        asks(&tool, &done, &Arc::new(of_another), 2).action,
+        Action::RefuseSimilar
+    );
     let mut full = done;
     for n in 0..MAX_ALIASES {
         let change = asks(&tool, &full, &alike(&format!("n{n}"), 2, ""), 2).change;
         full = change.expect("a change").record;
     }
-    assert_eq!(asks(&tool, &full, &alike("k2", 2, ""), 2).action, Action::RefuseSimilar);
+    assert_eq!(
+        asks(&tool, &full, &alike("k2", 2, ""), 2).action,
+        Action::RefuseSimilar
+    );
 }
 
 proptest! {

@@ -67,16 +67,28 @@ fn answer(status: u16) -> Evidence {
 }
 
 fn not_sent() -> Evidence {
-    Evidence::NotSent { why: "connection refused".into() }
+    Evidence::NotSent {
+        why: "connection refused".into(),
+    }
 }
 
 fn no_answer() -> Evidence {
-    Evidence::NoAnswer { why: "timed out".into() }
+    Evidence::NoAnswer {
+        why: "timed out".into(),
+    }
 }
 
 fn ended_with(id: u128, evidence: Evidence, retry: Option<u128>) -> Event {
-    let retry = retry.map(|id| Retry { attempt: attempt(id), jitter: 1.0 });
-    Event::Ended { attempt: attempt(id), fencing: None, evidence, retry }
+    let retry = retry.map(|id| Retry {
+        attempt: attempt(id),
+        jitter: 1.0,
+    });
+    Event::Ended {
+        attempt: attempt(id),
+        fencing: None,
+        evidence,
+        retry,
+    }
 }
 
 /// A call claimed at second 0 as attempt 1, then moved by these events at the seconds given.
@@ -89,18 +101,29 @@ pub(crate) fn record(tool: &Tool, source: key::Source, events: &[(Event, i64)]) 
 }
 
 fn moved(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> Option<Record> {
-    next(tool, record, event, at(seconds)).ok()?.change.map(|change| change.record)
+    next(tool, record, event, at(seconds))
+        .ok()?
+        .change
+        .map(|change| change.record)
 }
 
 /// One cell: the action, and the new state if there is one; or the refusal.
 fn cell(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> String {
     match next(tool, record, event, at(seconds)) {
         Err(illegal) => format!("({illegal:?})"),
-        Ok(Next { change: None, action }) => format!("{action:?}"),
-        Ok(Next { change: Some(change), action }) => {
+        Ok(Next {
+            change: None,
+            action,
+        }) => format!("{action:?}"),
+        Ok(Next {
+            change: Some(change),
+            action,
+        }) => {
             let action = match action {
                 Action::Claim { instead_of: None } => "Claim".to_owned(),
-                Action::Claim { instead_of: Some(_) } => "Claim instead".to_owned(),
+                Action::Claim {
+                    instead_of: Some(_),
+                } => "Claim instead".to_owned(),
                 Action::Retry { after } => format!("Retry in {after:?}"),
                 action => format!("{action:?}"),
             };
@@ -110,11 +133,17 @@ fn cell(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> St
 }
 
 fn store_lost() -> Event {
-    Event::StoreLost { by: "ops".into(), reason: "an older snapshot".into() }
+    Event::StoreLost {
+        by: "ops".into(),
+        reason: "an older snapshot".into(),
+    }
 }
 
 fn unlocked() -> Event {
-    Event::Unlocked { by: "ops".into(), reason: "it hangs".into() }
+    Event::Unlocked {
+        by: "ops".into(),
+        reason: "it hangs".into(),
+    }
 }
 
 fn kept() -> Content {
@@ -132,7 +161,12 @@ fn probed(finding: Finding) -> Event {
 /// Asked at this second, if that is not later than when it is heard.
 fn probed_at(finding: Finding, seconds: i64) -> Event {
     let asked_at = Timestamp::from_second(1_800_000_000_i64.saturating_add(seconds));
-    Event::Probed { by: ME, asked_at: asked_at.unwrap_or(Timestamp::MAX), finding, retry_after: None }
+    Event::Probed {
+        by: ME,
+        asked_at: asked_at.unwrap_or(Timestamp::MAX),
+        finding,
+        retry_after: None,
+    }
 }
 
 fn hindered(hindrance: Hindrance) -> Event {
@@ -140,11 +174,18 @@ fn hindered(hindrance: Hindrance) -> Event {
 }
 
 fn resolved(resolution: Resolution) -> Event {
-    Event::Resolved { by: "ops".into(), reason: "looked it up".into(), resolution }
+    Event::Resolved {
+        by: "ops".into(),
+        reason: "looked it up".into(),
+        resolution,
+    }
 }
 
 fn to_verify() -> Event {
-    Event::ToVerify { by: "ops".into(), by_person: false }
+    Event::ToVerify {
+        by: "ops".into(),
+        by_person: false,
+    }
 }
 
 /// A request with another key looks like the call.
@@ -153,11 +194,18 @@ fn resembled(fingerprint: u8) -> Event {
         lookup: Lookup::new("shop", "t", "k2"),
         ..(*intent(key::Source::Derived, fingerprint)).clone()
     };
-    Event::Resembled { intent: Arc::new(intent), instead_of: Vec::new(), by: ME }
+    Event::Resembled {
+        intent: Arc::new(intent),
+        instead_of: Vec::new(),
+        by: ME,
+    }
 }
 
 fn verified() -> Event {
-    Event::Verified { by: "ops".into(), fresh: Fresh::Compared(vec!["/a".into()]) }
+    Event::Verified {
+        by: "ops".into(),
+        fresh: Fresh::Compared(vec!["/a".into()]),
+    }
 }
 
 fn cancel(undoes_unknown: bool) -> compensation::Policy {
@@ -169,13 +217,24 @@ fn cancel(undoes_unknown: bool) -> compensation::Policy {
 }
 
 fn to_compensate() -> Event {
-    let compensation =
-        Some(Compensation { tool: "cancel".into(), call_id: CallId(Uuid::from_u128(0xcace1)) });
-    Event::ToCompensate { by: "gateway".into(), reason: "aborted".into(), compensation }
+    let compensation = Some(Compensation {
+        tool: "cancel".into(),
+        call_id: CallId(Uuid::from_u128(0xcace1)),
+    });
+    Event::ToCompensate {
+        by: "gateway".into(),
+        reason: "aborted".into(),
+        compensation,
+    }
 }
 
 fn not_joined(kind: FailureKind) -> Event {
-    Event::NotJoined { by: ME, attempt: attempt(1), kind, why: "it is aborted".into() }
+    Event::NotJoined {
+        by: ME,
+        attempt: attempt(1),
+        kind,
+        why: "it is aborted".into(),
+    }
 }
 
 fn undo_ended(end: UndoEnd) -> Event {
@@ -188,29 +247,60 @@ fn is_stuck() -> Event {
 
 fn skipped(compensation: Option<&Record>) -> Event {
     let compensation = compensation.cloned().map(Box::new);
-    Event::Skipped { by: "ops".into(), reason: "it stays".into(), compensation }
+    Event::Skipped {
+        by: "ops".into(),
+        reason: "it stays".into(),
+        compensation,
+    }
 }
 
 /// A call that has succeeded with this result.
 pub(crate) fn succeeded(result: &'static str) -> Record {
     let body = outcome::Body::Whole(result.into());
-    let evidence = Evidence::Answer { status: 200, body, retry_after: None, newest_token: None };
-    record(&tool("t"), key::Source::Derived, &[(ended_with(1, evidence, None), 1)])
+    let evidence = Evidence::Answer {
+        status: 200,
+        body,
+        retry_after: None,
+        newest_token: None,
+    };
+    record(
+        &tool("t"),
+        key::Source::Derived,
+        &[(ended_with(1, evidence, None), 1)],
+    )
 }
 
 /// A call that was not sent.
 pub(crate) fn failed() -> State {
-    record(&tool("t"), key::Source::Derived, &[(ended_with(1, not_sent(), None), 1)]).state
+    record(
+        &tool("t"),
+        key::Source::Derived,
+        &[(ended_with(1, not_sent(), None), 1)],
+    )
+    .state
 }
 
 #[test]
 fn what_is_undone_is_kept_until_it_is_and_its_key_is_never_free_meanwhile() {
-    let tool = Tool { compensation: cancel(false), ..tool("t") };
+    let tool = Tool {
+        compensation: cancel(false),
+        ..tool("t")
+    };
     let done = (ended_with(1, answer(200), None), 1);
-    let undoing = record(&tool, key::Source::Derived, &[done.clone(), (to_compensate(), 2)]);
+    let undoing = record(
+        &tool,
+        key::Source::Derived,
+        &[done.clone(), (to_compensate(), 2)],
+    );
     assert_eq!((undoing.expires_at, undoing.retain_until), (None, None));
-    let again =
-        |record: &Record, seconds| cell(&tool, Some(record), &arrived(key::Source::Derived, 1, 2), seconds);
+    let again = |record: &Record, seconds| {
+        cell(
+            &tool,
+            Some(record),
+            &arrived(key::Source::Derived, 1, 2),
+            seconds,
+        )
+    };
     assert_eq!(again(&undoing, 99 * 24 * 3_600), "Answer");
     let undone = moved(&tool, Some(&undoing), &undo_ended(UndoEnd::Undone), 3).expect("undone");
     assert!(undone.expires_at.is_some() && undone.retain_until.is_some());
@@ -218,12 +308,21 @@ fn what_is_undone_is_kept_until_it_is_and_its_key_is_never_free_meanwhile() {
     let mut in_saga = record(&tool, key::Source::Derived, &[]);
     Arc::make_mut(&mut in_saga.intent).saga_id = "G".into();
     let done = moved(&tool, Some(&in_saga), &done.0, 1).expect("done");
-    assert_eq!(done.retain_until, None, "its saga may still have to undo it");
+    assert_eq!(
+        done.retain_until, None,
+        "its saga may still have to undo it"
+    );
     let ended = moved(&tool, Some(&done), &Event::SagaEnded { by: ME }, 2).expect("let go");
     assert!(ended.retain_until.is_some());
     let mut compensation = record(&tool, key::Source::Compensation, &[]);
     Arc::make_mut(&mut compensation.intent).saga_id = "G".into();
-    let done = moved(&tool, Some(&compensation), &ended_with(1, answer(200), None), 1).expect("done");
+    let done = moved(
+        &tool,
+        Some(&compensation),
+        &ended_with(1, answer(200), None),
+        1,
+    )
+    .expect("done");
     assert_eq!((done.expires_at, done.retain_until), (None, None));
 }
 
@@ -232,7 +331,10 @@ fn what_undoes_a_call_may_be_sent_with_other_arguments_as_long_as_it_surely_was_
     let tool = tool("t");
     let source = key::Source::Compensation;
     let mended = |id: u128| {
-        let intent = Arc::new(Intent { args: "{\"mended\":1}".into(), ..(*intent(source, 2)).clone() });
+        let intent = Arc::new(Intent {
+            args: "{\"mended\":1}".into(),
+            ..(*intent(source, 2)).clone()
+        });
         Event::Arrived {
             intent,
             prints: Arc::default(),
@@ -242,20 +344,38 @@ fn what_undoes_a_call_may_be_sent_with_other_arguments_as_long_as_it_surely_was_
         }
     };
     let running = record(&tool, source, &[]);
-    let failed = moved(&tool, Some(&running), &ended_with(1, answer(422), None), 1).expect("failed");
+    let failed =
+        moved(&tool, Some(&running), &ended_with(1, answer(422), None), 1).expect("failed");
     let again = moved(&tool, Some(&failed), &mended(2), 2).expect("it runs again");
-    assert_eq!((again.state.as_str(), &again.intent.args[..]), ("running", &b"{\"mended\":1}"[..]));
-    assert_eq!((again.intent.fingerprint, again.intent.call_id), ([2; 32], failed.intent.call_id));
+    assert_eq!(
+        (again.state.as_str(), &again.intent.args[..]),
+        ("running", &b"{\"mended\":1}"[..])
+    );
+    assert_eq!(
+        (again.intent.fingerprint, again.intent.call_id),
+        ([2; 32], failed.intent.call_id)
+    );
     assert_eq!(Position::of(&again), Position::of(&failed));
     for ended in [answer(200), no_answer()] {
         let ended = moved(&tool, Some(&running), &ended_with(1, ended, None), 1).expect("ended");
         for there in [&running, &ended] {
-            let next = next(&tool, Some(there), &mended(2), at(2)).expect("an arrival is never illegal");
-            assert_eq!((next.change, next.action), (None, Action::RefuseReused), "{}", there.state.as_str());
+            let next =
+                next(&tool, Some(there), &mended(2), at(2)).expect("an arrival is never illegal");
+            assert_eq!(
+                (next.change, next.action),
+                (None, Action::RefuseReused),
+                "{}",
+                there.state.as_str()
+            );
         }
     }
-    let of_a_caller = record(&tool, key::Source::Runtime, &[(ended_with(1, answer(422), None), 1)]);
-    let next = next(&tool, Some(&of_a_caller), &mended(2), at(2)).expect("an arrival is never illegal");
+    let of_a_caller = record(
+        &tool,
+        key::Source::Runtime,
+        &[(ended_with(1, answer(422), None), 1)],
+    );
+    let next =
+        next(&tool, Some(&of_a_caller), &mended(2), at(2)).expect("an arrival is never illegal");
     assert_eq!(next.action, Action::RefuseReused);
 }
 
@@ -265,7 +385,8 @@ fn a_call_is_not_skipped_while_what_undoes_it_may_still_run() {
     let undone = moved(&tool, Some(&succeeded("{}")), &to_compensate(), 2).expect("to be undone");
     let stuck = moved(&tool, Some(&undone), &is_stuck(), 3).expect("stuck");
     let made = record(&tool, source, &[]);
-    let ended = |evidence| moved(&tool, Some(&made), &ended_with(1, evidence, None), 4).expect("ended");
+    let ended =
+        |evidence| moved(&tool, Some(&made), &ended_with(1, evidence, None), 4).expect("ended");
     let (unknown, failed, done) = (ended(no_answer()), ended(answer(422)), ended(answer(200)));
     let lease_s = i64::try_from(tool.lease().as_secs()).expect("small");
     for (record, made, seconds, expected) in [
@@ -277,18 +398,34 @@ fn a_call_is_not_skipped_while_what_undoes_it_may_still_run() {
         (&undone, Some(&unknown), lease_s, "Finish -> succeeded"),
         (&undone, Some(&done), 5, "(NothingToUndo)"),
     ] {
-        assert_eq!(cell(&tool, Some(record), &skipped(made), seconds), expected, "{made:?}");
+        assert_eq!(
+            cell(&tool, Some(record), &skipped(made), seconds),
+            expected,
+            "{made:?}"
+        );
     }
 }
 
 #[test]
 fn an_unknown_call_is_undone_only_if_that_is_safe_and_its_request_cannot_come_any_more() {
-    for (undoes_unknown, seconds, expected) in
-        [(false, 99, "(StillUnknown)"), (true, 39, "(MayStillRun)"), (true, 40, "Finish -> compensating")]
-    {
-        let tool = Tool { compensation: cancel(undoes_unknown), ..tool("t") };
-        let unknown = record(&tool, key::Source::Derived, &[(ended_with(1, no_answer(), None), 1)]);
-        assert_eq!(cell(&tool, Some(&unknown), &to_compensate(), seconds), expected);
+    for (undoes_unknown, seconds, expected) in [
+        (false, 99, "(StillUnknown)"),
+        (true, 39, "(MayStillRun)"),
+        (true, 40, "Finish -> compensating"),
+    ] {
+        let tool = Tool {
+            compensation: cancel(undoes_unknown),
+            ..tool("t")
+        };
+        let unknown = record(
+            &tool,
+            key::Source::Derived,
+            &[(ended_with(1, no_answer(), None), 1)],
+        );
+        assert_eq!(
+            cell(&tool, Some(&unknown), &to_compensate(), seconds),
+            expected
+        );
     }
 }
 
@@ -296,8 +433,22 @@ fn an_unknown_call_is_undone_only_if_that_is_safe_and_its_request_cannot_come_an
 fn a_call_of_a_closed_saga_never_runs_again() {
     let tool = tool("t");
     let running = record(&tool, key::Source::Runtime, &[]);
-    let closed = moved(&tool, Some(&running), &not_joined(FailureKind::SagaClosed), 1).expect("closed");
-    assert_eq!(cell(&tool, Some(&closed), &arrived(key::Source::Runtime, 1, 2), 2), "Answer");
+    let closed = moved(
+        &tool,
+        Some(&running),
+        &not_joined(FailureKind::SagaClosed),
+        1,
+    )
+    .expect("closed");
+    assert_eq!(
+        cell(
+            &tool,
+            Some(&closed),
+            &arrived(key::Source::Runtime, 1, 2),
+            2
+        ),
+        "Answer"
+    );
     assert!(closed.retain_until.is_some(), "nobody lets it go later");
 }
 
@@ -305,45 +456,176 @@ fn a_call_of_a_closed_saga_never_runs_again() {
 fn the_whole_grid() {
     use key::Source::{Derived, Runtime};
     let write = tool("t");
-    let read = Tool { effect: Effect::Read, ..tool("t") };
-    let remembers = Tool { remember_rejections: true, ..tool("t") };
-    let probe = unknown::Policy::Probe { negative_final_after: Some(Duration::from_secs(5)) };
-    let probes = Tool { unknown: probe, ..tool("t") };
-    let retries = Tool { unknown: unknown::Policy::Retry, dedup: unknown::Dedup::Key, ..tool("t") };
-    let elsewhere = Tool { unknown: unknown::Policy::Elsewhere, ..tool("t") };
-    let undoes = Tool { compensation: cancel(true), ..tool("t") };
+    let read = Tool {
+        effect: Effect::Read,
+        ..tool("t")
+    };
+    let remembers = Tool {
+        remember_rejections: true,
+        ..tool("t")
+    };
+    let probe = unknown::Policy::Probe {
+        negative_final_after: Some(Duration::from_secs(5)),
+    };
+    let probes = Tool {
+        unknown: probe,
+        ..tool("t")
+    };
+    let retries = Tool {
+        unknown: unknown::Policy::Retry,
+        dedup: unknown::Dedup::Key,
+        ..tool("t")
+    };
+    let elsewhere = Tool {
+        unknown: unknown::Policy::Elsewhere,
+        ..tool("t")
+    };
+    let undoes = Tool {
+        compensation: cancel(true),
+        ..tool("t")
+    };
     let undone = (to_compensate(), 2);
-    let sent_again = (Event::CheckDue { by: ME, attempt: Some(attempt(1)) }, 4);
+    let sent_again = (
+        Event::CheckDue {
+            by: ME,
+            attempt: Some(attempt(1)),
+        },
+        4,
+    );
     let finished = |evidence: Evidence| (ended_with(1, evidence, None), 1);
     let (hour, day, month) = (3_600, 24 * 3_600, 31 * 24 * 3_600);
 
     let records: Vec<(&str, &Tool, Option<Record>, i64)> = vec![
         ("absent", &write, None, 2),
         ("running", &write, Some(record(&write, Derived, &[])), 2),
-        ("running, at its deadline", &write, Some(record(&write, Derived, &[])), 30),
-        ("running, lease over", &write, Some(record(&write, Derived, &[])), 40),
-        ("running, a read", &read, Some(record(&read, Derived, &[])), 40),
-        ("succeeded", &write, Some(record(&write, Derived, &[finished(answer(200))])), 2),
-        ("succeeded, window over", &write, Some(record(&write, Derived, &[finished(answer(200))])), hour + 1),
-        ("succeeded, a read", &read, Some(record(&read, Derived, &[finished(answer(200))])), 2),
-        ("succeeded, runtime key", &write, Some(record(&write, Runtime, &[finished(answer(200))])), day),
-        ("same, window over", &write, Some(record(&write, Runtime, &[finished(answer(200))])), day + 1),
-        ("same, retention over", &write, Some(record(&write, Runtime, &[finished(answer(200))])), month),
-        ("failed, unreachable", &write, Some(record(&write, Derived, &[finished(not_sent())])), 2),
-        ("same, window over", &write, Some(record(&write, Derived, &[finished(not_sent())])), hour + 2),
-        ("same, a rerun's, too", &write, Some(record(&write, Derived, &[finished(not_sent())])), 3 * hour),
-        ("failed, a read", &read, Some(record(&read, Derived, &[finished(not_sent())])), 1),
-        ("failed, rejected", &write, Some(record(&write, Derived, &[finished(answer(422))])), 2),
-        ("same, remembered", &remembers, Some(record(&remembers, Derived, &[finished(answer(422))])), 2),
-        ("unknown", &write, Some(record(&write, Derived, &[finished(no_answer())])), 2),
-        ("unknown, probed", &probes, Some(record(&probes, Derived, &[finished(no_answer())])), 4),
-        ("same, lease over", &probes, Some(record(&probes, Derived, &[finished(no_answer())])), 60),
-        ("same, given up", &probes, Some(record(&probes, Derived, &[finished(no_answer())])), 2 * hour),
-        ("unknown, deduplicates", &retries, Some(record(&retries, Derived, &[finished(no_answer())])), 4),
+        (
+            "running, at its deadline",
+            &write,
+            Some(record(&write, Derived, &[])),
+            30,
+        ),
+        (
+            "running, lease over",
+            &write,
+            Some(record(&write, Derived, &[])),
+            40,
+        ),
+        (
+            "running, a read",
+            &read,
+            Some(record(&read, Derived, &[])),
+            40,
+        ),
+        (
+            "succeeded",
+            &write,
+            Some(record(&write, Derived, &[finished(answer(200))])),
+            2,
+        ),
+        (
+            "succeeded, window over",
+            &write,
+            Some(record(&write, Derived, &[finished(answer(200))])),
+            hour + 1,
+        ),
+        (
+            "succeeded, a read",
+            &read,
+            Some(record(&read, Derived, &[finished(answer(200))])),
+            2,
+        ),
+        (
+            "succeeded, runtime key",
+            &write,
+            Some(record(&write, Runtime, &[finished(answer(200))])),
+            day,
+        ),
+        (
+            "same, window over",
+            &write,
+            Some(record(&write, Runtime, &[finished(answer(200))])),
+            day + 1,
+        ),
+        (
+            "same, retention over",
+            &write,
+            Some(record(&write, Runtime, &[finished(answer(200))])),
+            month,
+        ),
+        (
+            "failed, unreachable",
+            &write,
+            Some(record(&write, Derived, &[finished(not_sent())])),
+            2,
+        ),
+        (
+            "same, window over",
+            &write,
+            Some(record(&write, Derived, &[finished(not_sent())])),
+            hour + 2,
+        ),
+        (
+            "same, a rerun's, too",
+            &write,
+            Some(record(&write, Derived, &[finished(not_sent())])),
+            3 * hour,
+        ),
+        (
+            "failed, a read",
+            &read,
+            Some(record(&read, Derived, &[finished(not_sent())])),
+            1,
+        ),
+        (
+            "failed, rejected",
+            &write,
+            Some(record(&write, Derived, &[finished(answer(422))])),
+            2,
+        ),
+        (
+            "same, remembered",
+            &remembers,
+            Some(record(&remembers, Derived, &[finished(answer(422))])),
+            2,
+        ),
+        (
+            "unknown",
+            &write,
+            Some(record(&write, Derived, &[finished(no_answer())])),
+            2,
+        ),
+        (
+            "unknown, probed",
+            &probes,
+            Some(record(&probes, Derived, &[finished(no_answer())])),
+            4,
+        ),
+        (
+            "same, lease over",
+            &probes,
+            Some(record(&probes, Derived, &[finished(no_answer())])),
+            60,
+        ),
+        (
+            "same, given up",
+            &probes,
+            Some(record(&probes, Derived, &[finished(no_answer())])),
+            2 * hour,
+        ),
+        (
+            "unknown, deduplicates",
+            &retries,
+            Some(record(&retries, Derived, &[finished(no_answer())])),
+            4,
+        ),
         (
             "same, running again",
             &retries,
-            Some(record(&retries, Derived, &[finished(no_answer()), sent_again])),
+            Some(record(
+                &retries,
+                Derived,
+                &[finished(no_answer()), sent_again],
+            )),
             5,
         ),
         (
@@ -355,7 +637,11 @@ fn the_whole_grid() {
         (
             "compensating",
             &undoes,
-            Some(record(&undoes, Derived, &[finished(answer(200)), undone.clone()])),
+            Some(record(
+                &undoes,
+                Derived,
+                &[finished(answer(200)), undone.clone()],
+            )),
             4,
         ),
         (
@@ -364,30 +650,56 @@ fn the_whole_grid() {
             Some(record(
                 &undoes,
                 Derived,
-                &[finished(answer(200)), undone.clone(), (undo_ended(UndoEnd::Undone), 3)],
+                &[
+                    finished(answer(200)),
+                    undone.clone(),
+                    (undo_ended(UndoEnd::Undone), 3),
+                ],
             )),
             4,
         ),
         (
             "stuck",
             &undoes,
-            Some(record(&undoes, Derived, &[finished(answer(200)), undone.clone(), (is_stuck(), 3)])),
+            Some(record(
+                &undoes,
+                Derived,
+                &[finished(answer(200)), undone.clone(), (is_stuck(), 3)],
+            )),
             4,
         ),
         (
             "compensated, never ran",
             &undoes,
-            Some(record(&undoes, Derived, &[finished(not_sent()), undone.clone()])),
+            Some(record(
+                &undoes,
+                Derived,
+                &[finished(not_sent()), undone.clone()],
+            )),
             4,
         ),
-        ("unknown, may be undone", &undoes, Some(record(&undoes, Derived, &[finished(no_answer())])), 40),
+        (
+            "unknown, may be undone",
+            &undoes,
+            Some(record(&undoes, Derived, &[finished(no_answer())])),
+            40,
+        ),
         (
             "compensating, was unknown",
             &undoes,
-            Some(record(&undoes, Derived, &[finished(no_answer()), (undone.0.clone(), 40)])),
+            Some(record(
+                &undoes,
+                Derived,
+                &[finished(no_answer()), (undone.0.clone(), 40)],
+            )),
             41,
         ),
-        ("unknown, years later", &write, Some(record(&write, Derived, &[finished(no_answer())])), 99 * month),
+        (
+            "unknown, years later",
+            &write,
+            Some(record(&write, Derived, &[finished(no_answer())])),
+            99 * month,
+        ),
     ];
     let events: Vec<(&str, Event)> = vec![
         ("saga closed", not_joined(FailureKind::SagaClosed)),
@@ -405,21 +717,45 @@ fn the_whole_grid() {
         ("ended: unavailable", ended_with(1, answer(429), Some(2))),
         ("ended: no answer", ended_with(1, no_answer(), Some(2))),
         ("ended: 502", ended_with(1, answer(502), Some(2))),
-        ("ended: another attempt", ended_with(9, answer(200), Some(2))),
+        (
+            "ended: another attempt",
+            ended_with(9, answer(200), Some(2)),
+        ),
         ("lease over", Event::LeaseOver { by: ME }),
         ("owner lost", Event::OwnerLost { by: ME }),
         ("store lost", store_lost()),
         ("unlocked", unlocked()),
-        ("check due", Event::CheckDue { by: ME, attempt: Some(attempt(3)) }),
-        ("check due, paused", Event::CheckDue { by: ME, attempt: None }),
+        (
+            "check due",
+            Event::CheckDue {
+                by: ME,
+                attempt: Some(attempt(3)),
+            },
+        ),
+        (
+            "check due, paused",
+            Event::CheckDue {
+                by: ME,
+                attempt: None,
+            },
+        ),
         ("check hindered", hindered(Hindrance::Frozen)),
         ("check missing", Event::CheckMissing { by: ME }),
         ("probed: found", probed(found())),
         ("probed: not found", probed(Finding::NotFound)),
         ("probed: unclear", probed(Finding::Unclear("503".into()))),
-        ("resolved: succeeded", resolved(Resolution::Succeeded(kept()))),
+        (
+            "resolved: succeeded",
+            resolved(Resolution::Succeeded(kept())),
+        ),
         ("resolved: failed", resolved(Resolution::Failed)),
-        ("reconciled", Event::Reconciled { by: "orders".into(), content: kept() }),
+        (
+            "reconciled",
+            Event::Reconciled {
+                by: "orders".into(),
+                content: kept(),
+            },
+        ),
         ("to verify", to_verify()),
         ("verified", verified()),
         ("resembled", resembled(2)),
@@ -428,7 +764,10 @@ fn the_whole_grid() {
     for (state, tool, record, seconds) in &records {
         grid += &format!("{state}\n");
         for (name, event) in &events {
-            grid += &format!("  {name:<27}{}\n", cell(tool, record.as_ref(), event, *seconds));
+            grid += &format!(
+                "  {name:<27}{}\n",
+                cell(tool, record.as_ref(), event, *seconds)
+            );
         }
     }
     insta::assert_snapshot!("grid", grid);
@@ -445,10 +784,17 @@ fn a_retry_waits_no_longer_than_the_deadline_allows() {
         newest_token: None,
     };
     let event = ended_with(1, slow, Some(2));
-    assert_eq!(cell(&tool, Some(&running), &event, 9), "Retry in 20s -> running");
+    assert_eq!(
+        cell(&tool, Some(&running), &event, 9),
+        "Retry in 20s -> running"
+    );
     assert_eq!(cell(&tool, Some(&running), &event, 10), "Finish -> failed");
     running.attempt.number = tool.retry.attempts;
-    assert_eq!(cell(&tool, Some(&running), &event, 1), "Finish -> failed", "attempts are bounded");
+    assert_eq!(
+        cell(&tool, Some(&running), &event, 1),
+        "Finish -> failed",
+        "attempts are bounded"
+    );
 }
 
 #[test]
@@ -456,14 +802,25 @@ fn a_zombie_with_an_old_token_is_refused() {
     let tool = tool("t");
     let mut running = record(&tool, key::Source::Derived, &[]);
     running.fencing = Some(8);
-    let old = Event::Ended { attempt: attempt(1), fencing: Some(7), evidence: answer(200), retry: None };
-    assert_eq!(next(&tool, Some(&running), &old, at(1)), Err(Illegal::NotOwner));
+    let old = Event::Ended {
+        attempt: attempt(1),
+        fencing: Some(7),
+        evidence: answer(200),
+        retry: None,
+    };
+    assert_eq!(
+        next(&tool, Some(&running), &old, at(1)),
+        Err(Illegal::NotOwner)
+    );
 }
 
 #[test]
 fn a_session_is_given_free_when_the_outcome_is_known_and_else_when_the_lease_ends() {
     let exclusive = Tool {
-        session: session::Policy { mode: session::Mode::Exclusive, ..Default::default() },
+        session: session::Policy {
+            mode: session::Mode::Exclusive,
+            ..Default::default()
+        },
         ..tool("t")
     };
     let running = record(&exclusive, key::Source::Derived, &[]);
@@ -473,19 +830,50 @@ fn a_session_is_given_free_when_the_outcome_is_known_and_else_when_the_lease_end
     };
     let lease_end = Some(running.attempt.lease_until);
     for evidence in [answer(200), answer(422), not_sent()] {
-        assert_eq!(free_from(&exclusive, &running, &ended_with(1, evidence, None)), Some(at(3)));
+        assert_eq!(
+            free_from(&exclusive, &running, &ended_with(1, evidence, None)),
+            Some(at(3))
+        );
     }
-    for event in [ended_with(1, no_answer(), None), Event::OwnerLost { by: ME }] {
-        assert_eq!(free_from(&exclusive, &running, &event), lease_end, "{event:?}");
+    for event in [
+        ended_with(1, no_answer(), None),
+        Event::OwnerLost { by: ME },
+    ] {
+        assert_eq!(
+            free_from(&exclusive, &running, &event),
+            lease_end,
+            "{event:?}"
+        );
     }
     let lease_from_now = Some(at(3 + 40));
-    assert_eq!(free_from(&exclusive, &running, &store_lost()), lease_from_now, "a later run may be there");
+    assert_eq!(
+        free_from(&exclusive, &running, &store_lost()),
+        lease_from_now,
+        "a later run may be there"
+    );
     let retried = ended_with(1, not_sent(), Some(2));
-    assert_eq!(free_from(&exclusive, &running, &retried), None, "it goes on");
-    let unknown = moved(&exclusive, Some(&running), &ended_with(1, no_answer(), None), 1).expect("unknown");
-    assert_eq!(free_from(&exclusive, &unknown, &ended_with(1, answer(200), None)), Some(at(3)));
+    assert_eq!(
+        free_from(&exclusive, &running, &retried),
+        None,
+        "it goes on"
+    );
+    let unknown = moved(
+        &exclusive,
+        Some(&running),
+        &ended_with(1, no_answer(), None),
+        1,
+    )
+    .expect("unknown");
+    assert_eq!(
+        free_from(&exclusive, &unknown, &ended_with(1, answer(200), None)),
+        Some(at(3))
+    );
     assert_eq!(free_from(&exclusive, &unknown, &unlocked()), Some(at(3)));
-    assert_eq!(free_from(&tool("t"), &running, &ended_with(1, answer(200), None)), None, "it never had it");
+    assert_eq!(
+        free_from(&tool("t"), &running, &ended_with(1, answer(200), None)),
+        None,
+        "it never had it"
+    );
 }
 
 #[test]
@@ -493,8 +881,14 @@ fn not_found_proves_nothing_before_the_lease_and_the_operators_time_are_over() {
     use unknown::{Dedup, Policy};
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     let tool = |negative_final_after, dedup| {
-        let unknown = Policy::Probe { negative_final_after };
-        Tool { unknown, dedup, ..tool("t") }
+        let unknown = Policy::Probe {
+            negative_final_after,
+        };
+        Tool {
+            unknown,
+            dedup,
+            ..tool("t")
+        }
     };
     for (tool, final_after) in [
         (tool(seconds(5), Dedup::None), Some(5)),
@@ -502,14 +896,25 @@ fn not_found_proves_nothing_before_the_lease_and_the_operators_time_are_over() {
         (tool(None, Dedup::Key), Some(0)),
         (tool(None, Dedup::None), None),
     ] {
-        let unknown = record(&tool, key::Source::Derived, &[(ended_with(1, no_answer(), None), 1)]);
+        let unknown = record(
+            &tool,
+            key::Source::Derived,
+            &[(ended_with(1, no_answer(), None), 1)],
+        );
         let lease_end = unknown.attempt.lease_until.as_second() - at(0).as_second();
         let found_nothing = |at| cell(&tool, Some(&unknown), &probed(Finding::NotFound), at);
         let last = lease_end + final_after.unwrap_or(1_000_000);
         assert_eq!(found_nothing(last - 1), "Finish -> unknown");
-        assert_eq!(found_nothing(last) == "Finish -> failed", final_after.is_some());
+        assert_eq!(
+            found_nothing(last) == "Finish -> failed",
+            final_after.is_some()
+        );
         let asked_early = probed_at(Finding::NotFound, last - 1);
-        assert_eq!(cell(&tool, Some(&unknown), &asked_early, last + 9), "Finish -> unknown", "a late answer");
+        assert_eq!(
+            cell(&tool, Some(&unknown), &asked_early, last + 9),
+            "Finish -> unknown",
+            "a late answer"
+        );
     }
 }
 
@@ -517,7 +922,13 @@ fn not_found_proves_nothing_before_the_lease_and_the_operators_time_are_over() {
 fn a_clock_set_back_does_no_harm() {
     let tool = tool("t");
     let running = record(&tool, key::Source::Derived, &[]);
-    let done = moved(&tool, Some(&running), &ended_with(1, answer(200), None), -3600).expect("done");
+    let done = moved(
+        &tool,
+        Some(&running),
+        &ended_with(1, answer(200), None),
+        -3600,
+    )
+    .expect("done");
     assert_eq!(done.latency_ms, Some(0));
 }
 
@@ -555,7 +966,9 @@ fn any_event() -> impl Strategy<Value = Event> {
 /// The policies that a configuration allows.
 fn any_policy() -> impl Strategy<Value = (unknown::Policy, unknown::Dedup)> {
     use unknown::{Dedup, Policy};
-    let probe = Policy::Probe { negative_final_after: None };
+    let probe = Policy::Probe {
+        negative_final_after: None,
+    };
     prop_oneof![
         Just((Policy::Hold, Dedup::None)),
         Just((probe, Dedup::None)),

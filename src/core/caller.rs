@@ -41,7 +41,9 @@ impl FromStr for Scope {
             None if text == "read" => Ok(Self::Read),
             None if text == "admin" => Ok(Self::Admin),
             Some(("call", tool)) if !tool.is_empty() => Ok(Self::CallTool(tool.to_owned())),
-            _ => Err(format!("unknown scope {text:?}; it is one of call, call:TOOL, read, admin")),
+            _ => Err(format!(
+                "unknown scope {text:?}; it is one of call, call:TOOL, read, admin"
+            )),
         }
     }
 }
@@ -92,7 +94,12 @@ impl Caller {
     /// Whoever runs a command where the gateway's configuration is.
     pub fn operator() -> Self {
         let pace = Pace::default();
-        Self { name: "command line".into(), tenant: String::new(), scopes: vec![Scope::Admin], pace }
+        Self {
+            name: "command line".into(),
+            tenant: String::new(),
+            scopes: vec![Scope::Admin],
+            pace,
+        }
     }
 
     pub fn is_admin(&self) -> bool {
@@ -119,10 +126,15 @@ impl Caller {
         if self.tenant != saga.id.tenant || saga.id.id.starts_with(key::COMPENSATION) {
             return false;
         }
-        let calls = self.scopes.iter().any(|scope| matches!(scope, Scope::Call | Scope::CallTool(_)));
+        let calls = self
+            .scopes
+            .iter()
+            .any(|scope| matches!(scope, Scope::Call | Scope::CallTool(_)));
         let has_begun = calls && self.name == saga.begun_by;
         has_begun
-            || tools.is_some_and(|tools| !tools.is_empty() && tools.iter().all(|tool| self.may_call(tool)))
+            || tools.is_some_and(|tools| {
+                !tools.is_empty() && tools.iter().all(|tool| self.may_call(tool))
+            })
     }
 
     /// Whether this caller may read a call: it made it itself, or may read all of the tenant's.
@@ -157,12 +169,12 @@ impl Token {
         let (name, expires) = (&self.caller.name, self.expires?);
         let notice = now.checked_add(NOTICE).unwrap_or(Timestamp::MAX);
         match expires {
-            _ if expires <= now => {
-                Some(format!("a token of {name} has expired at {expires}: it opens nothing any more"))
-            }
-            _ if expires <= notice => {
-                Some(format!("a token of {name} expires at {expires}: replace it in time"))
-            }
+            _ if expires <= now => Some(format!(
+                "a token of {name} has expired at {expires}: it opens nothing any more"
+            )),
+            _ if expires <= notice => Some(format!(
+                "a token of {name} expires at {expires}: replace it in time"
+            )),
             _ => None,
         }
     }
@@ -180,12 +192,24 @@ pub enum Closed {
 ///
 /// # Errors
 /// There is no such token, or its time is over.
-pub fn find<'a>(tokens: &'a [Token], sha256: &[u8; 32], now: Timestamp) -> Result<&'a Caller, Closed> {
-    let found = tokens
-        .iter()
-        .fold(None, |found, token| if bool::from(token.sha256.ct_eq(sha256)) { Some(token) } else { found });
+pub fn find<'a>(
+    tokens: &'a [Token],
+    sha256: &[u8; 32],
+    now: Timestamp,
+) -> Result<&'a Caller, Closed> {
+    let found = tokens.iter().fold(None, |found, token| {
+        if bool::from(token.sha256.ct_eq(sha256)) {
+            Some(token)
+        } else {
+            found
+        }
+    });
     let token = found.ok_or(Closed::Unknown)?;
-    if token.expires.is_some_and(|expires| expires <= now) { Err(Closed::Expired) } else { Ok(&token.caller) }
+    if token.expires.is_some_and(|expires| expires <= now) {
+        Err(Closed::Expired)
+    } else {
+        Ok(&token.caller)
+    }
 }
 
 /// Whether two digests of tokens are the same; takes as long whether they are or not.
@@ -198,8 +222,16 @@ mod tests {
     use super::*;
 
     fn caller(scopes: &[&str]) -> Caller {
-        let scopes = scopes.iter().map(|scope| scope.parse().expect("a scope")).collect();
-        Caller { name: "agents".into(), tenant: "shop".into(), scopes, pace: Pace::default() }
+        let scopes = scopes
+            .iter()
+            .map(|scope| scope.parse().expect("a scope"))
+            .collect();
+        Caller {
+            name: "agents".into(),
+            tenant: "shop".into(),
+            scopes,
+            pace: Pace::default(),
+        }
     }
 
     #[test]
@@ -231,7 +263,11 @@ mod tests {
 
     fn token(expires: Option<i64>) -> Token {
         let expires = expires.map(|second| Timestamp::from_second(second).expect("a time"));
-        Token { sha256: [7; 32], caller: caller(&["call"]), expires }
+        Token {
+            sha256: [7; 32],
+            caller: caller(&["call"]),
+            expires,
+        }
     }
 
     #[test]
@@ -245,7 +281,10 @@ mod tests {
     fn only_the_digest_opens() {
         let now = Timestamp::UNIX_EPOCH;
         let token = token(None);
-        assert_eq!(find(std::slice::from_ref(&token), &[7; 32], now), Ok(&token.caller));
+        assert_eq!(
+            find(std::slice::from_ref(&token), &[7; 32], now),
+            Ok(&token.caller)
+        );
         assert_eq!(find(&[token], &[8; 32], now), Err(Closed::Unknown));
         assert_eq!(find(&[], &[8; 32], now), Err(Closed::Unknown));
     }

@@ -55,13 +55,21 @@ impl Part {
         Ok(match value {
             Value::String(text) if text.starts_with('/') => {
                 let is_below = |rest: &str| rest.is_empty() || rest.starts_with('/');
-                if !ROOTS.iter().any(|root| text.strip_prefix(root).is_some_and(is_below)) {
+                if !ROOTS
+                    .iter()
+                    .any(|root| text.strip_prefix(root).is_some_and(is_below))
+                {
                     return Err(format!("{text:?} begins with none of {}", ROOTS.join(", ")));
                 }
                 Self::Taken(text.parse()?)
             }
             Value::Object(members) => Self::Members(read_members(members)?),
-            Value::Array(items) => Self::Items(items.into_iter().map(Self::read).collect::<Result<_, _>>()?),
+            Value::Array(items) => Self::Items(
+                items
+                    .into_iter()
+                    .map(Self::read)
+                    .collect::<Result<_, _>>()?,
+            ),
             plain => Self::Given(plain),
         })
     }
@@ -69,11 +77,15 @@ impl Part {
     fn make(&self, from: &Value) -> Result<Value, String> {
         Ok(match self {
             Self::Given(value) => value.clone(),
-            Self::Items(items) => items.iter().map(|item| item.make(from)).collect::<Result<_, _>>()?,
+            Self::Items(items) => items
+                .iter()
+                .map(|item| item.make(from))
+                .collect::<Result<_, _>>()?,
             Self::Members(members) => Value::Object(make_members(members, from)?),
             Self::Taken(pointer) => {
                 let found = from.pointer(pointer.as_str());
-                let found = found.ok_or_else(|| format!("there is nothing at {}", pointer.as_str()))?;
+                let found =
+                    found.ok_or_else(|| format!("there is nothing at {}", pointer.as_str()))?;
                 if holds_mask(found) {
                     return Err(format!("what stood at {} is not kept", pointer.as_str()));
                 }
@@ -88,11 +100,17 @@ impl Part {
 /// # Errors
 /// Which pointer is none.
 pub fn read_members(members: Map<String, Value>) -> Result<Vec<(String, Part)>, String> {
-    members.into_iter().map(|(name, value)| Ok((name, Part::read(value)?))).collect()
+    members
+        .into_iter()
+        .map(|(name, value)| Ok((name, Part::read(value)?)))
+        .collect()
 }
 
 fn make_members(members: &[(String, Part)], from: &Value) -> Result<Map<String, Value>, String> {
-    members.iter().map(|(name, part)| Ok((name.clone(), part.make(from)?))).collect()
+    members
+        .iter()
+        .map(|(name, part)| Ok((name.clone(), part.make(from)?)))
+        .collect()
 }
 
 fn holds_mask(value: &Value) -> bool {
@@ -130,7 +148,10 @@ impl Template {
         if let Some(result) = result {
             from.insert("result".into(), result.clone());
         }
-        Ok(Value::Object(make_members(&self.args, &Value::Object(from))?))
+        Ok(Value::Object(make_members(
+            &self.args,
+            &Value::Object(from),
+        )?))
     }
 
     /// The same for an effect of which no call is known: there is only what a system says of it.
@@ -138,7 +159,10 @@ impl Template {
     /// # Errors
     /// As [`args`](Self::args).
     pub fn args_of_effect(&self, effect: &Value) -> Result<Value, String> {
-        Ok(Value::Object(make_members(&self.args, &json!({ "result": effect }))?))
+        Ok(Value::Object(make_members(
+            &self.args,
+            &json!({ "result": effect }),
+        )?))
     }
 }
 
@@ -169,7 +193,10 @@ pub fn key_of(call_id: CallId) -> String {
 
 /// The call that a call with this key undoes; `None`: it undoes no call of ours.
 pub fn undone_by(key: &str) -> Option<CallId> {
-    key.strip_prefix(key::COMPENSATION)?.parse().ok().map(CallId)
+    key.strip_prefix(key::COMPENSATION)?
+        .parse()
+        .ok()
+        .map(CallId)
 }
 
 #[cfg(test)]
@@ -178,8 +205,14 @@ mod tests {
     use crate::core::call::tests::succeeded;
 
     fn template(args: Value) -> Result<Template, String> {
-        let Value::Object(args) = args else { return Err("no object".into()) };
-        Ok(Template { tool: "cancel".into(), args: read_members(args)?, undoes_unknown: false })
+        let Value::Object(args) = args else {
+            return Err("no object".into());
+        };
+        Ok(Template {
+            tool: "cancel".into(),
+            args: read_members(args)?,
+            undoes_unknown: false,
+        })
     }
 
     #[test]
@@ -205,11 +238,17 @@ mod tests {
     fn what_is_not_there_or_not_kept_is_never_sent() {
         let mut call = succeeded("{\"order_id\":7}");
         let missing = template(json!({ "order": "/result/id" })).expect("a template");
-        assert_eq!(missing.args(&call), Err("there is nothing at /result/id".into()));
+        assert_eq!(
+            missing.args(&call),
+            Err("there is nothing at /result/id".into())
+        );
         std::sync::Arc::make_mut(&mut call.intent).args =
             format!("{{\"card\":{{\"no\":\"{}\"}}}}", redact::MASK).into();
         let masked = template(json!({ "card": "/args/card" })).expect("a template");
-        assert_eq!(masked.args(&call), Err("what stood at /args/card is not kept".into()));
+        assert_eq!(
+            masked.args(&call),
+            Err("what stood at /args/card is not kept".into())
+        );
     }
 
     #[test]

@@ -25,8 +25,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] =
-        [Self::Saga, Self::Reconciliation, Self::Report, Self::Anomaly, Self::Recipe, Self::Secret];
+    pub const ALL: [Self; 6] = [
+        Self::Saga,
+        Self::Reconciliation,
+        Self::Report,
+        Self::Anomaly,
+        Self::Recipe,
+        Self::Secret,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -64,7 +70,8 @@ pub struct Document {
 impl Document {
     /// As a store keeps it: times to the microsecond.
     pub fn to_the_microsecond(&self) -> Self {
-        let cut = |time: Timestamp| Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time);
+        let cut =
+            |time: Timestamp| Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time);
         Self {
             created_at: cut(self.created_at),
             due_at: self.due_at.map(cut),
@@ -92,7 +99,10 @@ pub struct Place {
 impl Place {
     pub fn of(document: &Document) -> Self {
         let digest = digest(document.kind, &document.tenant, &document.id);
-        Self { created_at: document.created_at, digest }
+        Self {
+            created_at: document.created_at,
+            digest,
+        }
     }
 
     /// As bytes that are ordered as places are.
@@ -109,7 +119,10 @@ impl Place {
         let (time, digest) = bytes.split_first_chunk::<8>()?;
         let time = i64::try_from(u64::from_be_bytes(*time)).ok()?;
         let created_at = Timestamp::from_microsecond(time).ok()?;
-        Some(Self { created_at, digest: digest.try_into().ok()? })
+        Some(Self {
+            created_at,
+            digest: digest.try_into().ok()?,
+        })
     }
 
     /// As a text that a caller gives back to go on from here.
@@ -119,7 +132,10 @@ impl Place {
 
     /// `None`: that is no cursor of ours.
     pub fn from_cursor(text: &str) -> Option<Self> {
-        URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| Self::from_bytes(&bytes))
+        URL_SAFE_NO_PAD
+            .decode(text)
+            .ok()
+            .and_then(|bytes| Self::from_bytes(&bytes))
     }
 }
 
@@ -146,7 +162,15 @@ mod tests {
 
     #[test]
     fn no_other_text_is_a_cursor() {
-        for text in ["", "x", "AAAA", "\u{e4}", &"A".repeat(31), &"A".repeat(33), &"_".repeat(32)] {
+        for text in [
+            "",
+            "x",
+            "AAAA",
+            "\u{e4}",
+            &"A".repeat(31),
+            &"A".repeat(33),
+            &"_".repeat(32),
+        ] {
             assert_eq!(Place::from_cursor(text), None, "{text:?}");
         }
     }

@@ -103,7 +103,9 @@ fn write_canonical(value: &Value, out: &mut String) {
 /// As RFC 8785 section 3.2.2.2 asks: short escapes where there are some, `\u00xx` for other
 /// control characters, everything else as it is.
 fn write_string(text: &str, out: &mut String) {
-    let needs_escapes = text.bytes().any(|byte| byte < 0x20 || matches!(byte, b'"' | b'\\'));
+    let needs_escapes = text
+        .bytes()
+        .any(|byte| byte < 0x20 || matches!(byte, b'"' | b'\\'));
     if needs_escapes {
         // serde_json escapes just so.
         out.push_str(&Value::from(text).to_string());
@@ -136,12 +138,14 @@ fn unsafe_integer(text: &str) -> Option<&str> {
             }
             b'-' | b'0'..=b'9' => {
                 let start = at;
-                while at < bytes.len() && matches!(bytes[at], b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9')
+                while at < bytes.len()
+                    && matches!(bytes[at], b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9')
                 {
                     at += 1;
                 }
                 let number = &text[start..at];
-                if written_as_integer(number) && number.parse::<f64>().is_ok_and(|n| n.abs() >= FIRST_UNSAFE)
+                if written_as_integer(number)
+                    && number.parse::<f64>().is_ok_and(|n| n.abs() >= FIRST_UNSAFE)
                 {
                     return Some(number);
                 }
@@ -166,7 +170,8 @@ impl<'de> DeserializeSeed<'de> for StrictValue<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         let left = self.0.get().checked_sub(1);
-        let left = left.ok_or_else(|| D::Error::custom(format!("it holds more than {MAX_VALUES} values")))?;
+        let left = left
+            .ok_or_else(|| D::Error::custom(format!("it holds more than {MAX_VALUES} values")))?;
         self.0.set(left);
         deserializer.deserialize_any(self)
     }
@@ -215,7 +220,9 @@ impl<'de> Visitor<'de> for StrictValue<'_> {
         let mut object = Map::new();
         while let Some(name) = members.next_key::<String>()? {
             if object.contains_key(&name) {
-                return Err(A::Error::custom(format!("the member {name:?} is named twice")));
+                return Err(A::Error::custom(format!(
+                    "the member {name:?} is named twice"
+                )));
             }
             object.insert(name, members.next_value_seed(self)?);
         }
@@ -288,7 +295,11 @@ mod tests {
             (0xbecb_f647_612f_3696, "-0.0000033333333333333333"),
             (0x4314_3ff3_c1cb_0959, "1424953923781206.2"),
         ] {
-            assert_eq!(canonical(&Value::from(f64::from_bits(bits))), expected, "{bits:x}");
+            assert_eq!(
+                canonical(&Value::from(f64::from_bits(bits))),
+                expected,
+                "{bits:x}"
+            );
         }
     }
 
@@ -305,11 +316,17 @@ mod tests {
 
     #[test]
     fn integers_from_two_to_the_53_on_are_refused_and_floats_are_not() {
-        check("[9007199254740991,-9007199254740991]", "[9007199254740991,-9007199254740991]");
+        check(
+            "[9007199254740991,-9007199254740991]",
+            "[9007199254740991,-9007199254740991]",
+        );
         check("[1e300, 1.5e16, 12.000]", "[1e+300,15000000000000000,12]");
-        for number in
-            ["9007199254740992", "-9007199254740993", "9007199254740993.0", "123456789012345678901234567890"]
-        {
+        for number in [
+            "9007199254740992",
+            "-9007199254740993",
+            "9007199254740993.0",
+            "123456789012345678901234567890",
+        ] {
             check_refused(&format!("{{\"a\":[\"x\\\"\",{number}]}}"), "2^53");
         }
         check(r#"{"a":"9007199254740993"}"#, r#"{"a":"9007199254740993"}"#);
@@ -317,7 +334,16 @@ mod tests {
 
     #[test]
     fn what_is_no_json_is_refused() {
-        for text in ["", "{", "{\"a\":1}x", "[1e400]", r#""\ud800""#, "NaN", "{'a':1}", "[01]"] {
+        for text in [
+            "",
+            "{",
+            "{\"a\":1}x",
+            "[1e400]",
+            r#""\ud800""#,
+            "NaN",
+            "{'a':1}",
+            "[01]",
+        ] {
             assert!(parse(text).is_err(), "{text:?}");
         }
         assert!(parse(&"[".repeat(100_000)).is_err());
@@ -326,8 +352,14 @@ mod tests {
     #[test]
     fn a_request_holds_a_bounded_number_of_values() {
         let list = |items: usize| format!("[{}]", vec!["1"; items].join(","));
-        assert!(parse_bounded(&list(MAX_VALUES - 1)).is_ok(), "the list is one, too");
-        let members = (0..MAX_VALUES).map(|n| format!("\"{n}\":1")).collect::<Vec<_>>().join(",");
+        assert!(
+            parse_bounded(&list(MAX_VALUES - 1)).is_ok(),
+            "the list is one, too"
+        );
+        let members = (0..MAX_VALUES)
+            .map(|n| format!("\"{n}\":1"))
+            .collect::<Vec<_>>()
+            .join(",");
         for text in [list(MAX_VALUES), format!("{{{members}}}")] {
             let error = parse_bounded(&text).expect_err("too many").to_string();
             assert!(error.contains("more than 100000 values"), "{error}");
@@ -340,7 +372,9 @@ mod tests {
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),
             (-9_007_199_254_740_991_i64..=9_007_199_254_740_991).prop_map(Value::from),
-            any::<f64>().prop_filter("JSON has no such number", |n| n.is_finite()).prop_map(Value::from),
+            any::<f64>()
+                .prop_filter("JSON has no such number", |n| n.is_finite())
+                .prop_map(Value::from),
             any::<String>().prop_map(Value::from),
         ];
         leaf.prop_recursive(4, 64, 8, |inner| {

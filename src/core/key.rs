@@ -23,7 +23,9 @@ pub struct Key(String);
 
 /// A key that is no key.
 #[derive(Debug, Clone, Copy, thiserror::Error, PartialEq, Eq)]
-#[error("an idempotency key is 1 to {MAX_LEN} visible ASCII characters (0x21 to 0x7E) without spaces")]
+#[error(
+    "an idempotency key is 1 to {MAX_LEN} visible ASCII characters (0x21 to 0x7E) without spaces"
+)]
 pub struct Invalid;
 
 impl Key {
@@ -39,7 +41,9 @@ impl Key {
     /// as draft-ietf-httpapi-idempotency-key-header asks (an RFC 8941 string). `"k"` and `k` are
     /// the same key.
     pub fn from_header(line: &[u8]) -> Result<Self, Invalid> {
-        let text = std::str::from_utf8(line).map_err(|_| Invalid)?.trim_matches([' ', '\t']);
+        let text = std::str::from_utf8(line)
+            .map_err(|_| Invalid)?
+            .trim_matches([' ', '\t']);
         match text.strip_prefix('"') {
             None => Self::parse(text),
             Some(rest) => Self::parse(&unquote(rest.strip_suffix('"').ok_or(Invalid)?)?),
@@ -58,7 +62,11 @@ fn unquote(inner: &str) -> Result<String, Invalid> {
     while let Some(next) = rest.next() {
         match next {
             '"' => return Err(Invalid),
-            '\\' => out.push(rest.next().filter(|c| matches!(c, '"' | '\\')).ok_or(Invalid)?),
+            '\\' => out.push(
+                rest.next()
+                    .filter(|c| matches!(c, '"' | '\\'))
+                    .ok_or(Invalid)?,
+            ),
             plain => out.push(plain),
         }
     }
@@ -92,8 +100,13 @@ pub enum Source {
 pub const COMPENSATION: &str = "compensate:";
 
 impl Source {
-    pub const ALL: [Self; 5] =
-        [Self::Runtime, Self::Business, Self::Model, Self::Derived, Self::Compensation];
+    pub const ALL: [Self; 5] = [
+        Self::Runtime,
+        Self::Business,
+        Self::Model,
+        Self::Derived,
+        Self::Compensation,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -122,13 +135,20 @@ impl Pointer {
 
     /// The member names (or array indexes) on the way, unescaped.
     pub fn steps(&self) -> impl Iterator<Item = String> {
-        self.0.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~"))
+        self.0
+            .split('/')
+            .skip(1)
+            .map(|step| step.replace("~1", "/").replace("~0", "~"))
     }
 
     /// Takes what it points to out of `value`; nothing there is no change.
     pub fn remove_from(&self, value: &mut Value) {
-        let Some((parent, _)) = self.0.rsplit_once('/') else { return };
-        let Some(last) = self.steps().last() else { return };
+        let Some((parent, _)) = self.0.rsplit_once('/') else {
+            return;
+        };
+        let Some(last) = self.steps().last() else {
+            return;
+        };
         match value.pointer_mut(parent) {
             Some(Value::Object(members)) => drop(members.remove(&last)),
             Some(Value::Array(items)) => {
@@ -145,11 +165,16 @@ impl FromStr for Pointer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let escapes_hold = text.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+        let escapes_hold = text
+            .split('~')
+            .skip(1)
+            .all(|rest| rest.starts_with(['0', '1']));
         if text.starts_with('/') && escapes_hold {
             Ok(Self(text.to_owned()))
         } else {
-            Err(format!("{text:?} is no JSON Pointer; one looks like \"/order/id\""))
+            Err(format!(
+                "{text:?} is no JSON Pointer; one looks like \"/order/id\""
+            ))
         }
     }
 }
@@ -231,8 +256,14 @@ pub struct Chosen {
 
 /// The key that the caller's runtime brought, in the header, in the body, or in both alike.
 pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<Key>, Refused> {
-    let header = header.map(Key::from_header).transpose().map_err(|why| Refused::Invalid("header", why))?;
-    let body = body.map(Key::parse).transpose().map_err(|why| Refused::Invalid("body", why))?;
+    let header = header
+        .map(Key::from_header)
+        .transpose()
+        .map_err(|why| Refused::Invalid("header", why))?;
+    let body = body
+        .map(Key::parse)
+        .transpose()
+        .map_err(|why| Refused::Invalid("body", why))?;
     let key = match (header, body) {
         (Some(header), Some(body)) if header != body => return Err(Refused::Conflict),
         (header, body) => header.or(body),
@@ -242,7 +273,10 @@ pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<
 
 /// Who could bring the key of a compensation could keep it from being made.
 fn not_ours(key: Option<Key>) -> Result<Option<Key>, Refused> {
-    if key.as_ref().is_some_and(|key| key.as_str().starts_with(COMPENSATION)) {
+    if key
+        .as_ref()
+        .is_some_and(|key| key.as_str().starts_with(COMPENSATION))
+    {
         return Err(Refused::Reserved);
     }
     Ok(key)
@@ -323,17 +357,25 @@ mod tests {
     fn quoted_and_bare_are_the_same_key() {
         let bare = Key::parse("8e03978e-40d5").expect("a key");
         for line in ["8e03978e-40d5", "\"8e03978e-40d5\"", " \"8e03978e-40d5\" "] {
-            assert_eq!(Key::from_header(line.as_bytes()), Ok(bare.clone()), "{line:?}");
+            assert_eq!(
+                Key::from_header(line.as_bytes()),
+                Ok(bare.clone()),
+                "{line:?}"
+            );
         }
-        assert_eq!(Key::from_header(br#""a\"b\\c""#), Ok(Key(r#"a"b\c"#.to_owned())));
+        assert_eq!(
+            Key::from_header(br#""a\"b\\c""#),
+            Ok(Key(r#"a"b\c"#.to_owned()))
+        );
     }
 
     #[test]
     fn what_is_no_key_is_refused() {
         let long = "k".repeat(256);
-        for line in
-            ["", "\"\"", "\"", "\"a", "a b", "\"a b\"", "a, b", "ключ", r#""a\b""#, r#""a"b""#, "a\tb", &long]
-        {
+        for line in [
+            "", "\"\"", "\"", "\"a", "a b", "\"a b\"", "a, b", "ключ", r#""a\b""#, r#""a"b""#,
+            "a\tb", &long,
+        ] {
             assert_eq!(Key::from_header(line.as_bytes()), Err(Invalid), "{line:?}");
         }
         assert!(Key::parse(&"k".repeat(255)).is_ok());
@@ -343,10 +385,16 @@ mod tests {
     #[test]
     fn header_and_body_must_agree() {
         let key = Key::parse("k").expect("a key");
-        assert_eq!(from_runtime(Some(b"\"k\""), Some("k")), Ok(Some(key.clone())));
+        assert_eq!(
+            from_runtime(Some(b"\"k\""), Some("k")),
+            Ok(Some(key.clone()))
+        );
         assert_eq!(from_runtime(None, Some("k")), Ok(Some(key)));
         assert_eq!(from_runtime(None, None), Ok(None));
-        assert_eq!(from_runtime(Some(b"k"), Some("other")), Err(Refused::Conflict));
+        assert_eq!(
+            from_runtime(Some(b"k"), Some("other")),
+            Err(Refused::Conflict)
+        );
     }
 
     #[test]

@@ -34,8 +34,15 @@ pub struct Filter {
 }
 
 /// The states that a call can be asked for by.
-pub const STATES: [&str; 7] =
-    ["running", "succeeded", "failed", "unknown", "compensating", "compensated", "stuck"];
+pub const STATES: [&str; 7] = [
+    "running",
+    "succeeded",
+    "failed",
+    "unknown",
+    "compensating",
+    "compensated",
+    "stuck",
+];
 /// Those of them in which few calls are, so that there is an index of each.
 const INDEXED: [&str; 3] = ["running", "failed", "unknown"];
 
@@ -57,7 +64,10 @@ pub enum Index<'a> {
 impl Filter {
     /// The index that leaves the fewest calls to look at.
     pub fn index(&self) -> Index<'_> {
-        let state = self.state.as_deref().filter(|state| INDEXED.contains(state));
+        let state = self
+            .state
+            .as_deref()
+            .filter(|state| INDEXED.contains(state));
         let indexes = [
             self.key.as_deref().map(Index::Key),
             self.saga_id.as_deref().map(Index::Saga),
@@ -73,7 +83,9 @@ impl Filter {
     /// Whether this is one of the calls.
     pub fn matches(&self, record: &Record) -> bool {
         let intent = &record.intent;
-        let is = |asked: &Option<String>, found: &str| asked.as_deref().is_none_or(|asked| asked == found);
+        let is = |asked: &Option<String>, found: &str| {
+            asked.as_deref().is_none_or(|asked| asked == found)
+        };
         is(&self.trace_id, &intent.trace_id)
             && is(&self.session_id, &intent.session_id)
             && is(&self.user_id, &intent.user_id)
@@ -89,8 +101,12 @@ impl Filter {
 /// The indexes in which a call stands: of all it can be found by but its state.
 pub fn indexes(record: &Record) -> Vec<Index<'_>> {
     let intent = &record.intent;
-    let mut indexes =
-        vec![Index::All, Index::Key(&intent.key), Index::Trace(&intent.trace_id), Index::Tool(&intent.tool)];
+    let mut indexes = vec![
+        Index::All,
+        Index::Key(&intent.key),
+        Index::Trace(&intent.trace_id),
+        Index::Tool(&intent.tool),
+    ];
     if !intent.session_id.is_empty() {
         indexes.push(Index::Session(&intent.session_id));
     }
@@ -113,7 +129,10 @@ pub struct Position {
 
 impl Position {
     pub fn of(record: &Record) -> Self {
-        Self { created_at: record.intent.created_at, call_id: record.intent.call_id }
+        Self {
+            created_at: record.intent.created_at,
+            call_id: record.intent.call_id,
+        }
     }
 
     /// As bytes that are ordered as positions are.
@@ -127,14 +146,19 @@ impl Position {
     /// What the bytes of every position of this time begin with.
     pub fn time_bytes(time: Timestamp) -> [u8; 8] {
         // Before 1970 nothing was called.
-        u64::try_from(time.as_microsecond()).unwrap_or(0).to_be_bytes()
+        u64::try_from(time.as_microsecond())
+            .unwrap_or(0)
+            .to_be_bytes()
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (time, id) = bytes.split_first_chunk::<8>()?;
         let created_at = i64::try_from(u64::from_be_bytes(*time)).ok()?;
         let created_at = Timestamp::from_microsecond(created_at).ok()?;
-        Some(Self { created_at, call_id: CallId(Uuid::from_slice(id).ok()?) })
+        Some(Self {
+            created_at,
+            call_id: CallId(Uuid::from_slice(id).ok()?),
+        })
     }
 
     /// As a text that a caller gives back to go on from here.
@@ -144,7 +168,10 @@ impl Position {
 
     /// `None`: that is no cursor of ours.
     pub fn from_cursor(text: &str) -> Option<Self> {
-        URL_SAFE_NO_PAD.decode(text).ok().and_then(|bytes| Self::from_bytes(&bytes))
+        URL_SAFE_NO_PAD
+            .decode(text)
+            .ok()
+            .and_then(|bytes| Self::from_bytes(&bytes))
     }
 }
 
@@ -246,7 +273,11 @@ impl<T: Placed> Page<T> {
         let mut found: Vec<T> = pages.into_iter().flat_map(|page| page.found).collect();
         found.retain(|item| looked_until.is_none_or(|until| item.position() >= until));
         found.sort_by_key(|item| std::cmp::Reverse(item.position()));
-        let mut page = Self { found, next: looked_until, unreadable };
+        let mut page = Self {
+            found,
+            next: looked_until,
+            unreadable,
+        };
         page.cut(limit);
         page
     }
@@ -281,11 +312,18 @@ mod tests {
 
     /// What one place answers that looks at so many.
     fn look(all: &[Position], before: Option<Position>, most: usize) -> Page<Position> {
-        let rest: Vec<Position> =
-            all.iter().copied().filter(|at| before.is_none_or(|before| *at < before)).collect();
+        let rest: Vec<Position> = all
+            .iter()
+            .copied()
+            .filter(|at| before.is_none_or(|before| *at < before))
+            .collect();
         let found: Vec<Position> = rest.iter().copied().take(most).collect();
         let next = (rest.len() > most).then(|| found.last().copied()).flatten();
-        Page { found, next, unreadable: 0 }
+        Page {
+            found,
+            next,
+            unreadable: 0,
+        }
     }
 
     proptest! {
@@ -324,7 +362,15 @@ mod tests {
 
     #[test]
     fn no_other_text_is_a_cursor() {
-        for text in ["", "x", "AAAA", "\u{e4}", &"A".repeat(31), &"A".repeat(33), &"_".repeat(32)] {
+        for text in [
+            "",
+            "x",
+            "AAAA",
+            "\u{e4}",
+            &"A".repeat(31),
+            &"A".repeat(33),
+            &"_".repeat(32),
+        ] {
             assert_eq!(Position::from_cursor(text), None, "{text:?}");
         }
     }
@@ -343,13 +389,25 @@ mod tests {
         assert_eq!(all.index(), Index::Key("k"));
         let all = Filter { key: None, ..all };
         assert_eq!(all.index(), Index::Trace("t"));
-        let all = Filter { trace_id: None, ..all };
+        let all = Filter {
+            trace_id: None,
+            ..all
+        };
         assert_eq!(all.index(), Index::Session("s"));
-        let all = Filter { session_id: None, ..all };
+        let all = Filter {
+            session_id: None,
+            ..all
+        };
         assert_eq!(all.index(), Index::User("u"));
-        let all = Filter { user_id: None, ..all };
+        let all = Filter {
+            user_id: None,
+            ..all
+        };
         assert_eq!(all.index(), Index::State("unknown"));
-        let all = Filter { state: Some("succeeded".into()), ..all };
+        let all = Filter {
+            state: Some("succeeded".into()),
+            ..all
+        };
         assert_eq!(all.index(), Index::Tool("pay"), "most calls have succeeded");
         assert_eq!(Filter::default().index(), Index::All);
     }

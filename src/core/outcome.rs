@@ -175,24 +175,40 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
                 retry_after: None,
                 why: why.clone(),
             };
-            (Outcome::NotExecuted(failure), format!("nothing was sent: {why}"))
+            (
+                Outcome::NotExecuted(failure),
+                format!("nothing was sent: {why}"),
+            )
         }
-        Evidence::NoAnswer { why } => {
-            (Outcome::Unknown, format!("the request was sent and not answered: {why}"))
-        }
-        Evidence::Lost { why } => (Outcome::Unknown, format!("nobody has seen how the attempt ended: {why}")),
-        Evidence::Answer { status, body, retry_after, newest_token } => {
+        Evidence::NoAnswer { why } => (
+            Outcome::Unknown,
+            format!("the request was sent and not answered: {why}"),
+        ),
+        Evidence::Lost { why } => (
+            Outcome::Unknown,
+            format!("nobody has seen how the attempt ended: {why}"),
+        ),
+        Evidence::Answer {
+            status,
+            body,
+            retry_after,
+            newest_token,
+        } => {
             let is_stale = is_stale(*status, sent.fencing, *newest_token);
             // Callers are not sent away for longer than a call may take, whatever the tool says.
             let told = retry_after.map(|wait| wait.min(tool.deadline));
             let (outcome, rule) = answered(tool, *status, body, told, is_stale);
-            (outcome, format!("the tool answered {status} with {}{rule}", describe(body)))
+            (
+                outcome,
+                format!("the tool answered {status} with {}{rule}", describe(body)),
+            )
         }
     };
     match outcome {
-        Outcome::NotExecuted(_) if sent.doubted => {
-            (Outcome::Unknown, format!("{why}; but an earlier attempt may have been executed"))
-        }
+        Outcome::NotExecuted(_) if sent.doubted => (
+            Outcome::Unknown,
+            format!("{why}; but an earlier attempt may have been executed"),
+        ),
         outcome => (outcome, why),
     }
 }
@@ -220,7 +236,10 @@ fn answered(
     is_stale: bool,
 ) -> (Outcome, &'static str) {
     if let Some(declared) = tool.outcomes.get(&status) {
-        return (by_declaration(*declared, status, body, retry_after), ", as declared for this tool");
+        return (
+            by_declaration(*declared, status, body, retry_after),
+            ", as declared for this tool",
+        );
     }
     match status {
         200..=299 => match tool.success.as_ref().map(|test| (test, passes(test, body))) {
@@ -229,23 +248,38 @@ fn answered(
                 let outcome = by_declaration(test.otherwise, status, body, retry_after);
                 (outcome, ", which fails the tool's success test")
             }
-            Some((_, None)) => (Outcome::Unknown, ", in which the tool's success test finds nothing"),
+            Some((_, None)) => (
+                Outcome::Unknown,
+                ", in which the tool's success test finds nothing",
+            ),
         },
         303 => (Outcome::Executed(keep(body)), ""),
         _ if is_stale => (
             by_declaration(Declared::Fenced, status, body, retry_after),
             ": the session's fencing token is not the newest",
         ),
-        400..=406 | 409..=417 | 421 | 422 | 424 | 426 | 428 | 431 | 451 | 501 | 505 => {
-            (by_declaration(Declared::Rejected, status, body, retry_after), "")
-        }
-        425 | 429 => (by_declaration(Declared::NotExecuted, status, body, retry_after), ""),
+        400..=406 | 409..=417 | 421 | 422 | 424 | 426 | 428 | 431 | 451 | 501 | 505 => (
+            by_declaration(Declared::Rejected, status, body, retry_after),
+            "",
+        ),
+        425 | 429 => (
+            by_declaration(Declared::NotExecuted, status, body, retry_after),
+            "",
+        ),
         300..=399 => (Outcome::Unknown, "; redirects are never followed"),
-        _ => (Outcome::Unknown, "; that does not prove that it was not executed"),
+        _ => (
+            Outcome::Unknown,
+            "; that does not prove that it was not executed",
+        ),
     }
 }
 
-fn by_declaration(declared: Declared, status: u16, body: &Body, retry_after: Option<Duration>) -> Outcome {
+fn by_declaration(
+    declared: Declared,
+    status: u16,
+    body: &Body,
+    retry_after: Option<Duration>,
+) -> Outcome {
     let failure = |kind, body| Failure {
         kind,
         status: Some(status),
@@ -262,7 +296,11 @@ fn by_declaration(declared: Declared, status: u16, body: &Body, retry_after: Opt
                 Content::Unavailable(_) => None,
             };
             let is_fenced = declared == Declared::Fenced;
-            let kind = if is_fenced { FailureKind::Fenced } else { FailureKind::Rejected };
+            let kind = if is_fenced {
+                FailureKind::Fenced
+            } else {
+                FailureKind::Rejected
+            };
             Outcome::NotExecuted(failure(kind, body))
         }
         Declared::Unknown => Outcome::Unknown,
@@ -272,7 +310,9 @@ fn by_declaration(declared: Declared, status: u16, body: &Body, retry_after: Opt
 /// Whether the body holds what the test asks for; `None` if there is nothing to be tested: the body
 /// is cut off or no JSON, or nothing stands at the pointer. That proves neither.
 pub(super) fn passes(test: &SuccessTest, body: &Body) -> Option<bool> {
-    let Body::Whole(bytes) = body else { return None };
+    let Body::Whole(bytes) = body else {
+        return None;
+    };
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let found = value.pointer(test.pointer.as_str())?;
     Some(match (found, &test.equals) {
@@ -306,12 +346,26 @@ mod tests {
     use proptest::prelude::*;
 
     fn answer(status: u16, body: &'static str) -> Evidence {
-        Evidence::Answer { status, body: Body::Whole(body.into()), retry_after: None, newest_token: None }
+        Evidence::Answer {
+            status,
+            body: Body::Whole(body.into()),
+            retry_after: None,
+            newest_token: None,
+        }
     }
 
     /// The outcome in one word, a failure by its kind.
     fn word(tool: &Tool, evidence: &Evidence, doubted: bool) -> &'static str {
-        match classify(tool, evidence, Sent { doubted, fencing: None }).0 {
+        match classify(
+            tool,
+            evidence,
+            Sent {
+                doubted,
+                fencing: None,
+            },
+        )
+        .0
+        {
             Outcome::NotExecuted(failure) => failure.kind.as_str(),
             outcome => outcome.as_str(),
         }
@@ -368,9 +422,36 @@ mod tests {
     #[test]
     fn only_what_was_surely_not_sent_is_not_executed_without_an_answer() {
         let tool = tool("t");
-        assert_eq!(word(&tool, &Evidence::NotSent { why: "refused".into() }, false), "unreachable");
-        assert_eq!(word(&tool, &Evidence::NoAnswer { why: "reset".into() }, false), "unknown");
-        assert_eq!(word(&tool, &Evidence::Lost { why: "killed".into() }, false), "unknown");
+        assert_eq!(
+            word(
+                &tool,
+                &Evidence::NotSent {
+                    why: "refused".into()
+                },
+                false
+            ),
+            "unreachable"
+        );
+        assert_eq!(
+            word(
+                &tool,
+                &Evidence::NoAnswer {
+                    why: "reset".into()
+                },
+                false
+            ),
+            "unknown"
+        );
+        assert_eq!(
+            word(
+                &tool,
+                &Evidence::Lost {
+                    why: "killed".into()
+                },
+                false
+            ),
+            "unknown"
+        );
     }
 
     #[test]
@@ -382,8 +463,12 @@ mod tests {
             (500, Declared::Executed),
             (200, Declared::Rejected),
         ]);
-        let words = [503, 404, 500, 200, 502].map(|status| word(&tool, &answer(status, "{}"), false));
-        assert_eq!(words, ["unavailable", "unknown", "executed", "rejected", "unknown"]);
+        let words =
+            [503, 404, 500, 200, 502].map(|status| word(&tool, &answer(status, "{}"), false));
+        assert_eq!(
+            words,
+            ["unavailable", "unknown", "executed", "rejected", "unknown"]
+        );
     }
 
     #[test]
@@ -391,17 +476,47 @@ mod tests {
         let tool = tool("t");
         let refused = |status, ours, newest_token, doubted| {
             let body = Body::Whole("{}".into());
-            let evidence = Evidence::Answer { status, body, retry_after: None, newest_token };
-            match classify(&tool, &evidence, Sent { doubted, fencing: ours }).0 {
+            let evidence = Evidence::Answer {
+                status,
+                body,
+                retry_after: None,
+                newest_token,
+            };
+            match classify(
+                &tool,
+                &evidence,
+                Sent {
+                    doubted,
+                    fencing: ours,
+                },
+            )
+            .0
+            {
                 Outcome::NotExecuted(failure) => failure.kind.as_str(),
                 outcome => outcome.as_str(),
             }
         };
         assert_eq!(refused(409, Some(7), Some(8), false), "fenced");
-        assert_eq!(refused(409, Some(7), Some(7), false), "rejected", "it has seen nothing newer");
-        assert_eq!(refused(409, Some(7), None, false), "rejected", "any conflict may be meant");
-        assert_eq!(refused(409, None, Some(8), false), "rejected", "none was sent");
-        assert_eq!(refused(412, Some(7), None, false), "fenced", "no other precondition was sent");
+        assert_eq!(
+            refused(409, Some(7), Some(7), false),
+            "rejected",
+            "it has seen nothing newer"
+        );
+        assert_eq!(
+            refused(409, Some(7), None, false),
+            "rejected",
+            "any conflict may be meant"
+        );
+        assert_eq!(
+            refused(409, None, Some(8), false),
+            "rejected",
+            "none was sent"
+        );
+        assert_eq!(
+            refused(412, Some(7), None, false),
+            "fenced",
+            "no other precondition was sent"
+        );
         assert_eq!(refused(422, Some(7), Some(8), false), "rejected");
         assert_eq!(refused(200, Some(7), Some(8), false), "executed");
         assert_eq!(
@@ -426,15 +541,34 @@ mod tests {
             retry_after: None,
             newest_token: None,
         };
-        assert_eq!(word(&tool, &answer(200, r#"{"status":"ok"}"#), false), "executed");
-        assert_eq!(word(&tool, &answer(200, r#"{"status":"failed"}"#), false), "rejected");
-        assert_eq!(word(&tool, &cut, false), "unknown", "what cannot be read cannot be told");
+        assert_eq!(
+            word(&tool, &answer(200, r#"{"status":"ok"}"#), false),
+            "executed"
+        );
+        assert_eq!(
+            word(&tool, &answer(200, r#"{"status":"failed"}"#), false),
+            "rejected"
+        );
+        assert_eq!(
+            word(&tool, &cut, false),
+            "unknown",
+            "what cannot be read cannot be told"
+        );
         for body in ["{}", "no JSON", "", "{\"status\":"] {
             assert_eq!(word(&tool, &answer(200, body), false), "unknown", "{body}");
         }
-        tool.success = Some(SuccessTest { otherwise: Declared::Unknown, ..test.clone() });
-        assert_eq!(word(&tool, &answer(200, r#"{"status":"failed"}"#), false), "unknown");
-        tool.success = Some(SuccessTest { equals: json!(0), ..test });
+        tool.success = Some(SuccessTest {
+            otherwise: Declared::Unknown,
+            ..test.clone()
+        });
+        assert_eq!(
+            word(&tool, &answer(200, r#"{"status":"failed"}"#), false),
+            "unknown"
+        );
+        tool.success = Some(SuccessTest {
+            equals: json!(0),
+            ..test
+        });
         assert_eq!(
             word(&tool, &answer(200, r#"{"status":0.0}"#), false),
             "executed",
@@ -448,13 +582,19 @@ mod tests {
             Content::Kept(json) => json,
             Content::Unavailable(why) => panic!("{why}"),
         };
-        assert_eq!(kept(b" {\"b\":1.0, \"a\":2,\"a\":3}\n"), " {\"b\":1.0, \"a\":2,\"a\":3}\n");
+        assert_eq!(
+            kept(b" {\"b\":1.0, \"a\":2,\"a\":3}\n"),
+            " {\"b\":1.0, \"a\":2,\"a\":3}\n"
+        );
         assert_eq!(kept(b"null"), "null");
         assert_eq!(kept(b"thank \"you\""), r#"{"text":"thank \"you\""}"#);
         assert_eq!(kept(b""), r#"{"text":""}"#);
         assert_eq!(kept(b"\xff\x00"), r#"{"base64":"/wA="}"#);
         assert_eq!(kept(b"\"\xff\""), r#"{"base64":"Iv8i"}"#);
-        assert_eq!(keep(&Body::Broken("cut".into())), Content::Unavailable("cut".into()));
+        assert_eq!(
+            keep(&Body::Broken("cut".into())),
+            Content::Unavailable("cut".into())
+        );
     }
 
     proptest! {

@@ -9,7 +9,9 @@ pub fn is_resumed(pause: &Entry, history: &[Entry]) -> bool {
     match history.iter().rposition(|entry| entry == pause) {
         Some(at) => history[at + 1..].iter().any(|entry| is_resume(&entry)),
         // A long history has lost its beginning; one that went back in time knows nothing of the pause.
-        None => history.iter().any(|entry| is_resume(&entry) && entry.at >= pause.at),
+        None => history
+            .iter()
+            .any(|entry| is_resume(&entry) && entry.at >= pause.at),
     }
 }
 
@@ -41,7 +43,14 @@ mod tests {
             (vec![entry("paused", 10), entry("resumed", 5)], true),
             (vec![entry("paused", 1), entry("resumed", 2)], false),
             (vec![entry("resumed", 20)], true),
-            (vec![entry("paused", 10), entry("resumed", 20), entry("paused", 10)], false),
+            (
+                vec![
+                    entry("paused", 10),
+                    entry("resumed", 20),
+                    entry("paused", 10),
+                ],
+                false,
+            ),
         ] {
             assert_eq!(is_resumed(&pause, &history), resumed, "{history:?}");
         }

@@ -25,7 +25,11 @@ pub fn has_place(places: usize, held: Held) -> bool {
 /// How long the line of a session may be for a call of a token that has so many calls in it.
 pub fn line_length(longest: u32, held: usize) -> u32 {
     let places = usize::try_from(longest).unwrap_or(usize::MAX);
-    if held < small(places) { longest } else { longest - longest / LEFT as u32 }
+    if held < small(places) {
+        longest
+    } else {
+        longest - longest / LEFT as u32
+    }
 }
 
 /// How many of the free places one that holds so many may take.
@@ -71,17 +75,24 @@ mod tests {
         }
 
         fn give_back(&mut self, tenant: u8, token: u8) {
-            self.held.entry((tenant, token)).and_modify(|held| *held = held.saturating_sub(1));
+            self.held
+                .entry((tenant, token))
+                .and_modify(|held| *held = held.saturating_sub(1));
         }
 
         /// Takes as many as it may.
         fn fill(&mut self, tenant: u8, token: u8) -> usize {
-            std::iter::repeat_with(|| self.take(tenant, token)).take_while(|taken| *taken).count()
+            std::iter::repeat_with(|| self.take(tenant, token))
+                .take_while(|taken| *taken)
+                .count()
         }
     }
 
     fn room(places: usize) -> Room {
-        Room { places, held: HashMap::new() }
+        Room {
+            places,
+            held: HashMap::new(),
+        }
     }
 
     #[test]
@@ -93,18 +104,29 @@ mod tests {
         let mut full = room(1_000);
         let of_tenant: usize = (0..20).map(|token| full.fill(0, token)).sum();
         assert_eq!(of_tenant, 875, "all tokens of one tenant");
-        assert_eq!((1..9).map(|tenant| full.fill(tenant, 0)).collect::<Vec<_>>(), [15; 8]);
+        assert_eq!(
+            (1..9)
+                .map(|tenant| full.fill(tenant, 0))
+                .collect::<Vec<_>>(),
+            [15; 8]
+        );
         // Rooms that are too small to be shared: first come, first served.
         for places in 0..8 {
             assert_eq!(room(places).fill(0, 0), places);
         }
         let mut sixteen = room(16);
-        assert_eq!([sixteen.fill(0, 0), sixteen.fill(0, 1), sixteen.fill(1, 0)], [12, 1, 1]);
+        assert_eq!(
+            [sixteen.fill(0, 0), sixteen.fill(0, 1), sixteen.fill(1, 0)],
+            [12, 1, 1]
+        );
     }
 
     #[test]
     fn the_last_part_of_a_line_is_for_tokens_that_do_not_stand_in_it() {
-        assert_eq!([0, 1, 2, 99].map(|held| line_length(100, held)), [100, 88, 88, 88]);
+        assert_eq!(
+            [0, 1, 2, 99].map(|held| line_length(100, held)),
+            [100, 88, 88, 88]
+        );
     }
 
     proptest! {

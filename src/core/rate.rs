@@ -55,21 +55,39 @@ mod tests {
 
     #[test]
     fn so_many_at_once_and_then_as_they_come_back() {
-        let rate = Rate { per_second: 10, burst: 3 };
+        let rate = Rate {
+            per_second: 10,
+            burst: 3,
+        };
         let mut spent = Spent::default();
-        let mut take = |ms: u32| rate.take(&mut spent, MS * ms).map_err(|wait| wait.as_millis());
-        assert_eq!([0, 0, 0, 0].map(&mut take), [Ok(()), Ok(()), Ok(()), Err(100)]);
+        let mut take = |ms: u32| {
+            rate.take(&mut spent, MS * ms)
+                .map_err(|wait| wait.as_millis())
+        };
+        assert_eq!(
+            [0, 0, 0, 0].map(&mut take),
+            [Ok(()), Ok(()), Ok(()), Err(100)]
+        );
         assert_eq!([99, 100, 100].map(&mut take), [Err(1), Ok(()), Err(100)]);
-        assert_eq!([9_000, 9_000, 9_000, 9_000].map(&mut take), [Ok(()), Ok(()), Ok(()), Err(100)]);
+        assert_eq!(
+            [9_000, 9_000, 9_000, 9_000].map(&mut take),
+            [Ok(()), Ok(()), Ok(()), Err(100)]
+        );
     }
 
     #[test]
     fn what_is_given_back_can_be_taken_again_and_nothing_more() {
-        let rate = Rate { per_second: 1, burst: 1 };
+        let rate = Rate {
+            per_second: 1,
+            burst: 1,
+        };
         let mut spent = Spent::default();
         rate.give_back(&mut spent);
         assert_eq!(rate.take(&mut spent, MS), Ok(()));
-        assert!(rate.take(&mut spent, MS).is_err(), "what was not taken cannot be given back");
+        assert!(
+            rate.take(&mut spent, MS).is_err(),
+            "what was not taken cannot be given back"
+        );
         rate.give_back(&mut spent);
         assert_eq!(rate.take(&mut spent, MS), Ok(()));
     }

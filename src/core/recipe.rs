@@ -83,7 +83,8 @@ impl Recipe {
     }
 
     pub fn to_json(&self) -> Value {
-        let texts = |pointers: &[Pointer]| pointers.iter().map(|one| one.as_str().to_owned()).collect();
+        let texts =
+            |pointers: &[Pointer]| pointers.iter().map(|one| one.as_str().to_owned()).collect();
         let stored = Stored {
             tool: self.tool.clone(),
             required: self.key.required,
@@ -100,15 +101,27 @@ impl Recipe {
     /// `None`: this is no recipe that this version knows.
     pub fn from_json(json: Value) -> Option<Self> {
         let stored: Stored = serde_json::from_value(json).ok()?;
-        let pointers =
-            |texts: Vec<String>| texts.iter().map(|one| one.parse().ok()).collect::<Option<Vec<_>>>();
+        let pointers = |texts: Vec<String>| {
+            texts
+                .iter()
+                .map(|one| one.parse().ok())
+                .collect::<Option<Vec<_>>>()
+        };
         Some(Self {
             tool: stored.tool,
             key: key::Policy {
                 required: stored.required,
                 fields: pointers(stored.fields)?,
-                prefer: if stored.prefers_runtime { Prefer::Runtime } else { Prefer::Business },
-                per: if stored.per_tenant { Per::Tenant } else { Per::User },
+                prefer: if stored.prefers_runtime {
+                    Prefer::Runtime
+                } else {
+                    Prefer::Business
+                },
+                per: if stored.per_tenant {
+                    Per::Tenant
+                } else {
+                    Per::User
+                },
                 ignore: pointers(stored.ignore)?,
             },
             redacted: pointers(stored.redacted)?,
@@ -157,7 +170,10 @@ impl Recipe {
         if self.key.is_business() {
             return business();
         }
-        let runtime = asking.runtime.map(|key| Chosen { key: key.clone(), source: Source::Runtime });
+        let runtime = asking.runtime.map(|key| Chosen {
+            key: key.clone(),
+            source: Source::Runtime,
+        });
         // Where there are business fields, a model's key counts for nothing.
         if !self.key.fields.is_empty() {
             return runtime.map_or_else(business, Ok);
@@ -167,19 +183,28 @@ impl Recipe {
             return Ok(runtime);
         }
         if let Some(key) = model {
-            return Ok(Chosen { key, source: Source::Model });
+            return Ok(Chosen {
+                key,
+                source: Source::Model,
+            });
         }
         if self.key.required {
             return Err(Refused::Missing);
         }
         let key = self.derive(asking, asking.user_id, counted);
-        Ok(Chosen { key, source: Source::Derived })
+        Ok(Chosen {
+            key,
+            source: Source::Derived,
+        })
     }
 
     /// The runtime's key, where it is only a second name.
     fn second(&self, asking: &Asking<'_>) -> Option<Chosen> {
         let key = asking.runtime.filter(|_| self.key.is_business())?;
-        Some(Chosen { key: key.clone(), source: Source::Runtime })
+        Some(Chosen {
+            key: key.clone(),
+            source: Source::Runtime,
+        })
     }
 
     /// The key that the business fields make.
@@ -191,16 +216,27 @@ impl Recipe {
             fields.insert(field.as_str().to_owned(), value.clone());
         }
         // Like a call that names no user.
-        let user_id = if self.key.per == Per::Tenant { "" } else { asking.user_id };
+        let user_id = if self.key.per == Per::Tenant {
+            ""
+        } else {
+            asking.user_id
+        };
         let key = self.derive(asking, user_id, &Value::Object(fields));
-        Ok(Chosen { key, source: Source::Business })
+        Ok(Chosen {
+            key,
+            source: Source::Business,
+        })
     }
 
     /// What a request is by this recipe.
     fn read<'a>(&self, asking: &Asking<'a>) -> Reading<'a> {
         let counted = self.counted(asking.args);
         let key = self.choose(asking, &counted);
-        Reading { key, fingerprint: self.fingerprint_of(asking.secret, &counted), counted }
+        Reading {
+            key,
+            fingerprint: self.fingerprint_of(asking.secret, &counted),
+            counted,
+        }
     }
 }
 
@@ -261,13 +297,25 @@ pub struct Identity {
 }
 
 /// Reads a request by every recipe. `earlier`: the newest first.
-pub fn identify(today: &Arc<Recipe>, earlier: &[(RecipeId, Arc<Recipe>)], asking: &Asking<'_>) -> Identity {
-    let Reading { key, fingerprint, counted } = today.read(asking);
+pub fn identify(
+    today: &Arc<Recipe>,
+    earlier: &[(RecipeId, Arc<Recipe>)],
+    asking: &Asking<'_>,
+) -> Identity {
+    let Reading {
+        key,
+        fingerprint,
+        counted,
+    } = today.read(asking);
     let (mut names, mut keys): (Vec<Name>, Vec<Chosen>) = (Vec::new(), Vec::new());
     let mut add = |recipe: &Recipe, chosen: &Chosen, part: Part| {
         let lookup = Lookup::new(asking.tenant, &recipe.tool, chosen.key.as_str());
         if names.iter().all(|name| name.lookup != lookup) {
-            names.push(Name { lookup, part, is_runtime: chosen.source == Source::Runtime });
+            names.push(Name {
+                lookup,
+                part,
+                is_runtime: chosen.source == Source::Runtime,
+            });
             keys.push(chosen.clone());
         }
     };
@@ -292,8 +340,18 @@ pub fn identify(today: &Arc<Recipe>, earlier: &[(RecipeId, Arc<Recipe>)], asking
         Cow::Borrowed(_) => None,
         Cow::Owned(counted) => Some(counted),
     };
-    let prints = Prints { today: Some((today.clone(), asking.secret.clone())), earlier: prints };
-    Identity { key, fingerprint, counted, names, keys, prints }
+    let prints = Prints {
+        today: Some((today.clone(), asking.secret.clone())),
+        earlier: prints,
+    };
+    Identity {
+        key,
+        fingerprint,
+        counted,
+        names,
+        keys,
+        prints,
+    }
 }
 
 /// Whether an arrival asks for what a stored call has asked for.
@@ -322,11 +380,20 @@ struct Print {
 }
 
 impl Print {
-    fn of(id: RecipeId, recipe: &Recipe, today: Option<&Arc<Recipe>>, fingerprint: Fingerprint) -> Self {
+    fn of(
+        id: RecipeId,
+        recipe: &Recipe,
+        today: Option<&Arc<Recipe>>,
+        fingerprint: Fingerprint,
+    ) -> Self {
         let is_as_today = today.is_some_and(|today| {
             today.key.ignore == recipe.key.ignore && today.keeps_member == recipe.keeps_member
         });
-        Self { recipe: id, fingerprint, is_as_today }
+        Self {
+            recipe: id,
+            fingerprint,
+            is_as_today,
+        }
     }
 }
 
@@ -342,7 +409,10 @@ impl Prints {
             Print::of(*id, recipe, Some(today), recipe.fingerprint(secret, args))
         };
         let earlier = earlier.iter().map(print).collect();
-        Self { today: Some((today.clone(), secret.clone())), earlier }
+        Self {
+            today: Some((today.clone(), secret.clone())),
+            earlier,
+        }
     }
 
     /// Whether a call that was made with this recipe can be compared.
@@ -355,7 +425,12 @@ impl Prints {
     pub fn with(&self, id: RecipeId, recipe: &Recipe, args: &Value) -> Self {
         let mut prints = self.clone();
         if let Some((today, secret)) = &self.today {
-            prints.earlier.push(Print::of(id, recipe, Some(today), recipe.fingerprint(secret, args)));
+            prints.earlier.push(Print::of(
+                id,
+                recipe,
+                Some(today),
+                recipe.fingerprint(secret, args),
+            ));
         }
         prints
     }
@@ -364,19 +439,30 @@ impl Prints {
     /// it counts what that one has asked for.
     pub fn compare(&self, intent: &Intent, record: &Record) -> Sameness {
         let has = |name: &Lookup| intent.all_names().any(|asked| asked == name);
-        let aliases = record.aliases.iter().filter(|alias| alias.names.iter().any(has));
-        let mut found: Vec<Sameness> = aliases.map(|alias| self.compare_alias(intent, alias)).collect();
+        let aliases = record
+            .aliases
+            .iter()
+            .filter(|alias| alias.names.iter().any(has));
+        let mut found: Vec<Sameness> = aliases
+            .map(|alias| self.compare_alias(intent, alias))
+            .collect();
         if found.is_empty() || record.intent.all_names().any(has) {
             found.push(self.compare_own(intent, record));
         }
         let of = |wanted| found.contains(&wanted).then_some(wanted);
-        of(Sameness::Same).or_else(|| of(Sameness::Unclear)).unwrap_or(Sameness::Other)
+        of(Sameness::Same)
+            .or_else(|| of(Sameness::Unclear))
+            .unwrap_or(Sameness::Other)
     }
 
     /// The arguments of an alias are not kept.
     fn compare_alias(&self, intent: &Intent, alias: &Alias) -> Sameness {
         let same = |fingerprint| {
-            if fingerprint == alias.fingerprint { Sameness::Same } else { Sameness::Other }
+            if fingerprint == alias.fingerprint {
+                Sameness::Same
+            } else {
+                Sameness::Other
+            }
         };
         if !self.is_of_this_secret(intent, &alias.fingerprint) {
             return Sameness::Unclear;
@@ -384,7 +470,10 @@ impl Prints {
         if alias.recipe == intent.recipe {
             return same(intent.fingerprint);
         }
-        let theirs = self.earlier.iter().find(|print| print.recipe == alias.recipe);
+        let theirs = self
+            .earlier
+            .iter()
+            .find(|print| print.recipe == alias.recipe);
         match theirs.map(|print| (print, same(print.fingerprint))) {
             Some((_, Sameness::Same)) => Sameness::Same,
             Some((print, other)) if print.is_as_today => other,
@@ -409,9 +498,16 @@ impl Prints {
         }
         if stored.recipe == intent.recipe {
             let is_same = stored.fingerprint == intent.fingerprint;
-            return if is_same { Sameness::Same } else { Sameness::Other };
+            return if is_same {
+                Sameness::Same
+            } else {
+                Sameness::Other
+            };
         }
-        let theirs = self.earlier.iter().find(|print| print.recipe == stored.recipe);
+        let theirs = self
+            .earlier
+            .iter()
+            .find(|print| print.recipe == stored.recipe);
         if theirs.is_some_and(|print| print.fingerprint == stored.fingerprint) {
             return Sameness::Same;
         }

@@ -11,9 +11,18 @@ use std::time::Duration;
 static SECRET: Secret = Secret::new([7; 32]);
 
 /// The key and the fingerprint by a tool's recipe.
-fn read(tool: &Tool, runtime: Option<&Key>, args: &Value) -> (Result<Chosen, Refused>, Fingerprint) {
-    let reading =
-        Recipe::of(tool).read(&Asking { tenant: "shop", user_id: "U123", runtime, args, secret: &SECRET });
+fn read(
+    tool: &Tool,
+    runtime: Option<&Key>,
+    args: &Value,
+) -> (Result<Chosen, Refused>, Fingerprint) {
+    let reading = Recipe::of(tool).read(&Asking {
+        tenant: "shop",
+        user_id: "U123",
+        runtime,
+        args,
+        secret: &SECRET,
+    });
     (reading.key, reading.fingerprint)
 }
 
@@ -28,7 +37,9 @@ fn the_first_source_wins() {
         if let Some(model) = model {
             args[MODEL_MEMBER] = json!(model.as_str());
         }
-        read(tool, runtime.as_ref(), &args).0.map(|chosen| chosen.source)
+        read(tool, runtime.as_ref(), &args)
+            .0
+            .map(|chosen| chosen.source)
     };
     assert_eq!(source(&tool, &None, &None), Ok(Source::Derived));
     assert_eq!(source(&tool, &None, &model), Ok(Source::Model));
@@ -40,11 +51,18 @@ fn the_first_source_wins() {
         Ok(Source::Business),
         "a model's key never splits a business intent"
     );
-    assert_eq!(source(&tool, &runtime, &model), Ok(Source::Business), "nor does a runtime's");
+    assert_eq!(
+        source(&tool, &runtime, &model),
+        Ok(Source::Business),
+        "nor does a runtime's"
+    );
     tool.key.prefer = Prefer::Runtime;
     assert_eq!(source(&tool, &runtime, &model), Ok(Source::Runtime));
     tool.key.fields = vec!["/missing".parse().expect("a pointer")];
-    assert_eq!(source(&tool, &None, &model), Err(Refused::FieldMissing("/missing".into())));
+    assert_eq!(
+        source(&tool, &None, &model),
+        Err(Refused::FieldMissing("/missing".into()))
+    );
 }
 
 #[test]
@@ -66,31 +84,54 @@ fn derived_keys_are_what_an_independent_recipe_computes() {
 fn the_models_key_is_taken_out_unless_the_tool_asks_for_it() {
     let mut tool = tool("create_order");
     let with = |key: Value| json!({ "a": 1, MODEL_MEMBER: key });
-    let key =
-        |tool: &Tool, args: &Value| read(tool, None, args).0.map(|chosen| chosen.key.as_str().to_owned());
+    let key = |tool: &Tool, args: &Value| {
+        read(tool, None, args)
+            .0
+            .map(|chosen| chosen.key.as_str().to_owned())
+    };
     assert_eq!(key(&tool, &with(json!("m-1"))), Ok("m-1".into()));
-    assert_eq!(*Recipe::of(&tool).counted(&with(json!("m-1"))), json!({ "a": 1 }));
+    assert_eq!(
+        *Recipe::of(&tool).counted(&with(json!("m-1"))),
+        json!({ "a": 1 })
+    );
     assert!(key(&tool, &with(json!(7))).is_err());
     let print = |tool: &Tool, args: &Value| Recipe::of(tool).fingerprint(&SECRET, args);
-    assert_eq!(print(&tool, &with(json!("m-1"))), print(&tool, &json!({ "a": 1 })));
+    assert_eq!(
+        print(&tool, &with(json!("m-1"))),
+        print(&tool, &json!({ "a": 1 }))
+    );
     tool.set_schema(json!({ "properties": { "idempotency_key": {} } }));
     assert_eq!(key(&tool, &with(json!("m-1"))), Ok("m-1".into()));
-    assert_ne!(print(&tool, &with(json!("m-1"))), print(&tool, &json!({ "a": 1 })));
+    assert_ne!(
+        print(&tool, &with(json!("m-1"))),
+        print(&tool, &json!({ "a": 1 }))
+    );
 }
 
 #[test]
 fn ignored_members_do_not_count_for_the_fingerprint() {
     let mut tool = tool("create_order");
-    tool.key.ignore = ["/note", "/lines/0/text", "/a~1b"].map(|p| p.parse().expect("a pointer")).to_vec();
+    tool.key.ignore = ["/note", "/lines/0/text", "/a~1b"]
+        .map(|p| p.parse().expect("a pointer"))
+        .to_vec();
     let one = json!({ "sku": "w", "note": "one", "lines": [{ "text": "x", "n": 1 }], "a/b": 1 });
     let two = json!({ "sku": "w", "lines": [{ "text": "y", "n": 1.0 }] });
     let other = json!({ "sku": "w", "lines": [{ "text": "y", "n": 2 }] });
-    assert_eq!(Recipe::of(&tool).fingerprint(&SECRET, &one), Recipe::of(&tool).fingerprint(&SECRET, &two));
-    assert_ne!(Recipe::of(&tool).fingerprint(&SECRET, &one), Recipe::of(&tool).fingerprint(&SECRET, &other));
+    assert_eq!(
+        Recipe::of(&tool).fingerprint(&SECRET, &one),
+        Recipe::of(&tool).fingerprint(&SECRET, &two)
+    );
+    assert_ne!(
+        Recipe::of(&tool).fingerprint(&SECRET, &one),
+        Recipe::of(&tool).fingerprint(&SECRET, &other)
+    );
 }
 
 fn pointers(texts: &[&str]) -> Vec<Pointer> {
-    texts.iter().map(|text| text.parse().expect("a pointer")).collect()
+    texts
+        .iter()
+        .map(|text| text.parse().expect("a pointer"))
+        .collect()
 }
 
 fn tools() -> Vec<Tool> {
@@ -136,16 +177,31 @@ fn a_recipe_is_read_as_it_was_written_and_no_other() {
     for tool in tools() {
         let recipe = Arc::new(Recipe::of(&tool));
         let one = Remembered::new(recipe.id(), recipe.clone(), tool.retention, now);
-        assert_eq!(Remembered::from_document(&one.to_document()), Some(one.clone()));
-        let renewed = one.renewed(tool.retention, now + SignedDuration::from_mins(10)).expect("it is time");
-        assert_eq!(Remembered::from_document(&renewed.to_document()), Some(renewed));
-        assert_eq!(one.renewed(tool.retention, now + SignedDuration::from_mins(9)), None);
+        assert_eq!(
+            Remembered::from_document(&one.to_document()),
+            Some(one.clone())
+        );
+        let renewed = one
+            .renewed(tool.retention, now + SignedDuration::from_mins(10))
+            .expect("it is time");
+        assert_eq!(
+            Remembered::from_document(&renewed.to_document()),
+            Some(renewed)
+        );
+        assert_eq!(
+            one.renewed(tool.retention, now + SignedDuration::from_mins(9)),
+            None
+        );
         let mut moved = one.to_document();
         moved.id = "another".into();
         assert_eq!(Remembered::from_document(&moved), None);
         let mut newer = recipe.to_json();
         newer["salt"] = json!(1);
-        assert_eq!(Recipe::from_json(newer), None, "what this version does not know decides, too");
+        assert_eq!(
+            Recipe::from_json(newer),
+            None,
+            "what this version does not know decides, too"
+        );
     }
 }
 
@@ -157,7 +213,9 @@ fn a_recipe_is_overdue_when_its_last_call_need_not_be_kept_any_more() {
     let one = Remembered::new(recipe.id(), recipe, day, now);
     assert!(!one.is_overdue(now + SignedDuration::from_hours(25)));
     assert!(one.is_overdue(now + SignedDuration::from_hours(26)));
-    let longer = one.renewed(2 * day, now).expect("calls are kept for longer");
+    let longer = one
+        .renewed(2 * day, now)
+        .expect("calls are kept for longer");
     assert!(!longer.is_overdue(now + SignedDuration::from_hours(26)));
 }
 
@@ -167,8 +225,16 @@ fn stored(by: &Tool, args: &Value) -> Record {
     let record = crate::core::call::tests::record(by, Source::Runtime, &[]);
     let fingerprint = recipe.fingerprint(&SECRET, args);
     let args = redact::mask(&recipe.counted(args).to_string().into(), &by.redact.args);
-    let intent = Intent { recipe: recipe.id(), fingerprint, args, ..(*record.intent).clone() };
-    Record { intent: Arc::new(intent), ..record }
+    let intent = Intent {
+        recipe: recipe.id(),
+        fingerprint,
+        args,
+        ..(*record.intent).clone()
+    };
+    Record {
+        intent: Arc::new(intent),
+        ..record
+    }
 }
 
 /// How an arrival by today's recipe compares with a call that was made by another one.
@@ -190,7 +256,10 @@ fn equal_by_the_stored_or_by_todays_recipe_is_the_same() {
     let (plain, mut ignoring, mut redacting) = (tool("act"), tool("act"), tool("act"));
     ignoring.key.ignore = pointers(&["/note"]);
     redacting.redact.args = pointers(&["/note"]);
-    let (one, two) = (json!({ "id": 1, "note": "a" }), json!({ "id": 1, "note": "b" }));
+    let (one, two) = (
+        json!({ "id": 1, "note": "a" }),
+        json!({ "id": 1, "note": "b" }),
+    );
     let other = json!({ "id": 2, "note": "a" });
     for (today, arrives, by, there, is_known, expected) in [
         (&ignoring, &one, &plain, &one, true, Sameness::Same),
@@ -209,7 +278,11 @@ fn equal_by_the_stored_or_by_todays_recipe_is_the_same() {
         (&ignoring, &two, &redacting, &one, true, Sameness::Unclear),
         (&plain, &two, &plain, &one, true, Sameness::Other),
     ] {
-        assert_eq!(compare(today, arrives, by, there, is_known), expected, "{arrives} after {there}");
+        assert_eq!(
+            compare(today, arrives, by, there, is_known),
+            expected,
+            "{arrives} after {there}"
+        );
     }
 }
 
@@ -219,16 +292,34 @@ fn keys_of_arguments_that_are_redacted_take_the_secret_and_others_do_not() {
     redacting.redact.args = pointers(&["/card"]);
     let (args, other) = (json!({ "card": "4111" }), Secret::new([8; 32]));
     let key = |tool: &Tool, runtime: Option<&Key>, secret: &Secret| {
-        let asking = Asking { tenant: "shop", user_id: "U", runtime, args: &args, secret };
-        Recipe::of(tool).read(&asking).key.expect("a key").key.as_str().to_owned()
+        let asking = Asking {
+            tenant: "shop",
+            user_id: "U",
+            runtime,
+            args: &args,
+            secret,
+        };
+        Recipe::of(tool)
+            .read(&asking)
+            .key
+            .expect("a key")
+            .key
+            .as_str()
+            .to_owned()
     };
     let depends = |tool: &Tool, runtime| key(tool, runtime, &SECRET) != key(tool, runtime, &other);
     assert!(!depends(&plain, None), "anyone may compute it");
     assert!(depends(&redacting, None));
     let runtime = Key::parse("k").ok();
-    assert!(!depends(&redacting, runtime.as_ref()), "it says nothing of the arguments");
+    assert!(
+        !depends(&redacting, runtime.as_ref()),
+        "it says nothing of the arguments"
+    );
     redacting.key.fields = pointers(&["/card"]);
-    assert!(depends(&redacting, runtime.as_ref()), "fields make a key of arguments, too");
+    assert!(
+        depends(&redacting, runtime.as_ref()),
+        "fields make a key of arguments, too"
+    );
     let print = |secret: &Secret| Recipe::of(&plain).fingerprint(secret, &args);
     assert_ne!(print(&SECRET), print(&other));
 }
@@ -237,7 +328,10 @@ fn keys_of_arguments_that_are_redacted_take_the_secret_and_others_do_not() {
 fn what_was_made_with_another_secret_is_compared_by_the_arguments_that_are_kept() {
     let (plain, mut redacting) = (tool("act"), tool("act"));
     redacting.redact.args = pointers(&["/note"]);
-    let (one, two) = (json!({ "id": 1, "note": "a" }), json!({ "id": 1, "note": "b" }));
+    let (one, two) = (
+        json!({ "id": 1, "note": "a" }),
+        json!({ "id": 1, "note": "b" }),
+    );
     for (tool, there, expected) in [
         (&plain, &one, Sameness::Same),
         (&plain, &two, Sameness::Other),
@@ -248,9 +342,18 @@ fn what_was_made_with_another_secret_is_compared_by_the_arguments_that_are_kept(
         let recipe = Arc::new(Recipe::of(tool));
         let record = stored(tool, there);
         let fingerprint = recipe.fingerprint(&Secret::new([8; 32]), there);
-        let intent = Arc::new(Intent { fingerprint, ..(*record.intent).clone() });
-        let record = Record { intent: intent.clone(), ..record };
-        let arrives = Intent { fingerprint: recipe.fingerprint(&SECRET, &one), ..(*intent).clone() };
+        let intent = Arc::new(Intent {
+            fingerprint,
+            ..(*record.intent).clone()
+        });
+        let record = Record {
+            intent: intent.clone(),
+            ..record
+        };
+        let arrives = Intent {
+            fingerprint: recipe.fingerprint(&SECRET, &one),
+            ..(*intent).clone()
+        };
         let prints = Prints::of(&recipe, &[], &SECRET, &one);
         assert_eq!(prints.compare(&arrives, &record), expected, "{there}");
     }
@@ -310,5 +413,11 @@ fn a_recipe_has_settled_when_it_was_known_for_twice_the_age_of_what_others_have_
     assert_eq!((in_seconds(30), in_seconds(31)), (None, None));
     let stored = Remembered::from_document(&new.to_document()).expect("a recipe");
     assert_eq!(stored, new);
-    assert_eq!(stored.renewed(Duration::from_hours(2), start).expect("renewed").known_since, start);
+    assert_eq!(
+        stored
+            .renewed(Duration::from_hours(2), start)
+            .expect("renewed")
+            .known_since,
+        start
+    );
 }

@@ -34,7 +34,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [Self::Missing, Self::Orphan, Self::Duplicate, Self::Mismatch, Self::Settled];
+    pub const ALL: [Self; 5] = [
+        Self::Missing,
+        Self::Orphan,
+        Self::Duplicate,
+        Self::Mismatch,
+        Self::Settled,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -76,9 +82,16 @@ impl Path {
         let (root, rest) = match (rest("/args"), rest("/result")) {
             (Some(rest), _) => (Root::Args, rest),
             (None, Some(rest)) => (Root::Result, rest),
-            (None, None) => return Err(format!("{text:?} begins neither with /args/ nor with /result/")),
+            (None, None) => {
+                return Err(format!(
+                    "{text:?} begins neither with /args/ nor with /result/"
+                ));
+            }
         };
-        Ok(Self { root, pointer: rest.parse()? })
+        Ok(Self {
+            root,
+            pointer: rest.parse()?,
+        })
     }
 }
 
@@ -145,7 +158,11 @@ impl Rules {
                 .and_then(text)
                 .and_then(|id| id.parse().ok())
                 .map(CallId),
-            fields: self.compare.iter().map(|compare| at(&compare.item).cloned()).collect(),
+            fields: self
+                .compare
+                .iter()
+                .map(|compare| at(&compare.item).cloned())
+                .collect(),
             counts: status.is_none_or(|status| !self.ignore.contains(&status)),
             raw: item.to_string().into(),
         }
@@ -181,7 +198,10 @@ pub struct Window {
 impl Window {
     /// What a source is asked for. Nothing is asked of the time after `now`.
     pub fn of_source(&self, now: Timestamp) -> (Timestamp, Timestamp) {
-        (before(self.since, self.margin), after(self.until, self.margin).min(now.max(self.until)))
+        (
+            before(self.since, self.margin),
+            after(self.until, self.margin).min(now.max(self.until)),
+        )
     }
 
     /// Whether the ledger knows every call that may have made what the source was asked for: it knows all calls
@@ -256,7 +276,13 @@ impl fmt::Display for Doubt {
 impl Anomaly {
     /// Names it for ever: whoever finds the same again finds the same name.
     pub fn name(&self, reconciliation: &str) -> String {
-        let parts = [reconciliation, &self.source, self.kind.as_str(), &self.key, &self.id];
+        let parts = [
+            reconciliation,
+            &self.source,
+            self.kind.as_str(),
+            &self.key,
+            &self.id,
+        ];
         hex::encode(&key::digest(parts)[..16])
     }
 }
@@ -278,9 +304,15 @@ const FEW: usize = 3;
 impl Found {
     /// Nothing is believed of a source that shows nothing of what it should.
     fn doubted_if_silent(mut self) -> Self {
-        let missing = self.anomalies.iter().filter(|anomaly| anomaly.kind == Kind::Missing).count();
+        let missing = self
+            .anomalies
+            .iter()
+            .filter(|anomaly| anomaly.kind == Kind::Missing)
+            .count();
         if self.matched == 0 && missing > FEW {
-            self.anomalies.iter_mut().for_each(|anomaly| anomaly.doubt = Some(Doubt::Silent));
+            self.anomalies
+                .iter_mut()
+                .for_each(|anomaly| anomaly.doubt = Some(Doubt::Silent));
         }
         self
     }

@@ -39,16 +39,28 @@ fn rules() -> Rules {
 
 /// What is judged lies between second 1000 and 2000.
 fn window() -> Window {
-    Window { since: at(1_000), until: at(2_000), margin: SignedDuration::from_secs(100) }
+    Window {
+        since: at(1_000),
+        until: at(2_000),
+        margin: SignedDuration::from_secs(100),
+    }
 }
 
 fn succeeded(id: u128) -> State {
-    State::Succeeded(Content::Kept(format!("{{\"order\":{{\"id\":\"o{id}\"}}}}").into()))
+    State::Succeeded(Content::Kept(
+        format!("{{\"order\":{{\"id\":\"o{id}\"}}}}").into(),
+    ))
 }
 
 fn failed() -> State {
     let kind = FailureKind::NotExecuted;
-    State::Failed(Failure { kind, status: None, body: None, retry_after: None, why: "no".into() })
+    State::Failed(Failure {
+        kind,
+        status: None,
+        body: None,
+        retry_after: None,
+        why: "no".into(),
+    })
 }
 
 /// A call of 10 seconds, made at this second.
@@ -122,12 +134,20 @@ fn reconciled(rules: &Rules, calls: &[Record], items: &[Value]) -> Found {
 
 /// Kind and id of each.
 fn brief(found: &Found) -> Vec<(Kind, &str)> {
-    found.anomalies.iter().map(|anomaly| (anomaly.kind, anomaly.id.as_str())).collect()
+    found
+        .anomalies
+        .iter()
+        .map(|anomaly| (anomaly.kind, anomaly.id.as_str()))
+        .collect()
 }
 
 fn check(calls: &[Record], items: &[Value], matched: u64, anomalies: &[(Kind, &str)]) -> Found {
     let found = reconciled(&rules(), calls, items);
-    assert_eq!((found.matched, brief(&found)), (matched, anomalies.to_vec()), "{found:#?}");
+    assert_eq!(
+        (found.matched, brief(&found)),
+        (matched, anomalies.to_vec()),
+        "{found:#?}"
+    );
     found
 }
 
@@ -145,49 +165,109 @@ fn each_kind_of_anomaly_is_named() {
     let ok = || call(1, 1_500, succeeded(1));
     check(&[ok()], &[], 0, &[(Kind::Missing, FIRST)]);
     check(&[], &[item(1)], 0, &[(Kind::Orphan, "o1")]);
-    check(&[], &[with(item(1), "key", Value::Null)], 0, &[(Kind::Orphan, "o1")]);
-    check(&[ok()], &[item(1), with(item(1), "id", "o9")], 1, &[(Kind::Duplicate, "o9")]);
-    let found = check(&[ok()], &[with(item(1), "amount", 7)], 1, &[(Kind::Mismatch, FIRST)]);
-    assert_eq!(found.anomalies[0].detail, "/amount is 7 at the source and 1 in the call");
-    check(&[call(1, 1_500, State::Unknown(String::new()))], &[item(1)], 0, &[(Kind::Settled, FIRST)]);
-    let found = check(&[call(1, 1_500, failed())], &[item(1)], 0, &[(Kind::Orphan, "o1")]);
-    assert_eq!(found.anomalies[0].call_id, Some(CallId(Uuid::from_u128(1))), "its call is named");
+    check(
+        &[],
+        &[with(item(1), "key", Value::Null)],
+        0,
+        &[(Kind::Orphan, "o1")],
+    );
+    check(
+        &[ok()],
+        &[item(1), with(item(1), "id", "o9")],
+        1,
+        &[(Kind::Duplicate, "o9")],
+    );
+    let found = check(
+        &[ok()],
+        &[with(item(1), "amount", 7)],
+        1,
+        &[(Kind::Mismatch, FIRST)],
+    );
+    assert_eq!(
+        found.anomalies[0].detail,
+        "/amount is 7 at the source and 1 in the call"
+    );
+    check(
+        &[call(1, 1_500, State::Unknown(String::new()))],
+        &[item(1)],
+        0,
+        &[(Kind::Settled, FIRST)],
+    );
+    let found = check(
+        &[call(1, 1_500, failed())],
+        &[item(1)],
+        0,
+        &[(Kind::Orphan, "o1")],
+    );
+    assert_eq!(
+        found.anomalies[0].call_id,
+        Some(CallId(Uuid::from_u128(1))),
+        "its call is named"
+    );
 }
 
 #[test]
 fn the_effect_that_the_result_names_stays_and_if_it_names_none_nothing_is_undone() {
     let ok = || call(1, 1_500, succeeded(1));
-    let found = check(&[ok()], &[with(item(1), "id", "o9"), item(1)], 1, &[(Kind::Duplicate, "o9")]);
+    let found = check(
+        &[ok()],
+        &[with(item(1), "id", "o9"), item(1)],
+        1,
+        &[(Kind::Duplicate, "o9")],
+    );
     assert_eq!(found.anomalies[0].doubt, None);
     let nameless = [with(item(1), "id", "o7"), with(item(1), "id", "o8")];
     let found = check(&[ok()], &nameless, 1, &[(Kind::Duplicate, "o8")]);
     assert_eq!(found.anomalies[0].doubt, Some(Doubt::Untold));
-    let taken_back = [with(item(1), "status", "cancelled"), with(item(1), "id", "o7")];
+    let taken_back = [
+        with(item(1), "status", "cancelled"),
+        with(item(1), "id", "o7"),
+    ];
     let found = check(&[ok()], &taken_back, 1, &[(Kind::Duplicate, "o7")]);
-    assert_eq!(found.anomalies[0].doubt, Some(Doubt::Untold), "the customer would be left with none");
+    assert_eq!(
+        found.anomalies[0].doubt,
+        Some(Doubt::Untold),
+        "the customer would be left with none"
+    );
 }
 
 #[test]
 fn what_is_still_under_way_or_near_the_border_is_no_alarm() {
     check(&[call(1, 1_500, State::Running)], &[item(1)], 0, &[]);
     check(&[call(1, 1_500, State::Running)], &[], 0, &[]);
-    check(&[call(1, 1_500, State::Unknown(String::new()))], &[], 0, &[]);
+    check(
+        &[call(1, 1_500, State::Unknown(String::new()))],
+        &[],
+        0,
+        &[],
+    );
     check(&[call(1, 1_500, failed())], &[], 0, &[]);
     for second in [900, 989, 1_990, 2_500] {
         check(&[call(1, second, succeeded(1))], &[], 0, &[]);
         check(&[call(1, second, succeeded(1))], &[item(1)], 1, &[]);
     }
     for second in [990, 1_989] {
-        check(&[call(1, second, succeeded(1))], &[], 0, &[(Kind::Missing, FIRST)]);
+        check(
+            &[call(1, second, succeeded(1))],
+            &[],
+            0,
+            &[(Kind::Missing, FIRST)],
+        );
     }
 }
 
 #[test]
 fn a_call_that_was_long_in_doubt_is_counted_and_not_guessed_at() {
-    let doubted = Record { attempts: 2, ..call(1, 1_500, succeeded(1)) };
+    let doubted = Record {
+        attempts: 2,
+        ..call(1, 1_500, succeeded(1))
+    };
     let mut intent = doubted.intent.as_ref().clone();
     intent.created_at = at(10);
-    let doubted = Record { intent: Arc::new(intent), ..doubted };
+    let doubted = Record {
+        intent: Arc::new(intent),
+        ..doubted
+    };
     let found = check(&[doubted], &[], 0, &[]);
     assert_eq!(found.undecided, 1);
 }
@@ -198,29 +278,63 @@ fn what_was_taken_back_at_the_source_does_not_count_as_surplus_and_is_not_missin
     check(&[call(1, 1_500, succeeded(1))], &[cancelled()], 1, &[]);
     check(&[], &[cancelled()], 0, &[]);
     check(&[call(1, 1_500, failed())], &[cancelled()], 0, &[]);
-    check(&[call(1, 1_500, succeeded(1))], &[item(1), with(cancelled(), "id", "o9")], 1, &[]);
-    check(&[call(1, 1_500, succeeded(1))], &[with(cancelled(), "id", "o9"), item(1)], 1, &[]);
+    check(
+        &[call(1, 1_500, succeeded(1))],
+        &[item(1), with(cancelled(), "id", "o9")],
+        1,
+        &[],
+    );
+    check(
+        &[call(1, 1_500, succeeded(1))],
+        &[with(cancelled(), "id", "o9"), item(1)],
+        1,
+        &[],
+    );
 }
 
 #[test]
 fn an_item_that_is_said_twice_is_one_effect() {
     let ok = || call(1, 1_500, succeeded(1));
     check(&[ok()], &[item(1), item(1)], 1, &[]);
-    check(&[ok()], &[item(1), with(item(1), "status", "cancelled")], 1, &[]);
+    check(
+        &[ok()],
+        &[item(1), with(item(1), "status", "cancelled")],
+        1,
+        &[],
+    );
     check(&[], &[item(1), item(1)], 0, &[(Kind::Orphan, "o1")]);
-    let nameless = Rules { id: None, ..rules() };
-    assert_eq!(brief(&reconciled(&nameless, &[ok()], &[item(1), item(1)])), []);
+    let nameless = Rules {
+        id: None,
+        ..rules()
+    };
+    assert_eq!(
+        brief(&reconciled(&nameless, &[ok()], &[item(1), item(1)])),
+        []
+    );
 }
 
 #[test]
 fn items_without_a_key_may_be_other_peoples() {
-    let rules = Rules { ignores_keyless: true, ..rules() };
-    assert_eq!(brief(&reconciled(&rules, &[], &[with(item(1), "key", Value::Null)])), []);
+    let rules = Rules {
+        ignores_keyless: true,
+        ..rules()
+    };
+    assert_eq!(
+        brief(&reconciled(
+            &rules,
+            &[],
+            &[with(item(1), "key", Value::Null)]
+        )),
+        []
+    );
 }
 
 #[test]
 fn calls_are_joined_by_what_stands_in_them() {
-    let by = |text: &str| Rules { join: Join::At(Path::read(text).expect("a path")), ..rules() };
+    let by = |text: &str| Rules {
+        join: Join::At(Path::read(text).expect("a path")),
+        ..rules()
+    };
     let ok = || call(1, 1_500, succeeded(1));
     for (rules, key) in [
         (by("/args/business_id"), json!("B1")),
@@ -239,14 +353,21 @@ fn calls_are_joined_by_what_stands_in_them() {
     let found = reconciled(&business, &[ok(), again.clone()], &items);
     assert_eq!((found.matched, found.anomalies.len()), (2, 0), "{found:?}");
     let found = reconciled(&business, &[ok(), again], &items[..1]);
-    assert_eq!(brief(&found), [(Kind::Missing, FIRST)], "the item is the other one's: its result says so");
+    assert_eq!(
+        brief(&found),
+        [(Kind::Missing, FIRST)],
+        "the item is the other one's: its result says so"
+    );
     let nowhere = reconciled(&by("/args/nothing"), &[ok()], &[]);
     assert_eq!((nowhere.undecided, nowhere.anomalies.len()), (1, 0));
 }
 
 #[test]
 fn items_of_nobody_name_the_calls_to_look_for() {
-    let rules = Rules { call_id: Some(pointer("/call")), ..rules() };
+    let rules = Rules {
+        call_id: Some(pointer("/call")),
+        ..rules()
+    };
     let items = vec![rules.item(&with(item(1), "call", FIRST))];
     let mut pairing = Pairing::new(&rules, window(), items);
     assert!(pairing.has_strangers());
@@ -265,18 +386,28 @@ fn vouched(rules: &Rules, items: &[Value], others: &[Record]) -> Found {
 }
 
 fn naming_calls() -> Rules {
-    Rules { call_id: Some(pointer("/call")), ..rules() }
+    Rules {
+        call_id: Some(pointer("/call")),
+        ..rules()
+    }
 }
 
 #[test]
 fn a_call_of_another_tool_vouches_for_an_effect_that_names_it_or_has_its_key() {
     let theirs = [call(1, 1_500, succeeded(1))];
     let named = with(with(item(1), "key", "another"), "call", FIRST);
-    for item in [item(1), named.clone(), with(named.clone(), "key", Value::Null)] {
+    for item in [
+        item(1),
+        named.clone(),
+        with(named.clone(), "key", Value::Null),
+    ] {
         let found = vouched(&naming_calls(), std::slice::from_ref(&item), &theirs);
         assert_eq!((brief(&found), found.undecided), (vec![], 1), "{item}");
         let found = vouched(&naming_calls(), &[item], &[call(2, 1_500, succeeded(2))]);
-        assert_eq!((brief(&found), found.undecided), (vec![(Kind::Orphan, "o1")], 0));
+        assert_eq!(
+            (brief(&found), found.undecided),
+            (vec![(Kind::Orphan, "o1")], 0)
+        );
     }
 }
 
@@ -296,11 +427,20 @@ fn older_calls_are_looked_for_where_there_are_more_effects_than_calls_that_had_o
         pairing.add(call);
         pairing.has_strangers()
     };
-    let (ok, unknown) = (call(1, 1_500, succeeded(1)), call(1, 1_500, State::Unknown(String::new())));
+    let (ok, unknown) = (
+        call(1, 1_500, succeeded(1)),
+        call(1, 1_500, State::Unknown(String::new())),
+    );
     let two = [item(1), with(item(1), "id", "o9")];
     assert!(!older(&ok, &two[..1]));
-    assert!(older(&ok, &two), "one may be that of an older call of the same key");
-    assert!(older(&unknown, &two[..1]), "it may be that of an older call");
+    assert!(
+        older(&ok, &two),
+        "one may be that of an older call of the same key"
+    );
+    assert!(
+        older(&unknown, &two[..1]),
+        "it may be that of an older call"
+    );
     assert!(older(&call(1, 1_500, failed()), &two[..1]));
     let its_own = two.clone().map(|item| with(item, "call", FIRST));
     assert!(!older(&ok, &its_own), "they say whose they are");
@@ -318,24 +458,47 @@ fn what_an_unread_call_may_have_made_settles_nothing() {
     };
     assert_eq!(settled(&item(1), &[]), (1, 0));
     assert_eq!(settled(&item(1), &[Doubt::Unread]), (0, 1));
-    assert_eq!(settled(&with(item(1), "call", FIRST), &[Doubt::Unread]), (1, 0), "it says whose it is");
+    assert_eq!(
+        settled(&with(item(1), "call", FIRST), &[Doubt::Unread]),
+        (1, 0),
+        "it says whose it is"
+    );
 }
 
 #[test]
 fn what_was_made_before_the_ledger_knew_every_call_is_nobodys_without_proof() {
-    for (since, known) in [(None, false), (Some(at(801)), false), (Some(at(800)), true), (Some(at(0)), true)]
-    {
+    for (since, known) in [
+        (None, false),
+        (Some(at(801)), false),
+        (Some(at(800)), true),
+        (Some(at(0)), true),
+    ] {
         assert_eq!(window().is_known_since(since), known, "{since:?}");
     }
     let rules = naming_calls();
-    let items =
-        [item(1), item(2), with(item(2), "id", "o9"), with(with(item(2), "id", "o8"), "call", SECOND)];
+    let items = [
+        item(1),
+        item(2),
+        with(item(2), "id", "o9"),
+        with(with(item(2), "id", "o8"), "call", SECOND),
+    ];
     let items = items.iter().map(|item| rules.item(item)).collect();
     let mut pairing = Pairing::new(&rules, window(), items);
     pairing.add(&call(2, 1_500, succeeded(2)));
     let found = pairing.finish(&[Doubt::Young]);
-    let doubts: Vec<_> = found.anomalies.iter().map(|one| (one.id.as_str(), one.doubt)).collect();
-    assert_eq!(doubts, [("o1", Some(Doubt::Young)), ("o8", None), ("o9", Some(Doubt::Young))]);
+    let doubts: Vec<_> = found
+        .anomalies
+        .iter()
+        .map(|one| (one.id.as_str(), one.doubt))
+        .collect();
+    assert_eq!(
+        doubts,
+        [
+            ("o1", Some(Doubt::Young)),
+            ("o8", None),
+            ("o9", Some(Doubt::Young))
+        ]
+    );
 }
 
 #[test]
@@ -345,7 +508,11 @@ fn an_item_that_names_its_call_is_no_other_calls() {
     let mut second = call(2, 1_500, State::Unknown(String::new()));
     Arc::make_mut(&mut second.intent).lookup = first.intent.lookup;
     let its = with(item(1), "call", FIRST);
-    let found = reconciled(&naming_calls(), &[second.clone(), first], std::slice::from_ref(&its));
+    let found = reconciled(
+        &naming_calls(),
+        &[second.clone(), first],
+        std::slice::from_ref(&its),
+    );
     assert_eq!((found.matched, brief(&found)), (1, vec![]));
     // It was kept elsewhere, or is of another tool.
     let rules = naming_calls();
@@ -359,30 +526,63 @@ fn an_item_that_names_its_call_is_no_other_calls() {
 #[test]
 fn nothing_is_surplus_while_its_call_may_have_been_executed() {
     let by = Path::read("/args/business_id").expect("a path");
-    let rules = Rules { join: Join::At(by), ..rules() };
-    let items = [with(item(1), "key", "B1"), with(with(item(1), "id", "o9"), "key", "B1")];
-    let found = reconciled(&rules, &[call(1, 1_500, State::Unknown(String::new()))], &items);
+    let rules = Rules {
+        join: Join::At(by),
+        ..rules()
+    };
+    let items = [
+        with(item(1), "key", "B1"),
+        with(with(item(1), "id", "o9"), "key", "B1"),
+    ];
+    let found = reconciled(
+        &rules,
+        &[call(1, 1_500, State::Unknown(String::new()))],
+        &items,
+    );
     assert_eq!((brief(&found), found.undecided), (vec![], 2), "{found:?}");
 }
 
 #[test]
 fn only_what_is_surely_the_calls_own_is_compared() {
     let by = Path::read("/args/business_id").expect("a path");
-    let business = Rules { join: Join::At(by), ..rules() };
+    let business = Rules {
+        join: Join::At(by),
+        ..rules()
+    };
     let other = |id: &str| with(with(with(item(1), "amount", 7), "id", id), "key", "B1");
     let kinds = |rules: &Rules, call: &Record, items: &[Value]| {
         let found = reconciled(rules, std::slice::from_ref(call), items);
-        found.anomalies.iter().map(|anomaly| anomaly.kind).collect::<Vec<_>>()
+        found
+            .anomalies
+            .iter()
+            .map(|anomaly| anomaly.kind)
+            .collect::<Vec<_>>()
     };
     let ok = call(1, 1_500, succeeded(1));
     assert_eq!(kinds(&business, &ok, &[other("o1")]), [Kind::Mismatch]);
-    assert_eq!(kinds(&business, &ok, &[other("o7")]), [Kind::Mismatch], "one call, one item");
-    assert_eq!(kinds(&business, &ok, &[other("o7"), other("o8")]), [Kind::Duplicate], "which is its?");
+    assert_eq!(
+        kinds(&business, &ok, &[other("o7")]),
+        [Kind::Mismatch],
+        "one call, one item"
+    );
+    assert_eq!(
+        kinds(&business, &ok, &[other("o7"), other("o8")]),
+        [Kind::Duplicate],
+        "which is its?"
+    );
     let unknown = call(1, 1_500, State::Unknown(String::new()));
-    assert_eq!(kinds(&business, &unknown, &[other("o7")]), [], "nothing proves that it is its");
+    assert_eq!(
+        kinds(&business, &unknown, &[other("o7")]),
+        [],
+        "nothing proves that it is its"
+    );
     let mut null = ok.clone();
     Arc::make_mut(&mut null.intent).args = "{\"amount\":null,\"business_id\":\"B1\"}".into();
-    assert_eq!(kinds(&business, &null, &[other("o1")]), [], "null is as absent");
+    assert_eq!(
+        kinds(&business, &null, &[other("o1")]),
+        [],
+        "null is as absent"
+    );
 }
 
 #[test]
@@ -391,8 +591,14 @@ fn what_is_missing_is_asked_for_by_its_key_before_it_is_undone() {
     use still::{Still, missing};
     assert_eq!(missing(&Finding::NotFound), Still::Holds);
     let its = Finding::Found(Content::Kept("{}".into()));
-    assert_eq!(missing(&its), Still::Never("the tool has it: the source is not whole".into()));
-    assert!(matches!(missing(&Finding::Unclear("it answered 500".into())), Still::NotYet(_)));
+    assert_eq!(
+        missing(&its),
+        Still::Never("the tool has it: the source is not whole".into())
+    );
+    assert!(matches!(
+        missing(&Finding::Unclear("it answered 500".into())),
+        Still::NotYet(_)
+    ));
 }
 
 #[test]
@@ -401,7 +607,10 @@ fn what_was_resolved_as_failed_and_is_there_is_not_shown_as_settled() {
     let of = |state| unsettled(Some(&call(1, 1_500, state)));
     assert_eq!(of(succeeded(1)), Still::Holds);
     assert!(matches!(of(State::Running), Still::NotYet(_)));
-    assert_eq!(of(failed()), Still::Never("resolved as failed, but the source has it".into()));
+    assert_eq!(
+        of(failed()),
+        Still::Never("resolved as failed, but the source has it".into())
+    );
 }
 
 #[test]
@@ -415,7 +624,12 @@ fn nothing_is_believed_of_a_source_that_has_none_of_many_calls() {
     ] {
         let found = reconciled(&rules(), calls, &items).anomalies;
         assert!(found.len() >= 3, "{found:?}");
-        assert!(found.iter().all(|anomaly| anomaly.doubt.is_none() == is_believed), "{found:?}");
+        assert!(
+            found
+                .iter()
+                .all(|anomaly| anomaly.doubt.is_none() == is_believed),
+            "{found:?}"
+        );
     }
 }
 
@@ -427,15 +641,29 @@ fn an_unknown_call_is_settled_if_all_that_had_its_key_are_known_though_others_we
         let mut pairing = Pairing::new(&rules, window(), vec![rules.item(&item(1))]);
         pairing.add(&unknown);
         let keys = pairing.keys_to_read();
-        let (key, name) = keys.first().cloned().expect("it may have been one of before");
+        let (key, name) = keys
+            .first()
+            .cloned()
+            .expect("it may have been one of before");
         let intent = &unknown.intent;
-        assert_eq!(name, (intent.tenant.clone(), intent.tool.clone(), intent.key.clone()));
+        assert_eq!(
+            name,
+            (
+                intent.tenant.clone(),
+                intent.tool.clone(),
+                intent.key.clone()
+            )
+        );
         if is_read {
             pairing.has_read(key);
             assert!(!pairing.has_strangers());
         }
         let found = pairing.finish(&[Doubt::Unread]);
-        found.anomalies.iter().map(|anomaly| anomaly.kind).collect::<Vec<_>>()
+        found
+            .anomalies
+            .iter()
+            .map(|anomaly| anomaly.kind)
+            .collect::<Vec<_>>()
     };
     assert_eq!((kinds(false), kinds(true)), (vec![], vec![Kind::Settled]));
 }
@@ -446,9 +674,18 @@ fn a_surplus_effect_is_looked_at_again_before_it_is_undone() {
     let of = |kind, state| surplus(kind, Some(&call(1, 1_500, state)), "o1");
     let never = |still: Still| matches!(still, Still::Never(_));
     assert_eq!(of(Kind::Duplicate, succeeded(2)), Still::Holds);
-    assert!(never(of(Kind::Duplicate, succeeded(1))), "its call was told of it");
-    assert!(matches!(of(Kind::Duplicate, State::Running), Still::NotYet(_)));
-    assert!(matches!(of(Kind::Duplicate, State::Unknown(String::new())), Still::NotYet(_)));
+    assert!(
+        never(of(Kind::Duplicate, succeeded(1))),
+        "its call was told of it"
+    );
+    assert!(matches!(
+        of(Kind::Duplicate, State::Running),
+        Still::NotYet(_)
+    ));
+    assert!(matches!(
+        of(Kind::Duplicate, State::Unknown(String::new())),
+        Still::NotYet(_)
+    ));
     assert!(never(of(Kind::Duplicate, failed())));
     assert!(never(surplus(Kind::Duplicate, None, "o1")));
     assert_eq!(of(Kind::Orphan, failed()), Still::Holds);
@@ -458,13 +695,32 @@ fn a_surplus_effect_is_looked_at_again_before_it_is_undone() {
 
 #[test]
 fn an_anomaly_has_one_name_whenever_it_is_found() {
-    let found = check(&[], &[item(1), item(2)], 0, &[(Kind::Orphan, "o1"), (Kind::Orphan, "o2")]);
-    let again = check(&[], &[item(2), item(1)], 0, &[(Kind::Orphan, "o1"), (Kind::Orphan, "o2")]);
+    let found = check(
+        &[],
+        &[item(1), item(2)],
+        0,
+        &[(Kind::Orphan, "o1"), (Kind::Orphan, "o2")],
+    );
+    let again = check(
+        &[],
+        &[item(2), item(1)],
+        0,
+        &[(Kind::Orphan, "o1"), (Kind::Orphan, "o2")],
+    );
     assert_eq!(found, again);
-    let names = |found: &Found| found.anomalies.iter().map(|one| one.name("orders")).collect::<Vec<_>>();
+    let names = |found: &Found| {
+        found
+            .anomalies
+            .iter()
+            .map(|one| one.name("orders"))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(names(&found), names(&again));
     assert_ne!(names(&found)[0], names(&found)[1]);
-    assert_ne!(found.anomalies[0].name("orders"), found.anomalies[0].name("payments"));
+    assert_ne!(
+        found.anomalies[0].name("orders"),
+        found.anomalies[0].name("payments")
+    );
 }
 
 #[test]

@@ -152,7 +152,10 @@ impl Record {
     /// What its newest attempt was sent with. What is sent once more of a call that has succeeded settles nothing.
     pub fn sent(&self) -> Sent {
         let doubted = self.doubted && !matches!(self.state, State::Succeeded(_));
-        Sent { doubted, fencing: self.fencing }
+        Sent {
+            doubted,
+            fencing: self.fencing,
+        }
     }
 
     /// The same without what the caller and the tool have said: what is looked at of many calls at once. It must
@@ -171,12 +174,15 @@ impl Record {
 
     /// Every name that it has claimed: its intent's, then those of its aliases.
     pub fn all_names(&self) -> impl Iterator<Item = &key::Lookup> {
-        self.intent.all_names().chain(self.aliases.iter().flat_map(|alias| &alias.names))
+        self.intent
+            .all_names()
+            .chain(self.aliases.iter().flat_map(|alias| &alias.names))
     }
 
     /// Whether a request with these names gets its result only because it looked like this call.
     pub fn answers_as_similar(&self, mut names: impl Iterator<Item = key::Lookup>) -> bool {
-        !self.aliases.is_empty() && !names.any(|name| self.intent.all_names().any(|own| *own == name))
+        !self.aliases.is_empty()
+            && !names.any(|name| self.intent.all_names().any(|own| *own == name))
     }
 
     /// Whether a person has decided that it is not undone.

@@ -47,8 +47,9 @@ mod tests {
 
     #[test]
     fn what_is_secret_is_masked_and_nothing_else() {
-        let places: Vec<Pointer> =
-            ["/card/number", "/lines/1"].map(|place| place.parse().expect("a pointer")).to_vec();
+        let places: Vec<Pointer> = ["/card/number", "/lines/1"]
+            .map(|place| place.parse().expect("a pointer"))
+            .to_vec();
         for (json, masked) in [
             (
                 "{\"card\":{\"number\":\"4111\",\"kind\":\"v\"},\"lines\":[1,2]}",

@@ -29,7 +29,9 @@ pub fn differences(stored: &[u8], fresh: &[u8], ignore: &[Pointer]) -> Vec<Strin
         }
         Some(value)
     };
-    let (Some(stored), Some(fresh)) = (read(stored), read(fresh)) else { return vec![String::new()] };
+    let (Some(stored), Some(fresh)) = (read(stored), read(fresh)) else {
+        return vec![String::new()];
+    };
     let mut found = Vec::new();
     for place in places(&stored, &fresh) {
         if !found.contains(&place) {
@@ -42,7 +44,10 @@ pub fn differences(stored: &[u8], fresh: &[u8], ignore: &[Pointer]) -> Vec<Strin
 
 /// Where two values differ, as JSON Pointers.
 pub fn places(one: &Value, other: &Value) -> impl Iterator<Item = String> {
-    json_patch::diff(one, other).0.into_iter().map(|operation| operation.path().to_string())
+    json_patch::diff(one, other)
+        .0
+        .into_iter()
+        .map(|operation| operation.path().to_string())
 }
 
 #[cfg(test)]
@@ -50,7 +55,10 @@ mod tests {
     use super::*;
 
     fn check(stored: &str, fresh: &str, ignore: &[&str], expected: &[&str]) {
-        let ignore: Vec<Pointer> = ignore.iter().map(|pointer| pointer.parse().expect("a pointer")).collect();
+        let ignore: Vec<Pointer> = ignore
+            .iter()
+            .map(|pointer| pointer.parse().expect("a pointer"))
+            .collect();
         let mut found = differences(stored.as_bytes(), fresh.as_bytes(), &ignore);
         found.sort();
         assert_eq!(found, expected, "{stored} {fresh}");
@@ -61,7 +69,12 @@ mod tests {
         check("{\"a\":1}", "{\"a\":1}", &[], &[]);
         check("{\"a\":1, \"b\":2}", "{\"b\":2,\"a\":1}", &[], &[]);
         check("{\"a\":1}", "{\"a\":2}", &[], &["/a"]);
-        check("{\"a\":{\"b\":[1,2]}}", "{\"a\":{\"b\":[1,3]}}", &[], &["/a/b/1"]);
+        check(
+            "{\"a\":{\"b\":[1,2]}}",
+            "{\"a\":{\"b\":[1,3]}}",
+            &[],
+            &["/a/b/1"],
+        );
         check("{\"a\":1}", "{\"b\":1}", &[], &["/a", "/b"]);
         check("{\"a/b\":1}", "{\"a/b\":2}", &[], &["/a~1b"]);
         check("[1]", "[1,2]", &[], &["/1"]);
@@ -75,13 +88,26 @@ mod tests {
         let fresh = "{\"id\":1,\"at\":\"night\",\"log\":{\"at\":2,\"by\":2}}";
         check(stored, fresh, &["/at", "/log/at"], &[]);
         check(stored, fresh, &["/at"], &["/log/at"]);
-        check(stored, fresh, &["/nowhere", "/at/deep"], &["/at", "/log/at"]);
+        check(
+            stored,
+            fresh,
+            &["/nowhere", "/at/deep"],
+            &["/at", "/log/at"],
+        );
     }
 
     #[test]
     fn many_differences_have_a_bound() {
-        let object = |n: usize| (0..300).map(|i| (format!("k{i}"), Value::from(i + n))).collect::<Value>();
-        let found = differences(object(0).to_string().as_bytes(), object(1).to_string().as_bytes(), &[]);
+        let object = |n: usize| {
+            (0..300)
+                .map(|i| (format!("k{i}"), Value::from(i + n)))
+                .collect::<Value>()
+        };
+        let found = differences(
+            object(0).to_string().as_bytes(),
+            object(1).to_string().as_bytes(),
+            &[],
+        );
         assert_eq!(found.len(), MAX_DIFFERENCES);
     }
 }

@@ -16,7 +16,11 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { attempts: 3, base: Duration::from_millis(200), max: Duration::from_secs(5) }
+        Self {
+            attempts: 3,
+            base: Duration::from_millis(200),
+            max: Duration::from_secs(5),
+        }
     }
 }
 
@@ -57,7 +61,9 @@ impl Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { in_hand: Self::MOST }
+        Self {
+            in_hand: Self::MOST,
+        }
     }
 }
 
@@ -66,7 +72,12 @@ impl Default for Budget {
 /// Exponential with full jitter: `jitter` is a random number of 0..1. Never shorter than
 /// `retry_after`, what the tool asked for.
 /// Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
-pub fn delay(policy: &Policy, attempt: u32, jitter: f64, retry_after: Option<Duration>) -> Duration {
+pub fn delay(
+    policy: &Policy,
+    attempt: u32,
+    jitter: f64,
+    retry_after: Option<Duration>,
+) -> Duration {
     let doublings = 2_u32.saturating_pow(attempt.saturating_sub(1));
     let bound = policy.base.saturating_mul(doublings).min(policy.max);
     let backoff = bound.mul_f64(jitter.clamp(0.0, 1.0));
@@ -80,8 +91,13 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_the_maximum() {
-        let policy = Policy { attempts: 9, base: Duration::from_millis(200), max: Duration::from_secs(1) };
-        let waits = [1, 2, 3, 4, u32::MAX].map(|attempt| delay(&policy, attempt, 1.0, None).as_millis());
+        let policy = Policy {
+            attempts: 9,
+            base: Duration::from_millis(200),
+            max: Duration::from_secs(1),
+        };
+        let waits =
+            [1, 2, 3, 4, u32::MAX].map(|attempt| delay(&policy, attempt, 1.0, None).as_millis());
         assert_eq!(waits, [200, 400, 800, 1000, 1000]);
     }
 
@@ -93,7 +109,10 @@ mod tests {
             budget.earn();
             retries += u32::from(budget.try_spend());
         }
-        assert!((2_000..2_060).contains(&retries), "{retries}: and those that were in hand");
+        assert!(
+            (2_000..2_060).contains(&retries),
+            "{retries}: and those that were in hand"
+        );
         assert!(!budget.try_spend());
         budget.give_back();
         assert!(budget.try_spend() && !budget.try_spend());

@@ -69,7 +69,11 @@ impl Default for Policy {
         Self {
             deadline: Duration::from_mins(15),
             on_timeout: OnTimeout::Report,
-            retry: retry::Policy { attempts: 10, base: Duration::from_secs(1), max: Duration::from_mins(5) },
+            retry: retry::Policy {
+                attempts: 10,
+                base: Duration::from_secs(1),
+                max: Duration::from_mins(5),
+            },
             retention: Duration::from_hours(30 * 24),
             look_again: Pace::default().saga_looks_again,
         }
@@ -129,8 +133,13 @@ pub enum State {
 }
 
 impl State {
-    pub const ALL: [Self; 5] =
-        [Self::Open, Self::Completed, Self::Compensating, Self::Compensated, Self::Stuck];
+    pub const ALL: [Self; 5] = [
+        Self::Open,
+        Self::Completed,
+        Self::Compensating,
+        Self::Compensated,
+        Self::Stuck,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -186,7 +195,10 @@ impl Saga {
     /// The undoing of one call, whatever saga it belongs to.
     pub fn undo(tenant: &str, call_id: CallId, by: &str, reason: &str, now: Timestamp) -> Self {
         Self {
-            id: SagaId { tenant: tenant.to_owned(), id: compensation::key_of(call_id) },
+            id: SagaId {
+                tenant: tenant.to_owned(),
+                id: compensation::key_of(call_id),
+            },
             version: 1,
             state: State::Compensating,
             begun_by: String::new(),
@@ -227,7 +239,12 @@ impl Saga {
     }
 
     fn changed(&self, now: Timestamp) -> Self {
-        Self { version: self.version + 1, updated_at: now, is_taken: false, ..self.clone() }
+        Self {
+            version: self.version + 1,
+            updated_at: now,
+            is_taken: false,
+            ..self.clone()
+        }
     }
 
     fn noted(mut self, event: &'static str, by: String, detail: String, now: Timestamp) -> Self {
@@ -239,7 +256,14 @@ impl Saga {
 }
 
 fn entry(event: &'static str, by: String, detail: String, now: Timestamp) -> Entry {
-    Entry { at: now, event: event.into(), attempt: None, outcome: None, by, detail }
+    Entry {
+        at: now,
+        event: event.into(),
+        attempt: None,
+        outcome: None,
+        by,
+        detail,
+    }
 }
 
 /// What happens to a saga. `by` is a token or a gateway.
@@ -248,7 +272,11 @@ pub enum Event {
     /// The plan has come to its end.
     Complete { by: String, reason: String },
     /// The plan is abandoned. `after_loss`: also if data was lost while the saga was open.
-    Abort { by: String, reason: String, after_loss: bool },
+    Abort {
+        by: String,
+        reason: String,
+        after_loss: bool,
+    },
     /// Its time is over, and it is still open.
     Overdue { by: String },
     /// A gateway works on it, and others leave it alone until then.
@@ -266,7 +294,12 @@ pub enum Event {
     /// The store has lost its newest writes, and a person accepts that.
     StoreLost { by: String, reason: String },
     /// It cannot go on now. `jitter` is random, of 0..1.
-    Hindered { by: String, trouble: Trouble, hindrance: Hindrance, jitter: f64 },
+    Hindered {
+        by: String,
+        trouble: Trouble,
+        hindrance: Hindrance,
+        jitter: f64,
+    },
     /// A call has been undone, or what was in the way is not any more.
     Advanced,
     /// All of its calls are undone.
@@ -320,37 +353,78 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
         Event::Complete { .. } if saga.state == State::Completed => Ok(saga.clone()),
         Event::Complete { by, reason } if may_end => {
             let (state, reason) = (State::Completed, reason.clone());
-            let completed =
-                Saga { state, due_at: Some(now), reason: reason.clone(), to_tell: false, ..changed };
-            let completed = Saga { trouble: None, was_open: false, ..completed };
+            let completed = Saga {
+                state,
+                due_at: Some(now),
+                reason: reason.clone(),
+                to_tell: false,
+                ..changed
+            };
+            let completed = Saga {
+                trouble: None,
+                was_open: false,
+                ..completed
+            };
             Ok(completed.noted("completed", by.clone(), reason, now))
         }
         Event::Abort { .. } if is_unfinished => Ok(saga.clone()),
-        Event::Abort { after_loss: false, .. } if saga.was_open => Err(Illegal::AfterLoss),
+        Event::Abort {
+            after_loss: false, ..
+        } if saga.was_open => Err(Illegal::AfterLoss),
         Event::Abort { by, reason, .. } if may_end => Ok(abort(changed, by, reason, now)),
         // Its one call was skipped then, and is to be undone after all.
-        Event::Abort { by, reason, .. } if saga.only.is_some() && saga.state == State::Compensated => {
-            Ok(abort(Saga { retain_until: None, at_rest: false, ..changed }, by, reason, now))
+        Event::Abort { by, reason, .. }
+            if saga.only.is_some() && saga.state == State::Compensated =>
+        {
+            Ok(abort(
+                Saga {
+                    retain_until: None,
+                    at_rest: false,
+                    ..changed
+                },
+                by,
+                reason,
+                now,
+            ))
         }
         Event::Complete { .. } | Event::Abort { .. } => wrong,
         Event::Overdue { .. } if !saga.is_open() => wrong,
-        Event::Overdue { .. } if saga.overdue || saga.deadline.is_none_or(|deadline| now < deadline) => {
+        Event::Overdue { .. }
+            if saga.overdue || saga.deadline.is_none_or(|deadline| now < deadline) =>
+        {
             Err(Illegal::NotDue)
         }
         Event::Overdue { by } => {
-            let overdue = Saga { overdue: true, ..changed };
+            let overdue = Saga {
+                overdue: true,
+                ..changed
+            };
             match policy.on_timeout {
                 OnTimeout::Abort => Ok(abort(overdue, by, "its deadline is over", now)),
                 OnTimeout::Report => {
-                    let told = Saga { due_at: Some(now), to_tell: true, ..overdue };
-                    let detail = "its deadline is over; it stays open until somebody completes or aborts it";
+                    let told = Saga {
+                        due_at: Some(now),
+                        to_tell: true,
+                        ..overdue
+                    };
+                    let detail =
+                        "its deadline is over; it stays open until somebody completes or aborts it";
                     Ok(told.noted("overdue", by.clone(), detail.to_owned(), now))
                 }
             }
         }
-        Event::Taken { .. } if saga.due_at.is_none_or(|due_at| now < due_at) => Err(Illegal::NotDue),
-        Event::Taken { until } => Ok(Saga { due_at: Some(*until), is_taken: true, ..changed }),
-        Event::Freed if saga.is_taken => Ok(Saga { due_at: Some(now), ..changed }),
+        Event::Taken { .. } if saga.due_at.is_none_or(|due_at| now < due_at) => {
+            Err(Illegal::NotDue)
+        }
+        Event::Taken { until } => Ok(Saga {
+            due_at: Some(*until),
+            is_taken: true,
+            ..changed
+        }),
+        Event::Freed if saga.is_taken => Ok(Saga {
+            due_at: Some(now),
+            ..changed
+        }),
         Event::Freed => Err(Illegal::NotDue),
         Event::Held { .. } if saga.state != State::Stuck => wrong,
         // One that is not worked on is not taken up for that.
@@ -371,15 +445,43 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
         Event::Prolonged { until } => {
             let (state, due_at) = (State::Compensating, Some(*until));
             // What was waited for has come to rest: what fails now fails for the first time.
-            let (tries, waits) = if saga.state == State::Stuck { (0, 0) } else { (saga.tries, saga.waits) };
-            let going = Saga { state, due_at, tries, waits, is_taken: true, ..changed };
-            Ok(Saga { trouble: None, looks_on: false, to_tell: false, ..going })
+            let (tries, waits) = if saga.state == State::Stuck {
+                (0, 0)
+            } else {
+                (saga.tries, saga.waits)
+            };
+            let going = Saga {
+                state,
+                due_at,
+                tries,
+                waits,
+                is_taken: true,
+                ..changed
+            };
+            Ok(Saga {
+                trouble: None,
+                looks_on: false,
+                to_tell: false,
+                ..going
+            })
         }
         // What is undone after it has its own tries.
         Event::Rested => {
-            let rested = Saga { state: State::Compensating, at_rest: true, tries: 0, waits: 0, ..changed };
+            let rested = Saga {
+                state: State::Compensating,
+                at_rest: true,
+                tries: 0,
+                waits: 0,
+                ..changed
+            };
             let is_taken = saga.is_taken;
-            Ok(Saga { trouble: None, looks_on: false, to_tell: false, is_taken, ..rested })
+            Ok(Saga {
+                trouble: None,
+                looks_on: false,
+                to_tell: false,
+                is_taken,
+                ..rested
+            })
         }
         Event::StoreLost { .. } if !is_unfinished && !may_end => wrong,
         Event::StoreLost { by, reason } => {
@@ -389,38 +491,85 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
                 "what was undone may be forgotten"
             };
             let why = format!("the store has lost data ({reason}): {what}");
-            let trouble = Some(Trouble { call_id: None, why: why.clone() });
+            let trouble = Some(Trouble {
+                call_id: None,
+                why: why.clone(),
+            });
             let (state, due_at) = (State::Stuck, Some(now));
-            let lost =
-                Saga { state, due_at, trouble, looks_on: false, to_tell: true, tellings: 0, ..changed };
-            let lost = Saga { was_open: may_end, ..lost };
+            let lost = Saga {
+                state,
+                due_at,
+                trouble,
+                looks_on: false,
+                to_tell: true,
+                tellings: 0,
+                ..changed
+            };
+            let lost = Saga {
+                was_open: may_end,
+                ..lost
+            };
             Ok(lost.noted("store_lost", by.clone(), why, now))
         }
         Event::CallFound if matches!(saga.state, State::Completed | State::Compensated) => {
-            Ok(Saga { due_at: Some(now), retain_until: None, ..changed })
+            Ok(Saga {
+                due_at: Some(now),
+                retain_until: None,
+                ..changed
+            })
         }
         Event::CallFound => wrong,
-        Event::Hindered { by, trouble, hindrance, jitter } => {
-            Ok(hinder(saga, by, trouble, *hindrance, *jitter, policy, now))
-        }
+        Event::Hindered {
+            by,
+            trouble,
+            hindrance,
+            jitter,
+        } => Ok(hinder(saga, by, trouble, *hindrance, *jitter, policy, now)),
         Event::Advanced => {
             let (state, due_at) = (State::Compensating, Some(now));
-            Ok(Saga { state, trouble: None, tries: 0, waits: 0, due_at, to_tell: false, ..changed })
+            Ok(Saga {
+                state,
+                trouble: None,
+                tries: 0,
+                waits: 0,
+                due_at,
+                to_tell: false,
+                ..changed
+            })
         }
         Event::Undone { by } => {
             let (state, due_at) = (State::Compensated, Some(now));
-            let undone = Saga { state, due_at, trouble: None, tries: 0, to_tell: false, ..changed };
-            Ok(undone.noted("compensated", by.clone(), "all of it is undone".to_owned(), now))
+            let undone = Saga {
+                state,
+                due_at,
+                trouble: None,
+                tries: 0,
+                to_tell: false,
+                ..changed
+            };
+            Ok(undone.noted(
+                "compensated",
+                by.clone(),
+                "all of it is undone".to_owned(),
+                now,
+            ))
         }
-        Event::Released { .. } if !matches!(saga.state, State::Completed | State::Compensated) => wrong,
-        Event::Released { all: true } => {
-            Ok(Saga { due_at: None, retain_until: Some(after(now, policy.retention)), ..changed })
+        Event::Released { .. } if !matches!(saga.state, State::Completed | State::Compensated) => {
+            wrong
         }
+        Event::Released { all: true } => Ok(Saga {
+            due_at: None,
+            retain_until: Some(after(now, policy.retention)),
+            ..changed
+        }),
         Event::Released { all: false } => {
             // The later the longer it takes.
             let age = Duration::try_from(now.duration_since(saga.created_at)).unwrap_or_default();
             let wait = (age / 2).clamp(policy.look_again, policy.retry.max.max(policy.look_again));
-            Ok(Saga { due_at: Some(after(now, in_milliseconds(wait))), ..changed })
+            Ok(Saga {
+                due_at: Some(after(now, in_milliseconds(wait))),
+                ..changed
+            })
         }
         Event::Told { .. } if !saga.to_tell => wrong,
         Event::Told { delivered } => Ok(told(saga, *delivered, policy, now)),
@@ -431,8 +580,16 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
             let is_settled = matches!(event, Event::Settled { .. });
             // What was decided about the one call of such a saga counts from now on.
             let at_rest = changed.at_rest || changed.only.is_some() && is_settled;
-            let again =
-                Saga { state, at_rest, due_at, trouble: None, tries: 0, waits: 0, to_tell: false, ..changed };
+            let again = Saga {
+                state,
+                at_rest,
+                due_at,
+                trouble: None,
+                tries: 0,
+                waits: 0,
+                to_tell: false,
+                ..changed
+            };
             let event = if is_settled { "settled" } else { "retry" };
             Ok(again.noted(event, by.clone(), reason.clone(), now))
         }
@@ -443,8 +600,18 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
 
 fn abort(saga: Saga, by: &str, reason: &str, now: Timestamp) -> Saga {
     let (state, due_at, reason) = (State::Compensating, Some(now), reason.to_owned());
-    let aborted = Saga { state, due_at, reason: reason.clone(), to_tell: false, ..saga };
-    let aborted = Saga { trouble: None, was_open: false, ..aborted };
+    let aborted = Saga {
+        state,
+        due_at,
+        reason: reason.clone(),
+        to_tell: false,
+        ..saga
+    };
+    let aborted = Saga {
+        trouble: None,
+        was_open: false,
+        ..aborted
+    };
     aborted.noted("aborted", by.to_owned(), reason, now)
 }
 
@@ -457,9 +624,20 @@ fn hinder(
     policy: &Policy,
     now: Timestamp,
 ) -> Saga {
-    let tries = saga.tries.saturating_add(u32::from(hindrance != Hindrance::Busy));
-    let waits = if hindrance == Hindrance::Busy { saga.waits.saturating_add(1) } else { 0 };
-    let hindered = Saga { trouble: Some(trouble.clone()), tries, waits, ..saga.changed(now) };
+    let tries = saga
+        .tries
+        .saturating_add(u32::from(hindrance != Hindrance::Busy));
+    let waits = if hindrance == Hindrance::Busy {
+        saga.waits.saturating_add(1)
+    } else {
+        0
+    };
+    let hindered = Saga {
+        trouble: Some(trouble.clone()),
+        tries,
+        waits,
+        ..saga.changed(now)
+    };
     let is_over = match hindrance {
         Hindrance::Busy => waits >= MOST_WAITS,
         Hindrance::Unknown | Hindrance::Failed => tries >= policy.retry.attempts,
@@ -468,7 +646,10 @@ fn hinder(
     let wait = match hindrance {
         Hindrance::Busy => policy.look_again.min(policy.retry.max),
         Hindrance::Unknown | Hindrance::Failed | Hindrance::Final => {
-            let most = retry::Policy { attempts: u32::MAX, ..policy.retry };
+            let most = retry::Policy {
+                attempts: u32::MAX,
+                ..policy.retry
+            };
             let longest = retry::delay(&most, tries.max(1), 1.0, None);
             longest.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
         }
@@ -482,23 +663,46 @@ fn hinder(
                 Some(call_id) => format!("call {call_id}: {}", trouble.why),
                 None => trouble.why.clone(),
             };
-            saga.noted(if is_over { "stuck" } else { "hindered" }, by.to_owned(), detail, now)
+            saga.noted(
+                if is_over { "stuck" } else { "hindered" },
+                by.to_owned(),
+                detail,
+                now,
+            )
         }
     };
     if is_over {
         // What may come to rest by itself is still looked at.
         let looks_on = matches!(hindrance, Hindrance::Unknown | Hindrance::Busy);
-        let stuck = Saga { state: State::Stuck, looks_on, ..hindered };
+        let stuck = Saga {
+            state: State::Stuck,
+            looks_on,
+            ..hindered
+        };
         return if was_stuck {
-            Saga { due_at: later.filter(|_| looks_on || saga.to_tell), ..stuck }
+            Saga {
+                due_at: later.filter(|_| looks_on || saga.to_tell),
+                ..stuck
+            }
         } else {
-            noted(Saga { due_at: Some(now), to_tell: true, tellings: 0, ..stuck })
+            noted(Saga {
+                due_at: Some(now),
+                to_tell: true,
+                tellings: 0,
+                ..stuck
+            })
         };
     }
     if was_stuck {
-        return Saga { due_at: later, ..hindered };
+        return Saga {
+            due_at: later,
+            ..hindered
+        };
     }
-    noted(Saga { due_at: later, ..hindered })
+    noted(Saga {
+        due_at: later,
+        ..hindered
+    })
 }
 
 /// How often somebody is tried to be told of a trouble.
@@ -507,11 +711,19 @@ const TELLINGS: u32 = 12;
 fn told(saga: &Saga, delivered: bool, policy: &Policy, now: Timestamp) -> Saga {
     let tellings = saga.tellings.saturating_add(1);
     let is_over = delivered || tellings >= TELLINGS;
-    let most = retry::Policy { attempts: u32::MAX, ..policy.retry };
+    let most = retry::Policy {
+        attempts: u32::MAX,
+        ..policy.retry
+    };
     let wait = in_milliseconds(retry::delay(&most, tellings, 1.0, None));
     let looks_on = saga.state == State::Stuck && saga.looks_on;
     let due_at = (!is_over || looks_on).then(|| after(now, wait));
-    Saga { tellings, to_tell: !is_over, due_at, ..saga.changed(now) }
+    Saga {
+        tellings,
+        to_tell: !is_over,
+        due_at,
+        ..saga.changed(now)
+    }
 }
 
 fn after(time: Timestamp, span: Duration) -> Timestamp {

@@ -22,7 +22,10 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn id() -> SagaId {
-    SagaId { tenant: "shop".into(), id: "G".into() }
+    SagaId {
+        tenant: "shop".into(),
+        id: "G".into(),
+    }
 }
 
 fn by() -> String {
@@ -30,16 +33,31 @@ fn by() -> String {
 }
 
 fn complete() -> Event {
-    Event::Complete { by: by(), reason: "done".into() }
+    Event::Complete {
+        by: by(),
+        reason: "done".into(),
+    }
 }
 
 fn abort() -> Event {
-    Event::Abort { by: by(), reason: "sold out".into(), after_loss: false }
+    Event::Abort {
+        by: by(),
+        reason: "sold out".into(),
+        after_loss: false,
+    }
 }
 
 fn hindered(hindrance: Hindrance) -> Event {
-    let trouble = Trouble { call_id: Some(CallId(Uuid::from_u128(1))), why: "no".into() };
-    Event::Hindered { by: by(), trouble, hindrance, jitter: 1.0 }
+    let trouble = Trouble {
+        call_id: Some(CallId(Uuid::from_u128(1))),
+        why: "no".into(),
+    };
+    Event::Hindered {
+        by: by(),
+        trouble,
+        hindrance,
+        jitter: 1.0,
+    }
 }
 
 fn moved(saga: &Saga, event: &Event, seconds: i64) -> Saga {
@@ -52,7 +70,10 @@ fn sagas() -> Vec<(&'static str, Saga)> {
     let compensating = moved(&open, &abort(), 1);
     let stuck = moved(&compensating, &hindered(Hindrance::Final), 2);
     let told = moved(&stuck, &Event::Told { delivered: true }, 2);
-    let lost = Event::StoreLost { by: by(), reason: "an older snapshot".into() };
+    let lost = Event::StoreLost {
+        by: by(),
+        reason: "an older snapshot".into(),
+    };
     vec![
         ("open", open.clone()),
         ("overdue", moved(&open, &Event::Overdue { by: by() }, 900)),
@@ -61,7 +82,10 @@ fn sagas() -> Vec<(&'static str, Saga)> {
         ("stuck", stuck),
         ("stuck, and told", told),
         ("open when data was lost", moved(&open, &lost, 1)),
-        ("compensated", moved(&compensating, &Event::Undone { by: by() }, 2)),
+        (
+            "compensated",
+            moved(&compensating, &Event::Undone { by: by() }, 2),
+        ),
     ]
 }
 
@@ -70,7 +94,14 @@ fn the_whole_grid() {
     let events = [
         ("complete", complete()),
         ("abort", abort()),
-        ("abort after a loss", Event::Abort { by: by(), reason: "found".into(), after_loss: true }),
+        (
+            "abort after a loss",
+            Event::Abort {
+                by: by(),
+                reason: "found".into(),
+                after_loss: true,
+            },
+        ),
         ("overdue", Event::Overdue { by: by() }),
         ("taken", Event::Taken { until: at(2_000) }),
         ("freed", Event::Freed),
@@ -78,7 +109,13 @@ fn the_whole_grid() {
         ("held", Event::Held { until: at(2_000) }),
         ("rested", Event::Rested),
         ("call found", Event::CallFound),
-        ("store lost", Event::StoreLost { by: by(), reason: "an older snapshot".into() }),
+        (
+            "store lost",
+            Event::StoreLost {
+                by: by(),
+                reason: "an older snapshot".into(),
+            },
+        ),
         ("hindered: busy", hindered(Hindrance::Busy)),
         ("hindered: unknown", hindered(Hindrance::Unknown)),
         ("hindered: failed", hindered(Hindrance::Failed)),
@@ -89,8 +126,20 @@ fn the_whole_grid() {
         ("released in part", Event::Released { all: false }),
         ("told", Event::Told { delivered: true }),
         ("not told", Event::Told { delivered: false }),
-        ("retry", Event::Retry { by: by(), reason: "mended".into() }),
-        ("settled", Event::Settled { by: by(), reason: "by hand".into() }),
+        (
+            "retry",
+            Event::Retry {
+                by: by(),
+                reason: "mended".into(),
+            },
+        ),
+        (
+            "settled",
+            Event::Settled {
+                by: by(),
+                reason: "by hand".into(),
+            },
+        ),
     ];
     let mut grid = String::new();
     for (name, saga) in sagas() {
@@ -100,7 +149,9 @@ fn the_whole_grid() {
                 Err(illegal) => format!("({illegal})"),
                 Ok(same) if same == saga => "as it was".to_owned(),
                 Ok(saga) => {
-                    let due = saga.due_at.map(|due| due.duration_since(at(1_000)).as_secs());
+                    let due = saga
+                        .due_at
+                        .map(|due| due.duration_since(at(1_000)).as_secs());
                     let due = due.map_or("never".to_owned(), |due| format!("in {due} s"));
                     let tells = if saga.to_tell { ", tells" } else { "" };
                     format!("{}, due {due}{tells}", saga.state.as_str())
@@ -126,15 +177,34 @@ fn what_fails_is_tried_again_ever_more_slowly_and_then_a_person_is_called_once()
     saga = moved(&saga, &hindered(Hindrance::Failed), 0);
     assert_eq!((saga.state, saga.to_tell), (State::Stuck, true));
     saga = moved(&saga, &Event::Told { delivered: true }, 1);
-    assert_eq!((saga.to_tell, saga.due_at), (false, None), "only a person goes on");
-    let again = moved(&saga, &Event::Retry { by: by(), reason: "mended".into() }, 2);
-    assert_eq!((again.state, again.tries, again.due_at), (State::Compensating, 0, Some(at(2))));
+    assert_eq!(
+        (saga.to_tell, saga.due_at),
+        (false, None),
+        "only a person goes on"
+    );
+    let again = moved(
+        &saga,
+        &Event::Retry {
+            by: by(),
+            reason: "mended".into(),
+        },
+        2,
+    );
+    assert_eq!(
+        (again.state, again.tries, again.due_at),
+        (State::Compensating, 0, Some(at(2)))
+    );
 }
 
 #[test]
 fn what_may_come_to_rest_by_itself_is_still_looked_at_when_it_is_stuck() {
-    let policy =
-        Policy { retry: retry::Policy { attempts: 1, ..Policy::default().retry }, ..Policy::default() };
+    let policy = Policy {
+        retry: retry::Policy {
+            attempts: 1,
+            ..Policy::default().retry
+        },
+        ..Policy::default()
+    };
     let saga = moved(&Saga::begin(id(), &policy, at(0)), &abort(), 0);
     let stuck = next(&saga, &hindered(Hindrance::Unknown), &policy, at(0)).expect("stuck");
     assert_eq!(stuck.state, State::Stuck);
@@ -147,8 +217,15 @@ fn what_may_come_to_rest_by_itself_is_still_looked_at_when_it_is_stuck() {
 #[test]
 fn a_saga_is_stored_as_it_is() {
     for (name, saga) in sagas() {
-        let saga = Saga { only: Some(CallId(Uuid::from_u128(7))), ..saga };
-        assert_eq!(Saga::from_document(&saga.to_document()).as_ref(), Ok(&saga), "{name}");
+        let saga = Saga {
+            only: Some(CallId(Uuid::from_u128(7))),
+            ..saga
+        };
+        assert_eq!(
+            Saga::from_document(&saga.to_document()).as_ref(),
+            Ok(&saga),
+            "{name}"
+        );
     }
 }
 
@@ -170,12 +247,23 @@ struct Planned {
 }
 
 fn planned() -> impl Strategy<Value = Planned> {
-    (0..5_u8, 0..3_u8, any::<bool>()).prop_map(|(kind, fails, sends)| Planned { kind, fails, sends })
+    (0..5_u8, 0..3_u8, any::<bool>()).prop_map(|(kind, fails, sends)| Planned {
+        kind,
+        fails,
+        sends,
+    })
 }
 
 fn tool_of(planned: &Planned) -> Tool {
-    let template = Template { tool: "cancel".into(), args: Vec::new(), undoes_unknown: planned.sends };
-    Tool { compensation: compensation::Policy::By(template), ..tool("t") }
+    let template = Template {
+        tool: "cancel".into(),
+        args: Vec::new(),
+        undoes_unknown: planned.sends,
+    };
+    Tool {
+        compensation: compensation::Policy::By(template),
+        ..tool("t")
+    }
 }
 
 fn call_of(number: u128, planned: &Planned) -> Record {
@@ -284,66 +372,160 @@ proptest! {
 #[test]
 fn what_a_person_has_skipped_or_what_has_nothing_to_undo_is_passed_over() {
     let plan_of = |record: &Record, tool: &Tool| {
-        format!("{:?}", plan(&undoing(), &[(record, tool)], at(99)) == Step::Done)
+        format!(
+            "{:?}",
+            plan(&undoing(), &[(record, tool)], at(99)) == Step::Done
+        )
     };
-    let planned = Planned { kind: 0, fails: 0, sends: false };
+    let planned = Planned {
+        kind: 0,
+        fails: 0,
+        sends: false,
+    };
     let (mut record, tool) = (call_of(1, &planned), tool_of(&planned));
     assert_eq!(plan_of(&record, &tool), "false");
-    let needless = Tool { compensation: compensation::Policy::Needless, ..tool.clone() };
+    let needless = Tool {
+        compensation: compensation::Policy::Needless,
+        ..tool.clone()
+    };
     assert_eq!(plan_of(&record, &needless), "true");
-    let reads = Tool { effect: Effect::Read, ..tool.clone() };
+    let reads = Tool {
+        effect: Effect::Read,
+        ..tool.clone()
+    };
     assert_eq!(plan_of(&record, &reads), "true");
-    record.undo = Some(Undo { compensation: None, skipped: true });
+    record.undo = Some(Undo {
+        compensation: None,
+        skipped: true,
+    });
     assert_eq!(plan_of(&record, &tool), "true");
 }
 
 /// Its calls may be kept for longer than the saga itself, if their tool is not configured any more.
 #[test]
 fn what_an_earlier_saga_of_the_same_name_has_let_go_is_not_undone_with_a_later_one() {
-    let planned = Planned { kind: 0, fails: 0, sends: false };
+    let planned = Planned {
+        kind: 0,
+        fails: 0,
+        sends: false,
+    };
     let (kept, tool) = (call_of(1, &planned), tool_of(&planned));
-    let released = Record { retain_until: Some(at(9_999)), ..kept.clone() };
-    assert_eq!(plan(&undoing(), &[(&kept, &tool)], at(99)), Step::Mark(&kept));
-    assert_eq!(plan(&undoing(), &[(&released, &tool)], at(99)), Step::Done);
-    let gone = Tool { unknown: unknown::Policy::Elsewhere, ..Tool::new("t") };
-    assert_eq!(plan(&undoing(), &[(&released, &gone)], at(99)), Step::Done);
-    let asked_for = Saga::undo("shop", released.intent.call_id, "token ops", "after all", at(0));
+    let released = Record {
+        retain_until: Some(at(9_999)),
+        ..kept.clone()
+    };
     assert_eq!(
-        plan(&moved(&asked_for, &Event::Rested, 1), &[(&released, &tool)], at(99)),
+        plan(&undoing(), &[(&kept, &tool)], at(99)),
+        Step::Mark(&kept)
+    );
+    assert_eq!(plan(&undoing(), &[(&released, &tool)], at(99)), Step::Done);
+    let gone = Tool {
+        unknown: unknown::Policy::Elsewhere,
+        ..Tool::new("t")
+    };
+    assert_eq!(plan(&undoing(), &[(&released, &gone)], at(99)), Step::Done);
+    let asked_for = Saga::undo(
+        "shop",
+        released.intent.call_id,
+        "token ops",
+        "after all",
+        at(0),
+    );
+    assert_eq!(
+        plan(
+            &moved(&asked_for, &Event::Rested, 1),
+            &[(&released, &tool)],
+            at(99)
+        ),
         Step::Mark(&released)
     );
     // One that surely never ran, and might run again, is taken up all the same.
-    let failed = Record { state: call::tests::failed(), ..released.clone() };
-    assert_eq!(plan(&undoing(), &[(&failed, &tool)], at(99)), Step::Mark(&failed));
+    let failed = Record {
+        state: call::tests::failed(),
+        ..released.clone()
+    };
+    assert_eq!(
+        plan(&undoing(), &[(&failed, &tool)], at(99)),
+        Step::Mark(&failed)
+    );
 }
 
 #[test]
-fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_it_is_skipped_after_that() {
-    let planned = Planned { kind: 0, fails: 0, sends: false };
+fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_it_is_skipped_after_that()
+ {
+    let planned = Planned {
+        kind: 0,
+        fails: 0,
+        sends: false,
+    };
     let (mut record, tool) = (call_of(1, &planned), tool_of(&planned));
-    record.undo = Some(Undo { compensation: None, skipped: true });
-    let asked_for = Saga::undo("shop", record.intent.call_id, "token ops", "after all", at(0));
-    assert_eq!(plan(&asked_for, &[(&record, &tool)], at(99)), Step::Mark(&record));
-    let marked = Record { state: CallState::Compensating(None), undo: None, ..record.clone() };
+    record.undo = Some(Undo {
+        compensation: None,
+        skipped: true,
+    });
+    let asked_for = Saga::undo(
+        "shop",
+        record.intent.call_id,
+        "token ops",
+        "after all",
+        at(0),
+    );
+    assert_eq!(
+        plan(&asked_for, &[(&record, &tool)], at(99)),
+        Step::Mark(&record)
+    );
+    let marked = Record {
+        state: CallState::Compensating(None),
+        undo: None,
+        ..record.clone()
+    };
     assert_eq!(plan(&asked_for, &[(&marked, &tool)], at(99)), Step::Rest);
     let undoing = moved(&asked_for, &Event::Rested, 1);
-    assert_eq!(plan(&undoing, &[(&marked, &tool)], at(99)), Step::Undo(&marked));
-    assert_eq!(plan(&undoing, &[(&record, &tool)], at(99)), Step::Done, "it was skipped again");
+    assert_eq!(
+        plan(&undoing, &[(&marked, &tool)], at(99)),
+        Step::Undo(&marked)
+    );
+    assert_eq!(
+        plan(&undoing, &[(&record, &tool)], at(99)),
+        Step::Done,
+        "it was skipped again"
+    );
     // Also where it never came to rest, because nobody knew of the call.
-    let trouble = Trouble { call_id: Some(record.intent.call_id), why: "nobody knows".into() };
-    let hindered = Event::Hindered { by: by(), trouble, hindrance: Hindrance::Final, jitter: 0.0 };
-    let settled = Event::Settled { by: by(), reason: "it stands".into() };
+    let trouble = Trouble {
+        call_id: Some(record.intent.call_id),
+        why: "nobody knows".into(),
+    };
+    let hindered = Event::Hindered {
+        by: by(),
+        trouble,
+        hindrance: Hindrance::Final,
+        jitter: 0.0,
+    };
+    let settled = Event::Settled {
+        by: by(),
+        reason: "it stands".into(),
+    };
     let skipped = moved(&moved(&asked_for, &hindered, 1), &settled, 2);
     assert_eq!(plan(&skipped, &[(&record, &tool)], at(99)), Step::Done);
     let undone = moved(&undoing, &Event::Undone { by: by() }, 2);
-    assert_eq!(plan(&moved(&undone, &abort(), 3), &[(&record, &tool)], at(99)), Step::Mark(&record));
+    assert_eq!(
+        plan(&moved(&undone, &abort(), 3), &[(&record, &tool)], at(99)),
+        Step::Mark(&record)
+    );
 }
 
 /// After a restart the tokens of one gateway run ahead of those of another.
 #[test]
 fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_tokens() {
-    let planned = Planned { kind: 0, fails: 0, sends: false };
-    let tool = Tool { unknown: unknown::Policy::Retry, ..tool_of(&planned) };
+    let planned = Planned {
+        kind: 0,
+        fails: 0,
+        sends: false,
+    };
+    let tool = Tool {
+        unknown: unknown::Policy::Retry,
+        ..tool_of(&planned)
+    };
     let call = |number: u128, session: &str, begun_s: i64, token_s: i64| {
         let mut record = call_of(number, &planned);
         let intent = Arc::make_mut(&mut record.intent);
@@ -361,8 +543,15 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
         }
     };
     let undone_first = |calls: &[Record]| undone_first_of(calls, &tool);
-    assert_eq!(undone_first(&[call(1, "A", 1, 20), call(2, "B", 3, 3)]), 2, "a token that runs ahead");
-    assert_eq!(undone_first(&[call(1, "A", 1, 20), call(2, "A", 3, 21), call(3, "B", 2, 2)]), 2);
+    assert_eq!(
+        undone_first(&[call(1, "A", 1, 20), call(2, "B", 3, 3)]),
+        2,
+        "a token that runs ahead"
+    );
+    assert_eq!(
+        undone_first(&[call(1, "A", 1, 20), call(2, "A", 3, 21), call(3, "B", 2, 2)]),
+        2
+    );
     // The clock was set back in between.
     assert_eq!(
         undone_first(&[call(1, "A", 9, 9), call(2, "A", 3, 10)]),
@@ -374,7 +563,10 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
         record.attempts += 1;
         record
     };
-    let sent_again = |record: Record, again_s: i64| Record { doubted: true, ..ran_again(record, again_s) };
+    let sent_again = |record: Record, again_s: i64| Record {
+        doubted: true,
+        ..ran_again(record, again_s)
+    };
     assert_eq!(
         undone_first(&[sent_again(call(1, "A", 1, 1), 9), call(2, "B", 3, 3)]),
         2,
@@ -387,7 +579,10 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
     );
     let held = tool_of(&planned);
     assert_eq!(
-        undone_first_of(&[sent_again(call(1, "A", 1, 1), 9), call(2, "B", 3, 3)], &held),
+        undone_first_of(
+            &[sent_again(call(1, "A", 1, 1), 9), call(2, "B", 3, 3)],
+            &held
+        ),
         1,
         "nothing sends it again out of a doubt: the first time it surely was not executed, and then it was doubted"
     );
@@ -433,20 +628,36 @@ proptest! {
 
 #[test]
 fn what_has_nothing_to_undo_is_waited_for_as_long_as_it_may_be_sent_again() {
-    let planned = Planned { kind: 2, fails: 0, sends: false };
+    let planned = Planned {
+        kind: 2,
+        fails: 0,
+        sends: false,
+    };
     let mut record = call_of(1, &planned);
     let needless = Tool {
         compensation: compensation::Policy::Needless,
         unknown: unknown::Policy::Retry,
         ..tool_of(&planned)
     };
-    record.check = Some(unknown::Check { since: at(0), at: Some(at(1)), number: 0 });
+    record.check = Some(unknown::Check {
+        since: at(0),
+        at: Some(at(1)),
+        number: 0,
+    });
     assert!(matches!(
         plan(&undoing(), &[(&record, &needless)], at(99)),
         Step::Wait(_, Hindrance::Unknown, _)
     ));
-    record.check = Some(unknown::Check { since: at(0), at: None, number: 0 });
-    assert_eq!(plan(&undoing(), &[(&record, &needless)], at(99)), Step::Done, "it is given up");
+    record.check = Some(unknown::Check {
+        since: at(0),
+        at: None,
+        number: 0,
+    });
+    assert_eq!(
+        plan(&undoing(), &[(&record, &needless)], at(99)),
+        Step::Done,
+        "it is given up"
+    );
 }
 
 /// What was taken over from a process that has ended is due at once; what waits for another reason is not.
@@ -461,6 +672,9 @@ fn only_a_saga_that_was_worked_on_is_freed() {
     }
     let waits = moved(&sending, &hindered(Hindrance::Failed), 4);
     for saga in [&aborted, &waits, &moved(&taken, &Event::Freed, 5)] {
-        assert_eq!(next(saga, &Event::Freed, &Policy::default(), at(9)), Err(Illegal::NotDue));
+        assert_eq!(
+            next(saga, &Event::Freed, &Policy::default(), at(9)),
+            Err(Illegal::NotDue)
+        );
     }
 }

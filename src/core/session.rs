@@ -52,7 +52,10 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { mode: Mode::Fenced, wait: Duration::from_secs(5) }
+        Self {
+            mode: Mode::Fenced,
+            wait: Duration::from_secs(5),
+        }
     }
 }
 
@@ -102,7 +105,10 @@ pub struct SessionId {
 
 impl SessionId {
     pub fn of(intent: &Intent) -> Self {
-        Self { tenant: intent.tenant.clone(), id: intent.session_id.clone() }
+        Self {
+            tenant: intent.tenant.clone(),
+            id: intent.session_id.clone(),
+        }
     }
 }
 
@@ -253,7 +259,10 @@ pub enum Refusal {
     Similar { call_id: CallId },
     /// `retry_after`: when its outcome is looked for next; `None`: not by itself.
     #[error("call {call_id} looks the same, and its outcome is not known yet")]
-    SimilarPending { call_id: CallId, retry_after: Option<Duration> },
+    SimilarPending {
+        call_id: CallId,
+        retry_after: Option<Duration>,
+    },
 }
 
 impl Refusal {
@@ -277,7 +286,11 @@ impl Refusal {
 ///
 /// # Errors
 /// What the request lacks for it, in a sentence.
-pub fn terms(tool: &Tool, intent: &Intent, brought: Brought) -> Result<Option<Terms>, &'static str> {
+pub fn terms(
+    tool: &Tool,
+    intent: &Intent,
+    brought: Brought,
+) -> Result<Option<Terms>, &'static str> {
     if tool.effect == Effect::Read {
         return Ok(None);
     }
@@ -288,7 +301,13 @@ pub fn terms(tool: &Tool, intent: &Intent, brought: Brought) -> Result<Option<Te
         (Mode::Exclusive | Mode::Fenced, Some(token)) => Token::This(token),
         (Mode::Exclusive | Mode::Fenced, None) | (Mode::Shared, _) => Token::Next,
     };
-    let line = if tool.session.wait.is_zero() { Line::Leaves } else { Line::Waits { longest: LINE_LENGTH } };
+    let line = if tool.session.wait.is_zero() {
+        Line::Leaves
+    } else {
+        Line::Waits {
+            longest: LINE_LENGTH,
+        }
+    };
     // What undoes something is nobody's spending.
     let spends = intent.key_source != key::Source::Compensation;
     let budget = tool.budget.filter(|_| spends).map(|budget| Spending {
@@ -296,13 +315,22 @@ pub fn terms(tool: &Tool, intent: &Intent, brought: Brought) -> Result<Option<Te
         max: budget.max,
         window: budget.window,
     });
-    let similar = tool.similar.as_ref().zip(intent.similar).map(|(similar, room)| Likeness {
-        room,
-        window: similar.window,
-        refuses: similar.action != OnSimilar::Flag,
-        confirmed: brought.confirmed,
-    });
-    Ok(Some(Terms { token, lock: is_exclusive(tool).then_some(line), budget, similar }))
+    let similar = tool
+        .similar
+        .as_ref()
+        .zip(intent.similar)
+        .map(|(similar, room)| Likeness {
+            room,
+            window: similar.window,
+            refuses: similar.action != OnSimilar::Flag,
+            confirmed: brought.confirmed,
+        });
+    Ok(Some(Terms {
+        token,
+        lock: is_exclusive(tool).then_some(line),
+        budget,
+        similar,
+    }))
 }
 
 /// Whether the tool's calls take their session's lock.
@@ -311,15 +339,31 @@ pub fn is_exclusive(tool: &Tool) -> bool {
 }
 
 /// Where calls with these arguments look alike; `None` if they have none of the fields.
-pub fn similar_room(tool: &Tool, tenant: &str, user_id: &str, args: &Value, secret: &Secret) -> Option<Room> {
-    let similar = tool.similar.as_ref().filter(|_| tool.effect == Effect::Write)?;
-    let found = |field: &Pointer| Some((field.as_str().to_owned(), args.pointer(field.as_str())?.clone()));
+pub fn similar_room(
+    tool: &Tool,
+    tenant: &str,
+    user_id: &str,
+    args: &Value,
+    secret: &Secret,
+) -> Option<Room> {
+    let similar = tool
+        .similar
+        .as_ref()
+        .filter(|_| tool.effect == Effect::Write)?;
+    let found = |field: &Pointer| {
+        Some((
+            field.as_str().to_owned(),
+            args.pointer(field.as_str())?.clone(),
+        ))
+    };
     let common: Map<String, Value> = similar.fields.iter().filter_map(found).collect();
     if common.is_empty() {
         return None;
     }
     let common = canonical(&Value::Object(common));
-    Some(Room(secret.mac("similar", [tenant, &tool.name, user_id, &common])))
+    Some(Room(
+        secret.mac("similar", [tenant, &tool.name, user_id, &common]),
+    ))
 }
 
 fn budget_room(budget: &Budget, intent: &Intent) -> Room {
@@ -327,24 +371,43 @@ fn budget_room(budget: &Budget, intent: &Intent) -> Room {
         Per::Session => ("session", &intent.session_id),
         Per::User => ("user", &intent.user_id),
     };
-    Room(key::digest(["budget", per, &intent.tenant, &intent.tool, whose]))
+    Room(key::digest([
+        "budget",
+        per,
+        &intent.tenant,
+        &intent.tool,
+        whose,
+    ]))
 }
 
 /// What a bar means to a call that has waited for so long. `usual`: how long such calls take.
-pub fn verdict(policy: &Policy, bar: &Bar, waited: Duration, usual: Duration, now: Timestamp) -> Verdict {
+pub fn verdict(
+    policy: &Policy,
+    bar: &Bar,
+    waited: Duration,
+    usual: Duration,
+    now: Timestamp,
+) -> Verdict {
     let until = |time: Timestamp| Duration::try_from(time.duration_since(now)).unwrap_or_default();
     Verdict::Refuse(match bar {
-        Bar::Busy { behind: Some(behind), .. } if waited < policy.wait => {
+        Bar::Busy {
+            behind: Some(behind),
+            ..
+        } if waited < policy.wait => {
             return Verdict::Wait { behind: *behind };
         }
         Bar::Busy { lock, .. } => {
             let free_from = lock.and_then(|lock| lock.free_from);
-            Refusal::Busy { retry_after: free_from.map_or(usual, until).max(usual) }
+            Refusal::Busy {
+                retry_after: free_from.map_or(usual, until).max(usual),
+            }
         }
         Bar::Frozen => Refusal::Frozen,
         Bar::Stale => Refusal::Stale,
         Bar::NotGiven => Refusal::NotGiven,
-        Bar::Spent { frees_at } => Refusal::Spent { retry_after: until(*frees_at) },
+        Bar::Spent { frees_at } => Refusal::Spent {
+            retry_after: until(*frees_at),
+        },
         Bar::Similar { call_id } => Refusal::Similar { call_id: *call_id },
     })
 }
@@ -352,7 +415,9 @@ pub fn verdict(policy: &Policy, bar: &Bar, waited: Duration, usual: Duration, no
 /// Why a call with this token is refused. `explained`: no token above this was given before a loss of data
 /// that a person has accepted.
 pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Bar> {
-    let Token::This(token) = token else { return None };
+    let Token::This(token) = token else {
+        return None;
+    };
     let newest = newest.unwrap_or(0);
     if token < newest {
         Some(Bar::Stale)
@@ -366,7 +431,8 @@ pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Bar>
 /// Whether a lock is left over: its lease is over, and its call is not, or no longer, the run that took
 /// it. Then it may be given free, if nobody has taken it since.
 pub fn is_left_over(lock: &Lock, holder: Option<&Record>, now: Timestamp) -> bool {
-    let runs = |record: &Record| record.state == State::Running && record.fencing == Some(lock.token);
+    let runs =
+        |record: &Record| record.state == State::Running && record.fencing == Some(lock.token);
     lock.lease_until <= now && !holder.is_some_and(runs)
 }
 

@@ -41,23 +41,50 @@ fn intent(session_id: &str, user_id: &str) -> Intent {
 }
 
 fn with_mode(mode: Mode) -> Tool {
-    Tool { session: Policy { mode, ..Policy::default() }, ..tool("t") }
+    Tool {
+        session: Policy {
+            mode,
+            ..Policy::default()
+        },
+        ..tool("t")
+    }
 }
 
 #[test]
 fn only_a_tool_that_writes_has_terms_and_only_an_exclusive_one_takes_the_lock() {
-    let brought = Brought { fencing: Some(7), confirmed: None };
+    let brought = Brought {
+        fencing: Some(7),
+        confirmed: None,
+    };
     let asked = |tool: &Tool| {
         let terms = terms(tool, &intent("S", "U"), brought).expect("it is fit");
         terms.map(|terms| (terms.token, terms.lock))
     };
     assert_eq!(
         asked(&with_mode(Mode::Exclusive)),
-        Some((Token::This(7), Some(Line::Waits { longest: LINE_LENGTH })))
+        Some((
+            Token::This(7),
+            Some(Line::Waits {
+                longest: LINE_LENGTH
+            })
+        ))
     );
-    assert_eq!(asked(&with_mode(Mode::Fenced)), Some((Token::This(7), None)));
-    assert_eq!(asked(&with_mode(Mode::Shared)), Some((Token::Next, None)), "whatever token it has");
-    assert_eq!(asked(&Tool { effect: Effect::Read, ..with_mode(Mode::Exclusive) }), None);
+    assert_eq!(
+        asked(&with_mode(Mode::Fenced)),
+        Some((Token::This(7), None))
+    );
+    assert_eq!(
+        asked(&with_mode(Mode::Shared)),
+        Some((Token::Next, None)),
+        "whatever token it has"
+    );
+    assert_eq!(
+        asked(&Tool {
+            effect: Effect::Read,
+            ..with_mode(Mode::Exclusive)
+        }),
+        None
+    );
     let mut hurried = with_mode(Mode::Exclusive);
     hurried.session.wait = Duration::ZERO;
     assert_eq!(asked(&hurried), Some((Token::This(7), Some(Line::Leaves))));
@@ -66,11 +93,18 @@ fn only_a_tool_that_writes_has_terms_and_only_an_exclusive_one_takes_the_lock() 
 #[test]
 fn a_budget_is_a_sessions_or_a_users_and_of_one_tool_and_tenant() {
     let room = |per, tool_name: &str, tenant: &str, session_id: &str, user_id: &str| {
-        let budget = Budget { per, max: 5, window: Duration::from_secs(60) };
+        let budget = Budget {
+            per,
+            max: 5,
+            window: Duration::from_secs(60),
+        };
         let mut intent = intent(session_id, user_id);
         intent.tool = tool_name.into();
         intent.tenant = tenant.into();
-        let tool = Tool { budget: Some(budget), ..tool(tool_name) };
+        let tool = Tool {
+            budget: Some(budget),
+            ..tool(tool_name)
+        };
         let terms = terms(&tool, &intent, Brought::default()).expect("it is fit");
         terms.and_then(|terms| terms.budget).expect("a budget").room
     };
@@ -79,18 +113,37 @@ fn a_budget_is_a_sessions_or_a_users_and_of_one_tool_and_tenant() {
     assert_ne!(session, room(Per::Session, "t", "shop", "T", "U"));
     assert_ne!(session, room(Per::Session, "u", "shop", "S", "U"));
     assert_ne!(session, room(Per::Session, "t", "bank", "S", "U"));
-    assert_ne!(session, room(Per::User, "t", "shop", "S", "S"), "a user may be called as a session is");
-    assert_eq!(room(Per::User, "t", "shop", "S", "U"), room(Per::User, "t", "shop", "T", "U"));
+    assert_ne!(
+        session,
+        room(Per::User, "t", "shop", "S", "S"),
+        "a user may be called as a session is"
+    );
+    assert_eq!(
+        room(Per::User, "t", "shop", "S", "U"),
+        room(Per::User, "t", "shop", "T", "U")
+    );
 }
 
 #[test]
 fn what_looks_the_same_has_the_same_in_the_fields_and_is_of_one_user() {
-    let fields = ["/sku", "/amount"].map(|field| field.parse().expect("a pointer")).into();
-    let similar = Similar { fields, window: Duration::from_secs(60), action: OnSimilar::Flag };
-    let tool = Tool { similar: Some(similar), ..tool("t") };
+    let fields = ["/sku", "/amount"]
+        .map(|field| field.parse().expect("a pointer"))
+        .into();
+    let similar = Similar {
+        fields,
+        window: Duration::from_secs(60),
+        action: OnSimilar::Flag,
+    };
+    let tool = Tool {
+        similar: Some(similar),
+        ..tool("t")
+    };
     let room = |user, args| similar_room(&tool, "shop", user, &args, &Secret::new([7; 32]));
     let first = room("U", json!({ "sku": "w", "amount": 5, "note": 1 })).expect("a room");
-    assert_eq!(room("U", json!({ "note": 2, "amount": 5.0, "sku": "w" })), Some(first));
+    assert_eq!(
+        room("U", json!({ "note": 2, "amount": 5.0, "sku": "w" })),
+        Some(first)
+    );
     for (user, other) in [
         ("V", json!({ "sku": "w", "amount": 5 })),
         ("U", json!({ "sku": "w", "amount": 6 })),
@@ -99,10 +152,17 @@ fn what_looks_the_same_has_the_same_in_the_fields_and_is_of_one_user() {
     ] {
         assert_ne!(room(user, other.clone()), Some(first), "{other}");
     }
-    assert_eq!(room("U", json!({ "note": 1 })), None, "they have nothing in common that counts");
+    assert_eq!(
+        room("U", json!({ "note": 1 })),
+        None,
+        "they have nothing in common that counts"
+    );
     assert_eq!(
         similar_room(
-            &Tool { effect: Effect::Read, ..tool },
+            &Tool {
+                effect: Effect::Read,
+                ..tool
+            },
             "shop",
             "U",
             &json!({ "sku": "w" }),
@@ -129,40 +189,95 @@ fn a_token_is_brought_only_if_the_session_or_an_accepted_loss_explains_it() {
         (69, Some(70), Some(Bar::Stale)),
         (u64::MAX, Some(70), Some(Bar::NotGiven)),
     ] {
-        assert_eq!(brought(Token::This(token), newest, explained), bar, "{token} {newest:?}");
+        assert_eq!(
+            brought(Token::This(token), newest, explained),
+            bar,
+            "{token} {newest:?}"
+        );
     }
-    assert_eq!(brought(Token::This(8), Some(7), 0), Some(Bar::NotGiven), "nothing was lost");
+    assert_eq!(
+        brought(Token::This(8), Some(7), 0),
+        Some(Bar::NotGiven),
+        "nothing was lost"
+    );
     assert_eq!(brought(Token::Next, Some(7), 0), None);
-    assert!(terms(&with_mode(Mode::Exclusive), &intent("", "U"), Brought::default()).is_err());
+    assert!(
+        terms(
+            &with_mode(Mode::Exclusive),
+            &intent("", "U"),
+            Brought::default()
+        )
+        .is_err()
+    );
 }
 
 /// How long a call usually takes.
 const USUAL: Duration = Duration::from_secs(3);
 
 fn lock() -> Lock {
-    Lock { call_id: call(9), token: 5, lease_until: at(40), free_from: None }
+    Lock {
+        call_id: call(9),
+        token: 5,
+        lease_until: at(40),
+        free_from: None,
+    }
 }
 
 #[test]
 fn a_call_waits_for_its_turn_and_for_nothing_else() {
-    let policy = Policy { mode: Mode::Exclusive, wait: Duration::from_secs(5) };
-    let busy = |free_from, behind| Bar::Busy { lock: Some(Lock { free_from, ..lock() }), behind };
-    let after = |seconds, bar: &Bar| verdict(&policy, bar, Duration::from_secs(seconds), USUAL, at(10));
+    let policy = Policy {
+        mode: Mode::Exclusive,
+        wait: Duration::from_secs(5),
+    };
+    let busy = |free_from, behind| Bar::Busy {
+        lock: Some(Lock {
+            free_from,
+            ..lock()
+        }),
+        behind,
+    };
+    let after =
+        |seconds, bar: &Bar| verdict(&policy, bar, Duration::from_secs(seconds), USUAL, at(10));
     let refused = |refusal| Verdict::Refuse(refusal);
     let waits = Verdict::Wait { behind: call(9) };
     assert_eq!(after(4, &busy(None, Some(call(9)))), waits);
     let retry_after = USUAL;
-    assert_eq!(after(5, &busy(None, Some(call(9)))), refused(Refusal::Busy { retry_after }));
-    assert_eq!(after(0, &busy(None, None)), refused(Refusal::Busy { retry_after }), "the line is full");
+    assert_eq!(
+        after(5, &busy(None, Some(call(9)))),
+        refused(Refusal::Busy { retry_after })
+    );
+    assert_eq!(
+        after(0, &busy(None, None)),
+        refused(Refusal::Busy { retry_after }),
+        "the line is full"
+    );
     let held = busy(Some(at(40)), Some(call(9)));
-    assert_eq!(after(5, &held), refused(Refusal::Busy { retry_after: Duration::from_secs(30) }));
+    assert_eq!(
+        after(5, &held),
+        refused(Refusal::Busy {
+            retry_after: Duration::from_secs(30)
+        })
+    );
     for (bar, refusal) in [
         (Bar::Frozen, Refusal::Frozen),
         (Bar::Stale, Refusal::Stale),
         (Bar::NotGiven, Refusal::NotGiven),
-        (Bar::Spent { frees_at: at(70) }, Refusal::Spent { retry_after: Duration::from_secs(60) }),
-        (Bar::Spent { frees_at: at(0) }, Refusal::Spent { retry_after: Duration::ZERO }),
-        (Bar::Similar { call_id: call(3) }, Refusal::Similar { call_id: call(3) }),
+        (
+            Bar::Spent { frees_at: at(70) },
+            Refusal::Spent {
+                retry_after: Duration::from_secs(60),
+            },
+        ),
+        (
+            Bar::Spent { frees_at: at(0) },
+            Refusal::Spent {
+                retry_after: Duration::ZERO,
+            },
+        ),
+        (
+            Bar::Similar { call_id: call(3) },
+            Refusal::Similar { call_id: call(3) },
+        ),
     ] {
         assert_eq!(after(0, &bar), refused(refusal));
     }
@@ -200,8 +315,14 @@ fn time_alone_gives_no_lock_free() {
     let unknown = || State::Unknown("lost".into());
     assert!(!is_left_over(&lock(), None, at(39)), "it may be on its way");
     assert!(is_left_over(&lock(), None, at(40)), "it was never claimed");
-    assert!(!is_left_over(&lock(), Some(&holder(State::Running, 5)), at(4_000)), "first it becomes unknown");
-    assert!(is_left_over(&lock(), Some(&holder(State::Running, 6)), at(40)), "another run has another lock");
+    assert!(
+        !is_left_over(&lock(), Some(&holder(State::Running, 5)), at(4_000)),
+        "first it becomes unknown"
+    );
+    assert!(
+        is_left_over(&lock(), Some(&holder(State::Running, 6)), at(40)),
+        "another run has another lock"
+    );
     assert!(is_left_over(&lock(), Some(&holder(unknown(), 5)), at(40)));
     assert!(!is_left_over(&lock(), Some(&holder(unknown(), 5)), at(39)));
 }

@@ -8,11 +8,20 @@ pub struct Part {
 }
 
 /// Of one tenant.
-pub const TENANT: Part = Part { numerator: 1, denominator: 1 };
+pub const TENANT: Part = Part {
+    numerator: 1,
+    denominator: 1,
+};
 /// Of all connections together on which no valid token was seen.
-pub const STRANGERS: Part = Part { numerator: 1, denominator: 2 };
+pub const STRANGERS: Part = Part {
+    numerator: 1,
+    denominator: 2,
+};
 /// Of one connection on which a valid token was seen.
-pub const CONNECTION: Part = Part { numerator: 1, denominator: 2 };
+pub const CONNECTION: Part = Part {
+    numerator: 1,
+    denominator: 2,
+};
 
 impl Part {
     /// The most that a party of this part holds while no other holds anything.
@@ -27,7 +36,12 @@ impl Part {
 /// what is still free. So there is always something left for the next party, however many there are: one tenant alone
 /// holds at most half, two hold at most a third each.
 pub fn fits(total: usize, used: usize, own: usize, more: usize, part: Part) -> bool {
-    let Some(free) = used.checked_add(more).and_then(|used| total.checked_sub(used)) else { return false };
+    let Some(free) = used
+        .checked_add(more)
+        .and_then(|used| total.checked_sub(used))
+    else {
+        return false;
+    };
     let own = own as u128 + more as u128;
     own * part.denominator as u128 <= free as u128 * part.numerator as u128
 }
@@ -40,7 +54,9 @@ mod tests {
 
     /// What a party takes that takes all it can get, in steps of one.
     fn greedy(total: usize, used: usize, part: Part) -> usize {
-        (0..).find(|own| !fits(total, used + own, *own, 1, part)).expect("an end")
+        (0..)
+            .find(|own| !fits(total, used + own, *own, 1, part))
+            .expect("an end")
     }
 
     #[test]
@@ -57,7 +73,13 @@ mod tests {
     fn nothing_fits_beyond_the_total_or_the_largest_number() {
         assert!(!fits(100, 100, 0, 1, TENANT));
         assert!(!fits(100, 200, 0, 1, TENANT));
-        assert!(!fits(usize::MAX, usize::MAX, usize::MAX, usize::MAX, TENANT));
+        assert!(!fits(
+            usize::MAX,
+            usize::MAX,
+            usize::MAX,
+            usize::MAX,
+            TENANT
+        ));
         assert!(fits(100, 0, 0, 0, STRANGERS));
     }
 

@@ -26,8 +26,17 @@ pub enum Keys {
 const MAX_STRICT_DEPTH: usize = 5;
 const MAX_STRICT_PROPERTIES: usize = 100;
 const MAX_STRICT_VALUES: usize = 250;
-const STRICT_FORMATS: [&str; 9] =
-    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
+const STRICT_FORMATS: [&str; 9] = [
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "uuid",
+];
 
 /// Keywords that may not stand at the root of the parameters of a function, for OpenAI or Anthropic.
 const NOT_AT_ROOT: [&str; 5] = ["allOf", "anyOf", "oneOf", "not", "enum"];
@@ -44,7 +53,11 @@ pub struct Hints {
 
 pub fn hints(tool: &Tool) -> Hints {
     let read_only = tool.effect == Effect::Read;
-    Hints { read_only, destructive: !read_only, idempotent: true }
+    Hints {
+        read_only,
+        destructive: !read_only,
+        idempotent: true,
+    }
 }
 
 /// The schema of a tool's arguments, always that of an object. That of a write tool asks for an
@@ -59,7 +72,11 @@ pub fn input_schema(tool: &Tool, keys: Keys) -> Value {
         let mut properties = object_at(&root, "properties");
         properties.insert(MODEL_MEMBER.into(), key_property(tool));
         root.insert("properties".into(), properties.into());
-        let mut required = root.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+        let mut required = root
+            .get("required")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
         required.push(MODEL_MEMBER.into());
         root.insert("required".into(), required.into());
     }
@@ -88,29 +105,51 @@ fn key_property(tool: &Tool) -> Value {
 fn takes_a_member(root: &Map<String, Value>) -> bool {
     // A reference to the whole would ask for a key in each place that it stands.
     let refers_to_root = |schema: &Value| schema.to_string().contains("\"$ref\":\"#\"");
-    !["$ref", "$dynamicRef"].iter().any(|word| root.contains_key(*word))
+    !["$ref", "$dynamicRef"]
+        .iter()
+        .any(|word| root.contains_key(*word))
         && !refers_to_root(&Value::Object(root.clone()))
         && !bounds_names(root)
         && in_place(root).all(|part| is_open(part, 0))
 }
 
 fn bounds_names(schema: &Map<String, Value>) -> bool {
-    let words = ["propertyNames", "patternProperties", "maxProperties", "enum", "const"];
+    let words = [
+        "propertyNames",
+        "patternProperties",
+        "maxProperties",
+        "enum",
+        "const",
+    ];
     words.iter().any(|word| schema.contains_key(*word))
 }
 
 /// Whether a part of a schema, which does not see what its neighbours name, lets any member pass.
 fn is_open(part: &Value, depth: usize) -> bool {
-    let Value::Object(part) = part else { return part.is_boolean() };
-    let closes = ["additionalProperties", "unevaluatedProperties", "$ref", "$dynamicRef"];
+    let Value::Object(part) = part else {
+        return part.is_boolean();
+    };
+    let closes = [
+        "additionalProperties",
+        "unevaluatedProperties",
+        "$ref",
+        "$dynamicRef",
+    ];
     depth < MAX_STRICT_DEPTH
-        && !closes.iter().any(|word| part.get(*word).is_some_and(|value| *value != Value::Bool(true)))
+        && !closes.iter().any(|word| {
+            part.get(*word)
+                .is_some_and(|value| *value != Value::Bool(true))
+        })
         && !bounds_names(part)
         && in_place(part).all(|inner| is_open(inner, depth + 1))
 }
 
 fn object_at(schema: &Map<String, Value>, name: &str) -> Map<String, Value> {
-    schema.get(name).and_then(Value::as_object).cloned().unwrap_or_default()
+    schema
+        .get(name)
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default()
 }
 
 /// A schema without what may not stand at its root, and what was taken out. It allows more than
@@ -135,14 +174,19 @@ pub fn plain_root(mut schema: Value) -> (Value, Map<String, Value>) {
 /// up; one that names no property of its own is meant to take any, and stays open.
 pub fn strict(tool: &Tool, keys: Keys) -> Option<Value> {
     let own = tool.schema.as_ref().map(Schema::text)?;
-    if own.get("properties").is_none() && own.get("additionalProperties") != Some(&Value::Bool(false)) {
+    if own.get("properties").is_none()
+        && own.get("additionalProperties") != Some(&Value::Bool(false))
+    {
         return None;
     }
     let schema = input_schema(tool, keys);
     if schema.get("anyOf").is_some() {
         return None;
     }
-    let mut left = Left { properties: MAX_STRICT_PROPERTIES, values: MAX_STRICT_VALUES };
+    let mut left = Left {
+        properties: MAX_STRICT_PROPERTIES,
+        values: MAX_STRICT_VALUES,
+    };
     tighten(&schema, &schema, 0, &mut left)
 }
 
@@ -153,7 +197,9 @@ struct Left {
 }
 
 fn tighten(schema: &Value, root: &Value, depth: usize, left: &mut Left) -> Option<Value> {
-    let Value::Object(words) = schema else { return None };
+    let Value::Object(words) = schema else {
+        return None;
+    };
     if depth > MAX_STRICT_DEPTH {
         return None;
     }
@@ -161,7 +207,8 @@ fn tighten(schema: &Value, root: &Value, depth: usize, left: &mut Left) -> Optio
     for (word, value) in words {
         let kept = match word.as_str() {
             // They say nothing about what fits.
-            "$schema" | "$comment" | "default" | "examples" | "deprecated" | "readOnly" | "writeOnly" => {
+            "$schema" | "$comment" | "default" | "examples" | "deprecated" | "readOnly"
+            | "writeOnly" => {
                 continue;
             }
             "title" | "description" => value.clone(),
@@ -173,15 +220,24 @@ fn tighten(schema: &Value, root: &Value, depth: usize, left: &mut Left) -> Optio
             }
             "const" => is_scalar(value).then(|| value.clone())?,
             // Groups with a meaning of their own are where regular expressions differ.
-            "pattern" => value.as_str().filter(|pattern| !pattern.contains("(?")).map(Value::from)?,
-            "format" => value.as_str().filter(|format| STRICT_FORMATS.contains(format)).map(Value::from)?,
+            "pattern" => value
+                .as_str()
+                .filter(|pattern| !pattern.contains("(?"))
+                .map(Value::from)?,
+            "format" => value
+                .as_str()
+                .filter(|format| STRICT_FORMATS.contains(format))
+                .map(Value::from)?,
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" => {
                 value.is_number().then(|| value.clone())?
             }
             "minItems" | "maxItems" => value.clone(),
             "items" => tighten(value, root, depth + 1, left)?,
             "anyOf" => {
-                let choices = value.as_array()?.iter().map(|choice| tighten(choice, root, depth + 1, left));
+                let choices = value
+                    .as_array()?
+                    .iter()
+                    .map(|choice| tighten(choice, root, depth + 1, left));
                 choices.collect::<Option<Vec<_>>>()?.into()
             }
             "properties" | "$defs" => {
@@ -189,12 +245,15 @@ fn tighten(schema: &Value, root: &Value, depth: usize, left: &mut Left) -> Optio
                 if word == "properties" {
                     left.properties = left.properties.checked_sub(parts.len())?;
                 }
-                let parts = parts
-                    .iter()
-                    .map(|(name, part)| Some((name.clone(), tighten(part, root, depth + 1, left)?)));
+                let parts = parts.iter().map(|(name, part)| {
+                    Some((name.clone(), tighten(part, root, depth + 1, left)?))
+                });
                 parts.collect::<Option<Map<_, _>>>()?.into()
             }
-            "$ref" => value.as_str().filter(|place| place.starts_with("#/$defs/")).map(Value::from)?,
+            "$ref" => value
+                .as_str()
+                .filter(|place| place.starts_with("#/$defs/"))
+                .map(Value::from)?,
             // Said anew below.
             "required" => continue,
             "additionalProperties" if *value == Value::Bool(false) => continue,
@@ -220,11 +279,17 @@ fn tighten(schema: &Value, root: &Value, depth: usize, left: &mut Left) -> Optio
 /// Makes every property required and refuses others, if what fits then also fitted before.
 fn close(words: &Map<String, Value>, out: &mut Map<String, Value>, root: &Value) -> Option<()> {
     let properties = words.get("properties")?.as_object()?;
-    let required = words.get("required").map_or(Some(&[][..]), |list| list.as_array().map(Vec::as_slice))?;
+    let required = words
+        .get("required")
+        .map_or(Some(&[][..]), |list| list.as_array().map(Vec::as_slice))?;
     let is_required = |name: &str| required.iter().any(|have| have.as_str() == Some(name));
-    let all_there =
-        required.iter().all(|name| name.as_str().is_some_and(|name| properties.contains_key(name)));
-    let none_missed = properties.iter().all(|(name, part)| is_required(name) || allows_null(part, root, 0));
+    let all_there = required.iter().all(|name| {
+        name.as_str()
+            .is_some_and(|name| properties.contains_key(name))
+    });
+    let none_missed = properties
+        .iter()
+        .all(|(name, part)| is_required(name) || allows_null(part, root, 0));
     if !all_there || !none_missed {
         return None;
     }
@@ -249,18 +314,27 @@ fn is_of(words: &Map<String, Value>, name: &str) -> bool {
 
 /// Whether null surely fits; of what strict mode can hold only.
 fn allows_null(part: &Value, root: &Value, depth: usize) -> bool {
-    let Value::Object(words) = part else { return false };
+    let Value::Object(words) = part else {
+        return false;
+    };
     if depth > MAX_STRICT_DEPTH {
         return false;
     }
-    let listed = words
-        .get("enum")
-        .is_none_or(|values| values.as_array().is_some_and(|all| all.contains(&Value::Null)));
+    let listed = words.get("enum").is_none_or(|values| {
+        values
+            .as_array()
+            .is_some_and(|all| all.contains(&Value::Null))
+    });
     let fixed = words.get("const").is_none_or(Value::is_null);
     let fits = if let Some(choices) = words.get("anyOf") {
-        choices.as_array().is_some_and(|all| all.iter().any(|choice| allows_null(choice, root, depth + 1)))
+        choices.as_array().is_some_and(|all| {
+            all.iter()
+                .any(|choice| allows_null(choice, root, depth + 1))
+        })
     } else if let Some(place) = words.get("$ref").and_then(Value::as_str) {
-        let target = place.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
+        let target = place
+            .strip_prefix('#')
+            .and_then(|pointer| root.pointer(pointer));
         target.is_some_and(|target| allows_null(target, root, depth + 1))
     } else {
         is_of(words, "null")
@@ -284,21 +358,38 @@ mod tests {
         let named = json!({ "properties": { "idempotency_key": {} } });
         for (schema, asks) in [
             (json!({}), true),
-            (json!({ "properties": { "a": {} }, "additionalProperties": false }), true),
+            (
+                json!({ "properties": { "a": {} }, "additionalProperties": false }),
+                true,
+            ),
             (json!({ "unevaluatedProperties": false }), true),
-            (json!({ "anyOf": [{ "required": ["a"] }, { "required": ["b"] }] }), true),
-            (json!({ "allOf": [{ "properties": { "a": {} }, "additionalProperties": false }] }), false),
+            (
+                json!({ "anyOf": [{ "required": ["a"] }, { "required": ["b"] }] }),
+                true,
+            ),
+            (
+                json!({ "allOf": [{ "properties": { "a": {} }, "additionalProperties": false }] }),
+                false,
+            ),
             (json!({ "maxProperties": 2 }), false),
             (json!({ "propertyNames": { "maxLength": 3 } }), false),
             (json!({ "properties": { "child": { "$ref": "#" } } }), false),
-            (json!({ "$ref": "#/$defs/x", "$defs": { "x": { "additionalProperties": false } } }), false),
+            (
+                json!({ "$ref": "#/$defs/x", "$defs": { "x": { "additionalProperties": false } } }),
+                false,
+            ),
             (named.clone(), false),
             (json!({ "allOf": [named.clone()] }), false),
-            (json!({ "$ref": "#/$defs/x", "$defs": { "x": named } }), false),
+            (
+                json!({ "$ref": "#/$defs/x", "$defs": { "x": named } }),
+                false,
+            ),
         ] {
             let tool = with_schema(schema.clone());
             let shown = input_schema(&tool, Keys::Model);
-            let required = shown["required"].as_array().is_some_and(|all| all.contains(&json!(MODEL_MEMBER)));
+            let required = shown["required"]
+                .as_array()
+                .is_some_and(|all| all.contains(&json!(MODEL_MEMBER)));
             let own = tool.has_property(MODEL_MEMBER);
             assert_eq!(required && !own, asks, "{schema}");
             assert_eq!(shown["type"], "object");
@@ -318,34 +409,76 @@ mod tests {
             (of(text()), true),
             (json!({ "additionalProperties": false }), true),
             (json!({ "properties": { "a": text() } }), false),
-            (json!({ "properties": { "a": { "type": ["string", "null"] } } }), true),
-            (json!({ "properties": { "a": { "type": ["string", "null"], "enum": ["x"] } } }), false),
-            (json!({ "properties": { "a": { "anyOf": [{ "type": "null" }, text()] } } }), true),
+            (
+                json!({ "properties": { "a": { "type": ["string", "null"] } } }),
+                true,
+            ),
+            (
+                json!({ "properties": { "a": { "type": ["string", "null"], "enum": ["x"] } } }),
+                false,
+            ),
+            (
+                json!({ "properties": { "a": { "anyOf": [{ "type": "null" }, text()] } } }),
+                true,
+            ),
             (
                 json!({ "properties": { "a": { "$ref": "#/$defs/n" } }, "$defs": { "n": { "type": "null" } } }),
                 true,
             ),
-            (json!({ "properties": { "a": { "$ref": "#/$defs/n" } }, "$defs": { "n": text() } }), false),
+            (
+                json!({ "properties": { "a": { "$ref": "#/$defs/n" } }, "$defs": { "n": text() } }),
+                false,
+            ),
             (json!({}), false),
-            (json!({ "type": "object", "additionalProperties": text() }), false),
+            (
+                json!({ "type": "object", "additionalProperties": text() }),
+                false,
+            ),
             (of(json!({ "type": "object" })), false),
-            (of(json!({ "type": "object", "properties": { "b": text() } })), false),
+            (
+                of(json!({ "type": "object", "properties": { "b": text() } })),
+                false,
+            ),
             (of(of(text())), false),
-            (of(json!({ "type": "object", "properties": { "b": text() }, "required": ["b"] })), true),
-            (of(json!({ "type": "object", "properties": { "b": text() }, "required": ["b", "c"] })), false),
-            (of(json!({ "type": "array", "items": text(), "minItems": 1 })), true),
+            (
+                of(json!({ "type": "object", "properties": { "b": text() }, "required": ["b"] })),
+                true,
+            ),
+            (
+                of(
+                    json!({ "type": "object", "properties": { "b": text() }, "required": ["b", "c"] }),
+                ),
+                false,
+            ),
+            (
+                of(json!({ "type": "array", "items": text(), "minItems": 1 })),
+                true,
+            ),
             (of(json!({ "type": "array" })), false),
             (of(json!({ "type": "string", "minLength": 1 })), false),
             (of(json!({ "type": "string", "format": "uri" })), false),
-            (of(json!({ "type": "string", "format": "date-time", "default": "x" })), true),
+            (
+                of(json!({ "type": "string", "format": "date-time", "default": "x" })),
+                true,
+            ),
             (of(json!({ "type": "string", "pattern": "^(?!x)" })), false),
             (of(json!({ "enum": ["x"] })), false),
             (of(json!({})), false),
             (of(json!(true)), false),
-            (json!({ "properties": { "a": text() }, "required": ["a"], "allOf": [{}] }), false),
-            (json!({ "properties": { "a": text() }, "required": ["a"], "anyOf": [{}] }), false),
+            (
+                json!({ "properties": { "a": text() }, "required": ["a"], "allOf": [{}] }),
+                false,
+            ),
+            (
+                json!({ "properties": { "a": text() }, "required": ["a"], "anyOf": [{}] }),
+                false,
+            ),
         ] {
-            assert_eq!(strict(&with_schema(schema.clone()), Keys::Model).is_some(), is_strict, "{schema}");
+            assert_eq!(
+                strict(&with_schema(schema.clone()), Keys::Model).is_some(),
+                is_strict,
+                "{schema}"
+            );
         }
     }
 
@@ -364,16 +497,21 @@ mod tests {
             assert_eq!(object["additionalProperties"], false, "{place}");
             assert!(place.is_empty() || object["required"] == names, "{place}");
         }
-        let sent = json!({ "a": [{ "c": null, "d": 1 }], "b": { "c": null, "d": 2 }, MODEL_MEMBER: "k" });
+        let sent =
+            json!({ "a": [{ "c": null, "d": 1 }], "b": { "c": null, "d": 2 }, MODEL_MEMBER: "k" });
         assert_eq!(Schema::new(shown).expect("a schema").mistakes(&sent), []);
         assert_eq!(tool.schema.expect("its own").mistakes(&sent), []);
     }
 
     #[test]
     fn a_schema_that_is_too_large_for_strict_mode_is_served_without_it() {
-        let wide: Map<String, Value> =
-            (0..101).map(|n| (format!("p{n}"), json!({ "type": ["string", "null"] }))).collect();
-        assert_eq!(strict(&with_schema(json!({ "properties": wide })), Keys::Model), None);
+        let wide: Map<String, Value> = (0..101)
+            .map(|n| (format!("p{n}"), json!({ "type": ["string", "null"] })))
+            .collect();
+        assert_eq!(
+            strict(&with_schema(json!({ "properties": wide })), Keys::Model),
+            None
+        );
         let deep = (0..6).fold(
             json!({ "type": "string" }),
             |inner, _| json!({ "type": "object", "properties": { "a": inner }, "required": ["a"] }),
@@ -384,8 +522,10 @@ mod tests {
     #[test]
     fn what_may_not_stand_at_the_root_is_taken_out_and_told() {
         let choice = json!([{ "required": ["a"] }, { "required": ["b"] }]);
-        let (schema, taken) =
-            plain_root(input_schema(&with_schema(json!({ "oneOf": choice.clone() })), Keys::Model));
+        let (schema, taken) = plain_root(input_schema(
+            &with_schema(json!({ "oneOf": choice.clone() })),
+            Keys::Model,
+        ));
         assert_eq!(schema.get("oneOf"), None);
         assert_eq!(Value::Object(taken), json!({ "oneOf": choice }));
     }

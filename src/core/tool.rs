@@ -158,7 +158,9 @@ impl Tool {
 
     /// Whether the tool's own schema names this member of `args`.
     pub fn has_property(&self, name: &str) -> bool {
-        self.schema.as_ref().is_some_and(|schema| names(&schema.text, &schema.text, name, 0))
+        self.schema
+            .as_ref()
+            .is_some_and(|schema| names(&schema.text, &schema.text, name, 0))
     }
 }
 
@@ -192,11 +194,19 @@ impl Schema {
         }
         // The validator gathers every mistake before it tells the first.
         if count(args) > MAX_VALUES_TOLD {
-            return vec![(String::new(), "something in it does not fit; it is too large to say what".into())];
+            return vec![(
+                String::new(),
+                "something in it does not fit; it is too large to say what".into(),
+            )];
         }
         let mistakes = self.validator.iter_errors(args).take(MAX_SCHEMA_MISTAKES);
         mistakes
-            .map(|mistake| (holder_of(mistake.instance_path().as_str()), cut(mistake.masked().to_string())))
+            .map(|mistake| {
+                (
+                    holder_of(mistake.instance_path().as_str()),
+                    cut(mistake.masked().to_string()),
+                )
+            })
             .collect()
     }
 
@@ -204,7 +214,8 @@ impl Schema {
     pub fn requires(&self, pointer: &Pointer) -> bool {
         let mut at = &self.text;
         for step in pointer.steps() {
-            let named = |required: &Vec<Value>| required.iter().any(|name| name.as_str() == Some(&step));
+            let named =
+                |required: &Vec<Value>| required.iter().any(|name| name.as_str() == Some(&step));
             if !at["required"].as_array().is_some_and(named) {
                 return false;
             }
@@ -216,17 +227,34 @@ impl Schema {
 
 /// The parts of a schema that look at the same value as the whole.
 pub(super) fn in_place(schema: &Map<String, Value>) -> impl Iterator<Item = &Value> {
-    let listed =
-        ["allOf", "anyOf", "oneOf"].into_iter().filter_map(|word| schema.get(word)?.as_array()).flatten();
-    let named = schema.get("dependentSchemas").and_then(Value::as_object).into_iter().flat_map(Map::values);
-    listed.chain(named).chain(["if", "then", "else", "not"].into_iter().filter_map(|word| schema.get(word)))
+    let listed = ["allOf", "anyOf", "oneOf"]
+        .into_iter()
+        .filter_map(|word| schema.get(word)?.as_array())
+        .flatten();
+    let named = schema
+        .get("dependentSchemas")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(Map::values);
+    listed.chain(named).chain(
+        ["if", "then", "else", "not"]
+            .into_iter()
+            .filter_map(|word| schema.get(word)),
+    )
 }
 
 /// Whether a schema or a part of it names this property of its value.
 fn names(part: &Value, root: &Value, name: &str, depth: usize) -> bool {
-    let Value::Object(words) = part else { return false };
-    let place = words.get("$ref").and_then(Value::as_str).and_then(|place| place.strip_prefix('#'));
-    words.get("properties").is_some_and(|properties| properties.get(name).is_some())
+    let Value::Object(words) = part else {
+        return false;
+    };
+    let place = words
+        .get("$ref")
+        .and_then(Value::as_str)
+        .and_then(|place| place.strip_prefix('#'));
+    words
+        .get("properties")
+        .is_some_and(|properties| properties.get(name).is_some())
         || depth < MAX_PARTS
             && (in_place(words).any(|inner| names(inner, root, name, depth + 1))
                 || place
@@ -285,12 +313,14 @@ pub(crate) mod tests {
 
     #[test]
     fn a_schema_names_every_mistake_with_its_place() {
-        let schema =
-            json!({ "type": "object", "required": ["a"], "properties": { "b": { "type": "integer" } } });
+        let schema = json!({ "type": "object", "required": ["a"], "properties": { "b": { "type": "integer" } } });
         let schema = Schema::new(schema).expect("a schema");
         assert_eq!(schema.mistakes(&json!({ "a": 1, "b": 2 })), []);
-        let places: Vec<String> =
-            schema.mistakes(&json!({ "b": "x" })).into_iter().map(|(place, _)| place).collect();
+        let places: Vec<String> = schema
+            .mistakes(&json!({ "b": "x" }))
+            .into_iter()
+            .map(|(place, _)| place)
+            .collect();
         assert_eq!(places.len(), 2);
         assert!(places.contains(&"/b".to_owned()) && places.contains(&String::new()));
     }
@@ -300,15 +330,24 @@ pub(crate) mod tests {
         let schema = json!({ "additionalProperties": { "type": "integer", "enum": [1, 2] } });
         let schema = Schema::new(schema).expect("a schema");
         let long = "n".repeat(5_000);
-        let args: Map<String, Value> = (0..500).map(|n| (format!("{n}{long}"), json!("hunter2"))).collect();
+        let args: Map<String, Value> = (0..500)
+            .map(|n| (format!("{n}{long}"), json!("hunter2")))
+            .collect();
         let mistakes = schema.mistakes(&args.into());
         assert_eq!(mistakes.len(), MAX_SCHEMA_MISTAKES);
         for (place, sentence) in mistakes {
-            assert!(place.len() <= MAX_SENTENCE && sentence.len() <= MAX_SENTENCE + 3, "{place} {sentence}");
+            assert!(
+                place.len() <= MAX_SENTENCE && sentence.len() <= MAX_SENTENCE + 3,
+                "{place} {sentence}"
+            );
             assert!(!sentence.contains("hunter2"), "{sentence}");
         }
         let many = json!({ "list": vec!["x"; MAX_VALUES_TOLD] });
-        assert_eq!(schema.mistakes(&many).len(), 1, "and those of large arguments are not gathered");
+        assert_eq!(
+            schema.mistakes(&many).len(),
+            1,
+            "and those of large arguments are not gathered"
+        );
     }
 
     #[test]
@@ -331,12 +370,17 @@ pub(crate) mod tests {
 
     #[test]
     fn windows_follow_the_keys_source() {
-        let hours = |tool: &Tool| key::Source::ALL.map(|source| tool.window(source).as_secs() / 3600);
+        let hours =
+            |tool: &Tool| key::Source::ALL.map(|source| tool.window(source).as_secs() / 3600);
         let mut tool = tool("t");
         assert_eq!(hours(&tool), [24, 24, 24, 1, 24]);
         tool.effect = Effect::Read;
         assert_eq!(hours(&tool), [24, 0, 0, 0, 24]);
         tool.dedup_window = Some(Duration::from_hours(2));
-        assert_eq!(hours(&tool), [2, 2, 2, 2, 2], "a configured window holds for every source");
+        assert_eq!(
+            hours(&tool),
+            [2, 2, 2, 2, 2],
+            "a configured window holds for every source"
+        );
     }
 }

@@ -48,18 +48,34 @@ impl Context {
     /// says. What is no `traceparent` makes the rest worthless.
     pub fn parse(traceparent: &str, tracestate: &str) -> Option<Self> {
         let mut fields = traceparent.split('-');
-        let (version, trace_id, span_id, flags) =
-            (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+        let (version, trace_id, span_id, flags) = (
+            fields.next()?,
+            fields.next()?,
+            fields.next()?,
+            fields.next()?,
+        );
         let is_version =
             is_hex(version, 2) && version != "ff" && (version != "00" || fields.next().is_none());
         if !is_version || !is_trace_id(trace_id) || !is_hex(span_id, 16) || !is_hex(flags, 2) {
             return None;
         }
-        let parent = u64::from_str_radix(span_id, 16).ok().filter(|id| *id != 0)?;
+        let parent = u64::from_str_radix(span_id, 16)
+            .ok()
+            .filter(|id| *id != 0)?;
         let sampled = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
-        let is_fit = tracestate.len() <= MAX_STATE && tracestate.bytes().all(|b| (b' '..=b'~').contains(&b));
-        let state = if is_fit { tracestate.to_owned() } else { String::new() };
-        Some(Self { trace_id: trace_id.to_owned(), parent: SpanId(parent), sampled, state })
+        let is_fit =
+            tracestate.len() <= MAX_STATE && tracestate.bytes().all(|b| (b' '..=b'~').contains(&b));
+        let state = if is_fit {
+            tracestate.to_owned()
+        } else {
+            String::new()
+        };
+        Some(Self {
+            trace_id: trace_id.to_owned(),
+            parent: SpanId(parent),
+            sampled,
+            state,
+        })
     }
 }
 
@@ -94,7 +110,10 @@ fn is_trace_id(text: &str) -> bool {
 }
 
 fn is_hex(text: &str, length: usize) -> bool {
-    text.len() == length && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    text.len() == length
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
 #[cfg(test)]
@@ -107,13 +126,15 @@ mod tests {
 
     #[test]
     fn only_a_valid_traceparent_names_the_trace() {
-        let context = Context::parse(&format!("00-{TRACE}-00f067aa0ba902b7-01"), "a=1,b=2").expect("valid");
+        let context =
+            Context::parse(&format!("00-{TRACE}-00f067aa0ba902b7-01"), "a=1,b=2").expect("valid");
         assert_eq!((context.trace_id.as_str(), context.sampled), (TRACE, true));
         assert_eq!(
             (context.parent.to_string().as_str(), context.state.as_str()),
             ("00f067aa0ba902b7", "a=1,b=2")
         );
-        let later = Context::parse(&format!("01-{TRACE}-00f067aa0ba902b7-02-more"), "").expect("valid");
+        let later =
+            Context::parse(&format!("01-{TRACE}-00f067aa0ba902b7-02-more"), "").expect("valid");
         assert_eq!((later.trace_id.as_str(), later.sampled), (TRACE, false));
         for line in [
             "",
@@ -134,7 +155,9 @@ mod tests {
     #[test]
     fn a_state_that_is_too_long_or_not_printable_is_left_out() {
         let state = |state: &str| {
-            Context::parse(&format!("00-{TRACE}-00f067aa0ba902b7-01"), state).expect("valid").state
+            Context::parse(&format!("00-{TRACE}-00f067aa0ba902b7-01"), state)
+                .expect("valid")
+                .state
         };
         assert_eq!(state(&"a".repeat(512)), "a".repeat(512));
         assert_eq!(state(&"a".repeat(513)), "");
@@ -147,20 +170,31 @@ mod tests {
         let attempt = AttemptId(Uuid::from_u128(0x1234_5678_9abc_def0_0000_0000_0000_0001));
         let span = SpanId::of(attempt);
         assert_eq!(span.to_string(), attempt.to_string()[..16]);
-        assert_eq!(traceparent(TRACE, span, true), Some(format!("00-{TRACE}-123456789abcdef0-01")));
-        assert_eq!(traceparent(TRACE, span, false), Some(format!("00-{TRACE}-123456789abcdef0-00")));
+        assert_eq!(
+            traceparent(TRACE, span, true),
+            Some(format!("00-{TRACE}-123456789abcdef0-01"))
+        );
+        assert_eq!(
+            traceparent(TRACE, span, false),
+            Some(format!("00-{TRACE}-123456789abcdef0-00"))
+        );
         assert_eq!(traceparent("trace-7", span, true), None);
         assert_eq!(SpanId::new(0).to_string(), "0000000000000001");
     }
 
     #[test]
     fn a_share_of_all_traces_is_recorded_and_always_the_same_ones() {
-        let ids = || (0..1_000_u128).map(|n| format!("{:032x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1));
+        let ids = || {
+            (0..1_000_u128).map(|n| format!("{:032x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1))
+        };
         let share = |share| ids().filter(|id| is_sampled(id, share)).count();
         assert_eq!((share(0.0), share(1.0)), (0, 1_000));
         assert!((400..600).contains(&share(0.5)), "{}", share(0.5));
         let is_kept = |id: &String| is_sampled(id, 0.3) <= is_sampled(id, 0.4);
-        assert!(ids().all(|id| is_kept(&id)), "a larger share holds the smaller one");
+        assert!(
+            ids().all(|id| is_kept(&id)),
+            "a larger share holds the smaller one"
+        );
         assert_eq!(format!("{:032x}", exported(TRACE)), TRACE);
         assert_eq!(exported("trace-7"), exported("trace-7"));
         assert_ne!(exported("trace-7"), exported("trace-8"));

@@ -111,12 +111,16 @@ pub enum Resolution {
 pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
     let test = tool.success.as_ref();
     match (status, body) {
-        (202 | 204, _) => Finding::Unclear(format!("it answered {status}, which tells nothing of the call")),
+        (202 | 204, _) => Finding::Unclear(format!(
+            "it answered {status}, which tells nothing of the call"
+        )),
         (200..=299, Body::Whole(bytes)) if bytes.is_empty() => {
             Finding::Unclear(format!("it answered {status} with an empty body"))
         }
         (200..=299, _) if test.is_some_and(|test| outcome::passes(test, body) != Some(true)) => {
-            Finding::Unclear(format!("it answered {status}, which does not pass the tool's success test"))
+            Finding::Unclear(format!(
+                "it answered {status}, which does not pass the tool's success test"
+            ))
         }
         (200..=299, _) => Finding::Found(outcome::keep(body)),
         (404, _) => Finding::NotFound,
@@ -136,7 +140,11 @@ pub fn first_check(
         Policy::Hold => None,
         // A gateway that has the tool knows better, and soon.
         Policy::Probe { .. } | Policy::Retry | Policy::Elsewhere => {
-            let check = Check { since: now, at: None, number: 0 };
+            let check = Check {
+                since: now,
+                at: None,
+                number: 0,
+            };
             Some(next_check(tool, attempt, check, now, retry_after))
         }
     }
@@ -151,16 +159,26 @@ pub fn next_check(
     retry_after: Option<Duration>,
 ) -> Check {
     let Schedule { base, max, .. } = tool.recheck;
-    let policy = retry::Policy { attempts: u32::MAX, base, max };
+    let policy = retry::Policy {
+        attempts: u32::MAX,
+        base,
+        max,
+    };
     let most = retry::delay(&policy, check.number.saturating_add(1), 1.0, None);
     // Not less than half, or the tool would be asked for nothing.
     let wait = in_milliseconds(most.mul_f64(0.5 + 0.5 * spread(attempt, check.number)));
-    Check { at: Some(after(now, wait.max(retry_after.unwrap_or_default()))), ..check }
+    Check {
+        at: Some(after(now, wait.max(retry_after.unwrap_or_default()))),
+        ..check
+    }
 }
 
 /// The same, or given up if that would be too late.
 pub fn unless_too_late(tool: &Tool, check: Check) -> Check {
-    Check { at: check.at.filter(|at| !is_late(tool, &check, *at)), ..check }
+    Check {
+        at: check.at.filter(|at| !is_late(tool, &check, *at)),
+        ..check
+    }
 }
 
 /// How long a caller waits before it asks again for a call of which nobody knows whether it was executed: until it
@@ -173,7 +191,11 @@ pub fn next_look(record: &Record, now: Timestamp) -> Option<Duration> {
         State::Compensating(_) => Some(after(now, WHILE_UNDONE)),
         State::Succeeded(_) | State::Failed(_) | State::Compensated(_) | State::Stuck(_) => None,
     };
-    at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default().max(LEAST_WAIT))
+    at.map(|at| {
+        Duration::try_from(at.duration_since(now))
+            .unwrap_or_default()
+            .max(LEAST_WAIT)
+    })
 }
 
 /// Whether the time to work on a call is over. The tool may have forgotten its key: it can still be asked,
@@ -185,11 +207,22 @@ pub fn is_late(tool: &Tool, check: &Check, now: Timestamp) -> bool {
 /// When a call is looked at again that could not be worked on: the later the longer it has been unknown,
 /// so that a history does not fill with nothing. That it was not worked on is no reason to give it up.
 pub fn put_off(tool: &Tool, check: Check, wait: Duration, now: Timestamp) -> Check {
-    let Schedule { base, max, give_up_after } = tool.recheck;
+    let Schedule {
+        base,
+        max,
+        give_up_after,
+    } = tool.recheck;
     let age = Duration::try_from(now.duration_since(check.since)).unwrap_or_default();
-    let most = if age < give_up_after { max } else { give_up_after.max(max) };
+    let most = if age < give_up_after {
+        max
+    } else {
+        give_up_after.max(max)
+    };
     let wait = in_milliseconds((age / 2).min(most).max(base).max(wait));
-    Check { at: Some(after(now, wait)), ..check }
+    Check {
+        at: Some(after(now, wait)),
+        ..check
+    }
 }
 
 /// A number of 0..1 for this check of this call. Attempts are named at random, so calls that became
@@ -211,13 +244,18 @@ fn in_milliseconds(span: Duration) -> Duration {
 /// request came later, the tool would know its key; or the operator says that it could not come any more.
 pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> bool {
     // A tool may have forgotten by then what it knew.
-    if record.check.is_some_and(|check| is_late(tool, &check, asked_at)) {
+    if record
+        .check
+        .is_some_and(|check| is_late(tool, &check, asked_at))
+    {
         return false;
     }
     let over = |wait| after(record.attempt.lease_until, wait) <= asked_at;
     match tool.unknown {
         _ if tool.dedup == Dedup::Key => over(Duration::ZERO),
-        Policy::Probe { negative_final_after } => negative_final_after.is_some_and(over),
+        Policy::Probe {
+            negative_final_after,
+        } => negative_final_after.is_some_and(over),
         Policy::Hold | Policy::Retry | Policy::Elsewhere => false,
     }
 }
@@ -260,19 +298,40 @@ mod tests {
             (429, "{}", "unclear"),
             (500, "{}", "unclear"),
         ] {
-            assert_eq!(word(&plain, status, &whole(body)), said, "{status} {body:?}");
+            assert_eq!(
+                word(&plain, status, &whole(body)),
+                said,
+                "{status} {body:?}"
+            );
         }
         let cut = Body::Broken("it is longer than 9 bytes".into());
-        assert_eq!(word(&plain, 200, &cut), "found, unreadable", "it is there all the same");
+        assert_eq!(
+            word(&plain, 200, &cut),
+            "found, unreadable",
+            "it is there all the same"
+        );
         assert_eq!(word(&plain, 202, &cut), "unclear");
         let (pointer, equals) = ("/status".parse().expect("a pointer"), json!("done"));
-        let success = Some(SuccessTest { pointer, equals, otherwise: Declared::Rejected });
-        let tests = Tool { success, ..tool("t") };
-        for (body, said) in
-            [("{\"status\":\"done\"}", "found"), ("{\"status\":\"declined\"}", "unclear"), ("[]", "unclear")]
-        {
+        let success = Some(SuccessTest {
+            pointer,
+            equals,
+            otherwise: Declared::Rejected,
+        });
+        let tests = Tool {
+            success,
+            ..tool("t")
+        };
+        for (body, said) in [
+            ("{\"status\":\"done\"}", "found"),
+            ("{\"status\":\"declined\"}", "unclear"),
+            ("[]", "unclear"),
+        ] {
             assert_eq!(word(&tests, 200, &whole(body)), said, "{body}");
         }
-        assert_eq!(word(&tests, 200, &cut), "unclear", "what cannot be read cannot be tested");
+        assert_eq!(
+            word(&tests, 200, &cut),
+            "unclear",
+            "what cannot be read cannot be tested"
+        );
     }
 }

@@ -28,7 +28,10 @@ pub struct Deadline {
 impl Deadline {
     /// So long from now.
     pub fn after(span: Duration) -> Self {
-        Self { at: Instant::now() + span, by: since_boot() + span }
+        Self {
+            at: Instant::now() + span,
+            by: since_boot() + span,
+        }
     }
 
     fn is_over(&self, since_boot: Duration) -> bool {
@@ -76,7 +79,9 @@ impl Gate {
     }
 
     fn pass(&self, direction: u8) -> bool {
-        self.0.compare_exchange(WAITING, direction, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.0
+            .compare_exchange(WAITING, direction, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
     }
 }
 
@@ -92,7 +97,12 @@ impl GatedBody {
     /// `bytes` must not be empty: of an empty body no frame is asked.
     pub(super) fn new(gate: Gate, bytes: Bytes, send_before: Deadline) -> Self {
         debug_assert!(!bytes.is_empty(), "an empty body never reaches the gate");
-        Self { gate, bytes: Some(bytes), send_before, since_boot }
+        Self {
+            gate,
+            bytes: Some(bytes),
+            send_before,
+            since_boot,
+        }
     }
 }
 
@@ -104,7 +114,9 @@ impl Body for GatedBody {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let Some(bytes) = self.bytes.take() else { return Poll::Ready(None) };
+        let Some(bytes) = self.bytes.take() else {
+            return Poll::Ready(None);
+        };
         crate::crash::point("before_first_byte");
         if self.send_before.is_over((self.since_boot)()) {
             self.gate.withdraw();
@@ -112,7 +124,9 @@ impl Body for GatedBody {
         Poll::Ready(Some(if self.gate.send() {
             Ok(Frame::data(bytes))
         } else {
-            Err(io::Error::other("the call's deadline passed before the request could be sent"))
+            Err(io::Error::other(
+                "the call's deadline passed before the request could be sent",
+            ))
         }))
     }
 
@@ -134,9 +148,14 @@ mod tests {
     /// A body whose machine was suspended after its deadline was set, and whether it was sent.
     async fn sent(since_boot: fn() -> Duration) -> (Gate, bool) {
         let gate = Gate::new();
-        let send_before =
-            Deadline { by: Duration::from_secs(1_000), ..Deadline::after(Duration::from_secs(30)) };
-        let body = GatedBody { since_boot, ..GatedBody::new(gate.clone(), "{}".into(), send_before) };
+        let send_before = Deadline {
+            by: Duration::from_secs(1_000),
+            ..Deadline::after(Duration::from_secs(30))
+        };
+        let body = GatedBody {
+            since_boot,
+            ..GatedBody::new(gate.clone(), "{}".into(), send_before)
+        };
         let is_sent = body.collect().await.is_ok();
         (gate, is_sent)
     }
@@ -146,7 +165,10 @@ mod tests {
         let (gate, is_sent) = sent(|| Duration::from_secs(999)).await;
         assert!(is_sent && gate.is_sent());
         let (gate, is_sent) = sent(|| Duration::from_secs(1_000)).await;
-        assert!(!is_sent && !gate.is_sent() && gate.withdraw(), "not one byte leaves");
+        assert!(
+            !is_sent && !gate.is_sent() && gate.withdraw(),
+            "not one byte leaves"
+        );
     }
 
     #[test]
@@ -154,6 +176,8 @@ mod tests {
         let began = since_boot();
         assert!(began > Duration::ZERO);
         let deadline = Deadline::after(Duration::from_secs(3_600));
-        assert!(deadline.by >= began + Duration::from_secs(3_600) && !deadline.is_over(since_boot()));
+        assert!(
+            deadline.by >= began + Duration::from_secs(3_600) && !deadline.is_over(since_boot())
+        );
     }
 }

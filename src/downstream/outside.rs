@@ -40,8 +40,12 @@ impl Default for Room {
 impl Room {
     fn take(&mut self, bytes: usize) -> Result<(), String> {
         let left = self.0.checked_sub(bytes);
-        let too_long =
-            || format!("the pages of one run are longer than {} MiB together", MAX_PAGES_BYTES >> 20);
+        let too_long = || {
+            format!(
+                "the pages of one run are longer than {} MiB together",
+                MAX_PAGES_BYTES >> 20
+            )
+        };
         self.0 = left.ok_or_else(too_long)?;
         Ok(())
     }
@@ -64,10 +68,23 @@ pub struct Source {
 /// Path and query may be secrets.
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, timeout, items, next, .. } = self;
-        let place = format!("{}://{}/…", url.scheme(), url.host_str().unwrap_or_default());
+        let Self {
+            url,
+            timeout,
+            items,
+            next,
+            ..
+        } = self;
+        let place = format!(
+            "{}://{}/…",
+            url.scheme(),
+            url.host_str().unwrap_or_default()
+        );
         let mut out = f.debug_struct("Source");
-        out.field("url", &place).field("timeout", timeout).field("items", items).field("next", next);
+        out.field("url", &place)
+            .field("timeout", timeout)
+            .field("items", items)
+            .field("next", next);
         out.finish_non_exhaustive()
     }
 }
@@ -77,13 +94,17 @@ impl Source {
     fn page(&self, since: Timestamp, until: Timestamp, cursor: Option<&str>) -> Url {
         let mut url = self.url.clone();
         let (since, until) = (format!("{since:.3}"), format!("{until:.3}"));
-        let pairs = self.url.query_pairs().filter(|(_, value)| cursor.is_some() || value != "{cursor}");
+        let pairs = self
+            .url
+            .query_pairs()
+            .filter(|(_, value)| cursor.is_some() || value != "{cursor}");
         let fill_in = |value: &str| match value {
             "{cursor}" => cursor.unwrap_or_default().to_owned(),
             value => value.replace("{since}", &since).replace("{until}", &until),
         };
-        let pairs: Vec<(String, String)> =
-            pairs.map(|(name, value)| (name.into_owned(), fill_in(&value))).collect();
+        let pairs: Vec<(String, String)> = pairs
+            .map(|(name, value)| (name.into_owned(), fill_in(&value)))
+            .collect();
         url.query_pairs_mut().clear().extend_pairs(pairs);
         url
     }
@@ -99,8 +120,14 @@ pub struct Webhook {
 
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = format!("{}://{}/…", self.url.scheme(), self.url.host_str().unwrap_or_default());
-        f.debug_struct("Webhook").field("url", &place).finish_non_exhaustive()
+        let place = format!(
+            "{}://{}/…",
+            self.url.scheme(),
+            self.url.host_str().unwrap_or_default()
+        );
+        f.debug_struct("Webhook")
+            .field("url", &place)
+            .finish_non_exhaustive()
     }
 }
 
@@ -120,11 +147,16 @@ impl Downstream {
         let (mut found, mut cursors) = (Vec::new(), HashSet::new());
         let mut cursor: Option<String> = None;
         for _ in 0..MAX_PAGES {
-            let page = self.get(source, source.page(since, until, cursor.as_deref())).await?;
+            let page = self
+                .get(source, source.page(since, until, cursor.as_deref()))
+                .await?;
             room.take(page.len())?;
-            let page: Value =
-                serde_json::from_slice(&page).map_err(|error| format!("a page is no JSON: {error}"))?;
-            let items = source.items.as_ref().map_or(Some(&page), |items| page.pointer(items.as_str()));
+            let page: Value = serde_json::from_slice(&page)
+                .map_err(|error| format!("a page is no JSON: {error}"))?;
+            let items = source
+                .items
+                .as_ref()
+                .map_or(Some(&page), |items| page.pointer(items.as_str()));
             let at = || source.items.as_ref().map_or("the top", Pointer::as_str);
             let items = items.and_then(Value::as_array);
             let items = items.ok_or_else(|| format!("a page has no list at {}", at()))?;
@@ -132,7 +164,9 @@ impl Downstream {
                 return Err(format!("it has more than {limit} items (max_items)"));
             }
             found.extend(items.iter().map(|item| rules.item(item)));
-            let Some(next) = &source.next else { return Ok(found) };
+            let Some(next) = &source.next else {
+                return Ok(found);
+            };
             cursor = match page.pointer(next.as_str()) {
                 Some(Value::Null | Value::Bool(false)) => return Ok(found),
                 Some(Value::String(text)) if text.is_empty() => return Ok(found),
@@ -141,7 +175,10 @@ impl Downstream {
                 Some(_) => return Err("a page names no cursor that can be used".into()),
                 // Perhaps an answer of another kind, which says nothing of further pages.
                 None => {
-                    return Err(format!("a page has nothing at {}, where null would end it", next.as_str()));
+                    return Err(format!(
+                        "a page has nothing at {}, where null would end it",
+                        next.as_str()
+                    ));
                 }
             };
             if !cursors.insert(cursor.clone()) {
@@ -153,8 +190,11 @@ impl Downstream {
 
     /// The client for a system that is not a tool.
     fn client_outside(&self, url: &Url) -> Result<reqwest::Client, String> {
-        let pool =
-            Pool { party: Party::Outside, reuse: Some(OUTSIDE_REUSE), is_secure: url.scheme() == SECURE };
+        let pool = Pool {
+            party: Party::Outside,
+            reuse: Some(OUTSIDE_REUSE),
+            is_secure: url.scheme() == SECURE,
+        };
         self.pools.client(&pool).map_err(|error| error.to_string())
     }
 
@@ -162,13 +202,21 @@ impl Downstream {
         let by = Instant::now() + source.timeout;
         let client = self.client_outside(&url)?;
         let asked = client.get(url).headers(source.headers.clone()).send();
-        let response = timeout_at(by, asked).await.map_err(|_| "it did not answer in time")?;
+        let response = timeout_at(by, asked)
+            .await
+            .map_err(|_| "it did not answer in time")?;
         match answer(response.map_err(|error| chain(&error))?, MAX_PAGE, by).await {
             // Any other success may be a part of it, or something else.
-            Evidence::Answer { status: 200, body: Body::Whole(body), .. } => Ok(body),
-            Evidence::Answer { status: 200, body: Body::Broken(why), .. } => {
-                Err(format!("a page could not be read: {why}"))
-            }
+            Evidence::Answer {
+                status: 200,
+                body: Body::Whole(body),
+                ..
+            } => Ok(body),
+            Evidence::Answer {
+                status: 200,
+                body: Body::Broken(why),
+                ..
+            } => Err(format!("a page could not be read: {why}")),
             Evidence::Answer { status, .. } => Err(format!("it answered {status}")),
             _ => Err("it did not answer".into()),
         }
@@ -178,14 +226,26 @@ impl Downstream {
     ///
     /// # Errors
     /// It may not have been heard; says why.
-    pub async fn tell(&self, webhook: &Webhook, event: &str, id: &str, data: &Value) -> Result<(), String> {
+    pub async fn tell(
+        &self,
+        webhook: &Webhook,
+        event: &str,
+        id: &str,
+        data: &Value,
+    ) -> Result<(), String> {
         let by = Instant::now() + webhook.timeout;
         let body = json!({ "event": event, "id": id, "data": data }).to_string();
         let client = self.client_outside(&webhook.url)?;
-        let told = client.post(webhook.url.clone()).header(CONTENT_TYPE, "application/json");
-        let told = told.header("idempotency-key", format!("{event}:{id}")).headers(webhook.headers.clone());
+        let told = client
+            .post(webhook.url.clone())
+            .header(CONTENT_TYPE, "application/json");
+        let told = told
+            .header("idempotency-key", format!("{event}:{id}"))
+            .headers(webhook.headers.clone());
         let response = timeout_at(by, told.body(body).send()).await;
-        let response = response.map_err(|_| "it did not answer in time")?.map_err(|error| chain(&error))?;
+        let response = response
+            .map_err(|_| "it did not answer in time")?
+            .map_err(|error| chain(&error))?;
         match response.status() {
             status if status.is_success() => Ok(()),
             status => Err(format!("it answered {}", status.as_u16())),
@@ -220,9 +280,15 @@ mod tests {
     fn a_page_is_asked_for_by_times_and_cursor() {
         let at = |second| Timestamp::from_second(second).expect("a time");
         let source = source("http://h/a?x=1&from={since}&to={until}&after={cursor}");
-        let (since, until) = ("1970-01-01T00%3A00%3A01.000Z", "1970-01-01T00%3A00%3A02.000Z");
+        let (since, until) = (
+            "1970-01-01T00%3A00%3A01.000Z",
+            "1970-01-01T00%3A00%3A02.000Z",
+        );
         let first = source.page(at(1), at(2), None);
-        assert_eq!(first.as_str(), format!("http://h/a?x=1&from={since}&to={until}"));
+        assert_eq!(
+            first.as_str(),
+            format!("http://h/a?x=1&from={since}&to={until}")
+        );
         let next = source.page(at(1), at(2), Some("a&b={since}"));
         assert_eq!(
             next.as_str(),

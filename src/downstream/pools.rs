@@ -30,7 +30,10 @@ pub enum Party {
 
 impl Party {
     pub fn tool(tenant: &str, tool: &str) -> Self {
-        Self::Tool { tenant: tenant.to_owned(), tool: tool.to_owned() }
+        Self::Tool {
+            tenant: tenant.to_owned(),
+            tool: tool.to_owned(),
+        }
     }
 }
 
@@ -81,7 +84,11 @@ impl Pools {
     ///
     /// # Errors
     /// As above.
-    pub(super) fn client_for_call(&self, pool: &Pool, call_id: CallId) -> Result<reqwest::Client, NoClient> {
+    pub(super) fn client_for_call(
+        &self,
+        pool: &Pool,
+        call_id: CallId,
+    ) -> Result<reqwest::Client, NoClient> {
         let mut clients = self.lock();
         let kept = clients.kept(pool)?;
         if kept.sent.len() >= MAX_SENT {
@@ -93,7 +100,10 @@ impl Pools {
 
     /// Whether a call is among the newest that were sent over this pool.
     pub(super) fn has_sent(&self, pool: &Pool, call_id: CallId) -> bool {
-        self.lock().by_pool.get(pool).is_some_and(|kept| kept.sent.contains(&call_id))
+        self.lock()
+            .by_pool
+            .get(pool)
+            .is_some_and(|kept| kept.sent.contains(&call_id))
     }
 
     /// Reads the trusted roots, so that a lack of them is noticed at the start.
@@ -118,13 +128,24 @@ impl Clients {
     /// What is kept of a pool, made if it is not there.
     fn kept(&mut self, pool: &Pool) -> Result<&mut Kept, NoClient> {
         if !self.by_pool.contains_key(pool) {
-            let tls = if pool.is_secure { Some(self.tls()?) } else { None };
+            let tls = if pool.is_secure {
+                Some(self.tls()?)
+            } else {
+                None
+            };
             let client = new_client(pool, tls)?;
             self.make_room();
-            let kept = Kept { client, used: Instant::now(), sent: VecDeque::new() };
+            let kept = Kept {
+                client,
+                used: Instant::now(),
+                sent: VecDeque::new(),
+            };
             self.by_pool.insert(pool.clone(), kept);
         }
-        let kept = self.by_pool.get_mut(pool).ok_or_else(|| NoClient("it was dropped at once".into()))?;
+        let kept = self
+            .by_pool
+            .get_mut(pool)
+            .ok_or_else(|| NoClient("it was dropped at once".into()))?;
         kept.used = Instant::now();
         Ok(kept)
     }
@@ -142,14 +163,21 @@ impl Clients {
         if self.by_pool.len() < MAX_CLIENTS {
             return;
         }
-        let oldest = self.by_pool.iter().min_by_key(|(_, kept)| kept.used).map(|(pool, _)| pool.clone());
+        let oldest = self
+            .by_pool
+            .iter()
+            .min_by_key(|(_, kept)| kept.used)
+            .map(|(pool, _)| pool.clone());
         if let Some(oldest) = oldest {
             drop(self.by_pool.remove(&oldest));
         }
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place where a client is made")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where a client is made"
+)]
 fn new_client(pool: &Pool, tls: Option<rustls::ClientConfig>) -> Result<reqwest::Client, NoClient> {
     let builder = reqwest::Client::builder()
         .retry(reqwest::retry::never())

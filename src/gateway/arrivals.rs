@@ -45,7 +45,10 @@ impl Arrivals {
 impl Gateway {
     /// Takes note of a request for a call that did not run it.
     pub(super) fn note_duplicate(&self, call_id: CallId, duplicate: Duplicate) {
-        let one = Duplicates { count: 1, last: vec![duplicate] };
+        let one = Duplicates {
+            count: 1,
+            last: vec![duplicate],
+        };
         if !self.arrivals.note(call_id, &one) {
             self.metrics.uncounted_duplicates.inc();
         }
@@ -65,7 +68,11 @@ impl Gateway {
                 let written = self.counted("count_duplicates", written);
                 matches!(written, Err(store::Error::Refused(_))).then_some((call_id, later))
             };
-            let refused: Vec<_> = join_all(some.into_iter().map(write)).await.into_iter().flatten().collect();
+            let refused: Vec<_> = join_all(some.into_iter().map(write))
+                .await
+                .into_iter()
+                .flatten()
+                .collect();
             if refused.is_empty() {
                 continue;
             }

@@ -79,8 +79,13 @@ impl Answer {
     fn for_names(self, names: &[Name]) -> Self {
         match self {
             Self::Result(stored) => {
-                let is_similar = stored.record.answers_as_similar(names.iter().map(|name| name.lookup));
-                Self::Result(Stored { is_similar, ..stored })
+                let is_similar = stored
+                    .record
+                    .answers_as_similar(names.iter().map(|name| name.lookup));
+                Self::Result(Stored {
+                    is_similar,
+                    ..stored
+                })
             }
             accepted @ Self::Accepted(_) => accepted,
         }
@@ -155,10 +160,22 @@ impl Asked {
     }
 
     /// The same request, read by other earlier recipes. `None`: its arguments are not there any more.
-    pub(super) fn read_again(&self, earlier: &[(RecipeId, Arc<Recipe>)], secret: &Secret) -> Option<Self> {
+    pub(super) fn read_again(
+        &self,
+        earlier: &[(RecipeId, Arc<Recipe>)],
+        secret: &Secret,
+    ) -> Option<Self> {
         let args = json::parse(str::from_utf8(&self.raw).ok()?).ok()?;
-        let Intent { tenant, user_id, .. } = &*self.intent;
-        let asking = Asking { tenant, user_id, runtime: self.runtime.as_ref(), args: &args, secret };
+        let Intent {
+            tenant, user_id, ..
+        } = &*self.intent;
+        let asking = Asking {
+            tenant,
+            user_id,
+            runtime: self.runtime.as_ref(),
+            args: &args,
+            secret,
+        };
         let identity = recipe::identify(&self.at.recipe, earlier, &asking);
         let (first, key) = (identity.names.first()?, identity.keys.first()?);
         let intent = Intent {
@@ -189,7 +206,11 @@ impl Gateway {
     ///
     /// # Errors
     /// Why there is no result, and by the kind of it whether there may have been an effect.
-    pub async fn call(self: &Arc<Self>, caller: &Caller, mut request: Request) -> Result<Answer, Error> {
+    pub async fn call(
+        self: &Arc<Self>,
+        caller: &Caller,
+        mut request: Request,
+    ) -> Result<Answer, Error> {
         let began = Instant::now();
         let seen = std::mem::take(&mut request.arrival);
         let patience = request.patience;
@@ -224,33 +245,71 @@ impl Gateway {
         drop(let_in);
         let phase = if first {
             let wait = at.tool.longest();
-            self.attend(phases, patience, wait, at.tool.session.wait).await
+            self.attend(phases, patience, wait, at.tool.session.wait)
+                .await
         } else {
             // The first has its place by being the first; the bound is for those who join it.
             let place = self.waiting.take(Owner::of_caller(caller));
-            let wait = if place.is_some() { self.limits.join_wait } else { Duration::ZERO };
-            let patience = if place.is_some() { patience } else { Patience { wait: None, ..patience } };
-            self.attend(phases, patience, wait, at.tool.session.wait).await
+            let wait = if place.is_some() {
+                self.limits.join_wait
+            } else {
+                Duration::ZERO
+            };
+            let patience = if place.is_some() {
+                patience
+            } else {
+                Patience {
+                    wait: None,
+                    ..patience
+                }
+            };
+            self.attend(phases, patience, wait, at.tool.session.wait)
+                .await
         };
         let phase = self.wait_for_rest(caller, phase, patience, came).await;
-        let arrival = if first && phase.is_ours() { Arrival::First } else { arrival_of(&phase) };
+        let arrival = if first && phase.is_ours() {
+            Arrival::First
+        } else {
+            arrival_of(&phase)
+        };
         seen.came_to(arrival.as_str(), phase.record().map(Arc::as_ref));
         // A flight counts the arrival that ran it by itself, for its caller may have gone.
         if !(first && phase.is_ours()) {
             self.count_arrival(&at.tool.name, arrival, began);
             if let Some(record) = phase.record() {
                 let (by, kind) = (caller.name.clone(), arrival.as_str().to_owned());
-                self.note_duplicate(record.intent.call_id, Duplicate { at: self.now(), by, kind });
+                self.note_duplicate(
+                    record.intent.call_id,
+                    Duplicate {
+                        at: self.now(),
+                        by,
+                        kind,
+                    },
+                );
                 let gap = elapsed_ms(record.intent.created_at, self.now()) as f64 / 1000.0;
-                self.metrics.duplicate_gap.with_label_values(&[&at.tool.name]).observe(gap);
+                self.metrics
+                    .duplicate_gap
+                    .with_label_values(&[&at.tool.name])
+                    .observe(gap);
             }
         }
         crash::point("before_reply");
-        let told = tell(&phase, patience, first, self.retry_after(&at, &phase), self.now());
+        let told = tell(
+            &phase,
+            patience,
+            first,
+            self.retry_after(&at, &phase),
+            self.now(),
+        );
         let told = told.map(|answer| answer.for_names(&names));
         told.map_err(|(kind, call_id)| {
             let replayed = kind.is_outcome().then_some(!(first && phase.is_ours()));
-            Error { kind: kind.told_to(caller, &at.tool.name), call_id, key, replayed }
+            Error {
+                kind: kind.told_to(caller, &at.tool.name),
+                call_id,
+                key,
+                replayed,
+            }
         })
     }
 
@@ -268,7 +327,10 @@ impl Gateway {
         let may_claim = self.know_recipes(&at).await.map_err(ErrorKind::alone)?;
         let (earlier, secret) = (self.recipes.earlier(&at), self.secret());
         let (bytes, share, now) = (request.args.len(), self.limits.sample, self.now());
-        let by = ReadBy { earlier: &earlier, secret: &secret };
+        let by = ReadBy {
+            earlier: &earlier,
+            secret: &secret,
+        };
         let ask = || ask(at, &by, caller, request, seen, share, now);
         let asked = self.read_off_workers(bytes, ask).await?;
         Ok(Asked { may_claim, ..asked })
@@ -295,13 +357,17 @@ impl Gateway {
         if self.draining.is_cancelled() {
             return Err(ErrorKind::ShuttingDown.alone());
         }
-        self.tool_at(name).ok_or_else(|| ErrorKind::UnknownTool.alone())
+        self.tool_at(name)
+            .ok_or_else(|| ErrorKind::UnknownTool.alone())
     }
 
     pub(super) fn count_arrival(&self, tool: &str, arrival: Arrival, began: Instant) {
         let labels = [tool, arrival.as_str()];
         self.metrics.arrivals.with_label_values(&labels).inc();
-        self.metrics.call_duration.with_label_values(&labels).observe(began.elapsed().as_secs_f64());
+        self.metrics
+            .call_duration
+            .with_label_values(&labels)
+            .observe(began.elapsed().as_secs_f64());
     }
 }
 
@@ -314,11 +380,18 @@ pub fn identify(tool: &Tool, request: &Request) -> Result<key::Chosen, Error> {
     // Without redact.args no key depends on it.
     let none = Secret::new([0; 32]);
     let read = read_request(tool, &Arc::new(Recipe::of(tool)), &[], "", request, &none)?;
-    let refuse = |kind: ErrorKind| Error { key: read.brought(), ..kind.alone() };
+    let refuse = |kind: ErrorKind| Error {
+        key: read.brought(),
+        ..kind.alone()
+    };
     if let Some(complaint) = &read.complaint {
         return Err(refuse(complaint.clone()));
     }
-    let key = read.identity.key.clone().map_err(|why| refuse(ErrorKind::Key(why)))?;
+    let key = read
+        .identity
+        .key
+        .clone()
+        .map_err(|why| refuse(ErrorKind::Key(why)))?;
     Ok(key)
 }
 
@@ -353,27 +426,50 @@ fn read_request(
     secret: &Secret,
 ) -> Result<Read, Error> {
     let unreadable = |why: String| ErrorKind::InvalidRequest(why).alone();
-    let args = json::parse_bounded(&request.args).map_err(|error| unreadable(format!("args: {error}")))?;
+    let args =
+        json::parse_bounded(&request.args).map_err(|error| unreadable(format!("args: {error}")))?;
     if !args.is_object() {
         return Err(unreadable("args is no JSON object".into()));
     }
     let runtime = key::from_runtime(request.key_header.as_deref(), request.key_member.as_deref());
     let runtime = runtime.map_err(|why| ErrorKind::Key(why).alone())?;
-    let asking = Asking { tenant, user_id: &request.user_id, runtime: runtime.as_ref(), args: &args, secret };
+    let asking = Asking {
+        tenant,
+        user_id: &request.user_id,
+        runtime: runtime.as_ref(),
+        args: &args,
+        secret,
+    };
     let mut identity = recipe::identify(today, earlier, &asking);
     let counted = identity.counted.take();
     let raw = Bytes::from(request.args.clone());
-    let sent = counted.as_ref().map_or_else(|| raw.clone(), |counted| counted.to_string().into());
+    let sent = counted
+        .as_ref()
+        .map_or_else(|| raw.clone(), |counted| counted.to_string().into());
     let value = counted.unwrap_or(args);
     let complaint = complaint(tool, &identity, &value);
-    Ok(Read { identity, value, args: sent, raw, complaint, runtime })
+    Ok(Read {
+        identity,
+        value,
+        args: sent,
+        raw,
+        complaint,
+        runtime,
+    })
 }
 
 /// Why a request is no call by the configuration of today.
 fn complaint(tool: &Tool, identity: &recipe::Identity, value: &Value) -> Option<ErrorKind> {
     let refused = identity.key.as_ref().err();
-    let is_bad_key = matches!(refused, Some(key::Refused::Invalid(..) | key::Refused::Reserved));
-    let mistakes = tool.schema.as_ref().filter(|_| !is_bad_key).map(|schema| schema.mistakes(value));
+    let is_bad_key = matches!(
+        refused,
+        Some(key::Refused::Invalid(..) | key::Refused::Reserved)
+    );
+    let mistakes = tool
+        .schema
+        .as_ref()
+        .filter(|_| !is_bad_key)
+        .map(|schema| schema.mistakes(value));
     match mistakes.filter(|mistakes| !mistakes.is_empty()) {
         Some(mistakes) => Some(ErrorKind::InvalidArguments(mistakes)),
         None => refused.cloned().map(ErrorKind::Key),
@@ -395,16 +491,39 @@ fn ask(
     share: f64,
     now: Timestamp,
 ) -> Result<Asked, Error> {
-    let read = read_request(&at.tool, &at.recipe, by.earlier, &caller.tenant, &request, by.secret)?;
+    let read = read_request(
+        &at.tool,
+        &at.recipe,
+        by.earlier,
+        &caller.tenant,
+        &request,
+        by.secret,
+    )?;
     let brought = read.brought();
-    let Read { identity, value, args, raw, complaint, runtime } = read;
+    let Read {
+        identity,
+        value,
+        args,
+        raw,
+        complaint,
+        runtime,
+    } = read;
     let names = identity.names;
     // By the configuration of today it may have no key; then it is looked for under its other names.
     let (Some(first), Some(key)) = (names.first(), identity.keys.first()) else {
         let kind = complaint.unwrap_or(ErrorKind::Key(key::Refused::Missing));
-        return Err(Error { key: brought, ..kind.alone() });
+        return Err(Error {
+            key: brought,
+            ..kind.alone()
+        });
     };
-    let similar = session::similar_room(&at.tool, &caller.tenant, &request.user_id, &value, by.secret);
+    let similar = session::similar_room(
+        &at.tool,
+        &caller.tenant,
+        &request.user_id,
+        &value,
+        by.secret,
+    );
     let intent = Intent {
         call_id: new_call_id(&first.lookup),
         tenant: caller.tenant.clone(),
@@ -418,7 +537,9 @@ fn ask(
         user_id: request.user_id,
         session_id: request.session_id,
         saga_id: request.saga_id,
-        trace_id: request.trace_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string()),
+        trace_id: request
+            .trace_id
+            .unwrap_or_else(|| Uuid::new_v4().simple().to_string()),
         made_by: caller.name.clone(),
         similar,
         args: redact::mask(&args, &at.tool.redact.args),
@@ -426,7 +547,11 @@ fn ask(
     };
     let (session, new_keys) = (request.brought, NewKeys::of(caller));
     let trace = seen.belongs_to(&intent, share);
-    let told_key = if complaint.is_some() { brought } else { Some(intent.key.clone()) };
+    let told_key = if complaint.is_some() {
+        brought
+    } else {
+        Some(intent.key.clone())
+    };
     Ok(Asked {
         at,
         intent: Arc::new(intent),
@@ -452,7 +577,10 @@ pub(super) fn new_run_id() -> String {
     Uuid::now_v7().to_string()
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place where a call gets its id")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where a call gets its id"
+)]
 pub(super) fn new_call_id(lookup: &key::Lookup) -> CallId {
     CallId::new(Uuid::now_v7(), lookup)
 }
@@ -468,7 +596,11 @@ impl Gateway {
         session_wait: Duration,
     ) -> Phase {
         let came = Instant::now();
-        let default = if patience.respond_async { Duration::ZERO } else { default };
+        let default = if patience.respond_async {
+            Duration::ZERO
+        } else {
+            default
+        };
         let until = came + patience.wait.unwrap_or(default);
         loop {
             let phase = phases.borrow_and_update().clone();
@@ -488,7 +620,9 @@ impl Gateway {
                 Ok(Err(_)) => {
                     return match phases.borrow().clone() {
                         ended @ Phase::Ended { .. } => ended,
-                        broken => Phase::Lost { record: broken.record().cloned() },
+                        broken => Phase::Lost {
+                            record: broken.record().cloned(),
+                        },
                     };
                 }
                 Err(_) => return phase,
@@ -500,20 +634,43 @@ impl Gateway {
 impl Gateway {
     /// Who asks for an unknown call and is willing to wait gets what settles it meanwhile: a late answer,
     /// a probe, a person.
-    async fn wait_for_rest(&self, caller: &Caller, phase: Phase, patience: Patience, came: Instant) -> Phase {
-        let Phase::Ended { record: Ok(record), .. } = &phase else { return phase };
-        let (State::Unknown(_), Some(wait)) = (&record.state, patience.wait) else { return phase };
-        let Some(_place) = self.waiting.take(Owner::of_caller(caller)) else { return phase };
+    async fn wait_for_rest(
+        &self,
+        caller: &Caller,
+        phase: Phase,
+        patience: Patience,
+        came: Instant,
+    ) -> Phase {
+        let Phase::Ended {
+            record: Ok(record), ..
+        } = &phase
+        else {
+            return phase;
+        };
+        let (State::Unknown(_), Some(wait)) = (&record.state, patience.wait) else {
+            return phase;
+        };
+        let Some(_place) = self.waiting.take(Owner::of_caller(caller)) else {
+            return phase;
+        };
         let (call_id, until) = (record.intent.call_id, came + wait);
         let listener = self.store.listen(call_id);
         let (mut pause, longest_pause) = self.limits.pace.poll;
         while Instant::now() < until {
             match self.counted_for(&record.intent, "load", self.store.load(call_id).await) {
-                Ok(Some(Record { state: State::Unknown(_) | State::Running, .. })) => {}
+                Ok(Some(Record {
+                    state: State::Unknown(_) | State::Running,
+                    ..
+                })) => {}
                 Ok(Some(record)) => {
                     // Without room for its result it is asked for again; that it ran must not be hidden.
-                    let Ok(record) = self.with_room(record) else { return phase };
-                    return Phase::Ended { record: Ok(Arc::new(record)), ours: false };
+                    let Ok(record) = self.with_room(record) else {
+                        return phase;
+                    };
+                    return Phase::Ended {
+                        record: Ok(Arc::new(record)),
+                        ours: false,
+                    };
                 }
                 Ok(None) | Err(_) => return phase,
             }
@@ -537,21 +694,36 @@ fn tell(
 ) -> Result<Answer, (ErrorKind, Option<CallId>)> {
     let id = |record: &Arc<Record>| Some(record.intent.call_id);
     match phase {
-        Phase::Ended { record: Err(kind), .. } => Err((kind.clone(), None)),
-        Phase::Ended { record: Ok(record), ours } => {
-            read(record, !(first && *ours), retry_after, now).map_err(|kind| (kind, id(record)))
+        Phase::Ended {
+            record: Err(kind), ..
+        } => Err((kind.clone(), None)),
+        Phase::Ended {
+            record: Ok(record),
+            ours,
+        } => read(record, !(first && *ours), retry_after, now).map_err(|kind| (kind, id(record))),
+        Phase::Running { record, .. } if patience.respond_async => {
+            Ok(Answer::Accepted(record.clone()))
         }
-        Phase::Running { record, .. } if patience.respond_async => Ok(Answer::Accepted(record.clone())),
-        Phase::Running { record, .. } => Err((ErrorKind::CallInProgress { retry_after }, id(record))),
+        Phase::Running { record, .. } => {
+            Err((ErrorKind::CallInProgress { retry_after }, id(record)))
+        }
         Phase::Claiming | Phase::Queued => Err((ErrorKind::CallInProgress { retry_after }, None)),
         // It is offered to the store again and again.
-        Phase::Unwritten { record } => {
-            Err((ErrorKind::OutcomeUnknown { retry_after: Some(retry_after) }, id(record)))
-        }
+        Phase::Unwritten { record } => Err((
+            ErrorKind::OutcomeUnknown {
+                retry_after: Some(retry_after),
+            },
+            id(record),
+        )),
         Phase::Lost { record } => {
-            let next = record.as_ref().and_then(|record| unknown::next_look(record, now));
+            let next = record
+                .as_ref()
+                .and_then(|record| unknown::next_look(record, now));
             let retry_after = next.or(Some(retry_after));
-            Err((ErrorKind::OutcomeUnknown { retry_after }, record.as_ref().and_then(id)))
+            Err((
+                ErrorKind::OutcomeUnknown { retry_after },
+                record.as_ref().and_then(id),
+            ))
         }
     }
 }
@@ -570,12 +742,19 @@ pub(super) fn read(
         | State::Stuck(Some(Content::Kept(json))) => {
             let age_ms = replayed.then(|| elapsed_ms(record.intent.created_at, now));
             let (record, json) = (record.clone(), json.clone());
-            Ok(Answer::Result(Stored { record, json, replayed_age_ms: age_ms, is_similar: false }))
+            Ok(Answer::Result(Stored {
+                record,
+                json,
+                replayed_age_ms: age_ms,
+                is_similar: false,
+            }))
         }
         State::Succeeded(Content::Unavailable(why))
         | State::Compensating(Some(Content::Unavailable(why)))
         | State::Compensated(Some(Content::Unavailable(why)))
-        | State::Stuck(Some(Content::Unavailable(why))) => Err(ErrorKind::ResultUnavailable(why.clone())),
+        | State::Stuck(Some(Content::Unavailable(why))) => {
+            Err(ErrorKind::ResultUnavailable(why.clone()))
+        }
         State::Failed(failure) => Err(match failure.kind {
             FailureKind::Rejected => ErrorKind::ToolRejected(failure.clone()),
             FailureKind::Fenced => ErrorKind::Fenced(failure.clone()),
@@ -585,17 +764,18 @@ pub(super) fn read(
                 ErrorKind::ToolUnavailable(failure.clone())
             }
         }),
-        State::Unknown(_) => Err(ErrorKind::OutcomeUnknown { retry_after: unknown::next_look(record, now) }),
+        State::Unknown(_) => Err(ErrorKind::OutcomeUnknown {
+            retry_after: unknown::next_look(record, now),
+        }),
         State::Running => Err(ErrorKind::CallInProgress { retry_after }),
         State::Compensated(None) => {
-            let why =
-                "the call was taken back before anybody knew that it had run, and will not run any more";
+            let why = "the call was taken back before anybody knew that it had run, and will not run any more";
             Err(ErrorKind::WrongState(why.into()))
         }
         // It may have been executed, and may not be undone yet.
-        State::Compensating(None) | State::Stuck(None) => {
-            Err(ErrorKind::OutcomeUnknown { retry_after: unknown::next_look(record, now) })
-        }
+        State::Compensating(None) | State::Stuck(None) => Err(ErrorKind::OutcomeUnknown {
+            retry_after: unknown::next_look(record, now),
+        }),
     }
 }
 
@@ -603,7 +783,10 @@ pub(super) fn read(
 fn arrival_of(phase: &Phase) -> Arrival {
     match phase {
         Phase::Ended { record: Err(_), .. } => Arrival::Refused,
-        Phase::Ended { record: Ok(record), ours } => match record.state {
+        Phase::Ended {
+            record: Ok(record),
+            ours,
+        } => match record.state {
             State::Unknown(_) | State::Running => Arrival::Suppressed,
             _ if *ours => Arrival::Joined,
             _ => Arrival::Replayed,

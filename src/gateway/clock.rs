@@ -54,7 +54,9 @@ impl Clock {
     fn latest(&self) -> Timestamp {
         let passed = SignedDuration::try_from(self.start.elapsed()).unwrap_or(SignedDuration::MAX);
         let allowed = passed.saturating_add(passed / DRIFT).saturating_add(SLACK);
-        self.wall_at_start.checked_add(allowed).unwrap_or(Timestamp::MAX)
+        self.wall_at_start
+            .checked_add(allowed)
+            .unwrap_or(Timestamp::MAX)
     }
 
     fn checked(&self, wall: Timestamp) -> Timestamp {
@@ -65,7 +67,11 @@ impl Clock {
                 "the wall clock was set forward: until the next start it is not believed, so that no key is forgotten early"
             );
         }
-        if jumped { in_microseconds(latest) } else { wall }
+        if jumped {
+            in_microseconds(latest)
+        } else {
+            wall
+        }
     }
 }
 
@@ -74,7 +80,10 @@ pub fn local_time() -> Timestamp {
     wall(SignedDuration::ZERO)
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where the wall clock is read"
+)]
 pub(super) fn wall(offset: SignedDuration) -> Timestamp {
     let here = Timestamp::now();
     in_microseconds(here.checked_add(offset).unwrap_or(here))
@@ -91,7 +100,8 @@ mod tests {
     #[test]
     fn of_all_offsets_the_smallest_is_remembered() {
         let clock = Clock::start(SignedDuration::ZERO);
-        let told = [9, 5, 7, -2, 3].map(|s| clock.least_offset(SignedDuration::from_secs(s)).as_secs());
+        let told =
+            [9, 5, 7, -2, 3].map(|s| clock.least_offset(SignedDuration::from_secs(s)).as_secs());
         assert_eq!(told, [9, 5, 5, -2, -2]);
     }
 
@@ -101,7 +111,11 @@ mod tests {
         let begin = clock.wall_at_start;
         let hour = SignedDuration::from_hours(1);
         assert_eq!(clock.checked(begin + hour), begin + SLACK, "set forward");
-        assert_eq!(clock.checked(begin - hour), begin - hour, "set back: keys are only remembered longer");
+        assert_eq!(
+            clock.checked(begin - hour),
+            begin - hour,
+            "set back: keys are only remembered longer"
+        );
         tokio::time::advance(std::time::Duration::from_secs(3600)).await;
         assert_eq!(clock.checked(begin + hour), begin + hour);
     }

@@ -63,7 +63,9 @@ impl Phase {
             Self::Lost { record } => record.as_ref(),
             Self::Running { record, .. }
             | Self::Unwritten { record }
-            | Self::Ended { record: Ok(record), .. } => Some(record),
+            | Self::Ended {
+                record: Ok(record), ..
+            } => Some(record),
         }
     }
 }
@@ -74,14 +76,24 @@ pub(super) struct Flights(Mutex<HashMap<FlightId, watch::Sender<Phase>>>);
 
 impl Flights {
     /// Joins the flight of this id, or begins it: then there is a pilot, who has to fly it.
-    pub(super) fn join_or_begin(self: &Arc<Self>, id: FlightId) -> (watch::Receiver<Phase>, Option<Pilot>) {
+    pub(super) fn join_or_begin(
+        self: &Arc<Self>,
+        id: FlightId,
+    ) -> (watch::Receiver<Phase>, Option<Pilot>) {
         let mut flights = self.lock();
         if let Some(phase) = flights.get(&id) {
             return (phase.subscribe(), None);
         }
         let (phase, seen) = watch::channel(Phase::Claiming);
         flights.insert(id.clone(), phase.clone());
-        (seen, Some(Pilot { id, phase, flights: self.clone() }))
+        (
+            seen,
+            Some(Pilot {
+                id,
+                phase,
+                flights: self.clone(),
+            }),
+        )
     }
 
     /// Whether a call runs here. Its run may have been found by another name than its first.
@@ -131,7 +143,10 @@ impl Pilot {
 impl Drop for Pilot {
     fn drop(&mut self) {
         let mut flights = self.flights.lock();
-        if flights.get(&self.id).is_some_and(|phase| phase.same_channel(&self.phase)) {
+        if flights
+            .get(&self.id)
+            .is_some_and(|phase| phase.same_channel(&self.phase))
+        {
             flights.remove(&self.id);
         }
     }

@@ -13,8 +13,11 @@ use crate::core::retry::Budget;
 /// How much the newest attempt counts for the usual latency.
 const WEIGHT: f64 = 0.2;
 /// What is told to wait for a tool of which nothing is known yet, and at the least and the most.
-const WAITS: (Duration, Duration, Duration) =
-    (Duration::from_secs(1), Duration::from_millis(200), Duration::from_secs(30));
+const WAITS: (Duration, Duration, Duration) = (
+    Duration::from_secs(1),
+    Duration::from_millis(200),
+    Duration::from_secs(30),
+);
 
 /// Unknown calls of a tool that are worked on at the same time.
 const CHECKS: usize = 4;
@@ -49,7 +52,12 @@ struct Held {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(Held { health, tenant, trials }) = self.0.take() {
+        if let Some(Held {
+            health,
+            tenant,
+            trials,
+        }) = self.0.take()
+        {
             let now = health.start.elapsed();
             health.seen().breaker.give_back(&tenant, trials, now);
         }
@@ -58,19 +66,33 @@ impl Drop for Permit {
 
 impl Health {
     pub(super) fn new(policy: breaker::Policy) -> Self {
-        Self { checks: Semaphore::new(CHECKS), policy, start: Instant::now(), seen: Mutex::default() }
+        Self {
+            checks: Semaphore::new(CHECKS),
+            policy,
+            start: Instant::now(),
+            seen: Mutex::default(),
+        }
     }
 
     /// Whether a call of a tenant may begin, or how long the tool is left alone.
     pub(super) fn admit(self: &Arc<Self>, tenant: &str) -> Result<Permit, Duration> {
-        let trials = self.seen().breaker.admit(&self.policy, tenant, self.start.elapsed())?;
+        let trials = self
+            .seen()
+            .breaker
+            .admit(&self.policy, tenant, self.start.elapsed())?;
         let is_trial = trials != Trials::default();
-        Ok(Permit(is_trial.then(|| Held { health: self.clone(), tenant: tenant.to_owned(), trials })))
+        Ok(Permit(is_trial.then(|| Held {
+            health: self.clone(),
+            tenant: tenant.to_owned(),
+            trials,
+        })))
     }
 
     /// Whether every call of a tenant may begin.
     pub(super) fn is_closed_for(&self, tenant: &str) -> bool {
-        self.seen().breaker.is_closed_for(&self.policy, tenant, self.start.elapsed())
+        self.seen()
+            .breaker
+            .is_closed_for(&self.policy, tenant, self.start.elapsed())
     }
 
     /// Whether every call of every tenant may begin.
@@ -82,7 +104,10 @@ impl Health {
     pub(super) fn ended(&self, tenant: &str, sign: Sign, permit: &Permit, took: Duration) {
         let now = self.start.elapsed();
         let mut seen = self.seen();
-        let trials = permit.0.as_ref().map_or_else(Trials::default, |held| held.trials);
+        let trials = permit
+            .0
+            .as_ref()
+            .map_or_else(Trials::default, |held| held.trials);
         seen.breaker.ended(&self.policy, tenant, sign, trials, now);
 
         let before = seen.latency.unwrap_or(took);
@@ -113,7 +138,9 @@ impl Health {
     pub(super) fn retry_after(&self, runs_for: Duration) -> Duration {
         let (unknown, least, most) = WAITS;
         let usual = self.seen().latency;
-        usual.map_or(unknown, |usual| usual.saturating_sub(runs_for)).clamp(least, most)
+        usual
+            .map_or(unknown, |usual| usual.saturating_sub(runs_for))
+            .clamp(least, most)
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -128,7 +155,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_has_to_wait_is_told_what_the_tool_usually_takes() {
         let health = Health::new(breaker::Policy::default());
-        let told = |ran_ms| health.retry_after(Duration::from_millis(ran_ms)).as_millis();
+        let told = |ran_ms| {
+            health
+                .retry_after(Duration::from_millis(ran_ms))
+                .as_millis()
+        };
         assert_eq!(told(0), 1_000, "nothing is known yet");
         let ended = |sign, took| health.ended("t", sign, &Permit::default(), took);
         ended(Sign::Healthy, Duration::from_secs(4));

@@ -59,7 +59,12 @@ enum Begun {
 
 impl Gateway {
     pub(super) fn arrival(&self, asked: &Asked) -> Event {
-        self.arrival_as(asked, asked.intent.clone(), asked.prints.clone(), new_attempt())
+        self.arrival_as(
+            asked,
+            asked.intent.clone(),
+            asked.prints.clone(),
+            new_attempt(),
+        )
     }
 
     fn arrival_as(
@@ -69,7 +74,13 @@ impl Gateway {
         prints: Arc<Prints>,
         attempt: AttemptId,
     ) -> Event {
-        Event::Arrived { intent, prints, brought: asked.brought, attempt, owner: self.instance }
+        Event::Arrived {
+            intent,
+            prints,
+            brought: asked.brought,
+            attempt,
+            owner: self.instance,
+        }
     }
 
     /// The calls that hold the names of a request, and what it is by the recipe of each of them.
@@ -87,26 +98,48 @@ impl Gateway {
         holders: &[Holder],
     ) -> Result<Arc<Prints>, ErrorKind> {
         let is_known = |id| prints.covers(&asked.intent, id);
-        if holders.iter().all(|holder| recipes_of(&holder.record).all(is_known)) {
+        if holders
+            .iter()
+            .all(|holder| recipes_of(&holder.record).all(is_known))
+        {
             return Ok(prints);
         }
-        let met = self.meet_recipes(holders, is_known).await.map_err(|_| ErrorKind::StoreUnavailable)?;
-        let raw = str::from_utf8(&asked.raw).ok().and_then(|raw| json::parse(raw).ok());
+        let met = self
+            .meet_recipes(holders, is_known)
+            .await
+            .map_err(|_| ErrorKind::StoreUnavailable)?;
+        let raw = str::from_utf8(&asked.raw)
+            .ok()
+            .and_then(|raw| json::parse(raw).ok());
         let Some(raw) = raw else { return Ok(prints) };
-        let with = |prints: Prints, (id, recipe): &(RecipeId, Arc<Recipe>)| prints.with(*id, recipe, &raw);
+        let with =
+            |prints: Prints, (id, recipe): &(RecipeId, Arc<Recipe>)| prints.with(*id, recipe, &raw);
         Ok(Arc::new(met.iter().fold((*prints).clone(), with)))
     }
 
     /// The calls that a request meets, after one of them was in the way of its claim. That one alone is enough
     /// if it is the same, or if there is no other name.
     async fn met(&self, asked: &Asked, there: Option<Record>) -> Result<Vec<Holder>, ErrorKind> {
-        let Some(record) = there else { return self.look_up(asked).await };
+        let Some(record) = there else {
+            return self.look_up(asked).await;
+        };
         let names: Vec<Lookup> = asked.names.iter().map(|name| name.lookup).collect();
-        let names = names.into_iter().filter(|name| record.all_names().any(|held| held == name));
-        let holder = Holder { names: names.collect(), record };
+        let names = names
+            .into_iter()
+            .filter(|name| record.all_names().any(|held| held == name));
+        let holder = Holder {
+            names: names.collect(),
+            record,
+        };
         let is_same = asked.prints.compare(&asked.intent, &holder.record) == Sameness::Same;
         let is_all = asked.names.len() == 1 && !holder.names.is_empty();
-        if is_all || is_same && holder.record.expires_at.is_none_or(|until| until > self.now()) {
+        if is_all
+            || is_same
+                && holder
+                    .record
+                    .expires_at
+                    .is_none_or(|until| until > self.now())
+        {
             return Ok(vec![holder]);
         }
         self.look_up(asked).await
@@ -138,9 +171,16 @@ impl Gateway {
         let mut holders: Vec<Holder> = Vec::new();
         let mut prints = asked.prints.clone();
         let mut has_looked = false;
-        let unknown_pauses = self.know_pauses().await.err().map(|_| ErrorKind::StoreUnavailable);
+        let unknown_pauses = self
+            .know_pauses()
+            .await
+            .err()
+            .map(|_| ErrorKind::StoreUnavailable);
         // What may not begin, or not for sure, may have begun already.
-        let refused = asked.complaint.clone().or_else(|| self.why_nothing_begins(asked, has_place));
+        let refused = asked
+            .complaint
+            .clone()
+            .or_else(|| self.why_nothing_begins(asked, has_place));
         let refused = refused.or(unknown_pauses);
         let is_wary = !asked.at.health.is_closed_for(&asked.intent.tenant);
         // Given back unless the call is ours to run.
@@ -150,7 +190,9 @@ impl Gateway {
             holders = match (self.look_up(asked).await, &asked.complaint) {
                 (Ok(holders), _) => holders,
                 // What a read has done is never in doubt.
-                (Err(_), Some(complaint)) if tool.effect == Effect::Read => return Err(complaint.clone()),
+                (Err(_), Some(complaint)) if tool.effect == Effect::Read => {
+                    return Err(complaint.clone());
+                }
                 (Err(error), _) => return Err(error),
             };
         }
@@ -160,7 +202,8 @@ impl Gateway {
             let asked = renamed.as_ref().unwrap_or(came);
             // After `now`: what counts as free at that time is claimed by no older names.
             let is_harmless = tool.effect == Effect::Read && asked.complaint.is_some();
-            let knows_names = is_harmless || asked.may_claim && self.has_recent_recipes(&asked.at).await;
+            let knows_names =
+                is_harmless || asked.may_claim && self.has_recent_recipes(&asked.at).await;
             if let Some(newer) = self.with_newer_names(asked) {
                 (has_looked, prints) = (true, newer.prints.clone());
                 holders = self.look_up(&newer).await?;
@@ -188,13 +231,17 @@ impl Gateway {
                         if let Some(retry_after) = self.names_settle_in(&asked.at, now) {
                             return Err(ErrorKind::KeysSettle { retry_after });
                         }
-                        Arc::make_mut(&mut intent).names.retain(|name| !left.contains(name));
+                        Arc::make_mut(&mut intent)
+                            .names
+                            .retain(|name| !left.contains(name));
                     }
                 }
             }
             let event = self.arrival_as(asked, intent, prints.clone(), attempt);
             // An arrival is never illegal; if it were, nothing must run.
-            let Ok(next) = call::next(tool, met.as_ref().or(gives_up.first()), &event, now) else { break };
+            let Ok(next) = call::next(tool, met.as_ref().or(gives_up.first()), &event, now) else {
+                break;
+            };
             let there = match (next.action, next.change, met) {
                 // Under a name that is not known here it may have been executed: no refusal may say that it was not.
                 (
@@ -207,7 +254,9 @@ impl Gateway {
                     | Action::RefuseUnfit(_),
                     ..,
                 ) if !knows_names => return Err(ErrorKind::StoreUnavailable),
-                (Action::Claim { .. } | Action::Run, ..) if let Some(why) = refused => return Err(why),
+                (Action::Claim { .. } | Action::Run, ..) if let Some(why) = refused => {
+                    return Err(why);
+                }
                 (Action::Claim { .. }, ..)
                     if new_key.is_none()
                         && let Err(retry_after) = self.take_new_key(asked, new_key) =>
@@ -217,16 +266,33 @@ impl Gateway {
                 (Action::Claim { .. } | Action::Run, ..)
                     if is_wary
                         && permit.is_none()
-                        && let Err(retry_after) =
-                            asked.at.health.admit(&asked.intent.tenant).map(|given| permit = Some(given)) =>
+                        && let Err(retry_after) = asked
+                            .at
+                            .health
+                            .admit(&asked.intent.tenant)
+                            .map(|given| permit = Some(given)) =>
                 {
                     return Err(ErrorKind::ToolResting { retry_after });
                 }
                 (Action::Claim { .. }, Some(change), _) => {
                     let intent = change.record.intent.clone();
-                    match self.begin(asked, change, Begin::Claim { instead_of: &gives_up }).await {
-                        Ok(Begun::Barred(Bar::Similar { call_id }, _)) if similar::replays(asked) => {
-                            match self.answer_alike(asked, &intent, call_id, &gives_up).await? {
+                    match self
+                        .begin(
+                            asked,
+                            change,
+                            Begin::Claim {
+                                instead_of: &gives_up,
+                            },
+                        )
+                        .await
+                    {
+                        Ok(Begun::Barred(Bar::Similar { call_id }, _))
+                            if similar::replays(asked) =>
+                        {
+                            match self
+                                .answer_alike(asked, &intent, call_id, &gives_up)
+                                .await?
+                            {
                                 Alike::Settled(record) => return Ok(Hold::Settled(*record)),
                                 Alike::Again => None,
                             }
@@ -248,8 +314,13 @@ impl Gateway {
                     }
                 }
                 (Action::Run, Some(change), Some(held)) => {
-                    match self.begin(asked, change, Begin::Again { held: &held }).await {
-                        Ok(Begun::Ours(record)) => return Ok(Hold::Ours(record, permit.unwrap_or_default())),
+                    match self
+                        .begin(asked, change, Begin::Again { held: &held })
+                        .await
+                    {
+                        Ok(Begun::Ours(record)) => {
+                            return Ok(Hold::Ours(record, permit.unwrap_or_default()));
+                        }
                         Ok(Begun::Barred(bar, place)) => return Ok(Hold::Barred(bar, place)),
                         Ok(Begun::Not(there)) => there,
                         Err(_) => break,
@@ -273,7 +344,9 @@ impl Gateway {
                     holders = self.look_up(asked).await?;
                     continue;
                 }
-                (Action::RefuseUnfit(why), _, _) => return Err(ErrorKind::InvalidRequest(why.into())),
+                (Action::RefuseUnfit(why), _, _) => {
+                    return Err(ErrorKind::InvalidRequest(why.into()));
+                }
                 _ => break,
             };
             has_looked = true;
@@ -293,12 +366,23 @@ impl Gateway {
         let mut tries = 0;
         let mut in_doubt = false;
         let longest = asked.longest_line;
-        if let Some(Terms { lock: Some(line @ Line::Waits { .. }), .. }) = &mut change.terms {
+        if let Some(Terms {
+            lock: Some(line @ Line::Waits { .. }),
+            ..
+        }) = &mut change.terms
+        {
             *line = Line::Waits { longest };
         }
         let intent = &change.record.intent;
-        let barred =
-            |bar| Begun::Barred(bar, Place { session: SessionId::of(intent), call_id: intent.call_id });
+        let barred = |bar| {
+            Begun::Barred(
+                bar,
+                Place {
+                    session: SessionId::of(intent),
+                    call_id: intent.call_id,
+                },
+            )
+        };
         loop {
             tries += 1;
             let begun = match how {
@@ -366,12 +450,24 @@ impl Gateway {
                     let why = "the claim was not confirmed by the store in time".to_owned();
                     let (attempt, fencing) = (record.attempt.id, record.fencing);
                     let event = if record.intent.saga_id.is_empty() {
-                        Event::Ended { attempt, fencing, evidence: Evidence::NotSent { why }, retry: None }
+                        Event::Ended {
+                            attempt,
+                            fencing,
+                            evidence: Evidence::NotSent { why },
+                            retry: None,
+                        }
                     } else {
                         // Its saga may not have begun.
-                        Event::NotJoined { by: self.instance, attempt, kind: FailureKind::Unreachable, why }
+                        Event::NotJoined {
+                            by: self.instance,
+                            attempt,
+                            kind: FailureKind::Unreachable,
+                            why,
+                        }
                     };
-                    let (record, _) = self.settle(&asked, record, &event, None, Keep::Stored).await;
+                    let (record, _) = self
+                        .settle(&asked, record, &event, None, Keep::Stored)
+                        .await;
                     tracing::warn!(
                         call_id = %record.intent.call_id,
                         tool = tool.name,
@@ -394,8 +490,8 @@ impl Gateway {
 pub(super) fn reused(asked: &Asked, there: &Record, is_unclear: bool) -> ErrorKind {
     let intent = &asked.intent;
     // Whatever key comes with the same business fields meets the same call.
-    let is_business =
-        intent.key_source == Source::Business && there.all_names().any(|name| *name == intent.lookup);
+    let is_business = intent.key_source == Source::Business
+        && there.all_names().any(|name| *name == intent.lookup);
     let reused = match (is_unclear, is_business) {
         (true, _) => Reused::Unclear,
         (false, true) => Reused::SameFields,
@@ -403,11 +499,23 @@ pub(super) fn reused(asked: &Asked, there: &Record, is_unclear: bool) -> ErrorKi
     };
     // The arguments of an alias are not kept.
     let is_comparable = reused != Reused::Unclear
-        && intent.all_names().any(|name| there.intent.all_names().any(|own| own == name));
-    let places =
-        if is_comparable { asked.at.recipe.differing(&there.intent.args, &asked.raw) } else { Vec::new() };
-    let differs = Differs { places, made_by: there.intent.made_by.clone() };
-    ErrorKind::KeyReused { call_id: there.intent.call_id, reused, differs }
+        && intent
+            .all_names()
+            .any(|name| there.intent.all_names().any(|own| own == name));
+    let places = if is_comparable {
+        asked.at.recipe.differing(&there.intent.args, &asked.raw)
+    } else {
+        Vec::new()
+    };
+    let differs = Differs {
+        places,
+        made_by: there.intent.made_by.clone(),
+    };
+    ErrorKind::KeyReused {
+        call_id: there.intent.call_id,
+        reused,
+        differs,
+    }
 }
 
 /// What is told of a key whose call is past its window. What cannot be compared may be a repetition.

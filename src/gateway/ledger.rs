@@ -72,12 +72,18 @@ impl Gateway {
     /// Takes out of a record what is not to be shown.
     pub(super) fn mask(&self, record: &mut Record) {
         let at = self.tool_at(&record.intent.tool);
-        let mask =
-            |json: &Bytes| at.as_ref().map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result));
+        let mask = |json: &Bytes| {
+            at.as_ref()
+                .map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result))
+        };
         if let Some(json) = record.state.kept_mut() {
             *json = mask(json);
         }
-        if let Some(secret) = at.as_ref().map(|at| &at.tool.redact).filter(|secret| !secret.args.is_empty()) {
+        if let Some(secret) = at
+            .as_ref()
+            .map(|at| &at.tool.redact)
+            .filter(|secret| !secret.args.is_empty())
+        {
             // What was made before the configuration said so.
             let intent = Arc::make_mut(&mut record.intent);
             intent.args = redact::mask(&intent.args, &secret.args);
@@ -92,17 +98,31 @@ impl Gateway {
     pub async fn list_calls(&self, caller: &Caller, query: &Query) -> Result<Page<Listed>, Error> {
         let tenants = self.tenants_for(caller, query).await?;
         let limit = query.limit as usize;
-        let mut page = Page { found: Vec::new(), next: query.before, unreadable: 0 };
+        let mut page = Page {
+            found: Vec::new(),
+            next: query.before,
+            unreadable: 0,
+        };
         let mut bytes = 0;
         for _ in 0..ROUNDS {
             let wanted = limit - page.found.len();
             // Of many tenants each has a share; what is then missing comes with the next round.
-            let share = if tenants.len() > 1 { wanted / tenants.len() + 4 } else { wanted };
+            let share = if tenants.len() > 1 {
+                wanted / tenants.len() + 4
+            } else {
+                wanted
+            };
             let share = u32::try_from(share).unwrap_or(query.limit);
             let mut pages = Vec::with_capacity(tenants.len());
             for tenant in &tenants {
-                let found = self.store.list(tenant, &query.filter, page.next, share).await;
-                pages.push(self.counted("list", found).map_err(|_| ErrorKind::StoreUnavailable.alone())?);
+                let found = self
+                    .store
+                    .list(tenant, &query.filter, page.next, share)
+                    .await;
+                pages.push(
+                    self.counted("list", found)
+                        .map_err(|_| ErrorKind::StoreUnavailable.alone())?,
+                );
             }
             let mut more = Page::merge(pages, wanted);
             let fits = more.found.iter().take_while(|listed| {
@@ -118,7 +138,9 @@ impl Gateway {
                 break;
             }
         }
-        page.found.iter_mut().for_each(|listed| self.mask(&mut listed.record));
+        page.found
+            .iter_mut()
+            .for_each(|listed| self.mask(&mut listed.record));
         Ok(page)
     }
 
@@ -141,11 +163,17 @@ impl Gateway {
     /// All of them are taken.
     pub fn place_to_export(&self, caller: &Caller) -> Result<ExportPlace, Error> {
         let mut taken = self.exports.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = taken.iter().filter(|tenant| **tenant == caller.tenant).count();
+        let own = taken
+            .iter()
+            .filter(|tenant| **tenant == caller.tenant)
+            .count();
         if own >= MAX_EXPORTS.0 || taken.len() >= MAX_EXPORTS.1 {
             return Err(ErrorKind::RateLimited.alone());
         }
         taken.push(caller.tenant.clone());
-        Ok(ExportPlace { tenant: caller.tenant.clone(), taken: self.exports.clone() })
+        Ok(ExportPlace {
+            tenant: caller.tenant.clone(),
+            taken: self.exports.clone(),
+        })
     }
 }

@@ -49,7 +49,11 @@ impl Gateway {
     ///
     /// # Errors
     /// Who asks is no administrator, nothing is lost, or the store cannot be written.
-    pub async fn accept_loss(self: &Arc<Self>, caller: Caller, reason: String) -> Result<usize, Error> {
+    pub async fn accept_loss(
+        self: &Arc<Self>,
+        caller: Caller,
+        reason: String,
+    ) -> Result<usize, Error> {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
@@ -59,7 +63,9 @@ impl Gateway {
             let _counted = Acceptance::begin(&gateway);
             gateway.mark_and_accept(&caller, &reason).await
         });
-        accepting.await.unwrap_or_else(|_| Err(ErrorKind::StoreUnavailable.alone()))
+        accepting
+            .await
+            .unwrap_or_else(|_| Err(ErrorKind::StoreUnavailable.alone()))
     }
 
     async fn mark_and_accept(&self, caller: &Caller, reason: &str) -> Result<usize, Error> {
@@ -69,30 +75,43 @@ impl Gateway {
         }
         // It may be only the secret that is gone. Whether it is known is looked at again below.
         drop(self.learn_secret().await);
-        let is_lost = readiness.reasons.iter().any(|reason| reason.code == store::LOST_DATA);
+        let is_lost = readiness
+            .reasons
+            .iter()
+            .any(|reason| reason.code == store::LOST_DATA);
         if !is_lost && !self.has_lost_secret() {
             return Err(ErrorKind::WrongState("the store has not lost any data".into()).alone());
         }
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
         // Before anything is changed.
-        self.sagas_at_stake().await.map_err(|error| ErrorKind::of_store(error).alone())?;
+        self.sagas_at_stake()
+            .await
+            .map_err(|error| ErrorKind::of_store(error).alone())?;
         let (mut marked, mut from) = (0, Some(String::new()));
         while let Some(here) = from {
             let page = self.counted("doubtful", self.store.doubtful(&here, PAGE).await);
             let (calls, next) = page.map_err(unavailable)?;
-            let marking = calls.into_iter().map(|call_id| self.mark_lost(call_id, caller, reason));
-            let done: Vec<bool> =
-                stream::iter(marking).buffer_unordered(AT_ONCE).try_collect().await.map_err(unavailable)?;
+            let marking = calls
+                .into_iter()
+                .map(|call_id| self.mark_lost(call_id, caller, reason));
+            let done: Vec<bool> = stream::iter(marking)
+                .buffer_unordered(AT_ONCE)
+                .try_collect()
+                .await
+                .map_err(unavailable)?;
             marked += done.into_iter().filter(|is_marked| *is_marked).count();
             from = next;
         }
         let refused = |error| match error {
             store::Error::Refused(why) => ErrorKind::WrongState(why).alone(),
-            error @ (store::Error::Ambiguous(_) | store::Error::Unreadable(_)) => unavailable(error),
+            error @ (store::Error::Ambiguous(_) | store::Error::Unreadable(_)) => {
+                unavailable(error)
+            }
         };
         if is_lost {
             let prepared = self.store.prepare_acceptance(reason).await;
-            self.counted("prepare_acceptance", prepared).map_err(refused)?;
+            self.counted("prepare_acceptance", prepared)
+                .map_err(refused)?;
         }
         crash::point("loss_prepared");
         // Before anybody may go on with them. If it breaks off here, the store stays closed, and the loss is
@@ -101,10 +120,16 @@ impl Gateway {
         stopped.map_err(|error| ErrorKind::of_store(error).alone())?;
         crash::point("loss_stopped");
         if is_lost {
-            self.counted("accept_loss", self.store.accept_loss(reason).await).map_err(refused)?;
+            self.counted("accept_loss", self.store.accept_loss(reason).await)
+                .map_err(refused)?;
         }
         self.learn_secret_after_loss().await.map_err(unavailable)?;
-        tracing::warn!(by = caller.name, reason, marked, "the loss of data is accepted; {AFTER_LOSS}");
+        tracing::warn!(
+            by = caller.name,
+            reason,
+            marked,
+            "the loss of data is accepted; {AFTER_LOSS}"
+        );
         Ok(marked)
     }
 
@@ -119,11 +144,23 @@ impl Gateway {
     }
 
     /// Makes a call unknown about which the store may be wrong. Answers whether it was not unknown before.
-    async fn mark_lost(&self, call_id: CallId, caller: &Caller, reason: &str) -> Result<bool, store::Error> {
-        let event = Event::StoreLost { by: caller.name.clone(), reason: reason.to_owned() };
-        let Some(record) = self.counted("load", self.store.load(call_id).await)? else { return Ok(false) };
+    async fn mark_lost(
+        &self,
+        call_id: CallId,
+        caller: &Caller,
+        reason: &str,
+    ) -> Result<bool, store::Error> {
+        let event = Event::StoreLost {
+            by: caller.name.clone(),
+            reason: reason.to_owned(),
+        };
+        let Some(record) = self.counted("load", self.store.load(call_id).await)? else {
+            return Ok(false);
+        };
         let next = call::next(&self.policy_of(&record), Some(&record), &event, self.now());
-        let Some(change) = next.ok().and_then(|next| next.change) else { return Ok(false) };
+        let Some(change) = next.ok().and_then(|next| next.change) else {
+            return Ok(false);
+        };
         let replaced = self.counted("replace", self.store.replace(&change, &record).await)?;
         // One that was unknown before is only in doubt for longer.
         Ok(matches!(replaced, Replaced::Done(_)) && !matches!(record.state, State::Unknown(_)))

@@ -189,7 +189,11 @@ pub enum ErrorKind {
         retry_after: Option<Duration>,
     },
     #[error("the key stands for another call")]
-    KeyReused { call_id: CallId, reused: Reused, differs: Differs },
+    KeyReused {
+        call_id: CallId,
+        reused: Reused,
+        differs: Differs,
+    },
     #[error("the key is too old")]
     KeyExpired {
         /// The earlier call has the same arguments.
@@ -264,7 +268,9 @@ impl ErrorKind {
 
     /// What comes of a key that stands for a call of another saga, or of none.
     fn of_another_saga() -> Self {
-        Self::WrongState("the key stands for a call of another saga, with which it would be undone".into())
+        Self::WrongState(
+            "the key stands for a call of another saga, with which it would be undone".into(),
+        )
     }
 
     /// What the store's failure means to who asks: what cannot be read is no store that is unavailable.
@@ -289,7 +295,12 @@ impl ErrorKind {
 
     /// Without a call or a key yet.
     pub fn alone(self) -> Error {
-        Error { kind: self, call_id: None, key: None, replayed: None }
+        Error {
+            kind: self,
+            call_id: None,
+            key: None,
+            replayed: None,
+        }
     }
 }
 
@@ -427,7 +438,10 @@ impl Gateway {
                 tracing::warn!(calls = self.tasks.len(), "running calls are given up");
             }
         }
-        if tokio::time::timeout(LAST_WRITES, self.tasks.wait()).await.is_err() {
+        if tokio::time::timeout(LAST_WRITES, self.tasks.wait())
+            .await
+            .is_err()
+        {
             tracing::error!(
                 calls = self.tasks.len(),
                 "left behind as running; the next start will find them"
@@ -471,14 +485,24 @@ impl Gateway {
 
     /// Whether nothing was said yet of what cannot be read of this id; from now on it was.
     fn is_first_said(&self, id: &str) -> bool {
-        let mut said = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self
+            .unreadable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         said.len() < MAX_UNREADABLE && said.insert(id.to_owned())
     }
 
     /// Counts and logs a store operation that failed.
-    fn counted<T>(&self, operation: &str, result: Result<T, store::Error>) -> Result<T, store::Error> {
+    fn counted<T>(
+        &self,
+        operation: &str,
+        result: Result<T, store::Error>,
+    ) -> Result<T, store::Error> {
         result.inspect_err(|error| {
-            self.metrics.store_errors.with_label_values(&[operation, error.kind()]).inc();
+            self.metrics
+                .store_errors
+                .with_label_values(&[operation, error.kind()])
+                .inc();
             tracing::error!(operation, %error, "store operation failed");
         })
     }
@@ -491,7 +515,10 @@ impl Gateway {
         result: Result<T, store::Error>,
     ) -> Result<T, store::Error> {
         result.inspect_err(|error| {
-            self.metrics.store_errors.with_label_values(&[operation, error.kind()]).inc();
+            self.metrics
+                .store_errors
+                .with_label_values(&[operation, error.kind()])
+                .inc();
             let (call_id, trace_id) = (intent.call_id, intent.trace_id.as_str());
             tracing::error!(operation, %call_id, trace_id, %error, "store operation failed");
         })

@@ -41,7 +41,11 @@ impl Gateway {
         let at = self.tool_at(&own.tool).ok_or(ErrorKind::UnknownTool)?;
         let may_claim = self.know_recipes(&at).await?;
         // It may have been made before the configuration was another.
-        let mistakes = at.tool.schema.as_ref().map(|schema| schema.mistakes(&own.args));
+        let mistakes = at
+            .tool
+            .schema
+            .as_ref()
+            .map(|schema| schema.mistakes(&own.args));
         let mistakes = mistakes.filter(|mistakes| !mistakes.is_empty());
         let complaint = mistakes.map(ErrorKind::InvalidArguments);
         let lookup = Lookup::new(&own.tenant, &own.tool, &own.key);
@@ -89,14 +93,24 @@ impl Gateway {
             trace,
         };
         let saga_id = asked.intent.saga_id.clone();
-        let (phases, pilot) = self.flights.join_or_begin((lookup, fingerprint, brought, saga_id, None));
+        let (phases, pilot) =
+            self.flights
+                .join_or_begin((lookup, fingerprint, brought, saga_id, None));
         if let Some(pilot) = pilot {
-            drop(self.tasks.spawn(self.clone().fly(asked, pilot, Instant::now())));
+            drop(
+                self.tasks
+                    .spawn(self.clone().fly(asked, pilot, Instant::now())),
+            );
         }
-        match self.attend(phases, Patience::default(), wait, session_wait).await {
+        match self
+            .attend(phases, Patience::default(), wait, session_wait)
+            .await
+        {
             Phase::Ended { record, .. } => record,
             Phase::Claiming | Phase::Queued | Phase::Running { .. } => {
-                Err(ErrorKind::CallInProgress { retry_after: Duration::ZERO })
+                Err(ErrorKind::CallInProgress {
+                    retry_after: Duration::ZERO,
+                })
             }
             Phase::Unwritten { .. } | Phase::Lost { .. } => {
                 Err(ErrorKind::OutcomeUnknown { retry_after: None })

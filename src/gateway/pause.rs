@@ -75,15 +75,30 @@ impl Gateway {
             Ok(found) => self.put_back_lost(found.into_iter().collect()).await,
             Err(error) => Err(error),
         };
-        let tools = found.inspect_err(|_| self.pauses.write(|seen| seen.failed_at = Some(Instant::now())))?;
+        let tools = found.inspect_err(|_| {
+            self.pauses
+                .write(|seen| seen.failed_at = Some(Instant::now()))
+        })?;
         self.pauses.write(|seen| {
-            for (tool, entry) in tools.iter().filter(|(tool, _)| !seen.tools.contains_key(*tool)) {
-                tracing::warn!(tool, by = entry.by, reason = entry.detail, "a tool is paused");
+            for (tool, entry) in tools
+                .iter()
+                .filter(|(tool, _)| !seen.tools.contains_key(*tool))
+            {
+                tracing::warn!(
+                    tool,
+                    by = entry.by,
+                    reason = entry.detail,
+                    "a tool is paused"
+                );
             }
             for tool in seen.tools.keys().filter(|tool| !tools.contains_key(*tool)) {
                 tracing::warn!(tool, "a tool is not paused any more");
             }
-            *seen = Seen { tools, looked_at: Some(looked_at), failed_at: None };
+            *seen = Seen {
+                tools,
+                looked_at: Some(looked_at),
+                failed_at: None,
+            };
         });
         Ok(())
     }
@@ -94,14 +109,19 @@ impl Gateway {
         mut found: BTreeMap<String, Entry>,
     ) -> Result<BTreeMap<String, Entry>, store::Error> {
         let known = self.pauses.read(|seen| seen.tools.clone());
-        for (tool, entry) in
-            known.into_iter().filter(|(tool, _)| !found.contains_key(tool)).collect::<Vec<_>>()
+        for (tool, entry) in known
+            .into_iter()
+            .filter(|(tool, _)| !found.contains_key(tool))
+            .collect::<Vec<_>>()
         {
             let events = self.counted("tool_events", self.store.tool_events(&tool).await)?;
             if is_resumed(&entry, &events) {
                 continue;
             }
-            self.counted("set_paused", self.store.set_paused(&tool, true, &entry).await)?;
+            self.counted(
+                "set_paused",
+                self.store.set_paused(&tool, true, &entry).await,
+            )?;
             tracing::error!(
                 tool,
                 by = entry.by,
@@ -124,8 +144,13 @@ impl Gateway {
             return Ok(());
         }
         // Who waited for a look that failed need not fail as slowly once more.
-        if self.pauses.read(|seen| seen.failed_at.is_some_and(|failed| failed >= asked)) {
-            return Err(store::Error::Refused("which tools are paused could not be looked up".into()));
+        if self
+            .pauses
+            .read(|seen| seen.failed_at.is_some_and(|failed| failed >= asked))
+        {
+            return Err(store::Error::Refused(
+                "which tools are paused could not be looked up".into(),
+            ));
         }
         let mut looked = self.look().await;
         // As often as a claim: a store that hesitates once must not refuse a call for that.
@@ -145,11 +170,19 @@ impl Gateway {
     pub(super) fn pause_warnings(&self) -> Vec<store::Reason> {
         let text = |(tool, entry): (&String, &Entry)| {
             let by = entry.by.strip_prefix("token ").unwrap_or(&entry.by);
-            store::Reason::new("tool_paused", format!("tool {tool} is paused by {by}: {}", entry.detail))
+            store::Reason::new(
+                "tool_paused",
+                format!("tool {tool} is paused by {by}: {}", entry.detail),
+            )
         };
         let tools = self.tools();
-        self.pauses
-            .read(|seen| seen.tools.iter().filter(|(tool, _)| tools.contains_key(*tool)).map(text).collect())
+        self.pauses.read(|seen| {
+            seen.tools
+                .iter()
+                .filter(|(tool, _)| tools.contains_key(*tool))
+                .map(text)
+                .collect()
+        })
     }
 
     /// Pauses a tool: no call of it begins, on any gateway that shares the store, until it is resumed. What
@@ -157,13 +190,23 @@ impl Gateway {
     ///
     /// # Errors
     /// Who asks is no administrator, there is no such tool, or it is paused already.
-    pub async fn pause_tool(&self, caller: &Caller, name: &str, reason: &str) -> Result<ToolState, Error> {
+    pub async fn pause_tool(
+        &self,
+        caller: &Caller,
+        name: &str,
+        reason: &str,
+    ) -> Result<ToolState, Error> {
         self.set_paused(caller, name, true, reason).await
     }
 
     /// # Errors
     /// Who asks is no administrator, there is no such tool, or it is not paused.
-    pub async fn resume_tool(&self, caller: &Caller, name: &str, reason: &str) -> Result<ToolState, Error> {
+    pub async fn resume_tool(
+        &self,
+        caller: &Caller,
+        name: &str,
+        reason: &str,
+    ) -> Result<ToolState, Error> {
         self.set_paused(caller, name, false, reason).await
     }
 
@@ -185,21 +228,43 @@ impl Gateway {
         }
         let event = if paused { "paused" } else { "resumed" }.into();
         let (at, by) = (self.now(), format!("token {}", caller.name));
-        let entry = Entry { at, event, attempt: None, outcome: None, by, detail: reason.to_owned() };
+        let entry = Entry {
+            at,
+            event,
+            attempt: None,
+            outcome: None,
+            by,
+            detail: reason.to_owned(),
+        };
         let _looking = self.pauses.looking.lock().await;
         // A pause that the store has lost is put back first: a resume must find it, or the loss of it would
         // stay open and the tool be paused once more.
-        self.look().await.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        self.look()
+            .await
+            .map_err(|_| ErrorKind::StoreUnavailable.alone())?;
         // No call claims on what was known until it is read back, also when the caller hangs up meanwhile.
         self.pauses.write(|seen| seen.looked_at = None);
-        let changed = self.counted("set_paused", self.store.set_paused(name, paused, &entry).await);
+        let changed = self.counted(
+            "set_paused",
+            self.store.set_paused(name, paused, &entry).await,
+        );
         let changed = changed.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
         let seen = self.look().await;
         if !changed {
-            let why = if paused { "the tool is paused already" } else { "the tool is not paused" };
+            let why = if paused {
+                "the tool is paused already"
+            } else {
+                "the tool is not paused"
+            };
             return Err(ErrorKind::WrongState(why.into()).alone());
         }
-        tracing::warn!(tool = name, by = caller.name, reason, paused, "a person paused or resumed a tool");
+        tracing::warn!(
+            tool = name,
+            by = caller.name,
+            reason,
+            paused,
+            "a person paused or resumed a tool"
+        );
         let events = self.counted("tool_events", self.store.tool_events(name).await);
         Ok(ToolState {
             paused: match seen {

@@ -17,11 +17,17 @@ pub(super) struct Owner {
 
 impl Owner {
     pub(super) fn of(intent: &Intent) -> Self {
-        Self { tenant: intent.tenant.clone(), token: intent.made_by.clone() }
+        Self {
+            tenant: intent.tenant.clone(),
+            token: intent.made_by.clone(),
+        }
     }
 
     pub(super) fn of_caller(caller: &Caller) -> Self {
-        Self { tenant: caller.tenant.clone(), token: caller.name.clone() }
+        Self {
+            tenant: caller.tenant.clone(),
+            token: caller.name.clone(),
+        }
     }
 }
 
@@ -40,7 +46,10 @@ pub(super) struct Place {
 
 impl Places {
     pub(super) fn new(all: usize) -> Self {
-        Self { all, taken: Arc::default() }
+        Self {
+            all,
+            taken: Arc::default(),
+        }
     }
 
     /// Takes a place, if the owner may have one more.
@@ -61,7 +70,10 @@ impl Places {
             return None;
         }
         *taken.entry(owner.clone()).or_default() += 1;
-        Some(Place { taken: self.taken.clone(), owner })
+        Some(Place {
+            taken: self.taken.clone(),
+            owner,
+        })
     }
 }
 
@@ -92,7 +104,10 @@ impl Lines {
         let before = standing.entry(whose.clone()).or_default();
         *longest = line_length(LINE_LENGTH, *before);
         *before += 1;
-        Standing { standing: self.standing.clone(), whose }
+        Standing {
+            standing: self.standing.clone(),
+            whose,
+        }
     }
 }
 

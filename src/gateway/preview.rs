@@ -50,9 +50,15 @@ impl Gateway {
         let at = self.tool_for(caller, &request.tool)?;
         let asked = self.ask(at, caller, request, &Arrival::default()).await?;
         let intent = &asked.intent;
-        let with_key = |kind: ErrorKind| Error { key: asked.told_key.clone(), ..kind.alone() };
+        let with_key = |kind: ErrorKind| Error {
+            key: asked.told_key.clone(),
+            ..kind.alone()
+        };
         let holders = self.look_up(&asked).await.map_err(with_key)?;
-        let prints = self.compared(&asked, asked.prints.clone(), &holders).await.map_err(with_key)?;
+        let prints = self
+            .compared(&asked, asked.prints.clone(), &holders)
+            .await
+            .map_err(with_key)?;
         let now = self.now();
         let record = |place: usize| holders.get(place).map(|holder| holder.record.clone());
         let (mut is_expired, mut old) = (false, None);
@@ -67,18 +73,31 @@ impl Gateway {
                 None
             }
         };
-        let arrival = Asked { prints, ..asked.clone() };
-        let next = call::next(&asked.at.tool, holder.as_ref().or(old.as_ref()), &self.arrival(&arrival), now);
+        let arrival = Asked {
+            prints,
+            ..asked.clone()
+        };
+        let next = call::next(
+            &asked.at.tool,
+            holder.as_ref().or(old.as_ref()),
+            &self.arrival(&arrival),
+            now,
+        );
         let next = next.map_err(|_| with_key(ErrorKind::StoreUnavailable))?;
         // What is found is the answer; if nothing is, why it is no call today.
         if let Some(complaint) = &asked.complaint
             && !is_expired
-            && matches!(next.action, Action::Claim { .. } | Action::Run | Action::RefuseReused)
+            && matches!(
+                next.action,
+                Action::Claim { .. } | Action::Run | Action::RefuseReused
+            )
         {
             return Err(with_key(complaint.clone()));
         }
         let would = match (next.action, &holder) {
-            (_, held) if is_expired => Would::Refuse(expired(intent, &arrival.prints, held.as_ref())),
+            (_, held) if is_expired => {
+                Would::Refuse(expired(intent, &arrival.prints, held.as_ref()))
+            }
             (Action::Claim { .. } | Action::Run, _) => Would::Run,
             (Action::Wait, _) => Would::Wait,
             (Action::Answer, Some(held)) => {
@@ -91,7 +110,9 @@ impl Gateway {
                 let reused = reused(&asked, held, action == Action::RefuseUnclear);
                 Would::Refuse(reused.told_to(caller, &asked.at.tool.name))
             }
-            (Action::RefuseExpired, held) => Would::Refuse(expired(intent, &arrival.prints, held.as_ref())),
+            (Action::RefuseExpired, held) => {
+                Would::Refuse(expired(intent, &arrival.prints, held.as_ref()))
+            }
             (Action::RefuseOtherSaga, _) => Would::Refuse(ErrorKind::of_another_saga()),
             (Action::RefuseUnfit(why), _) => Would::Refuse(ErrorKind::InvalidRequest(why.into())),
             // An arrival leads to nothing else.
@@ -101,6 +122,10 @@ impl Gateway {
             let intent = &held.intent;
             caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
         });
-        Ok(Preview { intent: asked.intent, would, meets })
+        Ok(Preview {
+            intent: asked.intent,
+            would,
+            meets,
+        })
     }
 }

@@ -88,19 +88,28 @@ impl Recipes {
     pub(super) fn earlier(&self, at: &ToolAt) -> Vec<(RecipeId, Arc<Recipe>)> {
         let seen = self.seen.load();
         let of_tool = seen.all.get(&at.tool.name).into_iter().flatten();
-        of_tool.filter(|one| one.id != at.recipe_id).map(|one| (one.id, one.recipe.clone())).collect()
+        of_tool
+            .filter(|one| one.id != at.recipe_id)
+            .map(|one| (one.id, one.recipe.clone()))
+            .collect()
     }
 
     /// Whether these are the recipes of a tool but today's.
     fn are_earlier(&self, at: &ToolAt, ids: &[RecipeId]) -> bool {
         let seen = self.seen.load();
         let of_tool = seen.all.get(&at.tool.name).into_iter().flatten();
-        of_tool.map(|one| one.id).filter(|id| *id != at.recipe_id).eq(ids.iter().copied())
+        of_tool
+            .map(|one| one.id)
+            .filter(|id| *id != at.recipe_id)
+            .eq(ids.iter().copied())
     }
 
     /// Whether what is known was read within this time.
     fn is_younger(&self, max_age: Duration) -> bool {
-        self.seen.load().read_at.is_some_and(|read_at| read_at.elapsed() <= max_age)
+        self.seen
+            .load()
+            .read_at
+            .is_some_and(|read_at| read_at.elapsed() <= max_age)
     }
 
     fn serves(&self, at: &ToolAt) -> bool {
@@ -127,7 +136,11 @@ impl Gateway {
             return Ok(true);
         }
         let may_look = self.recipes.seen.load().read_at.is_some() || at.tool.effect == Effect::Read;
-        if may_look { Ok(false) } else { Err(ErrorKind::StoreUnavailable) }
+        if may_look {
+            Ok(false)
+        } else {
+            Err(ErrorKind::StoreUnavailable)
+        }
     }
 
     /// Reads the recipes again unless enough is known. Answers whether it is then.
@@ -138,13 +151,23 @@ impl Gateway {
         let asked = Instant::now();
         let _learning = self.recipes.learning.lock().await;
         // A request that waited for a failed read does not repeat it.
-        let failed_at = *self.recipes.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if !is_known() && failed_at.is_none_or(|failed_at| failed_at < asked) && !self.is_just_read(at, asked)
+        let failed_at = *self
+            .recipes
+            .failed_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !is_known()
+            && failed_at.is_none_or(|failed_at| failed_at < asked)
+            && !self.is_just_read(at, asked)
         {
             let tools = self.tools();
             if let Err(error) = self.learn(tools.values().map(Arc::as_ref)).await {
                 tracing::error!(tool = at.tool.name, %error, "the recipes of keys are not known");
-                *self.recipes.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                *self
+                    .recipes
+                    .failed_at
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             }
         }
         is_known()
@@ -156,13 +179,17 @@ impl Gateway {
         let seen = self.recipes.seen.load();
         let is_closed = seen.is_unreadable(&at.tool.name);
         let pause = self.limits.pace.ask_store_every;
-        seen.read_at.is_some_and(|read_at| read_at >= asked || is_closed && read_at.elapsed() < pause)
+        seen.read_at
+            .is_some_and(|read_at| read_at >= asked || is_closed && read_at.elapsed() < pause)
     }
 
     /// Whether the list of recipes is young enough to claim by: other gateways may have added to it.
     pub(super) async fn has_recent_recipes(&self, at: &ToolAt) -> bool {
         let max_age = self.limits.pace.recipes_max_age;
-        !self.store.is_shared() || self.learn_until(at, || self.recipes.is_younger(max_age)).await
+        !self.store.is_shared()
+            || self
+                .learn_until(at, || self.recipes.is_younger(max_age))
+                .await
     }
 
     /// The request with its names by the recipes that are known now, if there are others than when it came.
@@ -183,7 +210,8 @@ impl Gateway {
         }
         let max_age = self.limits.pace.recipes_max_age;
         let seen = self.recipes.seen.load();
-        seen.find(&at.tool.name, at.recipe_id).map_or(Some(max_age), |today| today.settles_in(max_age, now))
+        seen.find(&at.tool.name, at.recipe_id)
+            .map_or(Some(max_age), |today| today.settles_in(max_age, now))
     }
 
     /// Says which tools take no new calls because of their recipes.
@@ -275,10 +303,18 @@ impl Gateway {
             }
             return Ok(false);
         }
-        if seen.all.get(&at.tool.name).is_some_and(|all| all.len() >= MAX_RECIPES) {
+        if seen
+            .all
+            .get(&at.tool.name)
+            .is_some_and(|all| all.len() >= MAX_RECIPES)
+        {
             return Err(Error::TooMany(at.tool.name.clone()));
         }
-        self.put_recipe(&Remembered::new(at.recipe_id, at.recipe.clone(), keep, now), true).await?;
+        self.put_recipe(
+            &Remembered::new(at.recipe_id, at.recipe.clone(), keep, now),
+            true,
+        )
+        .await?;
         Ok(true)
     }
 
@@ -290,7 +326,10 @@ impl Gateway {
             if is_new {
                 recipe.known_since = self.now();
             }
-            let put = self.counted("put_document", self.store.put_document(&recipe.to_document()).await)?;
+            let put = self.counted(
+                "put_document",
+                self.store.put_document(&recipe.to_document()).await,
+            )?;
             let there = match put {
                 // Others count from a time at which it was not there yet.
                 Put::Done if is_new && began.elapsed() > self.limits.pace.recipes_max_age / 2 => {
@@ -324,7 +363,10 @@ impl Gateway {
         let (mut stored, mut unreadable) = (Vec::<Document>::new(), Vec::<String>::new());
         let mut before: Option<Place> = None;
         loop {
-            let found = self.store.documents(Kind::Recipe, None, None, before.as_ref(), PAGE).await;
+            let found = self
+                .store
+                .documents(Kind::Recipe, None, None, before.as_ref(), PAGE)
+                .await;
             let (page, next) = self.counted("documents", found)?;
             stored.extend(page.calls);
             unreadable.extend(page.unreadable.into_iter().map(|(id, _)| id));
@@ -333,8 +375,14 @@ impl Gateway {
                 break;
             }
         }
-        let mut read = Seen { read_at: Some(began), ..Seen::default() };
-        for document in stored.iter().filter(|document| Remembered::is_kept(document)) {
+        let mut read = Seen {
+            read_at: Some(began),
+            ..Seen::default()
+        };
+        for document in stored
+            .iter()
+            .filter(|document| Remembered::is_kept(document))
+        {
             match Remembered::from_document(document) {
                 Some(one) => read.put(one),
                 None => unreadable.push(document.id.clone()),
@@ -342,7 +390,10 @@ impl Gateway {
         }
         for id in &unreadable {
             if self.is_first_said(id) {
-                tracing::error!(recipe = id, "a stored recipe cannot be read: its tool takes no new calls");
+                tracing::error!(
+                    recipe = id,
+                    "a stored recipe cannot be read: its tool takes no new calls"
+                );
             }
             match tool_of(id) {
                 Some(tool) => _ = read.unreadable.insert(tool.to_owned()),
@@ -376,7 +427,10 @@ impl Gateway {
         let mut all = Ok(());
         for one in lost {
             // One that cannot be written must not keep the others.
-            all = self.put_recipe(&Remembered { version: 1, ..one }, true).await.and(all);
+            all = self
+                .put_recipe(&Remembered { version: 1, ..one }, true)
+                .await
+                .and(all);
         }
         all
     }
@@ -402,7 +456,10 @@ impl Gateway {
                     met.push((id, one.recipe.clone()));
                     continue;
                 }
-                let found = self.store.document(Kind::Recipe, "", &name_of(tool, id)).await;
+                let found = self
+                    .store
+                    .document(Kind::Recipe, "", &name_of(tool, id))
+                    .await;
                 let found = self.counted("document", found)?;
                 if let Some(one) = found.as_ref().and_then(Remembered::from_document) {
                     self.recipes.change(|seen| seen.put(one.clone()));
@@ -422,7 +479,11 @@ impl Gateway {
         self.learn_recipes().await?;
         let current: BTreeSet<RecipeId> = self.tools().values().map(|at| at.recipe_id).collect();
         let seen = self.recipes.seen.load_full();
-        for one in seen.all.values().flatten().filter(|one| one.is_overdue(now) && !current.contains(&one.id))
+        for one in seen
+            .all
+            .values()
+            .flatten()
+            .filter(|one| one.is_overdue(now) && !current.contains(&one.id))
         {
             if !self.is_looked_for(one.id, now) || self.has_calls_of(one).await? {
                 continue;
@@ -432,7 +493,10 @@ impl Gateway {
                 let (tool, recipe) = (&one.recipe.tool, one.id);
                 tracing::info!(tool, %recipe, "an earlier setting of the tool's key is forgotten: no call of it is kept");
                 self.recipes.change(|seen| {
-                    seen.all.entry(tool.clone()).or_default().retain(|there| there.id != recipe);
+                    seen.all
+                        .entry(tool.clone())
+                        .or_default()
+                        .retain(|there| there.id != recipe);
                 });
             }
         }
@@ -441,8 +505,14 @@ impl Gateway {
 
     /// Whether it is time to look for the calls of a recipe.
     fn is_looked_for(&self, id: RecipeId, now: Timestamp) -> bool {
-        let mut looked_for = self.recipes.looked_for.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_time = looked_for.get(&id).is_none_or(|at| now.duration_since(*at) >= LOOK_AGAIN);
+        let mut looked_for = self
+            .recipes
+            .looked_for
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_time = looked_for
+            .get(&id)
+            .is_none_or(|at| now.duration_since(*at) >= LOOK_AGAIN);
         if is_time {
             looked_for.retain(|_, at| now.duration_since(*at) < LOOK_AGAIN);
             looked_for.insert(id, now);
@@ -462,8 +532,10 @@ impl Gateway {
             for page in 0.. {
                 let found = self.store.list(&tenant, &filter, before, PAGE).await;
                 let found = self.counted("list", found)?;
-                let is_of_it =
-                    found.found.iter().any(|listed| recipes_of(&listed.record).any(|id| id == one.id));
+                let is_of_it = found
+                    .found
+                    .iter()
+                    .any(|listed| recipes_of(&listed.record).any(|id| id == one.id));
                 before = found.next;
                 if is_of_it || found.unreadable > 0 || (before.is_some() && page >= PAGES) {
                     return Ok(true);
@@ -484,5 +556,9 @@ pub(super) fn recipes_of(record: &Record) -> impl Iterator<Item = RecipeId> {
 
 /// The names that a call of one key goes by.
 pub(super) fn one_name(lookup: Lookup) -> Vec<Name> {
-    vec![Name { lookup, part: Part::Today, is_runtime: false }]
+    vec![Name {
+        lookup,
+        part: Part::Today,
+        is_runtime: false,
+    }]
 }

@@ -91,16 +91,21 @@ impl Reconciliation {
             _ => tool.lease(),
         };
         let longest = tools.map(time).max().unwrap_or_default();
-        self.lag.saturating_add(SignedDuration::try_from(longest).unwrap_or(SignedDuration::MAX))
+        self.lag
+            .saturating_add(SignedDuration::try_from(longest).unwrap_or(SignedDuration::MAX))
     }
 
     /// Whether what is of this kind is undone.
     fn compensates(&self, kind: &str) -> bool {
-        self.on.iter().any(|(of, action)| of.as_str() == kind && *action == Action::Compensate)
+        self.on
+            .iter()
+            .any(|(of, action)| of.as_str() == kind && *action == Action::Compensate)
     }
 
     fn source(&self, name: &str) -> Option<&SourceAt> {
-        self.sources.iter().find(|source| source.rules.source == name)
+        self.sources
+            .iter()
+            .find(|source| source.rules.source == name)
     }
 }
 
@@ -132,7 +137,8 @@ impl Gateway {
     #[must_use]
     pub fn reconciling(mut self, all: Vec<Reconciliation>, webhook: Option<Webhook>) -> Self {
         for one in &all {
-            self.metrics.has_reconciliation(&one.name, &Kind::ALL.map(Kind::as_str));
+            self.metrics
+                .has_reconciliation(&one.name, &Kind::ALL.map(Kind::as_str));
         }
         let all = all.into_iter().map(|one| (one.name.clone(), one)).collect();
         self.reconciling = Reconciling { all, webhook };
@@ -140,7 +146,10 @@ impl Gateway {
     }
 
     fn reconciliation(&self, name: &str) -> Result<&Reconciliation, Error> {
-        self.reconciling.all.get(name).ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
+        self.reconciling
+            .all
+            .get(name)
+            .ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
     }
 
     /// Makes every scheduled run whose time has come, and works on what is to be done about anomalies. Many
@@ -153,7 +162,12 @@ impl Gateway {
             return Ok(0);
         }
         let (mut made, mut failed) = (0, None);
-        for reconciliation in self.reconciling.all.values().filter(|one| one.every.is_some()) {
+        for reconciliation in self
+            .reconciling
+            .all
+            .values()
+            .filter(|one| one.every.is_some())
+        {
             match self.run_if_due(reconciliation, now).await {
                 Ok(was_made) => made += usize::from(was_made),
                 // What cannot be read of one is not in the way of the others.
@@ -163,19 +177,38 @@ impl Gateway {
         failed.map_or(Ok(made), Err)
     }
 
-    async fn run_if_due(self: &Arc<Self>, of: &Reconciliation, now: Timestamp) -> Result<bool, store::Error> {
-        let Some(every) = of.every else { return Ok(false) };
+    async fn run_if_due(
+        self: &Arc<Self>,
+        of: &Reconciliation,
+        now: Timestamp,
+    ) -> Result<bool, store::Error> {
+        let Some(every) = of.every else {
+            return Ok(false);
+        };
         let name = of.name.as_str();
-        let found = self.store.document(DocumentKind::Reconciliation, "", name).await;
+        let found = self
+            .store
+            .document(DocumentKind::Reconciliation, "", name)
+            .await;
         let found = self.counted("document", found)?;
-        let progress: Progress =
-            found.as_ref().and_then(|found| serde_json::from_slice(&found.body).ok()).unwrap_or_default();
-        if found.as_ref().is_some_and(|found| found.due_at.is_some_and(|due| now < due)) {
+        let progress: Progress = found
+            .as_ref()
+            .and_then(|found| serde_json::from_slice(&found.body).ok())
+            .unwrap_or_default();
+        if found
+            .as_ref()
+            .is_some_and(|found| found.due_at.is_some_and(|due| now < due))
+        {
             return Ok(false);
         }
         let run = new_run_id();
-        let before = progress.until.and_then(|until| Timestamp::from_microsecond(until).ok());
-        let taken = Progress { run: run.clone(), until: progress.until };
+        let before = progress
+            .until
+            .and_then(|until| Timestamp::from_microsecond(until).ok());
+        let taken = Progress {
+            run: run.clone(),
+            until: progress.until,
+        };
         let mut document = Document {
             kind: DocumentKind::Reconciliation,
             tenant: String::new(),
@@ -198,40 +231,78 @@ impl Gateway {
             Some(window) => Some(self.reconcile(of, &run, window, report::SCHEDULE).await?),
             None => None,
         };
-        let looked = report.as_ref().is_some_and(|report| report.state == RunState::Done);
-        let until = window.filter(|_| looked).map(|window| window.until).or(before);
+        let looked = report
+            .as_ref()
+            .is_some_and(|report| report.state == RunState::Done);
+        let until = window
+            .filter(|_| looked)
+            .map(|window| window.until)
+            .or(before);
         // One that has fallen behind goes on at once.
-        let behind = until.is_some_and(|until| until < earlier(now, of.lag.saturating_add(signed(every))));
-        let next = if looked && behind { now } else { later(now, signed(every)) };
+        let behind =
+            until.is_some_and(|until| until < earlier(now, of.lag.saturating_add(signed(every))));
+        let next = if looked && behind {
+            now
+        } else {
+            later(now, signed(every))
+        };
         document.version += 1;
         document.state = "waiting".into();
         document.due_at = Some(next);
-        document.body = json_of(&Progress { until: until.map(Timestamp::as_microsecond), run });
+        document.body = json_of(&Progress {
+            until: until.map(Timestamp::as_microsecond),
+            run,
+        });
         // Whoever has taken it since, because this run took too long, goes on from there.
         drop(self.counted("put_document", self.store.put_document(&document).await)?);
         Ok(true)
     }
 
     /// From where the last run ended, but never so far back that calls have been deleted.
-    fn next_window(&self, of: &Reconciliation, before: Option<Timestamp>, now: Timestamp) -> Option<Window> {
+    fn next_window(
+        &self,
+        of: &Reconciliation,
+        before: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Window> {
         let end = earlier(now, of.lag);
-        let since = before.unwrap_or_else(|| earlier(end, of.window)).max(self.oldest(of, now));
+        let since = before
+            .unwrap_or_else(|| earlier(end, of.window))
+            .max(self.oldest(of, now));
         let until = end.min(later(since, of.window));
-        (since < until).then(|| Window { since, until, margin: self.margin(of) })
+        (since < until).then(|| Window {
+            since,
+            until,
+            margin: self.margin(of),
+        })
     }
 
     fn margin(&self, of: &Reconciliation) -> SignedDuration {
         let tools = self.tools();
-        of.margin(of.tools.iter().filter_map(|name| tools.get(name)).map(|at| &at.tool))
+        of.margin(
+            of.tools
+                .iter()
+                .filter_map(|name| tools.get(name))
+                .map(|at| &at.tool),
+        )
     }
 
     /// Of what came before, calls may have been deleted.
     fn oldest(&self, of: &Reconciliation, now: Timestamp) -> Timestamp {
         let tools = self.tools();
-        let kept = of.tools.iter().filter_map(|name| tools.get(name)).map(|at| at.tool.retention).min();
+        let kept = of
+            .tools
+            .iter()
+            .filter_map(|name| tools.get(name))
+            .map(|at| at.tool.retention)
+            .min();
         let margin = self.margin(of);
         let kept = kept.map_or(SignedDuration::ZERO, signed);
-        earlier(now, kept.saturating_sub(margin.saturating_mul(2)).max(SignedDuration::ZERO))
+        earlier(
+            now,
+            kept.saturating_sub(margin.saturating_mul(2))
+                .max(SignedDuration::ZERO),
+        )
     }
 
     /// A person wants a run now.
@@ -256,15 +327,25 @@ impl Gateway {
         let until = asked.until.unwrap_or(now).min(earlier(now, of.lag));
         let since = asked.since.unwrap_or_else(|| earlier(until, of.window));
         if since >= until {
-            return Err(refuse("since must be before until, and until is never later than the lag allows"));
+            return Err(refuse(
+                "since must be before until, and until is never later than the lag allows",
+            ));
         }
         if since < self.oldest(&of, now) {
-            return Err(refuse("since is too long ago: calls of that time may have been deleted"));
+            return Err(refuse(
+                "since is too long ago: calls of that time may have been deleted",
+            ));
         }
-        let window = Window { since, until, margin: self.margin(&of) };
+        let window = Window {
+            since,
+            until,
+            margin: self.margin(&of),
+        };
         let (gateway, by) = (self.clone(), format!("token {}", caller.name));
         // A caller that hangs up does not break it off.
-        let run = self.tasks.spawn(async move { gateway.reconcile(&of, &new_run_id(), window, &by).await });
+        let run = self
+            .tasks
+            .spawn(async move { gateway.reconcile(&of, &new_run_id(), window, &by).await });
         let report = run.await.ok().and_then(Result::ok);
         report.ok_or_else(|| ErrorKind::StoreUnavailable.alone())
     }
@@ -287,14 +368,23 @@ impl Gateway {
         };
         let mut report = Report::new(of, run, window, by, started_at);
         let fail = |report: &mut Report, why: String| {
-            tracing::error!(reconciliation = of.name, run, why, "a reconciliation failed");
+            tracing::error!(
+                reconciliation = of.name,
+                run,
+                why,
+                "a reconciliation failed"
+            );
             report.state = RunState::Failed;
             report.error = Some(why);
         };
         let found = match looked {
             Ok(looked) => {
                 report.take_counts(&looked);
-                let found: Vec<_> = looked.found.into_iter().flat_map(|found| found.anomalies).collect();
+                let found: Vec<_> = looked
+                    .found
+                    .into_iter()
+                    .flat_map(|found| found.anomalies)
+                    .collect();
                 if found.len() > of.max_anomalies {
                     let why = format!(
                         "{} anomalies are more than max_anomalies = {}: nothing was acted on; is the source read as it is meant?",
@@ -322,7 +412,12 @@ impl Gateway {
         report.finished_at = Some(micros(self.now()));
         self.keep_report(of, &report, 2).await?;
         let is_done = report.state == RunState::Done;
-        self.metrics.reconciled(&of.name, is_done, begun.elapsed(), self.wall_time().as_second());
+        self.metrics.reconciled(
+            &of.name,
+            is_done,
+            begun.elapsed(),
+            self.wall_time().as_second(),
+        );
         tracing::info!(
             reconciliation = of.name,
             run,

@@ -38,7 +38,10 @@ impl Gateway {
 
     async fn recover_some(&self, now: Timestamp, most: u32) -> Result<Report, store::Error> {
         let due = self.readable("due", self.store.due(now, most).await)?;
-        let mut report = Report { due: due.len(), settled: 0 };
+        let mut report = Report {
+            due: due.len(),
+            settled: 0,
+        };
         for lost in due {
             if self.settle_lost(lost, now).await? {
                 report.settled += 1;
@@ -75,12 +78,24 @@ impl Gateway {
     /// # Errors
     /// The store failed; what was deleted stays so.
     pub async fn prune_all(&self) -> Result<(), store::Error> {
-        let batch = if self.store.is_shared() { SHARED_BATCH } else { BATCH };
+        let batch = if self.store.is_shared() {
+            SHARED_BATCH
+        } else {
+            BATCH
+        };
         loop {
             let readiness = self.readiness().await;
-            let is_clock_off = readiness.warnings.iter().any(|warning| warning.code == "clock");
+            let is_clock_off = readiness
+                .warnings
+                .iter()
+                .any(|warning| warning.code == "clock");
             let offset = self.clock.least_offset(self.store.clock_offset());
-            if is_clock_off || !readiness.reasons.iter().all(|reason| NO_ROOM.contains(&reason.code)) {
+            if is_clock_off
+                || !readiness
+                    .reasons
+                    .iter()
+                    .all(|reason| NO_ROOM.contains(&reason.code))
+            {
                 return Ok(());
             }
             let now = self.now().min(clock::wall(offset));
@@ -91,10 +106,20 @@ impl Gateway {
     }
 
     /// Whether it was this run that settled it.
-    pub(super) async fn settle_lost(&self, lost: Due, now: Timestamp) -> Result<bool, store::Error> {
-        let Due { record, owner_ended } = lost;
+    pub(super) async fn settle_lost(
+        &self,
+        lost: Due,
+        now: Timestamp,
+    ) -> Result<bool, store::Error> {
+        let Due {
+            record,
+            owner_ended,
+        } = lost;
         // Whatever the clock says: what runs here is not lost.
-        if !owner_ended && record.attempt.owner == self.instance && self.flights.runs(record.intent.call_id) {
+        if !owner_ended
+            && record.attempt.owner == self.instance
+            && self.flights.runs(record.intent.call_id)
+        {
             return Ok(false);
         }
         let tool = self.policy_of(&record);
@@ -107,13 +132,23 @@ impl Gateway {
             }
             return Ok(false);
         }
-        let event = if owner_ended { Event::OwnerLost { by } } else { Event::LeaseOver { by } };
-        let Ok(next) = call::next(&tool, Some(&record), &event, now) else { return Ok(false) };
-        let Some(change) = next.change else { return Ok(false) };
+        let event = if owner_ended {
+            Event::OwnerLost { by }
+        } else {
+            Event::LeaseOver { by }
+        };
+        let Ok(next) = call::next(&tool, Some(&record), &event, now) else {
+            return Ok(false);
+        };
+        let Some(change) = next.change else {
+            return Ok(false);
+        };
         crash::point("in_recovery");
         let replaced = self.store.replace(&change, &record).await;
         let replaced = self.counted_for(&record.intent, "replace", replaced)?;
-        let Replaced::Done(settled) = replaced else { return Ok(false) };
+        let Replaced::Done(settled) = replaced else {
+            return Ok(false);
+        };
         tracing::warn!(
             call_id = %settled.intent.call_id,
             tool = settled.intent.tool,

@@ -62,9 +62,16 @@ impl Refusals {
 impl Gateway {
     /// Notes that a request was refused because of its token. Nothing of the token is kept or logged.
     pub fn note_refused(&self, why: TokenRefused) {
-        self.metrics.refused_tokens.with_label_values(&[why.as_str()]).inc();
+        self.metrics
+            .refused_tokens
+            .with_label_values(&[why.as_str()])
+            .inc();
         if let Some(requests) = self.refusals.note(why, Instant::now()) {
-            tracing::warn!(reason = why.as_str(), requests, "requests were refused because of their token");
+            tracing::warn!(
+                reason = why.as_str(),
+                requests,
+                "requests were refused because of their token"
+            );
         }
     }
 }

@@ -42,7 +42,12 @@ impl Gateway {
         match &record.state {
             State::Succeeded(Content::Kept(json)) => {
                 let stored = self.shown(&record, json);
-                Ok(Replay { call_id, stored, fresh: None, differences: Vec::new() })
+                Ok(Replay {
+                    call_id,
+                    stored,
+                    fresh: None,
+                    differences: Vec::new(),
+                })
             }
             _ => Err(without_result(&record)),
         }
@@ -61,16 +66,25 @@ impl Gateway {
     ) -> Result<Replay, Error> {
         // In a task of its own: who asked may hang up, and what was sent is followed to its end.
         let (gateway, caller) = (self.clone(), caller.clone());
-        let verifying = self.tasks.spawn(async move { gateway.verify(&caller, call_id).await });
-        verifying.await.unwrap_or_else(|_| Err(ErrorKind::StoreUnavailable.alone()))
+        let verifying = self
+            .tasks
+            .spawn(async move { gateway.verify(&caller, call_id).await });
+        verifying
+            .await
+            .unwrap_or_else(|_| Err(ErrorKind::StoreUnavailable.alone()))
     }
 
     async fn verify(&self, caller: &Caller, call_id: CallId) -> Result<Replay, Error> {
-        let of_call = |kind: ErrorKind| Error { call_id: Some(call_id), ..kind.alone() };
+        let of_call = |kind: ErrorKind| Error {
+            call_id: Some(call_id),
+            ..kind.alone()
+        };
         let unavailable = |_| of_call(ErrorKind::StoreUnavailable);
         let record = self.to_replay(caller, call_id).await?;
         let Some(at) = self.tool_at(&record.intent.tool) else {
-            return Err(of_call(ErrorKind::ReplayUnsafe("the tool is not configured any more")));
+            return Err(of_call(ErrorKind::ReplayUnsafe(
+                "the tool is not configured any more",
+            )));
         };
         let trace = Trace::of(&record.intent.trace_id, self.limits.sample);
         let asked = Asked::again(at, &record, trace);
@@ -88,14 +102,27 @@ impl Gateway {
         let permit = self.may_send(&asked.at, &record).await;
         let permit = permit.map_err(|hindrance| of_call(in_the_way(hindrance)))?;
         let holders = self.store.holders(&[record.intent.lookup]).await;
-        let holders = self.counted_for(&record.intent, "holders", holders).map_err(unavailable)?;
-        if holders.first().is_none_or(|holder| holder.record.intent.call_id != call_id) {
-            return Err(of_call(ErrorKind::ReplayUnsafe("its key does not stand for the call any more")));
+        let holders = self
+            .counted_for(&record.intent, "holders", holders)
+            .map_err(unavailable)?;
+        if holders
+            .first()
+            .is_none_or(|holder| holder.record.intent.call_id != call_id)
+        {
+            return Err(of_call(ErrorKind::ReplayUnsafe(
+                "its key does not stand for the call any more",
+            )));
         }
         let history = self.counted("history", self.store.history(call_id, MAX_ENTRIES).await);
-        let entries = history.map_err(unavailable)?.map(|history| history.entries).unwrap_or_default();
+        let entries = history
+            .map_err(unavailable)?
+            .map(|history| history.entries)
+            .unwrap_or_default();
         let by_person = entries.iter().any(|entry| entry.event == "resolved");
-        let event = Event::ToVerify { by: caller.name.clone(), by_person };
+        let event = Event::ToVerify {
+            by: caller.name.clone(),
+            by_person,
+        };
         let change = match call::next(&asked.at.tool, Some(&record), &event, self.now()) {
             Ok(next) => next.change,
             Err(Illegal::ReplayUnsafe(why)) => return Err(of_call(ErrorKind::ReplayUnsafe(why))),
@@ -121,11 +148,16 @@ impl Gateway {
         match (fresh, found) {
             (Ok(fresh), Fresh::Compared(differences)) => {
                 let (stored, fresh) = (self.shown(&record, &stored), self.shown(&record, &fresh));
-                Ok(Replay { call_id, stored, fresh: Some(fresh), differences })
+                Ok(Replay {
+                    call_id,
+                    stored,
+                    fresh: Some(fresh),
+                    differences,
+                })
             }
-            (Err(why), _) | (_, Fresh::Unclear(why)) => {
-                Err(of_call(ErrorKind::WrongState(format!("the tool gave nothing to compare: {why}"))))
-            }
+            (Err(why), _) | (_, Fresh::Unclear(why)) => Err(of_call(ErrorKind::WrongState(
+                format!("the tool gave nothing to compare: {why}"),
+            ))),
         }
     }
 
@@ -146,10 +178,15 @@ impl Gateway {
 
     /// The entry that the request was sent is there already; what came of it may be missing.
     async fn note_verified(&self, mut record: Record, caller: &Caller, found: &Fresh) {
-        let event = Event::Verified { by: caller.name.clone(), fresh: found.clone() };
+        let event = Event::Verified {
+            by: caller.name.clone(),
+            fresh: found.clone(),
+        };
         for _ in 0..ROUNDS {
             let next = call::next(&self.policy_of(&record), Some(&record), &event, self.now());
-            let Some(change) = next.ok().and_then(|next| next.change) else { return };
+            let Some(change) = next.ok().and_then(|next| next.change) else {
+                return;
+            };
             let replaced = self.store.replace(&change, &record).await;
             match self.counted_for(&record.intent, "replace", replaced) {
                 Ok(Replaced::Lost(Some(newer))) => record = newer,
@@ -172,14 +209,22 @@ fn in_the_way(hindrance: Hindrance) -> ErrorKind {
 fn fresh_result(asked: &Asked, record: &Record, evidence: Evidence) -> Result<Bytes, String> {
     match (classify(&asked.at.tool, &evidence, record.sent()), evidence) {
         ((Outcome::Executed(Content::Kept(json)), _), _) => Ok(json),
-        ((_, why), Evidence::Answer { body: Body::Whole(_) | Body::Broken(_), status, .. }) => {
-            Err(format!("status {status}: {why}"))
-        }
+        (
+            (_, why),
+            Evidence::Answer {
+                body: Body::Whole(_) | Body::Broken(_),
+                status,
+                ..
+            },
+        ) => Err(format!("status {status}: {why}")),
         ((_, why), _) => Err(why),
     }
 }
 
 fn without_result(record: &Record) -> Error {
     let why = format!("the call is {} and has no result", record.state.as_str());
-    Error { call_id: Some(record.intent.call_id), ..ErrorKind::WrongState(why).alone() }
+    Error {
+        call_id: Some(record.intent.call_id),
+        ..ErrorKind::WrongState(why).alone()
+    }
 }

@@ -74,7 +74,12 @@ impl Gateway {
         let claim = asked.trace.claim(&asked.intent);
         let standing = session::is_exclusive(&asked.at.tool)
             .then(|| self.lines.stand(&asked.intent, &mut asked.longest_line));
-        let Turn { held, place, mut room, deadline } = self.hold_in_turn(&asked, &pilot).await;
+        let Turn {
+            held,
+            place,
+            mut room,
+            deadline,
+        } = self.hold_in_turn(&asked, &pilot).await;
         drop(standing);
         asked.trace.claimed(claim, &held);
         asked.raw = bytes::Bytes::new();
@@ -86,7 +91,11 @@ impl Gateway {
                     return self.turn_away(&asked, record, kind, pilot, began).await;
                 }
                 crash::point("saga_joined");
-                let begun = Begun { record, permit, deadline };
+                let begun = Begun {
+                    record,
+                    permit,
+                    deadline,
+                };
                 // Boxed, so that a replay need not carry the room for a run.
                 let silent = Box::pin(self.run(&asked, begun, &mut room, pilot, began)).await;
                 drop(place);
@@ -111,25 +120,44 @@ impl Gateway {
                     && place.is_some()
                     && !self.is_paused(&asked.at.tool.name) =>
             {
-                self.pass_through(&asked, &mut room, pilot, began, deadline).await;
+                self.pass_through(&asked, &mut room, pilot, began, deadline)
+                    .await;
             }
             Err(kind) => pilot.end(Err(kind), false),
         }
     }
 
     /// Ends a call that was claimed and is not sent, because of its saga.
-    async fn turn_away(&self, asked: &Asked, record: Record, kind: ErrorKind, pilot: Pilot, began: Instant) {
+    async fn turn_away(
+        &self,
+        asked: &Asked,
+        record: Record,
+        kind: ErrorKind,
+        pilot: Pilot,
+        began: Instant,
+    ) {
         let attempt = record.attempt.id;
         let (failure, why) = match &kind {
             ErrorKind::WrongState(why) => (FailureKind::SagaClosed, why.clone()),
             kind => (FailureKind::Unavailable, kind.to_string()),
         };
-        let event = Event::NotJoined { by: self.instance, attempt, kind: failure, why };
+        let event = Event::NotJoined {
+            by: self.instance,
+            attempt,
+            kind: failure,
+            why,
+        };
         let (record, _) = self.settle(asked, record, &event, None, Keep::Stored).await;
         self.ended(asked, &record, began);
-        let is_closed =
-            matches!(&record.state, State::Failed(failure) if failure.kind == FailureKind::SagaClosed);
-        pilot.end(if is_closed { Ok(Arc::new(record)) } else { Err(kind) }, true);
+        let is_closed = matches!(&record.state, State::Failed(failure) if failure.kind == FailureKind::SagaClosed);
+        pilot.end(
+            if is_closed {
+                Ok(Arc::new(record))
+            } else {
+                Err(kind)
+            },
+            true,
+        );
     }
 
     /// Runs a read without a store: it has no effect that could be doubled.
@@ -143,13 +171,26 @@ impl Gateway {
     ) {
         let tool = &asked.at.tool;
         let next = call::next(tool, None, &self.arrival(asked), self.now());
-        let Ok(Next { change: Some(change), .. }) = next else {
+        let Ok(Next {
+            change: Some(change),
+            ..
+        }) = next
+        else {
             return pilot.end(Err(ErrorKind::StoreUnavailable), false);
         };
-        self.metrics.passed_through.with_label_values(&[&tool.name]).inc();
+        self.metrics
+            .passed_through
+            .with_label_values(&[&tool.name])
+            .inc();
         asked.at.health.earn_retry();
-        let begun = Begun { record: change.record, permit: Permit::default(), deadline };
-        let (mut record, _) = self.run_attempts(asked, begun, Some(&pilot), Keep::Nothing).await;
+        let begun = Begun {
+            record: change.record,
+            permit: Permit::default(),
+            deadline,
+        };
+        let (mut record, _) = self
+            .run_attempts(asked, begun, Some(&pilot), Keep::Nothing)
+            .await;
         self.ended(asked, &record, began);
         move_in(&mut record, room);
         pilot.end(Ok(Arc::new(record)), true);
@@ -158,12 +199,16 @@ impl Gateway {
     /// Follows a call that somebody else runs, until it is settled or nobody here asks any more. What is
     /// heard of its end only says when to look.
     async fn watch(&self, mut record: Record, pilot: Pilot, asks: Owner) {
-        let (intent, call_id, version) = (record.intent.clone(), record.intent.call_id, record.version);
+        let (intent, call_id, version) =
+            (record.intent.clone(), record.intent.call_id, record.version);
         let Some(_place) = self.waiting.take(asks) else {
             return pilot.end(Ok(Arc::new(record)), false);
         };
         let listener = self.store.listen(call_id);
-        pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: false });
+        pilot.say(Phase::Running {
+            record: Arc::new(record.clone()),
+            ours: false,
+        });
         let (mut pause, longest_pause) = self.limits.pace.poll;
         let mut is_first = listener.is_some();
         while !pilot.leave_if_alone() {
@@ -178,7 +223,12 @@ impl Gateway {
                 pause = (pause * 2).min(longest_pause);
             }
             match self.counted_for(&intent, "load", self.store.load(call_id).await) {
-                Ok(Some(running @ Record { state: State::Running, .. })) => record = running,
+                Ok(Some(
+                    running @ Record {
+                        state: State::Running,
+                        ..
+                    },
+                )) => record = running,
                 // A store that has gone back knows less of it than we have seen.
                 Ok(Some(record)) if record.version < version => {
                     return pilot.end(Err(ErrorKind::StoreUnavailable), false);
@@ -200,10 +250,15 @@ impl Gateway {
         began: Instant,
     ) -> Option<(Record, Exchange)> {
         crash::point("after_claim");
-        pilot.say(Phase::Running { record: Arc::new(begun.record.clone()), ours: true });
+        pilot.say(Phase::Running {
+            record: Arc::new(begun.record.clone()),
+            ours: true,
+        });
         // Not by a recheck, which is itself a repetition.
         asked.at.health.earn_retry();
-        let (mut record, silent) = self.run_attempts(asked, begun, Some(&pilot), Keep::Stored).await;
+        let (mut record, silent) = self
+            .run_attempts(asked, begun, Some(&pilot), Keep::Stored)
+            .await;
         self.ended(asked, &record, began);
         move_in(&mut record, room);
         if record.state == State::Running {
@@ -212,7 +267,9 @@ impl Gateway {
         }
         let in_doubt = matches!(record.state, State::Unknown(_));
         pilot.end(Ok(Arc::new(record.clone())), true);
-        silent.filter(|_| in_doubt).map(|exchange| (record, exchange))
+        silent
+            .filter(|_| in_doubt)
+            .map(|exchange| (record, exchange))
     }
 
     /// Counts and logs how a run ended.
@@ -221,7 +278,10 @@ impl Gateway {
         self.count_arrival(&tool.name, Arrival::First, began);
         asked.trace.ended(record, failure_of(record));
         if let Some(reason) = failure_of(record) {
-            self.metrics.first_arrival_failures.with_label_values(&[&tool.name, reason]).inc();
+            self.metrics
+                .first_arrival_failures
+                .with_label_values(&[&tool.name, reason])
+                .inc();
         }
         tracing::info!(
             call_id = %record.intent.call_id,
@@ -248,11 +308,21 @@ impl Gateway {
     ) -> (Record, Option<Exchange>) {
         let tool = &asked.at.tool;
         let health = &asked.at.health;
-        let Begun { mut record, permit, deadline } = begun;
+        let Begun {
+            mut record,
+            permit,
+            deadline,
+        } = begun;
         loop {
-            let Attempted { evidence, is_executed, silent } =
-                self.attempt(asked, &record, &permit, deadline).await;
-            let retry = Retry { attempt: new_attempt(), jitter: jitter() };
+            let Attempted {
+                evidence,
+                is_executed,
+                silent,
+            } = self.attempt(asked, &record, &permit, deadline).await;
+            let retry = Retry {
+                attempt: new_attempt(),
+                jitter: jitter(),
+            };
             // Taken out of hand until it is known whether it is made; what is executed needs none.
             let may_retry = !is_executed
                 && !self.abandoned.is_cancelled()
@@ -260,20 +330,34 @@ impl Gateway {
                 && record.attempt.number < tool.retry.attempts
                 && health.try_spend_retry();
             let retry = may_retry.then_some(retry);
-            let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry };
-            let (stored, wait) = self.settle(asked, record.clone(), &event, pilot, keep).await;
+            let event = Event::Ended {
+                attempt: record.attempt.id,
+                fencing: record.fencing,
+                evidence,
+                retry,
+            };
+            let (stored, wait) = self
+                .settle(asked, record.clone(), &event, pilot, keep)
+                .await;
             let Some(wait) = wait else {
                 if may_retry {
                     health.give_retry_back();
                 }
                 // Another attempt's record, in a store that has gone back, says nothing of ours.
                 let is_ours = stored.attempt.id == record.attempt.id;
-                return if is_ours { (stored, silent) } else { (record, None) };
+                return if is_ours {
+                    (stored, silent)
+                } else {
+                    (record, None)
+                };
             };
             record = stored;
             // Writing it may have taken a while, in which nobody was to hear of it.
             if let Some(pilot) = pilot {
-                pilot.say(Phase::Running { record: Arc::new(record.clone()), ours: true });
+                pilot.say(Phase::Running {
+                    record: Arc::new(record.clone()),
+                    ours: true,
+                });
             }
             tracing::debug!(
                 call_id = %record.intent.call_id,
@@ -299,19 +383,35 @@ impl Gateway {
     ) -> Attempted {
         let tool = &asked.at.tool;
         if self.abandoned.is_cancelled() {
-            let evidence = Evidence::NotSent { why: "the gateway is shutting down".into() };
-            return Attempted { evidence, is_executed: false, silent: None };
+            let evidence = Evidence::NotSent {
+                why: "the gateway is shutting down".into(),
+            };
+            return Attempted {
+                evidence,
+                is_executed: false,
+                silent: None,
+            };
         }
         // What is under way goes on, but nothing is sent again.
         if record.attempt.number > 1 && self.is_paused(&tool.name) {
-            let evidence = Evidence::NotSent { why: "a person has paused the tool".into() };
-            return Attempted { evidence, is_executed: false, silent: None };
+            let evidence = Evidence::NotSent {
+                why: "a person has paused the tool".into(),
+            };
+            return Attempted {
+                evidence,
+                is_executed: false,
+                silent: None,
+            };
         }
         let began = Instant::now();
         let trace = asked.trace.for_call(record, self.limits.sample);
         // A replay that asks the tool is no attempt of the call, and its span is another one.
         let is_attempt = record.state == State::Running;
-        let span_id = if is_attempt { SpanId::of(record.attempt.id) } else { new_span_id() };
+        let span_id = if is_attempt {
+            SpanId::of(record.attempt.id)
+        } else {
+            new_span_id()
+        };
         let span = trace.attempt(record, span_id);
         let request = downstream::Request {
             party: Party::tool(&record.intent.tenant, &record.intent.tool),
@@ -349,27 +449,50 @@ impl Gateway {
             span.record("error", why);
         }
         drop(span);
-        self.metrics.attempts.with_label_values(&[&tool.name, proved.as_str()]).inc();
-        self.metrics.attempt_duration.with_label_values(&[&tool.name]).observe(began.elapsed().as_secs_f64());
+        self.metrics
+            .attempts
+            .with_label_values(&[&tool.name, proved.as_str()])
+            .inc();
+        self.metrics
+            .attempt_duration
+            .with_label_values(&[&tool.name])
+            .observe(began.elapsed().as_secs_f64());
         let sign = match &evidence {
             Evidence::NotSent { .. } => Sign::Unreached,
             _ if proved.is_healthy() || evidence.is_sign_of_life() => Sign::Healthy,
             _ => Sign::Failed,
         };
-        asked.at.health.ended(&record.intent.tenant, sign, permit, began.elapsed());
-        Attempted { evidence, is_executed: matches!(proved, Outcome::Executed(_)), silent }
+        asked
+            .at
+            .health
+            .ended(&record.intent.tenant, sign, permit, began.elapsed());
+        Attempted {
+            evidence,
+            is_executed: matches!(proved, Outcome::Executed(_)),
+            silent,
+        }
     }
 
     /// An answer to an attempt that was given up as unknown still settles the call.
-    async fn listen_late(&self, asked: &Asked, record: Record, mut exchange: Exchange, deadline: Deadline) {
+    async fn listen_late(
+        &self,
+        asked: &Asked,
+        record: Record,
+        mut exchange: Exchange,
+        deadline: Deadline,
+    ) {
         let until = deadline.at + asked.at.tool.lease_margin;
         let observed = tokio::select! {
             observed = exchange.until(until, until) => observed,
             () = self.abandoned.cancelled() => None,
         };
         let Some(evidence) = observed else { return };
-        let event =
-            Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry: None };
+        let event = Event::Ended {
+            attempt: record.attempt.id,
+            fencing: record.fencing,
+            evidence,
+            retry: None,
+        };
         let (record, _) = self.settle(asked, record, &event, None, Keep::Stored).await;
         tracing::info!(
             call_id = %record.intent.call_id,
@@ -390,7 +513,10 @@ impl Gateway {
         pilot: Option<&Pilot>,
         keep: Keep,
     ) -> (Record, Option<Duration>) {
-        let span = asked.trace.for_call(&record, self.limits.sample).completion(&record);
+        let span = asked
+            .trace
+            .for_call(&record, self.limits.sample)
+            .completion(&record);
         let (record, wait) = self.write_outcome(asked, record, event, pilot, keep).await;
         span.record("outcome", record.state.as_str());
         (record, wait)
@@ -417,7 +543,9 @@ impl Gateway {
                     return (record, None);
                 }
             };
-            let Some(change) = next.change else { return (record, None) };
+            let Some(change) = next.change else {
+                return (record, None);
+            };
             let written = match (keep, &next.action) {
                 (Keep::Nothing, _) => Some(Replaced::Done(change.record)),
                 (Keep::Stored, Action::Retry { .. }) => {
@@ -445,9 +573,14 @@ impl Gateway {
                 }
             };
             match (written, next.action) {
-                (Some(Replaced::Done(stored)), Action::Retry { after }) => return (stored, Some(after)),
+                (Some(Replaced::Done(stored)), Action::Retry { after }) => {
+                    return (stored, Some(after));
+                }
                 (Some(Replaced::Done(stored)), Action::Alarm) => {
-                    self.metrics.late_executions.with_label_values(&[&stored.intent.tool]).inc();
+                    self.metrics
+                        .late_executions
+                        .with_label_values(&[&stored.intent.tool])
+                        .inc();
                     tracing::error!(
                         call_id = %stored.intent.call_id,
                         tool = stored.intent.tool,
@@ -459,7 +592,9 @@ impl Gateway {
                 }
                 (Some(Replaced::Done(stored)), _) => return (stored, None),
                 // The key stands for another call by now.
-                (Some(Replaced::Lost(Some(newer))), _) if newer.intent.call_id != record.intent.call_id => {
+                (Some(Replaced::Lost(Some(newer))), _)
+                    if newer.intent.call_id != record.intent.call_id =>
+                {
                     return (record, None);
                 }
                 // Our own further attempt, whose beginning was not confirmed and which was not sent.
@@ -492,7 +627,9 @@ impl Gateway {
                     }
                     record = newer;
                 }
-                (Some(Replaced::Lost(None) | Replaced::Barred(_)) | None, _) => return (record, None),
+                (Some(Replaced::Lost(None) | Replaced::Barred(_)) | None, _) => {
+                    return (record, None);
+                }
             }
         }
         (record, None)
@@ -500,7 +637,12 @@ impl Gateway {
 
     /// Writes a change, however long it takes. Meanwhile nobody hears of it. `None`: the gateway ran
     /// out of time; the next start finds the call as running.
-    async fn write(&self, change: &Change, expected: &Record, pilot: Option<&Pilot>) -> Option<Replaced> {
+    async fn write(
+        &self,
+        change: &Change,
+        expected: &Record,
+        pilot: Option<&Pilot>,
+    ) -> Option<Replaced> {
         let mut tries_left = LAST_TRIES;
         let mut said = false;
         loop {
@@ -512,7 +654,9 @@ impl Gateway {
                 Err(_) => {}
             }
             if let (Some(pilot), false) = (pilot, said) {
-                pilot.say(Phase::Unwritten { record: Arc::new(expected.clone()) });
+                pilot.say(Phase::Unwritten {
+                    record: Arc::new(expected.clone()),
+                });
                 said = true;
             }
             sleep(WRITE_AGAIN).await;

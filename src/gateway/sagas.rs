@@ -41,15 +41,30 @@ impl SagaAt {
         if caller.may_read(&self.saga.id.tenant) {
             return self;
         }
-        let Self { saga, mut calls, compensations, is_cut } = self;
+        let Self {
+            saga,
+            mut calls,
+            compensations,
+            is_cut,
+        } = self;
         let all = calls.len();
         calls.retain(|member| {
             let intent = &member.record().intent;
             caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
         });
         let is_cut = is_cut || calls.len() < all;
-        let saga = Saga { reason: String::new(), trouble: None, events: Vec::new(), ..saga };
-        Self { saga, calls, compensations, is_cut }
+        let saga = Saga {
+            reason: String::new(),
+            trouble: None,
+            events: Vec::new(),
+            ..saga
+        };
+        Self {
+            saga,
+            calls,
+            compensations,
+            is_cut,
+        }
     }
 
     /// What there is of the call that undoes this one.
@@ -92,28 +107,44 @@ impl Gateway {
     /// Why it is not sent.
     pub(super) async fn join_saga(&self, intent: &Intent) -> Result<(), ErrorKind> {
         if intent.key_source == key::Source::Compensation {
-            let is_wanted = self.is_wanted(intent).await.map_err(|_| ErrorKind::StoreUnavailable)?;
+            let is_wanted = self
+                .is_wanted(intent)
+                .await
+                .map_err(|_| ErrorKind::StoreUnavailable)?;
             let settled = || ErrorKind::WrongState("what it was to undo is settled".into());
             return if is_wanted { Ok(()) } else { Err(settled()) };
         }
         if intent.saga_id.is_empty() {
             return Ok(());
         }
-        let id = SagaId { tenant: intent.tenant.clone(), id: intent.saga_id.clone() };
-        let saga = self.ensure_saga(&id, &intent.made_by).await.map_err(ErrorKind::of_store)?;
+        let id = SagaId {
+            tenant: intent.tenant.clone(),
+            id: intent.saga_id.clone(),
+        };
+        let saga = self
+            .ensure_saga(&id, &intent.made_by)
+            .await
+            .map_err(ErrorKind::of_store)?;
         if saga.is_open() {
             return Ok(());
         }
         let state = saga.state.as_str();
-        Err(ErrorKind::WrongState(format!("its saga is {state} and takes no calls any more")))
+        Err(ErrorKind::WrongState(format!(
+            "its saga is {state} and takes no calls any more"
+        )))
     }
 
     /// Whether a call that the gateway makes itself is still to be sent: a person may have settled what it undoes.
     async fn is_wanted(&self, intent: &Intent) -> Result<bool, store::Error> {
-        let Some(undone) = compensation::undone_by(&intent.key) else { return Ok(true) };
+        let Some(undone) = compensation::undone_by(&intent.key) else {
+            return Ok(true);
+        };
         let record = self.counted("load", self.store.load(undone).await)?;
         Ok(record.is_some_and(|record| {
-            let decided = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+            let decided = record
+                .undo
+                .as_ref()
+                .and_then(|undo| undo.compensation.as_ref());
             let is_this = decided.is_some_and(|decided| decided.call_id == intent.call_id);
             is_this && matches!(record.state, CallState::Compensating(_))
         }))
@@ -127,8 +158,14 @@ impl Gateway {
         if intent.saga_id.is_empty() {
             return Ok(true);
         }
-        let id = SagaId { tenant: intent.tenant.clone(), id: intent.saga_id.clone() };
-        Ok(self.saga(&id).await?.is_none_or(|saga| saga.may_send_again()))
+        let id = SagaId {
+            tenant: intent.tenant.clone(),
+            id: intent.saga_id.clone(),
+        };
+        Ok(self
+            .saga(&id)
+            .await?
+            .is_none_or(|saga| saga.may_send_again()))
     }
 
     /// A call has lost its owner. Its saga may not have begun, or may have come to its end without it.
@@ -139,7 +176,10 @@ impl Gateway {
         if intent.saga_id.is_empty() {
             return Ok(());
         }
-        let id = SagaId { tenant: intent.tenant.clone(), id: intent.saga_id.clone() };
+        let id = SagaId {
+            tenant: intent.tenant.clone(),
+            id: intent.saga_id.clone(),
+        };
         if intent.key_source != key::Source::Compensation {
             self.ensure_saga(&id, &intent.made_by).await?;
         }
@@ -147,12 +187,19 @@ impl Gateway {
     }
 
     /// The saga of this name; it begins now, with a call of this token, if there is none.
-    pub(super) async fn ensure_saga(&self, id: &SagaId, made_by: &str) -> Result<Saga, store::Error> {
+    pub(super) async fn ensure_saga(
+        &self,
+        id: &SagaId,
+        made_by: &str,
+    ) -> Result<Saga, store::Error> {
         if let Some(saga) = self.saga(id).await? {
             return Ok(saga);
         }
         let begun = Saga::begin(id.clone(), &self.limits.sagas, self.now());
-        let begun = Saga { begun_by: made_by.to_owned(), ..begun };
+        let begun = Saga {
+            begun_by: made_by.to_owned(),
+            ..begun
+        };
         match self.put_saga(&begun).await? {
             Ok(()) => Ok(begun),
             Err(Some(there)) => Ok(there),
@@ -162,21 +209,32 @@ impl Gateway {
 
     /// What is known of a saga. One that cannot be read is an error, and not an absent one.
     pub(super) async fn saga(&self, id: &SagaId) -> Result<Option<Saga>, store::Error> {
-        let found = self.counted("document", self.store.document(Kind::Saga, &id.tenant, &id.id).await)?;
+        let found = self.counted(
+            "document",
+            self.store.document(Kind::Saga, &id.tenant, &id.id).await,
+        )?;
         found.as_ref().map(readable).transpose()
     }
 
     /// Writes a saga, unless somebody has changed it since: then that is answered.
-    pub(super) async fn put_saga(&self, saga: &Saga) -> Result<Result<(), Option<Saga>>, store::Error> {
+    pub(super) async fn put_saga(
+        &self,
+        saga: &Saga,
+    ) -> Result<Result<(), Option<Saga>>, store::Error> {
         // None may be set going behind the one who stops them all.
         if self.acceptances.load(Ordering::SeqCst) > 0 {
-            return Err(store::Error::Refused("a loss of data is being accepted".into()));
+            return Err(store::Error::Refused(
+                "a loss of data is being accepted".into(),
+            ));
         }
         self.write_saga(saga).await
     }
 
     async fn write_saga(&self, saga: &Saga) -> Result<Result<(), Option<Saga>>, store::Error> {
-        match self.counted("put_document", self.store.put_document(&saga.to_document()).await)? {
+        match self.counted(
+            "put_document",
+            self.store.put_document(&saga.to_document()).await,
+        )? {
             Put::Done => Ok(Ok(())),
             Put::Lost(there) => Ok(Err(there.as_ref().map(readable).transpose()?)),
         }
@@ -216,8 +274,13 @@ impl Gateway {
         if !caller.may_read(&id.tenant) && caller.tenant != id.tenant {
             return Err(ErrorKind::Forbidden.alone());
         }
-        let saga = self.saga(id).await.map_err(|error| ErrorKind::of_store(error).alone())?;
-        let at = self.with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?).await?;
+        let saga = self
+            .saga(id)
+            .await
+            .map_err(|error| ErrorKind::of_store(error).alone())?;
+        let at = self
+            .with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?)
+            .await?;
         if caller.may_read(&id.tenant) || caller.may_end(&at.saga, self.saga_tools(&at).as_ref()) {
             Ok(at.for_caller(caller))
         } else {
@@ -231,7 +294,10 @@ impl Gateway {
         let mut tools = BTreeSet::new();
         for record in at.calls() {
             tools.insert(record.intent.tool.clone());
-            let decided = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+            let decided = record
+                .undo
+                .as_ref()
+                .and_then(|undo| undo.compensation.as_ref());
             tools.extend(decided.map(|decided| decided.tool.clone()));
             if let compensation::Policy::By(template) = &self.policy_of(record).compensation {
                 tools.insert(template.tool.clone());
@@ -251,67 +317,113 @@ impl Gateway {
     ) -> Result<(Vec<Saga>, Option<Place>), Error> {
         let own = (!caller.is_admin()).then(|| caller.tenant.clone());
         let tenant = query.tenant.clone().or(own);
-        let may_read = tenant.as_ref().map_or_else(|| caller.is_admin(), |tenant| caller.may_read(tenant));
+        let may_read = tenant
+            .as_ref()
+            .map_or_else(|| caller.is_admin(), |tenant| caller.may_read(tenant));
         if !may_read {
             return Err(ErrorKind::Forbidden.alone());
         }
         let state = query.state.map(saga::State::as_str);
         let found = self
             .store
-            .documents(Kind::Saga, tenant.as_deref(), state, query.before.as_ref(), query.limit)
+            .documents(
+                Kind::Saga,
+                tenant.as_deref(),
+                state,
+                query.before.as_ref(),
+                query.limit,
+            )
             .await;
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
         let (found, next) = self.readable_page(found).map_err(unavailable)?;
         // One that cannot be read keeps no other back.
-        Ok((found.iter().filter_map(|document| readable(document).ok()).collect(), next))
+        Ok((
+            found
+                .iter()
+                .filter_map(|document| readable(document).ok())
+                .collect(),
+            next,
+        ))
     }
 
     /// The same call with the compensation that its tool has by now, if that is another one than was decided on
     /// and the old one surely was not executed. Only of a call that is stuck: as long as it is, nothing is sent
     /// for it, so the old one does not run either.
     async fn decide_anew(&self, record: &Record) -> Record {
-        let decided = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+        let decided = record
+            .undo
+            .as_ref()
+            .and_then(|undo| undo.compensation.as_ref());
         let policy = self.policy_of(record).compensation;
         let (decided, template) = match (decided, &policy) {
-            (Some(decided), compensation::Policy::By(template)) if template.tool != decided.tool => {
+            (Some(decided), compensation::Policy::By(template))
+                if template.tool != decided.tool =>
+            {
                 (decided, template)
             }
             _ => return record.clone(),
         };
         match self.counted("load", self.store.load(decided.call_id).await) {
-            Ok(None | Some(Record { state: CallState::Failed(_), .. })) => {}
+            Ok(
+                None
+                | Some(Record {
+                    state: CallState::Failed(_),
+                    ..
+                }),
+            ) => {}
             Ok(Some(_)) | Err(_) => return record.clone(),
         }
         // One that was decided on before that, and failed, too, holds its key.
         let lookup = lookup_of(record, &template.tool);
         let call_id = match self.counted("holders", self.store.holders(&[lookup]).await) {
-            Ok(there) => {
-                there.first().map_or_else(|| new_call_id(&lookup), |there| there.record.intent.call_id)
-            }
+            Ok(there) => there
+                .first()
+                .map_or_else(|| new_call_id(&lookup), |there| there.record.intent.call_id),
             Err(_) => return record.clone(),
         };
-        let compensation = Some(Compensation { tool: template.tool.clone(), call_id });
-        Record { undo: Some(Undo { compensation, skipped: false }), ..record.clone() }
+        let compensation = Some(Compensation {
+            tool: template.tool.clone(),
+            call_id,
+        });
+        Record {
+            undo: Some(Undo {
+                compensation,
+                skipped: false,
+            }),
+            ..record.clone()
+        }
     }
 
     /// Decides by which call another one is undone, and writes that down.
     pub(super) async fn to_compensate(&self, record: &Record, by: &str, reason: &str) -> Marked {
         let tool = self.policy_of(record);
-        let decided = record.undo.as_ref().and_then(|undo| undo.compensation.clone());
+        let decided = record
+            .undo
+            .as_ref()
+            .and_then(|undo| undo.compensation.clone());
         let compensation = decided.or_else(|| match &tool.compensation {
             compensation::Policy::By(template) => {
                 let lookup = lookup_of(record, &template.tool);
-                Some(Compensation { tool: template.tool.clone(), call_id: new_call_id(&lookup) })
+                Some(Compensation {
+                    tool: template.tool.clone(),
+                    call_id: new_call_id(&lookup),
+                })
             }
             compensation::Policy::Undeclared | compensation::Policy::Needless => None,
         });
         let (by, reason) = (by.to_owned(), reason.to_owned());
-        let event = call::Event::ToCompensate { by, reason, compensation };
+        let event = call::Event::ToCompensate {
+            by,
+            reason,
+            compensation,
+        };
         let next = match call::next(&tool, Some(record), &event, self.now()) {
             Ok(next) => next,
             Err(illegal) => return Marked::Illegal(illegal),
         };
-        let Some(change) = next.change else { return Marked::Changed };
+        let Some(change) = next.change else {
+            return Marked::Changed;
+        };
         let replaced = self.store.replace(&change, record).await;
         match self.counted_for(&record.intent, "replace", replaced) {
             Ok(Replaced::Done(record)) => {
@@ -332,12 +444,17 @@ impl Gateway {
         event: &call::Event,
     ) -> Result<Option<Result<Record, Illegal>>, store::Error> {
         for _ in 0..ROUNDS {
-            let Some(record) = self.counted("load", self.store.load(call_id).await)? else { return Ok(None) };
-            let change = match call::next(&self.policy_of(&record), Some(&record), event, self.now()) {
-                Ok(next) => next.change,
-                Err(illegal) => return Ok(Some(Err(illegal))),
+            let Some(record) = self.counted("load", self.store.load(call_id).await)? else {
+                return Ok(None);
             };
-            let Some(change) = change else { return Ok(Some(Ok(record))) };
+            let change =
+                match call::next(&self.policy_of(&record), Some(&record), event, self.now()) {
+                    Ok(next) => next.change,
+                    Err(illegal) => return Ok(Some(Err(illegal))),
+                };
+            let Some(change) = change else {
+                return Ok(Some(Ok(record)));
+            };
             if let Replaced::Done(record) =
                 self.counted("replace", self.store.replace(&change, &record).await)?
             {
@@ -348,13 +465,20 @@ impl Gateway {
     }
 
     pub(super) fn count_undo(&self, record: &Record, result: &str) {
-        self.metrics.compensations.with_label_values(&[&record.intent.tool, result]).inc();
+        self.metrics
+            .compensations
+            .with_label_values(&[&record.intent.tool, result])
+            .inc();
     }
 }
 
 /// The lookup key of the call of a tool that undoes this one.
 fn lookup_of(record: &Record, tool: &str) -> Lookup {
-    Lookup::new(&record.intent.tenant, tool, &compensation::key_of(record.intent.call_id))
+    Lookup::new(
+        &record.intent.tenant,
+        tool,
+        &compensation::key_of(record.intent.call_id),
+    )
 }
 
 fn readable(document: &Document) -> Result<Saga, store::Error> {

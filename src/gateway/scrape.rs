@@ -35,19 +35,33 @@ impl Gateway {
     async fn scrape_now(&self) -> String {
         self.recent_readiness().await;
         let census = self.counted("census", self.store.census().await);
-        if let Ok(sagas) = self.counted("count_documents", self.store.count_documents(Kind::Saga).await) {
+        if let Ok(sagas) = self.counted(
+            "count_documents",
+            self.store.count_documents(Kind::Saga).await,
+        ) {
             let count = |state: saga::State| {
                 let found = sagas.iter().find(|(name, _)| name == state.as_str());
                 found.map_or(0, |(_, count)| *count)
             };
-            let counts = saga::State::ALL.into_iter().map(|state| (state.as_str(), count(state)));
+            let counts = saga::State::ALL
+                .into_iter()
+                .map(|state| (state.as_str(), count(state)));
             self.metrics.take_sagas(counts, count(saga::State::Stuck));
         }
         let memory = self.memory();
-        self.metrics.take_memory(memory.total(), memory.held(), memory.refused());
+        self.metrics
+            .take_memory(memory.total(), memory.held(), memory.refused());
         let tools = self.tools();
-        self.metrics.take_resting(tools.iter().map(|(tool, at)| (tool.as_str(), !at.health.is_closed())));
-        self.metrics.take_paused(tools.keys().map(|tool| (tool.as_str(), self.is_paused(tool))));
+        self.metrics.take_resting(
+            tools
+                .iter()
+                .map(|(tool, at)| (tool.as_str(), !at.health.is_closed())),
+        );
+        self.metrics.take_paused(
+            tools
+                .keys()
+                .map(|tool| (tool.as_str(), self.is_paused(tool))),
+        );
         self.metrics.scrape(tools.keys(), census.ok().as_deref())
     }
 
@@ -56,7 +70,9 @@ impl Gateway {
         let found = {
             let mut recent = self.recent.readiness.lock().await;
             match &*recent {
-                Some((at, found)) if at.elapsed() < self.limits.pace.ask_store_every => found.clone(),
+                Some((at, found)) if at.elapsed() < self.limits.pace.ask_store_every => {
+                    found.clone()
+                }
                 _ => {
                     let at = Instant::now();
                     let found = self.store.readiness().await;

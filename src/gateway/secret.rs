@@ -82,7 +82,10 @@ fn new_secret() -> Secret {
 impl Gateway {
     /// What names and fingerprints are made with.
     pub(super) fn secret(&self) -> Arc<Secret> {
-        self.secrets.known.load_full().unwrap_or_else(|| self.secrets.spare.clone())
+        self.secrets
+            .known
+            .load_full()
+            .unwrap_or_else(|| self.secrets.spare.clone())
     }
 
     pub(super) fn has_lost_secret(&self) -> bool {
@@ -110,13 +113,19 @@ impl Gateway {
     /// The store failed, what it has cannot be read, or it has lost the secret of its calls.
     pub(super) async fn learn_secret(&self) -> Result<(), store::Error> {
         let found = self.store.document(Kind::Secret, "", ID).await;
-        let Some(document) = self.counted("document", found)? else { return self.make_secret().await };
+        let Some(document) = self.counted("document", found)? else {
+            return self.make_secret().await;
+        };
         let (secret, sealed_with) = read(&document)?;
         self.take_secret(secret);
         let sealing = self.store.sealing_key();
         if sealed_with != sealing && !self.secrets.is_sealed_anew.swap(true, Ordering::SeqCst) {
             let body = body_of(&self.secret(), sealing);
-            let next = Document { version: document.version + 1, body, ..document };
+            let next = Document {
+                version: document.version + 1,
+                body,
+                ..document
+            };
             // A store that is closed keeps it as it is; the next start tries again.
             drop(self.counted("put_document", self.store.put_document(&next).await));
         }
@@ -125,7 +134,11 @@ impl Gateway {
 
     /// The store has no secret. One that is known is put back.
     async fn make_secret(&self) -> Result<(), store::Error> {
-        let known = self.secrets.known.load_full().map(|secret| (*secret).clone());
+        let known = self
+            .secrets
+            .known
+            .load_full()
+            .map(|secret| (*secret).clone());
         let known = known.or_else(|| read_secret(&self.store.remembered_secret()?));
         if let Some(secret) = known {
             self.take_secret(secret.clone());
@@ -133,11 +146,18 @@ impl Gateway {
             drop(self.write_secret(&secret, Before::Known).await);
             return Ok(());
         }
-        if !self.counted("tenants", self.store.tenants().await)?.is_empty() {
+        if !self
+            .counted("tenants", self.store.tenants().await)?
+            .is_empty()
+        {
             if !self.secrets.is_lost.swap(true, Ordering::SeqCst) {
-                tracing::error!("there are calls, but the secret with which they were made is gone");
+                tracing::error!(
+                    "there are calls, but the secret with which they were made is gone"
+                );
             }
-            return Err(store::Error::Refused("the store has lost its secret".into()));
+            return Err(store::Error::Refused(
+                "the store has lost its secret".into(),
+            ));
         }
         self.write_secret(&new_secret(), Before::None).await
     }
@@ -146,14 +166,20 @@ impl Gateway {
     /// before another one is made.
     pub(super) async fn learn_secret_after_loss(&self) -> Result<(), store::Error> {
         for _ in 0..ROUNDS {
-            let is_there = self.store.document(Kind::Secret, "", ID).await.is_ok_and(|there| there.is_some());
+            let is_there = self
+                .store
+                .document(Kind::Secret, "", ID)
+                .await
+                .is_ok_and(|there| there.is_some());
             if is_there || !self.store.is_shared() || self.secrets.known.load().is_some() {
                 break;
             }
             tokio::time::sleep(self.limits.pace.recover_every).await;
         }
         match self.learn_secret().await {
-            Err(_) if self.has_lost_secret() => self.write_secret(&new_secret(), Before::None).await,
+            Err(_) if self.has_lost_secret() => {
+                self.write_secret(&new_secret(), Before::None).await
+            }
             learned => learned,
         }
     }
@@ -178,7 +204,9 @@ impl Gateway {
         let secret = match self.counted("put_document", put)? {
             Put::Done => secret.clone(),
             Put::Lost(Some(there)) => read(&there)?.0,
-            Put::Lost(None) => return Err(store::Error::Ambiguous("the secret was lost again".into())),
+            Put::Lost(None) => {
+                return Err(store::Error::Ambiguous("the secret was lost again".into()));
+            }
         };
         self.take_secret(secret);
         Ok(())
@@ -189,9 +217,12 @@ impl Gateway {
         let known = self.secrets.known.load();
         if known.as_ref().is_none_or(|known| **known != secret) {
             if known.is_some() {
-                tracing::error!("the store's secret has changed: it does not recognise earlier calls");
+                tracing::error!(
+                    "the store's secret has changed: it does not recognise earlier calls"
+                );
             }
-            self.store.remember_secret(&Bytes::from(hex::encode(secret.bytes())));
+            self.store
+                .remember_secret(&Bytes::from(hex::encode(secret.bytes())));
             self.secrets.known.store(Some(Arc::new(secret)));
         }
         self.secrets.is_lost.store(false, Ordering::SeqCst);
@@ -204,6 +235,9 @@ fn read(document: &Document) -> Result<(Secret, String), store::Error> {
 }
 
 fn body_of(secret: &Secret, sealed_with: String) -> Bytes {
-    let stored = Stored { secret: hex::encode(secret.bytes()), sealed_with };
+    let stored = Stored {
+        secret: hex::encode(secret.bytes()),
+        sealed_with,
+    };
     serde_json::to_vec(&stored).unwrap_or_default().into()
 }

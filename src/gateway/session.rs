@@ -48,16 +48,24 @@ impl Gateway {
         let mut heard_of: Option<(CallId, Option<Listener>)> = None;
         let turn = loop {
             let room = self.keep_room(asked);
-            let place = room.as_ref().and_then(|_| self.running.take(Owner::of(&asked.intent)));
+            let place = room
+                .as_ref()
+                .and_then(|_| self.running.take(Owner::of(&asked.intent)));
             let deadline = Deadline::after(asked.at.tool.deadline);
             // Loaded without a memory reservation: few records at once, each for a moment.
-            let alone = if room.is_none() { self.reading.acquire().await.ok() } else { None };
+            let alone = if room.is_none() {
+                self.reading.acquire().await.ok()
+            } else {
+                None
+            };
             let held = self.hold(asked, place.is_some(), &mut new_key).await;
             drop(alone);
             let (bar, in_line) = match held {
                 Ok(Hold::Barred(bar, in_line)) => (bar, in_line),
                 // Nothing of it is claimed, so it can wait for the store as it waits for its session.
-                Err(ErrorKind::StoreUnavailable) if line.is_some() && came.elapsed() < policy.wait => {
+                Err(ErrorKind::StoreUnavailable)
+                    if line.is_some() && came.elapsed() < policy.wait =>
+                {
                     drop((place, room));
                     tokio::select! {
                         () = sleep(first_pause) => continue,
@@ -68,17 +76,36 @@ impl Gateway {
                     }
                 }
                 Ok(Hold::Settled(_)) if room.is_none() => {
-                    break Turn { held: Err(ErrorKind::NoRoom), place: None, room: None, deadline };
+                    break Turn {
+                        held: Err(ErrorKind::NoRoom),
+                        place: None,
+                        room: None,
+                        deadline,
+                    };
                 }
-                held => break Turn { held, place, room, deadline },
+                held => {
+                    break Turn {
+                        held,
+                        place,
+                        room,
+                        deadline,
+                    };
+                }
             };
             drop((place, room));
-            if let Bar::Busy { lock: Some(lock), .. } = &bar
+            if let Bar::Busy {
+                lock: Some(lock), ..
+            } = &bar
                 && self.clear_left_over(&in_line.session, lock).await
             {
                 continue;
             }
-            let refused = |kind| Turn { held: Err(kind), place: None, room: None, deadline };
+            let refused = |kind| Turn {
+                held: Err(kind),
+                place: None,
+                room: None,
+                deadline,
+            };
             let behind = match session::verdict(
                 policy,
                 &bar,
@@ -104,7 +131,9 @@ impl Gateway {
                 // It may have ended before anybody listened.
                 continue;
             }
-            let listener = heard_of.as_ref().and_then(|(_, listener)| listener.as_ref());
+            let listener = heard_of
+                .as_ref()
+                .and_then(|(_, listener)| listener.as_ref());
             tokio::select! {
                 () = sleep(pause.min(policy.wait.saturating_sub(came.elapsed()))) => {}
                 () = heard(listener) => {}
@@ -113,7 +142,10 @@ impl Gateway {
             pause = (pause * 2).min(longest_pause);
         };
         if let Err(ErrorKind::Refused(refusal)) = &turn.held {
-            self.metrics.barred.with_label_values(&[&asked.at.tool.name, refusal.as_str()]).inc();
+            self.metrics
+                .barred
+                .with_label_values(&[&asked.at.tool.name, refusal.as_str()])
+                .inc();
         }
         if let (Some(place), false) = (line, matches!(turn.held, Ok(Hold::Ours(..)))) {
             // Whoever stands behind it need not wait until its place is forgotten.
@@ -130,22 +162,37 @@ impl Gateway {
         if now < lock.lease_until {
             return false;
         }
-        let Ok(holder) = self.counted("load", self.store.load(lock.call_id).await) else { return false };
+        let Ok(holder) = self.counted("load", self.store.load(lock.call_id).await) else {
+            return false;
+        };
         if session::is_left_over(lock, holder.as_ref(), now) {
             let detail = format!("the lock of call {} was left over", lock.call_id);
             let by = format!("gateway {}", self.instance);
             let entry = entry("left_over", by, detail, now);
-            let unlocked = self.counted("unlock", self.store.unlock(id, lock, &entry).await).unwrap_or(false);
+            let unlocked = self
+                .counted("unlock", self.store.unlock(id, lock, &entry).await)
+                .unwrap_or(false);
             if unlocked {
                 // The call itself may be gone.
-                let trace_id = holder.as_ref().map(|record| record.intent.trace_id.as_str());
+                let trace_id = holder
+                    .as_ref()
+                    .map(|record| record.intent.trace_id.as_str());
                 tracing::warn!(call_id = %lock.call_id, trace_id, "the lock of a session was left over");
             }
             return unlocked;
         }
         // Its lease is over: it becomes unknown, and with that its session is free.
         match holder {
-            Some(record) => self.settle_lost(Due { record, owner_ended: false }, now).await.unwrap_or(false),
+            Some(record) => self
+                .settle_lost(
+                    Due {
+                        record,
+                        owner_ended: false,
+                    },
+                    now,
+                )
+                .await
+                .unwrap_or(false),
             None => false,
         }
     }
@@ -167,17 +214,27 @@ impl Gateway {
     ///
     /// # Errors
     /// Who asks is no administrator, or the lock is free.
-    pub async fn unlock_session(&self, caller: &Caller, id: &SessionId, reason: &str) -> Result<Lock, Error> {
+    pub async fn unlock_session(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+        reason: &str,
+    ) -> Result<Lock, Error> {
         let session = self.session_of(caller, id).await?;
         let Some(lock) = session.lock else {
             return Err(ErrorKind::WrongState("the session's lock is free".into()).alone());
         };
         let now = self.now();
-        let detail = format!("the lock of call {} was taken away from it ({reason})", lock.call_id);
+        let detail = format!(
+            "the lock of call {} was taken away from it ({reason})",
+            lock.call_id
+        );
         let entry = entry("unlocked", format!("token {}", caller.name), detail, now);
         let unlocked = self.counted("unlock", self.store.unlock(id, &lock, &entry).await);
         if !unlocked.map_err(|_| ErrorKind::StoreUnavailable.alone())? {
-            return Err(ErrorKind::WrongState("the lock has changed hands meanwhile".into()).alone());
+            return Err(
+                ErrorKind::WrongState("the lock has changed hands meanwhile".into()).alone(),
+            );
         }
         let told = self.tell_unlocked(&lock, caller, reason).await;
         let trace_id = told.as_ref().map(|record| record.intent.trace_id.as_str());
@@ -188,14 +245,21 @@ impl Gateway {
     /// Writes into a call's history that its lock was taken away. What it does goes on. Answers with the call, if
     /// it is still the one that had the lock.
     async fn tell_unlocked(&self, lock: &Lock, caller: &Caller, reason: &str) -> Option<Record> {
-        let event = Event::Unlocked { by: caller.name.clone(), reason: reason.to_owned() };
+        let event = Event::Unlocked {
+            by: caller.name.clone(),
+            reason: reason.to_owned(),
+        };
         for _ in 0..ROUNDS {
-            let record = self.counted("load", self.store.load(lock.call_id).await).ok()??;
+            let record = self
+                .counted("load", self.store.load(lock.call_id).await)
+                .ok()??;
             if record.fencing != Some(lock.token) {
                 return None;
             }
             let next = call::next(&self.policy_of(&record), Some(&record), &event, self.now());
-            let Some(change) = next.ok().and_then(|next| next.change) else { return Some(record) };
+            let Some(change) = next.ok().and_then(|next| next.change) else {
+                return Some(record);
+            };
             let replaced = self.store.replace(&change, &record).await;
             match self.counted_for(&record.intent, "replace", replaced) {
                 Ok(Replaced::Lost(Some(_))) => {}
@@ -210,13 +274,23 @@ impl Gateway {
     ///
     /// # Errors
     /// Who asks is no administrator, or it is frozen already.
-    pub async fn freeze_session(&self, caller: &Caller, id: &SessionId, reason: &str) -> Result<(), Error> {
+    pub async fn freeze_session(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+        reason: &str,
+    ) -> Result<(), Error> {
         self.set_frozen(caller, id, true, reason).await
     }
 
     /// # Errors
     /// Who asks is no administrator, or it is not frozen.
-    pub async fn thaw_session(&self, caller: &Caller, id: &SessionId, reason: &str) -> Result<(), Error> {
+    pub async fn thaw_session(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+        reason: &str,
+    ) -> Result<(), Error> {
         self.set_frozen(caller, id, false, reason).await
     }
 
@@ -229,13 +303,30 @@ impl Gateway {
     ) -> Result<(), Error> {
         self.session_of(caller, id).await?;
         let what = if frozen { "frozen" } else { "thawed" };
-        let entry = entry(what, format!("token {}", caller.name), reason.to_owned(), self.now());
-        let changed = self.counted("set_frozen", self.store.set_frozen(id, frozen, &entry).await);
+        let entry = entry(
+            what,
+            format!("token {}", caller.name),
+            reason.to_owned(),
+            self.now(),
+        );
+        let changed = self.counted(
+            "set_frozen",
+            self.store.set_frozen(id, frozen, &entry).await,
+        );
         if !changed.map_err(|_| ErrorKind::StoreUnavailable.alone())? {
-            let why = if frozen { "the session is frozen already" } else { "the session is not frozen" };
+            let why = if frozen {
+                "the session is frozen already"
+            } else {
+                "the session is not frozen"
+            };
             return Err(ErrorKind::WrongState(why.into()).alone());
         }
-        tracing::warn!(by = caller.name, reason, frozen, "a session was frozen or thawed");
+        tracing::warn!(
+            by = caller.name,
+            reason,
+            frozen,
+            "a session was frozen or thawed"
+        );
         Ok(())
     }
 
@@ -250,5 +341,12 @@ impl Gateway {
 }
 
 fn entry(event: &'static str, by: String, detail: String, now: jiff::Timestamp) -> Entry {
-    Entry { at: now, event: event.into(), attempt: None, outcome: None, by, detail }
+    Entry {
+        at: now,
+        event: event.into(),
+        attempt: None,
+        outcome: None,
+        by,
+        detail,
+    }
 }

@@ -24,7 +24,12 @@ pub(super) enum Alike {
 
 /// Whether requests that look like a call get its result.
 pub(super) fn replays(asked: &Asked) -> bool {
-    asked.at.tool.similar.as_ref().is_some_and(|similar| similar.action == OnSimilar::Replay)
+    asked
+        .at
+        .tool
+        .similar
+        .as_ref()
+        .is_some_and(|similar| similar.action == OnSimilar::Replay)
 }
 
 impl Gateway {
@@ -43,7 +48,9 @@ impl Gateway {
         let load = async || self.counted_for(intent, "load", self.store.load(call_id).await);
         let mut there = load().await.map_err(unavailable)?;
         for _ in 0..TRIES {
-            let Some(record) = there.take() else { return Ok(Alike::Again) };
+            let Some(record) = there.take() else {
+                return Ok(Alike::Again);
+            };
             let event = Event::Resembled {
                 intent: intent.clone(),
                 instead_of: instead_of.to_vec(),
@@ -60,7 +67,10 @@ impl Gateway {
                         State::Running => Some(self.retry_after_of(&asked.at, &record)),
                         _ => unknown::next_look(&record, now),
                     };
-                    return Err(ErrorKind::Refused(Refusal::SimilarPending { call_id, retry_after }));
+                    return Err(ErrorKind::Refused(Refusal::SimilarPending {
+                        call_id,
+                        retry_after,
+                    }));
                 }
                 (Action::RefuseReused, _) => return Ok(Alike::Again),
                 _ => return Err(ErrorKind::Refused(Refusal::Similar { call_id })),
@@ -68,7 +78,9 @@ impl Gateway {
             let replaced = self.store.replace(&change, &record).await;
             match self.counted_for(intent, "replace", replaced) {
                 Ok(Replaced::Done(record)) => return Ok(Alike::Settled(record.into())),
-                Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == call_id => there = Some(newer),
+                Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == call_id => {
+                    there = Some(newer)
+                }
                 Ok(Replaced::Lost(_) | Replaced::Barred(_)) => return Ok(Alike::Again),
                 // It may have been written: what is stored says so.
                 Err(Error::Ambiguous(_)) => there = load().await.map_err(unavailable)?,

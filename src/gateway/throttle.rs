@@ -42,12 +42,18 @@ pub(super) struct NewKey<'a> {
 
 impl Throttle {
     pub(super) fn new() -> Self {
-        Self { start: Instant::now(), callers: Mutex::default() }
+        Self {
+            start: Instant::now(),
+            callers: Mutex::default(),
+        }
     }
 
     fn take_request(&self, name: &str, rate: Rate) -> Result<(), Duration> {
         let mut callers = self.callers();
-        rate.take(&mut callers.entry(name.to_owned()).or_default().requests, self.start.elapsed())
+        rate.take(
+            &mut callers.entry(name.to_owned()).or_default().requests,
+            self.start.elapsed(),
+        )
     }
 
     /// The right to claim one new key, or how long to wait for it.
@@ -55,7 +61,11 @@ impl Throttle {
         let mut callers = self.callers();
         let taken = callers.entry(of.name.clone()).or_default();
         of.rate.take(&mut taken.new_keys, self.start.elapsed())?;
-        Ok(NewKey { throttle: self, of: of.clone(), is_used: false })
+        Ok(NewKey {
+            throttle: self,
+            of: of.clone(),
+            is_used: false,
+        })
     }
 
     fn callers(&self) -> MutexGuard<'_, HashMap<String, Taken>> {
@@ -85,7 +95,12 @@ impl Drop for NewKey<'_> {
 impl NewKeys {
     /// `None`: as fast as it likes.
     pub(super) fn of(caller: &Caller) -> Option<Arc<Self>> {
-        caller.pace.new_keys.map(|rate| Arc::new(Self { name: caller.name.clone(), rate }))
+        caller.pace.new_keys.map(|rate| {
+            Arc::new(Self {
+                name: caller.name.clone(),
+                rate,
+            })
+        })
     }
 }
 
@@ -96,11 +111,16 @@ impl Gateway {
         asked: &Asked,
         new_key: &mut Option<NewKey<'a>>,
     ) -> Result<(), Duration> {
-        let Some(of) = &asked.new_keys else { return Ok(()) };
+        let Some(of) = &asked.new_keys else {
+            return Ok(());
+        };
         let taken = self.throttle.take_new_key(of);
-        *new_key = Some(
-            taken.inspect_err(|_| self.metrics.throttled.with_label_values(&[&of.name, "new_keys"]).inc())?,
-        );
+        *new_key = Some(taken.inspect_err(|_| {
+            self.metrics
+                .throttled
+                .with_label_values(&[&of.name, "new_keys"])
+                .inc()
+        })?);
         Ok(())
     }
 
@@ -109,10 +129,17 @@ impl Gateway {
     /// # Errors
     /// It comes too early; nothing of it is to be looked at.
     pub fn admit_request(&self, caller: &Caller) -> Result<(), Error> {
-        let Some(rate) = caller.pace.rate else { return Ok(()) };
-        self.throttle.take_request(&caller.name, rate).map_err(|retry_after| {
-            self.metrics.throttled.with_label_values(&[&caller.name, "rate"]).inc();
-            ErrorKind::TooFast { retry_after }.alone()
-        })
+        let Some(rate) = caller.pace.rate else {
+            return Ok(());
+        };
+        self.throttle
+            .take_request(&caller.name, rate)
+            .map_err(|retry_after| {
+                self.metrics
+                    .throttled
+                    .with_label_values(&[&caller.name, "rate"])
+                    .inc();
+                ErrorKind::TooFast { retry_after }.alone()
+            })
     }
 }

@@ -61,7 +61,10 @@ impl Timed {
     }
 
     async fn timed<T>(&self, operation: &'static str, verb: impl Future<Output = T>) -> T {
-        debug_assert!(VERBS.contains(&operation), "{operation} is no verb that is there from the beginning");
+        debug_assert!(
+            VERBS.contains(&operation),
+            "{operation} is no verb that is there from the beginning"
+        );
         let began = Instant::now();
         let done = verb.await;
         self.metrics.took(operation, began.elapsed().as_secs_f64());
@@ -73,11 +76,13 @@ impl Timed {
 #[async_trait]
 impl Store for Timed {
     async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
-        self.timed("claim", self.store.claim(change, instead_of)).await
+        self.timed("claim", self.store.claim(change, instead_of))
+            .await
     }
 
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
-        self.timed("replace", self.store.replace(change, expected)).await
+        self.timed("replace", self.store.replace(change, expected))
+            .await
     }
 
     async fn holders(&self, names: &[key::Lookup]) -> Result<Vec<Holder>, Error> {
@@ -89,7 +94,8 @@ impl Store for Timed {
     }
 
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
-        self.timed("history", self.store.history(call_id, limit)).await
+        self.timed("history", self.store.history(call_id, limit))
+            .await
     }
 
     async fn tenants(&self) -> Result<Vec<String>, Error> {
@@ -103,23 +109,35 @@ impl Store for Timed {
         before: Option<Position>,
         limit: u32,
     ) -> Result<Page<Listed>, Error> {
-        self.timed("list", self.store.list(tenant, filter, before, limit)).await
+        self.timed("list", self.store.list(tenant, filter, before, limit))
+            .await
     }
 
     async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
-        self.timed("count_duplicates", self.store.count_duplicates(call_id, later)).await
+        self.timed(
+            "count_duplicates",
+            self.store.count_duplicates(call_id, later),
+        )
+        .await
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         self.timed("due", self.store.due(now, limit)).await
     }
 
-    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
-        self.timed("to_check", self.store.to_check(now, tools, each)).await
+    async fn to_check(
+        &self,
+        now: Timestamp,
+        tools: &[String],
+        each: u32,
+    ) -> Result<Found<Record>, Error> {
+        self.timed("to_check", self.store.to_check(now, tools, each))
+            .await
     }
 
     async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
-        self.timed("unchecked", self.store.unchecked(tools, limit)).await
+        self.timed("unchecked", self.store.unchecked(tools, limit))
+            .await
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
@@ -135,15 +153,18 @@ impl Store for Timed {
     }
 
     async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
-        self.timed("unlock", self.store.unlock(id, lock, entry)).await
+        self.timed("unlock", self.store.unlock(id, lock, entry))
+            .await
     }
 
     async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
-        self.timed("set_frozen", self.store.set_frozen(id, frozen, entry)).await
+        self.timed("set_frozen", self.store.set_frozen(id, frozen, entry))
+            .await
     }
 
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
-        self.timed("leave_line", self.store.leave_line(id, call_id)).await
+        self.timed("leave_line", self.store.leave_line(id, call_id))
+            .await
     }
 
     async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
@@ -151,27 +172,43 @@ impl Store for Timed {
     }
 
     async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
-        self.timed("set_paused", self.store.set_paused(tool, paused, entry)).await
+        self.timed("set_paused", self.store.set_paused(tool, paused, entry))
+            .await
     }
 
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
-        self.timed("tool_events", self.store.tool_events(tool)).await
+        self.timed("tool_events", self.store.tool_events(tool))
+            .await
     }
 
-    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
-        self.timed("document", self.store.document(kind, tenant, id)).await
+    async fn document(
+        &self,
+        kind: Kind,
+        tenant: &str,
+        id: &str,
+    ) -> Result<Option<Document>, Error> {
+        self.timed("document", self.store.document(kind, tenant, id))
+            .await
     }
 
     async fn put_document(&self, document: &Document) -> Result<Put, Error> {
-        self.timed("put_document", self.store.put_document(document)).await
+        self.timed("put_document", self.store.put_document(document))
+            .await
     }
 
     async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
-        self.timed("put_document", self.store.put_back_document(document)).await
+        self.timed("put_document", self.store.put_back_document(document))
+            .await
     }
 
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
-        self.timed("due_documents", self.store.due_documents(kind, now, limit)).await
+    async fn due_documents(
+        &self,
+        kind: Kind,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Found<Document>, Error> {
+        self.timed("due_documents", self.store.due_documents(kind, now, limit))
+            .await
     }
 
     async fn documents(
@@ -182,11 +219,16 @@ impl Store for Timed {
         before: Option<&Place>,
         limit: u32,
     ) -> Result<(Found<Document>, Option<Place>), Error> {
-        self.timed("documents", self.store.documents(kind, tenant, state, before, limit)).await
+        self.timed(
+            "documents",
+            self.store.documents(kind, tenant, state, before, limit),
+        )
+        .await
     }
 
     async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
-        self.timed("count_documents", self.store.count_documents(kind)).await
+        self.timed("count_documents", self.store.count_documents(kind))
+            .await
     }
 
     async fn readiness(&self) -> Readiness {
@@ -205,12 +247,18 @@ impl Store for Timed {
         self.store.listen(call_id)
     }
 
-    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
-        self.timed("doubtful", self.store.doubtful(from, limit)).await
+    async fn doubtful(
+        &self,
+        from: &str,
+        limit: u32,
+    ) -> Result<(Vec<CallId>, Option<String>), Error> {
+        self.timed("doubtful", self.store.doubtful(from, limit))
+            .await
     }
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
-        self.timed("prepare_acceptance", self.store.prepare_acceptance(reason)).await
+        self.timed("prepare_acceptance", self.store.prepare_acceptance(reason))
+            .await
     }
 
     fn sealing_key(&self) -> String {
@@ -230,7 +278,8 @@ impl Store for Timed {
     }
 
     async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
-        self.timed("accept_loss", self.store.accept_loss(reason)).await
+        self.timed("accept_loss", self.store.accept_loss(reason))
+            .await
     }
 
     async fn close(&self) {

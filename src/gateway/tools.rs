@@ -27,16 +27,25 @@ impl ToolAt {
         let health = Arc::new(Health::new(tool.breaker));
         let recipe = Arc::new(Recipe::of(&tool));
         let recipe_id = recipe.id();
-        Self { tool, endpoint, recipe, recipe_id, health }
+        Self {
+            tool,
+            endpoint,
+            recipe,
+            recipe_id,
+            health,
+        }
     }
 
     /// What was seen of a tool counts on if it is still in the same place and judged in the same way.
     fn seen_before(self, before: &Tools) -> Self {
-        let same = before
-            .get(&self.tool.name)
-            .filter(|old| old.endpoint.url == self.endpoint.url && old.tool.breaker == self.tool.breaker);
+        let same = before.get(&self.tool.name).filter(|old| {
+            old.endpoint.url == self.endpoint.url && old.tool.breaker == self.tool.breaker
+        });
         match same {
-            Some(old) => Self { health: old.health.clone(), ..self },
+            Some(old) => Self {
+                health: old.health.clone(),
+                ..self
+            },
             None => self,
         }
     }
@@ -45,7 +54,10 @@ impl ToolAt {
 impl std::fmt::Debug for ToolAt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { tool, endpoint, .. } = self;
-        f.debug_struct("ToolAt").field("tool", tool).field("endpoint", endpoint).finish_non_exhaustive()
+        f.debug_struct("ToolAt")
+            .field("tool", tool)
+            .field("endpoint", endpoint)
+            .finish_non_exhaustive()
     }
 }
 
@@ -54,7 +66,10 @@ pub type Tools = BTreeMap<String, Arc<ToolAt>>;
 
 /// As configured, knowing what was seen of those before.
 pub(super) fn tools_after(before: &Tools, tools: Vec<ToolAt>) -> Tools {
-    tools.into_iter().map(|at| (at.tool.name.clone(), Arc::new(at.seen_before(before)))).collect()
+    tools
+        .into_iter()
+        .map(|at| (at.tool.name.clone(), Arc::new(at.seen_before(before))))
+        .collect()
 }
 
 impl Gateway {
@@ -84,7 +99,11 @@ impl Gateway {
     /// about its unknown calls is decided where it is configured.
     pub(super) fn policy_of(&self, record: &Record) -> Tool {
         let name = &record.intent.tool;
-        let undeclared = || Tool { unknown: Policy::Elsewhere, ..Tool::new(name) };
-        self.tool_at(name).map_or_else(undeclared, |at| at.tool.clone())
+        let undeclared = || Tool {
+            unknown: Policy::Elsewhere,
+            ..Tool::new(name)
+        };
+        self.tool_at(name)
+            .map_or_else(undeclared, |at| at.tool.clone())
     }
 }

@@ -24,7 +24,11 @@ pub struct Arrival {
 /// One of which there is no span.
 impl Default for Arrival {
     fn default() -> Self {
-        Self { context: None, span: Span::none(), id: None }
+        Self {
+            context: None,
+            span: Span::none(),
+            id: None,
+        }
     }
 }
 
@@ -46,7 +50,11 @@ impl Arrival {
             call_trace_id = Empty,
             outcome = Empty,
         );
-        Self { context, span, id: Some(id) }
+        Self {
+            context,
+            span,
+            id: Some(id),
+        }
     }
 
     /// It is for a tool that exists: other names are the caller's own.
@@ -67,7 +75,10 @@ impl Arrival {
                 span: Span::none(),
             },
             _ => {
-                let trace = Trace { parent: self.id, ..Trace::of(trace_id, share) };
+                let trace = Trace {
+                    parent: self.id,
+                    ..Trace::of(trace_id, share)
+                };
                 self.span.record("trace_id", trace_id);
                 self.span.record("sampled", trace.sampled);
                 trace
@@ -235,9 +246,13 @@ impl Trace {
     /// What the tool is told: `traceparent` and `tracestate`, if there are any.
     pub(super) fn told(&self, span: SpanId) -> Vec<(&'static str, String)> {
         let traceparent = trace::traceparent(&self.trace_id, span, self.sampled);
-        let state = Some(self.state.clone()).filter(|state| traceparent.is_some() && !state.is_empty());
+        let state =
+            Some(self.state.clone()).filter(|state| traceparent.is_some() && !state.is_empty());
         let traceparent = traceparent.map(|traceparent| ("traceparent", traceparent));
-        traceparent.into_iter().chain(state.map(|state| ("tracestate", state))).collect()
+        traceparent
+            .into_iter()
+            .chain(state.map(|state| ("tracestate", state)))
+            .collect()
     }
 
     /// A span, if the trace is recorded.

@@ -60,9 +60,15 @@ impl Gateway {
     ///
     /// # Errors
     /// The store failed; what was done so far stays so.
-    pub async fn work_on_sagas_once(self: &Arc<Self>, now: Timestamp) -> Result<Worked, store::Error> {
+    pub async fn work_on_sagas_once(
+        self: &Arc<Self>,
+        now: Timestamp,
+    ) -> Result<Worked, store::Error> {
         let begun = self.begin_saga_work(now).await?;
-        let mut worked = Worked { due: begun.len(), worked: 0 };
+        let mut worked = Worked {
+            due: begun.len(),
+            worked: 0,
+        };
         for work in begun {
             worked.worked += usize::from(work.await.unwrap_or(false));
         }
@@ -85,8 +91,13 @@ impl Gateway {
                 self.put_aside(document, &why, now).await;
                 continue;
             }
-            let Ok(place) = self.undoing.clone().try_acquire_owned() else { break };
-            let id = SagaId { tenant: document.tenant, id: document.id };
+            let Ok(place) = self.undoing.clone().try_acquire_owned() else {
+                break;
+            };
+            let id = SagaId {
+                tenant: document.tenant,
+                id: document.id,
+            };
             let gateway = self.clone();
             begun.push(self.tasks.spawn(async move {
                 let worked = gateway.work_on_saga(&id, now).await;
@@ -103,14 +114,25 @@ impl Gateway {
         if self.store.is_shared() {
             return;
         }
-        for state in [saga::State::Open, saga::State::Compensating, saga::State::Stuck] {
+        for state in [
+            saga::State::Open,
+            saga::State::Compensating,
+            saga::State::Stuck,
+        ] {
             let (mut before, mut is_first) = (None, true);
             while std::mem::take(&mut is_first) || before.is_some() {
                 let state = Some(state.as_str());
-                let found = self.store.documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1).await;
-                let Ok((found, next)) = self.readable_page(found) else { return };
+                let found = self
+                    .store
+                    .documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1)
+                    .await;
+                let Ok((found, next)) = self.readable_page(found) else {
+                    return;
+                };
                 for document in found {
-                    let Ok(saga) = Saga::from_document(&document) else { continue };
+                    let Ok(saga) = Saga::from_document(&document) else {
+                        continue;
+                    };
                     if saga.is_taken {
                         drop(self.change_saga(&saga.id, &Event::Freed).await);
                     }
@@ -122,9 +144,17 @@ impl Gateway {
 
     /// A saga that cannot be read is not in the way of the others.
     async fn put_aside(&self, document: Document, why: &str, now: Timestamp) {
-        tracing::error!(saga = document.id, why, "a saga cannot be read; it is looked at again in a minute");
+        tracing::error!(
+            saga = document.id,
+            why,
+            "a saga cannot be read; it is looked at again in a minute"
+        );
         let due_at = now.checked_add(SignedDuration::from_mins(1)).ok();
-        let later = Document { version: document.version + 1, due_at, ..document };
+        let later = Document {
+            version: document.version + 1,
+            due_at,
+            ..document
+        };
         drop(self.counted("put_document", self.store.put_document(&later).await));
     }
 
@@ -144,11 +174,21 @@ impl Gateway {
         if self.is_out_of_time() || self.draining.is_cancelled() {
             return false;
         }
-        let Ok(Some(saga)) = self.saga(id).await else { return false };
+        let Ok(Some(saga)) = self.saga(id).await else {
+            return false;
+        };
         // The one who writes this does the work.
-        let is_over = matches!(saga.state, saga::State::Completed | saga::State::Compensated);
-        let until = self.busy_until(now.max(self.now()), if is_over { LETTING_GO } else { Duration::ZERO });
-        let Some(mut saga) = self.move_on(&saga, &Event::Taken { until }, now).await else { return false };
+        let is_over = matches!(
+            saga.state,
+            saga::State::Completed | saga::State::Compensated
+        );
+        let until = self.busy_until(
+            now.max(self.now()),
+            if is_over { LETTING_GO } else { Duration::ZERO },
+        );
+        let Some(mut saga) = self.move_on(&saga, &Event::Taken { until }, now).await else {
+            return false;
+        };
         crash::point("saga_taken");
         while let Some(next) = self.work_a_step(&saga).await {
             saga = next;
@@ -182,7 +222,11 @@ impl Gateway {
             // What may come to rest by itself does not wait for somebody who is not reached.
             let goes_on = told.state == saga::State::Stuck && told.looks_on;
             // It is told once in a round.
-            return if goes_on { self.undo_next(&told).await.filter(|next| !next.to_tell) } else { None };
+            return if goes_on {
+                self.undo_next(&told).await.filter(|next| !next.to_tell)
+            } else {
+                None
+            };
         }
         match saga.state {
             saga::State::Open => {
@@ -191,7 +235,8 @@ impl Gateway {
             }
             saga::State::Completed | saga::State::Compensated => {
                 let all = self.release(saga).await.ok()?;
-                self.move_on(saga, &Event::Released { all }, self.now()).await;
+                self.move_on(saga, &Event::Released { all }, self.now())
+                    .await;
                 None
             }
             saga::State::Stuck if !saga.looks_on => None,
@@ -205,9 +250,15 @@ impl Gateway {
 
     /// Says aloud that a saga needs a person. Answers with the saga after that.
     async fn tell(&self, saga: &Saga) -> Option<Saga> {
-        let why = saga.trouble.as_ref().map_or("it is overdue", |trouble| trouble.why.as_str());
-        let call_id =
-            saga.trouble.as_ref().and_then(|trouble| trouble.call_id).map(|call_id| call_id.to_string());
+        let why = saga
+            .trouble
+            .as_ref()
+            .map_or("it is overdue", |trouble| trouble.why.as_str());
+        let call_id = saga
+            .trouble
+            .as_ref()
+            .and_then(|trouble| trouble.call_id)
+            .map(|call_id| call_id.to_string());
         if saga.tellings == 0 {
             let state = saga.state.as_str();
             tracing::error!(
@@ -231,7 +282,11 @@ impl Gateway {
                     "why": why,
                 });
                 // The same for each time that the same is told.
-                let at = saga.events.last().map_or(saga.created_at, |entry| entry.at).as_microsecond();
+                let at = saga
+                    .events
+                    .last()
+                    .map_or(saga.created_at, |entry| entry.at)
+                    .as_microsecond();
                 let about = key::digest(["saga", &saga.id.tenant, &saga.id.id, &at.to_string()]);
                 let told = self.notify("saga", &hex::encode(&about[..16]), &body).await;
                 if let Err(error) = &told {
@@ -240,7 +295,8 @@ impl Gateway {
                 told.is_ok()
             }
         };
-        self.move_on(saga, &Event::Told { delivered }, self.now()).await
+        self.move_on(saga, &Event::Told { delivered }, self.now())
+            .await
     }
 
     /// Lets go of what was kept for a saga that has come to its end. Answers whether that was all.
@@ -260,7 +316,11 @@ impl Gateway {
             let page = self.page_of(saga, before).await?;
             // What cannot be read is looked at again later.
             all &= page.unreadable == 0;
-            for record in page.found.iter().filter(|record| record.retain_until.is_none()) {
+            for record in page
+                .found
+                .iter()
+                .filter(|record| record.retain_until.is_none())
+            {
                 let whole = self.counted("load", self.store.load(record.intent.call_id).await)?;
                 match whole {
                     Some(whole) => all &= let_go(&whole).await,
@@ -283,7 +343,9 @@ impl Gateway {
         let mut calls = match self.calls_of(saga).await {
             Ok(calls) => calls,
             Err(Unlisted::Store) => return self.not_listed(saga).await,
-            Err(Unlisted::Broken(why)) => return self.hindered(saga, None, Hindrance::Final, why).await,
+            Err(Unlisted::Broken(why)) => {
+                return self.hindered(saga, None, Hindrance::Final, why).await;
+            }
         };
         if saga.only.is_some() && calls.is_empty() {
             let why = "the call is not kept any more".to_owned();
@@ -327,7 +389,10 @@ impl Gateway {
                 }
             };
             let call_id = changed.intent.call_id;
-            for member in calls.iter_mut().filter(|member| member.record().intent.call_id == call_id) {
+            for member in calls
+                .iter_mut()
+                .filter(|member| member.record().intent.call_id == call_id)
+            {
                 *member = Member::of(changed.clone());
             }
             // What is left waits for the next gateway.
@@ -371,11 +436,17 @@ impl Gateway {
             Marked::Unwritten => Err(None),
             Marked::Illegal(Illegal::MayStillRun) => {
                 let why = "its request may still reach the tool".to_owned();
-                Err(self.hindered(saga, Some(record), Hindrance::Busy, why).await.map(Box::new))
+                Err(self
+                    .hindered(saga, Some(record), Hindrance::Busy, why)
+                    .await
+                    .map(Box::new))
             }
             Marked::Illegal(illegal) => {
                 let why = illegal.to_string();
-                Err(self.hindered(saga, Some(record), Hindrance::Final, why).await.map(Box::new))
+                Err(self
+                    .hindered(saga, Some(record), Hindrance::Final, why)
+                    .await
+                    .map(Box::new))
             }
         }
     }
@@ -386,8 +457,12 @@ impl Gateway {
             Some(tried) => (saga.clone(), tried),
             None => {
                 let until = self.busy_until(self.now(), self.time_of_compensation(record));
-                let prolonged = self.move_on(saga, &Event::Prolonged { until }, self.now()).await;
-                let Some(saga) = prolonged else { return Undone::Hindered(None) };
+                let prolonged = self
+                    .move_on(saga, &Event::Prolonged { until }, self.now())
+                    .await;
+                let Some(saga) = prolonged else {
+                    return Undone::Hindered(None);
+                };
                 let tried = self.try_to_undo(&saga, record).await;
                 (saga, tried)
             }
@@ -395,7 +470,10 @@ impl Gateway {
         match tried {
             Tried::Undone => {
                 crash::point("saga_undone");
-                let event = call::Event::UndoEnded { by: self.instance, end: UndoEnd::Undone };
+                let event = call::Event::UndoEnded {
+                    by: self.instance,
+                    end: UndoEnd::Undone,
+                };
                 let changed = self.change(record, &event, self.now()).await;
                 if changed.is_some() {
                     self.count_undo(record, "compensated");
@@ -410,26 +488,32 @@ impl Gateway {
                     None => Undone::Hindered(Some(saga)),
                 }
             }
-            Tried::Hindered(hindrance, why) => {
-                Undone::Hindered(self.hindered(&saga, Some(record), hindrance, why).await.map(Box::new))
-            }
+            Tried::Hindered(hindrance, why) => Undone::Hindered(
+                self.hindered(&saga, Some(record), hindrance, why)
+                    .await
+                    .map(Box::new),
+            ),
         }
     }
 
     async fn do_step(self: &Arc<Self>, saga: &Saga, step: Step<'_>) -> Option<Saga> {
         match step {
             Step::Wait(record, hindrance, why) => {
-                self.hindered(saga, Some(record), hindrance, why.to_owned()).await
+                self.hindered(saga, Some(record), hindrance, why.to_owned())
+                    .await
             }
             Step::Rest => self.move_on(saga, &Event::Rested, self.now()).await,
             // They were done by who asks.
             Step::Mark(_) | Step::Undo(_) => Some(saga.clone()),
             Step::Stuck(record) => {
                 let why = "it could not be undone".to_owned();
-                self.hindered(saga, Some(record), Hindrance::Final, why).await
+                self.hindered(saga, Some(record), Hindrance::Final, why)
+                    .await
             }
             Step::Done => {
-                let undone = self.move_on(saga, &Event::Undone { by: self.name() }, self.now()).await?;
+                let undone = self
+                    .move_on(saga, &Event::Undone { by: self.name() }, self.now())
+                    .await?;
                 crash::point("saga_compensated");
                 Some(undone)
             }
@@ -445,7 +529,10 @@ impl Gateway {
 
     /// How long the call that undoes another one may take.
     fn time_of_compensation(&self, record: &Record) -> Duration {
-        let compensation = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+        let compensation = record
+            .undo
+            .as_ref()
+            .and_then(|undo| undo.compensation.as_ref());
         let at = compensation.and_then(|compensation| self.tool_at(&compensation.tool));
         at.map_or(Duration::ZERO, |at| at.tool.longest())
     }
@@ -459,14 +546,28 @@ impl Gateway {
         hindrance: Hindrance,
         why: String,
     ) -> Option<Saga> {
-        let trouble = Trouble { call_id: record.map(|record| record.intent.call_id), why: why.clone() };
-        let event = Event::Hindered { by: self.name(), trouble, hindrance, jitter: jitter() };
+        let trouble = Trouble {
+            call_id: record.map(|record| record.intent.call_id),
+            why: why.clone(),
+        };
+        let event = Event::Hindered {
+            by: self.name(),
+            trouble,
+            hindrance,
+            jitter: jitter(),
+        };
         let ahead = saga::next(saga, &event, &self.limits.sagas, self.now()).ok()?;
         let gives_up = ahead.state == saga::State::Stuck && !ahead.looks_on;
         match record {
             Some(record) if gives_up && matches!(record.state, State::Compensating(_)) => {
-                let stuck = call::Event::UndoEnded { by: self.instance, end: UndoEnd::Stuck(why) };
-                self.apply(record.intent.call_id, &stuck).await.ok()??.ok()?;
+                let stuck = call::Event::UndoEnded {
+                    by: self.instance,
+                    end: UndoEnd::Stuck(why),
+                };
+                self.apply(record.intent.call_id, &stuck)
+                    .await
+                    .ok()??
+                    .ok()?;
                 self.count_undo(record, "stuck");
                 crash::point("saga_stuck");
             }
@@ -479,12 +580,22 @@ impl Gateway {
 
     /// What is there already of the call that undoes another one; `None`: it is to be sent.
     async fn look_at_compensation(&self, record: &Record) -> Option<Tried> {
-        let Some(compensation) = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref()) else {
+        let Some(compensation) = record
+            .undo
+            .as_ref()
+            .and_then(|undo| undo.compensation.as_ref())
+        else {
             let why = "its tool declares no compensation".to_owned();
             return Some(Tried::Hindered(Hindrance::Final, why));
         };
         match self.counted("load", self.store.load(compensation.call_id).await) {
-            Ok(Some(Record { state: State::Failed(_), .. }) | None) => None,
+            Ok(
+                Some(Record {
+                    state: State::Failed(_),
+                    ..
+                })
+                | None,
+            ) => None,
             Ok(Some(there)) => Some(read(&there)),
             Err(error) => Some(Tried::Hindered(Hindrance::Busy, error.to_string())),
         }
@@ -494,19 +605,21 @@ impl Gateway {
     async fn try_to_undo(self: &Arc<Self>, saga: &Saga, record: &Record) -> Tried {
         let undo = record.undo.as_ref();
         let tool = self.policy_of(record);
-        let (compensation, template) =
-            match (undo.and_then(|undo| undo.compensation.as_ref()), &tool.compensation) {
-                (Some(compensation), compensation::Policy::By(template))
-                    if template.tool == compensation.tool =>
-                {
-                    (compensation, template)
-                }
-                // Another gateway may have the configuration with which that was decided.
-                _ => {
-                    let why = "another compensation was decided on than its tool has here".to_owned();
-                    return Tried::Hindered(Hindrance::Unknown, why);
-                }
-            };
+        let (compensation, template) = match (
+            undo.and_then(|undo| undo.compensation.as_ref()),
+            &tool.compensation,
+        ) {
+            (Some(compensation), compensation::Policy::By(template))
+                if template.tool == compensation.tool =>
+            {
+                (compensation, template)
+            }
+            // Another gateway may have the configuration with which that was decided.
+            _ => {
+                let why = "another compensation was decided on than its tool has here".to_owned();
+                return Tried::Hindered(Hindrance::Unknown, why);
+            }
+        };
         let own = match own(saga, record, compensation, template) {
             Ok(own) => own,
             Err(why) => return Tried::Hindered(Hindrance::Final, why),
@@ -523,17 +636,21 @@ fn read(compensation: &Record) -> Tried {
     let call_id = compensation.intent.call_id;
     match &compensation.state {
         State::Succeeded(_) => Tried::Undone,
-        State::Running => Tried::Hindered(Hindrance::Busy, format!("its compensation {call_id} runs")),
-        State::Failed(failure) => {
-            Tried::Hindered(Hindrance::Failed, format!("its compensation {call_id} failed: {}", failure.why))
+        State::Running => {
+            Tried::Hindered(Hindrance::Busy, format!("its compensation {call_id} runs"))
         }
+        State::Failed(failure) => Tried::Hindered(
+            Hindrance::Failed,
+            format!("its compensation {call_id} failed: {}", failure.why),
+        ),
         State::Unknown(_) => {
             let why = format!("nobody knows whether its compensation {call_id} was executed");
             Tried::Hindered(Hindrance::Unknown, why)
         }
-        State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
-            Tried::Hindered(Hindrance::Final, format!("its compensation {call_id} was undone itself"))
-        }
+        State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => Tried::Hindered(
+            Hindrance::Final,
+            format!("its compensation {call_id} was undone itself"),
+        ),
     }
 }
 
@@ -559,7 +676,12 @@ pub(super) fn hindrance_of(kind: &ErrorKind) -> Hindrance {
     }
 }
 
-fn own(saga: &Saga, record: &Record, by: &Compensation, template: &Template) -> Result<Own, String> {
+fn own(
+    saga: &Saga,
+    record: &Record,
+    by: &Compensation,
+    template: &Template,
+) -> Result<Own, String> {
     let intent = &record.intent;
     Ok(Own {
         tenant: intent.tenant.clone(),

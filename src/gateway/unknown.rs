@@ -44,7 +44,10 @@ impl Gateway {
     /// The store failed; what was settled so far stays so.
     pub async fn recheck_once(self: &Arc<Self>, now: Timestamp) -> Result<Rested, store::Error> {
         let begun = self.begin_rechecks(now).await?;
-        let mut rested = Rested { due: begun.len(), settled: 0 };
+        let mut rested = Rested {
+            due: begun.len(),
+            settled: 0,
+        };
         for work in begun {
             rested.settled += usize::from(work.await.unwrap_or(false));
         }
@@ -63,7 +66,9 @@ impl Gateway {
         self.know_pauses().await?;
         // Where all places are taken calls may wait already. What is not configured here is not our business.
         let tools = self.tools();
-        let has_place = tools.iter().filter(|(_, at)| at.health.checks.available_permits() > 0);
+        let has_place = tools
+            .iter()
+            .filter(|(_, at)| at.health.checks.available_permits() > 0);
         let tools: Vec<String> = has_place.map(|(tool, _)| tool.clone()).collect();
         let due = self.readable("to_check", self.store.to_check(now, &tools, BATCH).await)?;
         let begin = |record| self.tasks.spawn(self.clone().work_on(record, now));
@@ -77,7 +82,9 @@ impl Gateway {
     /// The store failed; what was taken up stays so.
     pub async fn take_up_once(&self) -> Result<usize, store::Error> {
         let tools = self.tools();
-        let has_policy = tools.iter().filter(|(_, at)| at.tool.unknown != Policy::Hold);
+        let has_policy = tools
+            .iter()
+            .filter(|(_, at)| at.tool.unknown != Policy::Hold);
         let tools: Vec<String> = has_policy.map(|(tool, _)| tool.clone()).collect();
         let held = self.readable("unchecked", self.store.unchecked(&tools, TAKEN_UP).await)?;
         let mut taken_up = 0;
@@ -86,14 +93,19 @@ impl Gateway {
             taken_up += usize::from(self.change(&record, &event, self.now()).await.is_some());
         }
         if taken_up > 0 {
-            tracing::info!(calls = taken_up, "unknown calls are worked on that were held");
+            tracing::info!(
+                calls = taken_up,
+                "unknown calls are worked on that were held"
+            );
         }
         Ok(taken_up)
     }
 
     /// Whether the call is not unknown any more.
     async fn work_on(self: Arc<Self>, record: Record, now: Timestamp) -> bool {
-        let Some(at) = self.tool_at(&record.intent.tool) else { return false };
+        let Some(at) = self.tool_at(&record.intent.tool) else {
+            return false;
+        };
         let _place = tokio::select! {
             place = at.health.checks.acquire() => place,
             () = self.draining.cancelled() => return false,
@@ -102,27 +114,43 @@ impl Gateway {
             return false;
         }
         // It may have waited while other rules were put in force; the next round goes by them.
-        if !self.tool_at(&at.tool.name).is_some_and(|now| Arc::ptr_eq(&now, &at)) {
+        if !self
+            .tool_at(&at.tool.name)
+            .is_some_and(|now| Arc::ptr_eq(&now, &at))
+        {
             return false;
         }
         // It may have waited for its turn: a lease that began then would end before the deadline.
         let now = now.max(self.now());
         let attempt = (!self.is_paused(&at.tool.name)).then(new_attempt);
         let sends = at.tool.unknown == Policy::Retry && attempt.is_some();
-        let permit = if sends { self.may_send(&at, &record).await } else { Ok(Permit::default()) };
+        let permit = if sends {
+            self.may_send(&at, &record).await
+        } else {
+            Ok(Permit::default())
+        };
         let permit = match permit {
             Ok(permit) => permit,
             Err(hindrance) => return self.put_off(&record, hindrance, now).await,
         };
-        let event = Event::CheckDue { by: self.instance, attempt };
+        let event = Event::CheckDue {
+            by: self.instance,
+            attempt,
+        };
         let deadline = Deadline::after(at.tool.deadline);
-        let Ok(next) = call::next(&at.tool, Some(&record), &event, now) else { return false };
-        let Some(change) = next.change else { return false };
+        let Ok(next) = call::next(&at.tool, Some(&record), &event, now) else {
+            return false;
+        };
+        let Some(change) = next.change else {
+            return false;
+        };
         let replaced = self.store.replace(&change, &record).await;
         let record = match self.counted_for(&record.intent, "replace", replaced) {
             Ok(Replaced::Done(record)) => record,
             // Somebody was faster.
-            Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => return false,
+            Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => {
+                return false;
+            }
             Ok(Replaced::Lost(_)) if sends => {
                 return self.put_off(&record, Hindrance::KeyGone, now).await;
             }
@@ -143,7 +171,11 @@ impl Gateway {
                 self.note_finding(record, found, asked_at).await
             }
             Action::Run => {
-                let begun = Begun { record, permit, deadline };
+                let begun = Begun {
+                    record,
+                    permit,
+                    deadline,
+                };
                 let (record, _) = self.run_attempts(&asked, begun, None, Keep::Stored).await;
                 record
             }
@@ -157,7 +189,10 @@ impl Gateway {
     /// Whether the call may be sent to its tool now. What a person has stopped, or what keeps failing, is
     /// left alone as if it were a new call.
     pub(super) async fn may_send(&self, at: &ToolAt, record: &Record) -> Result<Permit, Hindrance> {
-        let permit = at.health.admit(&record.intent.tenant).map_err(Hindrance::Resting)?;
+        let permit = at
+            .health
+            .admit(&record.intent.tenant)
+            .map_err(Hindrance::Resting)?;
         let session = self.store.session(&SessionId::of(&record.intent)).await;
         match self.counted_for(&record.intent, "session", session) {
             Ok(session) if session.frozen => return Err(Hindrance::Frozen),
@@ -173,7 +208,10 @@ impl Gateway {
 
     /// Nothing is sent; the call is looked at again later. Never settles it.
     async fn put_off(&self, record: &Record, hindrance: Hindrance, now: Timestamp) -> bool {
-        let event = Event::CheckHindered { by: self.instance, hindrance };
+        let event = Event::CheckHindered {
+            by: self.instance,
+            hindrance,
+        };
         if let Some(record) = self.change(record, &event, now).await {
             self.say_rested(&record);
         }
@@ -181,7 +219,12 @@ impl Gateway {
     }
 
     /// The record after an event that leads to nothing else; `None` if it could not be written.
-    pub(super) async fn change(&self, record: &Record, event: &Event, now: Timestamp) -> Option<Record> {
+    pub(super) async fn change(
+        &self,
+        record: &Record,
+        event: &Event,
+        now: Timestamp,
+    ) -> Option<Record> {
         let next = call::next(&self.policy_of(record), Some(record), event, now).ok()?;
         let replaced = self.store.replace(&next.change?, record).await;
         match self.counted_for(&record.intent, "replace", replaced) {
@@ -211,18 +254,34 @@ impl Gateway {
         asked_at: Timestamp,
     ) -> Record {
         let attempt = record.attempt.id;
-        let event = Event::Probed { by: self.instance, asked_at, finding, retry_after };
+        let event = Event::Probed {
+            by: self.instance,
+            asked_at,
+            finding,
+            retry_after,
+        };
         for _ in 0..ROUNDS {
             // Another attempt was made since: it may have been executed after the tool was asked.
             if record.attempt.id != attempt {
                 return record;
             }
-            let next = call::next(&self.policy_of(&record), Some(&record), &event, asked_at.max(self.now()));
-            let Some(change) = next.ok().and_then(|next| next.change) else { return record };
+            let next = call::next(
+                &self.policy_of(&record),
+                Some(&record),
+                &event,
+                asked_at.max(self.now()),
+            );
+            let Some(change) = next.ok().and_then(|next| next.change) else {
+                return record;
+            };
             let replaced = self.store.replace(&change, &record).await;
             record = match self.counted_for(&record.intent, "replace", replaced) {
                 Ok(Replaced::Done(noted)) => return noted,
-                Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => newer,
+                Ok(Replaced::Lost(Some(newer)))
+                    if newer.intent.call_id == record.intent.call_id =>
+                {
+                    newer
+                }
                 Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => return record,
             };
         }
@@ -232,7 +291,10 @@ impl Gateway {
     /// What the tool says, and how long it asks to wait.
     pub(super) async fn probe(&self, at: &ToolAt, intent: &Intent) -> (Finding, Option<Duration>) {
         let by = Instant::now() + at.tool.timeout;
-        let (party, key) = (Party::tool(&intent.tenant, &intent.tool), intent.lookup.for_tool());
+        let (party, key) = (
+            Party::tool(&intent.tenant, &intent.tool),
+            intent.lookup.for_tool(),
+        );
         tokio::select! {
             answer = self.downstream.probe(&at.endpoint, party, &key, by) => match answer {
                 Ok((status, body, retry_after)) => (read_probe(&at.tool, status, &body), retry_after),
@@ -261,18 +323,30 @@ impl Gateway {
         }
         self.must_know_all_data().await?;
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
-        let wrong = |why: String| Error { call_id: Some(call_id), ..ErrorKind::WrongState(why).alone() };
+        let wrong = |why: String| Error {
+            call_id: Some(call_id),
+            ..ErrorKind::WrongState(why).alone()
+        };
         let said = reason;
         let (by, reason) = (caller.name.clone(), reason.to_owned());
-        let event = Event::Resolved { by, reason, resolution: resolution.clone() };
+        let event = Event::Resolved {
+            by,
+            reason,
+            resolution: resolution.clone(),
+        };
         for _ in 0..ROUNDS {
-            let record = self.counted("load", self.store.load(call_id).await).map_err(unavailable)?;
+            let record = self
+                .counted("load", self.store.load(call_id).await)
+                .map_err(unavailable)?;
             let record = record.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
-            let next = match call::next(&self.policy_of(&record), Some(&record), &event, self.now()) {
+            let next = match call::next(&self.policy_of(&record), Some(&record), &event, self.now())
+            {
                 Ok(next) => next,
                 Err(Illegal::MayStillRun) => {
                     let until = record.attempt.lease_until;
-                    return Err(wrong(format!("its request may still be executed until {until:.0}")));
+                    return Err(wrong(format!(
+                        "its request may still be executed until {until:.0}"
+                    )));
                 }
                 Err(_) => {
                     return Err(wrong(format!(
@@ -294,7 +368,8 @@ impl Gateway {
                     "a call was resolved"
                 );
                 if was_stuck {
-                    self.go_on_after(&record, &format!("token {}", caller.name), said).await;
+                    self.go_on_after(&record, &format!("token {}", caller.name), said)
+                        .await;
                 }
                 self.mask(&mut record);
                 return Ok(record);

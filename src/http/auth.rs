@@ -73,7 +73,11 @@ impl FromRequestParts<Http> for Known {
 }
 
 /// Counts requests that a known token may not make.
-pub(super) async fn count_forbidden(State(http): State<Http>, request: Request, next: Next) -> Response {
+pub(super) async fn count_forbidden(
+    State(http): State<Http>,
+    request: Request,
+    next: Next,
+) -> Response {
     let response = next.run(request).await;
     if response.extensions().get::<Slug>() == Some(&Slug::Forbidden) {
         http.gateway.note_refused(TokenRefused::Scope);
@@ -84,8 +88,13 @@ pub(super) async fn count_forbidden(State(http): State<Http>, request: Request, 
 /// From now on the request is on the account of its tenant, which has to have room for the answer.
 fn make_room(parts: &Parts, caller: &Caller, http: &Http) -> Result<(), Problem> {
     // There is none where a test serves the doors by itself.
-    let Some(guest) = parts.extensions.get::<Guest>() else { return Ok(()) };
-    let door = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let Some(guest) = parts.extensions.get::<Guest>() else {
+        return Ok(());
+    };
+    let door = parts
+        .extensions
+        .get::<MatchedPath>()
+        .map_or("", MatchedPath::as_str);
     let room = match (&parts.method, door) {
         // The gateway makes room for a result before it claims the call.
         (&Method::POST, "/v1/tools/{tool}/calls") => 0,
@@ -94,13 +103,19 @@ fn make_room(parts: &Parts, caller: &Caller, http: &Http) -> Result<(), Problem>
         }
         _ => 2 * (http.max_body.bytes + http.gateway.max_result()),
     };
-    guest.is_known(&caller.tenant, room).map_err(|_| Problem::no_room())
+    guest
+        .is_known(&caller.tenant, room)
+        .map_err(|_| Problem::no_room())
 }
 
 /// The SHA-256 of the bearer token, if there is exactly one `Authorization` line and it has one.
 pub(super) fn bearer_digest(headers: &HeaderMap) -> Option<[u8; 32]> {
     let mut lines = headers.get_all(AUTHORIZATION).iter();
-    let (Some(line), None) = (lines.next(), lines.next()) else { return None };
+    let (Some(line), None) = (lines.next(), lines.next()) else {
+        return None;
+    };
     let (scheme, token) = line.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| Sha256::digest(token.trim()).into())
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then(|| Sha256::digest(token.trim()).into())
 }

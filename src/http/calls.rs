@@ -78,7 +78,10 @@ pub(super) async fn call(
     let arrival = Arrival::begin(traced(&headers));
     let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let bytes = read_body(body, http.max_body).await?;
-    let read = http.gateway.read_off_workers(bytes.len(), || parse(tool, &headers, &bytes)).await?;
+    let read = http
+        .gateway
+        .read_off_workers(bytes.len(), || parse(tool, &headers, &bytes))
+        .await?;
     let request = Request { arrival, ..read };
     // Who waits for a call need not keep its request in memory.
     drop(bytes);
@@ -103,9 +106,10 @@ pub fn dry_run(tool: &Tool, body: &[u8]) -> Result<String, String> {
         let why = "its keys are made with the store's secret, because of redact.args: ask a gateway, POST /v1/tools/{tool}/key";
         return Err(why.replace("{tool}", &tool.name));
     }
-    let request =
-        parse(tool.name.clone(), &HeaderMap::new(), body).map_err(|problem| problem.detail().to_owned())?;
-    let found = identify(tool, &request).map_err(|error| Problem::from(error).detail().to_owned())?;
+    let request = parse(tool.name.clone(), &HeaderMap::new(), body)
+        .map_err(|problem| problem.detail().to_owned())?;
+    let found =
+        identify(tool, &request).map_err(|error| Problem::from(error).detail().to_owned())?;
     Ok(object(&DryRun {
         tool: &tool.name,
         idempotency_key: found.key.as_str(),
@@ -116,16 +120,28 @@ pub fn dry_run(tool: &Tool, body: &[u8]) -> Result<String, String> {
 pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<Request, Problem> {
     let body: CallBody<'_> = read::object(bytes)?;
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
-    let key_header = keys.next().map(|line| Bytes::copy_from_slice(line.as_bytes()));
+    let key_header = keys
+        .next()
+        .map(|line| Bytes::copy_from_slice(line.as_bytes()));
     if keys.next().is_some() {
-        return Err(Problem::invalid_request("there is more than one Idempotency-Key header line"));
+        return Err(Problem::invalid_request(
+            "there is more than one Idempotency-Key header line",
+        ));
     }
-    if body.fencing_token.is_some_and(|token| token >= FIRST_NO_TOKEN) {
-        return Err(Problem::invalid_request("fencing_token is larger than any that was ever given out"));
+    if body
+        .fencing_token
+        .is_some_and(|token| token >= FIRST_NO_TOKEN)
+    {
+        return Err(Problem::invalid_request(
+            "fencing_token is larger than any that was ever given out",
+        ));
     }
     let trace_id = match traced(headers) {
         Some(context) => Some(context.trace_id),
-        None => body.trace_id.map(|id| identity("trace_id", id)).transpose()?,
+        None => body
+            .trace_id
+            .map(|id| identity("trace_id", id))
+            .transpose()?,
     };
     Ok(Request {
         tool,
@@ -137,7 +153,10 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
         arrival: Arrival::default(),
         key_header,
         key_member: body.idempotency_key,
-        brought: Brought { fencing: body.fencing_token, confirmed: body.confirm_duplicate_of.map(CallId) },
+        brought: Brought {
+            fencing: body.fencing_token,
+            confirmed: body.confirm_duplicate_of.map(CallId),
+        },
         patience: patience(headers),
     })
 }
@@ -145,7 +164,9 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
 /// A session that a caller may name. A tool gets it as a header, which loses outer spaces: two sessions would be one.
 fn session_id(id: String) -> Result<String, Problem> {
     if id.trim() != id {
-        return Err(Problem::invalid_request("session_id must not begin or end with a space"));
+        return Err(Problem::invalid_request(
+            "session_id must not begin or end with a space",
+        ));
     }
     identity("session_id", id)
 }
@@ -170,7 +191,10 @@ fn traced(headers: &HeaderMap) -> Option<Context> {
 /// `Prefer: wait=SECONDS, respond-async` (RFC 7240). What is not understood is passed over.
 fn patience(headers: &HeaderMap) -> Patience {
     let mut patience = Patience::default();
-    let lines = headers.get_all("prefer").iter().filter_map(|line| line.to_str().ok());
+    let lines = headers
+        .get_all("prefer")
+        .iter()
+        .filter_map(|line| line.to_str().ok());
     for preference in lines.flat_map(members) {
         let preference = preference.split(';').next().unwrap_or_default().trim();
         let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
@@ -198,7 +222,10 @@ fn members(line: &str) -> impl Iterator<Item = &str> {
 /// What [`result`] writes, as the document of the doors says it.
 #[derive(ToSchema)]
 #[schema(as = CallResult)]
-#[expect(dead_code, reason = "it is written in three parts, so that the tool's bytes stay as they are")]
+#[expect(
+    dead_code,
+    reason = "it is written in three parts, so that the tool's bytes stay as they are"
+)]
 pub(super) struct ResultView {
     #[schema(format = Uuid)]
     call_id: String,
@@ -262,7 +289,10 @@ fn result(stored: &Stored) -> Response {
     }
     let record = &stored.record;
     let replayed = stored.replayed_age_ms.is_some();
-    let before = Before { call_id: record.intent.call_id.to_string(), status: "ok" };
+    let before = Before {
+        call_id: record.intent.call_id.to_string(),
+        status: "ok",
+    };
     let after = After {
         latency_ms: record.latency_ms,
         fencing: record.fencing,
@@ -273,21 +303,37 @@ fn result(stored: &Stored) -> Response {
         similar_to: record.similar_to.map(|call_id| call_id.to_string()),
         saga_id: &record.intent.saga_id,
         compensated: matches!(record.state, CallState::Compensated(_)).then_some(true),
-        compensating: matches!(record.state, CallState::Compensating(_) | CallState::Stuck(_))
-            .then_some(true),
+        compensating: matches!(
+            record.state,
+            CallState::Compensating(_) | CallState::Stuck(_)
+        )
+        .then_some(true),
     };
     let (before, after) = (object(&before), object(&after));
-    let before = format!("{},\"result\":", before.strip_suffix('}').unwrap_or_default());
+    let before = format!(
+        "{},\"result\":",
+        before.strip_suffix('}').unwrap_or_default()
+    );
     let after = format!(",{}", after.strip_prefix('{').unwrap_or_default());
     // All who get the result share its bytes, which the gateway has made room for.
     let shared = Extension(Elsewhere(stored.json.len()));
     let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    let body = Body::new(Parts::new([before.into(), stored.json.clone(), after.into()]));
+    let body = Body::new(Parts::new([
+        before.into(),
+        stored.json.clone(),
+        after.into(),
+    ]));
     let mut response = (shared, kind, body).into_response();
     let headers = response.headers_mut();
     name_call(headers, record);
-    headers.insert(REPLAYED, HeaderValue::from_static(if replayed { "true" } else { "false" }));
-    headers.insert(GATEWAY_OUTCOME, HeaderValue::from_static(if replayed { "replayed" } else { "executed" }));
+    headers.insert(
+        REPLAYED,
+        HeaderValue::from_static(if replayed { "true" } else { "false" }),
+    );
+    headers.insert(
+        GATEWAY_OUTCOME,
+        HeaderValue::from_static(if replayed { "replayed" } else { "executed" }),
+    );
     response
 }
 
@@ -305,19 +351,28 @@ pub(super) struct Accepted<'a> {
 fn accepted(record: &Record) -> Response {
     let call_id = record.intent.call_id.to_string();
     let place = HeaderValue::try_from(format!("/v1/calls/{call_id}"));
-    let body = Accepted { call_id, status: "running", idempotency_key: &record.intent.key };
+    let body = Accepted {
+        call_id,
+        status: "running",
+        idempotency_key: &record.intent.key,
+    };
     let mut response = (StatusCode::ACCEPTED, axum::Json(body)).into_response();
     name_call(response.headers_mut(), record);
     if let Ok(place) = place {
         response.headers_mut().insert(LOCATION, place);
     }
-    response.headers_mut().insert(GATEWAY_OUTCOME, HeaderValue::from_static("unknown"));
+    response
+        .headers_mut()
+        .insert(GATEWAY_OUTCOME, HeaderValue::from_static("unknown"));
     response
 }
 
 fn name_call(headers: &mut HeaderMap, record: &Record) {
     let intent = &record.intent;
-    if let (Ok(key), Ok(call_id)) = (HeaderValue::from_str(&intent.key), intent.call_id.to_string().parse()) {
+    if let (Ok(key), Ok(call_id)) = (
+        HeaderValue::from_str(&intent.key),
+        intent.call_id.to_string().parse(),
+    ) {
         headers.insert(IDEMPOTENCY_KEY, key);
         headers.insert(CALL_ID, call_id);
     }
@@ -358,7 +413,10 @@ mod tests {
         ] {
             let patience = patience(&headers("prefer", lines));
             assert_eq!(
-                (patience.wait.map(|wait| wait.as_secs()), patience.respond_async),
+                (
+                    patience.wait.map(|wait| wait.as_secs()),
+                    patience.respond_async
+                ),
                 (wait, respond_async),
                 "{lines:?}"
             );
@@ -369,12 +427,22 @@ mod tests {
     fn lines_of_a_state_are_one_state() {
         let mut headers = headers("tracestate", &["a=1", "b=2"]);
         let id = "4bf92f3577b34da6a3ce929d0e0e4736";
-        assert_eq!(traced(&headers), None, "it is worth nothing without the other");
+        assert_eq!(
+            traced(&headers),
+            None,
+            "it is worth nothing without the other"
+        );
         let line = format!("00-{id}-00f067aa0ba902b7-01");
         headers.append("traceparent", line.parse().expect("a header value"));
         let context = traced(&headers).expect("a trace");
-        assert_eq!((context.trace_id.as_str(), context.state.as_str()), (id, "a=1,b=2"));
-        headers.append("tracestate", HeaderValue::from_bytes(b"c=\xff").expect("a header value"));
+        assert_eq!(
+            (context.trace_id.as_str(), context.state.as_str()),
+            (id, "a=1,b=2")
+        );
+        headers.append(
+            "tracestate",
+            HeaderValue::from_bytes(b"c=\xff").expect("a header value"),
+        );
         assert_eq!(traced(&headers).expect("a trace").state, "");
     }
 }

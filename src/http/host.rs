@@ -31,17 +31,24 @@ pub(super) async fn one_host(request: Request, next: Next) -> Response {
 pub(super) fn is_local(parts: &Parts) -> Result<(), Problem> {
     let headers = &parts.headers;
     if headers.contains_key(ORIGIN) || is_from_another_site(headers) {
-        return Err(Problem::forbidden("a gateway without tokens takes no requests from web pages"));
+        return Err(Problem::forbidden(
+            "a gateway without tokens takes no requests from web pages",
+        ));
     }
     let asked = name(&parts.uri, headers);
     if asked.is_none_or(is_loopback) {
         return Ok(());
     }
-    Err(Problem::forbidden("a gateway without tokens is asked as localhost, 127.0.0.1 or [::1]"))
+    Err(Problem::forbidden(
+        "a gateway without tokens is asked as localhost, 127.0.0.1 or [::1]",
+    ))
 }
 
 fn is_from_another_site(headers: &HeaderMap) -> bool {
-    headers.get_all(FETCH_SITE).iter().any(|site| !matches!(site.as_bytes(), b"none" | b"same-origin"))
+    headers
+        .get_all(FETCH_SITE)
+        .iter()
+        .any(|site| !matches!(site.as_bytes(), b"none" | b"same-origin"))
 }
 
 /// The host that a request names, without its port.
@@ -51,14 +58,18 @@ fn name<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     }
     let host = headers.get(HOST)?.to_str().unwrap_or("?");
     // An IPv6 address stands in brackets and has colons of its own.
-    let end = host.rfind(']').map_or_else(|| host.find(':'), |at| Some(at + 1));
+    let end = host
+        .rfind(']')
+        .map_or_else(|| host.find(':'), |at| Some(at + 1));
     Some(&host[..end.unwrap_or(host.len())])
 }
 
 fn is_loopback(name: &str) -> bool {
     let address = name.trim_start_matches('[').trim_end_matches(']');
     name.eq_ignore_ascii_case("localhost")
-        || address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+        || address
+            .parse()
+            .is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -70,18 +81,32 @@ mod tests {
         for name in ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "[::1]"] {
             assert!(is_loopback(name), "{name}");
         }
-        for name in ["evil.example", "localhost.evil.example", "0.0.0.0", "10.0.0.1", "[::2]", "?", ""] {
+        for name in [
+            "evil.example",
+            "localhost.evil.example",
+            "0.0.0.0",
+            "10.0.0.1",
+            "[::2]",
+            "?",
+            "",
+        ] {
             assert!(!is_loopback(name), "{name}");
         }
     }
 
     #[test]
     fn a_port_is_no_part_of_the_name() {
-        for (host, expected) in
-            [("localhost:8080", "localhost"), ("[::1]:8080", "[::1]"), ("[::1]", "[::1]"), ("a.b", "a.b")]
-        {
+        for (host, expected) in [
+            ("localhost:8080", "localhost"),
+            ("[::1]:8080", "[::1]"),
+            ("[::1]", "[::1]"),
+            ("a.b", "a.b"),
+        ] {
             let headers = HeaderMap::from_iter([(HOST, host.parse().expect("a header"))]);
-            assert_eq!(name(&Uri::from_static("/v1/tools"), &headers), Some(expected));
+            assert_eq!(
+                name(&Uri::from_static("/v1/tools"), &headers),
+                Some(expected)
+            );
         }
     }
 }

@@ -26,7 +26,10 @@ pub(super) async fn show(
 ) -> Result<Response, Problem> {
     let history = http.gateway.find_call(&caller, call_id(id)?).await?;
     let events = history.entries.iter().map(EventView::of).collect();
-    let view = CallView { events: Some(events), ..CallView::of(&history.record, &history.duplicates) };
+    let view = CallView {
+        events: Some(events),
+        ..CallView::of(&history.record, &history.duplicates)
+    };
     Ok(axum::Json(view).into_response())
 }
 
@@ -40,12 +43,17 @@ pub(super) struct ResolveBody<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<&'a RawValue>,
-    #[schema(max_length = 1000, pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$")]
+    #[schema(
+        max_length = 1000,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$"
+    )]
     reason: String,
 }
 
 /// A member that is there, also if it is null.
-fn given<'de: 'a, 'a, D: serde::Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+fn given<'de: 'a, 'a, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(from).map(Some)
 }
 
@@ -67,7 +75,9 @@ pub(super) async fn resolve(
     let call_id = call_id(id)?;
     let bytes = read_body(body, http.max_body).await?;
     let body: ResolveBody<'_> = read::object(&bytes)?;
-    let result = body.result.map(|json| Bytes::copy_from_slice(json.get().as_bytes()));
+    let result = body
+        .result
+        .map(|json| Bytes::copy_from_slice(json.get().as_bytes()));
     let resolution = match (body.r#as, result) {
         (As::Succeeded, Some(result)) => Resolution::Succeeded(Content::Kept(result)),
         (As::Succeeded, None) => {
@@ -76,10 +86,15 @@ pub(super) async fn resolve(
             ));
         }
         (As::Failed, None) => Resolution::Failed,
-        (As::Failed, Some(_)) => return Err(Problem::invalid_request("what has failed has no result")),
+        (As::Failed, Some(_)) => {
+            return Err(Problem::invalid_request("what has failed has no result"));
+        }
     };
     let reason = reason(body.reason)?;
-    let record = http.gateway.resolve(&caller, call_id, &reason, &resolution).await?;
+    let record = http
+        .gateway
+        .resolve(&caller, call_id, &reason, &resolution)
+        .await?;
     Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
 }
 
@@ -210,7 +225,10 @@ impl<'a> CallView<'a> {
             Some(Content::Kept(json)) => Some(json),
             Some(Content::Unavailable(_)) | None => None,
         };
-        let compensation = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+        let compensation = record
+            .undo
+            .as_ref()
+            .and_then(|undo| undo.compensation.as_ref());
         Self {
             call_id: intent.call_id.to_string(),
             tool: &intent.tool,
@@ -254,7 +272,11 @@ struct DuplicateView<'a> {
 
 impl<'a> DuplicateView<'a> {
     fn of(duplicate: &'a Duplicate) -> Self {
-        Self { at: time(duplicate.at), by: &duplicate.by, kind: &duplicate.kind }
+        Self {
+            at: time(duplicate.at),
+            by: &duplicate.by,
+            kind: &duplicate.kind,
+        }
     }
 }
 
@@ -272,7 +294,14 @@ struct ErrorView<'a> {
 
 impl<'a> ErrorView<'a> {
     fn of(state: &'a CallState) -> Option<Self> {
-        let plain = |kind, detail| Some(Self { kind, detail, tool_status: None, tool_body: None });
+        let plain = |kind, detail| {
+            Some(Self {
+                kind,
+                detail,
+                tool_status: None,
+                tool_body: None,
+            })
+        };
         match state {
             CallState::Unknown(why) => plain("unknown", why),
             CallState::Failed(failure) => Some(Self {

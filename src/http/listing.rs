@@ -60,8 +60,14 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let Asked(asked) = asked.map_err(|error| Problem::invalid_request(&error.body_text()))?;
     let query = read(asked)?;
-    let accepts = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
-    if accepts.flat_map(|line| line.split(',')).any(|kind| kind.trim().starts_with(NDJSON)) {
+    let accepts = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
+    if accepts
+        .flat_map(|line| line.split(','))
+        .any(|kind| kind.trim().starts_with(NDJSON))
+    {
         return stream_lines(http, caller, query).await;
     }
     let page = http.gateway.list_calls(&caller, &query).await?;
@@ -72,7 +78,10 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
     if let Some(state) = &asked.state
         && !STATES.contains(&state.as_str())
     {
-        return Err(Problem::invalid_request(&format!("state must be one of {}", STATES.join(", "))));
+        return Err(Problem::invalid_request(&format!(
+            "state must be one of {}",
+            STATES.join(", ")
+        )));
     }
     Ok(Query {
         tenant: asked.tenant,
@@ -105,7 +114,10 @@ pub(super) struct PageView<'a> {
 
 impl<'a> PageView<'a> {
     fn of(page: &'a Page<Listed>) -> Self {
-        Self { calls: page.found.iter().map(view).collect(), next_cursor: page.next.map(Position::to_cursor) }
+        Self {
+            calls: page.found.iter().map(view).collect(),
+            next_cursor: page.next.map(Position::to_cursor),
+        }
     }
 }
 
@@ -117,7 +129,10 @@ fn view(listed: &Listed) -> CallView<'_> {
 /// is ever in memory. If the store fails on the way, the answer breaks off: it is not whole then.
 async fn stream_lines(http: Http, caller: Caller, query: Query) -> Result<Response, Problem> {
     let place = http.gateway.place_to_export(&caller)?;
-    let query = Query { limit: STREAMED_AT_ONCE, ..query };
+    let query = Query {
+        limit: STREAMED_AT_ONCE,
+        ..query
+    };
     // The first page now, for whoever may not read it, or asks while the store is away.
     let first = http.gateway.list_calls(&caller, &query).await?;
     let begin = (Some(first), query, place);
@@ -129,7 +144,10 @@ async fn stream_lines(http: Http, caller: Caller, query: Query) -> Result<Respon
                 (None, None) => return Ok(None),
                 (None, Some(_)) => http.gateway.list_calls(&caller, &query).await?,
             };
-            let query = Query { before: page.next, ..query };
+            let query = Query {
+                before: page.next,
+                ..query
+            };
             Ok::<_, Error>(Some((lines(&page), (None, query, place))))
         }
     });

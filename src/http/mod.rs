@@ -83,7 +83,10 @@ pub fn router(http: Http) -> Router {
         .route("/problems/{slug}", get(pages::page))
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::method_not_allowed)
-        .layer(middleware::from_fn_with_state(http.clone(), auth::count_forbidden))
+        .layer(middleware::from_fn_with_state(
+            http.clone(),
+            auth::count_forbidden,
+        ))
         .with_state(http)
         .layer(middleware::from_fn(host::one_host))
 }

@@ -60,16 +60,22 @@ pub fn document() -> OpenApi {
     let mut doc = Document::default();
 
     doc.add(
-        Door::open("welcome", "What this is, and where to look; HTML for a browser")
-            .json::<pages::WelcomeView>("Where to look.", &[]),
+        Door::open(
+            "welcome",
+            "What this is, and where to look; HTML for a browser",
+        )
+        .json::<pages::WelcomeView>("Where to look.", &[]),
         Get,
         "/",
     );
     doc.add(
-        Door::of("list_tools", "The tools that this token may call, for a runtime or a model")
-            .params::<tools::Wanted>()
-            .problems(&[Slug::InvalidRequest])
-            .json::<tools::ToolList>("The tools by name.", &[]),
+        Door::of(
+            "list_tools",
+            "The tools that this token may call, for a runtime or a model",
+        )
+        .params::<tools::Wanted>()
+        .problems(&[Slug::InvalidRequest])
+        .json::<tools::ToolList>("The tools by name.", &[]),
         Get,
         "/v1/tools",
     );
@@ -82,7 +88,13 @@ pub fn document() -> OpenApi {
             .problems(&OF_A_CALL)
             .json::<calls::ResultView>(
                 "The tool's result, new or stored.",
-                &[&IDEMPOTENCY_KEY, &CALL_ID, &GATEWAY_OUTCOME, &REPLAYED, &FENCING_TOKEN],
+                &[
+                    &IDEMPOTENCY_KEY,
+                    &CALL_ID,
+                    &GATEWAY_OUTCOME,
+                    &REPLAYED,
+                    &FENCING_TOKEN,
+                ],
             )
             .accepted::<calls::Accepted<'_>>(),
         Post,
@@ -102,13 +114,24 @@ pub fn document() -> OpenApi {
         "/v1/tools/{tool}/key",
     );
 
-    let of_a_tool = [Slug::UnknownTool, Slug::UnknownPath, Slug::WrongState, Slug::StoreUnavailable];
+    let of_a_tool = [
+        Slug::UnknownTool,
+        Slug::UnknownPath,
+        Slug::WrongState,
+        Slug::StoreUnavailable,
+    ];
     let tool = |door: Door| {
         let door = door.path("tool", "The tool's name.").problems(&of_a_tool);
         door.json::<pause::ToolView<'_>>("The tool, and what was done to it.", &[])
     };
     doc.add(
-        tool(Door::of("pause_tool", "Let no call of the tool begin, on any gateway").body::<read::Reason>()),
+        tool(
+            Door::of(
+                "pause_tool",
+                "Let no call of the tool begin, on any gateway",
+            )
+            .body::<read::Reason>(),
+        ),
         Post,
         "/v1/tools/{tool}/pause",
     );
@@ -124,7 +147,11 @@ pub fn document() -> OpenApi {
     doc.add(
         Door::of("list_calls", "Calls that pass a filter, newest first")
             .params::<listing::Parameters>()
-            .problems(&[Slug::InvalidRequest, Slug::RateLimited, Slug::StoreUnavailable])
+            .problems(&[
+                Slug::InvalidRequest,
+                Slug::RateLimited,
+                Slug::StoreUnavailable,
+            ])
             .json_or_lines::<listing::PageView<'_>>(
                 "A page; or, if lines are accepted, all calls, one a line.",
             ),
@@ -141,22 +168,33 @@ pub fn document() -> OpenApi {
         "/v1/calls/{id}",
     );
     doc.add(
-        Door::of("replay_call", "Whether a result is stable: as it is stored, or compared with a fresh one")
-            .path("id", "The call's id.")
-            .body::<ledger::ReplayBody>()
-            .problems(&of_a_call)
-            .problems(&[Slug::WrongState, Slug::ReplayUnsafe, Slug::ShuttingDown, Slug::ToolPaused])
-            .json::<ledger::ReplayView<'_>>("Both results and their differences.", &[]),
+        Door::of(
+            "replay_call",
+            "Whether a result is stable: as it is stored, or compared with a fresh one",
+        )
+        .path("id", "The call's id.")
+        .body::<ledger::ReplayBody>()
+        .problems(&of_a_call)
+        .problems(&[
+            Slug::WrongState,
+            Slug::ReplayUnsafe,
+            Slug::ShuttingDown,
+            Slug::ToolPaused,
+        ])
+        .json::<ledger::ReplayView<'_>>("Both results and their differences.", &[]),
         Post,
         "/v1/calls/{id}/replay",
     );
     doc.add(
-        Door::of("resolve_call", "Say what became of a call whose outcome is unknown")
-            .path("id", "The call's id.")
-            .body::<ledger::ResolveBody<'_>>()
-            .problems(&of_a_call)
-            .problems(&[Slug::WrongState])
-            .json::<ledger::CallView<'_>>("The call, without its history.", &[]),
+        Door::of(
+            "resolve_call",
+            "Say what became of a call whose outcome is unknown",
+        )
+        .path("id", "The call's id.")
+        .body::<ledger::ResolveBody<'_>>()
+        .problems(&of_a_call)
+        .problems(&[Slug::WrongState])
+        .json::<ledger::CallView<'_>>("The call, without its history.", &[]),
         Post,
         "/v1/calls/{id}/resolve",
     );
@@ -167,7 +205,10 @@ pub fn document() -> OpenApi {
             .body::<read::Reason>()
             .problems(&of_a_call)
             .problems(&[Slug::WrongState])
-            .json::<sagas::SagaView<'_>>("The undoing of the call, which is a saga of its own.", &[]),
+            .json::<sagas::SagaView<'_>>(
+                "The undoing of the call, which is a saga of its own.",
+                &[],
+            ),
         Post,
         "/v1/calls/{id}/compensate",
     );
@@ -180,78 +221,149 @@ pub fn document() -> OpenApi {
         Get,
         "/v1/sagas",
     );
-    let of_a_saga = [Slug::InvalidRequest, Slug::UnknownSaga, Slug::UnknownPath, Slug::StoreUnavailable];
+    let of_a_saga = [
+        Slug::InvalidRequest,
+        Slug::UnknownSaga,
+        Slug::UnknownPath,
+        Slug::StoreUnavailable,
+    ];
     let saga = |door: Door| {
-        let door = door.path("id", "The saga's id.").params::<read::Whose>().problems(&of_a_saga);
+        let door = door
+            .path("id", "The saga's id.")
+            .params::<read::Whose>()
+            .problems(&of_a_saga);
         door.json::<sagas::SagaView<'_>>("The saga with its calls, as it is now.", &[])
     };
-    doc.add(saga(Door::of("show_saga", "A saga with its calls")), Get, "/v1/sagas/{id}");
+    doc.add(
+        saga(Door::of("show_saga", "A saga with its calls")),
+        Get,
+        "/v1/sagas/{id}",
+    );
     let complete = Door::of("complete_saga", "The plan has come to its end");
     let complete = complete.body_that_is::<read::OptionalReason>(Required::False);
-    doc.add(saga(complete.problems(&[Slug::WrongState])), Post, "/v1/sagas/{id}/complete");
+    doc.add(
+        saga(complete.problems(&[Slug::WrongState])),
+        Post,
+        "/v1/sagas/{id}/complete",
+    );
     for (id, summary, path) in [
-        ("abort_saga", "Undo what the saga's calls have done", "/v1/sagas/{id}/abort"),
-        ("retry_saga", "Try again what is stuck", "/v1/sagas/{id}/retry"),
-        ("skip_saga", "Go on without undoing the call that is stuck", "/v1/sagas/{id}/skip"),
+        (
+            "abort_saga",
+            "Undo what the saga's calls have done",
+            "/v1/sagas/{id}/abort",
+        ),
+        (
+            "retry_saga",
+            "Try again what is stuck",
+            "/v1/sagas/{id}/retry",
+        ),
+        (
+            "skip_saga",
+            "Go on without undoing the call that is stuck",
+            "/v1/sagas/{id}/skip",
+        ),
     ] {
-        let door = saga(Door::of(id, summary).body::<read::Reason>().problems(&[Slug::WrongState]));
+        let door = saga(
+            Door::of(id, summary)
+                .body::<read::Reason>()
+                .problems(&[Slug::WrongState]),
+        );
         doc.add(door, Post, path);
     }
 
     doc.add(
-        Door::of("list_reconciliations", "What is reconciled, and the last run of each")
-            .problems(&[Slug::StoreUnavailable])
-            .json::<reconciliations::ListView<'_>>("All that are configured.", &[]),
+        Door::of(
+            "list_reconciliations",
+            "What is reconciled, and the last run of each",
+        )
+        .problems(&[Slug::StoreUnavailable])
+        .json::<reconciliations::ListView<'_>>("All that are configured.", &[]),
         Get,
         "/v1/reconciliations",
     );
-    let of_a_run =
-        [Slug::InvalidRequest, Slug::UnknownReconciliation, Slug::UnknownPath, Slug::StoreUnavailable];
+    let of_a_run = [
+        Slug::InvalidRequest,
+        Slug::UnknownReconciliation,
+        Slug::UnknownPath,
+        Slug::StoreUnavailable,
+    ];
     let reconciliation = |door: Door| {
-        let door = door.path("name", "The reconciliation's name.").problems(&of_a_run);
-        door.json::<reconciliations::ReportView<'_>>("What a run has found, and what is done about it.", &[])
+        let door = door
+            .path("name", "The reconciliation's name.")
+            .problems(&of_a_run);
+        door.json::<reconciliations::ReportView<'_>>(
+            "What a run has found, and what is done about it.",
+            &[],
+        )
     };
     doc.add(
         reconciliation(
-            Door::of("show_reconciliation", "A report: the last one, or that of one run")
-                .params::<reconciliations::Wanted>(),
+            Door::of(
+                "show_reconciliation",
+                "A report: the last one, or that of one run",
+            )
+            .params::<reconciliations::Wanted>(),
         ),
         Get,
         "/v1/reconciliations/{name}",
     );
     doc.add(
         reconciliation(
-            Door::of("run_reconciliation", "Hold the ledger against its sources now")
-                .body_that_is::<reconciliations::RunBody>(Required::False)
-                .problems(&[Slug::ShuttingDown]),
+            Door::of(
+                "run_reconciliation",
+                "Hold the ledger against its sources now",
+            )
+            .body_that_is::<reconciliations::RunBody>(Required::False)
+            .problems(&[Slug::ShuttingDown]),
         ),
         Post,
         "/v1/reconciliations/{name}/run",
     );
 
-    let of_a_session = [Slug::InvalidRequest, Slug::UnknownPath, Slug::StoreUnavailable];
-    let session =
-        |door: Door| door.path("id", "The session's id.").params::<read::Whose>().problems(&of_a_session);
+    let of_a_session = [
+        Slug::InvalidRequest,
+        Slug::UnknownPath,
+        Slug::StoreUnavailable,
+    ];
+    let session = |door: Door| {
+        door.path("id", "The session's id.")
+            .params::<read::Whose>()
+            .problems(&of_a_session)
+    };
     doc.add(
-        session(Door::of("show_session", "What bounds the branches of a session now"))
-            .json::<sessions::SessionView<'_>>(
-                "The session; one that was never seen has nothing in it.",
-                &[],
-            ),
+        session(Door::of(
+            "show_session",
+            "What bounds the branches of a session now",
+        ))
+        .json::<sessions::SessionView<'_>>(
+            "The session; one that was never seen has nothing in it.",
+            &[],
+        ),
         Get,
         "/v1/sessions/{id}",
     );
     doc.add(
-        session(Door::of("unlock_session", "Take the session's lock away from its call"))
-            .body::<read::Reason>()
-            .problems(&[Slug::WrongState])
-            .json::<sessions::Unlocked>("The call that had it.", &[]),
+        session(Door::of(
+            "unlock_session",
+            "Take the session's lock away from its call",
+        ))
+        .body::<read::Reason>()
+        .problems(&[Slug::WrongState])
+        .json::<sessions::Unlocked>("The call that had it.", &[]),
         Post,
         "/v1/sessions/{id}/unlock",
     );
     for (id, summary, path) in [
-        ("freeze_session", "Let nothing of the session run", "/v1/sessions/{id}/freeze"),
-        ("thaw_session", "Let the session go on", "/v1/sessions/{id}/thaw"),
+        (
+            "freeze_session",
+            "Let nothing of the session run",
+            "/v1/sessions/{id}/freeze",
+        ),
+        (
+            "thaw_session",
+            "Let the session go on",
+            "/v1/sessions/{id}/thaw",
+        ),
     ] {
         doc.add(
             session(Door::of(id, summary))
@@ -280,7 +392,11 @@ pub fn document() -> OpenApi {
         Get,
         "/.well-known/idempotency",
     );
-    doc.add(Door::open("openapi", "This document").any_json("OpenAPI 3.1."), Get, "/openapi.json");
+    doc.add(
+        Door::open("openapi", "This document").any_json("OpenAPI 3.1."),
+        Get,
+        "/openapi.json",
+    );
     doc.add(
         Door::open("metrics", "What is counted").text("text/plain", "Prometheus text exposition."),
         Get,
@@ -307,7 +423,10 @@ pub fn document() -> OpenApi {
         Door::open("problem", "One problem")
             .path("slug", "The problem's name.")
             .problems(&[Slug::UnknownPath])
-            .text("text/html", "A page that says what it means and what to do."),
+            .text(
+                "text/html",
+                "A page that says what it means and what to do.",
+            ),
         Get,
         "/problems/{slug}",
     );

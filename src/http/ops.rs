@@ -56,7 +56,10 @@ impl Ops {
 
 /// The doors of `server.ops_listen`.
 pub fn ops_router(http: Http) -> Router {
-    doors().fallback(problem::unknown_path).with_state(http).layer(middleware::from_fn(host::one_host))
+    doors()
+        .fallback(problem::unknown_path)
+        .with_state(http)
+        .layer(middleware::from_fn(host::one_host))
 }
 
 fn doors() -> Router<Http> {
@@ -68,7 +71,9 @@ fn doors() -> Router<Http> {
 
 /// What a connection is served with for which there is no place: operators must still reach the ops doors.
 pub fn spare_router(http: Http) -> Router {
-    doors().fallback(problem::too_many_connections).with_state(http)
+    doors()
+        .fallback(problem::too_many_connections)
+        .with_state(http)
 }
 
 /// The process lives.
@@ -94,9 +99,19 @@ pub(super) struct ReadinessView {
 pub(super) async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Response {
     let readiness = http.gateway.recent_readiness().await;
     let shows_sentences = http.ops.shows_sentences(&headers);
-    let said = |reason: Reason| if shows_sentences { reason.text } else { reason.code.to_owned() };
+    let said = |reason: Reason| {
+        if shows_sentences {
+            reason.text
+        } else {
+            reason.code.to_owned()
+        }
+    };
     let ready = readiness.reasons.is_empty();
-    let status = if ready { StatusCode::OK } else { problem::NOT_READY };
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        problem::NOT_READY
+    };
     let body = ReadinessView {
         ready,
         durability: readiness.durability.map(|durability| durability.as_str()),
@@ -107,10 +122,15 @@ pub(super) async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Resp
 }
 
 /// Prometheus text exposition.
-pub(super) async fn metrics(State(http): State<Http>, headers: HeaderMap) -> Result<Response, Problem> {
+pub(super) async fn metrics(
+    State(http): State<Http>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     match http.ops {
         Ops::Elsewhere => return Err(problem::unknown_path().await),
-        Ops::Guarded(_) if !http.ops.shows_sentences(&headers) => return Err(Problem::unauthenticated()),
+        Ops::Guarded(_) if !http.ops.shows_sentences(&headers) => {
+            return Err(Problem::unauthenticated());
+        }
         Ops::CodesOnly | Ops::Guarded(_) | Ops::Open => {}
     }
     let kind = (CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
@@ -136,5 +156,10 @@ pub(super) async fn accept_loss(
 ) -> Result<Response, Problem> {
     let reason = read_reason(body, http.max_body).await?;
     let marked = http.gateway.accept_loss(caller, reason).await?;
-    Ok(Json(LossAccepted { accepted: true, calls_now_unknown: marked, notice: AFTER_LOSS }).into_response())
+    Ok(Json(LossAccepted {
+        accepted: true,
+        calls_now_unknown: marked,
+        notice: AFTER_LOSS,
+    })
+    .into_response())
 }

@@ -46,15 +46,24 @@ const WELCOME: WelcomeView = WelcomeView {
 
 /// `GET /`: HTML for a browser, JSON for anything else.
 pub(super) async fn root(headers: HeaderMap) -> Response {
-    let accepts = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
-    if !accepts.flat_map(|line| line.split(',')).any(|kind| kind.trim().starts_with("text/html")) {
+    let accepts = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
+    if !accepts
+        .flat_map(|line| line.split(','))
+        .any(|kind| kind.trim().starts_with("text/html"))
+    {
         return Json(WELCOME).into_response();
     }
     let links = [
         (WELCOME.tools, "the tools that a token may call"),
         (WELCOME.openapi, "every door, as an OpenAPI document"),
         (WELCOME.problems, "what each failure means, and what to do"),
-        (WELCOME.idempotency, "which keys are accepted, and how long they are remembered"),
+        (
+            WELCOME.idempotency,
+            "which keys are accepted, and how long they are remembered",
+        ),
         (WELCOME.health, "whether the process lives"),
         (WELCOME.readiness, "whether calls may be claimed"),
         (WELCOME.metrics, "what is counted, for Prometheus"),
@@ -88,7 +97,9 @@ pub(super) async fn index() -> Html<String> {
 }
 
 /// `GET /problems/{slug}`
-pub(super) async fn page(slug: Result<Path<String>, PathRejection>) -> Result<Html<String>, Problem> {
+pub(super) async fn page(
+    slug: Result<Path<String>, PathRejection>,
+) -> Result<Html<String>, Problem> {
     let slug = slug.map_or_else(|_| String::new(), |Path(slug)| slug);
     let slug = Slug::ALL.iter().find(|known| known.as_str() == slug);
     let slug = slug.ok_or_else(Problem::unknown_problem)?;

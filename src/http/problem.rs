@@ -271,20 +271,31 @@ impl Problem {
 
     /// It is known that the call has not run, by this request or by an earlier one.
     fn not_run(self) -> Self {
-        Self { effect: Some(Effect::None), ..self }
+        Self {
+            effect: Some(Effect::None),
+            ..self
+        }
     }
 
     fn differing(self, differs: Differs) -> Self {
-        Self { differs: Some(differs.places).filter(|places| !places.is_empty()), ..self }
+        Self {
+            differs: Some(differs.places).filter(|places| !places.is_empty()),
+            ..self
+        }
     }
 
     fn about(self, call_id: CallId) -> Self {
-        Self { call_id: Some(call_id.to_string()), ..self }
+        Self {
+            call_id: Some(call_id.to_string()),
+            ..self
+        }
     }
 
     /// What is wrong may be quoted, which is as long as the caller likes.
     pub fn invalid_request(why: &str) -> Self {
-        let why = why.get(..why.floor_char_boundary(MAX_WHY)).unwrap_or_default();
+        let why = why
+            .get(..why.floor_char_boundary(MAX_WHY))
+            .unwrap_or_default();
         Self::new(
             Slug::InvalidRequest,
             format!("Nothing was run, because {why}. Mend it and send it again with the same key."),
@@ -335,7 +346,10 @@ impl Problem {
     }
 
     pub fn unknown_problem() -> Self {
-        Self::new(Slug::UnknownPath, "There is no problem of this name; /problems lists them.")
+        Self::new(
+            Slug::UnknownPath,
+            "There is no problem of this name; /problems lists them.",
+        )
     }
 
     pub fn unknown_call() -> Self {
@@ -351,16 +365,29 @@ impl Problem {
     }
 
     fn waiting(self, time: Duration) -> Self {
-        Self { retry_after: Some(time), ..self }
+        Self {
+            retry_after: Some(time),
+            ..self
+        }
     }
 }
 
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
-        let Error { kind, call_id, key, replayed } = error;
+        let Error {
+            kind,
+            call_id,
+            key,
+            replayed,
+        } = error;
         let problem = Self::from(kind);
         let call_id = call_id.map(|id| id.to_string()).or(problem.call_id);
-        Self { call_id, key, replayed, ..problem }
+        Self {
+            call_id,
+            key,
+            replayed,
+            ..problem
+        }
     }
 }
 
@@ -578,7 +605,10 @@ fn named(differs: &Differs) -> String {
 }
 
 fn body_of(failure: &Failure) -> Option<Box<RawValue>> {
-    failure.body.as_deref().and_then(|json| serde_json::from_slice(json).ok())
+    failure
+        .body
+        .as_deref()
+        .and_then(|json| serde_json::from_slice(json).ok())
 }
 
 pub async fn too_many_connections() -> Problem {
@@ -590,9 +620,15 @@ pub async fn too_many_connections() -> Problem {
 }
 
 pub async fn unknown_path() -> Problem {
-    Problem::new(Slug::UnknownPath, "There is nothing at this path. Calls go to POST /v1/tools/{tool}/calls.")
+    Problem::new(
+        Slug::UnknownPath,
+        "There is nothing at this path. Calls go to POST /v1/tools/{tool}/calls.",
+    )
 }
 
 pub async fn method_not_allowed() -> Problem {
-    Problem::new(Slug::MethodNotAllowed, "This door takes another method; the Allow header says which.")
+    Problem::new(
+        Slug::MethodNotAllowed,
+        "This door takes another method; the Allow header says which.",
+    )
 }

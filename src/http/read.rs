@@ -31,7 +31,10 @@ const MAX_ID: usize = 255;
 #[serde(deny_unknown_fields)]
 pub(super) struct Reason {
     /// A sentence in one line.
-    #[schema(max_length = 1000, pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$")]
+    #[schema(
+        max_length = 1000,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$"
+    )]
     reason: String,
 }
 
@@ -40,7 +43,10 @@ pub(super) struct Reason {
 #[serde(deny_unknown_fields)]
 pub(super) struct OptionalReason {
     /// A sentence in one line.
-    #[schema(max_length = 1000, pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$")]
+    #[schema(
+        max_length = 1000,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$"
+    )]
     reason: Option<String>,
 }
 
@@ -68,10 +74,18 @@ impl FromRequestParts<Http> for Named {
         let Known(caller) = Known::from_request_parts(parts, http).await?;
         let id: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, http).await;
         let Path(id) = id.map_err(|_| Problem::invalid_request("the id cannot be read"))?;
-        let whose: Result<Query<Whose>, QueryRejection> = Query::from_request_parts(parts, http).await;
+        let whose: Result<Query<Whose>, QueryRejection> =
+            Query::from_request_parts(parts, http).await;
         let Query(whose) = whose.map_err(|error| Problem::invalid_request(&error.body_text()))?;
-        let tenant = identity("tenant", whose.tenant.unwrap_or_else(|| caller.tenant.clone()))?;
-        Ok(Self { caller, tenant, id: identity("the id", id)? })
+        let tenant = identity(
+            "tenant",
+            whose.tenant.unwrap_or_else(|| caller.tenant.clone()),
+        )?;
+        Ok(Self {
+            caller,
+            tenant,
+            id: identity("the id", id)?,
+        })
     }
 }
 
@@ -85,7 +99,9 @@ impl FromRequest<Http> for Act {
     type Rejection = Problem;
 
     async fn from_request(mut request: Request, http: &Http) -> Result<Self, Problem> {
-        let on = request.extract_parts_with_state::<Named, Http>(http).await?;
+        let on = request
+            .extract_parts_with_state::<Named, Http>(http)
+            .await?;
         let reason = read_reason(request.into_body(), http.max_body).await?;
         Ok(Self { on, reason })
     }
@@ -113,7 +129,8 @@ fn is_caused_by<E: std::error::Error + 'static>(error: &axum::Error) -> bool {
 
 /// An object with these members. A list is refused: it would be read as the members in their order.
 pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
-    let refuse = |why: &dyn std::fmt::Display| Problem::invalid_request(&format!("the body: {why}"));
+    let refuse =
+        |why: &dyn std::fmt::Display| Problem::invalid_request(&format!("the body: {why}"));
     if bytes.trim_ascii_start().starts_with(b"[") {
         return Err(refuse(&"it is a list, and must be an object"));
     }
@@ -121,8 +138,14 @@ pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Probl
 }
 
 /// The same, of a body that may be empty.
-pub(super) fn optional_object<'a, T: Default + Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
-    if bytes.is_empty() { Ok(T::default()) } else { object(bytes) }
+pub(super) fn optional_object<'a, T: Default + Deserialize<'a>>(
+    bytes: &'a [u8],
+) -> Result<T, Problem> {
+    if bytes.is_empty() {
+        Ok(T::default())
+    } else {
+        object(bytes)
+    }
 }
 
 /// Why a person does something: `{"reason": "…"}`.
@@ -138,8 +161,11 @@ pub(super) async fn read_optional_reason(body: Body, max_body: MaxBody) -> Resul
 
 /// A reason that can be stored, logged and read.
 pub(super) fn reason(reason: String) -> Result<String, Problem> {
-    if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control) {
-        return Err(Problem::invalid_request("reason must be a sentence of at most 1000 bytes in one line"));
+    if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control)
+    {
+        return Err(Problem::invalid_request(
+            "reason must be a sentence of at most 1000 bytes in one line",
+        ));
     }
     Ok(reason)
 }
@@ -156,22 +182,30 @@ pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
 /// A call that a path names.
 pub(super) fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {
     let Path(id) = id.map_err(|_| Problem::unknown_call())?;
-    Uuid::try_parse(&id).map(CallId).map_err(|_| Problem::unknown_call())
+    Uuid::try_parse(&id)
+        .map(CallId)
+        .map_err(|_| Problem::unknown_call())
 }
 
 /// A time that a request names.
 pub(super) fn moment(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Problem> {
     let refuse = |_| {
-        Problem::invalid_request(&format!("{name} must be a time of RFC 3339, such as 2026-01-31T12:00:00Z"))
+        Problem::invalid_request(&format!(
+            "{name} must be a time of RFC 3339, such as 2026-01-31T12:00:00Z"
+        ))
     };
-    text.map(|text| text.parse::<Timestamp>()).transpose().map_err(refuse)
+    text.map(|text| text.parse::<Timestamp>())
+        .transpose()
+        .map_err(refuse)
 }
 
 /// How many of a list are wanted, or so many.
 pub(super) fn limit(text: Option<String>, or: u32) -> Result<u32, Problem> {
     let limit = text.map_or(Some(or), |text| text.parse().ok());
     let limit = limit.filter(|limit| (1..=LIMITS.1).contains(limit));
-    limit.ok_or_else(|| Problem::invalid_request(&format!("limit must be a number from 1 to {}", LIMITS.1)))
+    limit.ok_or_else(|| {
+        Problem::invalid_request(&format!("limit must be a number from 1 to {}", LIMITS.1))
+    })
 }
 
 /// Where a list goes on.

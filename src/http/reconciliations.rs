@@ -50,7 +50,10 @@ pub(super) struct Wanted {
 }
 
 /// `GET /v1/reconciliations`
-pub(super) async fn list(State(http): State<Http>, Known(caller): Known) -> Result<Response, Problem> {
+pub(super) async fn list(
+    State(http): State<Http>,
+    Known(caller): Known,
+) -> Result<Response, Problem> {
     let all = http.gateway.list_reconciliations(&caller).await?;
     let reconciliations = all.iter().map(OverviewView::of).collect();
     Ok(Json(ListView { reconciliations }).into_response())
@@ -66,7 +69,10 @@ pub(super) async fn run(
     let name = read_name(name)?;
     let bytes = read_body(body, http.max_body).await?;
     let body: RunBody = optional_object(&bytes)?;
-    let asked = Asked { since: moment("since", body.since)?, until: moment("until", body.until)? };
+    let asked = Asked {
+        since: moment("since", body.since)?,
+        until: moment("until", body.until)?,
+    };
     let report = http.gateway.reconcile_now(&caller, &name, asked).await?;
     shown(&http, &report, 0, LIMITS.1 as usize).await
 }
@@ -82,7 +88,10 @@ pub(super) async fn show(
     let Query(wanted) = wanted.map_err(|error| Problem::invalid_request(&error.body_text()))?;
     let limit = limit(wanted.limit, LIMITS.1)?;
     let from: usize = cursor(wanted.cursor, |text| text.parse().ok())?.unwrap_or_default();
-    let report = http.gateway.find_report(&caller, &name, wanted.run.as_deref()).await?;
+    let report = http
+        .gateway
+        .find_report(&caller, &name, wanted.run.as_deref())
+        .await?;
     shown(&http, &report, from, limit as usize).await
 }
 
@@ -91,7 +100,12 @@ fn read_name(name: Named) -> Result<String, Problem> {
     name.map(|Path(name)| name).map_err(unknown)
 }
 
-async fn shown(http: &Http, report: &Report, from: usize, limit: usize) -> Result<Response, Problem> {
+async fn shown(
+    http: &Http,
+    report: &Report,
+    from: usize,
+    limit: usize,
+) -> Result<Response, Problem> {
     let end = report.anomalies.len().min(from.saturating_add(limit));
     let mut anomalies = report.anomalies.get(from..end).unwrap_or_default().to_vec();
     http.gateway.refresh(&mut anomalies).await?;
@@ -143,7 +157,9 @@ struct RunView<'a> {
 
 impl<'a> OverviewView<'a> {
     fn of(overview: &'a Overview) -> Self {
-        let every = overview.every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
+        let every = overview
+            .every
+            .map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
         Self {
             name: &overview.name,
             every_ms: every,

@@ -12,7 +12,9 @@ use super::Http;
 use super::auth::Known;
 use super::ledger::{EventView, time};
 use super::problem::Problem;
-use super::read::{Act, Named, call_id, cursor, identity, limit, read_optional_reason, read_reason};
+use super::read::{
+    Act, Named, call_id, cursor, identity, limit, read_optional_reason, read_reason,
+};
 use crate::core::document::Place;
 use crate::core::ledger::LIMITS;
 use crate::core::record::{Record, State as CallState};
@@ -41,13 +43,20 @@ pub(super) async fn list(
     asked: Result<Query<Parameters>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(asked) = asked.map_err(|error| Problem::invalid_request(&error.body_text()))?;
-    let state = asked.state.map(|word| SagaState::ALL.into_iter().find(|state| state.as_str() == word));
+    let state = asked.state.map(|word| {
+        SagaState::ALL
+            .into_iter()
+            .find(|state| state.as_str() == word)
+    });
     if state == Some(None) {
         let why = "state must be one of open, completed, compensating, compensated, stuck";
         return Err(Problem::invalid_request(why));
     }
     let query = SagaQuery {
-        tenant: asked.tenant.map(|tenant| identity("tenant", tenant)).transpose()?,
+        tenant: asked
+            .tenant
+            .map(|tenant| identity("tenant", tenant))
+            .transpose()?,
         state: state.flatten(),
         before: cursor(asked.cursor, Place::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,
@@ -62,7 +71,9 @@ pub(super) async fn list(
 
 /// `GET /v1/sagas/{id}`
 pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Response, Problem> {
-    Ok(shown(&http.gateway.find_saga(&named.caller, &id(&named)).await?))
+    Ok(shown(
+        &http.gateway.find_saga(&named.caller, &id(&named)).await?,
+    ))
 }
 
 /// `POST /v1/sagas/{id}/complete`
@@ -72,26 +83,49 @@ pub(super) async fn complete(
     body: Body,
 ) -> Result<Response, Problem> {
     let reason = read_optional_reason(body, http.max_body).await?;
-    Ok(shown(&http.gateway.complete_saga(&named.caller, &id(&named), &reason).await?))
+    Ok(shown(
+        &http
+            .gateway
+            .complete_saga(&named.caller, &id(&named), &reason)
+            .await?,
+    ))
 }
 
 /// `POST /v1/sagas/{id}/abort`
 pub(super) async fn abort(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    Ok(shown(&http.gateway.abort_saga(&act.on.caller, &id(&act.on), &act.reason).await?))
+    Ok(shown(
+        &http
+            .gateway
+            .abort_saga(&act.on.caller, &id(&act.on), &act.reason)
+            .await?,
+    ))
 }
 
 /// `POST /v1/sagas/{id}/retry`
 pub(super) async fn retry(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    Ok(shown(&http.gateway.retry_saga(&act.on.caller, &id(&act.on), &act.reason).await?))
+    Ok(shown(
+        &http
+            .gateway
+            .retry_saga(&act.on.caller, &id(&act.on), &act.reason)
+            .await?,
+    ))
 }
 
 /// `POST /v1/sagas/{id}/skip`
 pub(super) async fn skip(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    Ok(shown(&http.gateway.skip_stuck(&act.on.caller, &id(&act.on), &act.reason).await?))
+    Ok(shown(
+        &http
+            .gateway
+            .skip_stuck(&act.on.caller, &id(&act.on), &act.reason)
+            .await?,
+    ))
 }
 
 fn id(named: &Named) -> SagaId {
-    SagaId { tenant: named.tenant.clone(), id: named.id.clone() }
+    SagaId {
+        tenant: named.tenant.clone(),
+        id: named.id.clone(),
+    }
 }
 
 /// `POST /v1/calls/{id}/compensate`
@@ -103,14 +137,25 @@ pub(super) async fn compensate(
 ) -> Result<Response, Problem> {
     let call_id = call_id(id)?;
     let reason = read_reason(body, http.max_body).await?;
-    Ok(shown(&http.gateway.compensate(&caller, call_id, &reason).await?))
+    Ok(shown(
+        &http.gateway.compensate(&caller, call_id, &reason).await?,
+    ))
 }
 
 fn shown(at: &SagaAt) -> Response {
-    let calls = at.calls().map(|record| MemberView::of(record, at.compensation_of(record))).collect();
+    let calls = at
+        .calls()
+        .map(|record| MemberView::of(record, at.compensation_of(record)))
+        .collect();
     let (calls, is_cut) = (Some(calls), Some(at.is_cut));
     let events = Some(at.saga.events.iter().map(EventView::of).collect());
-    Json(SagaView { calls, calls_cut: is_cut, events, ..SagaView::of(&at.saga) }).into_response()
+    Json(SagaView {
+        calls,
+        calls_cut: is_cut,
+        events,
+        ..SagaView::of(&at.saga)
+    })
+    .into_response()
 }
 
 /// Sagas without their calls, newest first.
@@ -219,12 +264,16 @@ impl<'a> SagaView<'a> {
 impl<'a> MemberView<'a> {
     fn of(record: &'a Record, there: Option<&Record>) -> Self {
         let undo = record.undo.as_ref();
-        let by = undo.and_then(|undo| undo.compensation.as_ref()).map(|by| by.call_id);
+        let by = undo
+            .and_then(|undo| undo.compensation.as_ref())
+            .map(|by| by.call_id);
         let compensation = match (undo, there, &record.state) {
             (None, ..) => "none",
             (Some(undo), ..) if undo.skipped => "skipped",
             (_, _, CallState::Compensated(None)) if by.is_none() => "empty",
-            (_, Some(made), CallState::Compensated(_)) if !matches!(made.state, CallState::Succeeded(_)) => {
+            (_, Some(made), CallState::Compensated(_))
+                if !matches!(made.state, CallState::Succeeded(_)) =>
+            {
                 "undone"
             }
             (_, None, CallState::Compensated(_)) => "undone",

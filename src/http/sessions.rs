@@ -21,26 +21,40 @@ pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Respo
 
 /// `POST /v1/sessions/{id}/unlock`
 pub(super) async fn unlock(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    let lock = http.gateway.unlock_session(&act.on.caller, &id(&act.on), &act.reason).await?;
-    Ok(Json(Unlocked { unlocked: true, call_id: lock.call_id.to_string() }).into_response())
+    let lock = http
+        .gateway
+        .unlock_session(&act.on.caller, &id(&act.on), &act.reason)
+        .await?;
+    Ok(Json(Unlocked {
+        unlocked: true,
+        call_id: lock.call_id.to_string(),
+    })
+    .into_response())
 }
 
 /// `POST /v1/sessions/{id}/freeze`
 pub(super) async fn freeze(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
     let id = id(&act.on);
-    http.gateway.freeze_session(&act.on.caller, &id, &act.reason).await?;
+    http.gateway
+        .freeze_session(&act.on.caller, &id, &act.reason)
+        .await?;
     Ok(Json(Frozen::of(&id, true)).into_response())
 }
 
 /// `POST /v1/sessions/{id}/thaw`
 pub(super) async fn thaw(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
     let id = id(&act.on);
-    http.gateway.thaw_session(&act.on.caller, &id, &act.reason).await?;
+    http.gateway
+        .thaw_session(&act.on.caller, &id, &act.reason)
+        .await?;
     Ok(Json(Frozen::of(&id, false)).into_response())
 }
 
 fn id(named: &Named) -> SessionId {
-    SessionId { tenant: named.tenant.clone(), id: named.id.clone() }
+    SessionId {
+        tenant: named.tenant.clone(),
+        id: named.id.clone(),
+    }
 }
 
 /// The lock of a session was taken from this call.
@@ -62,7 +76,11 @@ pub(super) struct Frozen<'a> {
 
 impl<'a> Frozen<'a> {
     fn of(id: &'a SessionId, frozen: bool) -> Self {
-        Self { session_id: &id.id, tenant: &id.tenant, frozen }
+        Self {
+            session_id: &id.id,
+            tenant: &id.tenant,
+            frozen,
+        }
     }
 }
 
@@ -117,7 +135,10 @@ impl<'a> SessionView<'a> {
             frozen: session.frozen,
             lock: session.lock.as_ref().map(LockView::of),
             waiting: waiting
-                .map(|(call_id, since)| WaitingView { call_id: call_id.to_string(), since: time(*since) })
+                .map(|(call_id, since)| WaitingView {
+                    call_id: call_id.to_string(),
+                    since: time(*since),
+                })
                 .collect(),
             events: session.events.iter().map(EventView::of).collect(),
         }

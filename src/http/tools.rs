@@ -84,20 +84,26 @@ pub(super) async fn list(
     };
     let show = |tool| match wanted.format {
         None => Shown::Own(ToolView::of(tool, keys)),
-        Some(Format::Openai) => {
-            Shown::OpenAi(OpenAiTool { r#type: "function", function: Function::of(tool, keys) })
-        }
-        Some(Format::OpenaiChat) => {
-            Shown::OpenAiChat(OpenAiChatTool { r#type: "function", function: Function::of(tool, keys) })
-        }
+        Some(Format::Openai) => Shown::OpenAi(OpenAiTool {
+            r#type: "function",
+            function: Function::of(tool, keys),
+        }),
+        Some(Format::OpenaiChat) => Shown::OpenAiChat(OpenAiChatTool {
+            r#type: "function",
+            function: Function::of(tool, keys),
+        }),
         Some(Format::Anthropic) => Shown::Anthropic(AnthropicTool::of(tool, keys)),
         Some(Format::Mcp) => Shown::Mcp(McpTool::of(tool, keys)),
     };
     // A model is shown what it may call; an administrator may look at the others, too.
     let tools = http.gateway.tools_of(&caller);
-    let tools =
-        tools.iter().map(|at| &at.tool).filter(|tool| wanted.format.is_none() || caller.may_call(&tool.name));
-    Ok(Json(ToolList { tools: tools.map(show).collect() }))
+    let tools = tools
+        .iter()
+        .map(|at| &at.tool)
+        .filter(|tool| wanted.format.is_none() || caller.may_call(&tool.name));
+    Ok(Json(ToolList {
+        tools: tools.map(show).collect(),
+    }))
 }
 
 /// A tool, and what a caller needs to know of it.
@@ -159,7 +165,10 @@ impl KeyView {
             key_required: tool.key.required && tool.key.fields.is_empty(),
             key_fields: pointers(&tool.key.fields),
             key_ignore: pointers(&tool.key.ignore),
-            dedup_window_ms: sources.iter().map(|source| (source.as_str(), window(*source))).collect(),
+            dedup_window_ms: sources
+                .iter()
+                .map(|source| (source.as_str(), window(*source)))
+                .collect(),
             retention_ms: u64::try_from(tool.retention.as_millis()).unwrap_or(u64::MAX),
         }
     }
@@ -197,10 +206,20 @@ impl Function {
     fn of(tool: &Tool, keys: Keys) -> Self {
         let name = tool.name.clone();
         if let Some(parameters) = shown::strict(tool, keys) {
-            return Self { name, description: tool.description.clone(), parameters, strict: true };
+            return Self {
+                name,
+                description: tool.description.clone(),
+                parameters,
+                strict: true,
+            };
         }
         let (parameters, description) = with_plain_root(tool, shown::input_schema(tool, keys));
-        Self { name, description, parameters, strict: false }
+        Self {
+            name,
+            description,
+            parameters,
+            strict: false,
+        }
     }
 }
 
@@ -217,7 +236,11 @@ struct AnthropicTool {
 impl AnthropicTool {
     fn of(tool: &Tool, keys: Keys) -> Self {
         let (input_schema, description) = with_plain_root(tool, shown::input_schema(tool, keys));
-        Self { name: tool.name.clone(), description, input_schema }
+        Self {
+            name: tool.name.clone(),
+            description,
+            input_schema,
+        }
     }
 }
 
@@ -251,7 +274,12 @@ impl McpTool {
             idempotent_hint: hints.idempotent,
         };
         let input_schema = shown::input_schema(tool, keys);
-        Self { name: tool.name.clone(), description: tool.description.clone(), input_schema, annotations }
+        Self {
+            name: tool.name.clone(),
+            description: tool.description.clone(),
+            input_schema,
+            annotations,
+        }
     }
 }
 
@@ -261,9 +289,10 @@ fn with_plain_root(tool: &Tool, schema: Value) -> (Value, String) {
     let mut description = tool.description.clone();
     if !taken.is_empty() {
         let rest = Value::Object(taken);
-        description = format!("{description} The arguments are also checked by this JSON Schema: {rest}")
-            .trim()
-            .to_owned();
+        description =
+            format!("{description} The arguments are also checked by this JSON Schema: {rest}")
+                .trim()
+                .to_owned();
     }
     (schema, description)
 }
@@ -298,8 +327,15 @@ pub(super) async fn key(
 ) -> Result<Json<PreviewView>, Problem> {
     let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let bytes = read_body(body, http.max_body).await?;
-    let request = http.gateway.read_off_workers(bytes.len(), || parse(tool, &headers, &bytes)).await?;
-    let Preview { intent, would, meets } = http.gateway.preview(&caller, request).await?;
+    let request = http
+        .gateway
+        .read_off_workers(bytes.len(), || parse(tool, &headers, &bytes))
+        .await?;
+    let Preview {
+        intent,
+        would,
+        meets,
+    } = http.gateway.preview(&caller, request).await?;
     let (would, problem) = match would {
         Would::Run => ("run", None),
         Would::Wait => ("wait", None),
@@ -313,7 +349,9 @@ pub(super) async fn key(
         tool_key: intent.lookup.for_tool(),
         would,
         problem,
-        call_id: meets.as_ref().map(|record| record.intent.call_id.to_string()),
+        call_id: meets
+            .as_ref()
+            .map(|record| record.intent.call_id.to_string()),
         state: meets.as_ref().map(|record| record.state.as_str()),
     }))
 }

@@ -35,8 +35,11 @@ impl Network {
     /// # Errors
     /// It is neither.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let refuse =
-            || format!("{text:?} is no address; one looks like \"10.0.0.7\", a network like \"10.0.0.0/8\"");
+        let refuse = || {
+            format!(
+                "{text:?} is no address; one looks like \"10.0.0.7\", a network like \"10.0.0.0/8\""
+            )
+        };
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),
             None => (text, None),
@@ -49,7 +52,10 @@ impl Network {
         }
         // An IPv4 address is the end of an IPv6 one.
         let length = length + 128 - most;
-        Ok(Self { bits: bits(address) & mask(length), length })
+        Ok(Self {
+            bits: bits(address) & mask(length),
+            length,
+        })
     }
 
     fn holds(&self, address: IpAddr) -> bool {
@@ -109,9 +115,16 @@ impl Open {
     }
 
     fn remove(&mut self, number: usize) {
-        let listed = self.strangers.remove(&number).or_else(|| self.known.remove(&number));
-        let Some(listed) = listed.or_else(|| self.leaving.remove(&number)) else { return };
-        let Some(client) = listed.client.filter(|_| !listed.is_spare) else { return };
+        let listed = self
+            .strangers
+            .remove(&number)
+            .or_else(|| self.known.remove(&number));
+        let Some(listed) = listed.or_else(|| self.leaving.remove(&number)) else {
+            return;
+        };
+        let Some(client) = listed.client.filter(|_| !listed.is_spare) else {
+            return;
+        };
         if let Some(count) = self.clients.get_mut(&client) {
             *count -= 1;
             if *count == 0 {
@@ -142,7 +155,8 @@ impl Open {
             }
         }
         let known = self.known.iter().filter(|(_, listed)| may_give_way(listed));
-        let known = known.filter_map(|(number, listed)| Some((*number, listed.connection.without_token()?)));
+        let known = known
+            .filter_map(|(number, listed)| Some((*number, listed.connection.without_token()?)));
         found.or_else(|| known.min_by_key(|(_, trust)| *trust))
     }
 }
@@ -217,7 +231,10 @@ impl Places {
     /// An ordinary place instead of a spare one, if there is one now.
     pub(super) fn better(&self, place: Place) -> Place {
         match self.ordinary.clone().try_acquire_owned() {
-            Ok(held) if place.is_spare => Place { is_spare: false, _held: Some(held) },
+            Ok(held) if place.is_spare => Place {
+                is_spare: false,
+                _held: Some(held),
+            },
             _ => place,
         }
     }
@@ -225,18 +242,29 @@ impl Places {
     /// A place for one of the last connections, whether there is one or not.
     pub(super) fn now(&self) -> Place {
         let held = self.ordinary.clone().try_acquire_owned();
-        Place { is_spare: held.is_err(), _held: held.ok() }
+        Place {
+            is_spare: held.is_err(),
+            _held: held.ok(),
+        }
     }
 
     /// Lists a connection, by an ordinary place if there can be one for it: then others that are trusted less give
     /// way. `None`: there is not even a spare one.
-    pub(super) async fn settle(&self, mut place: Place, address: IpAddr) -> Option<(Place, Listing)> {
-        let client = (!self.proxies.iter().any(|proxy| proxy.holds(address))).then(|| client(address));
+    pub(super) async fn settle(
+        &self,
+        mut place: Place,
+        address: IpAddr,
+    ) -> Option<(Place, Listing)> {
+        let client =
+            (!self.proxies.iter().any(|proxy| proxy.holds(address))).then(|| client(address));
         let mut asked = Asked::default();
         if place.is_spare && self.close_one(&mut asked, |listed| !listed.is_spare) {
             let held = tokio::time::timeout(GIVES_WAY, self.ordinary.clone().acquire_owned()).await;
             if let Ok(Ok(held)) = held {
-                place = Place { is_spare: false, _held: Some(held) };
+                place = Place {
+                    is_spare: false,
+                    _held: Some(held),
+                };
             }
         }
         let until = Instant::now() + GIVES_WAY;
@@ -246,13 +274,20 @@ impl Places {
                 return Some((place, self.list(client, false, connection)));
             }
             let gave_way = if is_one_too_many {
-                self.close_one(&mut asked, |listed| !listed.is_spare && listed.client == client)
+                self.close_one(&mut asked, |listed| {
+                    !listed.is_spare && listed.client == client
+                })
             } else {
                 // A connection with a valid token is kept.
-                self.close_one(&mut asked, |listed| !listed.is_spare && listed.connection.is_strange())
+                self.close_one(&mut asked, |listed| {
+                    !listed.is_spare && listed.connection.is_strange()
+                })
             };
             if !gave_way || Instant::now() > until {
-                place = Place { is_spare: true, _held: Some(self.spare.clone().try_acquire_owned().ok()?) };
+                place = Place {
+                    is_spare: true,
+                    _held: Some(self.spare.clone().try_acquire_owned().ok()?),
+                };
             } else {
                 sleep(NO_PLACE).await;
             }
@@ -264,15 +299,26 @@ impl Places {
     fn list(&self, client: Option<IpAddr>, is_spare: bool, connection: Arc<Connection>) -> Listing {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let gives_way = CancellationToken::new();
-        let listed =
-            Listed { client, is_spare, connection: connection.clone(), gives_way: gives_way.clone() };
+        let listed = Listed {
+            client,
+            is_spare,
+            connection: connection.clone(),
+            gives_way: gives_way.clone(),
+        };
         lock(&self.open).add(number, listed);
-        Listing { number, open: self.open.clone(), connection, gives_way }
+        Listing {
+            number,
+            open: self.open.clone(),
+            connection,
+            gives_way,
+        }
     }
 
     /// How many connections a client has.
     fn of(&self, client: Option<IpAddr>) -> usize {
-        client.and_then(|client| lock(&self.open).clients.get(&client).copied()).unwrap_or_default()
+        client
+            .and_then(|client| lock(&self.open).clients.get(&client).copied())
+            .unwrap_or_default()
     }
 
     /// Closes the connection, of those that may give way, which has gone longest without a valid token, if that is
@@ -287,10 +333,14 @@ impl Places {
             return true;
         }
         let least = open.least_trusted(may_give_way);
-        let Some((number, _)) = least.filter(|(_, trust)| trust.since.elapsed() >= WITHOUT_TOKEN) else {
+        let Some((number, _)) = least.filter(|(_, trust)| trust.since.elapsed() >= WITHOUT_TOKEN)
+        else {
             return false;
         };
-        let listed = open.strangers.remove(&number).or_else(|| open.known.remove(&number));
+        let listed = open
+            .strangers
+            .remove(&number)
+            .or_else(|| open.known.remove(&number));
         if let Some(listed) = listed {
             listed.gives_way.cancel();
             open.leaving.insert(number, listed);
@@ -315,10 +365,24 @@ mod tests {
             ("::/0", "10.0.0.1", ""),
         ] {
             let parsed = Network::parse(network).expect(network);
-            assert!(parsed.holds(inside.parse().expect("an address")), "{network}");
-            assert!(!outside.parse().is_ok_and(|address| parsed.holds(address)), "{network}");
+            assert!(
+                parsed.holds(inside.parse().expect("an address")),
+                "{network}"
+            );
+            assert!(
+                !outside.parse().is_ok_and(|address| parsed.holds(address)),
+                "{network}"
+            );
         }
-        for wrong in ["", "ten", "10.0.0.0/33", "10.0.0.0/-1", "::/129", "10.0.0.0/8/8", "10.0.0.1:80"] {
+        for wrong in [
+            "",
+            "ten",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "::/129",
+            "10.0.0.0/8/8",
+            "10.0.0.1:80",
+        ] {
             assert!(Network::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -46,16 +46,20 @@ impl std::fmt::Debug for Tls {
 }
 
 fn config(cert: &Path, key: &Path) -> Result<ServerConfig, Unfit> {
-    let named =
-        |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", PathBuf::from(path).display());
-    let chain = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let named = |path: &Path, why: &dyn std::fmt::Display| {
+        format!("{}: {why}", PathBuf::from(path).display())
+    };
+    let chain =
+        CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let chain = chain.map_err(|error| Unfit::Cert(named(cert, &error)))?;
     if chain.is_empty() {
         return Err(Unfit::Cert(named(cert, &"there is no certificate in it")));
     }
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| Unfit::Key(named(key, &error)))?;
+    let private =
+        PrivateKeyDer::from_pem_file(key).map_err(|error| Unfit::Key(named(key, &error)))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| Unfit::Cert(error.to_string()))?;
     let mut config = builder
         .with_no_client_auth()

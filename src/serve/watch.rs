@@ -64,7 +64,11 @@ impl Watch {
             is_multiplexed: false,
         };
         let times = (bounds.header_timeout, bounds.idle_timeout);
-        Self { times, state: Mutex::new(state), changed: Notify::new() }
+        Self {
+            times,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }
     }
 
     /// Something was read, or the end of it.
@@ -94,13 +98,16 @@ impl Watch {
     /// Waits until a request shows that there may be many at once.
     pub(super) async fn is_found_multiplexed(&self) {
         let now = Instant::now();
-        self.until(|state| state.is_multiplexed.then_some(now)).await;
+        self.until(|state| state.is_multiplexed.then_some(now))
+            .await;
     }
 
     /// Whether it is silent and was of use.
     pub(super) fn is_between_requests(&self) -> bool {
         let state = self.state();
-        state.has_served && state.under_way == 0 && (state.head_since.is_none() || state.is_multiplexed)
+        state.has_served
+            && state.under_way == 0
+            && (state.head_since.is_none() || state.is_multiplexed)
     }
 
     /// Waits until the connection has had no request for longer than it may, or nothing of an answer is taken.
@@ -120,7 +127,8 @@ impl Watch {
     /// Waits until nothing has been under way for this long, from now on.
     pub(super) async fn has_been_idle_for(&self, time: Duration) {
         let now = Instant::now();
-        self.until(|state| (state.under_way == 0).then(|| state.silent_since().max(now) + time)).await;
+        self.until(|state| (state.under_way == 0).then(|| state.silent_since().max(now) + time))
+            .await;
     }
 
     /// Waits until a time that what comes may change; `None`: for ever, as it is now.
@@ -187,7 +195,11 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub(super) fn new(body: Body, charge: Option<(Guest, Arc<Charge>)>, under_way: UnderWay) -> Self {
+    pub(super) fn new(
+        body: Body,
+        charge: Option<(Guest, Arc<Charge>)>,
+        under_way: UnderWay,
+    ) -> Self {
         let watch = &under_way.0;
         let mut state = watch.state();
         state.answers += 1;
@@ -195,7 +207,12 @@ impl Watched {
         state.wrote_at = Instant::now();
         drop(state);
         watch.changed.notify_waiters();
-        Self { body, is_making: false, charge, under_way }
+        Self {
+            body,
+            is_making: false,
+            charge,
+            under_way,
+        }
     }
 
     /// The next piece of it is being made from now on, or is there.
@@ -203,7 +220,11 @@ impl Watched {
         if is_making != self.is_making {
             self.is_making = is_making;
             let mut state = self.under_way.0.state();
-            state.making = if is_making { state.making + 1 } else { state.making - 1 };
+            state.making = if is_making {
+                state.making + 1
+            } else {
+                state.making - 1
+            };
             state.wrote_at = Instant::now();
             drop(state);
             self.under_way.0.changed.notify_waiters();

@@ -11,7 +11,11 @@ pub(super) fn write(aliases: &[Alias]) -> String {
     }
     let one = |alias: &Alias| {
         let names: String = alias.names.iter().map(|name| hex::encode(name.0)).collect();
-        [hex::encode(alias.fingerprint), hex::encode(alias.recipe.0), names]
+        [
+            hex::encode(alias.fingerprint),
+            hex::encode(alias.recipe.0),
+            names,
+        ]
     };
     serde_json::json!(aliases.iter().map(one).collect::<Vec<_>>()).to_string()
 }

@@ -16,7 +16,11 @@ impl Endings {
     pub fn listen(self: &Arc<Self>, call_id: CallId) -> Listener {
         let notify = Arc::<Notify>::default();
         self.lock().entry(call_id).or_default().push(notify.clone());
-        Listener { call_id, notify, endings: self.clone() }
+        Listener {
+            call_id,
+            notify,
+            endings: self.clone(),
+        }
     }
 
     /// Wakes those who listen for this call.
@@ -49,7 +53,9 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut listened = self.endings.lock();
-        let Some(listeners) = listened.get_mut(&self.call_id) else { return };
+        let Some(listeners) = listened.get_mut(&self.call_id) else {
+            return;
+        };
         listeners.retain(|notify| !Arc::ptr_eq(notify, &self.notify));
         if listeners.is_empty() {
             listened.remove(&self.call_id);
@@ -73,14 +79,21 @@ mod tests {
         endings.say(mine);
         let listener = endings.listen(mine);
         endings.say(other);
-        let hears = async || timeout(Duration::from_secs(1), listener.heard()).await.is_ok();
+        let hears = async || {
+            timeout(Duration::from_secs(1), listener.heard())
+                .await
+                .is_ok()
+        };
         assert!(!hears().await, "what was said before, or of another");
         endings.say(mine);
         assert!(hears().await, "also what was said while it was busy");
         let other = endings.listen(mine);
         endings.say(mine);
         let other_hears = timeout(Duration::from_secs(1), other.heard()).await.is_ok();
-        assert!(hears().await && other_hears, "each who listens: one that waits for it, one next in line");
+        assert!(
+            hears().await && other_hears,
+            "each who listens: one that waits for it, one next in line"
+        );
         drop((listener, other));
         assert!(endings.lock().is_empty());
     }

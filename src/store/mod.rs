@@ -59,14 +59,20 @@ pub struct Found<T> {
 
 impl<T> Default for Found<T> {
     fn default() -> Self {
-        Self { calls: Vec::new(), unreadable: Vec::new() }
+        Self {
+            calls: Vec::new(),
+            unreadable: Vec::new(),
+        }
     }
 }
 
 impl<T> Found<T> {
     /// The same, with something else made of each call.
     pub fn map<U>(self, make: impl FnMut(T) -> U) -> Found<U> {
-        Found { calls: self.calls.into_iter().map(make).collect(), unreadable: self.unreadable }
+        Found {
+            calls: self.calls.into_iter().map(make).collect(),
+            unreadable: self.unreadable,
+        }
     }
 }
 
@@ -169,7 +175,10 @@ pub struct Reason {
 
 impl Reason {
     pub fn new(code: &'static str, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self {
+            code,
+            text: text.into(),
+        }
     }
 }
 
@@ -231,7 +240,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Unknown calls of these tools that it is time to work on, those that wait longest first, at most
     /// `each` of one tool: the backlog of one is not in the way of another.
-    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error>;
+    async fn to_check(
+        &self,
+        now: Timestamp,
+        tools: &[String],
+        each: u32,
+    ) -> Result<Found<Record>, Error>;
 
     /// Unknown calls of these tools that have no time to be worked on and were not given up, at most `limit`.
     async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error>;
@@ -268,7 +282,8 @@ pub trait Store: Send + Sync + 'static {
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error>;
 
     /// A document. (One in a store that has lost data is simply older, or gone: it is not put back.)
-    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error>;
+    async fn document(&self, kind: Kind, tenant: &str, id: &str)
+    -> Result<Option<Document>, Error>;
 
     /// Writes a document if what is stored has still the version before it (or nothing is stored, for version
     /// 1). It is as durable as a call. Asked again with the same document it answers `Done`.
@@ -283,7 +298,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Documents of a kind that it is time to work on, those that wait longest first, at most `limit`. Of one that
     /// no key opens the body is as it is kept.
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error>;
+    async fn due_documents(
+        &self,
+        kind: Kind,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Found<Document>, Error>;
 
     /// Documents of a kind, newest first, those before a place, at most `limit`: of one tenant, or of all; in
     /// one state, or in any. And up to where it has looked, if there may be more. One that cannot be read, or that
@@ -318,7 +338,11 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A page of about `limit`, and where the next one begins, which is given back as `from`; empty for the first page.
     /// A call that is moved meanwhile may come twice; none is left out that is one of them all the time.
-    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error>;
+    async fn doubtful(
+        &self,
+        from: &str,
+        limit: u32,
+    ) -> Result<(Vec<CallId>, Option<String>), Error>;
 
     /// A person is about to accept that the store has lost data. Documents may be changed from now on, by this
     /// process only; everything else stays closed for everyone, also if the process ends here. Refused where nothing

@@ -27,7 +27,14 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open`].
 pub(super) fn open_by_any_name(path: &Path) -> io::Result<File> {
-    opened(path, File::options().read(true).write(true).create(true).truncate(false))
+    opened(
+        path,
+        File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false),
+    )
 }
 
 /// Opens a file that is there.
@@ -55,13 +62,16 @@ pub(super) fn make_anew(path: &Path) -> io::Result<File> {
 fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     // A pipe would be waited for.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-    let file =
-        options.mode(MODE).custom_flags(flags.cast_signed()).open(path).map_err(|error| {
-            match error.raw_os_error().map(Errno::from_raw_os_error) {
+    let file = options
+        .mode(MODE)
+        .custom_flags(flags.cast_signed())
+        .open(path)
+        .map_err(
+            |error| match error.raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::LOOP) => refused("it is a symbolic link, which is not followed"),
                 _ => error,
-            }
-        })?;
+            },
+        )?;
     if !file.metadata()?.is_file() {
         return Err(refused("it is no regular file"));
     }
@@ -86,11 +96,18 @@ pub(super) fn is_link(path: &Path) -> bool {
 
 /// What an operator should know of these files, if others may read or write them.
 pub(super) fn exposed<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<Reason> {
-    let is_exposed = |path: &&Path| fs::symlink_metadata(path).is_ok_and(|there| there.mode() & OTHERS != 0);
-    let names: Vec<String> = paths.filter(is_exposed).map(|path| path.display().to_string()).collect();
+    let is_exposed =
+        |path: &&Path| fs::symlink_metadata(path).is_ok_and(|there| there.mode() & OTHERS != 0);
+    let names: Vec<String> = paths
+        .filter(is_exposed)
+        .map(|path| path.display().to_string())
+        .collect();
     if names.is_empty() {
         return None;
     }
-    let text = format!("other users may read or write {}; chmod 600", names.join(", "));
+    let text = format!(
+        "other users may read or write {}; chmod 600",
+        names.join(", ")
+    );
     Some(Reason::new("files_exposed", text))
 }

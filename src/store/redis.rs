@@ -46,8 +46,8 @@ use self::memory::{Memory, Need};
 use self::scripts::{Run, Scripts};
 pub use self::target::Target;
 use super::{
-    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness, Replaced,
-    Store,
+    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness,
+    Replaced, Store,
 };
 use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place};
@@ -181,11 +181,23 @@ impl Store for Redis {
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         // That the owner has ended nobody can know; its lease is what counts.
         let (limit, times) = (limit as usize, 0..=now.as_microsecond());
-        let over = self.0.search("running", times, limit, limit.max(SEARCHED), |_| true).await?.0;
-        Ok(over.map(|record| Due { record, owner_ended: false }))
+        let over = self
+            .0
+            .search("running", times, limit, limit.max(SEARCHED), |_| true)
+            .await?
+            .0;
+        Ok(over.map(|record| Due {
+            record,
+            owner_ended: false,
+        }))
     }
 
-    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
+    async fn to_check(
+        &self,
+        now: Timestamp,
+        tools: &[String],
+        each: u32,
+    ) -> Result<Found<Record>, Error> {
         let mut free: HashMap<&str, u32> = tools.iter().map(|tool| (tool.as_str(), each)).collect();
         let limit = tools.len().saturating_mul(each as usize);
         let has_place = |record: &Record| match free.get_mut(record.intent.tool.as_str()) {
@@ -197,32 +209,66 @@ impl Store for Redis {
         };
         // The index knows no tools: what stands before a long backlog is met in the next rounds.
         let from = self.0.checked_until.load(Ordering::Relaxed);
-        let (found, last) =
-            self.0.search("unknown", from..=now.as_microsecond(), limit, SEARCHED, has_place).await?;
-        self.0.checked_until.store(last.unwrap_or(0), Ordering::Relaxed);
+        let (found, last) = self
+            .0
+            .search(
+                "unknown",
+                from..=now.as_microsecond(),
+                limit,
+                SEARCHED,
+                has_place,
+            )
+            .await?;
+        self.0
+            .checked_until
+            .store(last.unwrap_or(0), Ordering::Relaxed);
         Ok(found)
     }
 
     async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
         self.0.must_be_open()?;
         let is_asked_for = |record: &Record| tools.contains(&record.intent.tool);
-        Ok(self.0.search("unknown", NEVER..=NEVER, limit as usize, SEARCHED, is_asked_for).await?.0)
+        Ok(self
+            .0
+            .search(
+                "unknown",
+                NEVER..=NEVER,
+                limit as usize,
+                SEARCHED,
+                is_asked_for,
+            )
+            .await?
+            .0)
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
         let mut census: Vec<Census> = Vec::new();
-        for counts in
-            self.0.link.ask_each(|partition| cmd("HGETALL").arg(partition.key("census")).to_owned()).await?
+        for counts in self
+            .0
+            .link
+            .ask_each(|partition| cmd("HGETALL").arg(partition.key("census")).to_owned())
+            .await?
         {
-            for (name, calls) in Vec::<(String, i64)>::from_redis_value(counts).map_err(unreadable)? {
-                let Some((state, tool)) = name.split_once(':') else { continue };
+            for (name, calls) in
+                Vec::<(String, i64)>::from_redis_value(counts).map_err(unreadable)?
+            {
+                let Some((state, tool)) = name.split_once(':') else {
+                    continue;
+                };
                 let calls = u64::try_from(calls).unwrap_or(0);
                 if calls == 0 {
                     continue;
                 }
-                match census.iter_mut().find(|count| count.state == state && count.tool == tool) {
+                match census
+                    .iter_mut()
+                    .find(|count| count.state == state && count.tool == tool)
+                {
                     Some(count) => count.calls += calls,
-                    None => census.push(Census { tool: tool.to_owned(), state: state.to_owned(), calls }),
+                    None => census.push(Census {
+                        tool: tool.to_owned(),
+                        state: state.to_owned(),
+                        calls,
+                    }),
                 }
             }
         }
@@ -245,7 +291,9 @@ impl Store for Redis {
     }
 
     async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
-        self.0.act(id, if frozen { "freeze" } else { "thaw" }, entry, None).await
+        self.0
+            .act(id, if frozen { "freeze" } else { "thaw" }, entry, None)
+            .await
     }
 
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
@@ -259,14 +307,21 @@ impl Store for Redis {
     }
 
     async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
-        self.0.set_paused(tool, if paused { "pause" } else { "resume" }, entry).await
+        self.0
+            .set_paused(tool, if paused { "pause" } else { "resume" }, entry)
+            .await
     }
 
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
         self.0.tool_events(tool).await
     }
 
-    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
+    async fn document(
+        &self,
+        kind: Kind,
+        tenant: &str,
+        id: &str,
+    ) -> Result<Option<Document>, Error> {
         self.0.document(kind, tenant, id).await
     }
 
@@ -278,7 +333,12 @@ impl Store for Redis {
         self.0.put_back_document(document).await
     }
 
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
+    async fn due_documents(
+        &self,
+        kind: Kind,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Found<Document>, Error> {
         self.0.due_documents(kind, now, limit).await
     }
 
@@ -313,7 +373,11 @@ impl Store for Redis {
         Some(self.0.endings.listen(call_id))
     }
 
-    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
+    async fn doubtful(
+        &self,
+        from: &str,
+        limit: u32,
+    ) -> Result<(Vec<CallId>, Option<String>), Error> {
         self.0.doubtful(from, limit).await
     }
 
@@ -350,7 +414,9 @@ impl Store for Redis {
 
 impl Inner {
     async fn holders(&self, names: &[key::Lookup]) -> Result<Vec<Holder>, Error> {
-        let Some(first) = names.first() else { return Ok(Vec::new()) };
+        let Some(first) = names.first() else {
+            return Ok(Vec::new());
+        };
         let partition = Partition::of(first);
         let mut run = Run::new(&self.scripts.holders);
         for name in names {
@@ -361,7 +427,10 @@ impl Inner {
         let holder = |(places, fields): (Vec<usize>, Value)| {
             let missing = || Error::Refused("the record behind a key is missing".into());
             let record = stored_in(fields)?.ok_or_else(missing)?;
-            let names = places.iter().filter_map(|place| names.get(place.checked_sub(1)?).copied()).collect();
+            let names = places
+                .iter()
+                .filter_map(|place| names.get(place.checked_sub(1)?).copied())
+                .collect();
             Ok(Holder { record, names })
         };
         found.map_err(unreadable)?.into_iter().map(holder).collect()
@@ -369,7 +438,8 @@ impl Inner {
 
     async fn fields_of(&self, call_id: CallId) -> Result<Option<Record>, Error> {
         let mut ask = cmd("HMGET");
-        ask.arg(Partition::of_call(call_id).call(call_id)).arg(&record::FIELDS);
+        ask.arg(Partition::of_call(call_id).call(call_id))
+            .arg(&record::FIELDS);
         stored_in(self.link.ask(&ask).await?)
     }
 
@@ -377,7 +447,9 @@ impl Inner {
     async fn settled(&self, record: Record) -> Result<Record, Error> {
         if !matches!(record.state, State::Running) {
             let partition = Partition::of(&record.intent.lookup);
-            self.barrier.cover(partition, record.updated_at, self.store_time()).await?;
+            self.barrier
+                .cover(partition, record.updated_at, self.store_time())
+                .await?;
         }
         Ok(record)
     }
@@ -400,13 +472,19 @@ impl Inner {
         let mut over: Vec<(CallId, i64)> = Vec::new();
         let listed = self.link.ask_each(|partition| {
             let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(partition.key(index)).arg(*times.start()).arg(*times.end()).arg("WITHSCORES");
+            ask.arg(partition.key(index))
+                .arg(*times.start())
+                .arg(*times.end())
+                .arg("WITHSCORES");
             ask.arg("LIMIT").arg(0).arg(searched);
             ask
         });
         for ids in listed.await? {
             let ids = Vec::<(String, f64)>::from_redis_value(ids).map_err(unreadable)?;
-            over.extend(ids.into_iter().filter_map(|(id, time)| Some((call_id(&id)?, time as i64))));
+            over.extend(
+                ids.into_iter()
+                    .filter_map(|(id, time)| Some((call_id(&id)?, time as i64))),
+            );
         }
         over.sort_by_key(|(_, time)| *time);
         let mut last = over.get(searched - 1).map(|(_, time)| *time);
@@ -426,22 +504,38 @@ impl Inner {
                     take_away.arg(partition.key(index)).arg(call_id.to_string());
                     self.link.ask::<()>(&take_away).await?;
                 }
-                Err(error) => found.unreadable.push((call_id.to_string(), error.to_string())),
+                Err(error) => found
+                    .unreadable
+                    .push((call_id.to_string(), error.to_string())),
             }
         }
         Ok((found, last))
     }
 
     fn is_reached(&self) -> bool {
-        self.status.read().unwrap_or_else(PoisonError::into_inner).durability.is_some()
+        self.status
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .durability
+            .is_some()
     }
 
     /// Whether it is not known yet that all data is there.
     fn is_in_doubt(&self) -> bool {
         let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
-        let doubts =
-            ["unreachable", "disconnected", "starting", "restarted", "suspect", "foreign", LOST_DATA];
-        status.reasons.iter().any(|reason| doubts.contains(&reason.code))
+        let doubts = [
+            "unreachable",
+            "disconnected",
+            "starting",
+            "restarted",
+            "suspect",
+            "foreign",
+            LOST_DATA,
+        ];
+        status
+            .reasons
+            .iter()
+            .any(|reason| doubts.contains(&reason.code))
     }
 
     fn must_be_open(&self) -> Result<(), Error> {
@@ -483,7 +577,10 @@ fn score(record: &Record) -> i64 {
 
 /// From when on a finished call may be deleted, in microseconds; empty for never.
 fn retain_until(record: &Record) -> String {
-    record.retain_until.map(|until| until.as_microsecond().to_string()).unwrap_or_default()
+    record
+        .retain_until
+        .map(|until| until.as_microsecond().to_string())
+        .unwrap_or_default()
 }
 
 fn call_id(text: &str) -> Option<CallId> {
@@ -492,7 +589,9 @@ fn call_id(text: &str) -> Option<CallId> {
 
 /// One of the texts behind a script's word.
 fn text(rest: &[Value], at: usize) -> Option<String> {
-    rest.get(at).cloned().and_then(|value| String::from_redis_value(value).ok())
+    rest.get(at)
+        .cloned()
+        .and_then(|value| String::from_redis_value(value).ok())
 }
 
 /// A script's answer: a word and what follows it.
@@ -513,5 +612,8 @@ fn stored_in(fields: Value) -> Result<Option<Record>, Error> {
 
 /// An answer that makes no sense proves nothing.
 fn unreadable(why: impl ToString) -> Error {
-    Error::Ambiguous(format!("an answer of Redis cannot be read: {}", why.to_string()))
+    Error::Ambiguous(format!(
+        "an answer of Redis cannot be read: {}",
+        why.to_string()
+    ))
 }

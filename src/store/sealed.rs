@@ -60,7 +60,10 @@ impl Keys {
         if text.first() == Some(&MARK) {
             return Ok(text.clone());
         }
-        let key = self.0.first().ok_or_else(|| Error::Refused("there is no key to seal with".into()))?;
+        let key = self
+            .0
+            .first()
+            .ok_or_else(|| Error::Refused("there is no key to seal with".into()))?;
         let about = place.about();
         let mut digest = Sha256::new();
         for part in [&key.secret[..], &about, text] {
@@ -71,7 +74,13 @@ impl Keys {
         let mut nonce = [0; NONCE];
         nonce.copy_from_slice(&digest[..NONCE]);
         let nonce = XNonce::from(nonce);
-        let sealed = key.cipher.encrypt(&nonce, Payload { msg: text, aad: &about });
+        let sealed = key.cipher.encrypt(
+            &nonce,
+            Payload {
+                msg: text,
+                aad: &about,
+            },
+        );
         let sealed = sealed.map_err(|_| Error::Refused("a text could not be sealed".into()))?;
         Ok([&[MARK], &key.name[..], &nonce, &sealed].concat().into())
     }
@@ -82,25 +91,45 @@ impl Keys {
             return Ok(sealed.clone());
         }
         let unreadable = |why: &str| Error::Unreadable(format!("{place}: {why}"));
-        let (name, rest) =
-            sealed[1..].split_first_chunk::<NAME>().ok_or_else(|| unreadable("a sealed text is cut off"))?;
-        let (nonce, text) =
-            rest.split_first_chunk::<NONCE>().ok_or_else(|| unreadable("a sealed text is cut off"))?;
+        let (name, rest) = sealed[1..]
+            .split_first_chunk::<NAME>()
+            .ok_or_else(|| unreadable("a sealed text is cut off"))?;
+        let (nonce, text) = rest
+            .split_first_chunk::<NONCE>()
+            .ok_or_else(|| unreadable("a sealed text is cut off"))?;
         let key = self.0.iter().find(|key| key.name == *name);
-        let key = key.ok_or_else(|| unreadable("it is sealed with a key that is not configured"))?;
-        let opened = key.cipher.decrypt(&XNonce::from(*nonce), Payload { msg: text, aad: &place.about() });
-        opened.map(Bytes::from).map_err(|_| unreadable("a sealed text was altered, or belongs elsewhere"))
+        let key =
+            key.ok_or_else(|| unreadable("it is sealed with a key that is not configured"))?;
+        let opened = key.cipher.decrypt(
+            &XNonce::from(*nonce),
+            Payload {
+                msg: text,
+                aad: &place.about(),
+            },
+        );
+        opened
+            .map(Bytes::from)
+            .map_err(|_| unreadable("a sealed text was altered, or belongs elsewhere"))
     }
 }
 
 impl OneKey {
     fn new(key: &[u8; 32]) -> Self {
-        let digest =
-            |what: &str| -> [u8; 32] { Sha256::new().chain_update(what).chain_update(key).finalize().into() };
+        let digest = |what: &str| -> [u8; 32] {
+            Sha256::new()
+                .chain_update(what)
+                .chain_update(key)
+                .finalize()
+                .into()
+        };
         let mut name = [0; NAME];
         name.copy_from_slice(&digest("oncegate key name")[..NAME]);
         let cipher = XChaCha20Poly1305::new(&Key::from(*key));
-        Self { name, secret: digest("oncegate nonces"), cipher }
+        Self {
+            name,
+            secret: digest("oncegate nonces"),
+            cipher,
+        }
     }
 }
 
@@ -118,7 +147,10 @@ impl Place {
 }
 
 /// Where the copy of the store's secret belongs: it is of no call.
-const SECRET: Place = Place { call_id: CallId(Uuid::nil()), what: "secret" };
+const SECRET: Place = Place {
+    call_id: CallId(Uuid::nil()),
+    what: "secret",
+};
 
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -146,23 +178,43 @@ impl Sealed {
         turn: impl Fn(Place, &Bytes) -> Result<Bytes, Error>,
     ) -> Result<Record, Error> {
         let call_id = record.intent.call_id;
-        let args = turn(Place { call_id, what: "args" }, &record.intent.args)?;
+        let args = turn(
+            Place {
+                call_id,
+                what: "args",
+            },
+            &record.intent.args,
+        )?;
         Arc::make_mut(&mut record.intent).args = args;
         if let Some(json) = record.state.kept_mut() {
-            *json = turn(Place { call_id, what: "result" }, json)?;
+            *json = turn(
+                Place {
+                    call_id,
+                    what: "result",
+                },
+                json,
+            )?;
         }
         Ok(record)
     }
 
     fn seal(&self, change: &Change) -> Result<Change, Error> {
-        let record = Self::turn(change.record.clone(), |place, text| self.keys.seal(place, text))?;
-        Ok(Change { record, ..change.clone() })
+        let record = Self::turn(change.record.clone(), |place, text| {
+            self.keys.seal(place, text)
+        })?;
+        Ok(Change {
+            record,
+            ..change.clone()
+        })
     }
 
     /// Where the body of a document belongs.
     fn place_of(document: &Document) -> Place {
         let digest = digest(document.kind, &document.tenant, &document.id);
-        Place { call_id: CallId(Uuid::from_bytes(digest)), what: "document" }
+        Place {
+            call_id: CallId(Uuid::from_bytes(digest)),
+            what: "document",
+        }
     }
 
     fn seal_document(&self, document: &Document) -> Result<Document, Error> {
@@ -172,7 +224,10 @@ impl Sealed {
             return Ok(document.clone());
         }
         let body = self.keys.seal(Self::place_of(document), &document.body)?;
-        Ok(Document { body, ..document.clone() })
+        Ok(Document {
+            body,
+            ..document.clone()
+        })
     }
 
     fn open_document(&self, document: Document) -> Result<Document, Error> {
@@ -182,7 +237,10 @@ impl Sealed {
 
     /// Documents that no key opens are named among those that cannot be read.
     fn open_documents(&self, found: Found<Document>) -> Found<Document> {
-        let mut opened = Found { calls: Vec::with_capacity(found.calls.len()), unreadable: found.unreadable };
+        let mut opened = Found {
+            calls: Vec::with_capacity(found.calls.len()),
+            unreadable: found.unreadable,
+        };
         for document in found.calls {
             let id = document.id.clone();
             match self.open_document(document) {
@@ -197,10 +255,19 @@ impl Sealed {
     /// result it is said that it cannot be read.
     fn open(&self, mut record: Record) -> Record {
         let call_id = record.intent.call_id;
-        if let Ok(args) = self.keys.open(Place { call_id, what: "args" }, &record.intent.args) {
+        if let Ok(args) = self.keys.open(
+            Place {
+                call_id,
+                what: "args",
+            },
+            &record.intent.args,
+        ) {
             Arc::make_mut(&mut record.intent).args = args;
         }
-        let place = Place { call_id, what: "result" };
+        let place = Place {
+            call_id,
+            what: "result",
+        };
         if let Some(content) = record.state.content_mut()
             && let Content::Kept(json) = &*content
         {
@@ -210,7 +277,10 @@ impl Sealed {
             };
         }
         if let State::Failed(failure) = &mut record.state {
-            failure.body = failure.body.take().and_then(|json| self.keys.open(place, &json).ok());
+            failure.body = failure
+                .body
+                .take()
+                .and_then(|json| self.keys.open(place, &json).ok());
         }
         record
     }
@@ -219,33 +289,49 @@ impl Sealed {
 #[async_trait]
 impl Store for Sealed {
     async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
-        Ok(match self.store.claim(&self.seal(change)?, instead_of).await? {
-            Claimed::Yours(record) => Claimed::Yours(self.open(record)),
-            Claimed::Existing(record) => Claimed::Existing(self.open(record)),
-            barred @ Claimed::Barred(_) => barred,
-        })
+        Ok(
+            match self.store.claim(&self.seal(change)?, instead_of).await? {
+                Claimed::Yours(record) => Claimed::Yours(self.open(record)),
+                Claimed::Existing(record) => Claimed::Existing(self.open(record)),
+                barred @ Claimed::Barred(_) => barred,
+            },
+        )
     }
 
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
-        Ok(match self.store.replace(&self.seal(change)?, expected).await? {
-            Replaced::Done(record) => Replaced::Done(self.open(record)),
-            Replaced::Lost(record) => Replaced::Lost(record.map(|record| self.open(record))),
-            barred @ Replaced::Barred(_) => barred,
-        })
+        Ok(
+            match self.store.replace(&self.seal(change)?, expected).await? {
+                Replaced::Done(record) => Replaced::Done(self.open(record)),
+                Replaced::Lost(record) => Replaced::Lost(record.map(|record| self.open(record))),
+                barred @ Replaced::Barred(_) => barred,
+            },
+        )
     }
 
     async fn holders(&self, names: &[key::Lookup]) -> Result<Vec<Holder>, Error> {
         let holders = self.store.holders(names).await?.into_iter();
-        Ok(holders.map(|holder| Holder { record: self.open(holder.record), ..holder }).collect())
+        Ok(holders
+            .map(|holder| Holder {
+                record: self.open(holder.record),
+                ..holder
+            })
+            .collect())
     }
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
-        Ok(self.store.load(call_id).await?.map(|record| self.open(record)))
+        Ok(self
+            .store
+            .load(call_id)
+            .await?
+            .map(|record| self.open(record)))
     }
 
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
         let history = self.store.history(call_id, limit).await?;
-        Ok(history.map(|history| History { record: self.open(history.record), ..history }))
+        Ok(history.map(|history| History {
+            record: self.open(history.record),
+            ..history
+        }))
     }
 
     async fn tenants(&self) -> Result<Vec<String>, Error> {
@@ -259,9 +345,20 @@ impl Store for Sealed {
         before: Option<Position>,
         limit: u32,
     ) -> Result<Page<Listed>, Error> {
-        let Page { found, next, unreadable } = self.store.list(tenant, filter, before, limit).await?;
-        let open = |listed: Listed| Listed { record: self.open(listed.record), ..listed };
-        Ok(Page { found: found.into_iter().map(open).collect(), next, unreadable })
+        let Page {
+            found,
+            next,
+            unreadable,
+        } = self.store.list(tenant, filter, before, limit).await?;
+        let open = |listed: Listed| Listed {
+            record: self.open(listed.record),
+            ..listed
+        };
+        Ok(Page {
+            found: found.into_iter().map(open).collect(),
+            next,
+            unreadable,
+        })
     }
 
     async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
@@ -270,15 +367,31 @@ impl Store for Sealed {
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         let due = self.store.due(now, limit).await?;
-        Ok(due.map(|due| Due { record: self.open(due.record), ..due }))
+        Ok(due.map(|due| Due {
+            record: self.open(due.record),
+            ..due
+        }))
     }
 
-    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
-        Ok(self.store.to_check(now, tools, each).await?.map(|record| self.open(record)))
+    async fn to_check(
+        &self,
+        now: Timestamp,
+        tools: &[String],
+        each: u32,
+    ) -> Result<Found<Record>, Error> {
+        Ok(self
+            .store
+            .to_check(now, tools, each)
+            .await?
+            .map(|record| self.open(record)))
     }
 
     async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
-        Ok(self.store.unchecked(tools, limit).await?.map(|record| self.open(record)))
+        Ok(self
+            .store
+            .unchecked(tools, limit)
+            .await?
+            .map(|record| self.open(record)))
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
@@ -317,34 +430,70 @@ impl Store for Sealed {
         self.store.tool_events(tool).await
     }
 
-    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
-        self.store.document(kind, tenant, id).await?.map(|document| self.open_document(document)).transpose()
+    async fn document(
+        &self,
+        kind: Kind,
+        tenant: &str,
+        id: &str,
+    ) -> Result<Option<Document>, Error> {
+        self.store
+            .document(kind, tenant, id)
+            .await?
+            .map(|document| self.open_document(document))
+            .transpose()
     }
 
     async fn put_document(&self, document: &Document) -> Result<Put, Error> {
-        Ok(match self.store.put_document(&self.seal_document(document)?).await? {
-            Put::Done => Put::Done,
-            Put::Lost(stored) => Put::Lost(stored.map(|document| self.open_document(document)).transpose()?),
-        })
+        Ok(
+            match self
+                .store
+                .put_document(&self.seal_document(document)?)
+                .await?
+            {
+                Put::Done => Put::Done,
+                Put::Lost(stored) => Put::Lost(
+                    stored
+                        .map(|document| self.open_document(document))
+                        .transpose()?,
+                ),
+            },
+        )
     }
 
     async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
-        Ok(match self.store.put_back_document(&self.seal_document(document)?).await? {
-            Put::Done => Put::Done,
-            Put::Lost(stored) => Put::Lost(stored.map(|document| self.open_document(document)).transpose()?),
-        })
+        Ok(
+            match self
+                .store
+                .put_back_document(&self.seal_document(document)?)
+                .await?
+            {
+                Put::Done => Put::Done,
+                Put::Lost(stored) => Put::Lost(
+                    stored
+                        .map(|document| self.open_document(document))
+                        .transpose()?,
+                ),
+            },
+        )
     }
 
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
+    async fn due_documents(
+        &self,
+        kind: Kind,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Found<Document>, Error> {
         let due = self.store.due_documents(kind, now, limit).await?;
         // Whoever works on them puts aside what it cannot read: left out here, it would be met first each time.
-        Ok(due.map(|document| match self.open_document(document.clone()) {
-            Ok(opened) => opened,
-            Err(error) => {
-                tracing::error!(%error, "a document that is due cannot be opened");
-                document
-            }
-        }))
+        Ok(
+            due.map(|document| match self.open_document(document.clone()) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    tracing::error!(%error, "a document that is due cannot be opened");
+                    document
+                }
+            }),
+        )
     }
 
     async fn documents(
@@ -355,7 +504,10 @@ impl Store for Sealed {
         before: Option<&DocumentPlace>,
         limit: u32,
     ) -> Result<(Found<Document>, Option<DocumentPlace>), Error> {
-        let (found, next) = self.store.documents(kind, tenant, state, before, limit).await?;
+        let (found, next) = self
+            .store
+            .documents(kind, tenant, state, before, limit)
+            .await?;
         Ok((self.open_documents(found), next))
     }
 
@@ -379,7 +531,11 @@ impl Store for Sealed {
         self.store.listen(call_id)
     }
 
-    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
+    async fn doubtful(
+        &self,
+        from: &str,
+        limit: u32,
+    ) -> Result<(Vec<CallId>, Option<String>), Error> {
         self.store.doubtful(from, limit).await
     }
 
@@ -388,13 +544,19 @@ impl Store for Sealed {
     }
 
     fn sealing_key(&self) -> String {
-        self.keys.0.first().map(|key| hex::encode(key.name)).unwrap_or_default()
+        self.keys
+            .0
+            .first()
+            .map(|key| hex::encode(key.name))
+            .unwrap_or_default()
     }
 
     fn remembered_secret(&self) -> Option<Bytes> {
         let opened = self.keys.open(SECRET, &self.store.remembered_secret()?);
         opened
-            .inspect_err(|error| tracing::error!(%error, "the copy of the store's secret cannot be opened"))
+            .inspect_err(
+                |error| tracing::error!(%error, "the copy of the store's secret cannot be opened"),
+            )
             .ok()
     }
 
@@ -423,7 +585,10 @@ mod tests {
     use super::*;
 
     fn place(id: u128, what: &'static str) -> Place {
-        Place { call_id: CallId(Uuid::from_u128(id)), what }
+        Place {
+            call_id: CallId(Uuid::from_u128(id)),
+            what,
+        }
     }
 
     fn keys(keys: &[u8]) -> Keys {
@@ -435,12 +600,26 @@ mod tests {
         let text = Bytes::from("{\"card\":\"4111\"}");
         let sealed = keys(&[1]).seal(place(1, "args"), &text).expect("sealed");
         assert!(!sealed.windows(4).any(|some| some == b"4111"));
-        assert_eq!(keys(&[1]).seal(place(1, "args"), &text).expect("sealed"), sealed, "to the last byte");
-        assert_eq!(keys(&[1]).open(place(1, "args"), &sealed).expect("opened"), text);
-        assert_eq!(keys(&[2, 1]).open(place(1, "args"), &sealed).expect("an older key opens, too"), text);
-        for (keys, place) in
-            [(keys(&[2]), place(1, "args")), (keys(&[1]), place(2, "args")), (keys(&[1]), place(1, "result"))]
-        {
+        assert_eq!(
+            keys(&[1]).seal(place(1, "args"), &text).expect("sealed"),
+            sealed,
+            "to the last byte"
+        );
+        assert_eq!(
+            keys(&[1]).open(place(1, "args"), &sealed).expect("opened"),
+            text
+        );
+        assert_eq!(
+            keys(&[2, 1])
+                .open(place(1, "args"), &sealed)
+                .expect("an older key opens, too"),
+            text
+        );
+        for (keys, place) in [
+            (keys(&[2]), place(1, "args")),
+            (keys(&[1]), place(2, "args")),
+            (keys(&[1]), place(1, "result")),
+        ] {
             assert!(keys.open(place, &sealed).is_err());
         }
         let (mut altered, cut) = (sealed.to_vec(), sealed.slice(..20));
@@ -452,12 +631,17 @@ mod tests {
     #[test]
     fn texts_have_nonces_of_their_own() {
         let nonce = |place: Place, text: &'static str| {
-            keys(&[1]).seal(place, &Bytes::from(text)).expect("sealed").slice(1 + NAME..1 + NAME + NONCE)
+            keys(&[1])
+                .seal(place, &Bytes::from(text))
+                .expect("sealed")
+                .slice(1 + NAME..1 + NAME + NONCE)
         };
         let first = nonce(place(1, "args"), "{}");
-        for other in
-            [nonce(place(1, "args"), "{ }"), nonce(place(2, "args"), "{}"), nonce(place(1, "result"), "{}")]
-        {
+        for other in [
+            nonce(place(1, "args"), "{ }"),
+            nonce(place(2, "args"), "{}"),
+            nonce(place(1, "result"), "{}"),
+        ] {
             assert_ne!(first, other);
         }
     }
@@ -465,6 +649,9 @@ mod tests {
     #[test]
     fn what_was_written_before_there_were_keys_is_read_as_it_is() {
         let text = Bytes::from("{\"n\":1}");
-        assert_eq!(keys(&[1]).open(place(1, "args"), &text).expect("opened"), text);
+        assert_eq!(
+            keys(&[1]).open(place(1, "args"), &text).expect("opened"),
+            text
+        );
     }
 }

@@ -31,8 +31,8 @@ pub use self::open::OpenError;
 use self::watermarks::Watermarks;
 use self::worker::{Need, Worker};
 use super::{
-    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness, Reason,
-    Replaced, Store,
+    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness,
+    Reason, Replaced, Store,
 };
 use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place};
@@ -80,7 +80,9 @@ impl Store for Sqlite {
         let (short_of_space, watermarks) = (self.short_of_space.clone(), self.watermarks.clone());
         let claim = move |connection: &Connection| {
             for name in change.record.intent.all_names() {
-                let Some(holder) = row::holder_of(connection, name)? else { continue };
+                let Some(holder) = row::holder_of(connection, name)? else {
+                    continue;
+                };
                 let seen = Seen::of(&holder);
                 if seen == Seen::of(&change.record) {
                     return Ok(Claimed::Yours(holder));
@@ -109,8 +111,8 @@ impl Store for Sqlite {
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
         let (change, expected) = (change.clone(), expected.clone());
         // What is to be sent next needs room for its outcome: it waits until there is room again.
-        let begins =
-            matches!(change.record.state, State::Running) && change.record.attempt.id != expected.attempt.id;
+        let begins = matches!(change.record.state, State::Running)
+            && change.record.attempt.id != expected.attempt.id;
         let claims = begins || !change.takes.names.is_empty();
         let need = if claims { Need::Plain } else { Need::Reserve };
         let instead_of: Vec<Seen> = change.takes.instead_of.iter().map(Seen::of).collect();
@@ -156,7 +158,8 @@ impl Store for Sqlite {
             if begins {
                 row::update_asked(connection, &record)?;
             }
-            if let Some(seq) = row::seq_of(connection, record.intent.call_id, &change.takes.names)? {
+            if let Some(seq) = row::seq_of(connection, record.intent.call_id, &change.takes.names)?
+            {
                 row::take_names(connection, seq, change.takes.names.iter())?;
             }
             row::insert_entry(connection, &record, &change.entry)?;
@@ -174,19 +177,35 @@ impl Store for Sqlite {
 
     async fn holders(&self, names: &[key::Lookup]) -> Result<Vec<Holder>, Error> {
         let names = names.to_vec();
-        self.readers.calls.run(Need::Plain, move |connection| row::holders(connection, &names)).await
+        self.readers
+            .calls
+            .run(Need::Plain, move |connection| {
+                row::holders(connection, &names)
+            })
+            .await
     }
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
-        self.readers.calls.run(Need::Plain, move |connection| row::by_id(connection, call_id)).await
+        self.readers
+            .calls
+            .run(Need::Plain, move |connection| {
+                row::by_id(connection, call_id)
+            })
+            .await
     }
 
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
         let read = move |connection: &Connection| {
-            let Some(record) = row::by_id(connection, call_id)? else { return Ok(None) };
+            let Some(record) = row::by_id(connection, call_id)? else {
+                return Ok(None);
+            };
             let entries = row::entries(connection, call_id, limit)?;
             let duplicates = ledger::duplicates(connection, call_id)?;
-            Ok(Some(History { record, entries, duplicates }))
+            Ok(Some(History {
+                record,
+                entries,
+                duplicates,
+            }))
         };
         self.readers.ledger.run(Need::Plain, read).await
     }
@@ -203,7 +222,9 @@ impl Store for Sqlite {
         limit: u32,
     ) -> Result<Page<Listed>, Error> {
         let (tenant, filter) = (tenant.to_owned(), filter.clone());
-        let list = move |connection: &Connection| ledger::list(connection, &tenant, &filter, before, limit);
+        let list = move |connection: &Connection| {
+            ledger::list(connection, &tenant, &filter, before, limit)
+        };
         self.readers.ledger.run(Need::Plain, list).await
     }
 
@@ -215,23 +236,40 @@ impl Store for Sqlite {
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         let instance = self.instance;
-        self.readers.due.run(Need::Plain, move |connection| row::due(connection, now, instance, limit)).await
+        self.readers
+            .due
+            .run(Need::Plain, move |connection| {
+                row::due(connection, now, instance, limit)
+            })
+            .await
     }
 
-    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
+    async fn to_check(
+        &self,
+        now: Timestamp,
+        tools: &[String],
+        each: u32,
+    ) -> Result<Found<Record>, Error> {
         if self.watermarks.is_lost() {
             return Ok(Found::default());
         }
         let tools = tools.to_vec();
         self.readers
             .due
-            .run(Need::Plain, move |connection| row::to_check(connection, now, &tools, each))
+            .run(Need::Plain, move |connection| {
+                row::to_check(connection, now, &tools, each)
+            })
             .await
     }
 
     async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
         let tools = tools.to_vec();
-        self.readers.due.run(Need::Plain, move |connection| row::unchecked(connection, &tools, limit)).await
+        self.readers
+            .due
+            .run(Need::Plain, move |connection| {
+                row::unchecked(connection, &tools, limit)
+            })
+            .await
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
@@ -242,7 +280,11 @@ impl Store for Sqlite {
             )?;
             let rows = counts.query_map([], |row| {
                 let calls = row.get::<_, i64>(2)?.unsigned_abs();
-                Ok(Census { tool: row.get(0)?, state: row.get(1)?, calls })
+                Ok(Census {
+                    tool: row.get(0)?,
+                    state: row.get(1)?,
+                    calls,
+                })
             })?;
             rows.collect()
         };
@@ -259,8 +301,9 @@ impl Store for Sqlite {
             let mut over = connection.prepare_cached(
                 "SELECT call_id FROM calls WHERE retain_until <= ?1 ORDER BY retain_until LIMIT ?2",
             )?;
-            let over: Vec<String> =
-                over.query_map(params![now, limit], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let over: Vec<String> = over
+                .query_map(params![now, limit], |row| row.get(0))?
+                .collect::<Result<_, _>>()?;
             for call_id in &over {
                 ledger::forget(connection, call_id)?;
             }
@@ -272,7 +315,12 @@ impl Store for Sqlite {
 
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
         let id = id.clone();
-        self.readers.calls.run(Need::Plain, move |connection| session::look(connection, &id)).await
+        self.readers
+            .calls
+            .run(Need::Plain, move |connection| {
+                session::look(connection, &id)
+            })
+            .await
     }
 
     async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
@@ -315,20 +363,33 @@ impl Store for Sqlite {
 
     async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
         let (tool, entry) = (tool.to_owned(), entry.clone());
-        let set = move |connection: &Connection| pause::set_paused(connection, &tool, paused, &entry);
+        let set =
+            move |connection: &Connection| pause::set_paused(connection, &tool, paused, &entry);
         self.writer.run(Need::Plain, set).await
     }
 
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
         let tool = tool.to_owned();
-        self.readers.ledger.run(Need::Plain, move |connection| pause::events(connection, &tool)).await
+        self.readers
+            .ledger
+            .run(Need::Plain, move |connection| {
+                pause::events(connection, &tool)
+            })
+            .await
     }
 
-    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
+    async fn document(
+        &self,
+        kind: Kind,
+        tenant: &str,
+        id: &str,
+    ) -> Result<Option<Document>, Error> {
         let (tenant, id) = (tenant.to_owned(), id.to_owned());
         self.readers
             .calls
-            .run(Need::Plain, move |connection| document::by_id(connection, kind, &tenant, &id))
+            .run(Need::Plain, move |connection| {
+                document::by_id(connection, kind, &tenant, &id)
+            })
             .await
     }
 
@@ -352,14 +413,28 @@ impl Store for Sqlite {
 
     async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
         let document = document.to_the_microsecond();
-        self.writer.run(Need::Plain, move |connection| document::put(connection, &document)).await
+        self.writer
+            .run(Need::Plain, move |connection| {
+                document::put(connection, &document)
+            })
+            .await
     }
 
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
+    async fn due_documents(
+        &self,
+        kind: Kind,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Found<Document>, Error> {
         if self.watermarks.is_lost() {
             return Ok(Found::default());
         }
-        self.readers.due.run(Need::Plain, move |connection| document::due(connection, kind, now, limit)).await
+        self.readers
+            .due
+            .run(Need::Plain, move |connection| {
+                document::due(connection, kind, now, limit)
+            })
+            .await
     }
 
     async fn documents(
@@ -373,13 +448,25 @@ impl Store for Sqlite {
         let (tenant, state) = (tenant.map(str::to_owned), state.map(str::to_owned));
         let before = before.copied();
         let list = move |connection: &Connection| {
-            document::list(connection, kind, tenant.as_deref(), state.as_deref(), before, limit)
+            document::list(
+                connection,
+                kind,
+                tenant.as_deref(),
+                state.as_deref(),
+                before,
+                limit,
+            )
         };
         self.readers.ledger.run(Need::Plain, list).await
     }
 
     async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
-        self.readers.ledger.run(Need::Plain, move |connection| document::count(connection, kind)).await
+        self.readers
+            .ledger
+            .run(Need::Plain, move |connection| {
+                document::count(connection, kind)
+            })
+            .await
     }
 
     fn listen(&self, call_id: CallId) -> Option<Listener> {
@@ -394,7 +481,11 @@ impl Store for Sqlite {
         false
     }
 
-    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
+    async fn doubtful(
+        &self,
+        from: &str,
+        limit: u32,
+    ) -> Result<(Vec<CallId>, Option<String>), Error> {
         let from = from.to_owned();
         let page = move |connection: &Connection| row::doubtful(connection, &from, limit);
         let page = self.readers.ledger.run(Need::Plain, page).await?;
@@ -403,7 +494,11 @@ impl Store for Sqlite {
     }
 
     async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
-        if self.watermarks.prepare() { Ok(()) } else { Err(Error::Refused(NOTHING_LOST.into())) }
+        if self.watermarks.prepare() {
+            Ok(())
+        } else {
+            Err(Error::Refused(NOTHING_LOST.into()))
+        }
     }
 
     fn sealing_key(&self) -> String {
@@ -433,7 +528,12 @@ impl Store for Sqlite {
 
     /// Leaves one file with everything in it, and the watermarks beside it. Nothing can be asked any more.
     async fn close(&self) {
-        let Readers { calls, due, ledger, interrupts } = &*self.readers;
+        let Readers {
+            calls,
+            due,
+            ledger,
+            interrupts,
+        } = &*self.readers;
         interrupts.iter().for_each(InterruptHandle::interrupt);
         let all = async {
             if !interrupts.is_empty() {
@@ -442,7 +542,9 @@ impl Store for Sqlite {
             self.writer.stop().await;
         };
         if tokio::time::timeout(CLOSING, all).await.is_err() {
-            tracing::warn!("the database could not be closed in time; the next start reads its log");
+            tracing::warn!(
+                "the database could not be closed in time; the next start reads its log"
+            );
         }
     }
 
@@ -472,7 +574,12 @@ impl Store for Sqlite {
         Readiness {
             durability: Some(Durability::Strict),
             reasons,
-            warnings: self.files.upgrade().and_then(|files| files.exposed()).into_iter().collect(),
+            warnings: self
+                .files
+                .upgrade()
+                .and_then(|files| files.exposed())
+                .into_iter()
+                .collect(),
             lost_writes: lost.map_or(0, |lost| lost.commits),
             whole_since: since.and_then(|since| Timestamp::from_microsecond(since).ok()),
         }
@@ -489,11 +596,20 @@ struct Seen {
 
 impl Seen {
     fn of(record: &Record) -> Self {
-        Self { call_id: record.intent.call_id, version: record.version, attempt: record.attempt.id }
+        Self {
+            call_id: record.intent.call_id,
+            version: record.version,
+            attempt: record.attempt.id,
+        }
     }
 }
 
 /// The value of one PRAGMA.
-fn pragma<T: rusqlite::types::FromSql>(connection: &Connection, name: &str) -> rusqlite::Result<Option<T>> {
-    connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0)).optional()
+fn pragma<T: rusqlite::types::FromSql>(
+    connection: &Connection,
+    name: &str,
+) -> rusqlite::Result<Option<T>> {
+    connection
+        .query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
+        .optional()
 }

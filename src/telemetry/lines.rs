@@ -42,9 +42,14 @@ impl Lines {
     /// # Errors
     /// The operating system gives no thread.
     pub(super) fn start(to: impl Write + Send + 'static) -> io::Result<Self> {
-        let lines = Self(Arc::new(Queue { state: Mutex::default(), changed: Condvar::new() }));
+        let lines = Self(Arc::new(Queue {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }));
         let queue = lines.0.clone();
-        std::thread::Builder::new().name("log".into()).spawn(move || queue.write_all(to))?;
+        std::thread::Builder::new()
+            .name("log".into())
+            .spawn(move || queue.write_all(to))?;
         Ok(lines)
     }
 
@@ -59,7 +64,11 @@ impl Lines {
     pub fn flush(&self) {
         let state = self.0.state();
         let is_busy = |state: &mut State| state.is_writing || !state.lines.is_empty();
-        drop(self.0.changed.wait_timeout_while(state, LAST_LINES, is_busy));
+        drop(
+            self.0
+                .changed
+                .wait_timeout_while(state, LAST_LINES, is_busy),
+        );
     }
 
     fn push(&self, line: &[u8]) {
@@ -91,7 +100,10 @@ impl Queue {
             if state.lines.is_empty() && news > 0 {
                 state.mentioned = state.dropped;
                 drop(state);
-                tracing::warn!(dropped = news, "log lines were dropped: they were not taken fast enough");
+                tracing::warn!(
+                    dropped = news,
+                    "log lines were dropped: they were not taken fast enough"
+                );
             } else {
                 drop(state);
             }
@@ -106,7 +118,10 @@ impl Queue {
                 state.is_writing = true;
                 return line;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 

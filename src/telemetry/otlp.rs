@@ -9,7 +9,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::trace::{
+    SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
+};
 use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
@@ -99,7 +101,9 @@ impl Spans {
         let ours = filter_fn(|metadata| {
             metadata.is_span()
                 && *metadata.level() <= Level::INFO
-                && metadata.target().starts_with(concat!(env!("CARGO_PKG_NAME"), "::"))
+                && metadata
+                    .target()
+                    .starts_with(concat!(env!("CARGO_PKG_NAME"), "::"))
         });
         let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
             .with_version(env!("CARGO_PKG_VERSION"))
@@ -129,7 +133,9 @@ where
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
-        let Some(span) = context.span(&id) else { return };
+        let Some(span) = context.span(&id) else {
+            return;
+        };
         let open = span.extensions_mut().remove::<Open>();
         if let Some(data) = open.and_then(|open| open.close(span.name(), &self.scope)) {
             self.queue.0.on_end(data);
@@ -171,7 +177,13 @@ impl Open {
         // As in log and ledger, which know it also in another form.
         attributes.push(KeyValue::new("trace_id", trace_id));
         Some(SpanData {
-            span_context: SpanContext::new(exported, span_id, TraceFlags::SAMPLED, false, TraceState::NONE),
+            span_context: SpanContext::new(
+                exported,
+                span_id,
+                TraceFlags::SAMPLED,
+                false,
+                TraceState::NONE,
+            ),
             parent_span_id: self.parent_id.unwrap_or(SpanId::INVALID),
             parent_span_is_remote: self.kind == SpanKind::Server,
             span_kind: self.kind,
@@ -188,7 +200,11 @@ impl Open {
     }
 
     fn put(&mut self, name: &'static str, value: Value) {
-        match self.fields.iter_mut().find(|field| field.key.as_str() == name) {
+        match self
+            .fields
+            .iter_mut()
+            .find(|field| field.key.as_str() == name)
+        {
             Some(field) => field.value = value,
             None => self.fields.push(KeyValue::new(name, value)),
         }
@@ -220,7 +236,10 @@ impl Visit for Open {
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.put(field.name(), i64::try_from(value).unwrap_or(i64::MAX).into());
+        self.put(
+            field.name(),
+            i64::try_from(value).unwrap_or(i64::MAX).into(),
+        );
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
@@ -232,7 +251,10 @@ impl Visit for Open {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "spans are held against those of other machines")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "spans are held against those of other machines"
+)]
 fn wall_time() -> SystemTime {
     SystemTime::now()
 }

@@ -47,12 +47,25 @@ struct Attacked {
 impl Attacked {
     async fn start() -> Self {
         let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
-        let config = format!("{}{}{}", token("greedy"), token("quiet"), one_tool(&tool, ""));
+        let config = format!(
+            "{}{}{}",
+            token("greedy"),
+            token("quiet"),
+            one_tool(&tool, "")
+        );
         let budget = format!("{BUDGET_MIB}MiB");
-        let environment =
-            [("ONCEGATE_SERVER__MAX_MEMORY", &*budget), ("ONCEGATE_SERVER__MAX_CONNECTIONS", "6000")];
+        let environment = [
+            ("ONCEGATE_SERVER__MAX_MEMORY", &*budget),
+            ("ONCEGATE_SERVER__MAX_CONNECTIONS", "6000"),
+        ];
         let process = Process::start_in(folder.path(), free_port(), &config, &environment).await;
-        let mut attacked = Self { process, tool, client: client(), calls: 0, _folder: folder };
+        let mut attacked = Self {
+            process,
+            tool,
+            client: client(),
+            calls: 0,
+            _folder: folder,
+        };
         attacked.quiet_is_served().await;
         attacked
     }
@@ -61,7 +74,9 @@ impl Attacked {
         let socket = TcpSocket::new_v4().expect("a socket");
         // So that little of an answer is anywhere but in the gateway.
         socket.set_recv_buffer_size(4_096).expect("set");
-        let address = format!("127.0.0.1:{}", self.process.port).parse().expect("an address");
+        let address = format!("127.0.0.1:{}", self.process.port)
+            .parse()
+            .expect("an address");
         socket.connect(address).await.expect("a connection")
     }
 
@@ -80,34 +95,68 @@ impl Attacked {
     /// The tenant that does no harm makes a call.
     async fn quiet_is_served(&mut self) {
         self.calls += 1;
-        let request = self.client.post(self.process.url("/v1/tools/act/calls")).bearer_auth("quiet");
-        let request =
-            request.timeout(Duration::from_secs(60)).body(format!("{{\"args\":{{\"n\":{}}}}}", self.calls));
-        Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+        let request = self
+            .client
+            .post(self.process.url("/v1/tools/act/calls"))
+            .bearer_auth("quiet");
+        let request = request
+            .timeout(Duration::from_secs(60))
+            .body(format!("{{\"args\":{{\"n\":{}}}}}", self.calls));
+        Answer::read(request.send().await.expect("an answer"))
+            .await
+            .expect_ok();
     }
 
     /// A stored call of the greedy tenant with a result of a megabyte.
     async fn large(&self) -> String {
         self.tool.then(large(1_000_000));
-        let request = self.client.post(self.process.url("/v1/tools/act/calls")).bearer_auth("greedy");
-        let answer = Answer::read(request.body("{\"args\":{}}").send().await.expect("an answer")).await;
-        answer.expect_ok().at("/call_id").as_str().expect("an id").to_owned()
+        let request = self
+            .client
+            .post(self.process.url("/v1/tools/act/calls"))
+            .bearer_auth("greedy");
+        let answer = Answer::read(
+            request
+                .body("{\"args\":{}}")
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await;
+        answer
+            .expect_ok()
+            .at("/call_id")
+            .as_str()
+            .expect("an id")
+            .to_owned()
     }
 
     /// The memory of the process, if this system says it.
     fn mib(&self) -> usize {
         let status = format!("/proc/{}/status", self.process.id());
         let status = std::fs::read_to_string(status).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0 kB");
-        line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") / 1024
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap_or("0 kB");
+        line.trim()
+            .trim_end_matches(" kB")
+            .parse::<usize>()
+            .expect("a number")
+            / 1024
     }
 
     #[track_caller]
-    #[expect(clippy::print_stderr, reason = "figures for who runs it with --nocapture")]
+    #[expect(
+        clippy::print_stderr,
+        reason = "figures for who runs it with --nocapture"
+    )]
     fn check(&self, what: &str, before: usize) {
         let most = self.mib();
         eprintln!("{what}: {before} -> {most} MiB at most");
-        assert!(most <= BUDGET_MIB + SLACK_MIB + before, "{what}: {most} MiB");
+        assert!(
+            most <= BUDGET_MIB + SLACK_MIB + before,
+            "{what}: {most} MiB"
+        );
     }
 }
 
@@ -140,7 +189,13 @@ fn with_shut_windows<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<u8> {
 async fn shut_windows_of_strangers_hold_no_memory() {
     let mut attacked = Attacked::start().await;
     let before = attacked.mib();
-    let paths = (0..100).map(|n| if n % 2 == 0 { "/openapi.json" } else { "/metrics" });
+    let paths = (0..100).map(|n| {
+        if n % 2 == 0 {
+            "/openapi.json"
+        } else {
+            "/metrics"
+        }
+    });
     let _held = attacked.say(100, &with_shut_windows(paths)).await;
     for _ in 0..20 {
         attacked.quiet_is_served().await;
@@ -154,13 +209,17 @@ async fn unread_answers_of_one_token_stop_at_its_share() {
     let id = attacked.large().await;
     let before = attacked.mib();
     let said = |head: String| {
-        format!("{head} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer greedy\r\n").into_bytes()
+        format!("{head} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer greedy\r\n")
+            .into_bytes()
     };
     let mut show = said(format!("GET /v1/calls/{id}"));
     show.extend(b"\r\n");
     let mut replay = said("POST /v1/tools/act/calls".into());
     replay.extend(b"content-length: 11\r\n\r\n{\"args\":{}}");
-    let _held = (attacked.say(200, &show).await, attacked.say(200, &replay).await);
+    let _held = (
+        attacked.say(200, &show).await,
+        attacked.say(200, &replay).await,
+    );
     for _ in 0..20 {
         attacked.quiet_is_served().await;
     }
@@ -199,12 +258,23 @@ async fn stalled_heads_hold_little_and_give_way() {
 /// A gateway in which a tenant has room for a few results: half of 16 MiB, of 1 MiB each.
 async fn with_little_memory(stores: &Stores, tool: &Tool) -> Gateway {
     let tokens = token("shop") + &token("bank");
-    stores.gateway(&format!("[server]\nmax_memory = \"16MiB\"\n{tokens}{}", one_tool(tool, ""))).await
+    stores
+        .gateway(&format!(
+            "[server]\nmax_memory = \"16MiB\"\n{tokens}{}",
+            one_tool(tool, "")
+        ))
+        .await
 }
 
 async fn call(gateway: &Gateway, tenant: &str, n: usize) -> Answer {
     let bearer = format!("Bearer {tenant}");
-    gateway.post("act", &json!({ "args": { "n": n } }), &[("authorization", &bearer)]).await
+    gateway
+        .post(
+            "act",
+            &json!({ "args": { "n": n } }),
+            &[("authorization", &bearer)],
+        )
+        .await
 }
 
 async fn a_call_without_room_for_its_result_is_refused_before_it_is_claimed(stores: &Stores) {
@@ -217,7 +287,10 @@ async fn a_call_without_room_for_its_result_is_refused_before_it_is_claimed(stor
         let (gateway, n) = (gateway.clone(), running.len());
         assert!(n < 16, "nothing is refused");
         let asked = tokio::spawn(async move { call(&gateway, "shop", n).await });
-        until("it is at the tool, or refused", async || tool.requests() > n || asked.is_finished()).await;
+        until("it is at the tool, or refused", async || {
+            tool.requests() > n || asked.is_finished()
+        })
+        .await;
         if tool.requests() == n {
             break asked.await.expect("no panic");
         }
@@ -226,7 +299,11 @@ async fn a_call_without_room_for_its_result_is_refused_before_it_is_claimed(stor
     assert!(running.len() >= 4, "{}", running.len());
     let refused = refused.expect_problem("rate-limited");
     assert_eq!(
-        (refused.status, refused.at("/effect"), refused.at("/key_action")),
+        (
+            refused.status,
+            refused.at("/effect"),
+            refused.at("/key_action")
+        ),
         (429, "none".into(), "reuse".into())
     );
     assert_eq!(refused.header("gateway-outcome"), "not-executed");
@@ -236,7 +313,10 @@ async fn a_call_without_room_for_its_result_is_refused_before_it_is_claimed(stor
         let gateway = gateway.clone();
         tokio::spawn(async move { call(&gateway, "bank", 0).await })
     };
-    until("it is at the tool", async || tool.requests() == requests + 1).await;
+    until("it is at the tool", async || {
+        tool.requests() == requests + 1
+    })
+    .await;
     drop(hold);
     for asked in running {
         asked.await.expect("no panic").expect_ok();
@@ -244,7 +324,11 @@ async fn a_call_without_room_for_its_result_is_refused_before_it_is_claimed(stor
     other.await.expect("no panic").expect_ok();
     let again = requests;
     call(&gateway, "shop", again).await.expect_ok();
-    assert_eq!(tool.effects(), requests + 2, "what was refused has not run, and runs now");
+    assert_eq!(
+        tool.effects(),
+        requests + 2,
+        "what was refused has not run, and runs now"
+    );
 }
 
 async fn a_result_for_which_there_is_no_room_is_kept_and_given_later(stores: &Stores) {
@@ -264,40 +348,70 @@ async fn a_result_for_which_there_is_no_room_is_kept_and_given_later(stores: &St
         refused > 0 && tool.requests() - 1 + refused == running.len()
     })
     .await;
-    let refused = call(&gateway, "shop", 0).await.expect_problem("rate-limited");
-    assert_eq!((refused.at("/effect"), refused.at("/key_action")), ("unknown".into(), "reuse".into()));
+    let refused = call(&gateway, "shop", 0)
+        .await
+        .expect_problem("rate-limited");
+    assert_eq!(
+        (refused.at("/effect"), refused.at("/key_action")),
+        ("unknown".into(), "reuse".into())
+    );
     drop(hold);
     for asked in running {
         asked.await.expect("no panic");
     }
     let again = call(&gateway, "shop", 0).await.expect_ok();
-    assert_eq!((again.at("/replayed"), again.result()), (true.into(), first.result()));
-    assert_eq!(gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await, 0.0);
+    assert_eq!(
+        (again.at("/replayed"), again.result()),
+        (true.into(), first.result())
+    );
+    assert_eq!(
+        gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await,
+        0.0
+    );
     assert!(gateway.metric("oncegate_memory_refused_total").await > 0.0);
 }
 
 #[tokio::test]
 async fn what_was_held_is_free_again_when_all_is_answered() {
     let tool = Tool::start().await;
-    let gateway = Gateway::start(&format!("[server]\nmax_memory = \"64MiB\"\n{}", one_tool(&tool, ""))).await;
+    let gateway = Gateway::start(&format!(
+        "[server]\nmax_memory = \"64MiB\"\n{}",
+        one_tool(&tool, "")
+    ))
+    .await;
     tool.then(large(900_000));
-    gateway.call(json!({ "n": 0, "much": "a".repeat(900_000) })).await.expect_ok();
-    gateway.get("/v1/calls").await.expect_ok();
-    let mut cut = TcpStream::connect(gateway.address).await.expect("a connection");
-    cut.write_all(b"POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n{")
+    gateway
+        .call(json!({ "n": 0, "much": "a".repeat(900_000) }))
         .await
-        .expect("written");
+        .expect_ok();
+    gateway.get("/v1/calls").await.expect_ok();
+    let mut cut = TcpStream::connect(gateway.address)
+        .await
+        .expect("a connection");
+    cut.write_all(
+        b"POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n{",
+    )
+    .await
+    .expect("written");
     drop(cut);
-    assert_eq!(gateway.metric("oncegate_memory_budget_bytes").await, (64 * MIB) as f64);
+    assert_eq!(
+        gateway.metric("oncegate_memory_budget_bytes").await,
+        (64 * MIB) as f64
+    );
     // This question's own connection and request.
-    until("it is free", async || gateway.metric("oncegate_memory_held_bytes").await <= 64.0 * 1024.0).await;
+    until("it is free", async || {
+        gateway.metric("oncegate_memory_held_bytes").await <= 64.0 * 1024.0
+    })
+    .await;
     gateway.stop().await;
 }
 
 /// What is answered to this, over a connection from this address, until it ends.
 async fn from(gateway: &Gateway, address: &str, said: &[u8]) -> String {
     let socket = TcpSocket::new_v4().expect("a socket");
-    socket.bind(format!("{address}:0").parse().expect("an address")).expect("bound");
+    socket
+        .bind(format!("{address}:0").parse().expect("an address"))
+        .expect("bound");
     let mut stream = socket.connect(gateway.address).await.expect("a connection");
     drop(stream.write_all(said).await);
     let mut answer = Vec::new();
@@ -319,7 +433,9 @@ async fn an_address_has_a_bound_of_its_own_unless_it_is_a_balancers() {
         let before = tool.requests();
         let mut busy = Vec::new();
         for n in 0..2 {
-            let mut stream = TcpStream::connect(gateway.address).await.expect("a connection");
+            let mut stream = TcpStream::connect(gateway.address)
+                .await
+                .expect("a connection");
             let body = format!("{{\"args\":{{\"n\":{n}}}}}");
             let head = "POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\n";
             let call = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
@@ -339,24 +455,42 @@ async fn an_address_has_a_bound_of_its_own_unless_it_is_a_balancers() {
 #[tokio::test]
 async fn who_has_gone_longest_without_a_token_gives_way() {
     let tool = Tool::start().await;
-    let gateway = Gateway::start(&format!("[server]\nmax_connections = 3\n{}", one_tool(&tool, ""))).await;
+    let gateway = Gateway::start(&format!(
+        "[server]\nmax_connections = 3\n{}",
+        one_tool(&tool, "")
+    ))
+    .await;
     let list = b"GET /v1/tools HTTP/1.1\r\nhost: localhost\r\n\r\n";
-    let mut known = TcpStream::connect(gateway.address).await.expect("a connection");
+    let mut known = TcpStream::connect(gateway.address)
+        .await
+        .expect("a connection");
     known.write_all(list).await.expect("written");
     let mut first = [0; 12];
     known.read_exact(&mut first).await.expect("an answer");
     assert_eq!(&first, b"HTTP/1.1 200");
     // They came later, and one of them even speaks.
-    let mut drips = TcpStream::connect(gateway.address).await.expect("a connection");
-    drips.write_all(b"GET /healthz HTTP/1.1\r\nx: ").await.expect("written");
-    let _silent = TcpStream::connect(gateway.address).await.expect("a connection");
+    let mut drips = TcpStream::connect(gateway.address)
+        .await
+        .expect("a connection");
+    drips
+        .write_all(b"GET /healthz HTTP/1.1\r\nx: ")
+        .await
+        .expect("written");
+    let _silent = TcpStream::connect(gateway.address)
+        .await
+        .expect("a connection");
     until("a further one is served", async || {
-        from(&gateway, "127.0.0.1", LIST).await.starts_with("HTTP/1.1 200 ")
+        from(&gateway, "127.0.0.1", LIST)
+            .await
+            .starts_with("HTTP/1.1 200 ")
     })
     .await;
     let mut rest = Vec::new();
     drips.read_to_end(&mut rest).await.expect("an end");
-    assert!(rest.is_empty(), "the oldest stranger is closed, and not answered");
+    assert!(
+        rest.is_empty(),
+        "the oldest stranger is closed, and not answered"
+    );
     known.write_all(list).await.expect("written");
     until("it is answered on the same connection", async || {
         let mut part = [0; 16 * 1024];
@@ -372,13 +506,20 @@ async fn who_has_gone_longest_without_a_token_gives_way() {
 async fn a_stranger_has_few_streams_and_loses_the_others() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&one_tool(&tool, "")).await;
-    let mut stream = TcpStream::connect(gateway.address).await.expect("a connection");
-    stream.write_all(&with_shut_windows((0..50).map(|_| "/problems"))).await.expect("written");
+    let mut stream = TcpStream::connect(gateway.address)
+        .await
+        .expect("a connection");
+    stream
+        .write_all(&with_shut_windows((0..50).map(|_| "/problems")))
+        .await
+        .expect("written");
     let mut said = Vec::new();
     // RST_STREAM with REFUSED_STREAM: safe to send again.
     let refused = frame(3, 0, 0, &[0, 0, 0, 7]);
     let count = |said: &[u8]| {
-        said.windows(13).filter(|part| part[..5] == refused[..5] && part[9..] == refused[9..]).count()
+        said.windows(13)
+            .filter(|part| part[..5] == refused[..5] && part[9..] == refused[9..])
+            .count()
     };
     until("all but a few are refused", async || {
         stream.read_buf(&mut said).await.expect("it is open");

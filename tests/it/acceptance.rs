@@ -31,9 +31,15 @@ async fn lose(stores: &Stores, gateway: Gateway, config: &str) -> Gateway {
         }
         Stores::Redis(url) => {
             let client = ::redis::Client::open(url.as_str()).expect("a URL");
-            let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
+            let mut connection = client
+                .get_multiplexed_async_connection()
+                .await
+                .expect("a connection");
             let key = "oncegate:{p000}:writes";
-            let counts = ::redis::cmd("HKEYS").arg(key).query_async(&mut connection).await;
+            let counts = ::redis::cmd("HKEYS")
+                .arg(key)
+                .query_async(&mut connection)
+                .await;
             let counts: Vec<String> = counts.expect("the counts");
             assert!(!counts.is_empty());
             for gateway in counts {
@@ -45,37 +51,62 @@ async fn lose(stores: &Stores, gateway: Gateway, config: &str) -> Gateway {
         }
     };
     let gateway = Gateway::again(folder, &store, config).await;
-    until("the loss is noticed", async || gateway.reasons().await.contains("accept-loss")).await;
+    until("the loss is noticed", async || {
+        gateway.reasons().await.contains("accept-loss")
+    })
+    .await;
     gateway
 }
 
 async fn post(gateway: &Gateway, path: &str, body: Value) -> Answer {
-    let request = gateway.client.post(gateway.url(path)).body(body.to_string());
+    let request = gateway
+        .client
+        .post(gateway.url(path))
+        .body(body.to_string());
     Answer::read(request.send().await.expect("an answer")).await
 }
 
 fn sealed(tool: &Tool, keys: &[u8]) -> String {
     let keys: Vec<String> = keys.iter().map(|key| hex::encode([*key; 32])).collect();
-    format!("{}\n[store]\nencryption_keys = {keys:?}\n", one_tool(tool, "retry = { attempts = 1 }"))
+    format!(
+        "{}\n[store]\nencryption_keys = {keys:?}\n",
+        one_tool(tool, "retry = { attempts = 1 }")
+    )
 }
 
 async fn a_loss_is_not_accepted_while_a_saga_cannot_be_read(stores: &Stores) {
     let tool = Tool::start().await;
     let gateway = stores.gateway(&sealed(&tool, &[1])).await;
     for saga in ["G", "H"] {
-        gateway.act(saga, json!({ "saga_id": saga })).await.expect_ok();
+        gateway
+            .act(saga, json!({ "saga_id": saga }))
+            .await
+            .expect_ok();
     }
     tool.then(Act::Answer(422, "", b"{}"));
-    let failed = gateway.act("failed", json!({})).await.expect_problem("tool-rejected");
+    let failed = gateway
+        .act("failed", json!({}))
+        .await
+        .expect_problem("tool-rejected");
 
     let gateway = lose(stores, gateway, &sealed(&tool, &[2])).await;
     for _ in 0..2 {
-        let refused = gateway.accept_loss("an older copy").await.expect_problem("wrong-state");
+        let refused = gateway
+            .accept_loss("an older copy")
+            .await
+            .expect_problem("wrong-state");
         for said in ["2 of 2 sagas", "encryption_keys"] {
             assert!(refused.text.contains(said), "{}", refused.text);
         }
-        assert!(gateway.reasons().await.contains("accept-loss"), "it stays closed");
-        assert_eq!(gateway.record(&failed).await.at("/state"), "failed", "nothing was changed");
+        assert!(
+            gateway.reasons().await.contains("accept-loss"),
+            "it stays closed"
+        );
+        assert_eq!(
+            gateway.record(&failed).await.at("/state"),
+            "failed",
+            "nothing was changed"
+        );
     }
     let folder = gateway.stop().await;
     let store = match stores {
@@ -86,11 +117,17 @@ async fn a_loss_is_not_accepted_while_a_saga_cannot_be_read(stores: &Stores) {
         Stores::Redis(url) => url.clone(),
     };
     let gateway = Gateway::again(folder, &store, &sealed(&tool, &[2, 1])).await;
-    until("the loss is seen again", async || gateway.reasons().await.contains("accept-loss")).await;
+    until("the loss is seen again", async || {
+        gateway.reasons().await.contains("accept-loss")
+    })
+    .await;
     gateway.accept_loss("an older copy").await.expect_ok();
     gateway.until_ready().await;
     for saga in ["G", "H"] {
-        assert_eq!(gateway.get(&format!("/v1/sagas/{saga}")).await.at("/state"), "stuck");
+        assert_eq!(
+            gateway.get(&format!("/v1/sagas/{saga}")).await.at("/state"),
+            "stuck"
+        );
     }
     assert_eq!(gateway.record(&failed).await.at("/state"), "unknown");
     gateway.stop().await;
@@ -105,11 +142,19 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
     );
     let gateway = stores.gateway(&config).await;
     let reason = json!({ "reason": "a test" });
-    let done = gateway.act("saga", json!({ "saga_id": "G", "session_id": "T" })).await.expect_ok();
+    let done = gateway
+        .act("saga", json!({ "saga_id": "G", "session_id": "T" }))
+        .await
+        .expect_ok();
     let done = done.at("/call_id").as_str().expect("an id").to_owned();
-    post(&gateway, "/v1/tools/other/pause", reason.clone()).await.expect_ok();
+    post(&gateway, "/v1/tools/other/pause", reason.clone())
+        .await
+        .expect_ok();
     tool.then(Act::ExecuteThenDrop);
-    let unknown = gateway.act("unknown", json!({})).await.expect_problem("outcome-unknown");
+    let unknown = gateway
+        .act("unknown", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     let unknown = unknown.at("/call_id").as_str().expect("an id").to_owned();
 
     let gateway = lose(stores, gateway, &config).await;
@@ -128,13 +173,23 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
     ];
     for (path, body) in &acts {
         let refused = post(&gateway, path, body.clone()).await;
-        assert_eq!(refused.at("/type"), "/problems/store-unavailable", "{path}: {}", refused.text);
+        assert_eq!(
+            refused.at("/type"),
+            "/problems/store-unavailable",
+            "{path}: {}",
+            refused.text
+        );
     }
     // What only holds back may be done before the store opens.
-    post(&gateway, "/v1/tools/act/pause", reason.clone()).await.expect_ok();
+    post(&gateway, "/v1/tools/act/pause", reason.clone())
+        .await
+        .expect_ok();
     gateway.accept_loss("an older copy").await.expect_ok();
     gateway.until_ready().await;
-    gateway.act("new", json!({})).await.expect_problem("tool-paused");
+    gateway
+        .act("new", json!({}))
+        .await
+        .expect_problem("tool-paused");
     let found = gateway.get("/v1/sessions/S").await;
     assert_eq!(found.at("/frozen"), false, "{}", found.text);
     assert_eq!(gateway.get("/v1/sagas/G").await.at("/state"), "stuck");
@@ -149,10 +204,21 @@ async fn an_acceptance_that_breaks_off_closes_documents_again(mut place: Place) 
     let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
     let store = place.open(folder.path()).await;
     let bare = Bare::over_shared(store.clone(), ME, &tool, "").await;
-    until("it is ready", async || bare.gateway.readiness().await.reasons.is_empty()).await;
+    until("it is ready", async || {
+        bare.gateway.readiness().await.reasons.is_empty()
+    })
+    .await;
     let body = json!({ "args": {}, "saga_id": "G" }).to_string();
     let call = async |url: &str| {
-        Answer::read(client().post(url).body(body.clone()).send().await.expect("an answer")).await
+        Answer::read(
+            client()
+                .post(url)
+                .body(body.clone())
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     };
     call(&bare.url).await.expect_ok();
     bare.stop().await;
@@ -162,8 +228,15 @@ async fn an_acceptance_that_breaks_off_closes_documents_again(mut place: Place) 
     let copy = place.copy(folder.path());
     // One write more than the copy has.
     let store = place.open(folder.path()).await;
-    let saga = store.document(Kind::Saga, "default", "G").await.expect("an answer").expect("a saga");
-    let next = |saga: &Document| Document { version: saga.version + 1, ..saga.clone() };
+    let saga = store
+        .document(Kind::Saga, "default", "G")
+        .await
+        .expect("an answer")
+        .expect("a saga");
+    let next = |saga: &Document| Document {
+        version: saga.version + 1,
+        ..saga.clone()
+    };
     store.put_document(&next(&saga)).await.expect("written");
     store.close().await;
     drop(store);
@@ -171,22 +244,36 @@ async fn an_acceptance_that_breaks_off_closes_documents_again(mut place: Place) 
     let store = FaultStore::over_shared(place.put_back(copy.path(), folder.path()).await);
     let bare = Bare::over_shared(Arc::new(store.clone()), ME, &tool, "").await;
 
-    let accept = async || bare.gateway.accept_loss(Caller::operator(), "put back".into()).await;
+    let accept = async || {
+        bare.gateway
+            .accept_loss(Caller::operator(), "put back".into())
+            .await
+    };
     let is_closed = async |why: &str| {
         assert!(store.put_document(&next(&saga)).await.is_err(), "{why}");
         let reasons = store.readiness().await.reasons;
-        assert!(reasons.iter().any(|reason| reason.code == LOST_DATA), "{why}: {reasons:?}");
+        assert!(
+            reasons.iter().any(|reason| reason.code == LOST_DATA),
+            "{why}: {reasons:?}"
+        );
     };
     is_closed("before").await;
     store.next(Verb::PutDocument, Fault::ErrBefore, 1);
     accept().await.expect_err("the saga was not stopped");
-    assert_eq!(store.injected(Verb::PutDocument, Fault::ErrBefore), 1, "it broke off where it was to");
+    assert_eq!(
+        store.injected(Verb::PutDocument, Fault::ErrBefore),
+        1,
+        "it broke off where it was to"
+    );
     is_closed("after the store has failed").await;
     store.panic_at(Verb::PutDocument);
     accept().await.expect_err("it has panicked");
     is_closed("after a panic").await;
     accept().await.expect("accepted");
-    until("it is open", async || store.readiness().await.reasons.is_empty()).await;
+    until("it is open", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
     bare.stop().await;
 }
 
@@ -197,5 +284,8 @@ async fn over_a_file_an_acceptance_that_breaks_off_closes_documents_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_a_redis_an_acceptance_that_breaks_off_closes_documents_again() {
-    an_acceptance_that_breaks_off_closes_documents_again(Place::Redis(Box::new(Redis::strict().await))).await;
+    an_acceptance_that_breaks_off_closes_documents_again(Place::Redis(Box::new(
+        Redis::strict().await,
+    )))
+    .await;
 }

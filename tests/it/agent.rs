@@ -63,12 +63,20 @@ struct Agent<'a> {
 
 impl<'a> Agent<'a> {
     fn new(gateway: &'a Gateway, key: &str, args: Value) -> Self {
-        Self { gateway, body: json!({ "args": args, "session_id": "S", "idempotency_key": key }), keys: 0 }
+        Self {
+            gateway,
+            body: json!({ "args": args, "session_id": "S", "idempotency_key": key }),
+            keys: 0,
+        }
     }
 
     /// One whose runtime sends no key.
     fn without_key(gateway: &'a Gateway, args: Value) -> Self {
-        Self { gateway, body: json!({ "args": args, "session_id": "S", "user_id": "U" }), keys: 0 }
+        Self {
+            gateway,
+            body: json!({ "args": args, "session_id": "S", "user_id": "U" }),
+            keys: 0,
+        }
     }
 
     async fn ask(&self) -> Answer {
@@ -78,7 +86,10 @@ impl<'a> Agent<'a> {
     /// Sends the request and hangs up before it is answered.
     async fn hang_up(&self) {
         let time = Duration::from_millis(50);
-        assert!(tokio::time::timeout(time, self.ask()).await.is_err(), "it was answered");
+        assert!(
+            tokio::time::timeout(time, self.ask()).await.is_err(),
+            "it was answered"
+        );
     }
 
     /// Follows what it is told to the letter, until that is to stop.
@@ -88,7 +99,10 @@ impl<'a> Agent<'a> {
             if answer.status == 200 {
                 return End::Result(answer);
             }
-            let wait = answer.at("/retry_after_ms").as_u64().map(Duration::from_millis);
+            let wait = answer
+                .at("/retry_after_ms")
+                .as_u64()
+                .map(Duration::from_millis);
             match (answer.at("/key_action").as_str(), wait) {
                 (Some("reuse" | "wait"), Some(wait)) => sleep(wait).await,
                 (Some("rotate"), _) => {
@@ -105,23 +119,41 @@ impl<'a> Agent<'a> {
 
 /// A tool that is asked whether it knows a key, again and again.
 fn probing(tool: &Tool) -> String {
-    let probe = format!("probe = {{ url = \"http://127.0.0.1:{}/by-key/{{key}}\" }}", tool.port);
+    let probe = format!(
+        "probe = {{ url = \"http://127.0.0.1:{}/by-key/{{key}}\" }}",
+        tool.port
+    );
     let often = "recheck = { base = \"200ms\", max = \"200ms\" }\nretry = { attempts = 1 }";
     one_tool(tool, &format!("unknown = \"probe\"\n{probe}\n{often}"))
 }
 
 async fn a_loop_that_is_told_to_wait_gets_the_outcome(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(Act::ExecuteThenDrop).then(Act::Answer(404, "", b"{}")).always(Act::Ok("{\"order\":7}"));
+    tool.then(Act::ExecuteThenDrop)
+        .then(Act::Answer(404, "", b"{}"))
+        .always(Act::Ok("{\"order\":7}"));
     let gateway = stores.gateway(&probing(&tool)).await;
     let mut agent = Agent::new(&gateway, "k", json!({ "n": 1 }));
     let unknown = agent.ask().await.expect_problem("outcome-unknown");
-    let next = unknown.at("/retry_after_ms").as_u64().expect("a check is planned");
+    let next = unknown
+        .at("/retry_after_ms")
+        .as_u64()
+        .expect("a check is planned");
     assert!((1_000..5_000).contains(&next), "{}", unknown.text);
-    assert_eq!(unknown.header("retry-after"), next.div_ceil(1_000).to_string());
+    assert_eq!(
+        unknown.header("retry-after"),
+        next.div_ceil(1_000).to_string()
+    );
     let result = agent.follow().await.result();
-    assert_eq!((result.at("/call_id"), result.at("/result/order")), (unknown.at("/call_id"), 7.into()));
-    let sent = tool.seen().iter().filter(|seen| seen.line.starts_with("POST")).count();
+    assert_eq!(
+        (result.at("/call_id"), result.at("/result/order")),
+        (unknown.at("/call_id"), 7.into())
+    );
+    let sent = tool
+        .seen()
+        .iter()
+        .filter(|seen| seen.line.starts_with("POST"))
+        .count();
     assert_eq!((sent, agent.keys), (1, 0));
 }
 
@@ -131,10 +163,21 @@ async fn a_loop_that_cannot_get_the_outcome_is_told_whom_to_ask(stores: &Stores)
     let gateway = stores.gateway(&one_tool(&tool, "")).await;
     let mut agent = Agent::new(&gateway, "k", json!({ "n": 1 }));
     for _ in 0..2 {
-        let told = agent.follow().await.told().expect_problem("outcome-unknown");
-        assert_eq!((told.at("/key_action"), told.at("/retry_after_ms")), ("wait".into(), Value::Null));
+        let told = agent
+            .follow()
+            .await
+            .told()
+            .expect_problem("outcome-unknown");
+        assert_eq!(
+            (told.at("/key_action"), told.at("/retry_after_ms")),
+            ("wait".into(), Value::Null)
+        );
         let detail = told.at("/detail").to_string();
-        for words in ["ask a person", "never executes it twice", "Never send it with a new key"] {
+        for words in [
+            "ask a person",
+            "never executes it twice",
+            "Never send it with a new key",
+        ] {
             assert!(detail.contains(words), "{words}: {detail}");
         }
         assert!(!told.at("/call_id").is_null());
@@ -152,10 +195,17 @@ async fn a_loop_that_times_out_and_repeats_has_one_effect(stores: &Stores) {
         agent.hang_up().await;
     }
     until("it is at the tool", async || tool.requests() == 1).await;
-    let running = gateway.post("act", &agent.body, &[("prefer", "wait=0")]).await;
+    let running = gateway
+        .post("act", &agent.body, &[("prefer", "wait=0")])
+        .await;
     let running = running.expect_problem("call-in-progress");
     assert_eq!(running.at("/key_action"), "reuse");
-    assert!(running.at("/retry_after_ms").as_u64().is_some_and(|wait| wait > 0));
+    assert!(
+        running
+            .at("/retry_after_ms")
+            .as_u64()
+            .is_some_and(|wait| wait > 0)
+    );
     drop(hold);
     agent.follow().await.result();
     assert_eq!((tool.effects(), agent.keys), (1, 0));
@@ -164,12 +214,21 @@ async fn a_loop_that_times_out_and_repeats_has_one_effect(stores: &Stores) {
 async fn a_loop_that_crashes_and_resumes_with_its_key_has_one_effect(stores: &Stores) {
     let tool = Tool::start().await;
     let gateway = stores.gateway(&one_tool(&tool, "")).await;
-    let first = Agent::new(&gateway, "k", json!({ "n": 1 })).follow().await.result();
+    let first = Agent::new(&gateway, "k", json!({ "n": 1 }))
+        .follow()
+        .await
+        .result();
     // Its process is another one, and so is the gateway's.
     let config = one_tool(&tool, "");
     let gateway = stores.again(gateway, &config).await;
-    let again = Agent::new(&gateway, "k", json!({ "n": 1 })).follow().await.result();
-    assert_eq!((again.at("/call_id"), again.at("/replayed")), (first.at("/call_id"), true.into()));
+    let again = Agent::new(&gateway, "k", json!({ "n": 1 }))
+        .follow()
+        .await
+        .result();
+    assert_eq!(
+        (again.at("/call_id"), again.at("/replayed")),
+        (first.at("/call_id"), true.into())
+    );
     assert_eq!(tool.effects(), 1);
 }
 
@@ -179,7 +238,10 @@ async fn two_branches_with_one_key_have_one_effect(stores: &Stores) {
     let gateways = stores.gateways(&one_tool(&tool, "")).await;
     let (one, other) = (&gateways[0], &gateways[gateways.len() - 1]);
     let args = json!({ "n": 1 });
-    let (mut one, mut other) = (Agent::new(one, "k", args.clone()), Agent::new(other, "k", args));
+    let (mut one, mut other) = (
+        Agent::new(one, "k", args.clone()),
+        Agent::new(other, "k", args),
+    );
     let (one, other) = tokio::join!(one.follow(), other.follow());
     assert_eq!(one.result().at("/call_id"), other.result().at("/call_id"));
     assert_eq!(tool.effects(), 1);
@@ -187,29 +249,44 @@ async fn two_branches_with_one_key_have_one_effect(stores: &Stores) {
 
 async fn a_loop_that_meets_every_refusal_of_a_tool_has_one_effect(stores: &Stores) {
     let tool = Tool::start().await;
-    for refusal in [Act::Answer(429, "retry-after: 1\r\n", b"{}"), Act::Answer(422, "", b"{}")] {
+    for refusal in [
+        Act::Answer(429, "retry-after: 1\r\n", b"{}"),
+        Act::Answer(422, "", b"{}"),
+    ] {
         tool.then(refusal);
     }
-    let gateway = stores.gateway(&one_tool(&tool, "retry = { attempts = 1 }")).await;
+    let gateway = stores
+        .gateway(&one_tool(&tool, "retry = { attempts = 1 }"))
+        .await;
     let mut agent = Agent::new(&gateway, "k", json!({ "n": 1 }));
     agent.follow().await.result();
-    assert_eq!((tool.effects(), agent.keys), (1, 1), "the rejected one may be sent with a new key");
+    assert_eq!(
+        (tool.effects(), agent.keys),
+        (1, 1),
+        "the rejected one may be sent with a new key"
+    );
 }
 
 async fn a_key_that_is_too_old_is_not_rotated_for_the_same_intent(stores: &Stores) {
     let tool = Tool::start().await;
-    let rules =
-        "timeout = \"200ms\"\ndeadline = \"300ms\"\nretry = { attempts = 1 }\ndedup_window = \"500ms\"";
+    let rules = "timeout = \"200ms\"\ndeadline = \"300ms\"\nretry = { attempts = 1 }\ndedup_window = \"500ms\"";
     let gateway = stores.gateway(&one_tool(&tool, rules)).await;
     let mut agent = Agent::new(&gateway, "k", json!({ "n": 1 }));
     agent.follow().await.result();
-    until("the window is over", async || agent.ask().await.problem() == "key-expired").await;
+    until("the window is over", async || {
+        agent.ask().await.problem() == "key-expired"
+    })
+    .await;
     let told = agent.follow().await.told().expect_problem("key-expired");
     assert_eq!(
         (told.status, told.at("/key_action"), told.at("/effect")),
         (410, "stop".into(), "unknown".into())
     );
-    assert_eq!((tool.effects(), agent.keys), (1, 0), "it is the same intent");
+    assert_eq!(
+        (tool.effects(), agent.keys),
+        (1, 0),
+        "it is the same intent"
+    );
     // With other arguments it is another one.
     agent.body["args"] = json!({ "n": 2 });
     agent.follow().await.result();
@@ -227,16 +304,25 @@ async fn a_loop_that_plans_again_with_new_keys_meets_its_business_key(stores: &S
     let tool = Tool::start().await;
     let gateway = stores.gateway(&by_business_id(&tool)).await;
     let args = |note: &str| json!({ "invoice": "I-1", "note": note, "amount": 7 });
-    let first = Agent::new(&gateway, "plan-1", args("as asked")).follow().await.result();
+    let first = Agent::new(&gateway, "plan-1", args("as asked"))
+        .follow()
+        .await
+        .result();
     // It has crashed, plans again with other words, and its framework makes a new key.
     for key in ["plan-2", "plan-3"] {
         let again = Agent::new(&gateway, key, args(key)).follow().await.result();
-        assert_eq!((again.at("/call_id"), again.at("/replayed")), (first.at("/call_id"), true.into()));
+        assert_eq!(
+            (again.at("/call_id"), again.at("/replayed")),
+            (first.at("/call_id"), true.into())
+        );
     }
     // Other arguments of the same invoice: another key would meet the same call.
     let mut other = Agent::new(&gateway, "plan-4", json!({ "invoice": "I-1", "amount": 8 }));
     let told = other.follow().await.told().expect_problem("key-reused");
-    assert_eq!((told.at("/key_action"), told.at("/call_id")), ("stop".into(), first.at("/call_id")));
+    assert_eq!(
+        (told.at("/key_action"), told.at("/call_id")),
+        ("stop".into(), first.at("/call_id"))
+    );
     assert_eq!((tool.effects(), other.keys), (1, 0));
 }
 
@@ -246,7 +332,10 @@ async fn two_branches_with_keys_of_their_own_meet_in_the_business_key(stores: &S
     let gateways = stores.gateways(&by_business_id(&tool)).await;
     let (one, other) = (&gateways[0], &gateways[gateways.len() - 1]);
     let args = json!({ "invoice": "I-1", "amount": 7 });
-    let (mut one, mut other) = (Agent::new(one, "left", args.clone()), Agent::new(other, "right", args));
+    let (mut one, mut other) = (
+        Agent::new(one, "left", args.clone()),
+        Agent::new(other, "right", args),
+    );
     let (one, other) = tokio::join!(one.follow(), other.follow());
     assert_eq!(one.result().at("/call_id"), other.result().at("/call_id"));
     assert_eq!(tool.effects(), 1);
@@ -265,31 +354,51 @@ async fn a_loop_with_the_models_keys_has_one_effect(stores: &Stores) {
     drop(hold);
     let first = agent.follow().await.result();
     // It plans again, words it anew, and makes up another key.
-    let again = Agent::without_key(&gateway, args("model-2", "as discussed")).follow().await.result();
-    assert_eq!((again.at("/call_id"), again.at("/replayed_as_similar")), (first.at("/call_id"), true.into()));
+    let again = Agent::without_key(&gateway, args("model-2", "as discussed"))
+        .follow()
+        .await
+        .result();
+    assert_eq!(
+        (again.at("/call_id"), again.at("/replayed_as_similar")),
+        (first.at("/call_id"), true.into())
+    );
     assert_eq!((tool.effects(), agent.keys), (1, 0));
     // Where the fields name the intent, its keys count for nothing.
     let gateway = stores.gateway(&by_business_id(&tool)).await;
     let args = |key: &str| json!({ "invoice": "I-1", "note": key, "idempotency_key": key });
-    let first = Agent::without_key(&gateway, args("model-1")).follow().await.result();
-    let again = Agent::without_key(&gateway, args("model-2")).follow().await.result();
-    assert_eq!((again.at("/call_id"), tool.effects()), (first.at("/call_id"), 2));
+    let first = Agent::without_key(&gateway, args("model-1"))
+        .follow()
+        .await
+        .result();
+    let again = Agent::without_key(&gateway, args("model-2"))
+        .follow()
+        .await
+        .result();
+    assert_eq!(
+        (again.at("/call_id"), tool.effects()),
+        (first.at("/call_id"), 2)
+    );
 }
 
 async fn a_loop_that_crashes_without_a_key_of_its_own_and_resumes_has_one_effect(stores: &Stores) {
     let tool = Tool::start().await;
     let gateway = stores.gateway(&one_tool(&tool, "")).await;
     let args = json!({ "sku": "w", "amount": 5 });
-    let first = Agent::without_key(&gateway, args.clone()).follow().await.result();
+    let first = Agent::without_key(&gateway, args.clone())
+        .follow()
+        .await
+        .result();
     let gateway = stores.again(gateway, &one_tool(&tool, "")).await;
     let again = Agent::without_key(&gateway, args).follow().await.result();
-    assert_eq!((again.at("/call_id"), again.at("/replayed")), (first.at("/call_id"), true.into()));
+    assert_eq!(
+        (again.at("/call_id"), again.at("/replayed")),
+        (first.at("/call_id"), true.into())
+    );
     assert_eq!(tool.effects(), 1);
 }
 
 /// What looks alike is the same intent, whatever its words and its key.
-const LIKE: &str =
-    "retry = { attempts = 1 }\nsimilar = { fields = [\"/sku\"], window = \"10m\", action = \"replay\" }";
+const LIKE: &str = "retry = { attempts = 1 }\nsimilar = { fields = [\"/sku\"], window = \"10m\", action = \"replay\" }";
 
 async fn a_loop_that_resumes_with_new_keys_and_no_fields_gets_the_result_where_similar_calls_are_replayed(
     stores: &Stores,
@@ -299,11 +408,16 @@ async fn a_loop_that_resumes_with_new_keys_and_no_fields_gets_the_result_where_s
     let gateway = stores.gateway(&one_tool(&tool, LIKE)).await;
     let args = |note: &str| json!({ "sku": "w", "note": note });
     // It crashes while the call runs; the next one is told to wait, and follows.
-    Agent::new(&gateway, "plan-1", args("as asked")).hang_up().await;
+    Agent::new(&gateway, "plan-1", args("as asked"))
+        .hang_up()
+        .await;
     until("it is at the tool", async || tool.requests() == 1).await;
     let mut resumed = Agent::new(&gateway, "plan-2", args("in other words"));
     let second = resumed.follow().await.result();
-    let third = Agent::new(&gateway, "plan-3", args("once more")).follow().await.result();
+    let third = Agent::new(&gateway, "plan-3", args("once more"))
+        .follow()
+        .await
+        .result();
     assert_eq!(
         (second.at("/call_id"), second.at("/replayed_as_similar")),
         (third.at("/call_id"), true.into())
@@ -315,17 +429,32 @@ async fn a_loop_that_resumes_with_new_keys_and_no_fields_is_told_of_its_earlier_
     stores: &Stores,
 ) {
     let tool = Tool::start().await;
-    let gateway = stores.gateway(&one_tool(&tool, &LIKE.replace("replay", "refuse"))).await;
+    let gateway = stores
+        .gateway(&one_tool(&tool, &LIKE.replace("replay", "refuse")))
+        .await;
     let args = |note: &str| json!({ "sku": "w", "note": note });
-    let first = Agent::new(&gateway, "plan-1", args("as asked")).follow().await.result();
+    let first = Agent::new(&gateway, "plan-1", args("as asked"))
+        .follow()
+        .await
+        .result();
     let mut resumed = Agent::new(&gateway, "plan-2", args("in other words"));
-    let told = resumed.follow().await.told().expect_problem("possible-duplicate");
-    assert_eq!((told.at("/similar_to"), told.at("/key_action")), (first.at("/call_id"), "stop".into()));
+    let told = resumed
+        .follow()
+        .await
+        .told()
+        .expect_problem("possible-duplicate");
+    assert_eq!(
+        (told.at("/similar_to"), told.at("/key_action")),
+        (first.at("/call_id"), "stop".into())
+    );
     // The sentence leads to the result.
     let (detail, id) = (told.at("/detail").to_string(), first.at("/call_id"));
     let place = format!("/v1/calls/{}", id.as_str().expect("an id"));
     assert!(detail.contains(&format!("GET {place}")), "{detail}");
-    assert_eq!(gateway.get(&place).await.expect_ok().at("/result"), first.at("/result"));
+    assert_eq!(
+        gateway.get(&place).await.expect_ok().at("/result"),
+        first.at("/result")
+    );
     assert_eq!((tool.effects(), resumed.keys), (1, 0));
 }
 
@@ -334,11 +463,25 @@ async fn a_loop_that_resumes_while_nobody_knows_the_outcome_is_told_whom_to_ask(
     tool.then(Act::ExecuteThenDrop);
     let gateway = stores.gateway(&one_tool(&tool, LIKE)).await;
     let args = |note: &str| json!({ "sku": "w", "note": note });
-    let first = Agent::new(&gateway, "plan-1", args("a")).follow().await.told();
+    let first = Agent::new(&gateway, "plan-1", args("a"))
+        .follow()
+        .await
+        .told();
     let mut resumed = Agent::new(&gateway, "plan-2", args("b"));
-    let told = resumed.follow().await.told().expect_problem("possible-duplicate");
-    assert_eq!((told.at("/similar_to"), told.at("/effect")), (first.at("/call_id"), "unknown".into()));
-    assert!(told.at("/detail").to_string().contains("ask a person"), "{}", told.text);
+    let told = resumed
+        .follow()
+        .await
+        .told()
+        .expect_problem("possible-duplicate");
+    assert_eq!(
+        (told.at("/similar_to"), told.at("/effect")),
+        (first.at("/call_id"), "unknown".into())
+    );
+    assert!(
+        told.at("/detail").to_string().contains("ask a person"),
+        "{}",
+        told.text
+    );
     assert_eq!((tool.requests(), resumed.keys), (1, 0));
 }
 
@@ -346,10 +489,15 @@ async fn a_loop_that_resumes_while_nobody_knows_the_outcome_is_told_whom_to_ask(
 #[tokio::test]
 async fn a_first_arrival_waits_until_its_outcome_is_known() {
     let tool = Tool::start().await;
-    tool.then(Act::ExecuteThenDrop).then(Act::Answer(404, "", b"{}")).always(Act::Ok("{\"order\":7}"));
+    tool.then(Act::ExecuteThenDrop)
+        .then(Act::Answer(404, "", b"{}"))
+        .always(Act::Ok("{\"order\":7}"));
     let gateway = Gateway::start(&probing(&tool)).await;
     let body = json!({ "args": {}, "idempotency_key": "k" });
-    let first = gateway.post("act", &body, &[("prefer", "wait=30")]).await.expect_ok();
+    let first = gateway
+        .post("act", &body, &[("prefer", "wait=30")])
+        .await
+        .expect_ok();
     assert_eq!(first.at("/result/order"), 7);
     gateway.stop().await;
 }

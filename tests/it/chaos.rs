@@ -82,7 +82,11 @@ async fn play(scenarios: Vec<Scenario>) -> (Vec<String>, Tally) {
 
 #[test]
 fn whatever_goes_wrong_there_is_at_most_one_effect_and_nothing_is_lost() {
-    let config = Config { failure_persistence: None, max_shrink_iters: 60, ..Config::default() };
+    let config = Config {
+        failure_persistence: None,
+        max_shrink_iters: 60,
+        ..Config::default()
+    };
     let cases = config.cases.div_ceil(SLOWER);
     let first = match config.rng_seed {
         RngSeed::Fixed(seed) => seed,
@@ -91,19 +95,31 @@ fn whatever_goes_wrong_there_is_at_most_one_effect_and_nothing_is_lost() {
     let total = Mutex::<Tally>::default();
     let missing = || {
         let total = total.lock().expect("not poisoned");
-        total.iter().filter(|(_, times)| **times == 0).map(|(name, _)| *name).collect::<Vec<_>>()
+        total
+            .iter()
+            .filter(|(_, times)| **times == 0)
+            .map(|(name, _)| *name)
+            .collect::<Vec<_>>()
     };
     // What is rare may not have happened in one round.
     for round in 0..ROUNDS {
         let seed = first.wrapping_add(round);
-        let config = Config { cases, rng_seed: RngSeed::Fixed(seed), ..config.clone() };
+        let config = Config {
+            cases,
+            rng_seed: RngSeed::Fixed(seed),
+            ..config.clone()
+        };
         let outcome = TestRunner::new(config).run(&scenarios(), |scenarios| {
             let runtime = tokio::runtime::Runtime::new().expect("a runtime");
             let (broken, tally) = runtime.block_on(play(scenarios));
             for (name, times) in tally {
                 *total.lock().expect("not poisoned").entry(name).or_default() += times;
             }
-            if broken.is_empty() { Ok(()) } else { Err(TestCaseError::fail(broken.join("\n"))) }
+            if broken.is_empty() {
+                Ok(())
+            } else {
+                Err(TestCaseError::fail(broken.join("\n")))
+            }
         });
         if let Err(failure) = outcome {
             panic!("PROPTEST_RNG_SEED={seed}\n{failure}");
@@ -112,5 +128,8 @@ fn whatever_goes_wrong_there_is_at_most_one_effect_and_nothing_is_lost() {
             return;
         }
     }
-    panic!("nothing is proved, because of these there were none: {:?}", missing());
+    panic!(
+        "nothing is proved, because of these there were none: {:?}",
+        missing()
+    );
 }

@@ -49,17 +49,29 @@ async fn calls_whose_time_ends_while_no_gateway_is_there_leave_nothing_in_a_redi
 
     let store = open_redis(&redis.url(), folder.path()).await;
     let kept = store.load(done[0].intent.call_id).await.expect("an answer");
-    assert_eq!(kept.as_ref(), Some(&done[0]), "by the right clock its time is not over");
+    assert_eq!(
+        kept.as_ref(),
+        Some(&done[0]),
+        "by the right clock its time is not over"
+    );
     let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
     while store.prune(years, 50).await.expect("an answer") > 0 {}
-    for pattern in ["oncegate:*:call:*", "oncegate:*:key:*", "oncegate:*:list:*", "oncegate:*:retained"] {
+    for pattern in [
+        "oncegate:*:call:*",
+        "oncegate:*:key:*",
+        "oncegate:*:list:*",
+        "oncegate:*:retained",
+    ] {
         assert_eq!(names(&redis, pattern).await, Vec::<String>::new());
     }
 }
 
 #[tokio::test]
 async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
-    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
     let store = open_redis(&redis.url(), folder.path()).await;
     let done = succeed(&store, 300).await;
     let failed = claimed(&store, &arrival("again", "S", 0, ME)).await;
@@ -67,18 +79,47 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
     let again = replaced(&store, &crate::contract::rerun(&failed, 2), &failed).await;
     // One that points to nothing, and one that cannot be read.
     let nothing = Uuid::new_v4();
-    redis.ask(&["ZADD", "oncegate:{p000}:retained", "1", &nothing.to_string()]).await;
-    let broken = names(&redis, &format!("oncegate:*:call:{}", done[7].intent.call_id)).await.remove(0);
+    redis
+        .ask(&[
+            "ZADD",
+            "oncegate:{p000}:retained",
+            "1",
+            &nothing.to_string(),
+        ])
+        .await;
+    let broken = names(
+        &redis,
+        &format!("oncegate:*:call:{}", done[7].intent.call_id),
+    )
+    .await
+    .remove(0);
     redis.ask(&["HSET", &broken, "progress", "spoiled"]).await;
     let steps = async || redis.commands().await.get("evalsha").copied().unwrap_or(0);
     let before = steps().await;
     let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
     while store.prune(years, 100).await.expect("an answer") > 0 {}
     let used = steps().await - before;
-    assert!(used <= 70, "at most one for each partition, and not one for each call: {used}");
-    assert_eq!(store.load(again.intent.call_id).await.expect("an answer"), Some(again.clone()));
-    assert_eq!(store.holders(&[again.intent.lookup]).await.expect("an answer")[0].record, again);
-    assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), 2, "it, and what cannot be read");
+    assert!(
+        used <= 70,
+        "at most one for each partition, and not one for each call: {used}"
+    );
+    assert_eq!(
+        store.load(again.intent.call_id).await.expect("an answer"),
+        Some(again.clone())
+    );
+    assert_eq!(
+        store
+            .holders(&[again.intent.lookup])
+            .await
+            .expect("an answer")[0]
+            .record,
+        again
+    );
+    assert_eq!(
+        names(&redis, "oncegate:*:call:*").await.len(),
+        2,
+        "it, and what cannot be read"
+    );
     let gone = store.load(CallId(nothing)).await.expect("an answer");
     assert_eq!(gone, None);
 }
@@ -86,7 +127,10 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
 /// As if the server had been set back, and nobody had looked at it since.
 #[tokio::test]
 async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
-    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
     let store = open_redis(&redis.url(), folder.path()).await;
     let done = succeed(&store, 10).await;
     let counts = names(&redis, "oncegate:*:writes").await;
@@ -94,34 +138,63 @@ async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
         for key in &counts {
             match before {
                 "DEL" => redis.ask(&["DEL", key]).await,
-                _ => redis.ask(&["SET", &key.replace(":writes", ":epoch"), "another"]).await,
+                _ => {
+                    redis
+                        .ask(&["SET", &key.replace(":writes", ":epoch"), "another"])
+                        .await
+                }
             };
         }
         let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
         drop(store.prune(years, 50).await);
-        assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), done.len(), "{what}");
+        assert_eq!(
+            names(&redis, "oncegate:*:call:*").await.len(),
+            done.len(),
+            "{what}"
+        );
         until("the loss is noticed", async || {
-            store.readiness().await.reasons.iter().any(|reason| reason.code == LOST_DATA)
+            store
+                .readiness()
+                .await
+                .reasons
+                .iter()
+                .any(|reason| reason.code == LOST_DATA)
         })
         .await;
         store.accept_loss("a test").await.expect("accepted");
-        until("it is open", async || store.readiness().await.reasons.is_empty()).await;
+        until("it is open", async || {
+            store.readiness().await.reasons.is_empty()
+        })
+        .await;
     }
 }
 
 /// As it is after a restart: the scripts are gone, and those that need memory are not even tried.
 #[tokio::test]
 async fn cleanup_makes_room_in_a_full_redis_that_was_started_anew() {
-    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
     let store = open_redis(&redis.url(), folder.path()).await;
     succeed(&store, 10).await;
     redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let is_full = async || store.readiness().await.reasons.iter().any(|reason| reason.code == "memory");
+    let is_full = async || {
+        store
+            .readiness()
+            .await
+            .reasons
+            .iter()
+            .any(|reason| reason.code == "memory")
+    };
     until("it is full", is_full).await;
     redis.ask(&["SCRIPT", "FLUSH"]).await;
     let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
     assert_eq!(store.prune(years, 50).await.expect("an answer"), 10);
-    assert_eq!(names(&redis, "oncegate:*:call:*").await, Vec::<String>::new());
+    assert_eq!(
+        names(&redis, "oncegate:*:call:*").await,
+        Vec::<String>::new()
+    );
 }
 
 /// How many calls the masters of a cluster hold.
@@ -129,7 +202,11 @@ async fn calls_of(cluster: &Cluster) -> Vec<usize> {
     let mut calls = Vec::new();
     for node in &cluster.nodes {
         let keys = node.ask(&["KEYS", "oncegate:*:call:*"]).await;
-        calls.push(::redis::from_redis_value::<Vec<String>>(keys).expect("keys").len());
+        calls.push(
+            ::redis::from_redis_value::<Vec<String>>(keys)
+                .expect("keys")
+                .len(),
+        );
     }
     calls
 }
@@ -147,11 +224,15 @@ async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
         format!("[[auth.tokens]]\n{name}scopes = [\"call\"]\n")
     };
     let tokens: String = tenants.iter().map(token).collect();
-    let gateway = Gateway::sharing(&cluster.url(), &format!("{tokens}{}", one_tool(&tool, ""))).await;
+    let gateway =
+        Gateway::sharing(&cluster.url(), &format!("{tokens}{}", one_tool(&tool, ""))).await;
     gateway.until_ready().await;
     for tenant in &tenants {
         let bearer = format!("Bearer {tenant}");
-        gateway.post("act", &json!({ "args": {} }), &[("authorization", &bearer)]).await.expect_ok();
+        gateway
+            .post("act", &json!({ "args": {} }), &[("authorization", &bearer)])
+            .await
+            .expect_ok();
     }
     gateway.stop().await;
     let before = calls_of(&cluster).await;
@@ -162,12 +243,22 @@ async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open_redis_as_it_is(&cluster.url(), folder.path()).await;
     let Bare { gateway, .. } = Bare::over(store, new_instance(), &tool, "").await;
-    let is_closed = async || gateway.readiness().await.reasons.iter().any(|reason| reason.code == "clock");
+    let is_closed = async || {
+        gateway
+            .readiness()
+            .await
+            .reasons
+            .iter()
+            .any(|reason| reason.code == "clock")
+    };
     until("the clock is seen", is_closed).await;
     gateway.prune_all().await.expect("an answer");
     assert_eq!(calls_of(&cluster).await, before, "while it is wrong");
     clock.set_ahead(0);
-    until("the clock is right again", async || gateway.readiness().await.reasons.is_empty()).await;
+    until("the clock is right again", async || {
+        gateway.readiness().await.reasons.is_empty()
+    })
+    .await;
     gateway.prune_all().await.expect("an answer");
     assert_eq!(calls_of(&cluster).await, before, "when it is right again");
 }

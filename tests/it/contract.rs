@@ -42,7 +42,11 @@ enum Place {
 
 impl Home {
     pub(crate) async fn memory() -> Self {
-        Self::over(Place::Memory(Memory::default()), tempfile::tempdir().expect("a folder")).await
+        Self::over(
+            Place::Memory(Memory::default()),
+            tempfile::tempdir().expect("a folder"),
+        )
+        .await
     }
 
     pub(crate) async fn sqlite() -> Self {
@@ -50,11 +54,19 @@ impl Home {
     }
 
     pub(crate) async fn redis() -> Self {
-        Self::over(Place::Redis(Redis::strict().await), tempfile::tempdir().expect("a folder")).await
+        Self::over(
+            Place::Redis(Redis::strict().await),
+            tempfile::tempdir().expect("a folder"),
+        )
+        .await
     }
 
     pub(crate) async fn redis_cluster() -> Self {
-        Self::over(Place::Cluster(Cluster::start().await), tempfile::tempdir().expect("a folder")).await
+        Self::over(
+            Place::Cluster(Cluster::start().await),
+            tempfile::tempdir().expect("a folder"),
+        )
+        .await
     }
 
     async fn over(place: Place, folder: tempfile::TempDir) -> Self {
@@ -64,7 +76,11 @@ impl Home {
             Place::Redis(redis) => Arc::new(open_redis(&redis.url(), folder.path()).await),
             Place::Cluster(cluster) => Arc::new(open_redis(&cluster.url(), folder.path()).await),
         };
-        Self { store, place, folder }
+        Self {
+            store,
+            place,
+            folder,
+        }
     }
 
     /// Spoils all documents that are there, so that none of them can be read.
@@ -72,8 +88,9 @@ impl Home {
         match &self.place {
             Place::Sqlite => {
                 let file = rusqlite::Connection::open(self.folder.path().join("oncegate.db"));
-                let spoiled =
-                    file.and_then(|file| file.execute("UPDATE documents SET retain_until = ?1", [i64::MAX]));
+                let spoiled = file.and_then(|file| {
+                    file.execute("UPDATE documents SET retain_until = ?1", [i64::MAX])
+                });
                 assert!(spoiled.is_ok_and(|spoiled| spoiled > 0));
             }
             Place::Redis(redis) => {
@@ -90,7 +107,11 @@ impl Home {
 
     /// Kills what can be killed, and opens the store again.
     pub(crate) async fn reopen(self) -> Self {
-        let Self { store, mut place, folder } = self;
+        let Self {
+            store,
+            mut place,
+            folder,
+        } = self;
         store.close().await;
         drop(store);
         match &mut place {
@@ -111,8 +132,13 @@ impl Home {
 
     /// Every key of a Redis.
     pub(crate) async fn keys(&self) -> Option<Vec<String>> {
-        let Place::Redis(redis) = &self.place else { return None };
-        Some(::redis::FromRedisValue::from_redis_value(redis.ask(&["KEYS", "*"]).await).expect("names"))
+        let Place::Redis(redis) = &self.place else {
+            return None;
+        };
+        Some(
+            ::redis::FromRedisValue::from_redis_value(redis.ask(&["KEYS", "*"]).await)
+                .expect("names"),
+        )
     }
 
     /// Whether others than its own process use the store.
@@ -150,7 +176,10 @@ pub(crate) async fn open_redis_as_it_is(url: &str, folder: &Path) -> RedisStore 
 /// Opens a Redis, and waits until it is as it should be.
 pub(crate) async fn open_redis(url: &str, folder: &Path) -> RedisStore {
     let store = open_redis_as_it_is(url, folder).await;
-    until("the store is ready", async || store.readiness().await.reasons.is_empty()).await;
+    until("the store is ready", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
     store
 }
 
@@ -221,9 +250,17 @@ pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) 
         created_at: at(second),
     };
     let (intent, brought) = (Arc::new(intent), Brought::default());
-    let event =
-        Event::Arrived { intent, prints: Arc::default(), brought, attempt: AttemptId(Uuid::new_v4()), owner };
-    next(&policy(), None, &event, at(second)).expect("a claim").change.expect("a change")
+    let event = Event::Arrived {
+        intent,
+        prints: Arc::default(),
+        brought,
+        attempt: AttemptId(Uuid::new_v4()),
+        owner,
+    };
+    next(&policy(), None, &event, at(second))
+        .expect("a claim")
+        .change
+        .expect("a change")
 }
 
 /// The change by which the attempt of a record ends with this status.
@@ -233,9 +270,22 @@ pub(crate) fn ended(record: &Record, status: u16, second: i64) -> Change {
 
 pub(crate) fn ended_by(policy: &Policy, record: &Record, status: u16, second: i64) -> Change {
     let body = Body::Whole("{\"b\": 1.0}".into());
-    let evidence = Evidence::Answer { status, body, retry_after: None, newest_token: None };
-    let event = Event::Ended { attempt: record.attempt.id, fencing: record.fencing, evidence, retry: None };
-    next(policy, Some(record), &event, at(second)).expect("an end").change.expect("a change")
+    let evidence = Evidence::Answer {
+        status,
+        body,
+        retry_after: None,
+        newest_token: None,
+    };
+    let event = Event::Ended {
+        attempt: record.attempt.id,
+        fencing: record.fencing,
+        evidence,
+        retry: None,
+    };
+    next(policy, Some(record), &event, at(second))
+        .expect("an end")
+        .change
+        .expect("a change")
 }
 
 pub(crate) const ME: InstanceId = InstanceId(Uuid::from_u128(1));
@@ -279,12 +329,20 @@ async fn of_a_hundred_claims_of_one_key_one_holds_it(home: Home) {
         });
     }
     let answers = claims.join_all().await;
-    let holders: Vec<_> = answers.iter().filter(|(_, answer)| matches!(answer, Claimed::Yours(_))).collect();
+    let holders: Vec<_> = answers
+        .iter()
+        .filter(|(_, answer)| matches!(answer, Claimed::Yours(_)))
+        .collect();
     assert_eq!(holders.len(), 1);
     let (holder, _) = holders[0];
     for (_, answer) in &answers {
-        let (Claimed::Yours(record) | Claimed::Existing(record)) = answer else { panic!("barred") };
-        assert_eq!(record.attempt.id, *holder, "everyone is told the same holder");
+        let (Claimed::Yours(record) | Claimed::Existing(record)) = answer else {
+            panic!("barred")
+        };
+        assert_eq!(
+            record.attempt.id, *holder,
+            "everyone is told the same holder"
+        );
     }
 }
 
@@ -293,7 +351,11 @@ async fn a_claim_asked_again_is_still_ours_and_writes_nothing(home: Home) {
     let change = arrival("k", "S", 0, ME);
     let first = claimed(store, &change).await;
     assert_eq!(claimed(store, &change).await, first);
-    let history = store.history(first.intent.call_id, 10).await.expect("an answer").expect("a call");
+    let history = store
+        .history(first.intent.call_id, 10)
+        .await
+        .expect("an answer")
+        .expect("a call");
     assert_eq!(history.entries, [change.entry]);
 }
 
@@ -310,9 +372,19 @@ async fn what_is_stored_is_what_comes_back(home: Home) {
     let home = home.reopen().await;
     let store = &*home.store;
     for record in &all[1..] {
-        assert_eq!(store.load(record.intent.call_id).await.expect("an answer").as_ref(), Some(record));
+        assert_eq!(
+            store
+                .load(record.intent.call_id)
+                .await
+                .expect("an answer")
+                .as_ref(),
+            Some(record)
+        );
     }
-    assert_eq!(store.load(CallId(Uuid::new_v4())).await.expect("an answer"), None);
+    assert_eq!(
+        store.load(CallId(Uuid::new_v4())).await.expect("an answer"),
+        None
+    );
 }
 
 async fn a_replacement_needs_the_version_the_attempt_and_the_token(home: Home) {
@@ -327,15 +399,29 @@ async fn a_replacement_needs_the_version_the_attempt_and_the_token(home: Home) {
     token.fencing = token.fencing.map(|token| token - 1);
     for stale in [version, attempt, token] {
         let answer = store.replace(&done, &stale).await.expect("an answer");
-        assert_eq!(answer, Replaced::Lost(Some(record.clone())), "and nothing has changed");
+        assert_eq!(
+            answer,
+            Replaced::Lost(Some(record.clone())),
+            "and nothing has changed"
+        );
     }
     let first = replaced(store, &done, &record).await;
-    assert_eq!(replaced(store, &done, &record).await, first, "asked again it is done");
+    assert_eq!(
+        replaced(store, &done, &record).await,
+        first,
+        "asked again it is done"
+    );
     let other = ended(&record, 500, 2);
-    assert_eq!(store.replace(&other, &record).await.expect("an answer"), Replaced::Lost(Some(first.clone())));
+    assert_eq!(
+        store.replace(&other, &record).await.expect("an answer"),
+        Replaced::Lost(Some(first.clone()))
+    );
     // The same version, attempt and state, but not the same change.
     let another = ended(&record, 200, 2);
-    assert_eq!(store.replace(&another, &record).await.expect("an answer"), Replaced::Lost(Some(first)));
+    assert_eq!(
+        store.replace(&another, &record).await.expect("an answer"),
+        Replaced::Lost(Some(first))
+    );
 }
 
 async fn a_finished_call_gives_up_its_key_only_in_the_step_that_claims_it(home: Home) {
@@ -345,24 +431,60 @@ async fn a_finished_call_gives_up_its_key_only_in_the_step_that_claims_it(home: 
     let failed = replaced(store, &ended(&old, 429, 1), &old).await;
     let other = arrival("k", "S", 2, ME).record;
     for seen in [&other, &old] {
-        let wrong = store.claim(&anew, std::slice::from_ref(seen)).await.expect("an answer");
-        assert_eq!(wrong, Claimed::Existing(failed.clone()), "what was seen is not what is there");
+        let wrong = store
+            .claim(&anew, std::slice::from_ref(seen))
+            .await
+            .expect("an answer");
+        assert_eq!(
+            wrong,
+            Claimed::Existing(failed.clone()),
+            "what was seen is not what is there"
+        );
     }
-    let Claimed::Yours(new) = store.claim(&anew, std::slice::from_ref(&failed)).await.expect("an answer")
+    let Claimed::Yours(new) = store
+        .claim(&anew, std::slice::from_ref(&failed))
+        .await
+        .expect("an answer")
     else {
         panic!("the key was given up")
     };
-    let late = store.replace(&rerun(&failed, 9), &failed).await.expect("an answer");
-    assert_eq!(late, Replaced::Lost(Some(new.clone())), "without its key a call does not run again");
-    assert_eq!(claim(store, &arrival("k", "S", 9, ME)).await, Claimed::Existing(new));
-    assert!(store.load(old.intent.call_id).await.expect("an answer").is_some(), "it stays in the ledger");
+    let late = store
+        .replace(&rerun(&failed, 9), &failed)
+        .await
+        .expect("an answer");
+    assert_eq!(
+        late,
+        Replaced::Lost(Some(new.clone())),
+        "without its key a call does not run again"
+    );
+    assert_eq!(
+        claim(store, &arrival("k", "S", 9, ME)).await,
+        Claimed::Existing(new)
+    );
+    assert!(
+        store
+            .load(old.intent.call_id)
+            .await
+            .expect("an answer")
+            .is_some(),
+        "it stays in the ledger"
+    );
 }
 
 /// The same with further names.
 pub(crate) fn with_names(change: Change, names: &[&str]) -> Change {
     let names = names.iter().map(|name| name_of(name)).collect();
-    let intent = Intent { names, ..(*change.record.intent).clone() };
-    Change { record: Record { intent: Arc::new(intent), ..change.record }, ..change }
+    let intent = Intent {
+        names,
+        ..(*change.record.intent).clone()
+    };
+    Change {
+        record: Record {
+            intent: Arc::new(intent),
+            ..change.record
+        },
+        ..change
+    }
 }
 
 pub(crate) fn name_of(key: &str) -> Lookup {
@@ -373,10 +495,18 @@ pub(crate) fn name_of(key: &str) -> Lookup {
 async fn who_holds(store: &dyn Store, names: [&str; 3]) -> [Option<CallId>; 3] {
     let names = names.map(name_of);
     let holders = store.holders(&names).await.expect("an answer");
-    let places: Vec<_> =
-        holders.iter().filter_map(|holder| names.iter().position(|name| *name == holder.names[0])).collect();
-    assert!(places.is_sorted() && places.len() == holders.len(), "in the order of the names");
-    let ids: HashSet<_> = holders.iter().map(|holder| holder.record.intent.call_id).collect();
+    let places: Vec<_> = holders
+        .iter()
+        .filter_map(|holder| names.iter().position(|name| *name == holder.names[0]))
+        .collect();
+    assert!(
+        places.is_sorted() && places.len() == holders.len(),
+        "in the order of the names"
+    );
+    let ids: HashSet<_> = holders
+        .iter()
+        .map(|holder| holder.record.intent.call_id)
+        .collect();
     assert_eq!(ids.len(), holders.len(), "each call once");
     names.map(|name| {
         let holder = holders.iter().find(|holder| holder.names.contains(&name));
@@ -389,27 +519,67 @@ async fn a_call_claims_all_of_its_names_or_none(home: Home) {
     let change = with_names(arrival("a", "S", 0, ME), &["b", "c"]);
     let first = claimed(store, &change).await;
     let id = Some(first.intent.call_id);
-    assert_eq!(claimed(store, &change).await, first, "asked again it is ours");
+    assert_eq!(
+        claimed(store, &change).await,
+        first,
+        "asked again it is ours"
+    );
     assert_eq!(who_holds(store, ["c", "a", "b"]).await, [id; 3]);
-    for (key, names) in [("a", &["x"][..]), ("b", &[]), ("c", &["x"]), ("x", &["y", "c"]), ("x", &["b"])] {
+    for (key, names) in [
+        ("a", &["x"][..]),
+        ("b", &[]),
+        ("c", &["x"]),
+        ("x", &["y", "c"]),
+        ("x", &["b"]),
+    ] {
         let other = with_names(arrival(key, "S", 1, ME), names);
-        assert_eq!(claim(store, &other).await, Claimed::Existing(first.clone()), "{key} {names:?}");
+        assert_eq!(
+            claim(store, &other).await,
+            Claimed::Existing(first.clone()),
+            "{key} {names:?}"
+        );
     }
-    assert_eq!(who_holds(store, ["x", "y", "a"]).await, [None, None, id], "and nothing was written");
+    assert_eq!(
+        who_holds(store, ["x", "y", "a"]).await,
+        [None, None, id],
+        "and nothing was written"
+    );
     let home = home.reopen().await;
     let store = &*home.store;
     assert_eq!(who_holds(store, ["a", "b", "c"]).await, [id; 3]);
-    let loaded = store.load(first.intent.call_id).await.expect("an answer").expect("a call");
-    assert_eq!((&loaded.intent.names, loaded.intent.recipe), (&first.intent.names, first.intent.recipe));
+    let loaded = store
+        .load(first.intent.call_id)
+        .await
+        .expect("an answer")
+        .expect("a call");
+    assert_eq!(
+        (&loaded.intent.names, loaded.intent.recipe),
+        (&first.intent.names, first.intent.recipe)
+    );
 
     // They live as long as the call, and go with it.
-    let short = Policy { retention: std::time::Duration::from_secs(1), ..policy() };
+    let short = Policy {
+        retention: std::time::Duration::from_secs(1),
+        ..policy()
+    };
     let done = ended_by(&short, &first, 200, 1);
-    let done = replaced(store, &Change { record: brief(done.record), ..done }, &first).await;
+    let done = replaced(
+        store,
+        &Change {
+            record: brief(done.record),
+            ..done
+        },
+        &first,
+    )
+    .await;
     assert_eq!(who_holds(store, ["a", "b", "c"]).await, [id; 3]);
     until("it is gone", async || {
         store.prune(at(3_600), 10).await.expect("an answer");
-        store.load(done.intent.call_id).await.expect("an answer").is_none()
+        store
+            .load(done.intent.call_id)
+            .await
+            .expect("an answer")
+            .is_none()
     })
     .await;
     assert_eq!(who_holds(store, ["a", "b", "c"]).await, [None; 3]);
@@ -420,8 +590,15 @@ async fn a_call_claims_all_of_its_names_or_none(home: Home) {
 fn also_named(record: &Record, names: &[&str], instead_of: &[Record], second: i64) -> Change {
     let change = with_names(arrival(names[0], "S", second, ME), &names[1..]);
     let (intent, by) = (change.record.intent, ME);
-    let event = Event::Resembled { intent, instead_of: instead_of.to_vec(), by };
-    next(&policy(), Some(record), &event, at(second)).expect("a change").change.expect("a change")
+    let event = Event::Resembled {
+        intent,
+        instead_of: instead_of.to_vec(),
+        by,
+    };
+    next(&policy(), Some(record), &event, at(second))
+        .expect("a change")
+        .change
+        .expect("a change")
 }
 
 async fn a_call_that_is_over_takes_further_names_or_none_and_they_go_with_it(home: Home) {
@@ -431,9 +608,13 @@ async fn a_call_that_is_over_takes_further_names_or_none_and_they_go_with_it(hom
     let id = Some(first.intent.call_id);
     let other = claimed(store, &arrival("x", "S", 1, ME)).await;
     let lost = |there: &Record| Replaced::Lost(Some(there.clone()));
-    let replace =
-        async |change: &Change, expected: &Record| store.replace(change, expected).await.expect("an answer");
-    assert_eq!(replace(&also_named(&first, &["b", "x"], &[], 2), &first).await, lost(&other));
+    let replace = async |change: &Change, expected: &Record| {
+        store.replace(change, expected).await.expect("an answer")
+    };
+    assert_eq!(
+        replace(&also_named(&first, &["b", "x"], &[], 2), &first).await,
+        lost(&other)
+    );
     assert_eq!(
         who_holds(store, ["a", "b", "x"]).await,
         [id, None, Some(other.intent.call_id)],
@@ -441,10 +622,18 @@ async fn a_call_that_is_over_takes_further_names_or_none_and_they_go_with_it(hom
     );
     let both = also_named(&first, &["b", "c"], &[], 2);
     let named = replaced(store, &both, &first).await;
-    assert_eq!(replaced(store, &both, &first).await, named, "asked again it is done");
+    assert_eq!(
+        replaced(store, &both, &first).await,
+        named,
+        "asked again it is done"
+    );
     assert_eq!(who_holds(store, ["a", "b", "c"]).await, [id; 3]);
     let again = also_named(&first, &["d"], &[], 3);
-    assert_eq!(replace(&again, &first).await, lost(&named), "it has changed since");
+    assert_eq!(
+        replace(&again, &first).await,
+        lost(&named),
+        "it has changed since"
+    );
     // A call that was seen gives its name up, and only as it was seen.
     let seen = replaced(store, &ended(&other, 200, 2), &other).await;
     let change = also_named(&named, &["x"], std::slice::from_ref(&other), 3);
@@ -452,16 +641,30 @@ async fn a_call_that_is_over_takes_further_names_or_none_and_they_go_with_it(hom
     let change = also_named(&named, &["x"], std::slice::from_ref(&seen), 3);
     let named = replaced(store, &change, &named).await;
     assert_eq!(who_holds(store, ["x", "b", "d"]).await, [id, id, None]);
-    assert_eq!(claim(store, &arrival("c", "S", 4, ME)).await, Claimed::Existing(named.clone()));
+    assert_eq!(
+        claim(store, &arrival("c", "S", 4, ME)).await,
+        Claimed::Existing(named.clone())
+    );
 
     let home = home.reopen().await;
     let store = &*home.store;
     assert_eq!(who_holds(store, ["a", "c", "x"]).await, [id; 3]);
-    let loaded = store.load(named.intent.call_id).await.expect("an answer").expect("a call");
+    let loaded = store
+        .load(named.intent.call_id)
+        .await
+        .expect("an answer")
+        .expect("a call");
     assert_eq!(loaded, named);
     until("it is gone", async || {
-        store.prune(at(100 * 24 * 3_600), 10).await.expect("an answer");
-        store.load(named.intent.call_id).await.expect("an answer").is_none()
+        store
+            .prune(at(100 * 24 * 3_600), 10)
+            .await
+            .expect("an answer");
+        store
+            .load(named.intent.call_id)
+            .await
+            .expect("an answer")
+            .is_none()
     })
     .await;
     assert_eq!(who_holds(store, ["a", "c", "x"]).await, [None; 3]);
@@ -484,19 +687,34 @@ async fn each_name_is_given_up_only_by_a_call_that_was_seen(home: Home) {
     let Claimed::Yours(new) = store.claim(&change, &old).await.expect("an answer") else {
         panic!("both have given up their names")
     };
-    assert_eq!(who_holds(store, ["a", "b", "n"]).await, [Some(new.intent.call_id); 3]);
+    assert_eq!(
+        who_holds(store, ["a", "b", "n"]).await,
+        [Some(new.intent.call_id); 3]
+    );
     let kept = who_holds(store, ["a2", "b2", "x"]).await;
-    let ids = old.iter().map(|record| Some(record.intent.call_id)).collect::<Vec<_>>();
+    let ids = old
+        .iter()
+        .map(|record| Some(record.intent.call_id))
+        .collect::<Vec<_>>();
     assert_eq!(kept, [ids[0], ids[1], None], "the others they keep");
     // What is deleted takes only its own names with it.
-    let gone = old.iter().map(|record| record.intent.call_id).collect::<Vec<_>>();
+    let gone = old
+        .iter()
+        .map(|record| record.intent.call_id)
+        .collect::<Vec<_>>();
     until("the old ones are gone", async || {
-        store.prune(at(90 * 24 * 3_600), 10).await.expect("an answer");
+        store
+            .prune(at(90 * 24 * 3_600), 10)
+            .await
+            .expect("an answer");
         store.load(gone[0]).await.expect("an answer").is_none()
             && store.load(gone[1]).await.expect("an answer").is_none()
     })
     .await;
-    assert_eq!(who_holds(store, ["a2", "b2", "a"]).await, [None, None, Some(new.intent.call_id)]);
+    assert_eq!(
+        who_holds(store, ["a2", "b2", "a"]).await,
+        [None, None, Some(new.intent.call_id)]
+    );
     assert_eq!(
         who_holds(store, ["b", "n", "x"]).await,
         [Some(new.intent.call_id), Some(new.intent.call_id), None]
@@ -508,16 +726,26 @@ async fn a_call_runs_again_only_with_all_of_its_names(home: Home) {
     let first = claimed(store, &with_names(arrival("a", "S", 0, ME), &["b"])).await;
     let failed = replaced(store, &ended(&first, 429, 1), &first).await;
     let again = rerun(&failed, 2);
-    let other = store.claim(&arrival("b", "S", 2, ME), std::slice::from_ref(&failed)).await;
-    let Claimed::Yours(other) = other.expect("an answer") else { panic!("it was given up") };
-    assert_eq!(store.replace(&again, &failed).await.expect("an answer"), Replaced::Lost(Some(other)));
+    let other = store
+        .claim(&arrival("b", "S", 2, ME), std::slice::from_ref(&failed))
+        .await;
+    let Claimed::Yours(other) = other.expect("an answer") else {
+        panic!("it was given up")
+    };
+    assert_eq!(
+        store.replace(&again, &failed).await.expect("an answer"),
+        Replaced::Lost(Some(other))
+    );
 }
 
 async fn fencing_tokens_of_a_session_rise_whatever_the_clock_does(home: Home) {
     let store = &*home.store;
     let mut last = 0;
     let mut rises = async |store: &dyn Store, key: String, second: i64| {
-        let token = claimed(store, &arrival(&key, "S", second, ME)).await.fencing.expect("a token");
+        let token = claimed(store, &arrival(&key, "S", second, ME))
+            .await
+            .fencing
+            .expect("a token");
         assert!(token > last, "{token} after {last}");
         assert!(token < 1 << 53, "exact in every JSON reader");
         last = token;
@@ -528,7 +756,10 @@ async fn fencing_tokens_of_a_session_rise_whatever_the_clock_does(home: Home) {
     let home = home.reopen().await;
     let store = &*home.store;
     rises(store, "b".into(), 0).await;
-    store.prune(at(90 * 24 * 3_600), 1_000).await.expect("pruned");
+    store
+        .prune(at(90 * 24 * 3_600), 1_000)
+        .await
+        .expect("pruned");
     rises(store, "c".into(), 90 * 24 * 3_600).await;
 }
 
@@ -538,18 +769,35 @@ async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(home: Home)
     let failed = replaced(store, &ended(&first, 429, 1), &first).await;
     let change = rerun(&failed, 2);
     let second = replaced(store, &change, &failed).await;
-    assert!(second.fencing > first.fencing, "{:?} after {:?}", second.fencing, first.fencing);
+    assert!(
+        second.fencing > first.fencing,
+        "{:?} after {:?}",
+        second.fencing,
+        first.fencing
+    );
     assert_eq!(
         replaced(store, &change, &failed).await,
         second,
         "asked again it is done, with the same token"
     );
     let done = replaced(store, &ended(&second, 200, 3), &second).await;
-    assert_eq!(claim(store, &arrival("k", "S", 4, ME)).await, Claimed::Existing(done.clone()));
-    let history = store.history(done.intent.call_id, 10).await.expect("an answer").expect("a call").entries;
+    assert_eq!(
+        claim(store, &arrival("k", "S", 4, ME)).await,
+        Claimed::Existing(done.clone())
+    );
+    let history = store
+        .history(done.intent.call_id, 10)
+        .await
+        .expect("an answer")
+        .expect("a call")
+        .entries;
     let events: Vec<&str> = history.iter().map(|entry| entry.event.as_ref()).collect();
     assert_eq!(events, ["claimed", "ended", "run_again", "ended"]);
-    let newest = store.history(done.intent.call_id, 2).await.expect("an answer").expect("a call");
+    let newest = store
+        .history(done.intent.call_id, 2)
+        .await
+        .expect("an answer")
+        .expect("a call");
     assert_eq!(newest.entries, history[2..]);
 }
 
@@ -563,18 +811,27 @@ pub(crate) fn rerun(failed: &Record, second: i64) -> Change {
         attempt: AttemptId(Uuid::new_v4()),
         owner: ME,
     };
-    next(&policy(), Some(failed), &event, at(second)).expect("a rerun").change.expect("a change")
+    next(&policy(), Some(failed), &event, at(second))
+        .expect("a rerun")
+        .change
+        .expect("a change")
 }
 
 async fn due_are_calls_whose_lease_is_over(home: Home) {
     let store = &*home.store;
     let mine = claimed(store, &arrival("mine", "S", 0, ME)).await;
-    let theirs = claimed(store, &arrival("theirs", "S", 0, InstanceId(Uuid::from_u128(2)))).await;
+    let theirs = claimed(
+        store,
+        &arrival("theirs", "S", 0, InstanceId(Uuid::from_u128(2))),
+    )
+    .await;
     let done = claimed(store, &arrival("done", "S", 0, ME)).await;
     replaced(store, &ended(&done, 500, 1), &done).await;
     let due = async |second| {
         let due = store.due(at(second), 10).await.expect("an answer").calls;
-        due.into_iter().map(|due| (due.record.intent.call_id, due.owner_ended)).collect::<HashSet<_>>()
+        due.into_iter()
+            .map(|due| (due.record.intent.call_id, due.owner_ended))
+            .collect::<HashSet<_>>()
     };
     // A file is ours alone, so another owner has ended; of a shared store nobody can know that.
     let is_known = !home.is_shared();
@@ -582,50 +839,101 @@ async fn due_are_calls_whose_lease_is_over(home: Home) {
     assert_eq!(due(1).await, if is_known { early } else { HashSet::new() });
     assert_eq!(
         due(40).await,
-        HashSet::from([(mine.intent.call_id, false), (theirs.intent.call_id, is_known)])
+        HashSet::from([
+            (mine.intent.call_id, false),
+            (theirs.intent.call_id, is_known)
+        ])
     );
-    assert_eq!(store.due(at(40), 1).await.expect("an answer").calls.len(), 1, "bounded");
+    assert_eq!(
+        store.due(at(40), 1).await.expect("an answer").calls.len(),
+        1,
+        "bounded"
+    );
 }
 
 async fn what_is_deleted_has_come_to_an_end(home: Home) {
     let store = &*home.store;
     // It is kept for one second, by the clock of the store.
-    let short = Policy { retention: std::time::Duration::from_secs(1), effect: Effect::Read, ..policy() };
+    let short = Policy {
+        retention: std::time::Duration::from_secs(1),
+        effect: Effect::Read,
+        ..policy()
+    };
     let mut done = arrival("done", "S", 0, ME);
     done.terms = None;
     let done = claimed(store, &done).await;
     let change = ended_by(&short, &done, 200, 1);
-    let kept = replaced(store, &Change { record: brief(change.record), ..change }, &done).await;
+    let kept = replaced(
+        store,
+        &Change {
+            record: brief(change.record),
+            ..change
+        },
+        &done,
+    )
+    .await;
     let unknown = claimed(store, &arrival("unknown", "S", 0, ME)).await;
     let unknown = replaced(store, &ended(&unknown, 500, 1), &unknown).await;
     let failed = claimed(store, &arrival("failed", "S", 0, ME)).await;
     let failed = replaced(store, &ended(&failed, 429, 1), &failed).await;
     let running = claimed(store, &arrival("running", "S", 0, ME)).await;
     store.prune(at(1), 10).await.expect("an answer");
-    assert!(store.load(failed.intent.call_id).await.expect("an answer").is_some(), "its time has not come");
+    assert!(
+        store
+            .load(failed.intent.call_id)
+            .await
+            .expect("an answer")
+            .is_some(),
+        "its time has not come"
+    );
     until("what may go is gone", async || {
         store.prune(at(3_600), 10).await.expect("an answer");
-        store.history(kept.intent.call_id, 10).await.expect("an answer").is_none()
+        store
+            .history(kept.intent.call_id, 10)
+            .await
+            .expect("an answer")
+            .is_none()
     })
     .await;
-    assert_eq!(store.holders(&[kept.intent.lookup]).await.expect("an answer"), [], "and its key is free");
+    assert_eq!(
+        store
+            .holders(&[kept.intent.lookup])
+            .await
+            .expect("an answer"),
+        [],
+        "and its key is free"
+    );
     let years = 10 * 365 * 24 * 3_600;
     store.prune(at(years), 10).await.expect("an answer");
     for record in [&unknown, &running] {
         let loaded = store.load(record.intent.call_id).await.expect("an answer");
-        assert_eq!(loaded.as_ref(), Some(record), "nobody settled it, so it stays");
+        assert_eq!(
+            loaded.as_ref(),
+            Some(record),
+            "nobody settled it, so it stays"
+        );
     }
     // Had the store lost its newest writes, each of them may have gone on.
     let doubtful = doubtful(store, 1).await;
-    assert!([&unknown, &running].iter().all(|record| doubtful.contains(&record.intent.call_id)));
+    assert!(
+        [&unknown, &running]
+            .iter()
+            .all(|record| doubtful.contains(&record.intent.call_id))
+    );
     let census = store.census().await.expect("an answer");
-    let counted: HashSet<_> = census.iter().map(|count| (count.state.as_str(), count.calls)).collect();
+    let counted: HashSet<_> = census
+        .iter()
+        .map(|count| (count.state.as_str(), count.calls))
+        .collect();
     assert_eq!(counted, HashSet::from([("running", 1), ("unknown", 1)]));
 }
 
 /// The same, to be deleted a second after it ended.
 fn brief(record: Record) -> Record {
-    Record { retain_until: Some(record.updated_at + jiff::SignedDuration::from_secs(1)), ..record }
+    Record {
+        retain_until: Some(record.updated_at + jiff::SignedDuration::from_secs(1)),
+        ..record
+    }
 }
 
 async fn a_paused_tool_stays_so_and_its_newest_hundred_events_are_kept(home: Home) {
@@ -639,7 +947,10 @@ async fn a_paused_tool_stays_so_and_its_newest_hundred_events_are_kept(home: Hom
     };
     let set = async |store: &dyn Store, tool: &str, paused: bool, n: i64| {
         let entry = entry(if paused { "paused" } else { "resumed" }, n);
-        store.set_paused(tool, paused, &entry).await.expect("an answer")
+        store
+            .set_paused(tool, paused, &entry)
+            .await
+            .expect("an answer")
     };
     let store = home.store.as_ref();
     assert_eq!(store.paused().await.expect("an answer"), []);
@@ -652,9 +963,22 @@ async fn a_paused_tool_stays_so_and_its_newest_hundred_events_are_kept(home: Hom
     assert!(set(store, "other", false, 2).await);
     let home = home.reopen().await;
     let paused = home.store.paused().await.expect("an answer");
-    assert_eq!(paused, [("t".to_owned(), entry("paused", 100))], "who, when and why stays known");
+    assert_eq!(
+        paused,
+        [("t".to_owned(), entry("paused", 100))],
+        "who, when and why stays known"
+    );
     let events = home.store.tool_events("t").await.expect("an answer");
-    let all: Vec<Entry> = (1..101).map(|n| entry(if n % 2 == 0 { "paused" } else { "resumed" }, n)).collect();
+    let all: Vec<Entry> = (1..101)
+        .map(|n| entry(if n % 2 == 0 { "paused" } else { "resumed" }, n))
+        .collect();
     assert_eq!(events, all, "the newest, the oldest of them first");
-    assert_eq!(home.store.tool_events("other").await.expect("an answer").len(), 2);
+    assert_eq!(
+        home.store
+            .tool_events("other")
+            .await
+            .expect("an answer")
+            .len(),
+        2
+    );
 }

@@ -31,18 +31,28 @@ struct Seen {
 
 /// Numbers that look random; the seed says which.
 fn random(seed: &mut u64, below: u64) -> u64 {
-    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *seed = seed
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 33) % below
 }
 
 async fn post(http: &reqwest::Client, port: u16, key: &str) -> Option<Answer> {
-    let request =
-        http.post(format!("http://127.0.0.1:{port}/v1/tools/act/calls")).header("idempotency-key", key);
+    let request = http
+        .post(format!("http://127.0.0.1:{port}/v1/tools/act/calls"))
+        .header("idempotency-key", key);
     let body = json!({ "args": { "key": key } }).to_string();
-    let response = timeout(Duration::from_secs(5), request.body(body).send()).await.ok()?.ok()?;
+    let response = timeout(Duration::from_secs(5), request.body(body).send())
+        .await
+        .ok()?
+        .ok()?;
     let status = response.status().as_u16();
     let headers = response.headers().clone();
-    Some(Answer { status, headers, text: response.text().await.ok()? })
+    Some(Answer {
+        status,
+        headers,
+        text: response.text().await.ok()?,
+    })
 }
 
 /// An agent: one intent after another, each repeated with its key until there is a definite answer;
@@ -51,9 +61,12 @@ async fn act(seen: Arc<Seen>, agent: usize, mut seed: u64) {
     let http = client();
     let mut done: Vec<String> = Vec::new();
     for n in 0.. {
-        let old =
-            (!done.is_empty() && random(&mut seed, 4) == 0).then(|| random(&mut seed, done.len() as u64));
-        let key = old.map_or_else(|| format!("agent-{agent}-{n}"), |index| done[index as usize].clone());
+        let old = (!done.is_empty() && random(&mut seed, 4) == 0)
+            .then(|| random(&mut seed, done.len() as u64));
+        let key = old.map_or_else(
+            || format!("agent-{agent}-{n}"),
+            |index| done[index as usize].clone(),
+        );
         while !seen.over.load(Ordering::SeqCst) {
             let Some(answer) = post(&http, seen.port.load(Ordering::SeqCst), &key).await else {
                 sleep(Duration::from_millis(3)).await;
@@ -62,8 +75,11 @@ async fn act(seen: Arc<Seen>, agent: usize, mut seed: u64) {
             match answer.problem().as_str() {
                 "" => {
                     let result = answer.result();
-                    let before =
-                        seen.acknowledged.lock().expect("unpoisoned").insert(key.clone(), result.clone());
+                    let before = seen
+                        .acknowledged
+                        .lock()
+                        .expect("unpoisoned")
+                        .insert(key.clone(), result.clone());
                     if let Some(before) = before {
                         assert_eq!(before, result, "a replay of {key} differs");
                         seen.replayed_after_restart.fetch_add(1, Ordering::SeqCst);
@@ -72,7 +88,11 @@ async fn act(seen: Arc<Seen>, agent: usize, mut seed: u64) {
                     break;
                 }
                 "outcome-unknown" => {
-                    let acknowledged = seen.acknowledged.lock().expect("unpoisoned").contains_key(&key);
+                    let acknowledged = seen
+                        .acknowledged
+                        .lock()
+                        .expect("unpoisoned")
+                        .contains_key(&key);
                     assert!(!acknowledged, "{key} was acknowledged and is unknown now");
                     seen.unknown.fetch_add(1, Ordering::SeqCst);
                     break;
@@ -114,7 +134,12 @@ async fn kills_under_load_double_and_lose_nothing() {
         if round >= kills && is_enough() {
             break;
         }
-        let gateway = Process::start(folder.path(), port, &one_tool(&tool, "[log]\nlevel = \"error\"")).await;
+        let gateway = Process::start(
+            folder.path(),
+            port,
+            &one_tool(&tool, "[log]\nlevel = \"error\""),
+        )
+        .await;
         // After some calls, however long they take, and a moment more.
         let enough = tool.requests() + random(&mut seed, 16) as usize;
         until("calls are run", async || tool.requests() >= enough).await;
@@ -127,29 +152,59 @@ async fn kills_under_load_double_and_lose_nothing() {
     agents.join_all().await;
 
     let effects = tool.effects_by_key();
-    let doubled: Vec<_> = effects.iter().filter(|(_, effects)| **effects > 1).collect();
+    let doubled: Vec<_> = effects
+        .iter()
+        .filter(|(_, effects)| **effects > 1)
+        .collect();
     assert!(doubled.is_empty(), "{said}: {doubled:?}");
     let acknowledged = seen.acknowledged.lock().expect("unpoisoned").clone();
     let http = client();
     for (key, result) in &acknowledged {
         let answer = post(&http, port, key).await.expect("an answer").expect_ok();
-        assert_eq!((answer.result(), answer.at("/replayed")), (result.clone(), true.into()), "{said}: {key}");
+        assert_eq!(
+            (answer.result(), answer.at("/replayed")),
+            (result.clone(), true.into()),
+            "{said}: {key}"
+        );
         let tool_key = Lookup::new("default", "act", key).for_tool();
-        assert_eq!(effects.get(&tool_key), Some(&1), "{said}: {key} was acknowledged");
+        assert_eq!(
+            effects.get(&tool_key),
+            Some(&1),
+            "{said}: {key} was acknowledged"
+        );
     }
     gateway.signal("TERM");
     assert!(gateway.ended().await);
     let database = folder.path().join("oncegate.db");
     assert_eq!(count(&database, "state = 'running'"), 0, "{said}");
-    assert_eq!(count(&database, "state = 'failed'"), 0, "{said}: the tool was always there");
+    assert_eq!(
+        count(&database, "state = 'failed'"),
+        0,
+        "{said}: the tool was always there"
+    );
     let without_record: Vec<_> = effects
         .keys()
-        .filter(|key| count(&database, &format!("lower(hex(substr(lookup, 1, 16))) = '{key}'")) != 1)
+        .filter(|key| {
+            count(
+                &database,
+                &format!("lower(hex(substr(lookup, 1, 16))) = '{key}'"),
+            ) != 1
+        })
         .collect();
-    assert!(without_record.is_empty(), "{said}: effects without a record: {without_record:?}");
+    assert!(
+        without_record.is_empty(),
+        "{said}: effects without a record: {without_record:?}"
+    );
     // A run in which nothing happened proves nothing.
     let unknown = count(&database, "state = 'unknown'");
-    assert!(acknowledged.len() > 200, "{said}: only {} calls", acknowledged.len());
+    assert!(
+        acknowledged.len() > 200,
+        "{said}: only {} calls",
+        acknowledged.len()
+    );
     assert!(unknown > 10, "{said}: only {unknown} calls were cut");
-    assert!(seen.replayed_after_restart.load(Ordering::SeqCst) > 10, "{said}: hardly a replay");
+    assert!(
+        seen.replayed_after_restart.load(Ordering::SeqCst) > 10,
+        "{said}: hardly a replay"
+    );
 }

@@ -33,14 +33,25 @@ struct Crowded {
 impl Crowded {
     async fn start(environment: &[(&str, &str)]) -> Self {
         // So many connections of the test's own.
-        assert!(serve::at_most(usize::MAX) >= 8_000, "the test needs more files: ulimit -n");
+        assert!(
+            serve::at_most(usize::MAX) >= 8_000,
+            "the test needs more files: ulimit -n"
+        );
         let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
-        let config = one_tool(&tool, "timeout = \"60s\"\ndeadline = \"60s\"\nretry = { attempts = 1 }\n");
+        let config = one_tool(
+            &tool,
+            "timeout = \"60s\"\ndeadline = \"60s\"\nretry = { attempts = 1 }\n",
+        );
         // All of them come from one address.
         let one_address = ("ONCEGATE_SERVER__MAX_CONNECTIONS_PER_ADDRESS", "9000");
         let environment = [environment, &[one_address]].concat();
         let gateway = Process::start_in(folder.path(), free_port(), &config, &environment).await;
-        let crowded = Self { gateway, tool, client: client(), _folder: folder };
+        let crowded = Self {
+            gateway,
+            tool,
+            client: client(),
+            _folder: folder,
+        };
         crowded.others_are_answered(0).await;
         crowded
     }
@@ -48,16 +59,27 @@ impl Crowded {
     /// In bytes.
     async fn memory(&self) -> f64 {
         let text = self.get("/metrics").await.expect_ok().text;
-        let line = text.lines().find_map(|line| line.strip_prefix("process_resident_memory_bytes "));
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("process_resident_memory_bytes "));
         line.expect("the metric").parse().expect("a number")
     }
 
     async fn get(&self, path: &str) -> Answer {
-        Answer::read(self.client.get(self.gateway.url(path)).send().await.expect("an answer")).await
+        Answer::read(
+            self.client
+                .get(self.gateway.url(path))
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     }
 
     async fn connect(&self) -> TcpStream {
-        TcpStream::connect(("127.0.0.1", self.gateway.port)).await.expect("a connection")
+        TcpStream::connect(("127.0.0.1", self.gateway.port))
+            .await
+            .expect("a connection")
     }
 
     /// New calls are answered, soon, and so is who looks after the gateway. The slowest of them.
@@ -66,8 +88,13 @@ impl Crowded {
         for n in 0..20 {
             let began = Instant::now();
             let body = json!({ "args": { "round": round, "n": n } }).to_string();
-            let request = self.client.post(self.gateway.url("/v1/tools/act/calls")).body(body);
-            Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+            let request = self
+                .client
+                .post(self.gateway.url("/v1/tools/act/calls"))
+                .body(body);
+            Answer::read(request.send().await.expect("an answer"))
+                .await
+                .expect_ok();
             slowest = slowest.max(began.elapsed());
         }
         for door in ["/healthz", "/readyz", "/metrics"] {
@@ -80,7 +107,10 @@ impl Crowded {
     }
 
     /// What so many more connections have cost.
-    #[expect(clippy::print_stderr, reason = "figures for who runs it with --nocapture")]
+    #[expect(
+        clippy::print_stderr,
+        reason = "figures for who runs it with --nocapture"
+    )]
     async fn report(&self, what: &str, connections: usize, before: f64, slowest: Duration) {
         let after = self.memory().await;
         let each = (after - before) / connections as f64;
@@ -90,15 +120,20 @@ impl Crowded {
             after / 1_048_576.0,
             each / 1024.0
         );
-        assert!(each < PER_CONNECTION, "{what}: {each} bytes for each connection");
+        assert!(
+            each < PER_CONNECTION,
+            "{what}: {each} bytes for each connection"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_says_nothing_or_drips_is_in_nobodys_way() {
-    let crowd =
-        Crowded::start(&[("ONCEGATE_SERVER__HEADER_TIMEOUT", "6s"), ("ONCEGATE_SERVER__BODY_TIMEOUT", "6s")])
-            .await;
+    let crowd = Crowded::start(&[
+        ("ONCEGATE_SERVER__HEADER_TIMEOUT", "6s"),
+        ("ONCEGATE_SERVER__BODY_TIMEOUT", "6s"),
+    ])
+    .await;
     let requests = crowd.tool.requests();
     let before = crowd.memory().await;
     let mut all = Vec::new();
@@ -131,9 +166,20 @@ async fn who_says_nothing_or_drips_is_in_nobodys_way() {
         });
     }
     let slowest = crowd.others_are_answered(1).await;
-    crowd.report("silent and dripping", 3_000, before, slowest).await;
-    let given_up = async { dripping.join_all().await.into_iter().filter(|is_so| *is_so).count() };
-    let given_up = tokio::time::timeout(Duration::from_secs(20), given_up).await.expect("an end for each");
+    crowd
+        .report("silent and dripping", 3_000, before, slowest)
+        .await;
+    let given_up = async {
+        dripping
+            .join_all()
+            .await
+            .into_iter()
+            .filter(|is_so| *is_so)
+            .count()
+    };
+    let given_up = tokio::time::timeout(Duration::from_secs(20), given_up)
+        .await
+        .expect("an end for each");
     assert_eq!(given_up, 3_000);
     assert_eq!(crowd.tool.requests(), requests + 20, "nothing else was run");
 }
@@ -165,25 +211,45 @@ async fn five_thousand_who_wait_for_one_call_get_its_answer_and_hinder_nobody() 
             answer
         });
     }
-    until("the tool was asked", async || crowd.tool.requests() == requests + 1).await;
+    until("the tool was asked", async || {
+        crowd.tool.requests() == requests + 1
+    })
+    .await;
     until("all of them are there", async || {
         let files = crowd.get("/metrics").await.text;
-        let open = files.lines().find_map(|line| line.strip_prefix("process_open_fds "));
+        let open = files
+            .lines()
+            .find_map(|line| line.strip_prefix("process_open_fds "));
         open.expect("the metric").parse::<f64>().expect("a number") > 5_000.0
     })
     .await;
     let slowest = crowd.others_are_answered(1).await;
-    crowd.report("waiting for one call", 5_000, before, slowest).await;
+    crowd
+        .report("waiting for one call", 5_000, before, slowest)
+        .await;
     drop(hold);
     let answers = waiting.join_all().await;
     let result = |answer: &str| {
-        answer.split("\"result\":").nth(1).and_then(|rest| rest.split('}').next().map(str::to_owned))
+        answer
+            .split("\"result\":")
+            .nth(1)
+            .and_then(|rest| rest.split('}').next().map(str::to_owned))
     };
     let first = result(&answers[0]).expect("a result");
     for answer in &answers {
         assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
         assert_eq!(result(answer).as_ref(), Some(&first));
     }
-    assert_eq!(answers.iter().filter(|answer| answer.contains("\"replayed\":false")).count(), 1);
-    assert_eq!(crowd.tool.effects(), effects + 21, "one, and those of the others");
+    assert_eq!(
+        answers
+            .iter()
+            .filter(|answer| answer.contains("\"replayed\":false"))
+            .count(),
+        1
+    );
+    assert_eq!(
+        crowd.tool.effects(),
+        effects + 21,
+        "one, and those of the others"
+    );
 }

@@ -36,16 +36,27 @@ fn document(tenant: &str, id: &str, second: i64) -> Document {
 }
 
 fn next(document: &Document, state: &str) -> Document {
-    Document { version: document.version + 1, state: state.into(), ..document.clone() }
+    Document {
+        version: document.version + 1,
+        state: state.into(),
+        ..document.clone()
+    }
 }
 
 async fn put(store: &dyn Store, document: &Document) -> Document {
-    assert_eq!(store.put_document(document).await.expect("an answer"), Put::Done, "{document:?}");
+    assert_eq!(
+        store.put_document(document).await.expect("an answer"),
+        Put::Done,
+        "{document:?}"
+    );
     document.clone()
 }
 
 async fn load(store: &dyn Store, of: &Document) -> Option<Document> {
-    store.document(of.kind, &of.tenant, &of.id).await.expect("an answer")
+    store
+        .document(of.kind, &of.tenant, &of.id)
+        .await
+        .expect("an answer")
 }
 
 async fn counts(store: &dyn Store) -> Vec<(String, u64)> {
@@ -54,21 +65,50 @@ async fn counts(store: &dyn Store) -> Vec<(String, u64)> {
 
 async fn a_document_comes_back_as_it_was_written_also_after_a_restart(home: Home) {
     let store = home.store.as_ref();
-    let whole = Document { due_at: Some(at(5)), retain_until: Some(at(9)), ..document("shop", "s:1", 1) };
-    let odd = Document { body: "".into(), state: "".into(), ..document("", "a b\n{}", 2) };
-    let other_kind = Document { kind: Kind::Report, ..whole.clone() };
+    let whole = Document {
+        due_at: Some(at(5)),
+        retain_until: Some(at(9)),
+        ..document("shop", "s:1", 1)
+    };
+    let odd = Document {
+        body: "".into(),
+        state: "".into(),
+        ..document("", "a b\n{}", 2)
+    };
+    let other_kind = Document {
+        kind: Kind::Report,
+        ..whole.clone()
+    };
     for document in [&whole, &odd, &other_kind] {
         assert_eq!(load(store, document).await, None);
         put(store, document).await;
     }
-    let changed = put(store, &Document { due_at: None, body: "2".into(), ..next(&whole, "stuck") }).await;
+    let changed = put(
+        store,
+        &Document {
+            due_at: None,
+            body: "2".into(),
+            ..next(&whole, "stuck")
+        },
+    )
+    .await;
     let home = home.reopen().await;
     for document in [&changed, &odd, &other_kind] {
-        assert_eq!(load(home.store.as_ref(), document).await.as_ref(), Some(document));
+        assert_eq!(
+            load(home.store.as_ref(), document).await.as_ref(),
+            Some(document)
+        );
     }
     let store = home.store.as_ref();
-    assert_eq!(load(store, &document("shop2", "s:1", 1)).await, None, "another tenant's is not found");
-    assert_eq!(counts(store).await, [(String::new(), 1), ("stuck".into(), 1)]);
+    assert_eq!(
+        load(store, &document("shop2", "s:1", 1)).await,
+        None,
+        "another tenant's is not found"
+    );
+    assert_eq!(
+        counts(store).await,
+        [(String::new(), 1), ("stuck".into(), 1)]
+    );
     // A time is kept to the microsecond, and what is asked again is the same for all that.
     let fine = Document {
         created_at: Timestamp::from_nanosecond(1_700_000_000_000_001_234).expect("a time"),
@@ -97,44 +137,92 @@ async fn of_those_who_write_the_same_version_one_does(home: Home) {
         }
     }
     assert_eq!((written.len(), lost.len()), (1, 39));
-    assert!(lost.iter().all(|stored| *stored == written[0]), "each is told who was first");
-    assert_eq!(counts(home.store.as_ref()).await, [(written[0].state.clone(), 1)]);
+    assert!(
+        lost.iter().all(|stored| *stored == written[0]),
+        "each is told who was first"
+    );
+    assert_eq!(
+        counts(home.store.as_ref()).await,
+        [(written[0].state.clone(), 1)]
+    );
 }
 
 async fn a_document_written_again_is_done_and_changes_nothing(home: Home) {
     let store = home.store.as_ref();
     let first = put(store, &document("shop", "s", 1)).await;
     put(store, &first).await;
-    let other = Document { body: "other".into(), ..first.clone() };
-    assert_eq!(store.put_document(&other).await.expect("an answer"), Put::Lost(Some(first.clone())));
+    let other = Document {
+        body: "other".into(),
+        ..first.clone()
+    };
+    assert_eq!(
+        store.put_document(&other).await.expect("an answer"),
+        Put::Lost(Some(first.clone()))
+    );
     let second = put(store, &next(&first, "completed")).await;
     put(store, &second).await;
     assert_eq!(counts(store).await, [("completed".into(), 1)]);
-    assert_eq!(store.put_document(&first).await.expect("an answer"), Put::Lost(Some(second.clone())));
+    assert_eq!(
+        store.put_document(&first).await.expect("an answer"),
+        Put::Lost(Some(second.clone()))
+    );
     let later = next(&next(&second, "x"), "x");
-    assert_eq!(store.put_document(&later).await.expect("an answer"), Put::Lost(Some(second.clone())));
+    assert_eq!(
+        store.put_document(&later).await.expect("an answer"),
+        Put::Lost(Some(second.clone()))
+    );
     let absent = next(&document("shop", "absent", 1), "x");
-    assert_eq!(store.put_document(&absent).await.expect("an answer"), Put::Lost(None));
+    assert_eq!(
+        store.put_document(&absent).await.expect("an answer"),
+        Put::Lost(None)
+    );
     assert_eq!(load(store, &second).await, Some(second));
 }
 
 async fn due_documents_come_in_the_order_of_their_times(home: Home) {
     let store = home.store.as_ref();
     let due = async |second: i64, limit: u32| {
-        let due = store.due_documents(Kind::Saga, at(second), limit).await.expect("an answer");
-        due.calls.into_iter().map(|document| document.id).collect::<Vec<_>>()
+        let due = store
+            .due_documents(Kind::Saga, at(second), limit)
+            .await
+            .expect("an answer");
+        due.calls
+            .into_iter()
+            .map(|document| document.id)
+            .collect::<Vec<_>>()
     };
     for (id, time) in [("c", 30), ("a", 10), ("b", 20)] {
-        put(store, &Document { due_at: Some(at(time)), ..document("shop", id, 1) }).await;
+        put(
+            store,
+            &Document {
+                due_at: Some(at(time)),
+                ..document("shop", id, 1)
+            },
+        )
+        .await;
     }
     put(store, &document("shop", "never", 1)).await;
-    put(store, &Document { kind: Kind::Report, due_at: Some(at(1)), ..document("shop", "other", 1) }).await;
+    put(
+        store,
+        &Document {
+            kind: Kind::Report,
+            due_at: Some(at(1)),
+            ..document("shop", "other", 1)
+        },
+    )
+    .await;
     assert_eq!(due(9, 10).await, [""; 0]);
     assert_eq!(due(20, 10).await, ["a", "b"]);
     assert_eq!(due(99, 2).await, ["a", "b"]);
-    let a = Document { due_at: Some(at(40)), ..document("shop", "a", 1) };
+    let a = Document {
+        due_at: Some(at(40)),
+        ..document("shop", "a", 1)
+    };
     put(store, &next(&a, "open")).await;
-    let b = Document { due_at: None, ..document("shop", "b", 1) };
+    let b = Document {
+        due_at: None,
+        ..document("shop", "b", 1)
+    };
     put(store, &next(&b, "open")).await;
     assert_eq!(due(99, 10).await, ["c", "a"]);
 }
@@ -152,11 +240,16 @@ async fn lists_show_every_document_once_newest_first_by_tenant_and_state(home: H
     }
     all.sort_by_key(|document| std::cmp::Reverse(Place::of(document)));
     let places = [None, Some("shop"), Some("bank"), Some("nobody")];
-    for (tenant, state) in places.into_iter().flat_map(|t| [(t, None), (t, Some("stuck")), (t, Some("x"))]) {
+    for (tenant, state) in places
+        .into_iter()
+        .flat_map(|t| [(t, None), (t, Some("stuck")), (t, Some("x"))])
+    {
         let (mut shown, mut before) = (Vec::new(), None);
         loop {
-            let (found, more) =
-                store.documents(Kind::Saga, tenant, state, before.as_ref(), 2).await.expect("an answer");
+            let (found, more) = store
+                .documents(Kind::Saga, tenant, state, before.as_ref(), 2)
+                .await
+                .expect("an answer");
             assert!(found.calls.len() <= 2);
             shown.extend(found.calls);
             // The place goes over the wire as a text.
@@ -172,18 +265,41 @@ async fn lists_show_every_document_once_newest_first_by_tenant_and_state(home: H
         let expected: Vec<Document> = all.iter().filter(is_asked_for).cloned().collect();
         assert_eq!(shown, expected, "{tenant:?} {state:?}");
     }
-    assert_eq!(counts(store).await, [("open".into(), 9), ("stuck".into(), 3)]);
+    assert_eq!(
+        counts(store).await,
+        [("open".into(), 9), ("stuck".into(), 3)]
+    );
 }
 
 async fn only_documents_whose_time_is_over_are_deleted(home: Home) {
     let store = home.store.as_ref();
-    let until_10 = |id: &str| Document { retain_until: Some(at(10)), ..document("shop", id, 1) };
-    let gone = Document { due_at: Some(at(1)), ..until_10("gone") };
+    let until_10 = |id: &str| Document {
+        retain_until: Some(at(10)),
+        ..document("shop", id, 1)
+    };
+    let gone = Document {
+        due_at: Some(at(1)),
+        ..until_10("gone")
+    };
     put(store, &gone).await;
     let kept = put(store, &document("shop", "kept", 1)).await;
     let reopened = put(store, &until_10("reopened")).await;
-    let reopened = put(store, &Document { retain_until: None, ..next(&reopened, "open") }).await;
-    let later = put(store, &Document { retain_until: Some(at(20)), ..document("shop", "later", 1) }).await;
+    let reopened = put(
+        store,
+        &Document {
+            retain_until: None,
+            ..next(&reopened, "open")
+        },
+    )
+    .await;
+    let later = put(
+        store,
+        &Document {
+            retain_until: Some(at(20)),
+            ..document("shop", "later", 1)
+        },
+    )
+    .await;
     store.prune(at(9), 10).await.expect("an answer");
     assert!(load(store, &gone).await.is_some(), "its time has not come");
     assert_eq!(store.prune(at(10), 10).await.expect("an answer"), 1);
@@ -191,12 +307,26 @@ async fn only_documents_whose_time_is_over_are_deleted(home: Home) {
     for document in [&kept, &reopened, &later] {
         assert_eq!(load(store, document).await.as_ref(), Some(document));
     }
-    let (left, _) = store.documents(Kind::Saga, None, None, None, 10).await.expect("an answer");
+    let (left, _) = store
+        .documents(Kind::Saga, None, None, None, 10)
+        .await
+        .expect("an answer");
     assert_eq!(left.calls.len(), 3);
     assert_eq!(counts(store).await, [("open".into(), 3)]);
-    assert_eq!(store.due_documents(Kind::Saga, at(99), 10).await.expect("an answer").calls, []);
+    assert_eq!(
+        store
+            .due_documents(Kind::Saga, at(99), 10)
+            .await
+            .expect("an answer")
+            .calls,
+        []
+    );
     put(store, &gone).await;
-    assert_eq!(counts(store).await, [("open".into(), 4)], "its name is free again");
+    assert_eq!(
+        counts(store).await,
+        [("open".into(), 4)],
+        "its name is free again"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,19 +337,54 @@ async fn a_sealed_document_opens_only_in_its_place_and_asked_again_is_the_same()
     let first = put(&store, &document("shop", "s", 1)).await;
     put(&store, &first).await;
     let kept = load(plain, &first).await.expect("it is there");
-    assert!(!kept.body.windows(3).any(|some| some == b"\"a\""), "{:?}", kept.body);
+    assert!(
+        !kept.body.windows(3).any(|some| some == b"\"a\""),
+        "{:?}",
+        kept.body
+    );
     assert_eq!(load(&store, &first).await, Some(first.clone()));
-    let other = Document { body: "other".into(), ..first.clone() };
-    assert_eq!(store.put_document(&other).await.expect("an answer"), Put::Lost(Some(first.clone())));
-    let (listed, _) = store.documents(Kind::Saga, None, None, None, 9).await.expect("an answer");
+    let other = Document {
+        body: "other".into(),
+        ..first.clone()
+    };
+    assert_eq!(
+        store.put_document(&other).await.expect("an answer"),
+        Put::Lost(Some(first.clone()))
+    );
+    let (listed, _) = store
+        .documents(Kind::Saga, None, None, None, 9)
+        .await
+        .expect("an answer");
     assert_eq!(listed.calls, std::slice::from_ref(&first));
-    put(plain, &Document { body: kept.body, ..document("shop", "elsewhere", 1) }).await;
-    assert!(store.document(Kind::Saga, "shop", "elsewhere").await.is_err(), "moved, it does not open");
-    assert!(sealed(2).document(Kind::Saga, "shop", "s").await.is_err(), "nor with another key");
-    let (listed, _) = store.documents(Kind::Saga, None, None, None, 9).await.expect("an answer");
+    put(
+        plain,
+        &Document {
+            body: kept.body,
+            ..document("shop", "elsewhere", 1)
+        },
+    )
+    .await;
+    assert!(
+        store
+            .document(Kind::Saga, "shop", "elsewhere")
+            .await
+            .is_err(),
+        "moved, it does not open"
+    );
+    assert!(
+        sealed(2).document(Kind::Saga, "shop", "s").await.is_err(),
+        "nor with another key"
+    );
+    let (listed, _) = store
+        .documents(Kind::Saga, None, None, None, 9)
+        .await
+        .expect("an answer");
     assert_eq!(listed.calls, [first], "and it keeps no other back");
     let (id, why) = &listed.unreadable[0];
-    assert!(id == "elsewhere" && why.contains("belongs elsewhere"), "{id}: {why}");
+    assert!(
+        id == "elsewhere" && why.contains("belongs elsewhere"),
+        "{id}: {why}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,17 +392,35 @@ async fn documents_that_cannot_be_read_are_not_in_the_way_of_those_behind_them_o
     for home in [Home::sqlite().await, Home::redis().await] {
         let store = home.store.as_ref();
         for n in 0..5 {
-            put(store, &Document { due_at: Some(at(n)), ..document("shop", &format!("spoiled {n}"), 9) })
-                .await;
+            put(
+                store,
+                &Document {
+                    due_at: Some(at(n)),
+                    ..document("shop", &format!("spoiled {n}"), 9)
+                },
+            )
+            .await;
         }
         home.spoil_documents().await;
-        let good = put(store, &Document { due_at: Some(at(9)), ..document("shop", "good", 1) }).await;
-        let due = store.due_documents(Kind::Saga, at(99), 2).await.expect("an answer");
+        let good = put(
+            store,
+            &Document {
+                due_at: Some(at(9)),
+                ..document("shop", "good", 1)
+            },
+        )
+        .await;
+        let due = store
+            .due_documents(Kind::Saga, at(99), 2)
+            .await
+            .expect("an answer");
         assert_eq!((due.calls, due.unreadable.len()), (vec![good.clone()], 5));
         let (mut listed, mut named, mut before, mut is_first) = (Vec::new(), 0, None, true);
         while std::mem::take(&mut is_first) || before.is_some() {
-            let (found, next) =
-                store.documents(Kind::Saga, None, None, before.as_ref(), 2).await.expect("an answer");
+            let (found, next) = store
+                .documents(Kind::Saga, None, None, before.as_ref(), 2)
+                .await
+                .expect("an answer");
             named += found.unreadable.len();
             (listed, before) = ([listed, found.calls].concat(), next);
         }
@@ -248,7 +431,10 @@ async fn documents_that_cannot_be_read_are_not_in_the_way_of_those_behind_them_o
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_document_is_noticed_before_another_is_written_on_redis() {
-    let (mut redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let (mut redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
     let store = open_redis(&redis.url(), folder.path()).await;
     let first = put(&store, &document("shop", "s", 1)).await;
     let whole_since = store.readiness().await.whole_since.expect("it is known");
@@ -258,29 +444,58 @@ async fn a_lost_document_is_noticed_before_another_is_written_on_redis() {
     let again = next(&first, "aborted");
     // It may have to be met anew first.
     until("the loss is noticed", async || {
-        assert_ne!(store.put_document(&again).await.ok(), Some(Put::Done), "it went back in time");
-        store.readiness().await.reasons.iter().any(|reason| reason.code == oncegate::store::LOST_DATA)
+        assert_ne!(
+            store.put_document(&again).await.ok(),
+            Some(Put::Done),
+            "it went back in time"
+        );
+        store
+            .readiness()
+            .await
+            .reasons
+            .iter()
+            .any(|reason| reason.code == oncegate::store::LOST_DATA)
     })
     .await;
     assert!(store.put_document(&again).await.is_err());
     store.accept_loss("restored").await.expect("accepted");
-    until("it is open again", async || store.readiness().await.reasons.is_empty()).await;
-    assert_eq!(load(&store, &first).await, Some(first), "it is older, and stays so");
-    assert!(store.readiness().await.whole_since > Some(whole_since), "calls of before may be gone");
+    until("it is open again", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    assert_eq!(
+        load(&store, &first).await,
+        Some(first),
+        "it is older, and stays so"
+    );
+    assert!(
+        store.readiness().await.whole_since > Some(whole_since),
+        "calls of before may be gone"
+    );
     put(&store, &again).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_of_before_that_was_said_knows_every_call_from_the_first_sight_on() {
-    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
     let store = open_redis(&redis.url(), folder.path()).await;
     let first = store.readiness().await.whole_since.expect("it is known");
     let key = "oncegate:{p000}:manifest";
     let manifest = String::from_redis_value(redis.ask(&["GET", key]).await).expect("a text");
     let mut manifest: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
-    manifest.as_object_mut().expect("an object").remove("whole_since_us").expect("it was there");
+    manifest
+        .as_object_mut()
+        .expect("an object")
+        .remove("whole_since_us")
+        .expect("it was there");
     redis.ask(&["SET", key, &manifest.to_string()]).await;
-    until("it is said again", async || store.readiness().await.whole_since > Some(first)).await;
+    until("it is said again", async || {
+        store.readiness().await.whole_since > Some(first)
+    })
+    .await;
     let since = store.readiness().await.whole_since;
     drop(store);
     let other = tempfile::tempdir().expect("a folder");
@@ -290,13 +505,25 @@ async fn a_redis_of_before_that_was_said_knows_every_call_from_the_first_sight_o
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_memory_is_full_documents_change_and_none_is_made_on_redis() {
-    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
     let store = open_redis(&redis.url(), folder.path()).await;
     let first = put(&store, &document("shop", "s", 1)).await;
     redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    assert!(store.put_document(&document("shop", "t", 1)).await.is_err(), "the Redis refuses");
+    assert!(
+        store.put_document(&document("shop", "t", 1)).await.is_err(),
+        "the Redis refuses"
+    );
     let first = put(&store, &next(&first, "completed")).await;
-    until("the store has seen it", async || !store.readiness().await.reasons.is_empty()).await;
-    assert!(store.put_document(&document("shop", "t", 1)).await.is_err(), "nothing may begin");
+    until("the store has seen it", async || {
+        !store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    assert!(
+        store.put_document(&document("shop", "t", 1)).await.is_err(),
+        "nothing may begin"
+    );
     put(&store, &next(&first, "aborted")).await;
 }

@@ -38,7 +38,13 @@ fn dispatch(endpoint: &Endpoint, send_before: Instant) -> Exchange {
 fn request_of(tenant: &str, send_before: Instant) -> Request {
     let send_before = Deadline::after(send_before.saturating_duration_since(Instant::now()));
     let (party, call_id) = (Party::tool(tenant, "act"), CallId(Uuid::new_v4()));
-    Request { party, call_id, headers: HeaderMap::new(), body: "{}".into(), send_before }
+    Request {
+        party,
+        call_id,
+        headers: HeaderMap::new(),
+        body: "{}".into(),
+        send_before,
+    }
 }
 
 fn soon() -> Instant {
@@ -67,26 +73,40 @@ async fn after_the_deadline_not_one_byte_leaves() {
     let mut exchange = dispatch(&endpoint(&url, None), Instant::now());
     let evidence = exchange.until(soon(), soon()).await.expect("an end");
     assert!(matches!(evidence, Evidence::NotSent { .. }), "{evidence:?}");
-    assert_eq!(counted.recv().await, Some(0), "a connection was made, and nothing sent over it");
+    assert_eq!(
+        counted.recv().await,
+        Some(0),
+        "a connection was made, and nothing sent over it"
+    );
 }
 
 #[tokio::test]
 async fn a_withdrawn_request_is_never_sent() {
     // A listener whose queue is full keeps the client connecting.
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
-    socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    socket
+        .bind("127.0.0.1:0".parse().expect("an address"))
+        .expect("a port");
     let listener = socket.listen(1).expect("a queue of one");
     let address = listener.local_addr().expect("an address");
     let mut fill = Vec::new();
-    while let Ok(Ok(stream)) =
-        tokio::time::timeout(Duration::from_millis(100), tokio::net::TcpStream::connect(address)).await
+    while let Ok(Ok(stream)) = tokio::time::timeout(
+        Duration::from_millis(100),
+        tokio::net::TcpStream::connect(address),
+    )
+    .await
     {
         fill.push(stream);
     }
     let mut exchange = dispatch(&endpoint(&format!("http://{address}/"), None), soon());
-    let silent = exchange.until(Instant::now() + Duration::from_millis(50), soon()).await;
+    let silent = exchange
+        .until(Instant::now() + Duration::from_millis(50), soon())
+        .await;
     assert_eq!(silent, None);
-    assert!(matches!(exchange.give_up("enough"), Evidence::NotSent { .. }));
+    assert!(matches!(
+        exchange.give_up("enough"),
+        Evidence::NotSent { .. }
+    ));
     // Now there is room, and the connection comes about; but the gate is shut.
     let counting = tokio::spawn(async move {
         let mut bytes = 0;
@@ -95,13 +115,21 @@ async fn a_withdrawn_request_is_never_sent() {
         {
             drop(fill.pop());
             let mut all = Vec::new();
-            drop(tokio::time::timeout(Duration::from_millis(200), stream.read_to_end(&mut all)).await);
+            drop(
+                tokio::time::timeout(Duration::from_millis(200), stream.read_to_end(&mut all))
+                    .await,
+            );
             bytes += all.len();
         }
         bytes
     });
-    let evidence = exchange.until(Instant::now() + Duration::from_secs(4), soon()).await;
-    assert!(matches!(evidence, Some(Evidence::NotSent { .. }) | None), "{evidence:?}");
+    let evidence = exchange
+        .until(Instant::now() + Duration::from_secs(4), soon())
+        .await;
+    assert!(
+        matches!(evidence, Some(Evidence::NotSent { .. }) | None),
+        "{evidence:?}"
+    );
     assert_eq!(counting.await.expect("counted"), 0);
 }
 
@@ -109,8 +137,16 @@ async fn a_withdrawn_request_is_never_sent() {
 async fn once_sent_it_cannot_be_withdrawn() {
     let (url, _counted) = listener_that_counts().await;
     let mut exchange = dispatch(&endpoint(&url, None), soon());
-    assert_eq!(exchange.until(Instant::now() + Duration::from_millis(200), soon()).await, None);
-    assert!(matches!(exchange.give_up("enough"), Evidence::NoAnswer { .. }));
+    assert_eq!(
+        exchange
+            .until(Instant::now() + Duration::from_millis(200), soon())
+            .await,
+        None
+    );
+    assert!(matches!(
+        exchange.give_up("enough"),
+        Evidence::NoAnswer { .. }
+    ));
 }
 
 #[tokio::test]
@@ -119,7 +155,9 @@ async fn redirects_are_not_followed() {
     for status in [301, 302, 303, 307, 308] {
         let location: &'static str = format!("location: {}\r\n", elsewhere.url()).leak();
         tool.then(Act::Answer(status, location, b"{}"));
-        let evidence = dispatch(&endpoint(&tool.url(), None), soon()).until(soon(), soon()).await;
+        let evidence = dispatch(&endpoint(&tool.url(), None), soon())
+            .until(soon(), soon())
+            .await;
         assert!(
             matches!(evidence, Some(Evidence::Answer { status: got, .. }) if got == status),
             "{evidence:?}"
@@ -137,8 +175,10 @@ async fn a_connection_that_was_idle_too_long_carries_nothing() {
         drop(client());
         let downstream = Downstream::new([&endpoint], 1 << 20).expect("a client");
         for _ in 0..3 {
-            let evidence =
-                downstream.dispatch(&endpoint, request_of("t", soon())).until(soon(), soon()).await;
+            let evidence = downstream
+                .dispatch(&endpoint, request_of("t", soon()))
+                .until(soon(), soon())
+                .await;
             let whole = Evidence::Answer {
                 status: 200,
                 body: Body::Whole("{\"ok\":true}".into()),
@@ -157,10 +197,16 @@ async fn a_pooled_connection_that_the_tool_closed_is_never_a_second_request() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "connection_reuse = \"60s\"").await;
     // Answers, and closes right behind: the next request may meet the closing.
-    tool.always(Act::ExecuteThenSay(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"));
+    tool.always(Act::ExecuteThenSay(
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+    ));
     for n in 0..300 {
         let answer = gateway.call(json!({ "n": n })).await;
-        assert!(matches!(answer.problem().as_str(), "" | "outcome-unknown"), "{}", answer.text);
+        assert!(
+            matches!(answer.problem().as_str(), "" | "outcome-unknown"),
+            "{}",
+            answer.text
+        );
     }
     assert!(tool.effects_by_key().values().all(|effects| *effects == 1));
     gateway.stop().await;
@@ -169,9 +215,11 @@ async fn a_pooled_connection_that_the_tool_closed_is_never_a_second_request() {
 #[tokio::test]
 async fn the_tool_gets_its_own_credentials_and_none_of_the_callers() {
     let tool = Tool::start().await;
-    let gateway =
-        Gateway::with_tool(&tool, "method = \"PUT\"\nheaders = { Authorization = \"Bearer the-tools\" }")
-            .await;
+    let gateway = Gateway::with_tool(
+        &tool,
+        "method = \"PUT\"\nheaders = { Authorization = \"Bearer the-tools\" }",
+    )
+    .await;
     let headers = [
         ("authorization", "Bearer the-callers"),
         ("cookie", "session=1"),
@@ -180,7 +228,10 @@ async fn the_tool_gets_its_own_credentials_and_none_of_the_callers() {
         ("fencing-token", "1"),
         ("idempotency-key", "the-callers-key"),
     ];
-    gateway.post("act", &json!({ "args": { "a": 1 } }), &headers).await.expect_ok();
+    gateway
+        .post("act", &json!({ "args": { "a": 1 } }), &headers)
+        .await
+        .expect_ok();
     let seen = &tool.seen()[0];
     assert!(seen.line.starts_with("PUT /do "), "{}", seen.line);
     assert_eq!(seen.header("authorization"), "Bearer the-tools");
@@ -200,18 +251,27 @@ async fn tool_over_tls(certificate: &Path) -> u16 {
     std::fs::write(certificate, made.cert.pem()).expect("a file");
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let server = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let server =
+        rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let server = server.expect("versions").with_no_client_auth();
-    let server = server.with_single_cert(vec![made.cert.der().clone()], key).expect("a server");
+    let server = server
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .expect("a server");
     let acceptor = TlsAcceptor::from(Arc::new(server));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             // A client that does not trust us breaks off in the handshake.
-            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                continue;
+            };
             let mut request = vec![0; 4096];
-            if stream.read(&mut request).await.is_ok_and(|length| length > 0) {
+            if stream
+                .read(&mut request)
+                .await
+                .is_ok_and(|length| length > 0)
+            {
                 let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
                 drop(stream.write_all(answer).await);
                 drop(stream.shutdown().await);
@@ -230,11 +290,19 @@ async fn a_tool_over_tls_is_called_if_its_certificate_is_trusted_and_else_surely
     for (trusted, expected) in [(true, ""), (false, "tool-unreachable")] {
         let config = format!("[tools.act]\nurl = \"{url}\"\nretry = {{ attempts = 1 }}\n");
         let roots = certificate.to_str().expect("a path");
-        let environment = if trusted { vec![("SSL_CERT_FILE", roots)] } else { Vec::new() };
+        let environment = if trusted {
+            vec![("SSL_CERT_FILE", roots)]
+        } else {
+            Vec::new()
+        };
         let gateway = Process::start_in(folder.path(), free_port(), &config, &environment).await;
         let body = json!({ "args": { "trusted": trusted } }).to_string();
-        let answer =
-            client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await.expect("an answer");
+        let answer = client()
+            .post(gateway.url("/v1/tools/act/calls"))
+            .body(body)
+            .send()
+            .await
+            .expect("an answer");
         let answer = Answer::read(answer).await;
         assert_eq!(answer.problem(), expected, "{}", answer.text);
         gateway.kill();

@@ -22,11 +22,22 @@ const CALLS_OF_A_BRANCH: usize = 5;
 /// A gateway of its own process over this Redis.
 async fn process(folder: &tempfile::TempDir, redis: &Redis, tool: &Tool, more: &str) -> Process {
     let environment = [("ONCEGATE_STORE__URL", redis.url())];
-    let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
-    let process = Process::start_in(folder.path(), free_port(), &one_tool(tool, more), &environment).await;
+    let environment = environment
+        .each_ref()
+        .map(|(name, value)| (*name, value.as_str()));
+    let process = Process::start_in(
+        folder.path(),
+        free_port(),
+        &one_tool(tool, more),
+        &environment,
+    )
+    .await;
     let http = client();
     until("it is ready", async || {
-        http.get(process.url("/readyz")).send().await.is_ok_and(|answer| answer.status() == 200)
+        http.get(process.url("/readyz"))
+            .send()
+            .await
+            .is_ok_and(|answer| answer.status() == 200)
     })
     .await;
     process
@@ -35,10 +46,18 @@ async fn process(folder: &tempfile::TempDir, redis: &Redis, tool: &Tool, more: &
 /// What an agent hears; nothing if the gateway is gone.
 async fn post(http: &reqwest::Client, url: &str, session: &str, key: &str) -> Option<Answer> {
     let body = json!({ "args": { "key": key }, "session_id": session, "idempotency_key": key });
-    let response = timeout(Duration::from_secs(90), http.post(url).body(body.to_string()).send()).await;
+    let response = timeout(
+        Duration::from_secs(90),
+        http.post(url).body(body.to_string()).send(),
+    )
+    .await;
     let response = response.expect("every waiter ends").ok()?;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    Some(Answer { status, headers, text: response.text().await.ok()? })
+    Some(Answer {
+        status,
+        headers,
+        text: response.text().await.ok()?,
+    })
 }
 
 #[derive(Default)]
@@ -99,13 +118,22 @@ async fn exclusive_calls_of_many_sessions_never_overlap_though_a_gateway_of_redi
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let killed = process(&folders[0], &redis, &tool, rules).await;
     let survivor = process(&folders[1], &redis, &tool, rules).await;
-    let urls = [killed.url("/v1/tools/act/calls"), survivor.url("/v1/tools/act/calls")];
+    let urls = [
+        killed.url("/v1/tools/act/calls"),
+        survivor.url("/v1/tools/act/calls"),
+    ];
     // One for all: to make one takes a while, in which the tool of this process would do nothing.
     let http = client();
     let (agents, mut branches) = (Arc::<Agents>::default(), JoinSet::new());
     for session in 0..many {
         for n in 0..BRANCHES {
-            branches.spawn(branch(http.clone(), agents.clone(), urls.clone(), format!("S{session}"), n));
+            branches.spawn(branch(
+                http.clone(),
+                agents.clone(),
+                urls.clone(),
+                format!("S{session}"),
+                n,
+            ));
         }
     }
     // However busy the machine is.
@@ -114,35 +142,68 @@ async fn exclusive_calls_of_many_sessions_never_overlap_though_a_gateway_of_redi
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(Duration::from_secs(150), third).await.expect("a third of it is done");
+    timeout(Duration::from_secs(150), third)
+        .await
+        .expect("a third of it is done");
     killed.kill();
     agents.one_is_gone.store(true, Ordering::SeqCst);
-    let outcomes: HashMap<String, Value> = branches.join_all().await.into_iter().flatten().collect();
+    let outcomes: HashMap<String, Value> =
+        branches.join_all().await.into_iter().flatten().collect();
     assert_eq!(outcomes.len(), calls, "every waiter ended");
 
     let mut sessions: HashMap<String, Vec<Seen>> = HashMap::new();
     for seen in tool.seen() {
-        sessions.entry(seen.header("x-session-id").to_owned()).or_default().push(seen);
+        sessions
+            .entry(seen.header("x-session-id").to_owned())
+            .or_default()
+            .push(seen);
     }
     assert_eq!(sessions.len(), many);
     for (session, calls) in &sessions {
-        assert!(calls.is_sorted_by(|one, next| one.until <= next.at), "calls of {session} overlap");
-        let tokens: Vec<u64> =
-            calls.iter().map(|seen| seen.header("fencing-token").parse().expect("a token")).collect();
-        assert!(tokens.is_sorted_by(|one, next| one < next), "tokens of {session}: {tokens:?}");
+        assert!(
+            calls.is_sorted_by(|one, next| one.until <= next.at),
+            "calls of {session} overlap"
+        );
+        let tokens: Vec<u64> = calls
+            .iter()
+            .map(|seen| seen.header("fencing-token").parse().expect("a token"))
+            .collect();
+        assert!(
+            tokens.is_sorted_by(|one, next| one < next),
+            "tokens of {session}: {tokens:?}"
+        );
     }
-    assert!(tool.effects_by_key().values().all(|effects| *effects == 1), "no intent had two effects");
-    let unknown = outcomes.values().filter(|outcome| outcome.is_null()).count();
-    let acknowledged: Vec<&Value> = outcomes.values().filter(|outcome| !outcome.is_null()).collect();
+    assert!(
+        tool.effects_by_key().values().all(|effects| *effects == 1),
+        "no intent had two effects"
+    );
+    let unknown = outcomes
+        .values()
+        .filter(|outcome| outcome.is_null())
+        .count();
+    let acknowledged: Vec<&Value> = outcomes
+        .values()
+        .filter(|outcome| !outcome.is_null())
+        .collect();
     assert!(tool.effects() >= acknowledged.len() && tool.effects() <= calls);
     // Something must have happened, or nothing was shown.
-    assert!(unknown > 0, "no call was under way at the gateway that was killed");
-    assert!(agents.cut_off.load(Ordering::SeqCst) > unknown, "nobody waited at it");
-    assert!(unknown <= many, "{unknown}: of each session one call at the most was under way");
+    assert!(
+        unknown > 0,
+        "no call was under way at the gateway that was killed"
+    );
+    assert!(
+        agents.cut_off.load(Ordering::SeqCst) > unknown,
+        "nobody waited at it"
+    );
+    assert!(
+        unknown <= many,
+        "{unknown}: of each session one call at the most was under way"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_of_redis_that_was_stopped_past_its_lease_overrules_nothing_that_happened_meanwhile() {
+async fn a_gateway_of_redis_that_was_stopped_past_its_lease_overrules_nothing_that_happened_meanwhile()
+ {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     tool.then(Act::after_ms(200, Act::Numbered));
     let rules = "session = \"exclusive\"\nsession_wait = \"60s\"\ntimeout = \"1s\"\ndeadline = \"1s\"\nretry = { attempts = 1 }";
@@ -157,12 +218,22 @@ async fn a_gateway_of_redis_that_was_stopped_past_its_lease_overrules_nothing_th
     stopped.signal("STOP");
 
     // It becomes unknown when its lease is over, and only then is it the next one's turn.
-    let next = post(&http, &other_url, "S", "next").await.expect("an answer").expect_ok();
-    let unknown = post(&http, &other_url, "S", "first").await.expect("an answer");
+    let next = post(&http, &other_url, "S", "next")
+        .await
+        .expect("an answer")
+        .expect_ok();
+    let unknown = post(&http, &other_url, "S", "first")
+        .await
+        .expect("an answer");
     let unknown = unknown.expect_problem("outcome-unknown");
     let record = async || {
-        let path = format!("/v1/calls/{}", unknown.at("/call_id").as_str().expect("an id"));
-        Answer::read(http.get(other.url(&path)).send().await.expect("an answer")).await.expect_ok()
+        let path = format!(
+            "/v1/calls/{}",
+            unknown.at("/call_id").as_str().expect("an id")
+        );
+        Answer::read(http.get(other.url(&path)).send().await.expect("an answer"))
+            .await
+            .expect_ok()
     };
     let held = record().await;
     assert_eq!(held.at("/state"), "unknown");
@@ -176,11 +247,29 @@ async fn a_gateway_of_redis_that_was_stopped_past_its_lease_overrules_nothing_th
         "whichever it hears first, it is true: {}",
         answer.text
     );
-    until("its late answer has settled the call", async || record().await.at("/state") == "succeeded").await;
-    let replayed = post(&http, &other_url, "S", "first").await.expect("an answer").expect_ok();
-    assert_eq!((replayed.at("/replayed"), replayed.at("/result/effect")), (true.into(), json!(0.0)));
-    let metrics =
-        http.get(stopped.url("/metrics")).send().await.expect("an answer").text().await.expect("text");
-    assert!(metrics.contains("\noncegate_stale_owners_total 1\n"), "its completion was refused and counted");
+    until("its late answer has settled the call", async || {
+        record().await.at("/state") == "succeeded"
+    })
+    .await;
+    let replayed = post(&http, &other_url, "S", "first")
+        .await
+        .expect("an answer")
+        .expect_ok();
+    assert_eq!(
+        (replayed.at("/replayed"), replayed.at("/result/effect")),
+        (true.into(), json!(0.0))
+    );
+    let metrics = http
+        .get(stopped.url("/metrics"))
+        .send()
+        .await
+        .expect("an answer")
+        .text()
+        .await
+        .expect("text");
+    assert!(
+        metrics.contains("\noncegate_stale_owners_total 1\n"),
+        "its completion was refused and counted"
+    );
     assert_eq!((tool.requests(), tool.effects()), (2, 2), "each once");
 }

@@ -31,12 +31,25 @@ impl Shaky {
         let stored = Sqlite::open(&path, instance, &CancellationToken::new()).expect("a store");
         let store = FaultStore::over(stored);
         let Bare { gateway, url, .. } = Bare::over(store.clone(), instance, tool, "").await;
-        Self { store, gateway, url, _folder: folder }
+        Self {
+            store,
+            gateway,
+            url,
+            _folder: folder,
+        }
     }
 
     async fn call(&self, n: usize) -> Answer {
         let body = json!({ "args": { "n": n } }).to_string();
-        Answer::read(client().post(&self.url).body(body).send().await.expect("an answer")).await
+        Answer::read(
+            client()
+                .post(&self.url)
+                .body(body)
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     }
 }
 
@@ -45,7 +58,9 @@ async fn a_success_that_cannot_be_written_is_not_told_until_it_is() {
     let tool = Tool::start().await;
     tool.always(Act::Numbered);
     let gateway = Shaky::with_tool(&tool).await;
-    gateway.store.next(Verb::Replace, Fault::ErrBefore, usize::MAX);
+    gateway
+        .store
+        .next(Verb::Replace, Fault::ErrBefore, usize::MAX);
     let first = gateway.call(1).await.expect_problem("outcome-unknown");
     let duplicate = gateway.call(1).await.expect_problem("outcome-unknown");
     assert_eq!(first.at("/call_id"), duplicate.at("/call_id"));
@@ -58,12 +73,16 @@ async fn a_success_that_cannot_be_written_is_not_told_until_it_is() {
 #[tokio::test]
 async fn a_hiccup_of_the_store_is_nobodys_business() {
     let tool = Tool::start().await;
-    tool.then(Act::Answer(429, "", b"{}")).then(Act::after_ms(1_500, Act::Numbered));
+    tool.then(Act::Answer(429, "", b"{}"))
+        .then(Act::after_ms(1_500, Act::Numbered));
     let gateway = Shaky::with_tool(&tool).await;
     // The first attempt's end is written a moment late; the second one then takes its time.
     gateway.store.next(Verb::Replace, Fault::ErrBefore, 1);
     let duplicate = async {
-        until("the second attempt is under way", async || tool.requests() == 2).await;
+        until("the second attempt is under way", async || {
+            tool.requests() == 2
+        })
+        .await;
         gateway.call(1).await
     };
     let (first, duplicate) = tokio::join!(gateway.call(1), duplicate);
@@ -75,7 +94,9 @@ async fn a_hiccup_of_the_store_is_nobodys_business() {
 async fn a_claim_whose_answer_is_lost_is_recognised_as_our_own() {
     let tool = Tool::start().await;
     let gateway = Shaky::with_tool(&tool).await;
-    gateway.store.next(Verb::Claim, Fault::ExecuteThenTimeout, 2);
+    gateway
+        .store
+        .next(Verb::Claim, Fault::ExecuteThenTimeout, 2);
     assert_eq!(gateway.call(1).await.expect_ok().at("/replayed"), false);
     assert_eq!(tool.requests(), 1);
 }
@@ -84,21 +105,42 @@ async fn a_claim_whose_answer_is_lost_is_recognised_as_our_own() {
 async fn a_claim_that_is_never_confirmed_is_never_run() {
     let tool = Tool::start().await;
     let gateway = Shaky::with_tool(&tool).await;
-    gateway.store.next(Verb::Claim, Fault::ExecuteThenTimeout, 100);
+    gateway
+        .store
+        .next(Verb::Claim, Fault::ExecuteThenTimeout, 100);
     let answer = gateway.call(1).await.expect_problem("store-unavailable");
     assert_eq!(
-        (answer.status, answer.at("/effect"), answer.at("/key_action")),
+        (
+            answer.status,
+            answer.at("/effect"),
+            answer.at("/key_action")
+        ),
         (503, "unknown".into(), "reuse".into())
     );
     gateway.store.heal();
     // The store holds a claim that nobody runs. It is not free, and when its lease is over it is unknown.
     let body = json!({ "args": { "n": 1 } }).to_string();
-    let request = client().post(&gateway.url).header("prefer", "wait=0").body(body);
-    Answer::read(request.send().await.expect("an answer")).await.expect_problem("call-in-progress");
+    let request = client()
+        .post(&gateway.url)
+        .header("prefer", "wait=0")
+        .body(body);
+    Answer::read(request.send().await.expect("an answer"))
+        .await
+        .expect_problem("call-in-progress");
     let later = gateway.gateway.now() + jiff::SignedDuration::from_mins(5);
-    assert_eq!(gateway.gateway.recover_all(later).await.expect("recovered"), 1);
-    assert_eq!(gateway.gateway.recover_all(later).await.expect("recovered"), 0, "twice is once");
-    until("it is unknown", async || gateway.call(1).await.problem() == "outcome-unknown").await;
+    assert_eq!(
+        gateway.gateway.recover_all(later).await.expect("recovered"),
+        1
+    );
+    assert_eq!(
+        gateway.gateway.recover_all(later).await.expect("recovered"),
+        0,
+        "twice is once"
+    );
+    until("it is unknown", async || {
+        gateway.call(1).await.problem() == "outcome-unknown"
+    })
+    .await;
     assert_eq!(tool.requests(), 0);
 }
 
@@ -116,15 +158,34 @@ async fn a_store_that_is_down_means_no_effect() {
 async fn a_completion_whose_answer_is_lost_is_written_once() {
     let tool = Tool::start().await;
     let gateway = Shaky::with_tool(&tool).await;
-    gateway.store.next(Verb::Replace, Fault::ExecuteThenTimeout, 1);
+    gateway
+        .store
+        .next(Verb::Replace, Fault::ExecuteThenTimeout, 1);
     // The caller may hear it late, but hears the truth.
     let heard = gateway.call(1).await;
-    assert!(matches!(heard.problem().as_str(), "" | "outcome-unknown"), "{}", heard.text);
+    assert!(
+        matches!(heard.problem().as_str(), "" | "outcome-unknown"),
+        "{}",
+        heard.text
+    );
     until("it is told", async || gateway.call(1).await.status == 200).await;
     let id = gateway.call(1).await.at("/call_id");
-    let id = id.as_str().and_then(|id| id.parse().ok()).map(CallId).expect("an id");
-    let history = gateway.store.history(id, 10).await.expect("an answer").expect("a call");
-    let events: Vec<&str> = history.entries.iter().map(|entry| entry.event.as_ref()).collect();
+    let id = id
+        .as_str()
+        .and_then(|id| id.parse().ok())
+        .map(CallId)
+        .expect("an id");
+    let history = gateway
+        .store
+        .history(id, 10)
+        .await
+        .expect("an answer")
+        .expect("a call");
+    let events: Vec<&str> = history
+        .entries
+        .iter()
+        .map(|entry| entry.event.as_ref())
+        .collect();
     assert_eq!(events, ["claimed", "ended"]);
 }
 
@@ -155,9 +216,22 @@ async fn a_zombie_is_refused_and_its_late_answer_counts_all_the_same() {
         "the owner's own completion was refused and counted"
     );
     let id = gateway.call(1).await.at("/call_id");
-    let id = id.as_str().and_then(|id| id.parse().ok()).map(CallId).expect("an id");
-    let history = gateway.store.history(id, 10).await.expect("an answer").expect("a call");
-    let events: Vec<&str> = history.entries.iter().map(|entry| entry.event.as_ref()).collect();
+    let id = id
+        .as_str()
+        .and_then(|id| id.parse().ok())
+        .map(CallId)
+        .expect("an id");
+    let history = gateway
+        .store
+        .history(id, 10)
+        .await
+        .expect("an answer")
+        .expect("a call");
+    let events: Vec<&str> = history
+        .entries
+        .iter()
+        .map(|entry| entry.event.as_ref())
+        .collect();
     assert_eq!(events, ["claimed", "lease_over", "ended_late"]);
     assert_eq!(tool.requests(), 1);
 }
@@ -179,16 +253,34 @@ async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_le
     let first = tokio::spawn(ask("first"));
     until("the tool has it", async || tool.requests() == 1).await;
     // It finds the session free, while the gateway has been told that it is not.
-    store.next(Verb::Claim, Fault::ExecuteLate(Duration::from_millis(1_500)), 1);
+    store.next(
+        Verb::Claim,
+        Fault::ExecuteLate(Duration::from_millis(1_500)),
+        1,
+    );
     ask("late").await.expect_problem("store-unavailable");
     drop(hold);
-    assert_eq!(store.barred_in_doubt(), 2, "it is not waited for behind a claim that may yet come true");
+    assert_eq!(
+        store.barred_in_doubt(),
+        2,
+        "it is not waited for behind a claim that may yet come true"
+    );
     first.await.expect("no panic").expect_ok();
     store.is_quiet().await;
     let began = tokio::time::Instant::now();
-    until("the session runs the next", async || ask("next").await.status == 200).await;
-    until("and that one, too", async || ask("late").await.status == 200).await;
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    until("the session runs the next", async || {
+        ask("next").await.status == 200
+    })
+    .await;
+    until("and that one, too", async || {
+        ask("late").await.status == 200
+    })
+    .await;
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
     assert_eq!(tool.effects(), 3);
 }
 
@@ -204,11 +296,23 @@ async fn who_is_barred_after_a_claim_of_unknown_fate_does_not_wait_in_line() {
     let Bare { url, .. } = Bare::over(store.clone(), gateway::new_instance(), &tool, rules).await;
     let ask = async |key: &str| {
         let body = json!({ "args": {}, "session_id": "S", "idempotency_key": key }).to_string();
-        Answer::read(client().post(&url).body(body).send().await.expect("an answer")).await
+        Answer::read(
+            client()
+                .post(&url)
+                .body(body)
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     };
     let second = async {
         until("the first runs", async || tool.requests() == 1).await;
-        store.next(Verb::Claim, Fault::ExecuteLate(Duration::from_millis(1_500)), 1);
+        store.next(
+            Verb::Claim,
+            Fault::ExecuteLate(Duration::from_millis(1_500)),
+            1,
+        );
         ask("second").await.expect_problem("store-unavailable");
         drop(hold);
     };

@@ -30,7 +30,12 @@ impl Serving {
     async fn start(tool: &Tool) -> Self {
         let config = one_tool(tool, "retry = { attempts = 1 }\n");
         let folder = tempfile::tempdir().expect("a folder");
-        let mut serving = Self { folder, port: free_port(), config, process: None };
+        let mut serving = Self {
+            folder,
+            port: free_port(),
+            config,
+            process: None,
+        };
         serving.again().await;
         serving
     }
@@ -61,11 +66,15 @@ impl Serving {
 
     async fn call(&self, n: u32) -> Answer {
         let body = json!({ "args": { "n": n }, "session_id": "S" });
-        self.post("/v1/tools/act/calls", body).await.expect("an answer")
+        self.post("/v1/tools/act/calls", body)
+            .await
+            .expect("an answer")
     }
 
     async fn accept(&self) -> Answer {
-        self.post("/v1/store/accept-loss", json!({ "reason": "put back" })).await.expect("an answer")
+        self.post("/v1/store/accept-loss", json!({ "reason": "put back" }))
+            .await
+            .expect("an answer")
     }
 
     async fn get(&self, path: &str) -> Answer {
@@ -95,25 +104,49 @@ async fn with_a_copy(tool: &Tool) -> (Serving, Vec<u8>) {
 
 /// The file goes back to a copy, or is exchanged; `known`: the calls that it still knows.
 async fn is_noticed(mut serving: Serving, tool: &Tool, known: bool, lose: impl FnOnce(&Serving)) {
-    let before = serving.call(4).await.expect_ok().at("/fencing").as_u64().expect("a token");
+    let before = serving
+        .call(4)
+        .await
+        .expect_ok()
+        .at("/fencing")
+        .as_u64()
+        .expect("a token");
     serving.kill();
     lose(&serving);
     let effects = tool.effects();
     // It stays so, however often it is started.
     for _ in 0..2 {
         serving.again().await;
-        assert!(serving.is_closed().await, "{}", serving.get("/readyz").await.text);
+        assert!(
+            serving.is_closed().await,
+            "{}",
+            serving.get("/readyz").await.text
+        );
         for n in 1..=5 {
             let again = serving.call(n).await;
-            assert!(again.status == 503 || again.at("/replayed") == true || n == 2, "{}", again.text);
+            assert!(
+                again.status == 503 || again.at("/replayed") == true || n == 2,
+                "{}",
+                again.text
+            );
         }
-        assert!(serving.get("/metrics").await.text.contains("oncegate_store_ready 0"));
+        assert!(
+            serving
+                .get("/metrics")
+                .await
+                .text
+                .contains("oncegate_store_ready 0")
+        );
         serving.kill();
     }
     serving.again().await;
     assert_eq!(tool.effects(), effects, "nothing is executed again");
     let accepted = serving.accept().await.expect_ok();
-    assert_eq!(accepted.at("/calls_now_unknown"), u32::from(known), "the one that had failed");
+    assert_eq!(
+        accepted.at("/calls_now_unknown"),
+        u32::from(known),
+        "the one that had failed"
+    );
     assert_eq!(serving.get("/readyz").await.status, 200);
     serving.accept().await.expect_problem("wrong-state");
     if known {
@@ -123,16 +156,32 @@ async fn is_noticed(mut serving: Serving, tool: &Tool, known: bool, lose: impl F
     // What the session had given out before is explained by the loss; nothing above it is.
     let brings = async |n: u32, token: u64| {
         let body = json!({ "args": { "n": n }, "session_id": "S", "fencing_token": token });
-        serving.post("/v1/tools/act/calls", body).await.expect("an answer")
+        serving
+            .post("/v1/tools/act/calls", body)
+            .await
+            .expect("an answer")
     };
-    brings(7, before + 60_000_000).await.expect_problem("invalid-request");
+    brings(7, before + 60_000_000)
+        .await
+        .expect_problem("invalid-request");
     assert_eq!(brings(8, before).await.expect_ok().at("/fencing"), before);
-    let after = serving.call(6).await.expect_ok().at("/fencing").as_u64().expect("a token");
+    let after = serving
+        .call(6)
+        .await
+        .expect_ok()
+        .at("/fencing")
+        .as_u64()
+        .expect("a token");
     assert!(after > before, "{after} after {before}");
     // What was accepted stays so.
     serving.kill();
     serving.again().await;
-    assert_eq!(serving.get("/readyz").await.status, 200, "{}", serving.get("/readyz").await.text);
+    assert_eq!(
+        serving.get("/readyz").await.status,
+        200,
+        "{}",
+        serving.get("/readyz").await.text
+    );
     assert_eq!(serving.call(6).await.expect_ok().at("/replayed"), true);
 }
 
@@ -218,13 +267,19 @@ async fn an_older_file_beneath_a_newer_log_is_refused_and_nothing_is_changed() {
     // Until the log was moved into the file and begun anew.
     while salt(&serving) == before {
         let body = json!({ "args": { "n": n, "large": large }, "session_id": "S" });
-        serving.post("/v1/tools/act/calls", body).await.expect("an answer").expect_ok();
+        serving
+            .post("/v1/tools/act/calls", body)
+            .await
+            .expect("an answer")
+            .expect_ok();
         n += 1;
         assert!(n < 200, "the log is never moved");
     }
     serving.call(1_000).await.expect_ok();
     serving.kill();
-    let all = || ["oncegate.db", "oncegate.db-wal"].map(|name| fs::read(serving.path(name)).expect("read"));
+    let all = || {
+        ["oncegate.db", "oncegate.db-wal"].map(|name| fs::read(serving.path(name)).expect("read"))
+    };
     let [file, log] = all();
     fs::write(serving.path("oncegate.db"), &copy).expect("put back");
     let serve = ["serve", "--config", "oncegate.toml"];
@@ -232,19 +287,29 @@ async fn an_older_file_beneath_a_newer_log_is_refused_and_nothing_is_changed() {
         let refused = run(serving.folder.path(), &serve);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success());
-        assert!(said.contains("do not belong together: the file is older"), "{said}");
+        assert!(
+            said.contains("do not belong together: the file is older"),
+            "{said}"
+        );
         assert!(all() == [copy.clone(), log.clone()], "a file was changed");
     }
     let effects = tool.effects();
     fs::write(serving.path("oncegate.db"), &file).expect("put back");
     serving.again().await;
-    assert_eq!(serving.get("/readyz").await.status, 200, "what belongs together is served");
+    assert_eq!(
+        serving.get("/readyz").await.status,
+        200,
+        "what belongs together is served"
+    );
     assert_eq!(serving.call(1_000).await.expect_ok().at("/replayed"), true);
     serving.kill();
     remove(&serving, &ALL);
     fs::write(serving.path("oncegate.db"), &copy).expect("put back");
     serving.again().await;
-    assert!(serving.is_closed().await, "without its log it has lost data");
+    assert!(
+        serving.is_closed().await,
+        "without its log it has lost data"
+    );
     assert_eq!(tool.effects(), effects);
 }
 
@@ -259,7 +324,10 @@ async fn a_log_that_is_deleted_under_us_ends_the_process_and_nothing_is_acknowle
     if let Some(answer) = serving.post("/v1/tools/act/calls", body).await {
         answer.expect_problem("store-unavailable");
     }
-    assert!(!serving.process.take().expect("it runs").ended().await, "a bad end");
+    assert!(
+        !serving.process.take().expect("it runs").ended().await,
+        "a bad end"
+    );
     assert_eq!(tool.effects(), 1, "without a claim nothing is run");
     serving.again().await;
     assert!(serving.is_closed().await);
@@ -292,20 +360,43 @@ async fn a_loss_is_accepted_by_the_command_when_no_gateway_runs() {
     serving.kill();
     remove(&serving, &ALL[1..]);
     serving.again().await;
-    let arguments = ["store", "accept-loss", "--config", "oncegate.toml", "--reason", "the log was deleted"];
+    let arguments = [
+        "store",
+        "accept-loss",
+        "--config",
+        "oncegate.toml",
+        "--reason",
+        "the log was deleted",
+    ];
     let accept = |folder: &Path| {
         let done = run(folder, &arguments);
         // What it logs goes to the same place as what is wrong.
-        let said = if done.status.success() { done.stdout } else { done.stderr };
-        (done.status.success(), String::from_utf8_lossy(&said).into_owned())
+        let said = if done.status.success() {
+            done.stdout
+        } else {
+            done.stderr
+        };
+        (
+            done.status.success(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
     };
     let (accepted, said) = accept(serving.folder.path());
-    assert!(!accepted && said.contains("in use by another gateway"), "{said}");
+    assert!(
+        !accepted && said.contains("in use by another gateway"),
+        "{said}"
+    );
     serving.stop().await;
     let (accepted, said) = accept(serving.folder.path());
-    assert!(accepted && said.starts_with("the loss is accepted; 1 calls became unknown"), "{said}");
+    assert!(
+        accepted && said.starts_with("the loss is accepted; 1 calls became unknown"),
+        "{said}"
+    );
     let (accepted, said) = accept(serving.folder.path());
-    assert!(!accepted && said.contains("has not lost any data"), "{said}");
+    assert!(
+        !accepted && said.contains("has not lost any data"),
+        "{said}"
+    );
     serving.again().await;
     assert_eq!(serving.get("/readyz").await.status, 200);
 }
@@ -313,8 +404,14 @@ async fn a_loss_is_accepted_by_the_command_when_no_gateway_runs() {
 #[tokio::test]
 async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
     let folder = tempfile::tempdir().expect("a folder");
-    let open =
-        || Sqlite::open(&folder.path().join("oncegate.db"), ME, &CancellationToken::new()).expect("a store");
+    let open = || {
+        Sqlite::open(
+            &folder.path().join("oncegate.db"),
+            ME,
+            &CancellationToken::new(),
+        )
+        .expect("a store")
+    };
     let store = open();
     claimed(&store, &arrival("k", "S", 0, ME)).await;
     let since = store.readiness().await.whole_since.expect("it is known");
@@ -325,10 +422,15 @@ async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
     // The clock of the machine was an hour ahead for a while.
     let ahead = local_time().as_microsecond() + 3_600_000_000;
     let connection = rusqlite::Connection::open(folder.path().join("oncegate.db")).expect("opened");
-    connection.execute("UPDATE sessions SET token = ?1", [ahead]).expect("written");
+    connection
+        .execute("UPDATE sessions SET token = ?1", [ahead])
+        .expect("written");
     drop(connection);
     let store = open();
-    let forgotten = claimed(&store, &arrival("l", "S", 1, ME)).await.fencing.expect("a token");
+    let forgotten = claimed(&store, &arrival("l", "S", 1, ME))
+        .await
+        .fencing
+        .expect("a token");
     assert_eq!(forgotten, ahead.unsigned_abs() + 1);
     store.close().await;
     drop(store);
@@ -341,7 +443,10 @@ async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
     store.accept_loss("put back").await.expect("accepted");
     let readiness = store.readiness().await;
     assert!(readiness.reasons.is_empty() && readiness.whole_since > Some(since));
-    let next = claimed(&store, &arrival("l", "other", 3, ME)).await.fencing.expect("a token");
+    let next = claimed(&store, &arrival("l", "other", 3, ME))
+        .await
+        .fencing
+        .expect("a token");
     assert!(next > forgotten, "{next} after {forgotten}");
 }
 
@@ -352,34 +457,74 @@ async fn until_a_loss_is_accepted_only_the_documents_of_who_accepts_it_are_chang
     use oncegate::store::Put;
 
     let folder = tempfile::tempdir().expect("a folder");
-    let open =
-        || Sqlite::open(&folder.path().join("oncegate.db"), ME, &CancellationToken::new()).expect("a store");
+    let open = || {
+        Sqlite::open(
+            &folder.path().join("oncegate.db"),
+            ME,
+            &CancellationToken::new(),
+        )
+        .expect("a store")
+    };
     let store = open();
-    let id = SagaId { tenant: "shop".into(), id: "G".into() };
+    let id = SagaId {
+        tenant: "shop".into(),
+        id: "G".into(),
+    };
     let saga = Saga::begin(id, &Policy::default(), crate::contract::at(0)).to_document();
-    assert_eq!(store.put_document(&saga).await.expect("an answer"), Put::Done);
+    assert_eq!(
+        store.put_document(&saga).await.expect("an answer"),
+        Put::Done
+    );
     store.close().await;
     drop(store);
     store_is_free(folder.path()).await;
     fs::remove_file(folder.path().join("oncegate.db.watermarks")).expect("removed");
 
     let store = open();
-    let next = Document { version: 2, ..saga.clone() };
+    let next = Document {
+        version: 2,
+        ..saga.clone()
+    };
     assert!(store.put_document(&next).await.is_err());
     assert_eq!(
-        store.due_documents(Kind::Saga, crate::contract::at(9_999), 9).await.expect("an answer").calls,
+        store
+            .due_documents(Kind::Saga, crate::contract::at(9_999), 9)
+            .await
+            .expect("an answer")
+            .calls,
         []
     );
-    store.prepare_acceptance("put back").await.expect("prepared");
-    assert_eq!(store.put_document(&next).await.expect("an answer"), Put::Done);
-    assert!(store.put_document(&Document { id: "H".into(), version: 1, ..saga }).await.is_err());
+    store
+        .prepare_acceptance("put back")
+        .await
+        .expect("prepared");
+    assert_eq!(
+        store.put_document(&next).await.expect("an answer"),
+        Put::Done
+    );
+    assert!(
+        store
+            .put_document(&Document {
+                id: "H".into(),
+                version: 1,
+                ..saga
+            })
+            .await
+            .is_err()
+    );
     assert!(store.claim(&arrival("k", "S", 2, ME), &[]).await.is_err());
     // It ends before it has accepted it: the next start finds it as it was.
     drop(store);
     store_is_free(folder.path()).await;
     let store = open();
     assert_eq!(store.readiness().await.reasons[0].code, LOST_DATA);
-    store.accept_loss("put back, and tried again").await.expect("accepted");
+    store
+        .accept_loss("put back, and tried again")
+        .await
+        .expect("accepted");
     assert!(store.accept_loss("again").await.is_err());
-    until("it is open", async || store.readiness().await.reasons.is_empty()).await;
+    until("it is open", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
 }

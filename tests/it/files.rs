@@ -15,15 +15,26 @@ use crate::support::{Answer, Gateway, Tool, client, until};
 const ENDINGS: [&str; 6] = ["", "-wal", "-shm", ".lock", ".reserve", ".watermarks"];
 
 fn mode(path: &Path) -> u32 {
-    fs::metadata(path).expect("it is there").permissions().mode() & 0o777
+    fs::metadata(path)
+        .expect("it is there")
+        .permissions()
+        .mode()
+        & 0o777
 }
 
 /// A gateway whose user lets everyone read everything.
 async fn start_carelessly(folder: &Path, config: &str, environment: &[(&str, &str)]) -> Process {
     let gateway = Process::start_after("umask 000", folder, free_port(), config, environment).await;
-    let call = client().post(gateway.url("/v1/tools/act/calls")).body(json!({ "args": {} }).to_string());
+    let call = client()
+        .post(gateway.url("/v1/tools/act/calls"))
+        .body(json!({ "args": {} }).to_string());
     until("a call is kept", async || {
-        let sent = call.try_clone().expect("a request").send().await.expect("an answer");
+        let sent = call
+            .try_clone()
+            .expect("a request")
+            .send()
+            .await
+            .expect("an answer");
         Answer::read(sent).await.status == 200
     })
     .await;
@@ -35,7 +46,11 @@ async fn every_file_is_made_for_its_user_alone() {
     let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
     let _gateway = start_carelessly(folder.path(), &one_tool(&tool, ""), &[]).await;
     for ending in ENDINGS {
-        assert_eq!(mode(&folder.path().join(format!("oncegate.db{ending}"))), 0o600, "{ending}");
+        assert_eq!(
+            mode(&folder.path().join(format!("oncegate.db{ending}"))),
+            0o600,
+            "{ending}"
+        );
     }
 }
 
@@ -44,7 +59,10 @@ async fn every_file_of_a_gateway_on_redis_is_made_for_its_user_alone() {
     let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
     let redis = Redis::strict().await;
     let url = redis.url();
-    let store = [("ONCEGATE_STORE__URL", url.as_str()), ("ONCEGATE_STORE__WATERMARKS", "marks")];
+    let store = [
+        ("ONCEGATE_STORE__URL", url.as_str()),
+        ("ONCEGATE_STORE__WATERMARKS", "marks"),
+    ];
     let _gateway = start_carelessly(folder.path(), &one_tool(&tool, ""), &store).await;
     for name in ["marks", "marks.lock"] {
         assert_eq!(mode(&folder.path().join(name)), 0o600, "{name}");
@@ -61,18 +79,31 @@ async fn files_that_others_may_read_are_warned_about() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("set");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     let ready = async || {
-        let ready = client().get(gateway.url("/readyz")).send().await.expect("an answer");
+        let ready = client()
+            .get(gateway.url("/readyz"))
+            .send()
+            .await
+            .expect("an answer");
         Answer::read(ready).await.expect_ok()
     };
     assert_eq!(ready().await.at("/warnings"), json!(["files_exposed"]));
     let logged = fs::read_to_string(log(folder.path())).expect("a log");
-    let said = logged.lines().find(|line| line.contains("other users may read or write")).expect("a warning");
-    assert!(said.contains("oncegate.db,") && !said.contains("watermarks"), "{said}");
+    let said = logged
+        .lines()
+        .find(|line| line.contains("other users may read or write"))
+        .expect("a warning");
+    assert!(
+        said.contains("oncegate.db,") && !said.contains("watermarks"),
+        "{said}"
+    );
     for ending in ["", "-wal", "-shm"] {
         let path = folder.path().join(format!("oncegate.db{ending}"));
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("set");
     }
-    until("it is mended", async || ready().await.at("/warnings") == json!([])).await;
+    until("it is mended", async || {
+        ready().await.at("/warnings") == json!([])
+    })
+    .await;
     gateway.kill();
 }
 
@@ -84,24 +115,42 @@ async fn links_in_the_place_of_files_are_not_followed_and_nothing_is_truncated()
     let tool = Tool::start().await;
     for ending in &ENDINGS[1..] {
         let folder = tempfile::tempdir().expect("a folder");
-        let (victim, there) =
-            (folder.path().join("victim"), folder.path().join(format!("oncegate.db{ending}")));
+        let (victim, there) = (
+            folder.path().join("victim"),
+            folder.path().join(format!("oncegate.db{ending}")),
+        );
         fs::write(&victim, PRECIOUS).expect("written");
         write_config(folder.path(), free_port(), &one_tool(&tool, ""));
         symlink(&victim, &there).expect("a link");
         let refused = run(folder.path(), &["serve", "--config", "oncegate.toml"]);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains("symbolic link"), "{ending}: {said}");
-        assert!(said.contains(&format!("oncegate.db{ending}")), "{ending}: {said}");
-        assert_eq!(fs::read_to_string(&victim).expect("read"), PRECIOUS, "{ending}");
-        assert!(fs::symlink_metadata(&there).expect("there").is_symlink(), "{ending}");
+        assert!(
+            !refused.status.success() && said.contains("symbolic link"),
+            "{ending}: {said}"
+        );
+        assert!(
+            said.contains(&format!("oncegate.db{ending}")),
+            "{ending}: {said}"
+        );
+        assert_eq!(
+            fs::read_to_string(&victim).expect("read"),
+            PRECIOUS,
+            "{ending}"
+        );
+        assert!(
+            fs::symlink_metadata(&there).expect("there").is_symlink(),
+            "{ending}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_reserve_that_is_another_files_second_name_loses_only_that_name() {
     let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
-    let (victim, reserve) = (folder.path().join("victim"), folder.path().join("oncegate.db.reserve"));
+    let (victim, reserve) = (
+        folder.path().join("victim"),
+        folder.path().join("oncegate.db.reserve"),
+    );
     fs::write(&victim, PRECIOUS).expect("written");
     fs::hard_link(&victim, &reserve).expect("a second name");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
@@ -127,7 +176,14 @@ async fn links_in_the_place_of_watermarks_are_not_followed_on_redis() {
         fs::write(folder.path().join("oncegate.toml"), config).expect("written");
         let refused = run(folder.path(), &["serve", "--config", "oncegate.toml"]);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains("symbolic link"), "{name}: {said}");
-        assert_eq!(fs::read_to_string(&victim).expect("read"), PRECIOUS, "{name}");
+        assert!(
+            !refused.status.success() && said.contains("symbolic link"),
+            "{name}: {said}"
+        );
+        assert_eq!(
+            fs::read_to_string(&victim).expect("read"),
+            PRECIOUS,
+            "{name}"
+        );
     }
 }

@@ -11,12 +11,31 @@ const MAY_IMPORT: [(&str, &[&str]); 12] = [
     ("store", &["core"]),
     ("downstream", &["core", "crash"]),
     ("metrics", &["core", "store"]),
-    ("gateway", &["budget", "core", "crash", "store", "downstream", "metrics"]),
+    (
+        "gateway",
+        &["budget", "core", "crash", "store", "downstream", "metrics"],
+    ),
     ("http", &["budget", "core", "gateway"]),
     ("serve", &["budget"]),
-    ("config", &["budget", "core", "downstream", "gateway", "serve", "store"]),
+    (
+        "config",
+        &["budget", "core", "downstream", "gateway", "serve", "store"],
+    ),
     ("telemetry", &["config", "core"]),
-    ("app", &["budget", "config", "core", "http", "gateway", "store", "downstream", "metrics", "serve"]),
+    (
+        "app",
+        &[
+            "budget",
+            "config",
+            "core",
+            "http",
+            "gateway",
+            "store",
+            "downstream",
+            "metrics",
+            "serve",
+        ],
+    ),
 ];
 
 fn sources(under: &Path) -> Vec<PathBuf> {
@@ -35,7 +54,13 @@ fn sources(under: &Path) -> Vec<PathBuf> {
 /// The rooms that a source names, by `crate::room`.
 fn named_rooms(source: &str) -> Vec<String> {
     let names = source.split("crate::").skip(1);
-    names.map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()).collect()
+    names
+        .map(|rest| {
+            rest.chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect()
+        })
+        .collect()
 }
 
 #[test]
@@ -44,17 +69,28 @@ fn imports_point_one_way() {
     let mut seen = 0;
     for path in sources(&root) {
         let inside = path.strip_prefix(&root).expect("below src");
-        let room = inside.components().next().expect("a room").as_os_str().to_string_lossy();
+        let room = inside
+            .components()
+            .next()
+            .expect("a room")
+            .as_os_str()
+            .to_string_lossy();
         let room = room.trim_end_matches(".rs");
         if matches!(room, "main" | "lib") {
             continue;
         }
-        let (_, allowed) =
-            MAY_IMPORT.iter().find(|(name, _)| *name == room).unwrap_or_else(|| panic!("a new room: {room}"));
+        let (_, allowed) = MAY_IMPORT
+            .iter()
+            .find(|(name, _)| *name == room)
+            .unwrap_or_else(|| panic!("a new room: {room}"));
         for named in named_rooms(&fs::read_to_string(&path).expect("a source")) {
             seen += 1;
             let is_allowed = named == room || allowed.contains(&named.as_str());
-            assert!(is_allowed, "{} imports from {named}; {room} may know {allowed:?}", path.display());
+            assert!(
+                is_allowed,
+                "{} imports from {named}; {room} may know {allowed:?}",
+                path.display()
+            );
         }
     }
     assert!(seen > 50, "the test reads nothing");
@@ -66,8 +102,8 @@ fn core_knows_no_clock_no_network_and_no_async() {
     for path in sources(&root) {
         let source = fs::read_to_string(&path).expect("a source");
         for word in [
-            "tokio", "async fn", ".await", "reqwest", "axum", "rusqlite", "std::fs", "std::env", "::now()",
-            "new_v4",
+            "tokio", "async fn", ".await", "reqwest", "axum", "rusqlite", "std::fs", "std::env",
+            "::now()", "new_v4",
         ] {
             assert!(!source.contains(word), "{} knows {word}", path.display());
         }
@@ -79,13 +115,17 @@ fn only_the_table_of_problems_knows_failure_statuses() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http");
     for path in sources(&root) {
         let source = fs::read_to_string(&path).expect("a source");
-        let statuses = source
-            .split("StatusCode::")
-            .skip(1)
-            .map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next());
+        let statuses = source.split("StatusCode::").skip(1).map(|rest| {
+            rest.split(|c: char| !c.is_alphanumeric() && c != '_')
+                .next()
+        });
         for status in statuses.flatten() {
             let is_success = matches!(status, "OK" | "ACCEPTED");
-            assert!(is_success || path.ends_with("problem.rs"), "{} knows {status}", path.display());
+            assert!(
+                is_success || path.ends_with("problem.rs"),
+                "{} knows {status}",
+                path.display()
+            );
         }
     }
 }
@@ -94,7 +134,11 @@ fn only_the_table_of_problems_knows_failure_statuses() {
 #[test]
 fn every_log_line_of_a_call_has_its_trace() {
     // A saga has many; of what cannot be read, or what another system names, nothing is known.
-    let without = ["a saga needs a person", "a stored call cannot be read", "an anomaly was found"];
+    let without = [
+        "a saga needs a person",
+        "a stored call cannot be read",
+        "an anomaly was found",
+    ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gateway");
     let mut seen = 0;
     for path in sources(&root) {
@@ -135,14 +179,27 @@ fn every_deliberate_break_fits_the_code() {
         .flat_map(|folder| sources(&root.join(folder)))
         .map(|path| fs::read_to_string(path).expect("a source"))
         .collect();
-    for Break { name, file, find, tests: named } in &list.r#break {
-        let source =
-            fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{name}: {file}: {error}"));
+    for Break {
+        name,
+        file,
+        find,
+        tests: named,
+    } in &list.r#break
+    {
+        let source = fs::read_to_string(root.join(file))
+            .unwrap_or_else(|error| panic!("{name}: {file}: {error}"));
         let find = regex::Regex::new(find).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert_eq!(find.find_iter(&source).count(), 1, "{name}: its matches in {file}");
+        assert_eq!(
+            find.find_iter(&source).count(),
+            1,
+            "{name}: its matches in {file}"
+        );
         for test in named {
             // The last part may be the store, where a macro makes a test for each.
-            let is_there = test.rsplit("::").take(2).any(|part| tests.contains(&format!("fn {part}(")));
+            let is_there = test
+                .rsplit("::")
+                .take(2)
+                .any(|part| tests.contains(&format!("fn {part}(")));
             assert!(is_there, "{name}: there is no test {test}");
         }
     }
@@ -156,7 +213,9 @@ fn every_test_that_the_threat_model_names_is_there() {
     let text = fs::read_to_string(root.join("SECURITY.md")).expect("the threat model");
     let mut seen = 0;
     for name in text.split('`').skip(1).step_by(2) {
-        let Some((file, test)) = name.split_once("::").filter(|(file, _)| *file != "file") else { continue };
+        let Some((file, test)) = name.split_once("::").filter(|(file, _)| *file != "file") else {
+            continue;
+        };
         let path = root.join(format!("tests/it/{file}.rs"));
         let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(source.contains(&format!("fn {test}(")), "{name} is no test");
@@ -169,9 +228,16 @@ fn every_test_that_the_threat_model_names_is_there() {
 #[test]
 fn what_users_read_says_who_is_meant() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut pages = vec![root.join("README.md"), root.join("SECURITY.md"), root.join("config/oncegate.toml")];
+    let mut pages = vec![
+        root.join("README.md"),
+        root.join("SECURITY.md"),
+        root.join("config/oncegate.toml"),
+    ];
     let docs = fs::read_dir(root.join("docs")).expect("the docs");
-    pages.extend(docs.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file()));
+    pages.extend(
+        docs.map(|entry| entry.expect("an entry").path())
+            .filter(|path| path.is_file()),
+    );
     assert!(pages.len() > 10, "the test reads nothing");
     for page in pages {
         let text = fs::read_to_string(&page).expect("a page");

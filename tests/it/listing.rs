@@ -62,32 +62,88 @@ fn filters() -> Vec<Filter> {
     let time = |micros: i64| Some(at(0) + SignedDuration::from_micros(micros));
     vec![
         none(),
-        Filter { trace_id: text("trace3"), ..none() },
-        Filter { trace_id: text("nothing"), ..none() },
-        Filter { session_id: text("S2"), ..none() },
-        Filter { user_id: text("ann"), ..none() },
-        Filter { tool: text("ship"), ..none() },
-        Filter { key: text("key7"), ..none() },
-        Filter { state: text("running"), ..none() },
-        Filter { state: text("failed"), ..none() },
-        Filter { state: text("unknown"), ..none() },
-        Filter { state: text("succeeded"), ..none() },
-        Filter { since: time(5), ..none() },
-        Filter { until: time(5), ..none() },
-        Filter { since: time(3), until: time(9), tool: text("pay"), ..none() },
-        Filter { user_id: text("bob"), state: text("unknown"), ..none() },
-        Filter { session_id: text("S1"), user_id: text("ann"), state: text("succeeded"), ..none() },
+        Filter {
+            trace_id: text("trace3"),
+            ..none()
+        },
+        Filter {
+            trace_id: text("nothing"),
+            ..none()
+        },
+        Filter {
+            session_id: text("S2"),
+            ..none()
+        },
+        Filter {
+            user_id: text("ann"),
+            ..none()
+        },
+        Filter {
+            tool: text("ship"),
+            ..none()
+        },
+        Filter {
+            key: text("key7"),
+            ..none()
+        },
+        Filter {
+            state: text("running"),
+            ..none()
+        },
+        Filter {
+            state: text("failed"),
+            ..none()
+        },
+        Filter {
+            state: text("unknown"),
+            ..none()
+        },
+        Filter {
+            state: text("succeeded"),
+            ..none()
+        },
+        Filter {
+            since: time(5),
+            ..none()
+        },
+        Filter {
+            until: time(5),
+            ..none()
+        },
+        Filter {
+            since: time(3),
+            until: time(9),
+            tool: text("pay"),
+            ..none()
+        },
+        Filter {
+            user_id: text("bob"),
+            state: text("unknown"),
+            ..none()
+        },
+        Filter {
+            session_id: text("S1"),
+            user_id: text("ann"),
+            state: text("succeeded"),
+            ..none()
+        },
     ]
 }
 
 async fn all(store: &dyn Store, tenant: &str, filter: &Filter, limit: u32) -> Vec<Record> {
     let (mut found, mut before) = (Vec::new(), None::<Position>);
     loop {
-        let page = store.list(tenant, filter, before, limit).await.expect("an answer");
+        let page = store
+            .list(tenant, filter, before, limit)
+            .await
+            .expect("an answer");
         assert!(page.found.len() <= limit as usize, "{filter:?}");
         found.extend(page.found.into_iter().map(|listed| listed.record));
         let Some(next) = page.next else { return found };
-        assert!(before.is_none_or(|before| next < before), "it goes on: {filter:?}");
+        assert!(
+            before.is_none_or(|before| next < before),
+            "it goes on: {filter:?}"
+        );
         before = Some(next);
     }
 }
@@ -101,12 +157,21 @@ async fn page_after_page_shows_what_a_filter_asks_for(home: Home) {
     records.sort_by_key(|record| std::cmp::Reverse(Position::of(record)));
     for tenant in ["shop", "bank", "nobody"] {
         for filter in filters() {
-            let is_asked_for = |record: &&Record| record.intent.tenant == tenant && filter.matches(record);
+            let is_asked_for =
+                |record: &&Record| record.intent.tenant == tenant && filter.matches(record);
             let expected: Vec<&Record> = records.iter().filter(is_asked_for).collect();
-            let limits: &[u32] = if filter == Filter::default() { &[1, 7, 500] } else { &[7, 500] };
+            let limits: &[u32] = if filter == Filter::default() {
+                &[1, 7, 500]
+            } else {
+                &[7, 500]
+            };
             for &limit in limits {
                 let found = all(store, tenant, &filter, limit).await;
-                assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{tenant}, {limit}, {filter:?}");
+                assert_eq!(
+                    found.iter().collect::<Vec<_>>(),
+                    expected,
+                    "{tenant}, {limit}, {filter:?}"
+                );
             }
         }
     }
@@ -118,14 +183,27 @@ async fn a_page_of_large_results_ends_early(home: Home) {
     for n in 0..6 {
         let mut change = arrival(&format!("k{n}"), "", n, ME);
         let args = format!("{{\"long\":\"{}\"}}", "x".repeat(PAGE_BYTES / 4));
-        change.record.intent = Arc::new(Intent { args: args.into(), ..(*change.record.intent).clone() });
+        change.record.intent = Arc::new(Intent {
+            args: args.into(),
+            ..(*change.record.intent).clone()
+        });
         claimed(store, &change).await;
     }
-    let page = store.list("shop", &Filter::default(), None, 500).await.expect("an answer");
+    let page = store
+        .list("shop", &Filter::default(), None, 500)
+        .await
+        .expect("an answer");
     assert_eq!(page.found.len(), 4, "a page has a size");
-    let rest = store.list("shop", &Filter::default(), page.next, 500).await.expect("an answer");
-    let shown: BTreeSet<String> =
-        page.found.iter().chain(&rest.found).map(|listed| listed.record.intent.key.clone()).collect();
+    let rest = store
+        .list("shop", &Filter::default(), page.next, 500)
+        .await
+        .expect("an answer");
+    let shown: BTreeSet<String> = page
+        .found
+        .iter()
+        .chain(&rest.found)
+        .map(|listed| listed.record.intent.key.clone())
+        .collect();
     assert_eq!(shown.len(), 6);
 }
 
@@ -133,21 +211,52 @@ async fn duplicates_are_added_up_and_the_newest_are_listed(home: Home) {
     let store = &*home.store;
     let record = claimed(store, &arrival("k", "S", 0, ME)).await;
     let call_id = record.intent.call_id;
-    let one = |second: i64| Duplicate { at: at(second), by: "agents".into(), kind: "replayed".into() };
+    let one = |second: i64| Duplicate {
+        at: at(second),
+        by: "agents".into(),
+        kind: "replayed".into(),
+    };
     let many = |seconds: std::ops::Range<i64>| Duplicates {
         count: (seconds.end - seconds.start).unsigned_abs(),
         last: seconds.rev().map(one).take(10).collect(),
     };
     let unknown = CallId::new(Uuid::new_v4(), &record.intent.lookup);
-    store.count_duplicates(call_id, &many(1..8)).await.expect("written");
-    store.count_duplicates(unknown, &many(0..1)).await.expect("written");
-    store.count_duplicates(call_id, &many(8..31)).await.expect("written");
-    let found = store.history(call_id, 10).await.expect("an answer").expect("a call");
-    let expected = Duplicates { count: 30, last: (21..31).rev().map(one).collect() };
-    assert_eq!((&found.record, &found.duplicates), (&record, &expected), "the call itself is as it was");
-    let page = store.list("shop", &Filter::default(), None, 10).await.expect("an answer");
+    store
+        .count_duplicates(call_id, &many(1..8))
+        .await
+        .expect("written");
+    store
+        .count_duplicates(unknown, &many(0..1))
+        .await
+        .expect("written");
+    store
+        .count_duplicates(call_id, &many(8..31))
+        .await
+        .expect("written");
+    let found = store
+        .history(call_id, 10)
+        .await
+        .expect("an answer")
+        .expect("a call");
+    let expected = Duplicates {
+        count: 30,
+        last: (21..31).rev().map(one).collect(),
+    };
+    assert_eq!(
+        (&found.record, &found.duplicates),
+        (&record, &expected),
+        "the call itself is as it was"
+    );
+    let page = store
+        .list("shop", &Filter::default(), None, 10)
+        .await
+        .expect("an answer");
     assert_eq!(page.found[0].duplicates, expected);
-    assert_eq!(store.load(unknown).await.expect("an answer"), None, "what is not there is not made");
+    assert_eq!(
+        store.load(unknown).await.expect("an answer"),
+        None,
+        "what is not there is not made"
+    );
     assert_eq!(store.history(unknown, 10).await.expect("an answer"), None);
 }
 
@@ -161,7 +270,10 @@ async fn what_is_deleted_is_in_no_list(home: Home) {
     for tenant in ["shop", "bank"] {
         for filter in filters() {
             for record in all(store, tenant, &filter, 500).await {
-                assert!(matches!(record.state.as_str(), "running" | "unknown"), "{filter:?}: {record:?}");
+                assert!(
+                    matches!(record.state.as_str(), "running" | "unknown"),
+                    "{filter:?}: {record:?}"
+                );
             }
         }
         let left = all(store, tenant, &Filter::default(), 500).await.len();
@@ -173,13 +285,18 @@ async fn what_is_deleted_is_in_no_list(home: Home) {
         assert_eq!(calls, 16, "{keys:?}");
         // All, key, trace, tool, state, and session and user of some.
         assert!(lists <= 16 * 7, "{lists} lists lead to 16 calls");
-        assert!(!keys.iter().any(|key| key.ends_with(":retained")), "nothing waits to be deleted");
+        assert!(
+            !keys.iter().any(|key| key.ends_with(":retained")),
+            "nothing waits to be deleted"
+        );
     }
 }
 
 /// A time, to be sure that they are what they seem.
 #[test]
 fn times_of_the_mixture_tie() {
-    let times: BTreeSet<Timestamp> = (0..120).map(|n| mixed(n).record.intent.created_at).collect();
+    let times: BTreeSet<Timestamp> = (0..120)
+        .map(|n| mixed(n).record.intent.created_at)
+        .collect();
     assert_eq!(times.len(), 20);
 }

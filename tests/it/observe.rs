@@ -18,7 +18,9 @@ fn file(path: &str) -> String {
 async fn series(gateway: &Gateway) -> BTreeSet<String> {
     let text = gateway.get("/metrics").await.expect_ok().text;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()
+    lines
+        .filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned()))
+        .collect()
 }
 
 /// A series that began with its first event would not show that event as an increase: no alert for it.
@@ -28,7 +30,10 @@ async fn every_series_of_a_tool_is_there_before_anything_is_counted() {
     let act = "retry = { attempts = 1 }\nbudget = { per = \"session\", max = 9, window = \"10m\" }\n\
                breaker = { failures = 2, cooldown = \"1h\" }\n\
                compensation = { tool = \"undo\", args = {} }";
-    let undo = format!("[tools.undo]\nurl = \"{}\"\nretry = {{ attempts = 1 }}", tool.url());
+    let undo = format!(
+        "[tools.undo]\nurl = \"{}\"\nretry = {{ attempts = 1 }}",
+        tool.url()
+    );
     let gateway = Gateway::with_tool(&tool, &format!("{act}\n{undo}")).await;
     let before = series(&gateway).await;
 
@@ -44,7 +49,8 @@ async fn every_series_of_a_tool_is_there_before_anything_is_counted() {
         tool.then(act);
     }
     let ask = async |key: &str, saga: &str| {
-        let body = json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
+        let body =
+            json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
         gateway.post("act", &body, &[]).await
     };
     for key in ["done", "rejected", "fenced", "lost"] {
@@ -56,15 +62,30 @@ async fn every_series_of_a_tool_is_there_before_anything_is_counted() {
     }
     ask("done", "").await.expect_ok();
     ask("unknown", "").await.expect_problem("outcome-unknown");
-    gateway.post_text("act", "{\"args\":7}".into(), &[]).await.expect_problem("invalid-request");
+    gateway
+        .post_text("act", "{\"args\":7}".into(), &[])
+        .await
+        .expect_problem("invalid-request");
 
     let is_of_a_tool = |series: &&String| series.contains("tool=\"");
-    let new: Vec<_> = series(&gateway).await.difference(&before).filter(is_of_a_tool).cloned().collect();
+    let new: Vec<_> = series(&gateway)
+        .await
+        .difference(&before)
+        .filter(is_of_a_tool)
+        .cloned()
+        .collect();
     assert!(new.is_empty(), "{new:#?}");
-    for (name, least) in
-        [("arrivals_total{kind=\"first\"", 7.0), ("first_arrival_failures_total{reason=\"fenced\"", 1.0)]
-    {
-        assert!(gateway.metric(&format!("oncegate_{name},tool=\"act\"}}")).await >= least, "{name}");
+    for (name, least) in [
+        ("arrivals_total{kind=\"first\"", 7.0),
+        ("first_arrival_failures_total{reason=\"fenced\"", 1.0),
+    ] {
+        assert!(
+            gateway
+                .metric(&format!("oncegate_{name},tool=\"act\"}}"))
+                .await
+                >= least,
+            "{name}"
+        );
     }
     gateway.stop().await;
 }
@@ -74,7 +95,8 @@ async fn each_verb_of_the_store_is_timed() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "").await;
     let count = async |operation: &str| {
-        let line = format!("oncegate_store_operation_duration_seconds_count{{operation=\"{operation}\"}}");
+        let line =
+            format!("oncegate_store_operation_duration_seconds_count{{operation=\"{operation}\"}}");
         gateway.metric(&line).await
     };
     // So that the first error of a verb is an increase, too.
@@ -95,7 +117,12 @@ fn named(text: &str) -> BTreeSet<String> {
     });
     let names = found.map(|(at, _)| text[at..].split(|c| !is_name(c)).next().unwrap_or_default());
     let ends = ["_bucket", "_count", "_sum"];
-    let base = |name: &str| ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name).to_owned();
+    let base = |name: &str| {
+        ends.iter()
+            .find_map(|end| name.strip_suffix(end))
+            .unwrap_or(name)
+            .to_owned()
+    };
     names.map(base).collect()
 }
 
@@ -103,8 +130,13 @@ fn named(text: &str) -> BTreeSet<String> {
 fn queries() -> Vec<String> {
     let board: Value = serde_json::from_str(&file("config/grafana/oncegate.json")).expect("JSON");
     let panels = board["panels"].as_array().expect("panels");
-    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
-    targets.map(|target| target["expr"].as_str().expect("a query").to_owned()).collect()
+    let targets = panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array())
+        .flatten();
+    targets
+        .map(|target| target["expr"].as_str().expect("a query").to_owned())
+        .collect()
 }
 
 #[test]
@@ -112,8 +144,10 @@ fn rules_board_and_runbook_name_only_metrics_that_there_are() {
     let declared = named(&file("src/metrics.rs"));
     assert!(declared.len() > 25, "{declared:?}");
     let rules = file("config/prometheus/rules.yml");
-    let recorded: Vec<&str> =
-        rules.lines().filter_map(|line| line.trim().strip_prefix("- record: ")).collect();
+    let recorded: Vec<&str> = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- record: "))
+        .collect();
     assert_eq!(recorded.len(), 8);
     let queries = queries();
     assert!(queries.len() > 20);
@@ -131,7 +165,10 @@ fn rules_board_and_runbook_name_only_metrics_that_there_are() {
         assert!(unknown.is_empty(), "{unknown:?} in {text}");
         for rule in text.split(|c: char| !(c.is_ascii_alphanumeric() || "_:".contains(c))) {
             let is_rule = rule.starts_with("tool:oncegate") || rule.starts_with("job:oncegate");
-            assert!(!is_rule || recorded.contains(&rule), "nobody records {rule}");
+            assert!(
+                !is_rule || recorded.contains(&rule),
+                "nobody records {rule}"
+            );
         }
     }
 }
@@ -149,7 +186,10 @@ fn every_alert_has_a_page_in_the_runbook_and_every_page_an_alert() {
     for rule in rules.split("- alert: ").skip(1) {
         let name = rule.lines().next().expect("a name");
         let said = |what: &str| rule.lines().any(|line| line.trim().starts_with(what));
-        assert!(said(&format!("runbook_url: docs/runbook.md#{}", anchor(name))), "{name} has no link");
+        assert!(
+            said(&format!("runbook_url: docs/runbook.md#{}", anchor(name))),
+            "{name} has no link"
+        );
         for what in ["summary: ", "description: ", "labels: { severity: "] {
             assert!(said(what), "{name} has no {what}");
         }
@@ -158,7 +198,10 @@ fn every_alert_has_a_page_in_the_runbook_and_every_page_an_alert() {
             format!("alertname: {name}, exp_alerts: []"),
             format!("alertname: {name}\n        exp_alerts:\n"),
         ] {
-            assert!(tests.contains(&then), "{name} is tested only firing, or only not: {then}");
+            assert!(
+                tests.contains(&then),
+                "{name} is tested only firing, or only not: {then}"
+            );
         }
         alerts.insert(name.to_owned());
     }
@@ -167,8 +210,18 @@ fn every_alert_has_a_page_in_the_runbook_and_every_page_an_alert() {
     let headings = pages.iter().filter_map(|page| page.lines().next());
     assert_eq!(alerts, headings.map(str::to_owned).collect());
     for page in pages {
-        for part in ["**Means.**", "**Users see.**", "**Look first.**", "**Do.**", "**Never.**"] {
-            assert!(page.contains(part), "{:?} lacks {part}", page.lines().next());
+        for part in [
+            "**Means.**",
+            "**Users see.**",
+            "**Look first.**",
+            "**Do.**",
+            "**Never.**",
+        ] {
+            assert!(
+                page.contains(part),
+                "{:?} lacks {part}",
+                page.lines().next()
+            );
         }
     }
 }
@@ -186,11 +239,18 @@ fn the_runbook_names_only_doors_that_there_are() {
             continue;
         }
         let fits = |route: &str| {
-            let (asked, there): (Vec<_>, Vec<_>) = (path.split('/').collect(), route.split('/').collect());
+            let (asked, there): (Vec<_>, Vec<_>) =
+                (path.split('/').collect(), route.split('/').collect());
             asked.len() == there.len()
-                && asked.iter().zip(&there).all(|(asked, there)| asked == there || there.starts_with('{'))
+                && asked
+                    .iter()
+                    .zip(&there)
+                    .all(|(asked, there)| asked == there || there.starts_with('{'))
         };
-        let mut routes = routes.split(".route(\"").skip(1).filter_map(|route| route.split('"').next());
+        let mut routes = routes
+            .split(".route(\"")
+            .skip(1)
+            .filter_map(|route| route.split('"').next());
         assert!(routes.any(fits), "there is no door {path}");
         doors += 1;
     }
@@ -200,7 +260,9 @@ fn the_runbook_names_only_doors_that_there_are() {
 #[test]
 fn compose_and_what_it_provisions_name_only_files_that_there_are() {
     let compose = file("docker-compose.yml");
-    let mounts = compose.lines().filter_map(|line| line.trim().strip_prefix("- ./"));
+    let mounts = compose
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- ./"));
     let mounts: Vec<&str> = mounts.filter_map(|mount| mount.split(':').next()).collect();
     assert!(mounts.len() > 5, "{mounts:?}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -210,12 +272,25 @@ fn compose_and_what_it_provisions_name_only_files_that_there_are() {
     // What is provisioned lies where it is looked for, and asks the Prometheus of compose.
     let boards = file("config/grafana/provisioning/dashboards/oncegate.yml");
     assert!(boards.contains("path: /etc/grafana/boards"));
-    assert!(compose.contains("- ./config/grafana/oncegate.json:/etc/grafana/boards/oncegate.json:ro"));
+    assert!(
+        compose.contains("- ./config/grafana/oncegate.json:/etc/grafana/boards/oncegate.json:ro")
+    );
     let sources = file("config/grafana/provisioning/datasources/prometheus.yml");
-    assert!(sources.contains("url: http://prometheus:9090") && compose.contains("\n  prometheus:\n"));
+    assert!(
+        sources.contains("url: http://prometheus:9090") && compose.contains("\n  prometheus:\n")
+    );
     let board: Value = serde_json::from_str(&file("config/grafana/oncegate.json")).expect("JSON");
-    for panel in board["panels"].as_array().expect("panels").iter().filter(|panel| panel["type"] != "row") {
+    for panel in board["panels"]
+        .as_array()
+        .expect("panels")
+        .iter()
+        .filter(|panel| panel["type"] != "row")
+    {
         let uid = panel["datasource"]["uid"].as_str().expect("a source");
-        assert!(sources.contains(&format!("uid: {uid}")), "{}", panel["title"]);
+        assert!(
+            sources.contains(&format!("uid: {uid}")),
+            "{}",
+            panel["title"]
+        );
     }
 }

@@ -13,7 +13,10 @@ async fn a_gateway_says_that_it_lives_and_is_ready() {
     let gateway = Gateway::start("").await;
     assert_eq!(gateway.get("/healthz").await.expect_ok().text, "ok\n");
     let ready = gateway.get("/readyz").await.expect_ok().json();
-    assert_eq!(ready, json!({ "ready": true, "durability": "strict", "reasons": [], "warnings": [] }));
+    assert_eq!(
+        ready,
+        json!({ "ready": true, "durability": "strict", "reasons": [], "warnings": [] })
+    );
     assert_eq!(gateway.metric("oncegate_store_ready").await, 1.0);
     gateway.stop().await;
 }
@@ -22,15 +25,25 @@ async fn a_gateway_says_that_it_lives_and_is_ready() {
 async fn the_root_says_what_this_is_and_where_to_look() {
     let gateway = Gateway::start("").await;
     let root = gateway.get("/").await.expect_ok();
-    assert_eq!((root.at("/name"), root.at("/openapi")), ("oncegate".into(), "/openapi.json".into()));
-    let browser =
-        gateway.client.get(gateway.url("/")).header("accept", "text/html,application/xhtml+xml,*/*;q=0.8");
-    let page = Answer::read(browser.send().await.expect("an answer")).await.expect_ok();
+    assert_eq!(
+        (root.at("/name"), root.at("/openapi")),
+        ("oncegate".into(), "/openapi.json".into())
+    );
+    let browser = gateway
+        .client
+        .get(gateway.url("/"))
+        .header("accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+    let page = Answer::read(browser.send().await.expect("an answer"))
+        .await
+        .expect_ok();
     assert!(page.header("content-type").starts_with("text/html"));
     for (name, path) in root.json().as_object().expect("an object") {
         let path = path.as_str().expect("a text");
         if path.starts_with('/') {
-            assert!(page.text.contains(&format!("<a href=\"{path}\">")), "{name}");
+            assert!(
+                page.text.contains(&format!("<a href=\"{path}\">")),
+                "{name}"
+            );
             gateway.get(path).await.expect_ok();
         }
     }
@@ -40,17 +53,24 @@ async fn the_root_says_what_this_is_and_where_to_look() {
 #[tokio::test]
 async fn arrivals_attempts_and_failures_are_counted() {
     let tool = Tool::start().await;
-    tool.then(Act::Numbered).then(Act::Answer(422, "", b"{}")).then(Act::ExecuteThenDrop);
+    tool.then(Act::Numbered)
+        .then(Act::Answer(422, "", b"{}"))
+        .then(Act::ExecuteThenDrop);
     let gateway = Gateway::with_tool(&tool, "").await;
-    for (n, answers) in
-        [(1, ["", ""]), (2, ["tool-rejected", ""]), (3, ["outcome-unknown", "outcome-unknown"])]
-    {
+    for (n, answers) in [
+        (1, ["", ""]),
+        (2, ["tool-rejected", ""]),
+        (3, ["outcome-unknown", "outcome-unknown"]),
+    ] {
         if n == 3 {
             tool.then(Act::ExecuteThenDrop);
         }
         for expected in answers {
             assert_eq!(
-                gateway.call_with_key(&format!("k{n}"), json!({ "n": n })).await.problem(),
+                gateway
+                    .call_with_key(&format!("k{n}"), json!({ "n": n }))
+                    .await
+                    .problem(),
                 expected,
                 "{n}"
             );
@@ -60,19 +80,52 @@ async fn arrivals_attempts_and_failures_are_counted() {
             }
         }
     }
-    gateway.call_with_key("k1", json!({ "n": 9 })).await.expect_problem("key-reused");
-    gateway.post_text("act", "{\"args\":7}".into(), &[]).await.expect_problem("invalid-request");
+    gateway
+        .call_with_key("k1", json!({ "n": 9 }))
+        .await
+        .expect_problem("key-reused");
+    gateway
+        .post_text("act", "{\"args\":7}".into(), &[])
+        .await
+        .expect_problem("invalid-request");
     for (line, expected) in [
         ("oncegate_arrivals_total{kind=\"first\",tool=\"act\"}", 3.0),
-        ("oncegate_arrivals_total{kind=\"replayed\",tool=\"act\"}", 1.0),
-        ("oncegate_arrivals_total{kind=\"suppressed\",tool=\"act\"}", 1.0),
-        ("oncegate_arrivals_total{kind=\"refused\",tool=\"act\"}", 2.0),
-        ("oncegate_attempts_total{outcome=\"executed\",tool=\"act\"}", 1.0),
-        ("oncegate_attempts_total{outcome=\"not_executed\",tool=\"act\"}", 1.0),
-        ("oncegate_attempts_total{outcome=\"unknown\",tool=\"act\"}", 1.0),
-        ("oncegate_first_arrival_failures_total{reason=\"rejected\",tool=\"act\"}", 1.0),
-        ("oncegate_first_arrival_failures_total{reason=\"unknown\",tool=\"act\"}", 1.0),
-        ("oncegate_call_duration_seconds_count{kind=\"first\",tool=\"act\"}", 3.0),
+        (
+            "oncegate_arrivals_total{kind=\"replayed\",tool=\"act\"}",
+            1.0,
+        ),
+        (
+            "oncegate_arrivals_total{kind=\"suppressed\",tool=\"act\"}",
+            1.0,
+        ),
+        (
+            "oncegate_arrivals_total{kind=\"refused\",tool=\"act\"}",
+            2.0,
+        ),
+        (
+            "oncegate_attempts_total{outcome=\"executed\",tool=\"act\"}",
+            1.0,
+        ),
+        (
+            "oncegate_attempts_total{outcome=\"not_executed\",tool=\"act\"}",
+            1.0,
+        ),
+        (
+            "oncegate_attempts_total{outcome=\"unknown\",tool=\"act\"}",
+            1.0,
+        ),
+        (
+            "oncegate_first_arrival_failures_total{reason=\"rejected\",tool=\"act\"}",
+            1.0,
+        ),
+        (
+            "oncegate_first_arrival_failures_total{reason=\"unknown\",tool=\"act\"}",
+            1.0,
+        ),
+        (
+            "oncegate_call_duration_seconds_count{kind=\"first\",tool=\"act\"}",
+            3.0,
+        ),
         ("oncegate_attempt_duration_seconds_count{tool=\"act\"}", 3.0),
         ("oncegate_duplicate_gap_seconds_count{tool=\"act\"}", 2.0),
         ("oncegate_running_calls{tool=\"act\"}", 0.0),
@@ -89,8 +142,14 @@ async fn names_from_outside_never_become_labels() {
     let gateway = Gateway::with_tool(&tool, "").await;
     let lines = async || gateway.get("/metrics").await.text.lines().count();
     gateway.call(json!({})).await.expect_ok();
-    gateway.get("/v1/no/such/path").await.expect_problem("unknown-path");
-    gateway.post("nobody-0", &json!({ "args": {} }), &[]).await.expect_problem("unknown-tool");
+    gateway
+        .get("/v1/no/such/path")
+        .await
+        .expect_problem("unknown-path");
+    gateway
+        .post("nobody-0", &json!({ "args": {} }), &[])
+        .await
+        .expect_problem("unknown-tool");
     gateway.call(json!({})).await.expect_ok();
     let before = lines().await;
     for n in 0..50 {
@@ -99,7 +158,10 @@ async fn names_from_outside_never_become_labels() {
             .await
             .expect_problem("unknown-tool");
         let body = json!({ "args": {}, "user_id": format!("U{n}"), "session_id": format!("S{n}") });
-        gateway.post("act", &body, &[("idempotency-key", &format!("k{n}"))]).await.expect_ok();
+        gateway
+            .post("act", &body, &[("idempotency-key", &format!("k{n}"))])
+            .await
+            .expect_ok();
     }
     assert_eq!(lines().await, before);
     gateway.stop().await;
@@ -119,23 +181,52 @@ async fn a_log_line_reads_alone_and_holds_no_secret() {
         .header("idempotency-key", "key-canary");
     let body = json!({ "args": { "card": "args-canary" }, "user_id": "U\u{1b}[31m1", "trace_id": "trace-7" });
     let refused = Answer::read(
-        request.try_clone().expect("a copy").body(body.to_string()).send().await.expect("an answer"),
+        request
+            .try_clone()
+            .expect("a copy")
+            .body(body.to_string())
+            .send()
+            .await
+            .expect("an answer"),
     )
     .await;
     refused.expect_problem("invalid-request");
     let body = json!({ "args": { "card": "args-canary" }, "user_id": "U1", "trace_id": "trace-7" });
-    let answer =
-        Answer::read(request.body(body.to_string()).send().await.expect("an answer")).await.expect_ok();
-    let metrics =
-        Answer::read(client().get(gateway.url("/metrics")).send().await.expect("an answer")).await.text;
+    let answer = Answer::read(
+        request
+            .body(body.to_string())
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await
+    .expect_ok();
+    let metrics = Answer::read(
+        client()
+            .get(gateway.url("/metrics"))
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await
+    .text;
     gateway.signal("TERM");
     assert!(gateway.ended().await);
     let said = std::fs::read_to_string(log(folder.path())).expect("a log");
-    for canary in ["tool-canary", "caller-canary", "key-canary", "args-canary", "result-canary"] {
+    for canary in [
+        "tool-canary",
+        "caller-canary",
+        "key-canary",
+        "args-canary",
+        "result-canary",
+    ] {
         assert!(!said.contains(canary), "{canary} in the log");
         assert!(!metrics.contains(canary), "{canary} in the metrics");
     }
-    let line = said.lines().find(|line| line.contains("call ended")).expect("a line");
+    let line = said
+        .lines()
+        .find(|line| line.contains("call ended"))
+        .expect("a line");
     let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
     assert_eq!(line["call_id"], answer.at("/call_id"));
     assert_eq!(
@@ -153,8 +244,12 @@ async fn a_log_that_cannot_be_written_stops_nothing() {
     let config = one_tool(&tool, "");
     let gateway = Process::start_logging_to(full, folder.path(), free_port(), &config, &[]).await;
     for _ in 0..2 {
-        let request = client().post(gateway.url("/v1/tools/act/calls")).body("{\"args\":{}}");
-        Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+        let request = client()
+            .post(gateway.url("/v1/tools/act/calls"))
+            .body("{\"args\":{}}");
+        Answer::read(request.send().await.expect("an answer"))
+            .await
+            .expect_ok();
     }
     gateway.signal("TERM");
     assert!(gateway.ended().await);
@@ -166,9 +261,13 @@ async fn call_often(process: &Process, count: usize) {
     let client = client();
     let trace = "t".repeat(255);
     let call = async |n: usize| {
-        let request = client.post(process.url("/v1/tools/act/calls")).timeout(Duration::from_secs(60));
+        let request = client
+            .post(process.url("/v1/tools/act/calls"))
+            .timeout(Duration::from_secs(60));
         let body = json!({ "args": { "n": n }, "trace_id": trace }).to_string();
-        Answer::read(request.body(body).send().await.expect("an answer")).await.expect_ok();
+        Answer::read(request.body(body).send().await.expect("an answer"))
+            .await
+            .expect_ok();
     };
     stream::iter(0..count).for_each_concurrent(16, call).await;
 }
@@ -179,8 +278,13 @@ async fn a_log_that_is_not_read_stops_nothing_and_says_later_what_is_missing() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut process = Process::start_unread(folder.path(), free_port(), &one_tool(&tool, "")).await;
     let get = async |path: &str| {
-        let request = client().get(process.url(path)).timeout(Duration::from_secs(60));
-        Answer::read(request.send().await.expect("an answer")).await.expect_ok().text
+        let request = client()
+            .get(process.url(path))
+            .timeout(Duration::from_secs(60));
+        Answer::read(request.send().await.expect("an answer"))
+            .await
+            .expect_ok()
+            .text
     };
     let name = "oncegate_log_lines_dropped_total";
     assert!(get("/metrics").await.contains(&format!("{name} 0\n")));
@@ -202,7 +306,10 @@ async fn a_log_that_is_not_read_stops_nothing_and_says_later_what_is_missing() {
         None
     });
     let mentioned = tokio::time::timeout(Duration::from_secs(60), mentioned).await;
-    let unread = mentioned.expect("in time").expect("no panic").expect("it is mentioned");
+    let unread = mentioned
+        .expect("in time")
+        .expect("no panic")
+        .expect("it is mentioned");
     drop(unread);
     process.signal("TERM");
     assert!(process.ended().await, "a good end");

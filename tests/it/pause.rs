@@ -26,14 +26,26 @@ on_both_stores![
 ];
 
 async fn person(gateway: &Gateway, token: &str, tool: &str, what: &str, body: Value) -> Answer {
-    let request = gateway.client.post(gateway.url(&format!("/v1/tools/{tool}/{what}")));
-    let request =
-        request.bearer_auth(token).body(if body.is_null() { String::new() } else { body.to_string() });
+    let request = gateway
+        .client
+        .post(gateway.url(&format!("/v1/tools/{tool}/{what}")));
+    let request = request.bearer_auth(token).body(if body.is_null() {
+        String::new()
+    } else {
+        body.to_string()
+    });
     Answer::read(request.send().await.expect("an answer")).await
 }
 
 async fn pause(gateway: &Gateway) -> Answer {
-    person(gateway, "any", "act", "pause", json!({ "reason": "it ships twice" })).await
+    person(
+        gateway,
+        "any",
+        "act",
+        "pause",
+        json!({ "reason": "it ships twice" }),
+    )
+    .await
 }
 
 async fn resume(gateway: &Gateway) -> Answer {
@@ -43,60 +55,123 @@ async fn resume(gateway: &Gateway) -> Answer {
 async fn warnings(gateway: &Gateway) -> Value {
     let warnings = gateway.get("/readyz").await.expect_ok().at("/warnings");
     let of_tools = warnings.as_array().expect("a list").iter();
-    of_tools.filter(|text| text.as_str().is_some_and(|text| text.contains("is paused"))).cloned().collect()
+    of_tools
+        .filter(|text| text.as_str().is_some_and(|text| text.contains("is paused")))
+        .cloned()
+        .collect()
 }
 
 async fn a_paused_tool_gets_nothing_new_until_it_is_resumed(stores: &Stores) {
     let tool = Tool::start().await;
     let gateway = stores.gateway(&one_tool(&tool, "")).await;
-    assert_eq!(gateway.metric("oncegate_tool_paused{tool=\"act\"}").await, 0.0);
-    let paused = pause(&gateway).await.expect_ok();
-    assert_eq!((paused.at("/tool"), paused.at("/paused")), ("act".into(), true.into()));
-    assert_eq!((paused.at("/by"), paused.at("/reason")), ("token open".into(), "it ships twice".into()));
-    assert_eq!(paused.at("/since"), paused.at("/events/0/at"));
-    let refused = gateway.act("k", json!({})).await.expect_problem("tool-paused");
     assert_eq!(
-        (refused.status, refused.at("/effect"), refused.at("/key_action"), refused.at("/call_id")),
+        gateway.metric("oncegate_tool_paused{tool=\"act\"}").await,
+        0.0
+    );
+    let paused = pause(&gateway).await.expect_ok();
+    assert_eq!(
+        (paused.at("/tool"), paused.at("/paused")),
+        ("act".into(), true.into())
+    );
+    assert_eq!(
+        (paused.at("/by"), paused.at("/reason")),
+        ("token open".into(), "it ships twice".into())
+    );
+    assert_eq!(paused.at("/since"), paused.at("/events/0/at"));
+    let refused = gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("tool-paused");
+    assert_eq!(
+        (
+            refused.status,
+            refused.at("/effect"),
+            refused.at("/key_action"),
+            refused.at("/call_id")
+        ),
         (503, "none".into(), "reuse".into(), Value::Null)
     );
-    assert_eq!((refused.header("retry-after"), refused.at("/retry_after_ms")), ("30", 30_000.into()));
+    assert_eq!(
+        (refused.header("retry-after"), refused.at("/retry_after_ms")),
+        ("30", 30_000.into())
+    );
     assert_eq!(tool.requests(), 0);
-    assert_eq!(warnings(&gateway).await, json!(["tool act is paused by open: it ships twice"]));
-    assert_eq!(gateway.metric("oncegate_tool_paused{tool=\"act\"}").await, 1.0);
+    assert_eq!(
+        warnings(&gateway).await,
+        json!(["tool act is paused by open: it ships twice"])
+    );
+    assert_eq!(
+        gateway.metric("oncegate_tool_paused{tool=\"act\"}").await,
+        1.0
+    );
     pause(&gateway).await.expect_problem("wrong-state");
 
     let resumed = resume(&gateway).await.expect_ok();
     assert_eq!(
-        (resumed.at("/paused"), resumed.at("/since"), resumed.at("/reason")),
+        (
+            resumed.at("/paused"),
+            resumed.at("/since"),
+            resumed.at("/reason")
+        ),
         (false.into(), Value::Null, Value::Null)
     );
     let events = resumed.at("/events");
-    let events: Vec<&Value> =
-        events.as_array().expect("a list").iter().map(|event| &event["event"]).collect();
+    let events: Vec<&Value> = events
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|event| &event["event"])
+        .collect();
     assert_eq!(events, ["paused", "resumed"], "who did what stays known");
     gateway.act("k", json!({})).await.expect_ok();
     assert_eq!((warnings(&gateway).await, tool.effects()), (json!([]), 1));
-    assert_eq!(gateway.metric("oncegate_tool_paused{tool=\"act\"}").await, 0.0);
+    assert_eq!(
+        gateway.metric("oncegate_tool_paused{tool=\"act\"}").await,
+        0.0
+    );
     resume(&gateway).await.expect_problem("wrong-state");
 }
 
 async fn what_was_called_before_a_pause_is_still_answered(stores: &Stores) {
     let tool = Tool::start().await;
     let gateways = stores.gateways(&one_tool(&tool, "")).await;
-    tool.then(Act::Numbered).then(Act::ExecuteThenDrop).then(Act::Answer(422, "", b"{}"));
+    tool.then(Act::Numbered)
+        .then(Act::ExecuteThenDrop)
+        .then(Act::Answer(422, "", b"{}"));
     let first = gateways[0].act("done", json!({})).await.expect_ok();
-    let unknown = gateways[0].act("unknown", json!({})).await.expect_problem("outcome-unknown");
-    gateways[0].act("failed", json!({})).await.expect_problem("tool-rejected");
+    let unknown = gateways[0]
+        .act("unknown", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
+    gateways[0]
+        .act("failed", json!({}))
+        .await
+        .expect_problem("tool-rejected");
     pause(&gateways[0]).await.expect_ok();
     for gateway in &gateways {
-        until("it is paused", async || warnings(gateway).await != json!([])).await;
+        until("it is paused", async || {
+            warnings(gateway).await != json!([])
+        })
+        .await;
         let replayed = gateway.act("done", json!({})).await.expect_ok();
-        assert_eq!((replayed.result(), replayed.at("/replayed")), (first.result(), true.into()));
-        gateway.act("unknown", json!({})).await.expect_problem("outcome-unknown");
+        assert_eq!(
+            (replayed.result(), replayed.at("/replayed")),
+            (first.result(), true.into())
+        );
+        gateway
+            .act("unknown", json!({}))
+            .await
+            .expect_problem("outcome-unknown");
         assert_eq!(gateway.record(&unknown).await.at("/state"), "unknown");
-        gateway.act("done", json!({ "args": { "n": 1 } })).await.expect_problem("key-reused");
+        gateway
+            .act("done", json!({ "args": { "n": 1 } }))
+            .await
+            .expect_problem("key-reused");
         // What has failed would run again.
-        gateway.act("failed", json!({})).await.expect_problem("tool-paused");
+        gateway
+            .act("failed", json!({}))
+            .await
+            .expect_problem("tool-paused");
     }
     assert_eq!(tool.requests(), 3);
 }
@@ -108,11 +183,17 @@ async fn a_pause_while_a_call_runs_lets_it_end(stores: &Stores) {
     let running = begin(&gateways[0], "k", json!({}));
     until("it runs", async || tool.requests() == 1).await;
     pause(&gateways[0]).await.expect_ok();
-    let joined = gateways[gateways.len() - 1].act("k", json!({})).await.expect_ok();
+    let joined = gateways[gateways.len() - 1]
+        .act("k", json!({}))
+        .await
+        .expect_ok();
     assert_eq!(joined.at("/replayed"), true);
     let first = running.await.expect("no panic").expect_ok();
     assert_eq!((first.at("/replayed"), tool.effects()), (false.into(), 1));
-    gateways[0].act("other", json!({})).await.expect_problem("tool-paused");
+    gateways[0]
+        .act("other", json!({}))
+        .await
+        .expect_problem("tool-paused");
 }
 
 async fn a_pause_survives_a_restart(stores: &Stores) {
@@ -121,9 +202,15 @@ async fn a_pause_survives_a_restart(stores: &Stores) {
     pause(&gateway).await.expect_ok();
     let gateway = gateway.restart().await;
     gateway.until_ready().await;
-    gateway.act("k", json!({})).await.expect_problem("tool-paused");
+    gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("tool-paused");
     assert_eq!(tool.requests(), 0);
-    assert_eq!(warnings(&gateway).await, json!(["tool act is paused by open: it ships twice"]));
+    assert_eq!(
+        warnings(&gateway).await,
+        json!(["tool act is paused by open: it ships twice"])
+    );
     resume(&gateway).await.expect_ok();
     let gateway = gateway.restart().await;
     gateway.until_ready().await;
@@ -133,36 +220,63 @@ async fn a_pause_survives_a_restart(stores: &Stores) {
 async fn nothing_is_sent_again_to_a_paused_tool(stores: &Stores) {
     let tool = Tool::start().await;
     tool.deduplicate().always(Act::ExecuteThenDrop);
-    let rules = "unknown = \"retry\"\ndedup = \"key\"\nrecheck = { base = \"100ms\", max = \"100ms\" }\n";
-    let gateway = stores.gateway(&one_tool(&tool, &format!("{rules}retry = {{ attempts = 1 }}"))).await;
-    let unknown = gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
+    let rules =
+        "unknown = \"retry\"\ndedup = \"key\"\nrecheck = { base = \"100ms\", max = \"100ms\" }\n";
+    let gateway = stores
+        .gateway(&one_tool(
+            &tool,
+            &format!("{rules}retry = {{ attempts = 1 }}"),
+        ))
+        .await;
+    let unknown = gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     until("it is sent again by itself", async || tool.requests() >= 2).await;
     pause(&gateway).await.expect_ok();
     let held_back = async || {
         let events = gateway.record(&unknown).await.at("/events");
-        events.as_array().expect("a list").iter().filter(|event| event["event"] == "held_back").count()
+        events
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter(|event| event["event"] == "held_back")
+            .count()
     };
     // One that was begun right before the pause may still end.
     until("it is held back", async || held_back().await >= 1).await;
     let (sent, held) = (tool.requests(), held_back().await);
-    until("it is held back again", async || held_back().await >= held + 2).await;
+    until("it is held back again", async || {
+        held_back().await >= held + 2
+    })
+    .await;
     assert_eq!(tool.requests(), sent);
     tool.always(Act::Numbered);
     resume(&gateway).await.expect_ok();
-    until("it is settled", async || gateway.record(&unknown).await.at("/state") == "succeeded").await;
+    until("it is settled", async || {
+        gateway.record(&unknown).await.at("/state") == "succeeded"
+    })
+    .await;
     assert_eq!(tool.effects(), 1);
 }
 
 async fn a_retry_that_has_not_been_made_when_its_tool_is_paused_is_not_made(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(Act::Answer(429, "retry-after: 3\r\n", b"{}")).then(Act::Numbered);
+    tool.then(Act::Answer(429, "retry-after: 3\r\n", b"{}"))
+        .then(Act::Numbered);
     let gateway = stores.gateway(&one_tool(&tool, "")).await;
     let call = begin(&gateway, "k", json!({}));
     until("it runs", async || tool.requests() == 1).await;
     pause(&gateway).await.expect_ok();
     let refused = call.await.expect("no panic");
-    assert_eq!((refused.status, refused.at("/effect"), tool.requests()), (502, "none".into(), 1));
-    gateway.act("k", json!({})).await.expect_problem("tool-paused");
+    assert_eq!(
+        (refused.status, refused.at("/effect"), tool.requests()),
+        (502, "none".into(), 1)
+    );
+    gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("tool-paused");
     resume(&gateway).await.expect_ok();
     gateway.act("k", json!({})).await.expect_ok();
     assert_eq!(tool.effects(), 1);
@@ -170,35 +284,85 @@ async fn a_retry_that_has_not_been_made_when_its_tool_is_paused_is_not_made(stor
 
 async fn a_paused_tool_is_still_asked_whether_it_knows_a_key(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(Act::ExecuteThenDrop).always(Act::Answer(404, "", b"{}"));
-    let probe = format!("probe = {{ url = \"http://127.0.0.1:{}/by-key/{{key}}\" }}", tool.port);
-    let rules = format!("unknown = \"probe\"\n{probe}\nrecheck = {{ base = \"100ms\", max = \"100ms\" }}");
+    tool.then(Act::ExecuteThenDrop)
+        .always(Act::Answer(404, "", b"{}"));
+    let probe = format!(
+        "probe = {{ url = \"http://127.0.0.1:{}/by-key/{{key}}\" }}",
+        tool.port
+    );
+    let rules =
+        format!("unknown = \"probe\"\n{probe}\nrecheck = {{ base = \"100ms\", max = \"100ms\" }}");
     let gateway = stores.gateway(&one_tool(&tool, &rules)).await;
-    let unknown = gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
+    let unknown = gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     pause(&gateway).await.expect_ok();
     tool.always(Act::Numbered);
-    until("it is settled", async || gateway.record(&unknown).await.at("/state") == "succeeded").await;
+    until("it is settled", async || {
+        gateway.record(&unknown).await.at("/state") == "succeeded"
+    })
+    .await;
     gateway.act("k", json!({})).await.expect_ok();
-    assert_eq!(tool.seen().iter().filter(|seen| seen.line.starts_with("POST")).count(), 1);
+    assert_eq!(
+        tool.seen()
+            .iter()
+            .filter(|seen| seen.line.starts_with("POST"))
+            .count(),
+        1
+    );
 }
 
 async fn pauses_of_different_tools_are_different(stores: &Stores) {
     let tool = Tool::start().await;
-    let read = format!("[tools.look]\nurl = \"{}\"\neffect = \"read\"\n", tool.url());
-    let gateway = stores.gateway(&format!("{}{read}", one_tool(&tool, ""))).await;
-    person(&gateway, "any", "look", "pause", json!({ "reason": "too slow" })).await.expect_ok();
+    let read = format!(
+        "[tools.look]\nurl = \"{}\"\neffect = \"read\"\n",
+        tool.url()
+    );
+    let gateway = stores
+        .gateway(&format!("{}{read}", one_tool(&tool, "")))
+        .await;
+    person(
+        &gateway,
+        "any",
+        "look",
+        "pause",
+        json!({ "reason": "too slow" }),
+    )
+    .await
+    .expect_ok();
     gateway.act("k", json!({})).await.expect_ok();
-    gateway.post("look", &json!({ "args": {} }), &[]).await.expect_problem("tool-paused");
-    person(&gateway, "any", "nobody", "pause", json!({ "reason": "no" }))
+    gateway
+        .post("look", &json!({ "args": {} }), &[])
+        .await
+        .expect_problem("tool-paused");
+    person(
+        &gateway,
+        "any",
+        "nobody",
+        "pause",
+        json!({ "reason": "no" }),
+    )
+    .await
+    .expect_problem("unknown-tool");
+    person(&gateway, "any", "nobody", "resume", Value::Null)
         .await
         .expect_problem("unknown-tool");
-    person(&gateway, "any", "nobody", "resume", Value::Null).await.expect_problem("unknown-tool");
-    person(&gateway, "any", "act", "pause", json!({ "reason": " " })).await.expect_problem("invalid-request");
-    person(&gateway, "any", "act", "pause", Value::Null).await.expect_problem("invalid-request");
+    person(&gateway, "any", "act", "pause", json!({ "reason": " " }))
+        .await
+        .expect_problem("invalid-request");
+    person(&gateway, "any", "act", "pause", Value::Null)
+        .await
+        .expect_problem("invalid-request");
     let reason = json!({ "reason": "it is fast again" });
-    let resumed = person(&gateway, "any", "look", "resume", reason).await.expect_ok();
+    let resumed = person(&gateway, "any", "look", "resume", reason)
+        .await
+        .expect_ok();
     assert_eq!(resumed.at("/events/1/detail"), "it is fast again");
-    gateway.post("look", &json!({ "args": {} }), &[]).await.expect_ok();
+    gateway
+        .post("look", &json!({ "args": {} }), &[])
+        .await
+        .expect_ok();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -220,18 +384,34 @@ async fn a_pause_at_one_gateway_holds_at_another_within_two_seconds_on_redis() {
         assert!(took < Duration::from_secs(5), "still not so");
     }
     let begun = tool.requests();
-    assert!(last_begun(&tool) < paused_at + Duration::from_millis(2_500), "two seconds, and a claim");
-    gateways[0].act("k", json!({})).await.expect_problem("tool-paused");
-    gateways[1].act("k", json!({})).await.expect_problem("tool-paused");
+    assert!(
+        last_begun(&tool) < paused_at + Duration::from_millis(2_500),
+        "two seconds, and a claim"
+    );
+    gateways[0]
+        .act("k", json!({}))
+        .await
+        .expect_problem("tool-paused");
+    gateways[1]
+        .act("k", json!({}))
+        .await
+        .expect_problem("tool-paused");
     assert_eq!(tool.requests(), begun);
     resume(&gateways[1]).await.expect_ok();
     gateways[1].act("k", json!({})).await.expect_ok();
-    until("it is resumed here, too", async || warnings(&gateways[0]).await == json!([])).await;
+    until("it is resumed here, too", async || {
+        warnings(&gateways[0]).await == json!([])
+    })
+    .await;
     gateways[0].act("l", json!({})).await.expect_ok();
 }
 
 fn last_begun(tool: &Tool) -> Instant {
-    tool.seen().iter().filter_map(|seen| seen.at).max().expect("a request")
+    tool.seen()
+        .iter()
+        .filter_map(|seen| seen.at)
+        .max()
+        .expect("a request")
 }
 
 /// Without its loop, so that nobody looks but the call itself.
@@ -243,14 +423,32 @@ async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago
     let store = open_redis(&redis.url(), folder.path()).await;
     let gateway = Bare::over(store.clone(), InstanceId(Uuid::new_v4()), &tool, "").await;
     let call = async |key: &str| {
-        let request = client().post(&gateway.url).header("idempotency-key", key).body("{\"args\":{}}");
+        let request = client()
+            .post(&gateway.url)
+            .header("idempotency-key", key)
+            .body("{\"args\":{}}");
         Answer::read(request.send().await.expect("an answer")).await
     };
     let set = async |paused: bool| {
-        let (at, event) = (gateway.gateway.now(), if paused { "paused" } else { "resumed" }.into());
+        let (at, event) = (
+            gateway.gateway.now(),
+            if paused { "paused" } else { "resumed" }.into(),
+        );
         let (by, detail) = ("token ops".into(), "elsewhere".into());
-        let entry = Entry { at, event, attempt: None, outcome: None, by, detail };
-        assert!(store.set_paused("act", paused, &entry).await.expect("an answer"));
+        let entry = Entry {
+            at,
+            event,
+            attempt: None,
+            outcome: None,
+            by,
+            detail,
+        };
+        assert!(
+            store
+                .set_paused("act", paused, &entry)
+                .await
+                .expect("an answer")
+        );
     };
     set(true).await;
     call("first").await.expect_problem("tool-paused");
@@ -268,13 +466,18 @@ async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago
 async fn a_gateway_that_comes_back_to_its_store_claims_on_nothing_old_on_redis() {
     let mut redis = Redis::strict().await;
     let tool = Tool::start().await;
-    let gateway = Stores::Redis(redis.url()).gateway(&one_tool(&tool, "")).await;
+    let gateway = Stores::Redis(redis.url())
+        .gateway(&one_tool(&tool, ""))
+        .await;
     gateway.act("before", json!({})).await.expect_ok();
     pause(&gateway).await.expect_ok();
     let folder = gateway.stop().await;
     redis.kill();
     let gateway = Gateway::again(folder, &redis.url(), &one_tool(&tool, "")).await;
-    gateway.act("k", json!({})).await.expect_problem("store-unavailable");
+    gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("store-unavailable");
     redis.start_again().await;
     let refused = async || {
         let answer = gateway.act("k", json!({})).await;
@@ -299,15 +502,31 @@ async fn only_an_administrator_pauses_and_the_ledger_has_its_name() {
     let reason = json!({ "reason": "it ships twice" });
     for (token, problem) in [("token-agents", "forbidden"), ("wrong", "unauthenticated")] {
         for what in ["pause", "resume"] {
-            person(&gateway, token, "act", what, reason.clone()).await.expect_problem(problem);
+            person(&gateway, token, "act", what, reason.clone())
+                .await
+                .expect_problem(problem);
         }
     }
     let bearer = [("authorization", "Bearer token-agents")];
-    gateway.post("act", &json!({ "args": {} }), &bearer).await.expect_ok();
-    let paused = person(&gateway, "token-ops", "act", "pause", reason).await.expect_ok();
-    assert_eq!((paused.at("/by"), paused.at("/events/0/by")), ("token ops".into(), "token ops".into()));
-    gateway.post("act", &json!({ "args": { "n": 1 } }), &bearer).await.expect_problem("tool-paused");
-    assert_eq!(warnings(&gateway).await, json!(["tool act is paused by ops: it ships twice"]));
+    gateway
+        .post("act", &json!({ "args": {} }), &bearer)
+        .await
+        .expect_ok();
+    let paused = person(&gateway, "token-ops", "act", "pause", reason)
+        .await
+        .expect_ok();
+    assert_eq!(
+        (paused.at("/by"), paused.at("/events/0/by")),
+        ("token ops".into(), "token ops".into())
+    );
+    gateway
+        .post("act", &json!({ "args": { "n": 1 } }), &bearer)
+        .await
+        .expect_problem("tool-paused");
+    assert_eq!(
+        warnings(&gateway).await,
+        json!(["tool act is paused by ops: it ships twice"])
+    );
     gateway.stop().await;
 }
 
@@ -321,7 +540,15 @@ async fn a_tool_whose_pause_the_store_has_just_lost_can_be_resumed_on_redis() {
     let act = async |what: &str| {
         let body = json!({ "reason": "it ships twice" }).to_string();
         let url = gateway.url.replace("/calls", &format!("/{what}"));
-        Answer::read(client().post(url).body(body).send().await.expect("an answer")).await
+        Answer::read(
+            client()
+                .post(url)
+                .body(body)
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     };
     act("pause").await.expect_ok();
     let keys: Vec<String> =
@@ -330,8 +557,13 @@ async fn a_tool_whose_pause_the_store_has_just_lost_can_be_resumed_on_redis() {
     redis.ask(&["DEL", &keys[0]]).await;
     let resumed = act("resume").await.expect_ok();
     assert_eq!(resumed.at("/paused"), false);
-    let call = client().post(&gateway.url).header("idempotency-key", "k").body("{\"args\":{}}");
-    Answer::read(call.send().await.expect("an answer")).await.expect_ok();
+    let call = client()
+        .post(&gateway.url)
+        .header("idempotency-key", "k")
+        .body("{\"args\":{}}");
+    Answer::read(call.send().await.expect("an answer"))
+        .await
+        .expect_ok();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -345,12 +577,21 @@ async fn a_pause_that_the_store_loses_is_put_back_and_a_resumed_one_is_not_on_re
     crate::redis::notices(&gateway, "accept-loss").await;
     gateway.accept_loss("a test").await.expect_ok();
     gateway.until_ready().await;
-    gateway.act("k", json!({})).await.expect_problem("tool-paused");
+    gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("tool-paused");
     assert_eq!(tool.requests(), 1);
     resume(&gateway).await.expect_ok();
-    until("another look has seen it", async || gateway.act("k", json!({})).await.status == 200).await;
+    until("another look has seen it", async || {
+        gateway.act("k", json!({})).await.status == 200
+    })
+    .await;
     let looks = "oncegate_store_operation_duration_seconds_count{operation=\"paused\"}";
     let before = gateway.metric(looks).await;
-    until("it was looked at four times", async || gateway.metric(looks).await >= before + 4.0).await;
+    until("it was looked at four times", async || {
+        gateway.metric(looks).await >= before + 4.0
+    })
+    .await;
     gateway.act("later", json!({})).await.expect_ok();
 }

@@ -67,20 +67,26 @@ fn by_kind(report: &Answer, member: &str) -> BTreeMap<String, BTreeSet<String>> 
     let mut kinds = BTreeMap::<String, BTreeSet<String>>::new();
     for anomaly in report.at("/anomalies").as_array().expect("a list") {
         let word = |name: &str| anomaly[name].as_str().unwrap_or_default().to_owned();
-        assert!(kinds.entry(word("kind")).or_default().insert(word(member)), "twice: {anomaly}");
+        assert!(
+            kinds.entry(word("kind")).or_default().insert(word(member)),
+            "twice: {anomaly}"
+        );
     }
     kinds
 }
 
 impl Gateway {
     async fn plan(&self, n: usize, plan: &str) -> Answer {
-        self.call_with_key(&format!("k{n}"), json!({ "amount": n, "plan": plan })).await
+        self.call_with_key(&format!("k{n}"), json!({ "amount": n, "plan": plan }))
+            .await
     }
 
     async fn anomalies_total(&self, kind: &str) -> f64 {
         let text = self.get("/metrics").await.text;
         let line = format!("oncegate_anomalies_total{{kind=\"{kind}\",reconciliation=\"books\"}} ");
-        let count = text.lines().find_map(|have| have.strip_prefix(&line)?.parse().ok());
+        let count = text
+            .lines()
+            .find_map(|have| have.strip_prefix(&line)?.parse().ok());
         count.unwrap_or_else(|| panic!("no {line}"))
     }
 
@@ -94,7 +100,13 @@ const CALLS: usize = 2_000;
 
 /// What becomes of each call: of each hundred one is planted, and some more that are no anomaly at all.
 fn plan_of(n: usize) -> &'static str {
-    const PLANTED: [&str; 5] = ["missing", "rejected but there", "duplicate", "mismatch", "silent"];
+    const PLANTED: [&str; 5] = [
+        "missing",
+        "rejected but there",
+        "duplicate",
+        "mismatch",
+        "silent",
+    ];
     match n % 100 {
         0 => PLANTED[(n / 100) % 5],
         1 if n % 500 == 1 => "broken",
@@ -109,7 +121,12 @@ async fn make_calls(gateway: &Gateway, calls: usize) -> HashMap<&'static str, BT
         let plan = plan_of(n);
         let answer = gateway.plan(n, plan).await;
         let id = answer.at("/call_id");
-        (plan, id.as_str().unwrap_or_else(|| panic!("{}", answer.text)).to_owned())
+        (
+            plan,
+            id.as_str()
+                .unwrap_or_else(|| panic!("{}", answer.text))
+                .to_owned(),
+        )
     });
     let mut ids = HashMap::<_, BTreeSet<_>>::new();
     for (plan, id) in made.buffer_unordered(64).collect::<Vec<_>>().await {
@@ -123,13 +140,18 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
     let gateway = stores.gateway_of_old(&config(&books, MENDS, "")).await;
     let all = times(CALLS);
     let ids = make_calls(&gateway, all).await;
-    let of_call = |item: &Value, ids: &BTreeSet<String>| ids.contains(item["call_id"].as_str().unwrap_or(""));
-    let mut orphans: BTreeSet<String> = ["beside", "other"].map(|key| books.make_beside(Some(key))).into();
+    let of_call =
+        |item: &Value, ids: &BTreeSet<String>| ids.contains(item["call_id"].as_str().unwrap_or(""));
+    let mut orphans: BTreeSet<String> = ["beside", "other"]
+        .map(|key| books.make_beside(Some(key)))
+        .into();
     orphans.insert(books.make_beside(None));
     // Somebody has cancelled an order: that is no anomaly.
     let is_plain = |item: &&Value| of_call(item, &ids[""]);
-    let taken_back =
-        books.live().iter().find(is_plain).expect("an order")["id"].as_str().expect("an id").to_owned();
+    let taken_back = books.live().iter().find(is_plain).expect("an order")["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
     books.cancel(&taken_back);
     let live = books.live();
     orphans.extend(
@@ -140,10 +162,18 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
     // The first of two stays behind: the result names the second.
     let mut doubled = HashMap::<&str, BTreeSet<usize>>::new();
     for item in live.iter().filter(|item| of_call(item, &ids["duplicate"])) {
-        let number = item["id"].as_str().expect("an id")[1..].parse().expect("a number");
-        doubled.entry(item["call_id"].as_str().expect("an id")).or_default().insert(number);
+        let number = item["id"].as_str().expect("an id")[1..]
+            .parse()
+            .expect("a number");
+        doubled
+            .entry(item["call_id"].as_str().expect("an id"))
+            .or_default()
+            .insert(number);
     }
-    let surplus = doubled.values().map(|two| format!("i{}", two.first().expect("two"))).collect();
+    let surplus = doubled
+        .values()
+        .map(|two| format!("i{}", two.first().expect("two")))
+        .collect();
 
     let first = report(&gateway).await;
     let expected = BTreeMap::from([
@@ -154,31 +184,51 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
         ("settled".to_owned(), ids["silent"].clone()),
     ]);
     assert_eq!(by_kind(&first, "effect"), expected);
-    assert_eq!(expected.values().map(BTreeSet::len).sum::<usize>(), all / 100 + 3);
+    assert_eq!(
+        expected.values().map(BTreeSet::len).sum::<usize>(),
+        all / 100 + 3
+    );
     assert_eq!(first.at("/state"), "done");
     assert_eq!(first.at("/undecided"), 0);
     assert_eq!(first.at("/counts"), first.at("/new"));
     let calls = all
-        - ["missing", "rejected but there", "silent", "broken", "rejected"]
-            .iter()
-            .map(|plan| ids[plan].len())
-            .sum::<usize>();
+        - [
+            "missing",
+            "rejected but there",
+            "silent",
+            "broken",
+            "rejected",
+        ]
+        .iter()
+        .map(|plan| ids[plan].len())
+        .sum::<usize>();
     assert_eq!(first.at("/matched"), calls);
 
     // What is undone is undone by the queue of compensations.
     until("everything is mended", async || {
         let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
         let anomalies = report.at("/anomalies");
-        let is_done = anomalies.as_array().expect("a list").iter().all(|anomaly| anomaly["state"] == "done");
+        let is_done = anomalies
+            .as_array()
+            .expect("a list")
+            .iter()
+            .all(|anomaly| anomaly["state"] == "done");
         let open = gateway.get("/v1/sagas?state=compensating&limit=1").await;
         is_done && open.at("/sagas").as_array().is_some_and(Vec::is_empty)
     })
     .await;
     let second = report(&gateway).await;
     assert_eq!(second.at("/anomalies"), json!([]), "it is mended");
-    assert_eq!(second.at("/matched"), calls + ids["silent"].len() - ids["mismatch"].len());
+    assert_eq!(
+        second.at("/matched"),
+        calls + ids["silent"].len() - ids["mismatch"].len()
+    );
     for (kind, found) in &expected {
-        assert_eq!(gateway.anomalies_total(kind).await, found.len() as f64, "{kind}");
+        assert_eq!(
+            gateway.anomalies_total(kind).await,
+            found.len() as f64,
+            "{kind}"
+        );
     }
     for plan in ["missing", "mismatch"] {
         for id in &ids[plan] {
@@ -189,9 +239,21 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
         assert_eq!(gateway.state_of(id).await, "unknown", "nothing proves it");
     }
     let undone = books.undone();
-    assert!(undone.iter().all(|(id, times)| *times == 1 || id == "nothing"), "{undone:?}");
-    assert_eq!(undone["nothing"], ids["missing"].len(), "once for each call");
-    assert_eq!(books.live().len(), calls - 1 + ids["silent"].len() - ids["mismatch"].len());
+    assert!(
+        undone
+            .iter()
+            .all(|(id, times)| *times == 1 || id == "nothing"),
+        "{undone:?}"
+    );
+    assert_eq!(
+        undone["nothing"],
+        ids["missing"].len(),
+        "once for each call"
+    );
+    assert_eq!(
+        books.live().len(),
+        calls - 1 + ids["silent"].len() - ids["mismatch"].len()
+    );
 }
 
 async fn what_is_only_reported_stays_and_is_new_once(stores: &Stores) {
@@ -203,11 +265,18 @@ async fn what_is_only_reported_stays_and_is_new_once(stores: &Stores) {
     let id = books.make_beside(Some("beside"));
     let first = report(&gateway).await;
     assert_eq!(first.at("/counts"), json!({ "missing": 1, "orphan": 1 }));
-    assert_eq!((first.at("/new"), first.at("/matched")), (first.at("/counts"), json!(1)));
+    assert_eq!(
+        (first.at("/new"), first.at("/matched")),
+        (first.at("/counts"), json!(1))
+    );
     let again = report(&gateway).await;
     assert_eq!(again.at("/counts"), first.at("/counts"));
     assert_eq!(again.at("/new"), json!({}), "it is found, and not new");
-    assert_eq!(by_kind(&again, "id"), by_kind(&first, "id"), "under the same name");
+    assert_eq!(
+        by_kind(&again, "id"),
+        by_kind(&first, "id"),
+        "under the same name"
+    );
     assert_eq!(gateway.anomalies_total("orphan").await, 1.0);
     // The webhook says first that it has not heard: it is told again, the same.
     until("it was told", async || books.told().len() >= 2).await;
@@ -215,58 +284,125 @@ async fn what_is_only_reported_stays_and_is_new_once(stores: &Stores) {
     assert_eq!(told[0], told[1]);
     assert_eq!(told[0].1["event"], "anomaly");
     assert_eq!(told[0].1["data"]["anomaly"]["effect"], id.as_str());
-    assert_eq!(told[0].0, format!("anomaly:{}", told[0].1["id"].as_str().expect("a name")));
+    assert_eq!(
+        told[0].0,
+        format!("anomaly:{}", told[0].1["id"].as_str().expect("a name"))
+    );
     until("that is written down", async || {
         let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
         by_kind(&report, "state")["orphan"].contains("done")
     })
     .await;
     let run = first.at("/run").as_str().expect("a run").to_owned();
-    let older = gateway.get(&format!("/v1/reconciliations/books?run={run}")).await;
-    assert_eq!(older.expect_ok().at("/new"), first.at("/new"), "each report is kept");
-    let page = gateway.get("/v1/reconciliations/books?limit=1").await.expect_ok();
+    let older = gateway
+        .get(&format!("/v1/reconciliations/books?run={run}"))
+        .await;
+    assert_eq!(
+        older.expect_ok().at("/new"),
+        first.at("/new"),
+        "each report is kept"
+    );
+    let page = gateway
+        .get("/v1/reconciliations/books?limit=1")
+        .await
+        .expect_ok();
     assert_eq!(page.at("/anomalies").as_array().map(Vec::len), Some(1));
-    let rest = gateway.get("/v1/reconciliations/books?limit=1&cursor=1").await.expect_ok();
-    assert_eq!((rest.at("/anomalies/0/kind"), rest.at("/next_cursor")), (json!("orphan"), Value::Null));
+    let rest = gateway
+        .get("/v1/reconciliations/books?limit=1&cursor=1")
+        .await
+        .expect_ok();
+    assert_eq!(
+        (rest.at("/anomalies/0/kind"), rest.at("/next_cursor")),
+        (json!("orphan"), Value::Null)
+    );
     let all = gateway.get("/v1/reconciliations").await.expect_ok();
-    assert_eq!(all.at("/reconciliations/0/last_run/counts"), first.at("/counts"));
-    for wrong in ["/v1/reconciliations/nothing", "/v1/reconciliations/books?run=nothing"] {
-        gateway.get(wrong).await.expect_problem("unknown-reconciliation");
+    assert_eq!(
+        all.at("/reconciliations/0/last_run/counts"),
+        first.at("/counts")
+    );
+    for wrong in [
+        "/v1/reconciliations/nothing",
+        "/v1/reconciliations/books?run=nothing",
+    ] {
+        gateway
+            .get(wrong)
+            .await
+            .expect_problem("unknown-reconciliation");
     }
     let body = json!({ "since": "2020-01-01T00:00:00Z" }).to_string();
-    let long_ago = gateway.client.post(gateway.url("/v1/reconciliations/books/run")).body(body);
-    Answer::read(long_ago.send().await.expect("an answer")).await.expect_problem("invalid-request");
+    let long_ago = gateway
+        .client
+        .post(gateway.url("/v1/reconciliations/books/run"))
+        .body(body);
+    Answer::read(long_ago.send().await.expect("an answer"))
+        .await
+        .expect_problem("invalid-request");
 }
 
-async fn an_unknown_call_that_the_source_has_becomes_succeeded_and_its_duplicates_get_that(stores: &Stores) {
+async fn an_unknown_call_that_the_source_has_becomes_succeeded_and_its_duplicates_get_that(
+    stores: &Stores,
+) {
     let books = Books::open().await;
-    let gateway = stores.gateway(&config(&books, "", "result = \"/amount\"")).await;
-    let unknown = gateway.plan(5, "silent").await.expect_problem("outcome-unknown");
-    gateway.plan(6, "broken").await.expect_problem("outcome-unknown");
+    let gateway = stores
+        .gateway(&config(&books, "", "result = \"/amount\""))
+        .await;
+    let unknown = gateway
+        .plan(5, "silent")
+        .await
+        .expect_problem("outcome-unknown");
+    gateway
+        .plan(6, "broken")
+        .await
+        .expect_problem("outcome-unknown");
     let report = report(&gateway).await;
     assert_eq!(report.at("/counts"), json!({ "settled": 1 }));
     assert_eq!(report.at("/anomalies/0/action"), "settle");
     let replay = gateway.plan(5, "silent").await.expect_ok();
-    assert_eq!((replay.result(), replay.at("/replayed")), ("5".to_owned(), json!(true)));
-    gateway.plan(6, "broken").await.expect_problem("outcome-unknown");
-    let call = gateway.get(&format!("/v1/calls/{}", unknown.at("/call_id").as_str().expect("an id"))).await;
+    assert_eq!(
+        (replay.result(), replay.at("/replayed")),
+        ("5".to_owned(), json!(true))
+    );
+    gateway
+        .plan(6, "broken")
+        .await
+        .expect_problem("outcome-unknown");
+    let call = gateway
+        .get(&format!(
+            "/v1/calls/{}",
+            unknown.at("/call_id").as_str().expect("an id")
+        ))
+        .await;
     let events = call.at("/events");
-    let last = events.as_array().and_then(|events| events.last()).expect("an event");
-    assert_eq!((&last["event"], &last["by"]), (&json!("reconciled"), &json!("reconciliation books")));
+    let last = events
+        .as_array()
+        .and_then(|events| events.last())
+        .expect("an event");
+    assert_eq!(
+        (&last["event"], &last["by"]),
+        (&json!("reconciled"), &json!("reconciliation books"))
+    );
 }
 
 async fn a_source_that_fails_makes_the_run_fail_and_nothing_is_done(stores: &Stores) {
     let books = Books::open().await;
-    let gateway = stores.gateway(&config(&books, &format!("max_anomalies = 2\n{MENDS}"), "")).await;
+    let gateway = stores
+        .gateway(&config(&books, &format!("max_anomalies = 2\n{MENDS}"), ""))
+        .await;
     gateway.plan(0, "missing").await.expect_ok();
     for (instead, why) in [
         (Instead::Status(503), "it answered 503"),
         (Instead::Status(206), "it answered 206"),
-        (Instead::Endless, "a page has nothing at /next, where null would end it"),
+        (
+            Instead::Endless,
+            "a page has nothing at /next, where null would end it",
+        ),
     ] {
         books.answer(instead);
         let failed = report(&gateway).await;
-        assert_eq!((failed.at("/state"), failed.at("/anomalies")), (json!("failed"), json!([])));
+        assert_eq!(
+            (failed.at("/state"), failed.at("/anomalies")),
+            (json!("failed"), json!([]))
+        );
         assert_eq!(failed.at("/error"), format!("source items: {why}"));
     }
     // So many that rather the configuration is wrong than the world: nothing is undone.
@@ -274,8 +410,16 @@ async fn a_source_that_fails_makes_the_run_fail_and_nothing_is_done(stores: &Sto
         gateway.plan(n, "missing").await.expect_ok();
     }
     let failed = report(&gateway).await;
-    assert_eq!((failed.at("/state"), failed.at("/counts")), (json!("failed"), json!({ "missing": 3 })));
-    assert!(failed.at("/error").as_str().is_some_and(|why| why.contains("max_anomalies = 2")));
+    assert_eq!(
+        (failed.at("/state"), failed.at("/counts")),
+        (json!("failed"), json!({ "missing": 3 }))
+    );
+    assert!(
+        failed
+            .at("/error")
+            .as_str()
+            .is_some_and(|why| why.contains("max_anomalies = 2"))
+    );
     assert_eq!(gateway.anomalies_total("missing").await, 0.0);
     assert_eq!(books.undone().len(), 0);
     let kept = gateway.get("/v1/reconciliations/books").await.expect_ok();
@@ -292,18 +436,30 @@ async fn what_the_ledger_may_never_have_known_is_only_reported(stores: &Stores) 
     assert_eq!(report.at("/anomalies/0/action"), "report");
     let detail = report.at("/anomalies/0/detail");
     let why = "the ledger does not know every call of that time, so nothing is undone";
-    assert!(detail.as_str().is_some_and(|detail| detail.ends_with(why)), "{detail}");
+    assert!(
+        detail.as_str().is_some_and(|detail| detail.ends_with(why)),
+        "{detail}"
+    );
     assert_eq!(books.undone().len(), 0);
 }
 
-async fn an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orphan(stores: &Stores) {
+async fn an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orphan(
+    stores: &Stores,
+) {
     let books = Books::open().await;
     let other = format!("[tools.other]\nurl = \"{}\"\n", books.url("/do"));
-    let gateway = stores.gateway_of_old(&(other + &config(&books, MENDS, ""))).await;
+    let gateway = stores
+        .gateway_of_old(&(other + &config(&books, MENDS, "")))
+        .await;
     let body = json!({ "args": { "amount": 1, "plan": "" }, "idempotency_key": "k" });
     gateway.post("other", &body, &[]).await.expect_ok();
     let report = report(&gateway).await;
-    assert_eq!((report.at("/counts"), report.at("/undecided")), (json!({}), json!(1)), "{}", report.text);
+    assert_eq!(
+        (report.at("/counts"), report.at("/undecided")),
+        (json!({}), json!(1)),
+        "{}",
+        report.text
+    );
 }
 
 async fn what_the_source_does_not_show_and_the_tool_has_is_not_undone(stores: &Stores) {
@@ -314,9 +470,15 @@ async fn what_the_source_does_not_show_and_the_tool_has_is_not_undone(stores: &S
     assert_eq!(report.at("/counts"), json!({ "missing": 1 }));
     let kept = gateway.get("/v1/reconciliations/books").await.expect_ok();
     assert_eq!(kept.at("/anomalies/0/state"), "given_up");
-    assert_eq!(kept.at("/anomalies/0/error"), "the tool has it: the source is not whole");
+    assert_eq!(
+        kept.at("/anomalies/0/error"),
+        "the tool has it: the source is not whole"
+    );
     let call_id = made.at("/call_id");
-    assert_eq!(gateway.state_of(call_id.as_str().expect("an id")).await, "succeeded");
+    assert_eq!(
+        gateway.state_of(call_id.as_str().expect("an id")).await,
+        "succeeded"
+    );
     assert_eq!(books.undone().len(), 0);
 }
 
@@ -328,27 +490,52 @@ async fn what_was_only_reported_or_given_up_is_taken_up_again(stores: &Stores) {
     let id = books.make_beside(Some("beside"));
     let first = report(&gateway).await;
     assert_eq!(first.at("/counts"), json!({ "missing": 1, "orphan": 1 }));
-    assert_eq!(by_kind(&first, "state"), by_kind(&report(&gateway).await, "state"), "both are reported");
+    assert_eq!(
+        by_kind(&first, "state"),
+        by_kind(&report(&gateway).await, "state"),
+        "both are reported"
+    );
     let gateway = stores.again(gateway, &config(&books, MENDS, "")).await;
     let second = report(&gateway).await;
     assert_eq!(second.at("/new"), json!({}), "they are not new");
-    let states = async || by_kind(&gateway.get("/v1/reconciliations/books").await.expect_ok(), "state");
-    until("what was reported is undone", async || states().await["orphan"].contains("done")).await;
+    let states = async || {
+        by_kind(
+            &gateway.get("/v1/reconciliations/books").await.expect_ok(),
+            "state",
+        )
+    };
+    until("what was reported is undone", async || {
+        states().await["orphan"].contains("done")
+    })
+    .await;
     assert_eq!(books.undone(), HashMap::from([(id, 1)]));
-    assert!(states().await["missing"].contains("given_up"), "the tool has it");
+    assert!(
+        states().await["missing"].contains("given_up"),
+        "the tool has it"
+    );
 
     books.forget(1);
     report(&gateway).await;
-    until("what was given up is undone", async || states().await["missing"].contains("done")).await;
+    until("what was given up is undone", async || {
+        states().await["missing"].contains("done")
+    })
+    .await;
     let call_id = made.at("/call_id").as_str().expect("an id").to_owned();
-    until("it is compensated", async || gateway.state_of(&call_id).await == "compensated").await;
+    until("it is compensated", async || {
+        gateway.state_of(&call_id).await == "compensated"
+    })
+    .await;
 }
 
 impl Gateway {
     async fn set_undo(&self, what: &str) {
-        let request = self.client.post(self.url(&format!("/v1/tools/undo/{what}")));
+        let request = self
+            .client
+            .post(self.url(&format!("/v1/tools/undo/{what}")));
         let request = request.body("{\"reason\":\"it is closed\"}");
-        Answer::read(request.send().await.expect("an answer")).await.expect_ok();
+        Answer::read(request.send().await.expect("an answer"))
+            .await
+            .expect_ok();
     }
 }
 
@@ -357,21 +544,36 @@ async fn what_undoes_an_effect_is_decided_once_and_is_no_tenants_call(stores: &S
     let before = config(&books, MENDS, "");
     let gateway = stores.gateway_of_old(&before).await;
     let calls = async |gateway: &Gateway| {
-        let calls = gateway.get("/v1/calls?tenant=oncegate&tool=undo").await.expect_ok();
+        let calls = gateway
+            .get("/v1/calls?tenant=oncegate&tool=undo")
+            .await
+            .expect_ok();
         calls.at("/calls").as_array().expect("a list").clone()
     };
-    gateway.call_with_key("k", json!({ "amount": 1, "plan": "duplicate" })).await.expect_ok();
+    gateway
+        .call_with_key("k", json!({ "amount": 1, "plan": "duplicate" }))
+        .await
+        .expect_ok();
     report(&gateway).await;
     until("it is undone", async || books.undone().len() == 1).await;
     let undoing = calls(&gateway).await;
-    assert_eq!((undoing.len(), &undoing[0]["session_id"]), (1, &undoing[0]["key"]));
-    let own = gateway.get("/v1/calls?tenant=default&tool=undo").await.expect_ok();
+    assert_eq!(
+        (undoing.len(), &undoing[0]["session_id"]),
+        (1, &undoing[0]["key"])
+    );
+    let own = gateway
+        .get("/v1/calls?tenant=default&tool=undo")
+        .await
+        .expect_ok();
     assert_eq!(own.at("/calls"), json!([]), "the tenant does not see it");
 
     gateway.set_undo("pause").await;
     books.make_beside(Some("beside"));
     report(&gateway).await;
-    let after = before.replace("{ id = \"/result/id\" }", "{ id = \"/result/id\", why = \"too much\" }");
+    let after = before.replace(
+        "{ id = \"/result/id\" }",
+        "{ id = \"/result/id\", why = \"too much\" }",
+    );
     assert_ne!(before, after);
     let gateway = stores.again(gateway, &after).await;
     gateway.set_undo("resume").await;
@@ -383,7 +585,9 @@ async fn what_undoes_an_effect_is_decided_once_and_is_no_tenants_call(stores: &S
     assert_eq!((calls(&gateway).await.len(), books.undone().len()), (1, 1));
 }
 
-async fn what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since(stores: &Stores) {
+async fn what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since(
+    stores: &Stores,
+) {
     let books = Books::open().await;
     let gateway = stores.gateway_of_old(&config(&books, MENDS, "")).await;
     gateway.set_undo("pause").await;
@@ -392,11 +596,17 @@ async fn what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_
     assert_eq!(first.at("/anomalies/0/action"), "compensate");
     let state = async |gateway: &Gateway| {
         let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
-        (report.at("/anomalies/0/state").as_str().map(str::to_owned), report.at("/anomalies/0/error"))
+        (
+            report.at("/anomalies/0/state").as_str().map(str::to_owned),
+            report.at("/anomalies/0/error"),
+        )
     };
     assert_eq!(state(&gateway).await.0.as_deref(), Some("open"));
     stores.know_all_since(&gateway, FAR_AHEAD).await;
-    until("it is given up", async || state(&gateway).await.0.as_deref() == Some("given_up")).await;
+    until("it is given up", async || {
+        state(&gateway).await.0.as_deref() == Some("given_up")
+    })
+    .await;
     assert_eq!(state(&gateway).await.1, "the store has lost data since");
 
     stores.know_all_since(&gateway, LONG_AGO).await;
@@ -407,7 +617,11 @@ async fn what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_
     until("it is only reported", async || {
         let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
         let anomalies = report.at("/anomalies");
-        anomalies.as_array().expect("a list").iter().all(|anomaly| anomaly["state"] != "open")
+        anomalies
+            .as_array()
+            .expect("a list")
+            .iter()
+            .all(|anomaly| anomaly["state"] != "open")
     })
     .await;
     gateway.set_undo("resume").await;
@@ -416,22 +630,33 @@ async fn what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_
 
 async fn scheduled_runs_go_on_where_the_last_one_ended(stores: &Stores) {
     let books = Books::open().await;
-    let gateways = stores.gateways(&config(&books, "every = \"1s\"\nwindow = \"2s\"", "")).await;
+    let gateways = stores
+        .gateways(&config(&books, "every = \"1s\"\nwindow = \"2s\"", ""))
+        .await;
     gateways[0].plan(1, "missing").await.expect_ok();
     let looked_until = async || {
         let all = gateways[0].get("/v1/reconciliations").await.expect_ok();
-        all.at("/reconciliations/0/looked_until").as_str().unwrap_or_default().to_owned()
+        all.at("/reconciliations/0/looked_until")
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     };
     until("it was found", async || {
-        let totals =
-            futures_util::future::join_all(gateways.iter().map(|one| one.anomalies_total("missing")));
+        let totals = futures_util::future::join_all(
+            gateways.iter().map(|one| one.anomalies_total("missing")),
+        );
         totals.await.into_iter().sum::<f64>() == 1.0
     })
     .await;
     let found = looked_until().await;
     until("it has gone on", async || looked_until().await > found).await;
-    let totals = futures_util::future::join_all(gateways.iter().map(|one| one.anomalies_total("missing")));
-    assert_eq!(totals.await.into_iter().sum::<f64>(), 1.0, "of many gateways one found it, once");
+    let totals =
+        futures_util::future::join_all(gateways.iter().map(|one| one.anomalies_total("missing")));
+    assert_eq!(
+        totals.await.into_iter().sum::<f64>(),
+        1.0,
+        "of many gateways one found it, once"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -443,10 +668,20 @@ async fn an_item_of_a_call_of_long_ago_is_nobodys_orphan() {
     let old = claimed(&store, &arrival("old", "S", 0, ME)).await;
     drop(store);
     store_is_free(folder.path()).await;
-    let config = config(&books, "", "").replace("tools.act", "tools.t").replace("\"act\"", "\"t\"");
+    let config = config(&books, "", "")
+        .replace("tools.act", "tools.t")
+        .replace("\"act\"", "\"t\"");
     let gateway = Gateway::again(folder, &format!("sqlite:{}", file.display()), &config).await;
     let amount = books.make_beside(Some(&old.intent.lookup.for_tool()));
     let report = report(&gateway).await;
-    assert_eq!(report.at("/counts"), json!({ "settled": 1 }), "{amount}: {}", report.text);
-    assert_eq!(report.at("/anomalies/0/call_id"), old.intent.call_id.to_string());
+    assert_eq!(
+        report.at("/counts"),
+        json!({ "settled": 1 }),
+        "{amount}: {}",
+        report.text
+    );
+    assert_eq!(
+        report.at("/anomalies/0/call_id"),
+        old.intent.call_id.to_string()
+    );
 }

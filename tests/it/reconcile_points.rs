@@ -42,9 +42,16 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     let config = config(&books, MENDS, "");
     let points = format!("{point}={passed}*off->return");
     let url = redis.as_ref().map(Redis::url);
-    let store: Vec<_> = url.iter().map(|url| ("ONCEGATE_STORE__URL", url.as_str())).collect();
+    let store: Vec<_> = url
+        .iter()
+        .map(|url| ("ONCEGATE_STORE__URL", url.as_str()))
+        .collect();
     if let Some(url) = &url {
-        Stores::Redis(url.clone()).gateway_of_old(&config).await.stop().await;
+        Stores::Redis(url.clone())
+            .gateway_of_old(&config)
+            .await
+            .stop()
+            .await;
     }
     let environment = [&store[..], &[("FAILPOINTS", &points)]].concat();
     let dying = Process::start_in(folders[0].path(), free_port(), &config, &environment).await;
@@ -55,10 +62,23 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     let call = async |gateway: &Process, n: usize, plan: &str| {
         let body = json!({ "args": { "amount": n, "plan": plan } }).to_string();
         let request = client().post(gateway.url("/v1/tools/act/calls")).body(body);
-        Answer::read(request.header("idempotency-key", format!("k{n}")).send().await.expect("an answer"))
-            .await
+        Answer::read(
+            request
+                .header("idempotency-key", format!("k{n}"))
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     };
-    let plans = ["", "missing", "duplicate", "mismatch", "silent", "rejected but there"];
+    let plans = [
+        "",
+        "missing",
+        "duplicate",
+        "mismatch",
+        "silent",
+        "rejected but there",
+    ];
     for (n, plan) in plans.iter().enumerate() {
         call(&dying, n, plan).await;
     }
@@ -73,8 +93,13 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     let again = Process::start_in(folder.path(), free_port(), &config, &store).await;
     ready(&again).await;
     let path = again.url("/v1/reconciliations/books");
-    let broken_off = Answer::read(client().get(path).send().await.expect("an answer")).await.expect_ok();
-    assert!(!is_broken_off || broken_off.at("/state") == "running", "what it had found is kept");
+    let broken_off = Answer::read(client().get(path).send().await.expect("an answer"))
+        .await
+        .expect_ok();
+    assert!(
+        !is_broken_off || broken_off.at("/state") == "running",
+        "what it had found is kept"
+    );
     let counts = json!({ "missing": 1, "duplicate": 1, "mismatch": 1, "settled": 1, "orphan": 2 });
     assert_eq!(broken_off.at("/counts"), counts);
     // What was taken by the dead one is left alone for a while.
@@ -89,9 +114,16 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
         sleep(Duration::from_millis(200)).await;
     }
     let undone = books.undone();
-    assert!(undone.values().all(|times| *times == 1), "{point}: {undone:?}");
+    assert!(
+        undone.values().all(|times| *times == 1),
+        "{point}: {undone:?}"
+    );
     assert_eq!(undone.len(), 5, "{point}: {undone:?}");
-    assert_eq!(books.live().len(), 3, "one that was right, one that was settled, one of two");
+    assert_eq!(
+        books.live().len(),
+        3,
+        "one that was right, one that was settled, one of two"
+    );
     call(&again, 4, "silent").await.expect_ok();
 }
 
@@ -105,7 +137,11 @@ async fn after_a_crash_an_anomaly_over_a_file_is_worked_on_at_once() {
     know_all_since(&folder.path().join("oncegate.db"), LONG_AGO);
     ready(&dying).await;
     let body = json!({ "args": { "amount": 1, "plan": "missing" } }).to_string();
-    let call = client().post(dying.url("/v1/tools/act/calls")).body(body).send().await;
+    let call = client()
+        .post(dying.url("/v1/tools/act/calls"))
+        .body(body)
+        .send()
+        .await;
     Answer::read(call.expect("an answer")).await.expect_ok();
     let request = client().post(dying.url("/v1/reconciliations/books/run"));
     assert!(request.send().await.is_err(), "it has died");
@@ -118,6 +154,12 @@ async fn after_a_crash_an_anomaly_over_a_file_is_worked_on_at_once() {
 
 async fn ready(gateway: &Process) {
     let url = gateway.url("/readyz");
-    until("it is ready", async || client().get(&url).send().await.is_ok_and(|answer| answer.status() == 200))
-        .await;
+    until("it is ready", async || {
+        client()
+            .get(&url)
+            .send()
+            .await
+            .is_ok_and(|answer| answer.status() == 200)
+    })
+    .await;
 }

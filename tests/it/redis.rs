@@ -30,7 +30,11 @@ pub(crate) async fn gateway(redis: &Redis, tool: &Tool, more: &str) -> Gateway {
 pub(crate) async fn notices(gateway: &Gateway, why: &str) {
     let came = Instant::now();
     until(why, async || gateway.reasons().await.contains(why)).await;
-    assert!(came.elapsed() < NOTICED, "noticed only after {:?}", came.elapsed());
+    assert!(
+        came.elapsed() < NOTICED,
+        "noticed only after {:?}",
+        came.elapsed()
+    );
 }
 
 pub(crate) async fn call(gateway: &Gateway, n: usize) -> Answer {
@@ -41,7 +45,10 @@ pub(crate) async fn call(gateway: &Gateway, n: usize) -> Answer {
 async fn two_hundred_callers_of_one_key_at_two_gateways_have_one_effect_and_one_answer() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     tool.always(Act::after_ms(300, Act::Numbered));
-    let gateways = [Arc::new(gateway(&redis, &tool, "").await), Arc::new(gateway(&redis, &tool, "").await)];
+    let gateways = [
+        Arc::new(gateway(&redis, &tool, "").await),
+        Arc::new(gateway(&redis, &tool, "").await),
+    ];
     let mut callers = JoinSet::new();
     for n in 0..200 {
         let gateway = gateways[n % 2].clone();
@@ -51,10 +58,16 @@ async fn two_hundred_callers_of_one_key_at_two_gateways_have_one_effect_and_one_
     assert_eq!(tool.effects(), 1);
     let first = &answers[0];
     for answer in &answers {
-        assert_eq!((answer.result(), answer.at("/call_id")), (first.result(), first.at("/call_id")));
+        assert_eq!(
+            (answer.result(), answer.at("/call_id")),
+            (first.result(), first.at("/call_id"))
+        );
         assert_eq!(answer.at("/fencing"), first.at("/fencing"));
     }
-    let fresh = answers.iter().filter(|answer| answer.at("/replayed") == false).count();
+    let fresh = answers
+        .iter()
+        .filter(|answer| answer.at("/replayed") == false)
+        .count();
     assert_eq!(fresh, 1);
 }
 
@@ -85,7 +98,10 @@ async fn a_replay_is_one_round_trip_and_a_first_arrival_is_two() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_at_one_gateway_hears_of_the_end_at_another_at_once() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    let (one, other) = (
+        gateway(&redis, &tool, "").await,
+        gateway(&redis, &tool, "").await,
+    );
     // Looks become rarer: the ones around this time are one second apart.
     tool.then(Act::after_ms(1_900, Act::Numbered));
     let joined = async {
@@ -96,7 +112,11 @@ async fn a_caller_at_one_gateway_hears_of_the_end_at_another_at_once() {
     let first = async { (call(&one, 1).await.expect_ok(), Instant::now()) };
     let ((first, ended), (joined, heard)) = tokio::join!(first, joined);
     assert_eq!(joined.result(), first.result());
-    assert!(heard.saturating_duration_since(ended) < Duration::from_millis(400), "{:?}", heard - ended);
+    assert!(
+        heard.saturating_duration_since(ended) < Duration::from_millis(400),
+        "{:?}",
+        heard - ended
+    );
     assert_eq!(tool.effects(), 1);
 }
 
@@ -113,7 +133,9 @@ async fn more_duplicates_than_may_wait_are_told_at_once() {
     let duplicates = async {
         until("they run", async || tool.requests() == 2).await;
         // Whichever comes second.
-        let (told, waits) = select(Box::pin(call(&other, 1)), Box::pin(call(&other, 2))).await.factor_first();
+        let (told, waits) = select(Box::pin(call(&other, 1)), Box::pin(call(&other, 2)))
+            .await
+            .factor_first();
         told.expect_problem("call-in-progress");
         drop(hold);
         waits.await.expect_ok();
@@ -131,14 +153,22 @@ async fn load(
     let mut acknowledged = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let n = counter.fetch_add(1, Ordering::Relaxed);
-        for gateway in [&gateways[n % gateways.len()], &gateways[(n + 1) % gateways.len()]] {
+        for gateway in [
+            &gateways[n % gateways.len()],
+            &gateways[(n + 1) % gateways.len()],
+        ] {
             let answer = call(gateway, n).await;
             if answer.status == 200 {
                 acknowledged.push((n, answer.result()));
             } else {
                 let slug = answer.problem();
                 // A claim that was confirmed too late is released as never sent.
-                let honest = ["store-unavailable", "outcome-unknown", "call-in-progress", "tool-unreachable"];
+                let honest = [
+                    "store-unavailable",
+                    "outcome-unknown",
+                    "call-in-progress",
+                    "tool-unreachable",
+                ];
                 let is_honest = honest.contains(&slug.as_str());
                 assert!(is_honest, "{}", answer.text);
                 sleep(Duration::from_millis(20)).await;
@@ -152,9 +182,14 @@ async fn load(
 async fn kills_of_redis_lose_no_acknowledged_success_and_double_no_effect() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     tool.always(Act::Numbered);
-    let gateways =
-        vec![Arc::new(gateway(&redis, &tool, "").await), Arc::new(gateway(&redis, &tool, "").await)];
-    let (stop, counter) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let gateways = vec![
+        Arc::new(gateway(&redis, &tool, "").await),
+        Arc::new(gateway(&redis, &tool, "").await),
+    ];
+    let (stop, counter) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
     let mut clients = JoinSet::new();
     for _ in 0..8 {
         clients.spawn(load(gateways.clone(), stop.clone(), counter.clone()));
@@ -163,7 +198,10 @@ async fn kills_of_redis_lose_no_acknowledged_success_and_double_no_effect() {
     for round in 0..kills {
         let seen = tool.effects();
         until("calls are run", async || tool.effects() > seen + 20).await;
-        sleep(Duration::from_millis(7 * (round as u64 * 20 / kills as u64))).await;
+        sleep(Duration::from_millis(
+            7 * (round as u64 * 20 / kills as u64),
+        ))
+        .await;
         redis.kill();
         redis.start_again().await;
     }
@@ -172,14 +210,28 @@ async fn kills_of_redis_lose_no_acknowledged_success_and_double_no_effect() {
     for gateway in &gateways {
         gateway.until_ready().await;
     }
-    assert!(acknowledged.len() > 20 * kills, "too little happened: {}", acknowledged.len());
+    assert!(
+        acknowledged.len() > 20 * kills,
+        "too little happened: {}",
+        acknowledged.len()
+    );
     for (n, result) in &acknowledged {
         let replay = call(&gateways[0], *n).await.expect_ok();
-        assert_eq!((&replay.result(), replay.at("/replayed")), (result, true.into()));
+        assert_eq!(
+            (&replay.result(), replay.at("/replayed")),
+            (result, true.into())
+        );
     }
-    let doubled: Vec<_> = tool.effects_by_key().into_iter().filter(|(_, effects)| *effects > 1).collect();
+    let doubled: Vec<_> = tool
+        .effects_by_key()
+        .into_iter()
+        .filter(|(_, effects)| *effects > 1)
+        .collect();
     assert!(doubled.is_empty(), "{doubled:?}");
-    assert_eq!(gateways[0].metric("oncegate_store_lost_claims_total").await, 0.0);
+    assert_eq!(
+        gateways[0].metric("oncegate_store_lost_claims_total").await,
+        0.0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,12 +249,19 @@ async fn a_redis_that_stops_for_five_seconds_is_waited_for_or_said() {
     redis.resume();
     for (_, answer) in callers.join_all().await {
         let slug = answer.problem();
-        assert!(answer.status == 200 || slug == "store-unavailable", "{}", answer.text);
+        assert!(
+            answer.status == 200 || slug == "store-unavailable",
+            "{}",
+            answer.text
+        );
     }
     gateway.until_ready().await;
     // Claims that were applied late are recognised as never sent and released, long before their lease is over.
     for n in 1..=20 {
-        until("the call can be run", async || call(&gateway, n).await.status == 200).await;
+        until("the call can be run", async || {
+            call(&gateway, n).await.status == 200
+        })
+        .await;
     }
     assert_eq!(tool.effects(), 21, "each once");
     assert!(tool.effects_by_key().values().all(|effects| *effects == 1));
@@ -213,8 +272,9 @@ async fn a_line_that_is_cut_before_the_answer_makes_no_second_effect() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let line = Line::to(redis.port).await;
     let gateway = Gateway::sharing(&line.url(), &one_tool(&tool, "")).await;
-    let unanswered = ["claim", "replace"]
-        .map(|verb| format!("oncegate_store_errors_total{{kind=\"ambiguous\",operation=\"{verb}\"}}"));
+    let unanswered = ["claim", "replace"].map(|verb| {
+        format!("oncegate_store_errors_total{{kind=\"ambiguous\",operation=\"{verb}\"}}")
+    });
     let (mut doubted, mut n, mut have_come) = (0, 0, false);
     // On a busy machine the line is often cut a moment too early or too late.
     while n < 20 || !have_come && n < 200 {
@@ -229,15 +289,25 @@ async fn a_line_that_is_cut_before_the_answer_makes_no_second_effect() {
         };
         let (answer, ()) = tokio::join!(call(&gateway, n), cutting);
         let slug = answer.problem();
-        assert!(["", "outcome-unknown", "store-unavailable"].contains(&slug.as_str()), "{}", answer.text);
+        assert!(
+            ["", "outcome-unknown", "store-unavailable"].contains(&slug.as_str()),
+            "{}",
+            answer.text
+        );
         doubted += usize::from(!slug.is_empty());
-        until("it is known", async || call(&gateway, n).await.status == 200).await;
+        until("it is known", async || {
+            call(&gateway, n).await.status == 200
+        })
+        .await;
         line.cut(false);
         n += 1;
-        have_come =
-            gateway.metric(&unanswered[0]).await >= 1.0 && gateway.metric(&unanswered[1]).await >= 1.0;
+        have_come = gateway.metric(&unanswered[0]).await >= 1.0
+            && gateway.metric(&unanswered[1]).await >= 1.0;
     }
-    assert!(tool.effects_by_key().values().all(|effects| *effects == 1), "{doubted} were in doubt");
+    assert!(
+        tool.effects_by_key().values().all(|effects| *effects == 1),
+        "{doubted} were in doubt"
+    );
     assert_eq!(tool.effects(), n);
     assert!(have_come, "the line was cut at other times than meant");
 }
@@ -247,12 +317,25 @@ async fn eviction_set_at_run_time_closes_the_gateway() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = gateway(&redis, &tool, "").await;
     let first = call(&gateway, 1).await.expect_ok();
-    redis.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    redis
+        .ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])
+        .await;
     notices(&gateway, "maxmemory-policy is allkeys-lru").await;
     call(&gateway, 2).await.expect_problem("store-unavailable");
-    assert_eq!(call(&gateway, 1).await.expect_ok().result(), first.result(), "what is there is told");
-    assert_eq!(gateway.metric("oncegate_store_reasons{kind=\"reason\",reason=\"eviction\"}").await, 1.0);
-    redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+    assert_eq!(
+        call(&gateway, 1).await.expect_ok().result(),
+        first.result(),
+        "what is there is told"
+    );
+    assert_eq!(
+        gateway
+            .metric("oncegate_store_reasons{kind=\"reason\",reason=\"eviction\"}")
+            .await,
+        1.0
+    );
+    redis
+        .ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"])
+        .await;
     gateway.until_ready().await;
     call(&gateway, 2).await.expect_ok();
     assert_eq!(tool.effects(), 2);
@@ -264,7 +347,9 @@ async fn a_replica_is_no_store() {
     let gateway = gateway(&redis, &tool, "").await;
     call(&gateway, 1).await.expect_ok();
     let master = Redis::strict().await;
-    redis.ask(&["REPLICAOF", "127.0.0.1", &master.port.to_string()]).await;
+    redis
+        .ask(&["REPLICAOF", "127.0.0.1", &master.port.to_string()])
+        .await;
     call(&gateway, 2).await.expect_problem("store-unavailable");
     notices(&gateway, "not a master").await;
     assert_eq!(tool.effects(), 1);
@@ -276,7 +361,10 @@ async fn each_weakness_of_a_redis_is_named_and_tolerated_only_by_who_asks_for_le
     for (settings, words) in [
         (&[("appendonly", "no")][..], "appendonly is off"),
         (&[("appendfsync", "everysec")], "appendfsync is not always"),
-        (&[("no-appendfsync-on-rewrite", "yes")], "during a rewrite nothing is synced"),
+        (
+            &[("no-appendfsync-on-rewrite", "yes")],
+            "during a rewrite nothing is synced",
+        ),
     ] {
         let redis = Redis::with(settings).await;
         let strict = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
@@ -285,8 +373,17 @@ async fn each_weakness_of_a_redis_is_named_and_tolerated_only_by_who_asks_for_le
         let relaxed = gateway(&redis, &tool, "[store]\ndurability = \"relaxed\"").await;
         let ready = relaxed.get("/readyz").await.expect_ok();
         assert_eq!(ready.at("/durability"), "relaxed");
-        assert!(ready.at("/warnings").to_string().contains(words), "{}", ready.text);
-        assert_eq!(relaxed.metric("oncegate_store_durability{class=\"relaxed\"}").await, 1.0);
+        assert!(
+            ready.at("/warnings").to_string().contains(words),
+            "{}",
+            ready.text
+        );
+        assert_eq!(
+            relaxed
+                .metric("oncegate_store_durability{class=\"relaxed\"}")
+                .await,
+            1.0
+        );
         call(&relaxed, 1).await.expect_ok();
     }
     let replica_of = Redis::strict().await;
@@ -331,7 +428,10 @@ async fn what_was_surely_not_executed_is_written_down_while_nothing_may_be_begun
     };
     let (ended, ()) = tokio::join!(running, filling);
     let ended = ended.expect_problem("tool-unavailable");
-    assert_eq!((gateway.record(&ended).await.at("/state"), tool.requests()), ("failed".into(), 1));
+    assert_eq!(
+        (gateway.record(&ended).await.at("/state"), tool.requests()),
+        ("failed".into(), 1)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -346,7 +446,9 @@ async fn a_hundred_first_arrivals_at_once_are_no_trouble_for_a_new_gateway() {
     let tokens: std::collections::HashSet<_> = callers.join_all().await.into_iter().collect();
     assert_eq!((tokens.len(), tool.effects()), (100, 100));
     assert_eq!(
-        gateway.metric("oncegate_store_errors_total{kind=\"ambiguous\",operation=\"claim\"}").await,
+        gateway
+            .metric("oncegate_store_errors_total{kind=\"ambiguous\",operation=\"claim\"}")
+            .await,
         0.0
     );
     assert_eq!(gateway.reasons().await, "");
@@ -375,11 +477,25 @@ async fn with_redis_down_a_write_is_refused_and_a_read_goes_through() {
     assert_eq!(refused.status, 503);
     assert_eq!(tool.requests(), 0);
     tool.then(Act::Numbered);
-    let read = gateway.post("look", &json!({ "args": {} }), &[]).await.expect_ok();
-    assert_eq!((read.at("/replayed"), read.at("/fencing")), (false.into(), Value::Null));
+    let read = gateway
+        .post("look", &json!({ "args": {} }), &[])
+        .await
+        .expect_ok();
+    assert_eq!(
+        (read.at("/replayed"), read.at("/fencing")),
+        (false.into(), Value::Null)
+    );
     tool.then(Act::Answer(422, "", b"{}"));
-    gateway.post("look", &json!({ "args": {} }), &[]).await.expect_problem("tool-rejected");
-    assert_eq!(gateway.metric("oncegate_passed_through_total{tool=\"look\"}").await, 2.0);
+    gateway
+        .post("look", &json!({ "args": {} }), &[])
+        .await
+        .expect_problem("tool-rejected");
+    assert_eq!(
+        gateway
+            .metric("oncegate_passed_through_total{tool=\"look\"}")
+            .await,
+        2.0
+    );
     assert_eq!(tool.requests(), 2);
     redis.start_again().await;
     gateway.until_ready().await;
@@ -408,7 +524,10 @@ async fn a_call_that_runs_at_another_gateway_is_in_progress() {
     let lost = async {
         until("it runs", async || tool.requests() == 1).await;
         let body = json!({ "args": { "n": 1 } });
-        other.post("act", &body, &[("prefer", "wait=0")]).await.expect_problem("call-in-progress")
+        other
+            .post("act", &body, &[("prefer", "wait=0")])
+            .await
+            .expect_problem("call-in-progress")
     };
     tokio::select! {
         _ = running => panic!("it cannot end"),
@@ -421,21 +540,37 @@ async fn a_call_that_runs_at_another_gateway_is_in_progress() {
 async fn a_call_whose_gateway_is_killed_is_in_progress_until_its_lease_is_over_and_then_unknown() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     tool.always(Act::Hang);
-    let config = one_tool(&tool, "timeout = \"2s\"\ndeadline = \"2s\"\nretry = { attempts = 1 }");
+    let config = one_tool(
+        &tool,
+        "timeout = \"2s\"\ndeadline = \"2s\"\nretry = { attempts = 1 }",
+    );
     let lease = Duration::from_secs(2) + brisk().lease_margin;
     let other = Gateway::sharing(&redis.url(), &config).await;
     other.until_ready().await;
     let folder = tempfile::tempdir().expect("a folder");
     let url = redis.url();
-    let killed =
-        Process::start_in(folder.path(), free_port(), &config, &[("ONCEGATE_STORE__URL", &url)]).await;
+    let killed = Process::start_in(
+        folder.path(),
+        free_port(),
+        &config,
+        &[("ONCEGATE_STORE__URL", &url)],
+    )
+    .await;
     let is_ready = async || {
-        let answer = other.client.get(killed.url("/readyz")).send().await.expect("an answer");
+        let answer = other
+            .client
+            .get(killed.url("/readyz"))
+            .send()
+            .await
+            .expect("an answer");
         answer.status() == 200
     };
     until("it is ready", is_ready).await;
     let body = json!({ "args": { "n": 1 } });
-    let request = other.client.post(killed.url("/v1/tools/act/calls")).body(body.to_string());
+    let request = other
+        .client
+        .post(killed.url("/v1/tools/act/calls"))
+        .body(body.to_string());
     let came = Instant::now();
     let caller = tokio::spawn(async move { request.send().await.is_err() });
     until("it runs", async || tool.requests() == 1).await;
@@ -443,7 +578,10 @@ async fn a_call_whose_gateway_is_killed_is_in_progress_until_its_lease_is_over_a
     assert!(caller.await.expect("a caller"), "nobody was told anything");
     let ask = || other.post("act", &body, &[("prefer", "wait=0")]);
     ask().await.expect_problem("call-in-progress");
-    until("its lease is over", async || ask().await.problem() == "outcome-unknown").await;
+    until("its lease is over", async || {
+        ask().await.problem() == "outcome-unknown"
+    })
+    .await;
     assert!(
         came.elapsed() > lease - Duration::from_millis(50),
         "after {:?}: it was taken for free early",
@@ -457,7 +595,12 @@ async fn a_call_whose_gateway_is_killed_is_in_progress_until_its_lease_is_over_a
 #[tokio::test]
 async fn no_call_and_no_key_has_a_time_to_live() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = gateway(&redis, &tool, "retry = { attempts = 1 }\nretention = \"48h\"").await;
+    let gateway = gateway(
+        &redis,
+        &tool,
+        "retry = { attempts = 1 }\nretention = \"48h\"",
+    )
+    .await;
     tool.then(Act::ExecuteThenDrop);
     call(&gateway, 1).await.expect_problem("outcome-unknown");
     call(&gateway, 2).await.expect_ok();
@@ -467,9 +610,14 @@ async fn no_call_and_no_key_has_a_time_to_live() {
     call(&gateway, 3).await.expect_ok();
     let mut looked = 0;
     for names in ["oncegate:*:key:*", "oncegate:*:call:*"] {
-        let names: Vec<String> = redis::from_redis_value(redis.ask(&["KEYS", names]).await).expect("names");
+        let names: Vec<String> =
+            redis::from_redis_value(redis.ask(&["KEYS", names]).await).expect("names");
         for name in names {
-            assert_eq!(redis.ask(&["TTL", &name]).await, redis::Value::Int(-1), "{name}");
+            assert_eq!(
+                redis.ask(&["TTL", &name]).await,
+                redis::Value::Int(-1),
+                "{name}"
+            );
             looked += 1;
         }
     }
@@ -484,13 +632,18 @@ async fn answers_beyond_what_a_subscriber_may_owe_close_nothing() {
     let gateway = gateway(&redis, &tool, "").await;
     let text = "x".repeat(200_000);
     for n in 0..40 {
-        gateway.call(json!({ "n": n, "text": text })).await.expect_ok();
+        gateway
+            .call(json!({ "n": n, "text": text }))
+            .await
+            .expect_ok();
     }
     let (mut shown, mut path) = (0, "/v1/calls?limit=50".to_owned());
     loop {
         let page = gateway.get(&path).await.expect_ok();
         shown += page.at("/calls").as_array().expect("calls").len();
-        let Some(cursor) = page.at("/next_cursor").as_str().map(str::to_owned) else { break };
+        let Some(cursor) = page.at("/next_cursor").as_str().map(str::to_owned) else {
+            break;
+        };
         path = format!("/v1/calls?limit=50&cursor={cursor}");
     }
     assert_eq!(shown, 40);
@@ -502,10 +655,16 @@ async fn answers_beyond_what_a_subscriber_may_owe_close_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_listens_is_cut_off_and_listens_again_while_calls_go_on() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    let (one, other) = (
+        gateway(&redis, &tool, "").await,
+        gateway(&redis, &tool, "").await,
+    );
     let listeners = async || {
         let clients = redis.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
-        redis::from_redis_value::<String>(clients).expect("a text").lines().count()
+        redis::from_redis_value::<String>(clients)
+            .expect("a text")
+            .lines()
+            .count()
     };
     until("both listen", async || listeners().await == 2).await;
     redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
@@ -524,5 +683,9 @@ async fn who_listens_is_cut_off_and_listens_again_while_calls_go_on() {
         Instant::now()
     };
     let (ended, heard) = tokio::join!(first, joined);
-    assert!(heard.saturating_duration_since(ended) < Duration::from_millis(400), "{:?}", heard - ended);
+    assert!(
+        heard.saturating_duration_since(ended) < Duration::from_millis(400),
+        "{:?}",
+        heard - ended
+    );
 }

@@ -24,7 +24,10 @@ fn marks(folder: &Path) -> Value {
 
 /// Under which name its writes are counted.
 fn name(folder: &Path) -> String {
-    marks(folder)["gateway"].as_str().expect("a name").to_owned()
+    marks(folder)["gateway"]
+        .as_str()
+        .expect("a name")
+        .to_owned()
 }
 
 /// What gateways are counted in a partition.
@@ -35,7 +38,9 @@ async fn counted(redis: &Redis, partition: usize) -> Vec<String> {
 
 /// Says that this gateway was there last long ago, and waits until it is forgotten.
 async fn forget(redis: &Redis, name: &str) {
-    redis.ask(&["ZADD", "oncegate:{p000}:seen", "1", name]).await;
+    redis
+        .ask(&["ZADD", "oncegate:{p000}:seen", "1", name])
+        .await;
     // The last thing that is done about it, or the first that it does about that.
     until("it is forgotten", async || {
         let score = redis.ask(&["ZSCORE", "oncegate:{p000}:seen", name]).await;
@@ -47,27 +52,45 @@ async fn forget(redis: &Redis, name: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
-    let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    let (one, other) = (
+        gateway(&redis, &tool, "").await,
+        gateway(&redis, &tool, "").await,
+    );
     call(&one, 1).await.expect_ok();
     let past: Vec<String> = (0..1_000).map(|n| format!("past{n:028}")).collect();
     for partition in 0..PARTITIONS {
-        let mut add = vec!["HSET".to_owned(), format!("oncegate:{{p{partition:03}}}:writes")];
+        let mut add = vec![
+            "HSET".to_owned(),
+            format!("oncegate:{{p{partition:03}}}:writes"),
+        ];
         add.extend(past.iter().flat_map(|name| [name.clone(), "7".to_owned()]));
-        redis.ask(&add.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        redis
+            .ask(&add.iter().map(String::as_str).collect::<Vec<_>>())
+            .await;
     }
     for (key, value) in [("tokens", "99"), ("seen", "1")] {
-        let mut add =
-            vec![if key == "seen" { "ZADD" } else { "HSET" }.to_owned(), format!("oncegate:{{p000}}:{key}")];
+        let mut add = vec![
+            if key == "seen" { "ZADD" } else { "HSET" }.to_owned(),
+            format!("oncegate:{{p000}}:{key}"),
+        ];
         for name in &past {
-            let [first, second] = if key == "seen" { [value, name] } else { [name.as_str(), value] };
+            let [first, second] = if key == "seen" {
+                [value, name]
+            } else {
+                [name.as_str(), value]
+            };
             add.extend([first.to_owned(), second.to_owned()]);
         }
-        redis.ask(&add.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        redis
+            .ask(&add.iter().map(String::as_str).collect::<Vec<_>>())
+            .await;
     }
     // A hundred with each look, which takes longer while there are so many.
     for left in (0..10).rev() {
         until("a hundred of them are forgotten", async || {
-            let there = redis.ask(&["ZCOUNT", "oncegate:{p000}:seen", "-inf", "1"]).await;
+            let there = redis
+                .ask(&["ZCOUNT", "oncegate:{p000}:seen", "-inf", "1"])
+                .await;
             matches!(there, ::redis::Value::Int(there) if there <= left * 100)
         })
         .await;
@@ -77,7 +100,10 @@ async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
         assert!(there.len() <= 2, "{there:?}");
     }
     for (at, what) in [(&one, "one"), (&other, "the other")] {
-        until(what, async || !marks(at.folder()).to_string().contains("past0")).await;
+        until(what, async || {
+            !marks(at.folder()).to_string().contains("past0")
+        })
+        .await;
         assert_eq!(at.reasons().await, "");
     }
     let tokens = redis.ask(&["HLEN", "oncegate:{p000}:tokens"]).await;
@@ -102,7 +128,10 @@ async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
     until("the other has seen it", async || {
         let marks = marks(other.folder());
         let known = marks["writes"][&own].as_array().expect("counts").iter();
-        known.map(|count| count.as_u64().expect("a count")).sum::<u64>() == written
+        known
+            .map(|count| count.as_u64().expect("a count"))
+            .sum::<u64>()
+            == written
     })
     .await;
     drop(one.stop().await);
@@ -122,9 +151,16 @@ async fn a_clock_of_redis_that_is_set_forgets_no_gateway() {
         let mut settings = settings(&redis.url(), folder.path());
         settings.pace.redis_watch_gone = Pace::default().redis_watch_gone;
         let store = RedisStore::open(settings).await.expect("a store");
-        until("it is ready", async || store.readiness().await.reasons.is_empty()).await;
+        until("it is ready", async || {
+            store.readiness().await.reasons.is_empty()
+        })
+        .await;
         for n in 0..10 {
-            claimed(&store, &arrival(&format!("{}{n}", name(folder.path())), "S", 0, ME)).await;
+            claimed(
+                &store,
+                &arrival(&format!("{}{n}", name(folder.path())), "S", 0, ME),
+            )
+            .await;
         }
         stores.push(store);
     }
@@ -138,7 +174,11 @@ async fn a_clock_of_redis_that_is_set_forgets_no_gateway() {
     let before = all_counted().await;
     let is_off = async |store: &RedisStore| {
         let readiness = store.readiness().await;
-        readiness.reasons.iter().chain(&readiness.warnings).any(|reason| reason.code == "clock")
+        readiness
+            .reasons
+            .iter()
+            .chain(&readiness.warnings)
+            .any(|reason| reason.code == "clock")
     };
     clock.set_ahead(2 * 3_600);
     for store in &stores {
@@ -146,14 +186,20 @@ async fn a_clock_of_redis_that_is_set_forgets_no_gateway() {
     }
     let looks = async || redis.commands().await.get("time").copied().unwrap_or(0);
     let first = looks().await;
-    until("all is looked at ten times more", async || looks().await > first + 20).await;
+    until("all is looked at ten times more", async || {
+        looks().await > first + 20
+    })
+    .await;
     assert_eq!(all_counted().await, before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_was_forgotten_comes_back_and_goes_on() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    let (one, other) = (
+        gateway(&redis, &tool, "").await,
+        gateway(&redis, &tool, "").await,
+    );
     for n in 0..20 {
         call(&one, n).await.expect_ok();
     }
@@ -169,7 +215,10 @@ async fn a_gateway_that_was_forgotten_comes_back_and_goes_on() {
     // Also while it runs, as if it had been cut off for long.
     forget(&redis, &own).await;
     until("it can go on", async || call(&one, 200).await.status == 200).await;
-    assert_eq!((one.reasons().await, other.reasons().await), (String::new(), String::new()));
+    assert_eq!(
+        (one.reasons().await, other.reasons().await),
+        (String::new(), String::new())
+    );
     assert_eq!(one.metric("oncegate_store_lost_claims_total").await, 0.0);
 }
 
@@ -189,7 +238,9 @@ async fn a_gateway_that_was_forgotten_notices_what_it_has_lost() {
     forget(&redis, &own).await;
     let one = Gateway::again(folder, &redis.url(), &one_tool(&tool, "")).await;
     notices(&one, "accept-loss").await;
-    one.call(json!({ "n": 2 })).await.expect_problem("store-unavailable");
+    one.call(json!({ "n": 2 }))
+        .await
+        .expect_problem("store-unavailable");
     assert_eq!(tool.effects(), 3);
 }
 
@@ -197,12 +248,22 @@ async fn a_gateway_that_was_forgotten_notices_what_it_has_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn last_counts_of_before_an_accepted_loss_hide_no_later_one() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
-    let (one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    let (one, other) = (
+        gateway(&redis, &tool, "").await,
+        gateway(&redis, &tool, "").await,
+    );
     call(&one, 1).await.expect_ok();
     let folder = one.stop().await;
     let own = name(folder.path());
     for partition in 0..PARTITIONS {
-        redis.ask(&["HSET", &format!("oncegate:{{p{partition:03}}}:writes"), &own, "7"]).await;
+        redis
+            .ask(&[
+                "HSET",
+                &format!("oncegate:{{p{partition:03}}}:writes"),
+                &own,
+                "7",
+            ])
+            .await;
     }
     forget(&redis, &own).await;
     let snapshot = redis.snapshot();

@@ -16,25 +16,45 @@ const CONFIGURED: &str = include_str!("../../config/redis.conf");
 
 /// The user that operators are told to make: it may do what is needed, and no more.
 fn minimal_user() -> Vec<String> {
-    let user = CONFIGURED.lines().find(|line| line.starts_with("user gate ")).expect("a user");
-    assert!(include_str!("../../docs/redis.md").contains(user), "the page for operators says the same");
-    let rules = user.trim_start_matches("user gate ").replace(">change-this-password", ">s3cret");
-    ["ACL", "SETUSER", "gate", "reset"].into_iter().chain(rules.split(' ')).map(str::to_owned).collect()
+    let user = CONFIGURED
+        .lines()
+        .find(|line| line.starts_with("user gate "))
+        .expect("a user");
+    assert!(
+        include_str!("../../docs/redis.md").contains(user),
+        "the page for operators says the same"
+    );
+    let rules = user
+        .trim_start_matches("user gate ")
+        .replace(">change-this-password", ">s3cret");
+    ["ACL", "SETUSER", "gate", "reset"]
+        .into_iter()
+        .chain(rules.split(' '))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[tokio::test]
 async fn the_redis_that_operators_are_told_to_copy_is_strict_without_a_warning() {
-    let lines = CONFIGURED.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', ' ']));
-    let settings =
-        lines.filter_map(|line| line.split_once(' ')).filter(|(_, value)| !value.starts_with("default off"));
-    let settings: Vec<_> = settings.map(|(name, value)| (name, value.trim_matches('"'))).collect();
+    let lines = CONFIGURED
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with(['#', ' ']));
+    let settings = lines
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(_, value)| !value.starts_with("default off"));
+    let settings: Vec<_> = settings
+        .map(|(name, value)| (name, value.trim_matches('"')))
+        .collect();
     assert!(settings.len() > 6, "{settings:?}");
     let (redis, tool) = (Redis::with(&settings).await, Tool::start().await);
     let url = redis.url().replace("://", "://gate:change-this-password@");
     let gateway = Gateway::sharing(&url, &one_tool(&tool, "")).await;
     gateway.until_ready().await;
     let ready = gateway.get("/readyz").await.expect_ok();
-    assert_eq!((ready.at("/durability"), ready.at("/warnings")), ("strict".into(), json!([])));
+    assert_eq!(
+        (ready.at("/durability"), ready.at("/warnings")),
+        ("strict".into(), json!([]))
+    );
     call(&gateway, 1).await.expect_ok();
 }
 
@@ -42,7 +62,10 @@ async fn the_redis_that_operators_are_told_to_copy_is_strict_without_a_warning()
 async fn over_tls_and_as_a_user_who_may_do_only_what_is_needed() {
     let (redis, tool) = (TlsRedis::start().await, Tool::start().await);
     let command = minimal_user();
-    redis.redis.ask(&command.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    redis
+        .redis
+        .ask(&command.iter().map(String::as_str).collect::<Vec<_>>())
+        .await;
     let url = redis.url().replace("://", "://gate:s3cret@");
     let ca = format!("[store]\nca = \"{}\"\n", redis.ca.display());
     let one = Gateway::sharing(&url, &format!("{ca}{}", one_tool(&tool, ""))).await;
@@ -50,7 +73,11 @@ async fn over_tls_and_as_a_user_who_may_do_only_what_is_needed() {
     for gateway in [&one, &other] {
         gateway.until_ready().await;
         let ready = gateway.get("/readyz").await.expect_ok();
-        assert!(!ready.at("/warnings").to_string().contains("default"), "{}", ready.text);
+        assert!(
+            !ready.at("/warnings").to_string().contains("default"),
+            "{}",
+            ready.text
+        );
     }
     tool.always(Act::after_ms(400, Act::Numbered));
     let (first, joined) = tokio::join!(call(&one, 1), async {
@@ -62,10 +89,17 @@ async fn over_tls_and_as_a_user_who_may_do_only_what_is_needed() {
     call(&one, 2).await.expect_problem("tool-unavailable");
     tool.always(Act::Numbered);
     call(&other, 2).await.expect_ok();
-    assert_eq!(one.metric("oncegate_store_errors_total{kind=\"ambiguous\",operation=\"claim\"}").await, 0.0);
+    assert_eq!(
+        one.metric("oncegate_store_errors_total{kind=\"ambiguous\",operation=\"claim\"}")
+            .await,
+        0.0
+    );
 
     // One permission less is found before any call is in the middle of it.
-    redis.redis.ask(&["ACL", "SETUSER", "gate", "-hincrby"]).await;
+    redis
+        .redis
+        .ask(&["ACL", "SETUSER", "gate", "-hincrby"])
+        .await;
     let third = Gateway::sharing(&url, &format!("{ca}{}", one_tool(&tool, ""))).await;
     notices(&third, "a trial of the scripts failed").await;
 
@@ -78,7 +112,9 @@ async fn a_redis_that_hides_its_configuration_is_what_its_operator_declares() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let mut command = minimal_user();
     command.push("-config".into());
-    redis.ask(&command.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    redis
+        .ask(&command.iter().map(String::as_str).collect::<Vec<_>>())
+        .await;
     let url = redis.url().replace("://", "://gate:s3cret@");
     let silent = Gateway::sharing(&url, &one_tool(&tool, "")).await;
     notices(&silent, "declared_durability").await;
@@ -100,7 +136,8 @@ async fn a_cluster_keeps_the_promise_and_its_tokens_rise() {
     let mut last = 0;
     for n in 0..20 {
         let body = json!({ "args": { "n": n }, "session_id": "S" });
-        let (first, second) = tokio::join!(one.post("act", &body, &[]), other.post("act", &body, &[]));
+        let (first, second) =
+            tokio::join!(one.post("act", &body, &[]), other.post("act", &body, &[]));
         let (first, second) = (first.expect_ok(), second.expect_ok());
         assert_eq!(first.result(), second.result());
         let token = first.at("/fencing").as_u64().expect("a token");
@@ -128,7 +165,10 @@ async fn what_is_bounded_is_on_a_replica_before_it_is_acknowledged() {
     call(&gateway, 2).await.expect_problem("store-unavailable");
     assert_eq!(tool.effects(), 1);
     replica.resume();
-    until("it is on the replica", async || call(&gateway, 2).await.status == 200).await;
+    until("it is on the replica", async || {
+        call(&gateway, 2).await.status == 200
+    })
+    .await;
     // An outcome is held back, too, until it is on the replica.
     tool.then(Act::after_ms(500, Act::Numbered));
     let running = call(&gateway, 3);
@@ -162,15 +202,24 @@ async fn a_cluster_with_replicas_is_bounded_and_survives_the_loss_of_a_master() 
     }
     let acknowledged = callers.join_all().await;
     cluster.nodes[0].kill();
-    until("it is missed", async || gateway.get("/readyz").await.status == 503).await;
+    until("it is missed", async || {
+        gateway.get("/readyz").await.status == 503
+    })
+    .await;
     // Its replica takes over, but takes no write until it has a replica itself.
-    until("it is replaced", async || gateway.reasons().await.contains("0 replicas are connected")).await;
+    until("it is replaced", async || {
+        gateway.reasons().await.contains("0 replicas are connected")
+    })
+    .await;
     call(&gateway, 99).await.expect_problem("store-unavailable");
     cluster.nodes[0].start_again().await;
     gateway.until_ready().await;
     for (n, result) in &acknowledged {
         let replay = call(&gateway, *n).await.expect_ok();
-        assert_eq!((&replay.result(), replay.at("/replayed")), (result, true.into()));
+        assert_eq!(
+            (&replay.result(), replay.at("/replayed")),
+            (result, true.into())
+        );
     }
     assert_eq!(tool.effects(), 50);
 }
@@ -185,7 +234,10 @@ async fn on_a_cluster_a_freeze_waits_for_a_replica() {
     gateway.person("freeze").await.expect_ok();
     gateway.person("thaw").await.expect_ok();
     replicas.iter().for_each(Redis::pause);
-    gateway.person("freeze").await.expect_problem("store-unavailable");
+    gateway
+        .person("freeze")
+        .await
+        .expect_problem("store-unavailable");
     replicas.iter().for_each(Redis::resume);
 }
 
@@ -201,9 +253,14 @@ async fn a_replica_of_another_master_is_no_proof() {
     gateway.until_ready().await;
     // The connection on which replicas are waited for is made again when it is needed.
     line.lead_to(other.port);
-    let clients: String = ::redis::from_redis_value(written.ask(&["CLIENT", "LIST"]).await).expect("a list");
-    let waits = clients.lines().filter(|client| client.contains(" cmd=wait "));
-    let ids: Vec<&str> = waits.filter_map(|client| client.strip_prefix("id=")?.split(' ').next()).collect();
+    let clients: String =
+        ::redis::from_redis_value(written.ask(&["CLIENT", "LIST"]).await).expect("a list");
+    let waits = clients
+        .lines()
+        .filter(|client| client.contains(" cmd=wait "));
+    let ids: Vec<&str> = waits
+        .filter_map(|client| client.strip_prefix("id=")?.split(' ').next())
+        .collect();
     assert!(!ids.is_empty(), "{clients}");
     for id in ids {
         written.ask(&["CLIENT", "KILL", "ID", id]).await;
@@ -211,7 +268,10 @@ async fn a_replica_of_another_master_is_no_proof() {
     call(&gateway, 1).await.expect_problem("store-unavailable");
     assert_eq!(tool.requests(), 0);
     line.lead_to(written.port);
-    until("the right one is asked", async || call(&gateway, 1).await.status == 200).await;
+    until("the right one is asked", async || {
+        call(&gateway, 1).await.status == 200
+    })
+    .await;
     assert_eq!(tool.effects(), 1);
 }
 
@@ -223,7 +283,9 @@ async fn after_a_failover_the_new_master_has_what_was_acknowledged() {
     let mut master = Redis::with(&bounded).await;
     let (one, two) = (master.replica().await, master.replica().await);
     for replica in [&one, &two] {
-        replica.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+        replica
+            .ask(&["CONFIG", "SET", "min-replicas-to-write", "1"])
+            .await;
     }
     let sentinel = Sentinel::of(&master).await;
     let config = format!("[store]\ndurability = \"bounded\"\n{}", one_tool(&tool, ""));
@@ -239,7 +301,10 @@ async fn after_a_failover_the_new_master_has_what_was_acknowledged() {
     gateway.until_ready().await;
     for (n, result) in acknowledged.iter().enumerate() {
         let replay = call(&gateway, n).await.expect_ok();
-        assert_eq!((&replay.result(), replay.at("/replayed")), (result, true.into()));
+        assert_eq!(
+            (&replay.result(), replay.at("/replayed")),
+            (result, true.into())
+        );
     }
     call(&gateway, 100).await.expect_ok();
     assert!(tool.effects_by_key().values().all(|effects| *effects == 1));

@@ -13,7 +13,9 @@ use oncegate::store::{self, Put, Store};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::contract::{ME, arrival, at, claimed, ended, open_redis, open_redis_as_it_is, replaced, rerun};
+use crate::contract::{
+    ME, arrival, at, claimed, ended, open_redis, open_redis_as_it_is, replaced, rerun,
+};
 use crate::redis::{call, gateway, notices};
 #[cfg(feature = "crash-points")]
 use crate::support::binary::Process;
@@ -26,34 +28,69 @@ use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 /// Does something to a Redis and sees the gateway close, without an effect, and open again with the
 /// operator's acceptance; tokens go on rising.
-async fn loses(redis: &mut Redis, gateway: &Gateway, tool: &Tool, lose: impl AsyncFnOnce(&mut Redis)) {
+async fn loses(
+    redis: &mut Redis,
+    gateway: &Gateway,
+    tool: &Tool,
+    lose: impl AsyncFnOnce(&mut Redis),
+) {
     let session = |n: usize| json!({ "args": { "n": n }, "session_id": "S" });
     let before = gateway.post("act", &session(1), &[]).await.expect_ok();
     lose(redis).await;
     let effects = tool.effects();
     // Not even before anybody has looked.
-    gateway.post("act", &session(2), &[]).await.expect_problem("store-unavailable");
+    gateway
+        .post("act", &session(2), &[])
+        .await
+        .expect_problem("store-unavailable");
     let again = gateway.post("act", &session(1), &[]).await;
-    assert!(again.status == 503 || again.at("/replayed") == true, "{}", again.text);
+    assert!(
+        again.status == 503 || again.at("/replayed") == true,
+        "{}",
+        again.text
+    );
     notices(gateway, "accept-loss").await;
-    gateway.post("act", &session(3), &[]).await.expect_problem("store-unavailable");
+    gateway
+        .post("act", &session(3), &[])
+        .await
+        .expect_problem("store-unavailable");
     assert_eq!(tool.effects(), effects, "no effect meanwhile");
     assert_eq!(gateway.metric("oncegate_store_ready").await, 0.0);
     assert!(gateway.metric("oncegate_store_lost_claims_total").await > 0.0);
-    gateway.accept_loss(" ").await.expect_problem("invalid-request");
+    gateway
+        .accept_loss(" ")
+        .await
+        .expect_problem("invalid-request");
     gateway.accept_loss("it was flushed").await.expect_ok();
     gateway.until_ready().await;
-    gateway.accept_loss("again").await.expect_problem("wrong-state");
+    gateway
+        .accept_loss("again")
+        .await
+        .expect_problem("wrong-state");
     // What the session had given out before is explained by the loss; nothing far above it is.
-    let brings =
-        |n: usize, token: u64| json!({ "args": { "n": n }, "session_id": "S", "fencing_token": token });
+    let brings = |n: usize, token: u64| json!({ "args": { "n": n }, "session_id": "S", "fencing_token": token });
     let given = before.at("/fencing").as_u64().expect("a token");
     let made_up = brings(4, given + 7_190_000_000);
-    gateway.post("act", &made_up, &[]).await.expect_problem("invalid-request");
-    assert_eq!(gateway.post("act", &brings(5, given), &[]).await.expect_ok().at("/fencing"), given);
+    gateway
+        .post("act", &made_up, &[])
+        .await
+        .expect_problem("invalid-request");
+    assert_eq!(
+        gateway
+            .post("act", &brings(5, given), &[])
+            .await
+            .expect_ok()
+            .at("/fencing"),
+        given
+    );
     let after = gateway.post("act", &session(2), &[]).await.expect_ok();
     let token = |answer: &Answer| answer.at("/fencing").as_u64().expect("a token");
-    assert!(token(&after) > token(&before), "{} after {}", token(&after), token(&before));
+    assert!(
+        token(&after) > token(&before),
+        "{} after {}",
+        token(&after),
+        token(&before)
+    );
 }
 
 #[tokio::test]
@@ -65,7 +102,13 @@ async fn a_flushed_redis_is_noticed_before_anything_runs_again() {
     })
     .await;
     // What was remembered was put back first, so the call is known all the same.
-    let replay = gateway.post("act", &json!({ "args": { "n": 1 }, "session_id": "S" }), &[]).await;
+    let replay = gateway
+        .post(
+            "act",
+            &json!({ "args": { "n": 1 }, "session_id": "S" }),
+            &[],
+        )
+        .await;
     assert_eq!(replay.expect_ok().at("/replayed"), true);
     assert_eq!(tool.effects(), 3);
 }
@@ -76,7 +119,10 @@ async fn an_older_snapshot_is_noticed_before_anything_runs_again() {
     let gateway = gateway(&redis, &tool, "").await;
     call(&gateway, 99).await.expect_ok();
     let snapshot = redis.snapshot();
-    loses(&mut redis, &gateway, &tool, async |redis| redis.restore(snapshot.path()).await).await;
+    loses(&mut redis, &gateway, &tool, async |redis| {
+        redis.restore(snapshot.path()).await
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -102,7 +148,11 @@ async fn what_one_gateway_has_lost_does_not_run_again_at_another() {
     }
     line.block(false);
     notices(&one, "accept-loss").await;
-    assert_eq!(tool.effects(), 6, "this one has lost nothing, and waited for the other");
+    assert_eq!(
+        tool.effects(),
+        6,
+        "this one has lost nothing, and waited for the other"
+    );
 }
 
 #[tokio::test]
@@ -119,7 +169,11 @@ async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
     while !newcomer.reasons().await.contains("accept-loss") {
         assert!(Instant::now() < patience, "{}", newcomer.reasons().await);
         let again = call(&newcomer, 1).await;
-        assert!(again.status == 503 || again.at("/replayed") == true, "{}", again.text);
+        assert!(
+            again.status == 503 || again.at("/replayed") == true,
+            "{}",
+            again.text
+        );
         call(&newcomer, 2).await.expect_problem("store-unavailable");
         sleep(Duration::from_millis(50)).await;
     }
@@ -132,7 +186,11 @@ async fn opens_for_both(newcomer: &Gateway, other: &Gateway, reason: &str) {
     newcomer.accept_loss(reason).await.expect_ok();
     newcomer.until_ready().await;
     other.until_ready().await;
-    assert_eq!(call(newcomer, 1).await.expect_ok().at("/replayed"), true, "it was put back");
+    assert_eq!(
+        call(newcomer, 1).await.expect_ok().at("/replayed"),
+        true,
+        "it was put back"
+    );
 }
 
 #[tokio::test]
@@ -169,11 +227,15 @@ async fn a_gateway_whose_warning_met_a_newcomers_manifest_follows_what_that_one_
     let redis = Redis::strict().await;
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let one = open_redis(&redis.url(), folders[0].path()).await;
-    until("it was whole", async || one.readiness().await.reasons.is_empty()).await;
+    until("it was whole", async || {
+        one.readiness().await.reasons.is_empty()
+    })
+    .await;
     let keys: Vec<String> =
         ::redis::from_redis_value(redis.ask(&["KEYS", "oncegate:*:manifest"]).await).expect("keys");
     let manifest = async || -> serde_json::Value {
-        let text: String = ::redis::from_redis_value(redis.ask(&["GET", &keys[0]]).await).expect("a text");
+        let text: String =
+            ::redis::from_redis_value(redis.ask(&["GET", &keys[0]]).await).expect("a text");
         serde_json::from_str(&text).expect("a manifest")
     };
     let mut newcomers = manifest().await;
@@ -187,9 +249,18 @@ async fn a_gateway_whose_warning_met_a_newcomers_manifest_follows_what_that_one_
     until("it has noticed", async || is_closed(&one).await).await;
     redis.ask(&["SET", &keys[0], &newcomers.to_string()]).await;
     let newcomer = open_redis_as_it_is(&redis.url(), folders[1].path()).await;
-    until("its epoch is named", async || manifest().await["follows"] == json!([epoch])).await;
-    until("the newcomer is closed", async || is_closed(&newcomer).await).await;
-    until("it is accepted", async || newcomer.accept_loss("it was emptied").await.is_ok()).await;
+    until("its epoch is named", async || {
+        manifest().await["follows"] == json!([epoch])
+    })
+    .await;
+    until("the newcomer is closed", async || {
+        is_closed(&newcomer).await
+    })
+    .await;
+    until("it is accepted", async || {
+        newcomer.accept_loss("it was emptied").await.is_ok()
+    })
+    .await;
     until("both are open", async || {
         one.readiness().await.reasons.is_empty() && newcomer.readiness().await.reasons.is_empty()
     })
@@ -212,18 +283,34 @@ async fn a_gateway_that_starts_again_notices_what_was_lost_while_it_was_away() {
     assert_eq!(tool.effects(), 1);
 
     // The command line does the same as the door, and every gateway that remembers follows.
-    let text = format!("[store]\nurl = \"{}\"\nwatermarks = \"watermarks\"\n{config}", redis.url());
+    let text = format!(
+        "[store]\nurl = \"{}\"\nwatermarks = \"watermarks\"\n{config}",
+        redis.url()
+    );
     std::fs::write(gateway.folder().join("oncegate.toml"), text).expect("a file");
-    let arguments = ["store", "accept-loss", "--config", "oncegate.toml", "--reason", "flushed by accident"];
+    let arguments = [
+        "store",
+        "accept-loss",
+        "--config",
+        "oncegate.toml",
+        "--reason",
+        "flushed by accident",
+    ];
     let accepted = run(gateway.folder(), &arguments);
     let said = String::from_utf8_lossy(&accepted.stdout).into_owned();
-    assert!(said.starts_with("the loss is accepted; 0 calls became unknown; "), "{said}");
+    assert!(
+        said.starts_with("the loss is accepted; 0 calls became unknown; "),
+        "{said}"
+    );
     assert!(said.contains("frozen"), "{said}");
     gateway.until_ready().await;
     newcomer.until_ready().await;
     let refused = run(gateway.folder(), &arguments);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("has not lost any data"), "{said}");
+    assert!(
+        !refused.status.success() && said.contains("has not lost any data"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -242,7 +329,10 @@ async fn what_may_have_run_again_before_the_loss_is_unknown_after_it() {
     drop(gateway.stop().await);
     redis.restore(snapshot.path()).await;
     notices(&other, "accept-loss").await;
-    let accepted = other.accept_loss("an older snapshot was restored").await.expect_ok();
+    let accepted = other
+        .accept_loss("an older snapshot was restored")
+        .await
+        .expect_ok();
     assert_eq!(accepted.at("/calls_now_unknown"), 1);
     let doubtful = call(&other, 1).await.expect_problem("outcome-unknown");
     let record = other.record(&doubtful).await;
@@ -267,18 +357,37 @@ async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole
     let retry = store.replace(&rerun(&failed, 2), &second).await;
     assert!(matches!(retry, Err(store::Error::Refused(_))), "{retry:?}");
     let done = replaced(&store, &ended(&second, 200, 3), &second).await;
-    assert_eq!(store.load(done.intent.call_id).await.expect("an answer"), Some(done.clone()));
-    assert_eq!(store.holders(&[done.intent.lookup]).await.expect("an answer")[0].record, done);
+    assert_eq!(
+        store.load(done.intent.call_id).await.expect("an answer"),
+        Some(done.clone())
+    );
+    assert_eq!(
+        store
+            .holders(&[done.intent.lookup])
+            .await
+            .expect("an answer")[0]
+            .record,
+        done
+    );
 
     // The same if nothing at all is left of the call.
-    until("it has been looked at", async || store.readiness().await.reasons.is_empty()).await;
+    until("it has been looked at", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
     let running = claimed(&store, &arrival("gone", "S", 4, ME)).await;
     let all: Vec<String> =
         ::redis::from_redis_value(redis.ask(&["KEYS", "oncegate:*:call:*"]).await).expect("keys");
-    let gone = all.iter().find(|key| key.ends_with(&running.intent.call_id.to_string())).expect("its key");
+    let gone = all
+        .iter()
+        .find(|key| key.ends_with(&running.intent.call_id.to_string()))
+        .expect("its key");
     redis.ask(&["DEL", gone]).await;
     let done = replaced(&store, &ended(&running, 200, 5), &running).await;
-    assert_eq!(store.load(done.intent.call_id).await.expect("an answer"), Some(done));
+    assert_eq!(
+        store.load(done.intent.call_id).await.expect("an answer"),
+        Some(done)
+    );
 }
 
 /// Until a loss is accepted to the end, nobody but who accepts it changes anything, also if that one ends.
@@ -288,7 +397,10 @@ async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
     let one = open_redis(&redis.url(), folders[0].path()).await;
     let other = open_redis(&redis.url(), folders[1].path()).await;
-    let id = SagaId { tenant: "shop".into(), id: "G".into() };
+    let id = SagaId {
+        tenant: "shop".into(),
+        id: "G".into(),
+    };
     let saga = Saga::begin(id, &Policy::default(), at(0)).to_document();
     assert_eq!(one.put_document(&saga).await.expect("an answer"), Put::Done);
     let snapshot = redis.snapshot();
@@ -298,13 +410,26 @@ async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who
         let reasons = store.readiness().await.reasons;
         reasons.iter().any(|reason| reason.code == store::LOST_DATA)
     };
-    let next = |document: &Document| Document { version: document.version + 1, ..document.clone() };
-    until("both have noticed", async || is_closed(&one).await && is_closed(&other).await).await;
+    let next = |document: &Document| Document {
+        version: document.version + 1,
+        ..document.clone()
+    };
+    until("both have noticed", async || {
+        is_closed(&one).await && is_closed(&other).await
+    })
+    .await;
     assert!(one.put_document(&next(&saga)).await.is_err());
 
     one.prepare_acceptance("restored").await.expect("prepared");
     assert!(is_closed(&one).await && one.claim(&arrival("b", "S", 1, ME), &[]).await.is_err());
-    assert_eq!(other.due_documents(Kind::Saga, at(9_999), 9).await.expect("an answer").calls, []);
+    assert_eq!(
+        other
+            .due_documents(Kind::Saga, at(9_999), 9)
+            .await
+            .expect("an answer")
+            .calls,
+        []
+    );
     assert!(other.put_document(&next(&saga)).await.is_err());
     let saga = next(&saga);
     assert_eq!(one.put_document(&saga).await.expect("an answer"), Put::Done);
@@ -314,23 +439,38 @@ async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who
     let third = open_redis_as_it_is(&redis.url(), folders[2].path()).await;
     until("it is closed", async || is_closed(&third).await).await;
     assert!(is_closed(&other).await && other.put_document(&next(&saga)).await.is_err());
-    until("it is accepted", async || third.accept_loss("restored, and tried again").await.is_ok()).await;
-    until("all are open", async || other.readiness().await.reasons.is_empty()).await;
-    assert_eq!(other.put_document(&next(&saga)).await.expect("an answer"), Put::Done);
+    until("it is accepted", async || {
+        third.accept_loss("restored, and tried again").await.is_ok()
+    })
+    .await;
+    until("all are open", async || {
+        other.readiness().await.reasons.is_empty()
+    })
+    .await;
+    assert_eq!(
+        other.put_document(&next(&saga)).await.expect("an answer"),
+        Put::Done
+    );
 }
 
 /// Its tool takes no cancellation before the loss, and does after it.
 #[cfg(feature = "crash-points")]
 #[tokio::test]
-async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also_if_the_gateway_ends() {
+async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also_if_the_gateway_ends()
+ {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
-    tool.then(Act::Ok("{\"made\":7}")).always(Act::Answer(422, "", b"{}"));
+    tool.then(Act::Ok("{\"made\":7}"))
+        .always(Act::Answer(422, "", b"{}"));
     let config = format!(
         "[sagas]\nretry = {{ attempts = 999, base = \"50ms\", max = \"50ms\" }}\n\
          [tools.act]\nurl = \"{0}\"\ncompensation = {{ tool = \"undo\" }}\n[tools.undo]\nurl = \"{0}\"\n",
         tool.url()
     );
-    let (folder, port, url) = (tempfile::tempdir().expect("a folder"), free_port(), redis.url());
+    let (folder, port, url) = (
+        tempfile::tempdir().expect("a folder"),
+        free_port(),
+        redis.url(),
+    );
     let begin = async |points: &str| {
         let environment = [
             ("ONCEGATE_STORE__URL", &*url),
@@ -350,43 +490,82 @@ async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also
         Answer::read(sent.expect("an answer")).await
     };
     let reason = || json!({ "reason": "restored" });
-    let call = |key: &str, saga: &str| json!({ "args": {}, "saga_id": saga, "idempotency_key": key });
+    let call =
+        |key: &str, saga: &str| json!({ "args": {}, "saga_id": saga, "idempotency_key": key });
     let dying = begin("loss_prepared=return").await;
     until("it is ready", async || get("/readyz").await.status == 200).await;
-    post("/v1/tools/act/calls", call("a", "G")).await.expect("an answer").expect_ok();
-    post("/v1/sagas/G/abort", reason()).await.expect("an answer").expect_ok();
+    post("/v1/tools/act/calls", call("a", "G"))
+        .await
+        .expect("an answer")
+        .expect_ok();
+    post("/v1/sagas/G/abort", reason())
+        .await
+        .expect("an answer")
+        .expect_ok();
     until("it is tried to be undone", async || tool.requests() > 2).await;
     let snapshot = redis.snapshot();
-    post("/v1/tools/act/calls", call("b", "")).await.expect("an answer").expect_problem("tool-rejected");
+    post("/v1/tools/act/calls", call("b", ""))
+        .await
+        .expect("an answer")
+        .expect_problem("tool-rejected");
     redis.restore(snapshot.path()).await;
-    until("the loss is noticed", async || get("/readyz").await.text.contains("accept-loss")).await;
+    until("the loss is noticed", async || {
+        get("/readyz").await.text.contains("accept-loss")
+    })
+    .await;
     tool.always(Act::Ok("{\"made\":7}"));
-    assert!(post("/v1/store/accept-loss", reason()).await.is_none(), "it ends in the middle");
+    assert!(
+        post("/v1/store/accept-loss", reason()).await.is_none(),
+        "it ends in the middle"
+    );
     dying.ended().await;
 
     let _gateway = begin("").await;
-    until("it says so", async || get("/readyz").await.text.contains("interrupted")).await;
-    post("/v1/store/accept-loss", reason()).await.expect("an answer").expect_ok();
+    until("it says so", async || {
+        get("/readyz").await.text.contains("interrupted")
+    })
+    .await;
+    post("/v1/store/accept-loss", reason())
+        .await
+        .expect("an answer")
+        .expect_ok();
     until("it is ready", async || get("/readyz").await.status == 200).await;
     let saga = get("/v1/sagas/G").await.expect_ok();
     assert_eq!(saga.at("/state"), "stuck");
-    assert!(saga.at("/trouble/why").as_str().is_some_and(|why| why.contains("lost data")), "{}", saga.text);
+    assert!(
+        saga.at("/trouble/why")
+            .as_str()
+            .is_some_and(|why| why.contains("lost data")),
+        "{}",
+        saga.text
+    );
     assert_eq!(tool.effects(), 1, "nothing was undone");
 }
 
 /// They may be millions: neither the store nor the gateway has all of them at once.
 #[tokio::test]
 async fn calls_in_doubt_are_asked_for_in_pages_and_all_of_them_are_met() {
-    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
     let store = open_redis(&redis.url(), folder.path()).await;
     let running = claimed(&store, &arrival("running", "S", 0, ME)).await;
     let mut all = vec![running.intent.call_id];
     for some in 0..30_u128 {
-        let ids: Vec<CallId> = (0..100).map(|n| CallId(uuid::Uuid::from_u128(some * 100 + n + 1))).collect();
-        let key = format!("oncegate:{{p{:03}}}:{}", some % 3, ["failed", "unknown"][some as usize % 2]);
+        let ids: Vec<CallId> = (0..100)
+            .map(|n| CallId(uuid::Uuid::from_u128(some * 100 + n + 1)))
+            .collect();
+        let key = format!(
+            "oncegate:{{p{:03}}}:{}",
+            some % 3,
+            ["failed", "unknown"][some as usize % 2]
+        );
         let mut add = vec!["ZADD".to_owned(), key];
         add.extend(ids.iter().flat_map(|id| ["1".to_owned(), id.to_string()]));
-        redis.ask(&add.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        redis
+            .ask(&add.iter().map(String::as_str).collect::<Vec<_>>())
+            .await;
         all.extend(ids);
     }
     let (mut met, mut from) = (Vec::new(), Some(String::new()));
@@ -427,11 +606,16 @@ async fn a_freeze_that_the_store_has_lost_is_noticed_before_the_session_writes()
     redis.restore(snapshot.path()).await;
     let one = Gateway::again(folder, &redis.url(), &one_tool(&tool, "")).await;
     notices(&one, "accept-loss").await;
-    one.act("c", json!({})).await.expect_problem("store-unavailable");
+    one.act("c", json!({}))
+        .await
+        .expect_problem("store-unavailable");
     assert_eq!(tool.effects(), 2, "the session was frozen");
     let accepted = one.accept_loss("restored").await.expect_ok();
     assert!(
-        accepted.at("/notice").as_str().is_some_and(|notice| notice.contains("frozen")),
+        accepted
+            .at("/notice")
+            .as_str()
+            .is_some_and(|notice| notice.contains("frozen")),
         "{}",
         accepted.text
     );
@@ -448,26 +632,51 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
     until("it is ready", ready).await;
     redis.ask(&["FLUSHALL"]).await;
     until("the loss is noticed", async || {
-        gateway.readiness().await.reasons.iter().any(|reason| reason.code == store::LOST_DATA)
+        gateway
+            .readiness()
+            .await
+            .reasons
+            .iter()
+            .any(|reason| reason.code == store::LOST_DATA)
     })
     .await;
     store.panic_at_doubtful();
-    assert!(gateway.accept_loss(Caller::operator(), "flushed".into()).await.is_err());
+    assert!(
+        gateway
+            .accept_loss(Caller::operator(), "flushed".into())
+            .await
+            .is_err()
+    );
     // As a person would, if the Redis is slow.
     until("it is accepted", async || {
-        drop(gateway.accept_loss(Caller::operator(), "flushed".into()).await);
+        drop(
+            gateway
+                .accept_loss(Caller::operator(), "flushed".into())
+                .await,
+        );
         ready().await
     })
     .await;
     let body = json!({ "args": {}, "saga_id": "G" }).to_string();
-    Answer::read(client().post(url).body(body).send().await.expect("an answer")).await.expect_ok();
+    Answer::read(
+        client()
+            .post(url)
+            .body(body)
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await
+    .expect_ok();
 }
 
 /// Each look at the store may take a while: one that began before the acceptance must not close what is open again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loss_of_redis_that_was_accepted_stays_accepted_while_gateways_look() {
     let redis = Redis::strict().await;
-    let folders: Vec<_> = (0..6).map(|_| tempfile::tempdir().expect("a folder")).collect();
+    let folders: Vec<_> = (0..6)
+        .map(|_| tempfile::tempdir().expect("a folder"))
+        .collect();
     let url = redis.url();
     let stores = join_all(folders.iter().map(|folder| open_redis(&url, folder.path()))).await;
     let is_ready = async |store: &RedisStore| store.readiness().await.reasons.is_empty();
@@ -478,11 +687,17 @@ async fn a_loss_of_redis_that_was_accepted_stays_accepted_while_gateways_look() 
         redis.ask(&["FLUSHALL"]).await;
         let reasons = async || stores[0].readiness().await.reasons;
         until("the loss is noticed", async || {
-            reasons().await.iter().any(|reason| reason.code == store::LOST_DATA)
+            reasons()
+                .await
+                .iter()
+                .any(|reason| reason.code == store::LOST_DATA)
         })
         .await;
         // It is refused if another gateway warns at the same time.
-        until("it is accepted", async || stores[0].accept_loss("flushed").await.is_ok()).await;
+        until("it is accepted", async || {
+            stores[0].accept_loss("flushed").await.is_ok()
+        })
+        .await;
     }
     for store in &stores {
         until("it is ready", async || is_ready(store).await).await;
@@ -496,8 +711,12 @@ impl Shipped {
     fn start(folder: &std::path::Path, port: u16) -> Self {
         let config = concat!(env!("CARGO_MANIFEST_DIR"), "/config/redis.conf");
         let mut command = std::process::Command::new("redis-server");
-        command.args([config, "--port", &port.to_string()]).current_dir(folder);
-        let quiet = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        command
+            .args([config, "--port", &port.to_string()])
+            .current_dir(folder);
+        let quiet = command
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
         Self(quiet.spawn().expect("redis-server starts"))
     }
 }
@@ -520,7 +739,10 @@ async fn the_redis_that_operators_are_told_to_copy_has_all_its_data_after_a_kill
     gateway.until_ready().await;
     call(&gateway, 1).await.expect_ok();
     drop(redis);
-    until("it is gone", async || gateway.get("/readyz").await.status == 503).await;
+    until("it is gone", async || {
+        gateway.get("/readyz").await.status == 503
+    })
+    .await;
     let _redis = Shipped::start(folder.path(), port);
     gateway.until_ready().await;
     assert_eq!(call(&gateway, 1).await.expect_ok().at("/replayed"), true);

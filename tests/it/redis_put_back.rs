@@ -13,7 +13,8 @@ const TWO_DAYS: i64 = 2 * 24 * 3_600;
 /// The key under which Redis keeps who holds a name.
 async fn holder_key(redis: &Redis, name: &str) -> String {
     let pattern = format!("oncegate:*:key:{}", hex::encode(name_of(name).0));
-    let keys: Vec<String> = ::redis::from_redis_value(redis.ask(&["KEYS", &pattern]).await).expect("keys");
+    let keys: Vec<String> =
+        ::redis::from_redis_value(redis.ask(&["KEYS", &pattern]).await).expect("keys");
     keys.into_iter().next().expect("a key")
 }
 
@@ -29,61 +30,107 @@ async fn loses_and_accepts(redis: &Redis, store: &RedisStore) {
         redis.ask(&["DEL", &epoch]).await;
     }
     until("the loss is noticed", async || {
-        store.readiness().await.reasons.iter().any(|reason| reason.code == store::LOST_DATA)
+        store
+            .readiness()
+            .await
+            .reasons
+            .iter()
+            .any(|reason| reason.code == store::LOST_DATA)
     })
     .await;
     store.accept_loss("a test").await.expect("accepted");
-    until("it is open", async || store.readiness().await.reasons.is_empty()).await;
+    until("it is open", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
 }
 
 /// A first try has written the call, and broke off before it took the name.
 #[tokio::test]
 async fn a_name_goes_to_the_call_that_held_it_last_also_if_a_first_try_broke_off() {
-    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
     let store = open_redis(&redis.url(), folder.path()).await;
     let first = claimed(&store, &arrival("k", "S", 0, ME)).await;
     let first = replaced(&store, &ended(&first, 200, 1), &first).await;
     let change = arrival("k", "S", TWO_DAYS, ME);
-    let second = store.claim(&change, std::slice::from_ref(&first)).await.expect("an answer");
-    let Claimed::Yours(second) = second else { panic!("its time is over: {second:?}") };
-    let (key, first) = (holder_key(&redis, "k").await, first.intent.call_id.to_string());
+    let second = store
+        .claim(&change, std::slice::from_ref(&first))
+        .await
+        .expect("an answer");
+    let Claimed::Yours(second) = second else {
+        panic!("its time is over: {second:?}")
+    };
+    let (key, first) = (
+        holder_key(&redis, "k").await,
+        first.intent.call_id.to_string(),
+    );
     redis.ask(&["SET", &key, &first]).await;
 
     for round in 0..3 {
         loses_and_accepts(&redis, &store).await;
-        assert_eq!(holder_of(&store, "k").await, Some(second.intent.call_id), "round {round}");
+        assert_eq!(
+            holder_of(&store, "k").await,
+            Some(second.intent.call_id),
+            "round {round}"
+        );
     }
     let done = replaced(&store, &ended(&second, 200, TWO_DAYS + 1), &second).await;
-    assert_eq!(store.load(done.intent.call_id).await.expect("an answer"), Some(done));
+    assert_eq!(
+        store.load(done.intent.call_id).await.expect("an answer"),
+        Some(done)
+    );
 }
 
 /// Of a call whose first name is another's by now, all others are set.
 #[tokio::test]
 async fn a_call_that_is_put_back_has_all_names_that_are_free() {
-    let (redis, folder) = (Redis::strict().await, tempfile::tempdir().expect("a folder"));
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
     let store = open_redis(&redis.url(), folder.path()).await;
     let change = with_names(arrival("a", "S", 0, ME), &["b", "c", "d"]);
     let call = claimed(&store, &change).await;
     let [first, second] = ["x", "y"].map(|key| arrival(key, "S", 0, ME));
-    let others = [claimed(&store, &first).await, claimed(&store, &second).await];
+    let others = [
+        claimed(&store, &first).await,
+        claimed(&store, &second).await,
+    ];
     let others = others.map(|other| other.intent.call_id);
-    for (name, holder) in [("a", Some(others[0])), ("b", None), ("c", Some(others[1])), ("d", None)] {
+    for (name, holder) in [
+        ("a", Some(others[0])),
+        ("b", None),
+        ("c", Some(others[1])),
+        ("d", None),
+    ] {
         let key = holder_key(&redis, name).await;
         match holder {
             Some(holder) => redis.ask(&["SET", &key, &holder.to_string()]).await,
             None => redis.ask(&["DEL", &key]).await,
         };
     }
-    let calls = redis.ask(&["KEYS", &format!("oncegate:*:call:{}", call.intent.call_id)]).await;
+    let calls = redis
+        .ask(&["KEYS", &format!("oncegate:*:call:{}", call.intent.call_id)])
+        .await;
     let calls: Vec<String> = ::redis::from_redis_value(calls).expect("keys");
     redis.ask(&["DEL", &calls[0]]).await;
 
     loses_and_accepts(&redis, &store).await;
-    assert_eq!(store.load(call.intent.call_id).await.expect("an answer"), Some(call.clone()));
+    assert_eq!(
+        store.load(call.intent.call_id).await.expect("an answer"),
+        Some(call.clone())
+    );
     let mut holders = Vec::new();
     for name in ["a", "b", "c", "d"] {
         holders.push(holder_of(&store, name).await.expect("a holder"));
     }
     let id = call.intent.call_id;
-    assert_eq!(holders, [others[0], id, others[1], id], "what is another's stays with it");
+    assert_eq!(
+        holders,
+        [others[0], id, others[1], id],
+        "what is another's stays with it"
+    );
 }

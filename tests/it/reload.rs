@@ -17,14 +17,23 @@ impl Running {
     async fn start(config: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let process = Process::start(folder.path(), free_port(), config).await;
-        Self { process, folder, client: client() }
+        Self {
+            process,
+            folder,
+            client: client(),
+        }
     }
 
     /// Writes another configuration and waits until it is taken over.
     async fn reload(&self, config: &str) {
         let (_, failures) = self.reloads().await;
         self.read_again(config).await;
-        assert_eq!(self.reloads().await.1, failures, "{:?}", self.said("not taken over"));
+        assert_eq!(
+            self.reloads().await.1,
+            failures,
+            "{:?}",
+            self.said("not taken over")
+        );
     }
 
     /// Writes another configuration and waits until it was read.
@@ -36,39 +45,61 @@ impl Running {
     async fn hang_up(&self) {
         let before = self.reloads().await;
         self.process.signal("HUP");
-        until("the configuration was read", async || self.reloads().await != before).await;
+        until("the configuration was read", async || {
+            self.reloads().await != before
+        })
+        .await;
     }
 
     /// How often a configuration was taken over, and how often not.
     async fn reloads(&self) -> (String, String) {
         let of = async |result: &str| {
-            self.metric(&format!("oncegate_config_reloads_total{{result=\"{result}\"}}")).await
+            self.metric(&format!(
+                "oncegate_config_reloads_total{{result=\"{result}\"}}"
+            ))
+            .await
         };
         (of("success").await, of("failure").await)
     }
 
     async fn metric(&self, line: &str) -> String {
         let text = self.get("/metrics").await.text;
-        let value =
-            text.lines().find_map(|have| have.strip_prefix(line)?.strip_prefix(' ')).map(str::to_owned);
+        let value = text
+            .lines()
+            .find_map(|have| have.strip_prefix(line)?.strip_prefix(' '))
+            .map(str::to_owned);
         value.unwrap_or_else(|| panic!("there is no {line}"))
     }
 
     async fn get(&self, path: &str) -> Answer {
-        Answer::read(self.client.get(self.process.url(path)).send().await.expect("an answer")).await
+        Answer::read(
+            self.client
+                .get(self.process.url(path))
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     }
 
     /// Calls `act`.
     async fn call(&self, token: &str, args: Value) -> Answer {
         let url = self.process.url("/v1/tools/act/calls");
-        let request = self.client.post(url).bearer_auth(token).body(json!({ "args": args }).to_string());
+        let request = self
+            .client
+            .post(url)
+            .bearer_auth(token)
+            .body(json!({ "args": args }).to_string());
         Answer::read(request.send().await.expect("an answer")).await
     }
 
     /// The lines of the log that hold this.
     fn said(&self, what: &str) -> Vec<String> {
         let said = std::fs::read_to_string(log(self.folder.path())).expect("a log");
-        said.lines().filter(|line| line.contains(what)).map(str::to_owned).collect()
+        said.lines()
+            .filter(|line| line.contains(what))
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -85,14 +116,25 @@ async fn a_new_token_is_let_in_and_a_removed_one_is_not() {
     let act = one_tool(&tool, "");
     let gateway = Running::start(&format!("{}{act}", token("old"))).await;
     gateway.call("old", json!({ "n": 1 })).await.expect_ok();
-    gateway.call("new", json!({ "n": 2 })).await.expect_problem("unauthenticated");
-    let started = gateway.metric("oncegate_config_last_success_timestamp_seconds").await;
-    assert!(started.parse::<i64>().expect("a time") > 1_700_000_000, "{started}");
+    gateway
+        .call("new", json!({ "n": 2 }))
+        .await
+        .expect_problem("unauthenticated");
+    let started = gateway
+        .metric("oncegate_config_last_success_timestamp_seconds")
+        .await;
+    assert!(
+        started.parse::<i64>().expect("a time") > 1_700_000_000,
+        "{started}"
+    );
 
     gateway.reload(&format!("{}{act}", token("new"))).await;
     assert_eq!(gateway.reloads().await, ("1".into(), "0".into()));
     gateway.call("new", json!({ "n": 2 })).await.expect_ok();
-    gateway.call("old", json!({ "n": 3 })).await.expect_problem("unauthenticated");
+    gateway
+        .call("old", json!({ "n": 3 }))
+        .await
+        .expect_problem("unauthenticated");
     assert_eq!(tool.requests(), 2);
 }
 
@@ -103,7 +145,11 @@ async fn a_changed_tool_is_used_and_a_call_that_runs_goes_on_as_it_began() {
     before.then(held);
     let retrying = "retry = { attempts = 2, base = \"1ms\", max = \"1ms\" }\n";
     // Another pool of connections, too.
-    let gateway = Running::start(&one_tool(&before, &format!("{retrying}connection_reuse = \"7s\"\n"))).await;
+    let gateway = Running::start(&one_tool(
+        &before,
+        &format!("{retrying}connection_reuse = \"7s\"\n"),
+    ))
+    .await;
     let running = gateway.call("", json!({ "n": 1 }));
     let meanwhile = async {
         until("the tool was asked", async || before.requests() == 1).await;
@@ -114,7 +160,11 @@ async fn a_changed_tool_is_used_and_a_call_that_runs_goes_on_as_it_began() {
     };
     let (answer, ()) = tokio::join!(running, meanwhile);
     answer.expect_ok();
-    assert_eq!((before.requests(), before.effects(), after.requests()), (2, 1, 1), "its retry is its own");
+    assert_eq!(
+        (before.requests(), before.effects(), after.requests()),
+        (2, 1, 1),
+        "its retry is its own"
+    );
 }
 
 #[tokio::test]
@@ -122,21 +172,40 @@ async fn a_file_with_mistakes_changes_nothing_and_each_is_said_with_its_line() {
     let tool = Tool::start().await;
     let config = format!("{}{}", token("old"), one_tool(&tool, ""));
     let gateway = Running::start(&config).await;
-    let started = gateway.metric("oncegate_config_last_success_timestamp_seconds").await;
-    let bad = format!("{}{}effect = \"wrote\"\ncolour = 1\n", token("new"), one_tool(&tool, ""));
+    let started = gateway
+        .metric("oncegate_config_last_success_timestamp_seconds")
+        .await;
+    let bad = format!(
+        "{}{}effect = \"wrote\"\ncolour = 1\n",
+        token("new"),
+        one_tool(&tool, "")
+    );
     gateway.read_again(&bad).await;
     assert_eq!(gateway.reloads().await, ("0".into(), "1".into()));
-    assert_eq!(gateway.metric("oncegate_config_last_success_timestamp_seconds").await, started);
+    assert_eq!(
+        gateway
+            .metric("oncegate_config_last_success_timestamp_seconds")
+            .await,
+        started
+    );
     let line = |text: &str| {
-        let written = std::fs::read_to_string(gateway.folder.path().join("oncegate.toml")).expect("a file");
-        written.lines().position(|line| line.starts_with(text)).expect("the line") + 1
+        let written =
+            std::fs::read_to_string(gateway.folder.path().join("oncegate.toml")).expect("a file");
+        written
+            .lines()
+            .position(|line| line.starts_with(text))
+            .expect("the line")
+            + 1
     };
     for wrong in ["effect", "colour"] {
         let place = format!("oncegate.toml:{}:", line(wrong));
         assert_eq!(gateway.said(&place).len(), 1, "{place}");
     }
     gateway.call("old", json!({ "n": 1 })).await.expect_ok();
-    gateway.call("new", json!({ "n": 2 })).await.expect_problem("unauthenticated");
+    gateway
+        .call("new", json!({ "n": 2 }))
+        .await
+        .expect_problem("unauthenticated");
 
     // Nor does one that is not there, or is only half written: everyone would be let in.
     std::fs::remove_file(gateway.folder.path().join("oncegate.toml")).expect("removed");
@@ -144,18 +213,31 @@ async fn a_file_with_mistakes_changes_nothing_and_each_is_said_with_its_line() {
     gateway.read_again(&one_tool(&tool, "")).await;
     assert_eq!(gateway.reloads().await, ("0".into(), "3".into()));
     assert_eq!(gateway.said("everyone is let in").len(), 1);
-    gateway.call("", json!({ "n": 3 })).await.expect_problem("unauthenticated");
+    gateway
+        .call("", json!({ "n": 3 }))
+        .await
+        .expect_problem("unauthenticated");
 
     gateway.reload(&config).await;
-    assert_eq!(gateway.reloads().await, ("1".into(), "3".into()), "it is not given up");
+    assert_eq!(
+        gateway.reloads().await,
+        ("1".into(), "3".into()),
+        "it is not given up"
+    );
 }
 
 #[tokio::test]
 async fn what_takes_a_restart_is_said_and_stays_as_it_was() {
     let tool = Tool::start().await;
     let gateway = Running::start(&one_tool(&tool, "")).await;
-    gateway.reload(&one_tool(&tool, "description = \"another\"")).await;
-    assert_eq!(gateway.said("take a restart"), Vec::<String>::new(), "there was nothing to say");
+    gateway
+        .reload(&one_tool(&tool, "description = \"another\""))
+        .await;
+    assert_eq!(
+        gateway.said("take a restart"),
+        Vec::<String>::new(),
+        "there was nothing to say"
+    );
     assert_eq!(gateway.said("read again").len(), 1);
 
     let file = gateway.folder.path().join("oncegate.toml");
@@ -168,8 +250,15 @@ async fn what_takes_a_restart_is_said_and_stays_as_it_was() {
         said.len() == 1 && said[0].contains("\"keys\":\"server.max_body, server.shutdown_grace\""),
         "{said:?}"
     );
-    gateway.call("", json!({ "n": "x".repeat(2_000) })).await.expect_ok();
-    assert_eq!(gateway.said("call ended"), Vec::<String>::new(), "but the level of the log is another");
+    gateway
+        .call("", json!({ "n": "x".repeat(2_000) }))
+        .await
+        .expect_ok();
+    assert_eq!(
+        gateway.said("call ended"),
+        Vec::<String>::new(),
+        "but the level of the log is another"
+    );
 }
 
 #[tokio::test]
@@ -177,12 +266,23 @@ async fn calls_are_not_kept_for_longer_than_the_sagas_that_run_are() {
     let tool = Tool::start().await;
     let gateway = Running::start(&one_tool(&tool, "")).await;
     gateway
-        .read_again(&format!("[sagas]\nretention = \"40d\"\n{}", one_tool(&tool, "retention = \"40d\"")))
+        .read_again(&format!(
+            "[sagas]\nretention = \"40d\"\n{}",
+            one_tool(&tool, "retention = \"40d\"")
+        ))
         .await;
     assert_eq!(gateway.reloads().await, ("0".into(), "1".into()));
-    assert_eq!(gateway.said("would take up its old calls; sagas.retention takes a restart").len(), 1);
+    assert_eq!(
+        gateway
+            .said("would take up its old calls; sagas.retention takes a restart")
+            .len(),
+        1
+    );
     gateway
-        .reload(&format!("[sagas]\nretention = \"40d\"\n{}", one_tool(&tool, "retention = \"30d\"")))
+        .reload(&format!(
+            "[sagas]\nretention = \"40d\"\n{}",
+            one_tool(&tool, "retention = \"30d\"")
+        ))
         .await;
 }
 
@@ -192,9 +292,20 @@ async fn what_was_seen_of_a_tool_stays_known_unless_it_moves() {
     tool.always(Act::Answer(500, "", b""));
     let rules = "retry = { attempts = 1 }\nbreaker = { failures = 1, cooldown = \"1h\" }\n";
     let gateway = Running::start(&one_tool(&tool, rules)).await;
-    gateway.call("", json!({ "n": 1 })).await.expect_problem("outcome-unknown");
-    gateway.reload(&one_tool(&tool, &format!("{rules}description = \"x\"\ntimeout = \"1s\"\n"))).await;
-    gateway.call("", json!({ "n": 2 })).await.expect_problem("tool-unavailable");
+    gateway
+        .call("", json!({ "n": 1 }))
+        .await
+        .expect_problem("outcome-unknown");
+    gateway
+        .reload(&one_tool(
+            &tool,
+            &format!("{rules}description = \"x\"\ntimeout = \"1s\"\n"),
+        ))
+        .await;
+    gateway
+        .call("", json!({ "n": 2 }))
+        .await
+        .expect_problem("tool-unavailable");
     assert_eq!(tool.requests(), 1, "it is left alone as before");
     gateway.reload(&one_tool(&other, rules)).await;
     gateway.call("", json!({ "n": 2 })).await.expect_ok();
@@ -210,11 +321,27 @@ async fn a_tool_that_is_gone_is_unknown_and_its_unknown_calls_are_held_until_it_
     for n in 1..=2 {
         tool.then(Act::ExecuteThenDrop);
         gateway.reload(&one_tool(&tool, "")).await;
-        gateway.call("", json!({ "n": n })).await.expect_problem("outcome-unknown");
-        gateway.reload(&format!("[tools.other]\nurl = \"{}\"\n", other.url())).await;
-        gateway.call("", json!({ "n": n })).await.expect_problem("unknown-tool");
-        assert_eq!(gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await, "1");
-        assert_eq!(gateway.metric("oncegate_unknown_calls{tool=\"other\"}").await, "0");
+        gateway
+            .call("", json!({ "n": n }))
+            .await
+            .expect_problem("outcome-unknown");
+        gateway
+            .reload(&format!("[tools.other]\nurl = \"{}\"\n", other.url()))
+            .await;
+        gateway
+            .call("", json!({ "n": n }))
+            .await
+            .expect_problem("unknown-tool");
+        assert_eq!(
+            gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await,
+            "1"
+        );
+        assert_eq!(
+            gateway
+                .metric("oncegate_unknown_calls{tool=\"other\"}")
+                .await,
+            "0"
+        );
 
         // With a policy now, and the loops see it.
         let retry = "dedup = \"key\"\nunknown = \"retry\"\nrecheck = { base = \"100ms\", max = \"100ms\" }\n";
@@ -232,12 +359,23 @@ async fn a_tool_that_is_gone_is_unknown_and_its_unknown_calls_are_held_until_it_
 async fn a_call_that_was_executed_is_recognised_after_a_hang_up() {
     let tool = Tool::start().await;
     let gateway = Running::start(&one_tool(&tool, "")).await;
-    let first = gateway.call("", json!({ "n": 1, "note": "a" })).await.expect_ok();
-    let after =
-        "key = { source = \"required\", ignore = [\"/note\"] }\ninput_schema = { required = [\"m\"] }\n";
+    let first = gateway
+        .call("", json!({ "n": 1, "note": "a" }))
+        .await
+        .expect_ok();
+    let after = "key = { source = \"required\", ignore = [\"/note\"] }\ninput_schema = { required = [\"m\"] }\n";
     gateway.reload(&one_tool(&tool, after)).await;
-    let again = gateway.call("", json!({ "n": 1, "note": "a" })).await.expect_ok();
-    assert_eq!((again.at("/replayed"), again.at("/call_id")), (true.into(), first.at("/call_id")));
-    gateway.call("", json!({ "n": 2 })).await.expect_problem("invalid-arguments");
+    let again = gateway
+        .call("", json!({ "n": 1, "note": "a" }))
+        .await
+        .expect_ok();
+    assert_eq!(
+        (again.at("/replayed"), again.at("/call_id")),
+        (true.into(), first.at("/call_id"))
+    );
+    gateway
+        .call("", json!({ "n": 2 }))
+        .await
+        .expect_problem("invalid-arguments");
     assert_eq!(tool.requests(), 1);
 }

@@ -15,7 +15,16 @@ async fn replay(gateway: &Gateway, call: &Answer, mode: &str) -> Answer {
     let id = call.at("/call_id");
     let url = gateway.url(&format!("/v1/calls/{}/replay", id.as_str().expect("an id")));
     let body = json!({ "mode": mode }).to_string();
-    Answer::read(gateway.client.post(url).body(body).send().await.expect("an answer")).await
+    Answer::read(
+        gateway
+            .client
+            .post(url)
+            .body(body)
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await
 }
 
 async fn who_verifies_at_the_same_time_as_another_is_told_to_ask_again(stores: &Stores) {
@@ -31,7 +40,11 @@ async fn who_verifies_at_the_same_time_as_another_is_told_to_ask_again(stores: &
             }
             refused += 1;
             let answer = answer.expect_problem("call-in-progress");
-            let told = (answer.at("/effect"), answer.at("/key_action"), answer.at("/retry_after_ms"));
+            let told = (
+                answer.at("/effect"),
+                answer.at("/key_action"),
+                answer.at("/retry_after_ms"),
+            );
             assert_eq!(told, ("none".into(), "reuse".into(), 1_000.into()));
         }
         if refused > 0 {
@@ -47,33 +60,71 @@ async fn what_a_tool_says_today_is_compared_with_what_it_said_then(stores: &Stor
     tool.always(Act::Ok(said));
     let rules = "dedup = \"key\"\nreplay = { ignore = [\"/order/at\"] }";
     let gateway = stores.gateway(&one_tool(&tool, rules)).await;
-    let call = gateway.act("k", json!({ "args": { "n": 1 } })).await.expect_ok();
+    let call = gateway
+        .act("k", json!({ "args": { "n": 1 } }))
+        .await
+        .expect_ok();
 
     let stored = replay(&gateway, &call, "stored").await.expect_ok();
-    assert_eq!((stored.at("/stable"), stored.at("/fresh")), (true.into(), Value::Null));
+    assert_eq!(
+        (stored.at("/stable"), stored.at("/fresh")),
+        (true.into(), Value::Null)
+    );
     assert!(stored.text.contains(said), "byte for byte: {}", stored.text);
     assert_eq!(tool.requests(), 1, "nothing is sent");
 
-    tool.always(Act::Ok("{\"total\":1.0, \"order\":{\"id\":7,\"at\":\"night\"}}"));
+    tool.always(Act::Ok(
+        "{\"total\":1.0, \"order\":{\"id\":7,\"at\":\"night\"}}",
+    ));
     let same = replay(&gateway, &call, "verify").await.expect_ok();
-    assert_eq!((same.at("/stable"), same.at("/differences")), (true.into(), json!([])));
+    assert_eq!(
+        (same.at("/stable"), same.at("/differences")),
+        (true.into(), json!([]))
+    );
     assert_eq!(same.at("/fresh/order/at"), "night");
     let seen = tool.seen();
-    let key = |n: usize| (seen[n].header("idempotency-key").to_owned(), seen[n].body.clone());
-    assert_eq!((tool.requests(), key(1)), (2, key(0)), "the same request once more");
+    let key = |n: usize| {
+        (
+            seen[n].header("idempotency-key").to_owned(),
+            seen[n].body.clone(),
+        )
+    };
+    assert_eq!(
+        (tool.requests(), key(1)),
+        (2, key(0)),
+        "the same request once more"
+    );
 
-    tool.always(Act::Ok("{\"order\":{\"id\":8,\"at\":\"noon\"},\"total\":1.0,\"fee\":2}"));
+    tool.always(Act::Ok(
+        "{\"order\":{\"id\":8,\"at\":\"noon\"},\"total\":1.0,\"fee\":2}",
+    ));
     let differs = replay(&gateway, &call, "verify").await.expect_ok();
     assert_eq!(
         (differs.at("/stable"), differs.at("/differences")),
         (false.into(), json!(["/fee", "/order/id"]))
     );
-    let duplicate = gateway.act("k", json!({ "args": { "n": 1 } })).await.expect_ok();
-    assert_eq!(duplicate.result(), said, "what was answered stays the result");
+    let duplicate = gateway
+        .act("k", json!({ "args": { "n": 1 } }))
+        .await
+        .expect_ok();
+    assert_eq!(
+        duplicate.result(),
+        said,
+        "what was answered stays the result"
+    );
 
     tool.always(Act::Drop);
-    let unclear = replay(&gateway, &call, "verify").await.expect_problem("wrong-state");
-    assert!(unclear.at("/detail").to_string().contains("nothing to compare"), "{}", unclear.text);
+    let unclear = replay(&gateway, &call, "verify")
+        .await
+        .expect_problem("wrong-state");
+    assert!(
+        unclear
+            .at("/detail")
+            .to_string()
+            .contains("nothing to compare"),
+        "{}",
+        unclear.text
+    );
     let record = gateway.record(&call).await;
     let events = record.at("/events");
     let events: Vec<&str> = events
@@ -83,14 +134,20 @@ async fn what_a_tool_says_today_is_compared_with_what_it_said_then(stores: &Stor
         .map(|event| event["event"].as_str().expect("a word"))
         .collect();
     assert_eq!(events[2..], ["verifying", "verified"].repeat(3));
-    assert_eq!((record.at("/state"), record.at("/events/2/by")), ("succeeded".into(), "token open".into()));
+    assert_eq!(
+        (record.at("/state"), record.at("/events/2/by")),
+        ("succeeded".into(), "token open".into())
+    );
 }
 
 #[tokio::test]
 async fn what_may_have_an_effect_is_not_sent_again() {
     let tool = Tool::start().await;
     let times = "timeout = \"200ms\"\ndeadline = \"600ms\"\n";
-    let read = format!("[tools.look]\nurl = \"{}\"\neffect = \"read\"\n", tool.url());
+    let read = format!(
+        "[tools.look]\nurl = \"{}\"\neffect = \"read\"\n",
+        tool.url()
+    );
     let brief = format!(
         "[tools.brief]\nurl = \"{}\"\n{times}dedup = \"key\"\nrecheck = {{ base = \"100ms\", max = \"100ms\", give_up_after = \"1s\" }}\n",
         tool.url()
@@ -101,8 +158,13 @@ async fn what_may_have_an_effect_is_not_sent_again() {
         gateway.post(name, &body, &[]).await
     };
     let plain = post("act").await.expect_ok();
-    let unsafe_ = replay(&gateway, &plain, "verify").await.expect_problem("replay-unsafe");
-    assert_eq!((unsafe_.status, unsafe_.at("/effect")), (409, "none".into()));
+    let unsafe_ = replay(&gateway, &plain, "verify")
+        .await
+        .expect_problem("replay-unsafe");
+    assert_eq!(
+        (unsafe_.status, unsafe_.at("/effect")),
+        (409, "none".into())
+    );
     replay(&gateway, &plain, "stored").await.expect_ok();
 
     let looked = post("look").await.expect_ok();
@@ -116,12 +178,19 @@ async fn what_may_have_an_effect_is_not_sent_again() {
     .await;
 
     tool.then(Act::ExecuteThenDrop);
-    let unknown = gateway.act("other", json!({})).await.expect_problem("outcome-unknown");
+    let unknown = gateway
+        .act("other", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     let requests = tool.requests();
     for mode in ["stored", "verify"] {
-        replay(&gateway, &unknown, mode).await.expect_problem("wrong-state");
+        replay(&gateway, &unknown, mode)
+            .await
+            .expect_problem("wrong-state");
     }
-    replay(&gateway, &plain, "again").await.expect_problem("invalid-request");
+    replay(&gateway, &plain, "again")
+        .await
+        .expect_problem("invalid-request");
     assert_eq!(tool.requests(), requests);
 }
 
@@ -130,16 +199,40 @@ async fn what_a_person_has_said_is_not_checked_with_a_tool_that_may_never_have_s
     let tool = Tool::start().await;
     tool.deduplicate().then(Act::Drop);
     let gateway = Gateway::with_tool(&tool, "dedup = \"key\"\nretry = { attempts = 1 }").await;
-    let unknown = gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
+    let unknown = gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     let id = unknown.at("/call_id");
-    let resolve = gateway.url(&format!("/v1/calls/{}/resolve", id.as_str().expect("an id")));
+    let resolve = gateway.url(&format!(
+        "/v1/calls/{}/resolve",
+        id.as_str().expect("an id")
+    ));
     let body = json!({ "as": "succeeded", "result": null, "reason": "done by hand" }).to_string();
-    Answer::read(gateway.client.post(resolve).body(body).send().await.expect("an answer")).await.expect_ok();
-    replay(&gateway, &unknown, "verify").await.expect_problem("replay-unsafe");
-    assert_eq!((tool.requests(), tool.effects()), (1, 0), "it would have been the first effect");
+    Answer::read(
+        gateway
+            .client
+            .post(resolve)
+            .body(body)
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await
+    .expect_ok();
+    replay(&gateway, &unknown, "verify")
+        .await
+        .expect_problem("replay-unsafe");
+    assert_eq!(
+        (tool.requests(), tool.effects()),
+        (1, 0),
+        "it would have been the first effect"
+    );
     // A person has stopped the session: nothing of it is sent.
     let done = gateway.act("other", json!({})).await.expect_ok();
     gateway.person("freeze").await.expect_ok();
-    replay(&gateway, &done, "verify").await.expect_problem("session-frozen");
+    replay(&gateway, &done, "verify")
+        .await
+        .expect_problem("session-frozen");
     assert_eq!(tool.requests(), 2);
 }

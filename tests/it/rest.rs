@@ -26,29 +26,48 @@ on_both_stores![
 const OFTEN: &str = "recheck = { base = \"100ms\", max = \"100ms\" }\nretry = { attempts = 1 }\n";
 
 fn probing(tool: &Tool, more: &str) -> String {
-    let probe = format!("probe = {{ url = \"http://127.0.0.1:{}/by-key/{{key}}\"{more} }}", tool.port);
+    let probe = format!(
+        "probe = {{ url = \"http://127.0.0.1:{}/by-key/{{key}}\"{more} }}",
+        tool.port
+    );
     one_tool(tool, &format!("unknown = \"probe\"\n{probe}\n{OFTEN}"))
 }
 
 /// Waits until the ledger says that the call is in this state.
 async fn until_it_is(gateway: &Gateway, call: &Answer, state: &str) {
-    until(state, async || gateway.record(call).await.at("/state") == state).await;
+    until(state, async || {
+        gateway.record(call).await.at("/state") == state
+    })
+    .await;
 }
 
 async fn events(gateway: &Gateway, call: &Answer) -> Vec<String> {
     let events = gateway.record(call).await.at("/events");
-    let events = events.as_array().expect("a list").iter().map(|event| event["event"].as_str());
-    events.map(|event| event.expect("a word").to_owned()).collect()
+    let events = events
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|event| event["event"].as_str());
+    events
+        .map(|event| event.expect("a word").to_owned())
+        .collect()
 }
 
 async fn a_probe_that_finds_the_call_settles_it_with_what_the_tool_says(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(Act::ExecuteThenDrop).then(Act::Ok("{ \"order\": 1.0 }"));
+    tool.then(Act::ExecuteThenDrop)
+        .then(Act::Ok("{ \"order\": 1.0 }"));
     let gateway = stores.gateway(&probing(&tool, "")).await;
-    let unknown = gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
+    let unknown = gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     until_it_is(&gateway, &unknown, "succeeded").await;
     let replayed = gateway.act("k", json!({})).await.expect_ok();
-    assert_eq!((replayed.result().as_str(), replayed.at("/replayed")), ("{ \"order\": 1.0 }", true.into()));
+    assert_eq!(
+        (replayed.result().as_str(), replayed.at("/replayed")),
+        ("{ \"order\": 1.0 }", true.into())
+    );
     let seen = tool.seen();
     let key = seen[0].header("idempotency-key");
     assert_eq!(seen[1].line, format!("GET /by-key/{key} HTTP/1.1"));
@@ -59,30 +78,54 @@ async fn a_probe_that_finds_the_call_settles_it_with_what_the_tool_says(stores: 
 
 async fn a_probe_that_finds_nothing_or_is_not_answered_proves_nothing(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(Act::ExecuteThenDrop).then(Act::Answer(404, "", b"{}")).then(Act::Answer(503, "", b"{}"));
-    tool.then(Act::Drop).then(Act::Answer(410, "", b"{}")).always(Act::Answer(404, "", b"{}"));
+    tool.then(Act::ExecuteThenDrop)
+        .then(Act::Answer(404, "", b"{}"))
+        .then(Act::Answer(503, "", b"{}"));
+    tool.then(Act::Drop)
+        .then(Act::Answer(410, "", b"{}"))
+        .always(Act::Answer(404, "", b"{}"));
     let gateway = stores.gateway(&probing(&tool, "")).await;
-    let unknown = gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
+    let unknown = gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     until("it was asked often", async || tool.requests() >= 6).await;
-    gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
+    gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     let record = gateway.record(&unknown).await;
     assert_eq!(record.at("/state"), "unknown");
     assert_ne!(record.at("/next_check_at"), Value::Null);
-    let sent = tool.seen().iter().filter(|seen| seen.line.starts_with("POST")).count();
+    let sent = tool
+        .seen()
+        .iter()
+        .filter(|seen| seen.line.starts_with("POST"))
+        .count();
     assert_eq!(sent, 1, "it is only asked");
 }
 
 async fn a_tool_that_deduplicates_gets_the_same_key_again_until_it_answers(stores: &Stores) {
     let tool = Tool::start().await;
     tool.deduplicate().always(Act::ExecuteThenDrop);
-    let rules = "unknown = \"retry\"\ndedup = \"key\"\nrecheck = { base = \"100ms\", max = \"100ms\" }\n";
+    let rules =
+        "unknown = \"retry\"\ndedup = \"key\"\nrecheck = { base = \"100ms\", max = \"100ms\" }\n";
     let rules = format!("{rules}retry = {{ attempts = 2, base = \"1ms\", max = \"1ms\" }}");
     let gateway = stores.gateway(&one_tool(&tool, &rules)).await;
-    let unknown = gateway.act("k", json!({ "args": { "n": 1 } })).await.expect_problem("outcome-unknown");
-    assert!(tool.requests() >= 2, "within the deadline it is tried again, too");
+    let unknown = gateway
+        .act("k", json!({ "args": { "n": 1 } }))
+        .await
+        .expect_problem("outcome-unknown");
+    assert!(
+        tool.requests() >= 2,
+        "within the deadline it is tried again, too"
+    );
     tool.always(Act::Numbered);
     until_it_is(&gateway, &unknown, "succeeded").await;
-    gateway.act("k", json!({ "args": { "n": 1 } })).await.expect_ok();
+    gateway
+        .act("k", json!({ "args": { "n": 1 } }))
+        .await
+        .expect_ok();
     let seen = tool.seen();
     let what = |seen: &crate::support::tool::Seen| {
         (
@@ -91,38 +134,80 @@ async fn a_tool_that_deduplicates_gets_the_same_key_again_until_it_answers(store
             seen.body.clone(),
         )
     };
-    assert!(seen.iter().all(|again| what(again) == what(&seen[0])), "the same key, token and bytes");
+    assert!(
+        seen.iter().all(|again| what(again) == what(&seen[0])),
+        "the same key, token and bytes"
+    );
     assert_eq!(tool.effects_by_key().values().sum::<usize>(), 1);
-    assert!(events(&gateway, &unknown).await.contains(&"sent_again".to_owned()));
+    assert!(
+        events(&gateway, &unknown)
+            .await
+            .contains(&"sent_again".to_owned())
+    );
 }
 
 async fn what_is_held_is_never_sent_again_by_itself(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop);
     let gateway = stores.gateway(&one_tool(&tool, OFTEN)).await;
-    let unknown = gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
+    let unknown = gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "k" });
     // Three rounds of the loop that works on unknown calls.
-    gateway.post("act", &body, &[("prefer", "wait=3")]).await.expect_problem("outcome-unknown");
-    assert_eq!((tool.requests(), gateway.record(&unknown).await.at("/next_check_at")), (1, Value::Null));
+    gateway
+        .post("act", &body, &[("prefer", "wait=3")])
+        .await
+        .expect_problem("outcome-unknown");
+    assert_eq!(
+        (
+            tool.requests(),
+            gateway.record(&unknown).await.at("/next_check_at")
+        ),
+        (1, Value::Null)
+    );
 }
 
 async fn what_cannot_be_settled_is_given_up_and_stays_visible(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(Act::ExecuteThenDrop).always(Act::Answer(503, "", b"{}"));
-    let config = probing(&tool, "").replace("max = \"100ms\"", "max = \"100ms\", give_up_after = \"1s\"");
+    tool.then(Act::ExecuteThenDrop)
+        .always(Act::Answer(503, "", b"{}"));
+    let config =
+        probing(&tool, "").replace("max = \"100ms\"", "max = \"100ms\", give_up_after = \"1s\"");
     let gateway = stores.gateway(&config).await;
-    let unknown = gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
-    until("it is given up", async || events(&gateway, &unknown).await.contains(&"given_up".to_owned())).await;
+    let unknown = gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
+    until("it is given up", async || {
+        events(&gateway, &unknown)
+            .await
+            .contains(&"given_up".to_owned())
+    })
+    .await;
     let record = gateway.record(&unknown).await;
-    assert_eq!((record.at("/state"), record.at("/next_check_at")), ("unknown".into(), Value::Null));
-    assert_eq!(gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await, 1.0);
+    assert_eq!(
+        (record.at("/state"), record.at("/next_check_at")),
+        ("unknown".into(), Value::Null)
+    );
+    assert_eq!(
+        gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await,
+        1.0
+    );
 }
 
 async fn resolve(gateway: &Gateway, call: &Answer, body: Value, token: &str) -> Answer {
     let id = call.at("/call_id");
-    let url = gateway.url(&format!("/v1/calls/{}/resolve", id.as_str().expect("an id")));
-    let request = gateway.client.post(url).bearer_auth(token).body(body.to_string());
+    let url = gateway.url(&format!(
+        "/v1/calls/{}/resolve",
+        id.as_str().expect("an id")
+    ));
+    let request = gateway
+        .client
+        .post(url)
+        .bearer_auth(token)
+        .body(body.to_string());
     Answer::read(request.send().await.expect("an answer")).await
 }
 
@@ -130,7 +215,10 @@ async fn a_person_settles_a_call_and_who_waits_for_it_hears_of_it(stores: &Store
     let tool = Tool::start().await;
     tool.always(Act::ExecuteThenDrop);
     let gateway = stores.gateway(&one_tool(&tool, "")).await;
-    let unknown = gateway.act("k", json!({})).await.expect_problem("outcome-unknown");
+    let unknown = gateway
+        .act("k", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     let waits = tokio::spawn({
         let (client, url) = (gateway.client.clone(), gateway.url("/v1/tools/act/calls"));
         let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "k" }).to_string();
@@ -149,12 +237,25 @@ async fn a_person_settles_a_call_and_who_waits_for_it_hears_of_it(stores: &Store
     ] {
         resolve(wrong).await.expect_problem("invalid-request");
     }
-    let early = resolve(json!({ "as": "failed", "reason": "not there" })).await.expect_problem("wrong-state");
-    assert!(early.at("/detail").to_string().contains("may still be executed until"), "{}", early.text);
-    let settled = resolve(json!({ "as": "succeeded", "result": { "order": 7 }, "reason": "found it" })).await;
+    let early = resolve(json!({ "as": "failed", "reason": "not there" }))
+        .await
+        .expect_problem("wrong-state");
+    assert!(
+        early
+            .at("/detail")
+            .to_string()
+            .contains("may still be executed until"),
+        "{}",
+        early.text
+    );
+    let settled =
+        resolve(json!({ "as": "succeeded", "result": { "order": 7 }, "reason": "found it" })).await;
     assert_eq!(settled.expect_ok().at("/state"), "succeeded");
     let heard = waits.await.expect("no panic").expect_ok();
-    assert_eq!((heard.at("/result/order"), heard.at("/replayed")), (7.into(), true.into()));
+    assert_eq!(
+        (heard.at("/result/order"), heard.at("/replayed")),
+        (7.into(), true.into())
+    );
     let again = json!({ "as": "succeeded", "result": null, "reason": "again" });
     resolve(again).await.expect_problem("wrong-state");
     let record = gateway.record(&unknown).await;
@@ -162,41 +263,70 @@ async fn a_person_settles_a_call_and_who_waits_for_it_hears_of_it(stores: &Store
         (record.at("/events/2/event"), record.at("/events/2/by")),
         ("resolved".into(), "token open".into())
     );
-    assert!(record.at("/events/2/detail").to_string().contains("found it"), "{}", record.text);
+    assert!(
+        record
+            .at("/events/2/detail")
+            .to_string()
+            .contains("found it"),
+        "{}",
+        record.text
+    );
     assert_eq!(tool.requests(), 1);
 }
 
 async fn each_check_is_made_by_one_gateway_only(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(Act::ExecuteThenDrop).always(Act::Answer(404, "", b"{}"));
+    tool.then(Act::ExecuteThenDrop)
+        .always(Act::Answer(404, "", b"{}"));
     let gateways = stores.gateways(&probing(&tool, "")).await;
-    let unknown = gateways[0].act("k", json!({})).await.expect_problem("outcome-unknown");
+    let unknown = gateways[0]
+        .act("k", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     until("it was asked often", async || tool.requests() >= 6).await;
     // Written before it is asked: so there are never more questions than entries.
     let asked = tool.requests() - 1;
     let events = events(&gateways[0], &unknown).await;
-    assert!(events.iter().filter(|event| *event == "probing").count() >= asked, "{events:?}");
+    assert!(
+        events.iter().filter(|event| *event == "probing").count() >= asked,
+        "{events:?}"
+    );
 }
 
 #[tokio::test]
 async fn not_found_is_final_when_an_operator_or_a_deduplicating_tool_says_so() {
     for (more, dedup) in [(", negative_final_after = \"20s\"", "none"), ("", "key")] {
         let tool = Tool::start().await;
-        tool.then(Act::Drop).then(Act::Answer(404, "", b"{}")).then(Act::Answer(404, "", b"{}"));
+        tool.then(Act::Drop)
+            .then(Act::Answer(404, "", b"{}"))
+            .then(Act::Answer(404, "", b"{}"));
         let url = format!("http://127.0.0.1:{}/by-key/{{key}}", tool.port);
-        let rules =
-            format!("unknown = \"probe\"\ndedup = \"{dedup}\"\nprobe = {{ url = \"{url}\"{more} }}\n");
+        let rules = format!(
+            "unknown = \"probe\"\ndedup = \"{dedup}\"\nprobe = {{ url = \"{url}\"{more} }}\n"
+        );
         let instance: InstanceId = gateway::new_instance();
         let bare = Bare::over(Memory::default(), instance, &tool, &rules).await;
         let ask = async || {
             let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
-            Answer::read(client().post(&bare.url).body(body).send().await.expect("an answer")).await
+            Answer::read(
+                client()
+                    .post(&bare.url)
+                    .body(body)
+                    .send()
+                    .await
+                    .expect("an answer"),
+            )
+            .await
         };
         ask().await.expect_problem("outcome-unknown");
         // The lease is the default deadline of 30 s, and ten more.
         let early = bare.gateway.now() + Duration::from_secs(10);
         let rested = bare.gateway.recheck_once(early).await.expect("an answer");
-        assert_eq!((rested.due, rested.settled), (1, 0), "its request may still be under way");
+        assert_eq!(
+            (rested.due, rested.settled),
+            (1, 0),
+            "its request may still be under way"
+        );
         let late = bare.gateway.now() + Duration::from_secs(120);
         let rested = bare.gateway.recheck_once(late).await.expect("an answer");
         assert_eq!((rested.due, rested.settled), (1, 1), "{more} {dedup}");
@@ -213,23 +343,56 @@ async fn a_tool_that_keeps_failing_is_left_alone_and_its_replays_are_not() {
     gateway.act("good", json!({})).await.expect_ok();
     tool.always(Act::Answer(500, "", b"{}"));
     for key in ["a", "b", "c"] {
-        gateway.act(key, json!({})).await.expect_problem("outcome-unknown");
+        gateway
+            .act(key, json!({}))
+            .await
+            .expect_problem("outcome-unknown");
     }
-    let refused = gateway.act("d", json!({})).await.expect_problem("tool-unavailable");
+    let refused = gateway
+        .act("d", json!({}))
+        .await
+        .expect_problem("tool-unavailable");
     assert_eq!(
-        (refused.status, refused.at("/effect"), refused.at("/key_action")),
+        (
+            refused.status,
+            refused.at("/effect"),
+            refused.at("/key_action")
+        ),
         (502, "none".into(), "reuse".into())
     );
     assert!(refused.at("/retry_after_ms").as_u64() <= Some(1_000));
-    assert_eq!(refused.at("/call_id"), Value::Null, "it was not even claimed");
-    assert_eq!(gateway.metric("oncegate_breaker_open{tool=\"act\"}").await, 1.0);
-    assert_eq!(gateway.act("good", json!({})).await.expect_ok().at("/replayed"), true);
-    gateway.act("a", json!({})).await.expect_problem("outcome-unknown");
+    assert_eq!(
+        refused.at("/call_id"),
+        Value::Null,
+        "it was not even claimed"
+    );
+    assert_eq!(
+        gateway.metric("oncegate_breaker_open{tool=\"act\"}").await,
+        1.0
+    );
+    assert_eq!(
+        gateway
+            .act("good", json!({}))
+            .await
+            .expect_ok()
+            .at("/replayed"),
+        true
+    );
+    gateway
+        .act("a", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     assert_eq!(tool.requests(), 4);
     tool.always(Act::Numbered);
-    until("one is let through to try", async || gateway.act("d", json!({})).await.status == 200).await;
+    until("one is let through to try", async || {
+        gateway.act("d", json!({})).await.status == 200
+    })
+    .await;
     gateway.act("e", json!({})).await.expect_ok();
-    assert_eq!(gateway.metric("oncegate_breaker_open{tool=\"act\"}").await, 0.0);
+    assert_eq!(
+        gateway.metric("oncegate_breaker_open{tool=\"act\"}").await,
+        0.0
+    );
 }
 
 #[tokio::test]
@@ -245,26 +408,43 @@ async fn only_an_administrator_settles_a_call() {
     }
     let gateway = Gateway::start(&config).await;
     let unknown = gateway
-        .post("act", &json!({ "args": {} }), &[("authorization", "Bearer shop")])
+        .post(
+            "act",
+            &json!({ "args": {} }),
+            &[("authorization", "Bearer shop")],
+        )
         .await
         .expect_problem("outcome-unknown");
     let as_done = json!({ "as": "succeeded", "result": null, "reason": "found it" });
-    resolve(&gateway, &unknown, as_done.clone(), "shop").await.expect_problem("forbidden");
-    resolve(&gateway, &unknown, as_done.clone(), "ops").await.expect_ok();
-    let other = Answer { text: json!({ "call_id": uuid::Uuid::new_v4() }).to_string(), ..unknown };
-    resolve(&gateway, &other, as_done, "ops").await.expect_problem("unknown-call");
+    resolve(&gateway, &unknown, as_done.clone(), "shop")
+        .await
+        .expect_problem("forbidden");
+    resolve(&gateway, &unknown, as_done.clone(), "ops")
+        .await
+        .expect_ok();
+    let other = Answer {
+        text: json!({ "call_id": uuid::Uuid::new_v4() }).to_string(),
+        ..unknown
+    };
+    resolve(&gateway, &other, as_done, "ops")
+        .await
+        .expect_problem("unknown-call");
 }
 
 #[tokio::test]
 async fn who_has_to_wait_is_told_what_the_tool_usually_takes() {
     let tool = Tool::start().await;
-    tool.then(Act::after_ms(1_500, Act::Numbered)).then(Act::after_ms(2_000, Act::Numbered));
+    tool.then(Act::after_ms(1_500, Act::Numbered))
+        .then(Act::after_ms(2_000, Act::Numbered));
     let gateway = Gateway::with_tool(&tool, "").await;
     gateway.act("first", json!({})).await.expect_ok();
     let second = begin(&gateway, "second", json!({}));
     until("it runs", async || tool.requests() == 2).await;
     let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "second" });
-    let early = gateway.post("act", &body, &[("prefer", "wait=0")]).await.expect_problem("call-in-progress");
+    let early = gateway
+        .post("act", &body, &[("prefer", "wait=0")])
+        .await
+        .expect_problem("call-in-progress");
     let wait = early.at("/retry_after_ms").as_u64().expect("a time");
     assert!((500..=1_600).contains(&wait), "{wait}");
     second.await.expect("no panic").expect_ok();
@@ -283,25 +463,48 @@ async fn whatever_a_tool_does_each_policy_brings_its_calls_to_rest() {
         (hold, Act::Answer(422, "", b"{}"), "tool-rejected", "failed"),
         (hold, slow(), "outcome-unknown", "succeeded"),
         (probe, Act::ExecuteThenDrop, "outcome-unknown", "succeeded"),
-        (probe, Act::Answer(422, "", b"{}"), "tool-rejected", "failed"),
+        (
+            probe,
+            Act::Answer(422, "", b"{}"),
+            "tool-rejected",
+            "failed",
+        ),
         (probe, slow(), "outcome-unknown", "succeeded"),
         (retry, Act::ExecuteThenDrop, "", "succeeded"),
-        (retry, Act::Answer(422, "", b"{}"), "tool-rejected", "failed"),
+        (
+            retry,
+            Act::Answer(422, "", b"{}"),
+            "tool-rejected",
+            "failed",
+        ),
         (retry, slow(), "", "succeeded"),
     ] {
         let said = format!("{policy:?} {act:?}");
         let tool = Tool::start().await;
         tool.deduplicate().then(act);
-        let probe = format!("probe = {{ url = \"http://127.0.0.1:{}/by-key/{{key}}\" }}\n", tool.port);
-        let times = "timeout = \"400ms\"\ndeadline = \"2s\"\nretry = { attempts = 2, base = \"1ms\" }\n";
+        let probe = format!(
+            "probe = {{ url = \"http://127.0.0.1:{}/by-key/{{key}}\" }}\n",
+            tool.port
+        );
+        let times =
+            "timeout = \"400ms\"\ndeadline = \"2s\"\nretry = { attempts = 2, base = \"1ms\" }\n";
         let recheck = "recheck = { base = \"100ms\", max = \"100ms\" }\n";
         let gateway = Gateway::with_tool(&tool, &format!("{policy}{probe}{times}{recheck}")).await;
         let answer = gateway.act("k", json!({})).await;
         assert_eq!(answer.problem(), first, "{said}: {}", answer.text);
-        until(&said, async || gateway.record(&answer).await.at("/state") == rest).await;
+        until(&said, async || {
+            gateway.record(&answer).await.at("/state") == rest
+        })
+        .await;
         let posts = tool.seen();
         let posts = posts.iter().filter(|seen| seen.line.starts_with("POST"));
-        assert!(posts.clone().filter(|seen| seen.executed).count() <= 1, "{said}");
-        assert!(policy == retry || posts.count() == 1, "{said}: it is not sent again");
+        assert!(
+            posts.clone().filter(|seen| seen.executed).count() <= 1,
+            "{said}"
+        );
+        assert!(
+            policy == retry || posts.count() == 1,
+            "{said}: it is not sent again"
+        );
     }
 }

@@ -28,7 +28,11 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        Self { port: free_port(), folder, is_up: AtomicBool::new(false) }
+        Self {
+            port: free_port(),
+            folder,
+            is_up: AtomicBool::new(false),
+        }
     }
 
     async fn start(&self, config: &str, store: &str) -> Process {
@@ -41,7 +45,11 @@ impl Place {
         let process = Process::start_in(self.folder.path(), self.port, config, &environment).await;
         let ready = process.url("/readyz");
         until("it is ready", async || {
-            client().get(&ready).send().await.is_ok_and(|answer| answer.status() == 200)
+            client()
+                .get(&ready)
+                .send()
+                .await
+                .is_ok_and(|answer| answer.status() == 200)
         })
         .await;
         self.is_up.store(true, Ordering::SeqCst);
@@ -64,14 +72,24 @@ async fn call(
         }
         let url = format!("http://127.0.0.1:{}/v1/tools/act/calls", place.port);
         let body = json!({ "args": { "key": key } }).to_string();
-        match client.post(url).header("idempotency-key", key).body(body).send().await {
+        match client
+            .post(url)
+            .header("idempotency-key", key)
+            .body(body)
+            .send()
+            .await
+        {
             Ok(answer) => {
                 let answer = Answer::read(answer).await;
                 if answer.status == 503 && answer.problem() == "shutting-down" {
                     place.is_up.store(false, Ordering::SeqCst);
                     continue;
                 }
-                return if answer.status == 200 { Ok(answer) } else { Err(answer.text) };
+                return if answer.status == 200 {
+                    Ok(answer)
+                } else {
+                    Err(answer.text)
+                };
             }
             Err(error) if error.is_connect() => place.is_up.store(false, Ordering::SeqCst),
             Err(error) => return Err(format!("{error:?}")),
@@ -80,7 +98,10 @@ async fn call(
     Err("never asked".into())
 }
 
-#[expect(clippy::print_stderr, reason = "figures for who runs it with --nocapture")]
+#[expect(
+    clippy::print_stderr,
+    reason = "figures for who runs it with --nocapture"
+)]
 #[tokio::test(flavor = "multi_thread")]
 async fn while_gateways_are_restarted_in_turn_no_call_fails_and_none_is_left_over_on_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
@@ -88,11 +109,16 @@ async fn while_gateways_are_restarted_in_turn_no_call_fails_and_none_is_left_ove
     let config = one_tool(&tool, "");
     let places = Arc::new([Place::new(), Place::new()]);
     let url = redis.url();
-    let mut processes =
-        VecDeque::from([places[0].start(&config, &url).await, places[1].start(&config, &url).await]);
+    let mut processes = VecDeque::from([
+        places[0].start(&config, &url).await,
+        places[1].start(&config, &url).await,
+    ]);
 
-    let (mut workers, stop, calls) =
-        (JoinSet::new(), Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (mut workers, stop, calls) = (
+        JoinSet::new(),
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
     for worker in 0..WORKERS {
         let (places, stop, calls) = (places.clone(), stop.clone(), calls.clone());
         workers.spawn(async move {
@@ -112,7 +138,10 @@ async fn while_gateways_are_restarted_in_turn_no_call_fails_and_none_is_left_ove
     }
     for restart in 0..4 {
         let before = calls.load(Ordering::SeqCst);
-        until("there is load", async || calls.load(Ordering::SeqCst) > before + 100).await;
+        until("there is load", async || {
+            calls.load(Ordering::SeqCst) > before + 100
+        })
+        .await;
         // The one that has run for longer; who does not know yet finds nobody there.
         let old = processes.pop_front().expect("a process");
         old.signal("TERM");
@@ -131,12 +160,28 @@ async fn while_gateways_are_restarted_in_turn_no_call_fails_and_none_is_left_ove
     assert!(failures.is_empty(), "{failures:#?}");
 
     let effects = tool.effects_by_key();
-    assert_eq!((effects.len(), effects.values().filter(|times| **times != 1).count()), (keys, 0));
+    assert_eq!(
+        (
+            effects.len(),
+            effects.values().filter(|times| **times != 1).count()
+        ),
+        (keys, 0)
+    );
     for process in &processes {
-        let text =
-            Answer::read(client().get(process.url("/metrics")).send().await.expect("an answer")).await.text;
+        let text = Answer::read(
+            client()
+                .get(process.url("/metrics"))
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
+        .text;
         for gauge in ["oncegate_running_calls", "oncegate_unknown_calls"] {
-            assert!(text.contains(&format!("{gauge}{{tool=\"act\"}} 0\n")), "{gauge} is not 0");
+            assert!(
+                text.contains(&format!("{gauge}{{tool=\"act\"}} 0\n")),
+                "{gauge} is not 0"
+            );
         }
     }
 }

@@ -60,7 +60,12 @@ struct Tally(Mutex<BTreeMap<&'static str, usize>>);
 
 impl Tally {
     fn add(&self, what: &'static str, times: usize) {
-        *self.0.lock().expect("not poisoned").entry(what).or_default() += times;
+        *self
+            .0
+            .lock()
+            .expect("not poisoned")
+            .entry(what)
+            .or_default() += times;
     }
 
     fn shows(&self, least: &[(&str, usize)]) {
@@ -85,7 +90,9 @@ struct World {
 
 impl World {
     async fn of(ports: Vec<u16>, shop: Shop, seed: u64) -> Arc<Self> {
-        let sagas = number("SAGA_RUNS").map_or_else(|| times(RUNS), |runs| runs as usize).div_ceil(4);
+        let sagas = number("SAGA_RUNS")
+            .map_or_else(|| times(RUNS), |runs| runs as usize)
+            .div_ceil(4);
         Arc::new(Self {
             seed,
             sagas,
@@ -143,11 +150,16 @@ fn name_of(n: usize) -> String {
 }
 
 fn number_of(name: &str) -> usize {
-    name.trim_start_matches('g').parse().expect("a name of ours")
+    name.trim_start_matches('g')
+        .parse()
+        .expect("a name of ours")
 }
 
 /// A number that whoever runs the test has given.
-#[expect(clippy::disallowed_methods, reason = "whoever runs a test has no other way to say it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "whoever runs a test has no other way to say it"
+)]
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -160,12 +172,21 @@ async fn under_fire(stores: &Stores) {
     let seed = seed();
     let shop = Shop::open(seed).await;
     let gateways = stores.gateways(&shop.config()).await;
-    let ports = gateways.iter().map(|gateway| gateway.address.port()).collect();
+    let ports = gateways
+        .iter()
+        .map(|gateway| gateway.address.port())
+        .collect();
     let world = World::of(ports, shop, seed).await;
     world.live().await;
     world.judge().await;
-    world.tally.shows(&[("compensated", world.sagas / 8), ("undone", world.sagas / 6)]);
-    world.tally.shows(&[("retried", world.in_long_runs(1)), ("left stuck", world.in_long_runs(1))]);
+    world.tally.shows(&[
+        ("compensated", world.sagas / 8),
+        ("undone", world.sagas / 6),
+    ]);
+    world.tally.shows(&[
+        ("retried", world.in_long_runs(1)),
+        ("left stuck", world.in_long_runs(1)),
+    ]);
     for gateway in gateways {
         gateway.stop().await;
     }
@@ -191,8 +212,10 @@ async fn kill_now_and_then(
     is_over: Arc<AtomicBool>,
 ) -> Vec<Process> {
     let mut dice = world.dice(2_000_000);
-    let environment: Vec<(&str, &str)> =
-        environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let environment: Vec<(&str, &str)> = environment
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
     while !is_over.load(Ordering::SeqCst) {
         sleep(Duration::from_millis(200 + dice.below(800))).await;
         let which = dice.below(gateways.len() as u64) as usize;
@@ -200,7 +223,8 @@ async fn kill_now_and_then(
         let port = killed.port;
         killed.kill();
         sleep(Duration::from_millis(dice.below(60))).await;
-        let again = Process::start_in(&folders[which], port, &world.shop.config(), &environment).await;
+        let again =
+            Process::start_in(&folders[which], port, &world.shop.config(), &environment).await;
         // Otherwise on a slow machine no gateway would ever be ready, and no saga begin.
         while !is_over.load(Ordering::SeqCst) {
             let asked = world.client.get(again.url("/readyz")).send().await;
@@ -218,12 +242,21 @@ async fn kill_now_and_then(
 async fn under_kills(store: Option<String>, number: usize) {
     let seed = seed();
     let shop = Shop::open(seed).await;
-    let folders: Vec<tempfile::TempDir> =
-        (0..number).map(|_| tempfile::tempdir().expect("a folder")).collect();
-    let paths: Vec<_> = folders.iter().map(|folder| folder.path().to_owned()).collect();
-    let environment: Vec<_> = store.into_iter().map(|url| ("ONCEGATE_STORE__URL".to_owned(), url)).collect();
-    let named: Vec<(&str, &str)> =
-        environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let folders: Vec<tempfile::TempDir> = (0..number)
+        .map(|_| tempfile::tempdir().expect("a folder"))
+        .collect();
+    let paths: Vec<_> = folders
+        .iter()
+        .map(|folder| folder.path().to_owned())
+        .collect();
+    let environment: Vec<_> = store
+        .into_iter()
+        .map(|url| ("ONCEGATE_STORE__URL".to_owned(), url))
+        .collect();
+    let named: Vec<(&str, &str)> = environment
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
     let mut gateways = Vec::new();
     for path in &paths {
         gateways.push(Process::start_in(path, free_port(), &shop.config(), &named).await);
@@ -231,8 +264,13 @@ async fn under_kills(store: Option<String>, number: usize) {
     let ports = gateways.iter().map(|gateway| gateway.port).collect();
     let world = World::of(ports, shop, seed).await;
     let is_over = Arc::<AtomicBool>::default();
-    let killing =
-        tokio::spawn(kill_now_and_then(world.clone(), gateways, paths, environment, is_over.clone()));
+    let killing = tokio::spawn(kill_now_and_then(
+        world.clone(),
+        gateways,
+        paths,
+        environment,
+        is_over.clone(),
+    ));
     world.live().await;
     // What is under way is still killed for a while.
     sleep(Duration::from_secs(2)).await;

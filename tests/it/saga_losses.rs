@@ -36,7 +36,8 @@ impl Place {
         match self {
             Self::Sqlite => {
                 let copy = tempfile::tempdir().expect("a folder");
-                std::fs::copy(folder.join("oncegate.db"), copy.path().join("oncegate.db")).expect("copied");
+                std::fs::copy(folder.join("oncegate.db"), copy.path().join("oncegate.db"))
+                    .expect("copied");
                 copy
             }
             Self::Redis(redis) => redis.snapshot(),
@@ -47,7 +48,8 @@ impl Place {
     pub(crate) async fn put_back(&mut self, copy: &Path, folder: &Path) -> Arc<dyn Store> {
         let store: Arc<dyn Store> = match self {
             Self::Sqlite => {
-                std::fs::copy(copy.join("oncegate.db"), folder.join("oncegate.db")).expect("put back");
+                std::fs::copy(copy.join("oncegate.db"), folder.join("oncegate.db"))
+                    .expect("put back");
                 self.open(folder).await
             }
             Self::Redis(redis) => {
@@ -56,7 +58,12 @@ impl Place {
             }
         };
         until("the loss is noticed", async || {
-            store.readiness().await.reasons.iter().any(|reason| reason.code == LOST_DATA)
+            store
+                .readiness()
+                .await
+                .reasons
+                .iter()
+                .any(|reason| reason.code == LOST_DATA)
         })
         .await;
         store
@@ -90,32 +97,61 @@ impl Shop {
 
     async fn post(&self, path: &str, body: Value) -> Answer {
         let url = self.bare.url.replace("/v1/tools/act/calls", path);
-        Answer::read(client().post(url).body(body.to_string()).send().await.expect("an answer")).await
+        Answer::read(
+            client()
+                .post(url)
+                .body(body.to_string())
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     }
 
     async fn end(&self, saga: &str, how: &str) -> Answer {
-        self.post(&format!("/v1/sagas/{saga}/{how}"), json!({ "reason": "a test" })).await
+        self.post(
+            &format!("/v1/sagas/{saga}/{how}"),
+            json!({ "reason": "a test" }),
+        )
+        .await
     }
 
     async fn call(&self, key: &str, saga: &str) -> Answer {
-        let body = json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
+        let body =
+            json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
         self.post("/v1/tools/act/calls", body).await
     }
 
     async fn saga(&self, saga: &str) -> Answer {
-        let url = self.bare.url.replace("/v1/tools/act/calls", &format!("/v1/sagas/{saga}"));
-        Answer::read(client().get(url).send().await.expect("an answer")).await.expect_ok()
+        let url = self
+            .bare
+            .url
+            .replace("/v1/tools/act/calls", &format!("/v1/sagas/{saga}"));
+        Answer::read(client().get(url).send().await.expect("an answer"))
+            .await
+            .expect_ok()
     }
 
     /// Does what is due, now that the deadline of the sagas is over.
     async fn work(&self) {
         let now = self.bare.gateway.now();
-        while self.bare.gateway.work_on_sagas_once(now).await.expect("worked").worked > 0 {}
+        while self
+            .bare
+            .gateway
+            .work_on_sagas_once(now)
+            .await
+            .expect("worked")
+            .worked
+            > 0
+        {}
     }
 
     /// It is worked on as soon as it is aborted.
     async fn undone(&self, saga: &str) {
-        until("it is undone", async || self.saga(saga).await.at("/state") == "compensated").await;
+        until("it is undone", async || {
+            self.saga(saga).await.at("/state") == "compensated"
+        })
+        .await;
     }
 
     async fn close(self) {
@@ -148,26 +184,54 @@ async fn an_older_copy_undoes_nothing(mut place: Place) {
     let deadline: jiff::Timestamp = deadline.as_str().expect("a time").parse().expect("a time");
     until("it is over", async || shop.bare.gateway.now() > deadline).await;
     shop.work().await;
-    shop.call("d", "A").await.expect_problem("store-unavailable");
+    shop.call("d", "A")
+        .await
+        .expect_problem("store-unavailable");
     let accepted = json!({ "reason": "put back" });
-    shop.post("/v1/store/accept-loss", accepted).await.expect_ok();
-    until("it is open", async || shop.store.readiness().await.reasons.is_empty()).await;
+    shop.post("/v1/store/accept-loss", accepted)
+        .await
+        .expect_ok();
+    until("it is open", async || {
+        shop.store.readiness().await.reasons.is_empty()
+    })
+    .await;
     shop.work().await;
     for saga in ["A", "B", "C"] {
         let view = shop.saga(saga).await;
-        assert_eq!((view.at("/state"), view.at("/next_at")), ("stuck".into(), Value::Null));
+        assert_eq!(
+            (view.at("/state"), view.at("/next_at")),
+            ("stuck".into(), Value::Null)
+        );
         let why = view.at("/trouble/why");
-        assert!(why.as_str().is_some_and(|why| why.contains("lost data") && why.contains("complete it")));
-        assert_eq!(words(&view.at("/events"), "event").last().map(String::as_str), Some("store_lost"));
+        assert!(
+            why.as_str()
+                .is_some_and(|why| why.contains("lost data") && why.contains("complete it"))
+        );
+        assert_eq!(
+            words(&view.at("/events"), "event")
+                .last()
+                .map(String::as_str),
+            Some("store_lost")
+        );
         shop.call("late", saga).await.expect_problem("wrong-state");
         shop.end(saga, "retry").await.expect_problem("wrong-state");
         shop.end(saga, "skip").await.expect_problem("wrong-state");
     }
-    assert_eq!(executed(&tool), ["do", "do", "do", "undo"], "nothing is undone, and not twice");
+    assert_eq!(
+        executed(&tool),
+        ["do", "do", "do", "undo"],
+        "nothing is undone, and not twice"
+    );
 
     // A person says what becomes of each.
-    assert_eq!(shop.end("A", "complete").await.expect_ok().at("/state"), "completed");
-    assert_eq!(shop.end("B", "complete").await.expect_ok().at("/trouble"), Value::Null);
+    assert_eq!(
+        shop.end("A", "complete").await.expect_ok().at("/state"),
+        "completed"
+    );
+    assert_eq!(
+        shop.end("B", "complete").await.expect_ok().at("/trouble"),
+        Value::Null
+    );
     shop.end("C", "abort").await.expect_ok();
     shop.undone("C").await;
     shop.work().await;
@@ -193,9 +257,17 @@ async fn what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(mut pla
     let call = shop.call("a", "G").await.expect_ok().at("/call_id");
     let id = call.as_str().expect("an id").to_owned();
     tool.always(Act::Answer(422, "", b"{}"));
-    shop.post(&format!("/v1/calls/{id}/compensate"), json!({ "reason": "a test" })).await.expect_ok();
+    shop.post(
+        &format!("/v1/calls/{id}/compensate"),
+        json!({ "reason": "a test" }),
+    )
+    .await
+    .expect_ok();
     // Nothing else is worked on: the deadline of G is over.
-    until("it is stuck", async || shop.saga(&format!("compensate:{id}")).await.at("/state") == "stuck").await;
+    until("it is stuck", async || {
+        shop.saga(&format!("compensate:{id}")).await.at("/state") == "stuck"
+    })
+    .await;
     let copy_of = async |shop: Shop, place: &Place| {
         shop.close().await;
         place.is_closed(folder.path()).await;
@@ -208,27 +280,51 @@ async fn what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(mut pla
     place.is_closed(folder.path()).await;
 
     let shop = Shop::over(place.put_back(copy.path(), folder.path()).await, &tool).await;
-    shop.post("/v1/store/accept-loss", json!({ "reason": "put back" })).await.expect_ok();
-    until("it is open", async || shop.store.readiness().await.reasons.is_empty()).await;
+    shop.post("/v1/store/accept-loss", json!({ "reason": "put back" }))
+        .await
+        .expect_ok();
+    until("it is open", async || {
+        shop.store.readiness().await.reasons.is_empty()
+    })
+    .await;
     tool.always(MADE);
     shop.work().await;
     let record = async || {
-        let url = shop.bare.url.replace("/v1/tools/act/calls", &format!("/v1/calls/{id}"));
-        Answer::read(client().get(url).send().await.expect("an answer")).await.expect_ok()
+        let url = shop
+            .bare
+            .url
+            .replace("/v1/tools/act/calls", &format!("/v1/calls/{id}"));
+        Answer::read(client().get(url).send().await.expect("an answer"))
+            .await
+            .expect_ok()
     };
     let (saga, call) = (shop.saga("G").await, record().await);
-    assert_eq!((saga.at("/state"), call.at("/state")), ("stuck".into(), "stuck".into()));
+    assert_eq!(
+        (saga.at("/state"), call.at("/state")),
+        ("stuck".into(), "stuck".into())
+    );
     let requests = tool.requests();
     for act in ["retry", "skip"] {
         let refused = shop.end("G", act).await.expect_problem("wrong-state");
-        assert!(refused.text.contains("completes or aborts it"), "{act}: {}", refused.text);
+        assert!(
+            refused.text.contains("completes or aborts it"),
+            "{act}: {}",
+            refused.text
+        );
         shop.work().await;
-        assert_eq!(shop.saga("G").await.text, saga.text, "{act}: nothing of the saga was changed");
+        assert_eq!(
+            shop.saga("G").await.text,
+            saga.text,
+            "{act}: nothing of the saga was changed"
+        );
         assert_eq!(record().await.text, call.text, "{act}: nor of its call");
     }
     assert_eq!(tool.requests(), requests, "nothing was sent");
 
-    assert_eq!(shop.end("G", "complete").await.expect_ok().at("/state"), "completed");
+    assert_eq!(
+        shop.end("G", "complete").await.expect_ok().at("/state"),
+        "completed"
+    );
     shop.close().await;
 }
 

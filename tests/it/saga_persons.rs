@@ -11,11 +11,17 @@ use crate::support::{Act, Answer, Tool, client, until};
 
 /// What was sent to this path, oldest first.
 fn sent(tool: &Tool, path: &str) -> Vec<Value> {
-    let seen = tool.seen().into_iter().filter(|seen| seen.line.contains(path));
-    seen.map(|seen| serde_json::from_str(&seen.body).expect("JSON")).collect()
+    let seen = tool
+        .seen()
+        .into_iter()
+        .filter(|seen| seen.line.contains(path));
+    seen.map(|seen| serde_json::from_str(&seen.body).expect("JSON"))
+        .collect()
 }
 
-async fn what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_named_now(stores: &Stores) {
+async fn what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_named_now(
+    stores: &Stores,
+) {
     let tool = Tool::start().await;
     tool.always(MADE);
     let config = shop(&tool, SOON);
@@ -23,22 +29,40 @@ async fn what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_name
     let order = gateway.in_saga("order", "G", "a").await.expect_ok();
     tool.always(Act::Answer(422, "", b"{}"));
     gateway.end_saga("G", "abort").await.expect_ok();
-    let by = gateway.saga_that_is("G", "stuck").await.at("/calls/0/compensation_call_id");
+    let by = gateway
+        .saga_that_is("G", "stuck")
+        .await
+        .at("/calls/0/compensation_call_id");
 
     // The arguments were wrong.
     let mended = config.replace("of = \"/call/call_id\"", "order = \"/call/call_id\"");
     let gateway = gateway.restart_with(&mended).await;
     gateway.end_saga("G", "retry").await.expect_ok();
     let saga = gateway.saga_that_is("G", "stuck").await;
-    assert_eq!(saga.at("/calls/0/compensation_call_id"), by, "it is the same call");
-    let (old, new) = (json!({ "made": 7, "of": order.at("/call_id") }), order.at("/call_id"));
+    assert_eq!(
+        saga.at("/calls/0/compensation_call_id"),
+        by,
+        "it is the same call"
+    );
+    let (old, new) = (
+        json!({ "made": 7, "of": order.at("/call_id") }),
+        order.at("/call_id"),
+    );
     let new = json!({ "made": 7, "order": new });
-    assert_eq!(sent(&tool, "/cancel"), [&old, &old, &old, &new, &new, &new].map(Clone::clone));
-    let by = gateway.get(&format!("/v1/calls/{}", by.as_str().expect("an id"))).await.expect_ok();
+    assert_eq!(
+        sent(&tool, "/cancel"),
+        [&old, &old, &old, &new, &new, &new].map(Clone::clone)
+    );
+    let by = gateway
+        .get(&format!("/v1/calls/{}", by.as_str().expect("an id")))
+        .await
+        .expect_ok();
     assert_eq!(by.at("/args"), new);
 
     // So was the tool; and then it was not.
-    let gateway = gateway.restart_with(&mended.replacen("\"cancel\"", "\"recall\"", 1)).await;
+    let gateway = gateway
+        .restart_with(&mended.replacen("\"cancel\"", "\"recall\"", 1))
+        .await;
     gateway.end_saga("G", "retry").await.expect_ok();
     let saga = gateway.saga_that_is("G", "stuck").await;
     assert_ne!(saga.at("/calls/0/compensation_call_id"), by.at("/call_id"));
@@ -58,41 +82,70 @@ async fn what_an_administrator_has_skipped_is_not_undone_by_who_may_only_call(st
         let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(name));
         format!("[[auth.tokens]]\nname = \"{name}\"\ntenant = \"t\"\nsha256 = \"{digest}\"\nscopes = [{scopes}]\n")
     });
-    let gateway = stores.gateway(&format!("{}{}", shop(&tool, SOON), tokens.concat())).await;
+    let gateway = stores
+        .gateway(&format!("{}{}", shop(&tool, SOON), tokens.concat()))
+        .await;
     let post = async |token: &str, path: &str, body: Value| {
-        let request = client().post(gateway.url(path)).bearer_auth(token).body(body.to_string());
+        let request = client()
+            .post(gateway.url(path))
+            .bearer_auth(token)
+            .body(body.to_string());
         Answer::read(request.send().await.expect("an answer")).await
     };
     let reason = || json!({ "reason": "it may stay" });
     let order = json!({ "args": {}, "session_id": "S", "idempotency_key": "a" });
-    let order = post("agent", "/v1/tools/order/calls", order).await.expect_ok();
+    let order = post("agent", "/v1/tools/order/calls", order)
+        .await
+        .expect_ok();
     let id = order.at("/call_id").as_str().expect("an id").to_owned();
     let saga = format!("/v1/sagas/compensate:{id}");
     let is = async |state: &str| {
         until(&format!("it is {state}"), async || {
-            let shown = client().get(gateway.url(&saga)).bearer_auth("agent").send().await;
-            Answer::read(shown.expect("an answer")).await.expect_ok().at("/state") == state
+            let shown = client()
+                .get(gateway.url(&saga))
+                .bearer_auth("agent")
+                .send()
+                .await;
+            Answer::read(shown.expect("an answer"))
+                .await
+                .expect_ok()
+                .at("/state")
+                == state
         })
         .await;
     };
     tool.always(Act::Answer(422, "", b"{}"));
-    post("person", &format!("/v1/calls/{id}/compensate"), reason()).await.expect_ok();
+    post("person", &format!("/v1/calls/{id}/compensate"), reason())
+        .await
+        .expect_ok();
     is("stuck").await;
     tool.always(MADE);
-    post("person", &format!("{saga}/skip"), reason()).await.expect_ok();
+    post("person", &format!("{saga}/skip"), reason())
+        .await
+        .expect_ok();
     is("compensated").await;
     for what in ["abort", "complete"] {
-        post("agent", &format!("{saga}/{what}"), reason()).await.expect_problem("forbidden");
+        post("agent", &format!("{saga}/{what}"), reason())
+            .await
+            .expect_problem("forbidden");
     }
     assert_eq!(executed(&tool), ["order"]);
-    post("person", &format!("{saga}/abort"), reason()).await.expect_ok();
-    until("it is undone after all", async || executed(&tool) == ["order", "cancel"]).await;
+    post("person", &format!("{saga}/abort"), reason())
+        .await
+        .expect_ok();
+    until("it is undone after all", async || {
+        executed(&tool) == ["order", "cancel"]
+    })
+    .await;
     is("compensated").await;
 }
 
 async fn nothing_is_skipped_that_may_still_be_undone(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(MADE).then(MADE).then(Act::ExecuteThenDrop).always(MADE);
+    tool.then(MADE)
+        .then(MADE)
+        .then(Act::ExecuteThenDrop)
+        .always(MADE);
     let gateway = stores.gateway(&shop(&tool, SOON)).await;
     gateway.in_saga("order", "G", "a").await.expect_ok();
     gateway.in_saga("pay", "G", "b").await.expect_ok();
@@ -100,18 +153,33 @@ async fn nothing_is_skipped_that_may_still_be_undone(stores: &Stores) {
     let saga = gateway.saga_that_is("G", "stuck").await;
     let by = saga.at("/calls/1/compensation_call_id");
     assert_eq!(saga.at("/calls/1/compensation"), "unknown");
-    let refused = gateway.end_saga("G", "skip").await.expect_problem("wrong-state");
+    let refused = gateway
+        .end_saga("G", "skip")
+        .await
+        .expect_problem("wrong-state");
     assert!(refused.text.contains("may still run"), "{}", refused.text);
     let saga = gateway.saga("G").await;
-    assert_eq!((saga.at("/state"), saga.at("/calls/1/state")), ("stuck".into(), "compensating".into()));
+    assert_eq!(
+        (saga.at("/state"), saga.at("/calls/1/state")),
+        ("stuck".into(), "compensating".into())
+    );
 
     // When it is known, the saga goes on.
     let path = format!("/v1/calls/{}/resolve", by.as_str().expect("an id"));
     let said = json!({ "as": "succeeded", "result": {}, "reason": "the bank has it" }).to_string();
-    let told = client().post(gateway.url(&path)).body(said).send().await.expect("an answer");
+    let told = client()
+        .post(gateway.url(&path))
+        .body(said)
+        .send()
+        .await
+        .expect("an answer");
     Answer::read(told).await.expect_ok();
     let work = gateway.end_saga("G", "retry").await;
-    assert!(matches!(work.status, 200 | 409), "it may have gone on by itself: {}", work.text);
+    assert!(
+        matches!(work.status, 200 | 409),
+        "it may have gone on by itself: {}",
+        work.text
+    );
     gateway.saga_that_is("G", "compensated").await;
     assert_eq!(executed(&tool), ["order", "pay", "refund", "cancel"]);
 }
@@ -123,23 +191,47 @@ async fn it_is_shown_how_a_call_was_undone_also_by_itself_or_by_hand(stores: &St
     // One by a call that belongs to a saga of its own.
     let alone = gateway.in_saga("order", "G", "a").await.expect_ok();
     let id = alone.at("/call_id").as_str().expect("an id").to_owned();
-    gateway.act_on(&format!("/v1/calls/{id}/compensate")).await.expect_ok();
-    gateway.saga_that_is(&format!("compensate:{id}"), "compensated").await;
-    assert_eq!(gateway.saga("G").await.at("/calls/0/compensation"), "succeeded");
+    gateway
+        .act_on(&format!("/v1/calls/{id}/compensate"))
+        .await
+        .expect_ok();
+    gateway
+        .saga_that_is(&format!("compensate:{id}"), "compensated")
+        .await;
+    assert_eq!(
+        gateway.saga("G").await.at("/calls/0/compensation"),
+        "succeeded"
+    );
     // One that has no compensation, and one whose compensation has failed, both by hand; and one that never ran.
     tool.then(Act::Answer(422, "", b"{}")).always(MADE);
-    gateway.in_saga("order", "G", "never").await.expect_problem("tool-rejected");
-    tool.then(MADE).then(MADE).always(Act::Answer(422, "", b"{}"));
+    gateway
+        .in_saga("order", "G", "never")
+        .await
+        .expect_problem("tool-rejected");
+    tool.then(MADE)
+        .then(MADE)
+        .always(Act::Answer(422, "", b"{}"));
     gateway.in_saga("order", "G", "b").await.expect_ok();
     gateway.in_saga("mail", "G", "c").await.expect_ok();
     gateway.end_saga("G", "abort").await.expect_ok();
     for _ in 0..2 {
-        let stuck = gateway.saga_that_is("G", "stuck").await.at("/trouble/call_id");
+        let stuck = gateway
+            .saga_that_is("G", "stuck")
+            .await
+            .at("/trouble/call_id");
         let path = format!("/v1/calls/{}/resolve", stuck.as_str().expect("an id"));
         let said = json!({ "as": "failed", "reason": "by hand" }).to_string();
-        let told = client().post(gateway.url(&path)).body(said).send().await.expect("an answer");
+        let told = client()
+            .post(gateway.url(&path))
+            .body(said)
+            .send()
+            .await
+            .expect("an answer");
         Answer::read(told).await.expect_ok();
-        until("it goes on", async || gateway.saga("G").await.at("/trouble/call_id") != stuck).await;
+        until("it goes on", async || {
+            gateway.saga("G").await.at("/trouble/call_id") != stuck
+        })
+        .await;
     }
     let saga = gateway.saga_that_is("G", "compensated").await;
     let shown = words(&saga.at("/calls"), "compensation");
@@ -175,16 +267,36 @@ async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(home: Hom
         let sent = client().get(at("/v1/sagas/G")).send().await;
         Answer::read(sent.expect("an answer")).await.expect_ok()
     };
-    post("/v1/tools/act/calls", json!({ "args": {}, "saga_id": "G", "idempotency_key": "a" })).await;
+    post(
+        "/v1/tools/act/calls",
+        json!({ "args": {}, "saga_id": "G", "idempotency_key": "a" }),
+    )
+    .await;
     post("/v1/sagas/G/abort", json!({ "reason": "sold out" })).await;
-    until("it is stuck", async || saga().await.at("/state") == "stuck" && ears.requests() == 1).await;
+    until("it is stuck", async || {
+        saga().await.at("/state") == "stuck" && ears.requests() == 1
+    })
+    .await;
     let by = saga().await.at("/calls/0/compensation_call_id");
     let resolve = format!("/v1/calls/{}/resolve", by.as_str().expect("an id"));
-    post(&resolve, json!({ "as": "succeeded", "result": {}, "reason": "it is there" })).await;
-    until("the next round is written", async || !saga().await.at("/next_at").is_null()).await;
+    post(
+        &resolve,
+        json!({ "as": "succeeded", "result": {}, "reason": "it is there" }),
+    )
+    .await;
+    until("the next round is written", async || {
+        !saga().await.at("/next_at").is_null()
+    })
+    .await;
     let later = bare.gateway.now() + SignedDuration::from_hours(3);
-    bare.gateway.work_on_sagas_once(later).await.expect("an answer");
-    assert_eq!((saga().await.at("/state"), ears.requests()), ("compensated".into(), 2));
+    bare.gateway
+        .work_on_sagas_once(later)
+        .await
+        .expect("an answer");
+    assert_eq!(
+        (saga().await.at("/state"), ears.requests()),
+        ("compensated".into(), 2)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -53,51 +53,90 @@ impl World {
         let tool = Tool::start().await;
         tool.deduplicate().choose(move |seen, before| {
             // Three tries fail, and then it is mended.
-            let undoing = before.iter().filter(|seen| seen.line.contains("/undo")).count();
+            let undoing = before
+                .iter()
+                .filter(|seen| seen.line.contains("/undo"))
+                .count();
             let fails = is_bad && seen.line.contains("/undo") && undoing < 3;
             // So late that there is a moment between the last byte and the answer.
-            Act::after_ms(20, if fails { Act::Answer(422, "", b"{}") } else { Act::Ok("{\"made\":7}") })
+            Act::after_ms(
+                20,
+                if fails {
+                    Act::Answer(422, "", b"{}")
+                } else {
+                    Act::Ok("{\"made\":7}")
+                },
+            )
         });
         let folder = tempfile::tempdir().expect("a folder");
-        Self { tool, folder, port: free_port(), client }
+        Self {
+            tool,
+            folder,
+            port: free_port(),
+            client,
+        }
     }
 
     fn spawn(&self, points: &str) -> Child {
         let at = |path: &str| format!("http://127.0.0.1:{}/{path}", self.tool.port);
         let rules = "timeout = \"5s\"\ndeadline = \"5s\"\nretry = { attempts = 1 }\ndedup = \"key\"\n\
              unknown = \"retry\"\nrecheck = { base = \"100ms\", max = \"200ms\" }\n";
-        let mut config = "[sagas]\nretry = { attempts = 3, base = \"10ms\", max = \"100ms\" }\n".to_owned();
-        for (tool, more) in
-            [("act", "compensation = { tool = \"undo\", args = { of = \"/call/call_id\" } }\n"), ("undo", "")]
-        {
+        let mut config =
+            "[sagas]\nretry = { attempts = 3, base = \"10ms\", max = \"100ms\" }\n".to_owned();
+        for (tool, more) in [
+            (
+                "act",
+                "compensation = { tool = \"undo\", args = { of = \"/call/call_id\" } }\n",
+            ),
+            ("undo", ""),
+        ] {
             config += &format!("[tools.{tool}]\nurl = \"{}\"\n{rules}{more}", at(tool));
         }
         write_config(self.folder.path(), self.port, &config);
         let mut gateway = command(self.folder.path(), &["serve", "--config", "oncegate.toml"]);
-        gateway.env("FAILPOINTS", points).stdout(Stdio::null()).stderr(Stdio::null());
+        gateway
+            .env("FAILPOINTS", points)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         gateway.spawn().expect("the binary starts")
     }
 
     async fn ask(&self, path: &str, body: Option<&Value>) -> Option<Answer> {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
         let request = match body {
-            Some(body) => self.client.post(url).header("prefer", "wait=1").body(body.to_string()),
+            Some(body) => self
+                .client
+                .post(url)
+                .header("prefer", "wait=1")
+                .body(body.to_string()),
             None => self.client.get(url),
         };
-        let response = timeout(Duration::from_secs(5), request.send()).await.ok()?.ok()?;
+        let response = timeout(Duration::from_secs(5), request.send())
+            .await
+            .ok()?
+            .ok()?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Some(Answer { status, headers, text: response.text().await.ok()? })
+        Some(Answer {
+            status,
+            headers,
+            text: response.text().await.ok()?,
+        })
     }
 
     async fn saga(&self) -> Option<Answer> {
-        self.ask("/v1/sagas/G", None).await.filter(|answer| answer.status == 200)
+        self.ask("/v1/sagas/G", None)
+            .await
+            .filter(|answer| answer.status == 200)
     }
 
     /// The plan, step by step, until the saga is at its end or the gateway has ended.
     async fn carry_out(&self, mut gateway: Option<&mut Child>, what: &str) {
         let patience = Instant::now() + PATIENCE;
-        let mut has_ended =
-            || gateway.as_mut().is_some_and(|gateway| gateway.try_wait().expect("a status").is_some());
+        let mut has_ended = || {
+            gateway
+                .as_mut()
+                .is_some_and(|gateway| gateway.try_wait().expect("a status").is_some())
+        };
         let mut calls = ["a", "b", "c"].into_iter().peekable();
         let (mut is_aborted, reason) = (false, json!({ "reason": "sold out" }));
         while !has_ended() {
@@ -128,19 +167,41 @@ impl World {
 
     /// Everything was done once and undone once, the newest first.
     fn judge(&self, what: &str) {
-        let mut executed: Vec<_> = self.tool.seen().into_iter().filter(|seen| seen.executed).collect();
+        let mut executed: Vec<_> = self
+            .tool
+            .seen()
+            .into_iter()
+            .filter(|seen| seen.executed)
+            .collect();
         executed.sort_by_key(|seen| seen.until);
         let of = |body: &str| serde_json::from_str::<Value>(body).expect("JSON")["of"].clone();
-        let (undoing, done): (Vec<_>, Vec<_>) =
-            executed.iter().enumerate().partition(|(_, seen)| of(&seen.body).is_string());
+        let (undoing, done): (Vec<_>, Vec<_>) = executed
+            .iter()
+            .enumerate()
+            .partition(|(_, seen)| of(&seen.body).is_string());
         // One that was lost before it was sent is sent later, and was begun before the others all the same.
         let mut done = done;
-        done.sort_by_key(|(_, seen)| seen.header("fencing-token").parse::<u64>().expect("a token"));
-        let done: Vec<String> = done.iter().map(|(_, seen)| seen.header("x-call-id").to_owned()).collect();
-        let mut undone: Vec<String> =
-            undoing.iter().map(|(_, seen)| of(&seen.body).as_str().expect("an id").to_owned()).collect();
-        let last_done = executed.iter().rposition(|seen| !of(&seen.body).is_string()).expect("something");
-        assert!(undoing.iter().all(|(at, _)| *at > last_done), "{what}: done after it was undone");
+        done.sort_by_key(|(_, seen)| {
+            seen.header("fencing-token")
+                .parse::<u64>()
+                .expect("a token")
+        });
+        let done: Vec<String> = done
+            .iter()
+            .map(|(_, seen)| seen.header("x-call-id").to_owned())
+            .collect();
+        let mut undone: Vec<String> = undoing
+            .iter()
+            .map(|(_, seen)| of(&seen.body).as_str().expect("an id").to_owned())
+            .collect();
+        let last_done = executed
+            .iter()
+            .rposition(|seen| !of(&seen.body).is_string())
+            .expect("something");
+        assert!(
+            undoing.iter().all(|(at, _)| *at > last_done),
+            "{what}: done after it was undone"
+        );
         undone.reverse();
         assert_eq!(done, undone, "{what}");
         assert_eq!(done.len(), 3, "{what}");
@@ -152,7 +213,10 @@ async fn ends_at(client: reqwest::Client, point: &str, times: usize) {
     let world = World::new(client, matches!(point, "saga_stuck" | "saga_retried")).await;
     let mut gateway = world.spawn(&what);
     world.carry_out(Some(&mut gateway), &what).await;
-    assert!(gateway.try_wait().expect("a status").is_some(), "it has not come to {what}");
+    assert!(
+        gateway.try_wait().expect("a status").is_some(),
+        "it has not come to {what}"
+    );
     let mut gateway = world.spawn("");
     world.carry_out(None, &what).await;
     gateway.kill().expect("it could be killed");
@@ -174,22 +238,40 @@ async fn wherever_a_gateway_ends_a_saga_comes_to_its_end() {
 /// Its tool has half a minute, so the turn of the gateway that ended would last for longer than anybody waits here.
 #[tokio::test]
 async fn after_a_crash_a_saga_over_a_file_goes_on_at_once() {
-    let (tool, folder, port) = (Tool::start().await, tempfile::tempdir().expect("a folder"), free_port());
+    let (tool, folder, port) = (
+        Tool::start().await,
+        tempfile::tempdir().expect("a folder"),
+        free_port(),
+    );
     tool.always(Act::Ok("{\"made\":7}"));
     let config = format!(
         "[tools.act]\nurl = \"{0}\"\ncompensation = {{ tool = \"undo\" }}\n[tools.undo]\nurl = \"{0}\"\n",
         tool.url()
     );
-    let begin =
-        async |points: &str| Process::start_in(folder.path(), port, &config, &[("FAILPOINTS", points)]).await;
+    let begin = async |points: &str| {
+        Process::start_in(folder.path(), port, &config, &[("FAILPOINTS", points)]).await
+    };
     let post = async |path: &str, body: Value| {
         let url = format!("http://127.0.0.1:{port}{path}");
-        Some(Answer::read(client().post(url).body(body.to_string()).send().await.ok()?).await)
+        Some(
+            Answer::read(
+                client()
+                    .post(url)
+                    .body(body.to_string())
+                    .send()
+                    .await
+                    .ok()?,
+            )
+            .await,
+        )
     };
     let dying = begin("saga_undone=return").await;
     for key in ["a", "b"] {
         let call = json!({ "args": {}, "saga_id": "G", "idempotency_key": key });
-        post("/v1/tools/act/calls", call).await.expect("an answer").expect_ok();
+        post("/v1/tools/act/calls", call)
+            .await
+            .expect("an answer")
+            .expect_ok();
     }
     post("/v1/sagas/G/abort", json!({ "reason": "sold out" })).await;
     dying.ended().await;
@@ -197,7 +279,10 @@ async fn after_a_crash_a_saga_over_a_file_goes_on_at_once() {
 
     let _gateway = begin("").await;
     until("all is undone", async || {
-        let saga = client().get(format!("http://127.0.0.1:{port}/v1/sagas/G")).send().await;
+        let saga = client()
+            .get(format!("http://127.0.0.1:{port}/v1/sagas/G"))
+            .send()
+            .await;
         Answer::read(saga.expect("an answer")).await.at("/state") == "compensated"
     })
     .await;

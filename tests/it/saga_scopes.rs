@@ -25,12 +25,19 @@ fn tokens() -> String {
 }
 
 async fn post(gateway: &Gateway, token: &str, path: &str, body: Value) -> Answer {
-    let request = gateway.client.post(gateway.url(path)).bearer_auth(token).body(body.to_string());
+    let request = gateway
+        .client
+        .post(gateway.url(path))
+        .bearer_auth(token)
+        .body(body.to_string());
     Answer::read(request.send().await.expect("an answer")).await
 }
 
 async fn look(gateway: &Gateway, token: &str, saga: &str) -> Answer {
-    let request = gateway.client.get(gateway.url(&format!("/v1/sagas/{saga}"))).bearer_auth(token);
+    let request = gateway
+        .client
+        .get(gateway.url(&format!("/v1/sagas/{saga}")))
+        .bearer_auth(token);
     Answer::read(request.send().await.expect("an answer")).await
 }
 
@@ -38,21 +45,28 @@ async fn look(gateway: &Gateway, token: &str, saga: &str) -> Answer {
 async fn plan(gateway: &Gateway, saga: &str) {
     for tool in ["order", "pay"] {
         let key = format!("{saga}-{tool}");
-        let body = json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
-        post(gateway, "planner", &format!("/v1/tools/{tool}/calls"), body).await.expect_ok();
+        let body =
+            json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
+        post(gateway, "planner", &format!("/v1/tools/{tool}/calls"), body)
+            .await
+            .expect_ok();
     }
 }
 
 async fn a_token_ends_a_saga_only_if_it_began_it_or_may_call_all_of_its_tools(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(MADE);
-    let gateway = stores.gateway(&format!("{}{}", shop(&tool, SOON), tokens())).await;
+    let gateway = stores
+        .gateway(&format!("{}{}", shop(&tool, SOON), tokens()))
+        .await;
     for saga in ["G", "H", "I"] {
         plan(&gateway, saga).await;
     }
     // A call in the saga gives no right to the others.
     let joined = json!({ "args": {}, "saga_id": "G", "idempotency_key": "joined" });
-    post(&gateway, "ping", "/v1/tools/look/calls", joined).await.expect_ok();
+    post(&gateway, "ping", "/v1/tools/look/calls", joined)
+        .await
+        .expect_ok();
     let before = executed(&tool).len();
     let reason = || json!({ "reason": "a test" });
     for token in ["ping", "undoes-half", "reader"] {
@@ -62,34 +76,64 @@ async fn a_token_ends_a_saga_only_if_it_began_it_or_may_call_all_of_its_tools(st
         }
     }
     for what in ["abort", "complete"] {
-        post(&gateway, "elsewhere", &format!("/v1/sagas/G/{what}"), reason())
-            .await
-            .expect_problem("unknown-saga");
+        post(
+            &gateway,
+            "elsewhere",
+            &format!("/v1/sagas/G/{what}"),
+            reason(),
+        )
+        .await
+        .expect_problem("unknown-saga");
     }
-    assert_eq!(look(&gateway, "reader", "G").await.expect_ok().at("/state"), "open");
+    assert_eq!(
+        look(&gateway, "reader", "G").await.expect_ok().at("/state"),
+        "open"
+    );
     assert_eq!(executed(&tool).len(), before, "nothing was undone");
 
-    let aborted = post(&gateway, "planner", "/v1/sagas/G/abort", reason()).await.expect_ok();
+    let aborted = post(&gateway, "planner", "/v1/sagas/G/abort", reason())
+        .await
+        .expect_ok();
     assert_ne!(aborted.at("/state"), "open");
     gateway.saga_that("G", "compensated", "reader").await;
-    let aborted = post(&gateway, "all-four", "/v1/sagas/H/abort", reason()).await.expect_ok();
+    let aborted = post(&gateway, "all-four", "/v1/sagas/H/abort", reason())
+        .await
+        .expect_ok();
     assert_eq!(aborted.at("/calls"), json!([]), "it made none of them");
     gateway.saga_that("H", "compensated", "reader").await;
-    post(&gateway, "all-four", "/v1/sagas/I/complete", reason()).await.expect_ok();
+    post(&gateway, "all-four", "/v1/sagas/I/complete", reason())
+        .await
+        .expect_ok();
 }
 
 async fn a_token_that_may_not_read_sees_of_a_saga_its_state_and_its_own_calls(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(MADE);
-    let gateway = stores.gateway(&format!("{}{}", shop(&tool, SOON), tokens())).await;
+    let gateway = stores
+        .gateway(&format!("{}{}", shop(&tool, SOON), tokens()))
+        .await;
     plan(&gateway, "G").await;
-    post(&gateway, "planner", "/v1/sagas/G/complete", json!({ "reason": "secret-reason" })).await.expect_ok();
+    post(
+        &gateway,
+        "planner",
+        "/v1/sagas/G/complete",
+        json!({ "reason": "secret-reason" }),
+    )
+    .await
+    .expect_ok();
     for token in ["ping", "undoes-half", "elsewhere"] {
-        look(&gateway, token, "G").await.expect_problem("unknown-saga");
+        look(&gateway, token, "G")
+            .await
+            .expect_problem("unknown-saga");
     }
     let all = look(&gateway, "reader", "G").await.expect_ok();
-    let is_whole = |saga: &Answer| saga.text.contains("secret-reason") && saga.text.contains("token planner");
-    assert!(is_whole(&all) && all.at("/calls/1/tool") == "pay", "{}", all.text);
+    let is_whole =
+        |saga: &Answer| saga.text.contains("secret-reason") && saga.text.contains("token planner");
+    assert!(
+        is_whole(&all) && all.at("/calls/1/tool") == "pay",
+        "{}",
+        all.text
+    );
     for (token, calls, is_cut) in [("planner", 2, false), ("all-four", 0, true)] {
         let slim = look(&gateway, token, "G").await.expect_ok();
         assert_eq!(
@@ -97,7 +141,11 @@ async fn a_token_that_may_not_read_sees_of_a_saga_its_state_and_its_own_calls(st
             ("completed".into(), is_cut.into()),
             "{token}"
         );
-        assert_eq!(slim.at("/calls").as_array().map(Vec::len), Some(calls), "{token}");
+        assert_eq!(
+            slim.at("/calls").as_array().map(Vec::len),
+            Some(calls),
+            "{token}"
+        );
         assert!(
             !slim.text.contains("secret-reason") && !slim.text.contains("token planner"),
             "{}",

@@ -32,29 +32,54 @@ struct Large {
 impl Large {
     async fn begin(home: Home, forward: usize, undoing: usize) -> Self {
         let tool = Tool::start().await;
-        let bare = Bare::over_shared(home.store.clone(), ME, &tool, "compensation = \"none\"").await;
-        let id = SagaId { tenant: "shop".into(), id: "big".into() };
+        let bare =
+            Bare::over_shared(home.store.clone(), ME, &tool, "compensation = \"none\"").await;
+        let id = SagaId {
+            tenant: "shop".into(),
+            id: "big".into(),
+        };
         let saga = Saga::begin(id, &Policy::default(), bare.gateway.now());
-        assert_eq!(home.store.put_document(&saga.to_document()).await.expect("an answer"), Put::Done);
+        assert_eq!(
+            home.store
+                .put_document(&saga.to_document())
+                .await
+                .expect("an answer"),
+            Put::Done
+        );
         let mut calls = Vec::new();
         let numbers: Vec<usize> = (0..forward + undoing).collect();
         for some in numbers.chunks(AT_ONCE) {
             let mut making = JoinSet::new();
             for n in some {
-                let source = if *n < forward { Source::Runtime } else { Source::Compensation };
+                let source = if *n < forward {
+                    Source::Runtime
+                } else {
+                    Source::Compensation
+                };
                 making.spawn(make(home.store.clone(), *n, source));
             }
-            calls.extend(making.join_all().await.into_iter().map(|record| record.intent.call_id));
+            calls.extend(
+                making
+                    .join_all()
+                    .await
+                    .into_iter()
+                    .map(|record| record.intent.call_id),
+            );
         }
         Self { home, bare, calls }
     }
 
     fn url(&self, path: &str) -> String {
-        self.bare.url.replace("/v1/tools/act/calls", &format!("/v1/sagas/big{path}?tenant=shop"))
+        self.bare.url.replace(
+            "/v1/tools/act/calls",
+            &format!("/v1/sagas/big{path}?tenant=shop"),
+        )
     }
 
     async fn end(&self, how: &str) -> Answer {
-        let request = client().post(self.url(how)).body(json!({ "reason": "a test" }).to_string());
+        let request = client()
+            .post(self.url(how))
+            .body(json!({ "reason": "a test" }).to_string());
         Answer::read(request.send().await.expect("an answer")).await
     }
 
@@ -62,15 +87,35 @@ impl Large {
     async fn at_rest(&self) -> Answer {
         for round in 1..=5 {
             let later = self.bare.gateway.now() + SignedDuration::from_mins(10 * round);
-            self.bare.gateway.work_on_sagas_once(later).await.expect("an answer");
+            self.bare
+                .gateway
+                .work_on_sagas_once(later)
+                .await
+                .expect("an answer");
         }
         let saga = Answer::read(client().get(self.url("")).send().await.expect("an answer")).await;
-        assert!(saga.at("/next_at").is_null(), "{} {}", saga.at("/state"), saga.at("/trouble"));
+        assert!(
+            saga.at("/next_at").is_null(),
+            "{} {}",
+            saga.at("/state"),
+            saga.at("/trouble")
+        );
         for call_id in &self.calls {
-            let record = self.home.store.load(*call_id).await.expect("an answer").expect("it is kept");
+            let record = self
+                .home
+                .store
+                .load(*call_id)
+                .await
+                .expect("an answer")
+                .expect("it is kept");
             assert!(record.retain_until.is_some(), "it is let go");
             assert_eq!(record.intent.args, "{\"a\":1}");
-            assert!(record.state.content().is_some_and(|content| format!("{content:?}").contains("1.0")));
+            assert!(
+                record
+                    .state
+                    .content()
+                    .is_some_and(|content| format!("{content:?}").contains("1.0"))
+            );
         }
         saga
     }
@@ -78,7 +123,12 @@ impl Large {
 
 /// A call of the saga that has succeeded.
 async fn make(store: Arc<dyn Store>, n: usize, source: Source) -> Record {
-    let mut change = arrival(&format!("k{n}"), &format!("S{n}"), i64::try_from(n).expect("small"), ME);
+    let mut change = arrival(
+        &format!("k{n}"),
+        &format!("S{n}"),
+        i64::try_from(n).expect("small"),
+        ME,
+    );
     let intent = Arc::make_mut(&mut change.record.intent);
     (intent.tool, intent.saga_id, intent.key_source) = ("act".into(), "big".into(), source);
     let record = claimed(store.as_ref(), &change).await;
@@ -88,7 +138,10 @@ async fn make(store: Arc<dyn Store>, n: usize, source: Source) -> Record {
 async fn a_saga_of_too_many_calls_is_let_go_when_it_is_completed(home: Home) {
     let large = Large::begin(home, 2_001, 0).await;
     let shown = large.end("/complete").await.expect_ok();
-    assert_eq!((shown.at("/state"), shown.at("/calls_cut")), ("completed".into(), true.into()));
+    assert_eq!(
+        (shown.at("/state"), shown.at("/calls_cut")),
+        ("completed".into(), true.into())
+    );
     assert_eq!(shown.at("/calls").as_array().map(Vec::len), Some(2_000));
     large.at_rest().await;
 }
@@ -97,7 +150,10 @@ async fn calls_that_undo_others_do_not_count(home: Home) {
     let large = Large::begin(home, 1_200, 1_200).await;
     large.end("/abort").await.expect_ok();
     let saga = large.at_rest().await;
-    assert_eq!((saga.at("/state"), saga.at("/calls_cut")), ("compensated".into(), false.into()));
+    assert_eq!(
+        (saga.at("/state"), saga.at("/calls_cut")),
+        ("compensated".into(), false.into())
+    );
     assert_eq!(saga.at("/calls").as_array().map(Vec::len), Some(1_200));
 }
 
@@ -128,9 +184,22 @@ async fn sealed_by_another_key(home: &Home, forward: usize) -> (Arc<dyn Store>, 
     let mut sagas = Vec::new();
     for n in 0..forward {
         let saga = a_saga(&format!("closed {n}"), n);
-        assert_eq!(closed.put_document(&saga.to_document()).await.expect("an answer"), Put::Done);
-        let mut change = arrival(&format!("k{n}"), "S", i64::try_from(n).expect("small"), OTHER);
-        Arc::make_mut(&mut change.record.intent).saga_id.clone_from(&saga.id.id);
+        assert_eq!(
+            closed
+                .put_document(&saga.to_document())
+                .await
+                .expect("an answer"),
+            Put::Done
+        );
+        let mut change = arrival(
+            &format!("k{n}"),
+            "S",
+            i64::try_from(n).expect("small"),
+            OTHER,
+        );
+        Arc::make_mut(&mut change.record.intent)
+            .saga_id
+            .clone_from(&saga.id.id);
         claimed(closed.as_ref(), &change).await;
         sagas.push(saga);
     }
@@ -140,34 +209,84 @@ async fn sealed_by_another_key(home: &Home, forward: usize) -> (Arc<dyn Store>, 
 /// One that is to be undone, and has no calls.
 fn a_saga(id: &str, n: usize) -> Saga {
     let created_at = at(i64::try_from(n).expect("small"));
-    let saga = Saga::begin(SagaId { tenant: "shop".into(), id: id.into() }, &Policy::default(), created_at);
-    Saga { due_at: Some(created_at), deadline: Some(created_at), state: State::Compensating, ..saga }
+    let saga = Saga::begin(
+        SagaId {
+            tenant: "shop".into(),
+            id: id.into(),
+        },
+        &Policy::default(),
+        created_at,
+    );
+    Saga {
+        due_at: Some(created_at),
+        deadline: Some(created_at),
+        state: State::Compensating,
+        ..saga
+    }
 }
 
 async fn what_no_key_opens_is_put_aside(home: Home) {
     let (store, closed) = sealed_by_another_key(&home, 130).await;
     let good = a_saga("good", 5_000);
-    assert_eq!(store.put_document(&good.to_document()).await.expect("an answer"), Put::Done);
+    assert_eq!(
+        store
+            .put_document(&good.to_document())
+            .await
+            .expect("an answer"),
+        Put::Done
+    );
     let lost = claimed(store.as_ref(), &arrival("lost", "T", 5_000, OTHER)).await;
     let tool = Tool::start().await;
     let bare = Bare::over_shared(store.clone(), ME, &tool, "").await;
 
-    assert_eq!(bare.gateway.recover_all(bare.gateway.now()).await.expect("an answer"), 1);
-    let lost = store.load(lost.intent.call_id).await.expect("an answer").expect("it is kept");
+    assert_eq!(
+        bare.gateway
+            .recover_all(bare.gateway.now())
+            .await
+            .expect("an answer"),
+        1
+    );
+    let lost = store
+        .load(lost.intent.call_id)
+        .await
+        .expect("an answer")
+        .expect("it is kept");
     assert_eq!(lost.state.as_str(), "unknown");
 
     for _ in 0..6 {
-        bare.gateway.work_on_sagas_once(bare.gateway.now()).await.expect("an answer");
+        bare.gateway
+            .work_on_sagas_once(bare.gateway.now())
+            .await
+            .expect("an answer");
     }
-    let good = store.document(Kind::Saga, "shop", "good").await.expect("an answer").expect("it is kept");
+    let good = store
+        .document(Kind::Saga, "shop", "good")
+        .await
+        .expect("an answer")
+        .expect("it is kept");
     assert_eq!(good.state, "compensated");
     let opens = Sealed::new(home.store.clone(), Keys::new(&[[1; 32]]).expect("keys"));
     for before in closed {
-        let there = opens.document(Kind::Saga, "shop", &before.id.id).await.expect("it opens");
+        let there = opens
+            .document(Kind::Saga, "shop", &before.id.id)
+            .await
+            .expect("it opens");
         let there = Saga::from_document(&there.expect("it is kept")).expect("a saga");
         assert_eq!(there.version, 2, "it was put aside once");
-        assert!(there.due_at.is_some_and(|due_at| due_at > bare.gateway.now()));
-        assert_eq!(Saga { version: 1, due_at: before.due_at, ..there }, before, "and is as it was");
+        assert!(
+            there
+                .due_at
+                .is_some_and(|due_at| due_at > bare.gateway.now())
+        );
+        assert_eq!(
+            Saga {
+                version: 1,
+                due_at: before.due_at,
+                ..there
+            },
+            before,
+            "and is as it was"
+        );
     }
 }
 

@@ -47,7 +47,12 @@ impl Life {
         );
         let store = FaultStore::over(Memory::default());
         let gateway = Bare::over(store.clone(), gateway::new_instance(), &tool, &rules).await;
-        Self { tool, store, gateway, client }
+        Self {
+            tool,
+            store,
+            gateway,
+            client,
+        }
     }
 
     fn url(&self, path: &str) -> String {
@@ -62,7 +67,8 @@ impl Life {
     /// Two calls and the end of their saga, each asked for again until it is done.
     async fn live(&self) -> Result<(), String> {
         let reason = json!({ "reason": "sold out" });
-        let call = |key| json!({ "args": {}, "saga_id": "G", "session_id": "S", "idempotency_key": key });
+        let call =
+            |key| json!({ "args": {}, "saga_id": "G", "session_id": "S", "idempotency_key": key });
         let asks = [
             ("/v1/tools/act/calls", call("a")),
             ("/v1/tools/act/calls", call("b")),
@@ -85,7 +91,12 @@ impl Life {
             // Whoever had taken it up may have been cut off.
             let later = self.gateway.gateway.now() + SignedDuration::from_mins(5);
             drop(self.gateway.gateway.work_on_sagas_once(later).await);
-            let saga = self.client.get(self.url("/v1/sagas/G")).send().await.expect("an answer");
+            let saga = self
+                .client
+                .get(self.url("/v1/sagas/G"))
+                .send()
+                .await
+                .expect("an answer");
             let saga = Answer::read(saga).await;
             if saga.at("/state") == "compensated" && saga.at("/next_at").is_null() {
                 return Ok(());
@@ -99,12 +110,22 @@ impl Life {
 
     /// Each once, and the newest undone first.
     fn judge(&self) -> Result<(), String> {
-        let mut executed: Vec<_> = self.tool.seen().into_iter().filter(|seen| seen.executed).collect();
+        let mut executed: Vec<_> = self
+            .tool
+            .seen()
+            .into_iter()
+            .filter(|seen| seen.executed)
+            .collect();
         executed.sort_by_key(|seen| seen.until);
         let of = |body: &str| serde_json::from_str::<Value>(body).expect("JSON")["of"].clone();
         let ids: Vec<String> = executed
             .iter()
-            .map(|seen| of(&seen.body).as_str().unwrap_or(seen.header("x-call-id")).to_owned())
+            .map(|seen| {
+                of(&seen.body)
+                    .as_str()
+                    .unwrap_or(seen.header("x-call-id"))
+                    .to_owned()
+            })
             .collect();
         match &ids[..] {
             [a, b, c, d] if a == d && b == c && a != b => {}
@@ -112,7 +133,9 @@ impl Life {
         }
         let mut keys = HashMap::new();
         for seen in self.tool.seen() {
-            *keys.entry(seen.header("idempotency-key").to_owned()).or_insert(0) += 1;
+            *keys
+                .entry(seen.header("idempotency-key").to_owned())
+                .or_insert(0) += 1;
         }
         if keys.len() == 4 && keys.values().all(|times| *times == 1) {
             return Ok(());
@@ -125,11 +148,17 @@ impl Life {
 async fn whichever_operation_of_the_store_goes_wrong_a_saga_comes_to_its_end() {
     let client = client();
     let good = Life::begin(client.clone()).await;
-    good.live().await.and_then(|()| good.judge()).expect("nothing went wrong");
+    good.live()
+        .await
+        .and_then(|()| good.judge())
+        .expect("nothing went wrong");
     let operations = good.store.asked();
     assert!(operations > 30, "only {operations}");
     let (mut lives, places) = (JoinSet::new(), Arc::new(Semaphore::new(AT_ONCE)));
-    for (fault, many) in FAULTS.into_iter().flat_map(|fault| MANY.map(|many| (fault, many))) {
+    for (fault, many) in FAULTS
+        .into_iter()
+        .flat_map(|fault| MANY.map(|many| (fault, many)))
+    {
         for n in 0..operations {
             let (client, places) = (client.clone(), places.clone());
             lives.spawn(async move {
@@ -141,7 +170,12 @@ async fn whichever_operation_of_the_store_goes_wrong_a_saga_comes_to_its_end() {
             });
         }
     }
-    let broken: Vec<String> = lives.join_all().await.into_iter().filter_map(Result::err).collect();
+    let broken: Vec<String> = lives
+        .join_all()
+        .await
+        .into_iter()
+        .filter_map(Result::err)
+        .collect();
     assert!(broken.is_empty(), "of {operations} operations: {broken:#?}");
 }
 
@@ -157,15 +191,29 @@ async fn a_saga_whose_calls_cannot_be_listed_again_and_again_is_stuck_and_told()
     );
     let store = FaultStore::over(Memory::default());
     let gateway = Bare::over(store.clone(), gateway::new_instance(), &tool, &rules).await;
-    let life = Life { tool, store, gateway, client: client() };
+    let life = Life {
+        tool,
+        store,
+        gateway,
+        client: client(),
+    };
     let get = async |path: &str| {
-        Answer::read(life.client.get(life.url(path)).send().await.expect("an answer")).await.text
+        Answer::read(
+            life.client
+                .get(life.url(path))
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
+        .text
     };
     let call = json!({ "args": {}, "saga_id": "G", "idempotency_key": "a" });
     life.post("/v1/tools/act/calls", &call).await.expect_ok();
     life.store.next(Verb::List, Fault::ErrBefore, 1_000);
     // It is aborted; only its calls cannot be shown.
-    life.post("/v1/sagas/G/abort", &json!({ "reason": "sold out" })).await;
+    life.post("/v1/sagas/G/abort", &json!({ "reason": "sold out" }))
+        .await;
     until("a person is asked for", async || {
         let later = life.gateway.gateway.now() + SignedDuration::from_mins(5);
         drop(life.gateway.gateway.work_on_sagas_once(later).await);
@@ -175,7 +223,10 @@ async fn a_saga_whose_calls_cannot_be_listed_again_and_again_is_stuck_and_told()
     until("somebody is told", async || {
         let later = life.gateway.gateway.now() + SignedDuration::from_mins(5);
         drop(life.gateway.gateway.work_on_sagas_once(later).await);
-        life.tool.seen().iter().any(|seen| seen.body.contains("could not be listed"))
+        life.tool
+            .seen()
+            .iter()
+            .any(|seen| seen.body.contains("could not be listed"))
     })
     .await;
     life.store.heal();

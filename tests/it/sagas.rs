@@ -24,18 +24,23 @@ pub(crate) fn shop(tool: &Tool, more: &str) -> String {
             at(undo)
         );
     }
-    config += &format!("[tools.look]\nurl = \"{}\"\neffect = \"read\"\n", at("look"));
+    config += &format!(
+        "[tools.look]\nurl = \"{}\"\neffect = \"read\"\n",
+        at("look")
+    );
     format!("{config}[tools.mail]\nurl = \"{}\"\n{more}", at("mail"))
 }
 
-pub(crate) const SOON: &str = "[sagas]\nretry = { attempts = 3, base = \"10ms\", max = \"20ms\" }\n";
+pub(crate) const SOON: &str =
+    "[sagas]\nretry = { attempts = 3, base = \"10ms\", max = \"20ms\" }\n";
 
 /// Executes and says what has been made.
 pub(crate) const MADE: Act = Act::Ok("{\"made\":7}");
 
 impl Gateway {
     pub async fn in_saga(&self, tool: &str, saga: &str, key: &str) -> Answer {
-        let body = json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
+        let body =
+            json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
         self.post(tool, &body, &[]).await
     }
 
@@ -49,25 +54,48 @@ impl Gateway {
 
     pub async fn act_on(&self, path: &str) -> Answer {
         let reason = json!({ "reason": "sold out" }).to_string();
-        Answer::read(client().post(self.url(path)).body(reason).send().await.expect("an answer")).await
+        Answer::read(
+            client()
+                .post(self.url(path))
+                .body(reason)
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     }
 
     /// The saga, when it has come to rest in this state.
     pub async fn saga_that_is(&self, id: &str, state: &str) -> Answer {
-        until(&format!("saga {id} is {state}"), async || self.saga(id).await.at("/state") == state).await;
+        until(&format!("saga {id} is {state}"), async || {
+            self.saga(id).await.at("/state") == state
+        })
+        .await;
         self.saga(id).await
     }
 }
 
 /// The paths of what was executed, in order.
 pub(crate) fn executed(tool: &Tool) -> Vec<String> {
-    let path = |line: &str| line.split(' ').nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
-    tool.seen().iter().filter(|seen| seen.executed).map(|seen| path(&seen.line)).collect()
+    let path = |line: &str| {
+        line.split(' ')
+            .nth(1)
+            .unwrap_or_default()
+            .trim_start_matches('/')
+            .to_owned()
+    };
+    tool.seen()
+        .iter()
+        .filter(|seen| seen.executed)
+        .map(|seen| path(&seen.line))
+        .collect()
 }
 
 pub(crate) fn words(list: &Value, member: &str) -> Vec<String> {
     let list = list.as_array().expect("a list");
-    list.iter().map(|one| one[member].as_str().expect("a word").to_owned()).collect()
+    list.iter()
+        .map(|one| one[member].as_str().expect("a word").to_owned())
+        .collect()
 }
 
 async fn a_saga_begins_with_its_first_call_and_takes_none_after_it_is_completed(stores: &Stores) {
@@ -75,7 +103,10 @@ async fn a_saga_begins_with_its_first_call_and_takes_none_after_it_is_completed(
     tool.always(MADE);
     let gateway = stores.gateway(&shop(&tool, "")).await;
     gateway.saga("G").await.expect_problem("unknown-saga");
-    gateway.end_saga("G", "complete").await.expect_problem("unknown-saga");
+    gateway
+        .end_saga("G", "complete")
+        .await
+        .expect_problem("unknown-saga");
     let first = gateway.in_saga("order", "G", "a").await.expect_ok();
     assert_eq!(first.at("/saga_id"), "G");
     gateway.in_saga("pay", "G", "b").await.expect_ok();
@@ -88,20 +119,53 @@ async fn a_saga_begins_with_its_first_call_and_takes_none_after_it_is_completed(
     let listed = gateway.get("/v1/calls?saga_id=G").await.expect_ok();
     assert_eq!(words(&listed.at("/calls"), "tool"), ["pay", "order"]);
 
-    assert_eq!(gateway.end_saga("G", "complete").await.expect_ok().at("/state"), "completed");
+    assert_eq!(
+        gateway
+            .end_saga("G", "complete")
+            .await
+            .expect_ok()
+            .at("/state"),
+        "completed"
+    );
     gateway.end_saga("G", "complete").await.expect_ok();
-    gateway.end_saga("G", "abort").await.expect_problem("wrong-state");
-    let late = gateway.in_saga("ship", "G", "c").await.expect_problem("wrong-state");
-    assert_eq!((late.at("/effect"), late.at("/key_action")), ("none".into(), "stop".into()));
-    gateway.in_saga("ship", "G", "c").await.expect_problem("wrong-state");
+    gateway
+        .end_saga("G", "abort")
+        .await
+        .expect_problem("wrong-state");
+    let late = gateway
+        .in_saga("ship", "G", "c")
+        .await
+        .expect_problem("wrong-state");
+    assert_eq!(
+        (late.at("/effect"), late.at("/key_action")),
+        ("none".into(), "stop".into())
+    );
+    gateway
+        .in_saga("ship", "G", "c")
+        .await
+        .expect_problem("wrong-state");
     assert_eq!(executed(&tool), ["order", "pay"], "nothing is sent");
     // What was done is still answered.
     let again = gateway.in_saga("order", "G", "a").await.expect_ok();
-    assert_eq!((again.at("/replayed"), again.at("/compensated")), (true.into(), Value::Null));
-    until("its calls are let go", async || gateway.saga("G").await.at("/next_at").is_null()).await;
+    assert_eq!(
+        (again.at("/replayed"), again.at("/compensated")),
+        (true.into(), Value::Null)
+    );
+    until("its calls are let go", async || {
+        gateway.saga("G").await.at("/next_at").is_null()
+    })
+    .await;
     let sagas = gateway.get("/v1/sagas?state=completed").await.expect_ok();
     assert_eq!(words(&sagas.at("/sagas"), "saga_id"), ["G"]);
-    assert!(gateway.get("/v1/sagas?state=open").await.at("/sagas").as_array().expect("a list").is_empty());
+    assert!(
+        gateway
+            .get("/v1/sagas?state=open")
+            .await
+            .at("/sagas")
+            .as_array()
+            .expect("a list")
+            .is_empty()
+    );
 }
 
 async fn an_aborted_saga_is_undone_the_newest_first_each_once(stores: &Stores) {
@@ -112,39 +176,76 @@ async fn an_aborted_saga_is_undone_the_newest_first_each_once(stores: &Stores) {
     for (name, key) in [("order", "a"), ("look", "l"), ("pay", "b"), ("ship", "c")] {
         calls.push(gateway.in_saga(name, "G", key).await.expect_ok());
     }
-    assert_eq!(gateway.end_saga("G", "abort").await.expect_ok().at("/reason"), "sold out");
+    assert_eq!(
+        gateway
+            .end_saga("G", "abort")
+            .await
+            .expect_ok()
+            .at("/reason"),
+        "sold out"
+    );
     // Asked again while it is at it, it is the same abort.
     let _ = gateway.end_saga("G", "abort").await;
     let saga = gateway.saga_that_is("G", "compensated").await;
-    assert_eq!(executed(&tool), ["order", "look", "pay", "ship", "recall", "refund", "cancel"]);
-    assert_eq!(words(&saga.at("/calls"), "compensation"), ["succeeded", "none", "succeeded", "succeeded"]);
+    assert_eq!(
+        executed(&tool),
+        ["order", "look", "pay", "ship", "recall", "refund", "cancel"]
+    );
+    assert_eq!(
+        words(&saga.at("/calls"), "compensation"),
+        ["succeeded", "none", "succeeded", "succeeded"]
+    );
     assert_eq!(
         words(&saga.at("/calls"), "state"),
         ["compensated", "succeeded", "compensated", "compensated"]
     );
-    gateway.end_saga("G", "abort").await.expect_problem("wrong-state");
+    gateway
+        .end_saga("G", "abort")
+        .await
+        .expect_problem("wrong-state");
 
     // What was sent, and by which key.
     let order = calls[0].at("/call_id");
-    let cancel = tool.seen().into_iter().find(|seen| seen.line.contains("/cancel")).expect("it was sent");
+    let cancel = tool
+        .seen()
+        .into_iter()
+        .find(|seen| seen.line.contains("/cancel"))
+        .expect("it was sent");
     let sent: Value = serde_json::from_str(&cancel.body).expect("JSON");
     assert_eq!(sent, json!({ "made": 7, "of": order }));
     let by = saga.at("/calls/0/compensation_call_id");
-    let by = gateway.get(&format!("/v1/calls/{}", by.as_str().expect("an id"))).await.expect_ok();
-    assert_eq!(by.at("/key"), format!("compensate:{}", order.as_str().expect("an id")));
-    assert_eq!((by.at("/key_source"), by.at("/saga_id")), ("compensation".into(), "G".into()));
+    let by = gateway
+        .get(&format!("/v1/calls/{}", by.as_str().expect("an id")))
+        .await
+        .expect_ok();
+    assert_eq!(
+        by.at("/key"),
+        format!("compensate:{}", order.as_str().expect("an id"))
+    );
+    assert_eq!(
+        (by.at("/key_source"), by.at("/saga_id")),
+        ("compensation".into(), "G".into())
+    );
     let view = gateway.record(&calls[0]).await;
     assert_eq!(view.at("/compensation_call_id"), by.at("/call_id"));
     assert_eq!(view.at("/state"), "compensated");
-    until("its calls are let go", async || gateway.saga("G").await.at("/next_at").is_null()).await;
+    until("its calls are let go", async || {
+        gateway.saga("G").await.at("/next_at").is_null()
+    })
+    .await;
 
     // A duplicate is told so, and runs nothing.
     let again = gateway.in_saga("order", "G", "a").await.expect_ok();
     assert_eq!(again.result(), "{\"made\":7}");
-    assert_eq!((again.at("/compensated"), again.at("/replayed")), (true.into(), true.into()));
+    assert_eq!(
+        (again.at("/compensated"), again.at("/replayed")),
+        (true.into(), true.into())
+    );
     assert_eq!(executed(&tool).len(), 7);
     assert_eq!(
-        gateway.metric("oncegate_compensations_total{result=\"compensated\",tool=\"pay\"}").await,
+        gateway
+            .metric("oncegate_compensations_total{result=\"compensated\",tool=\"pay\"}")
+            .await,
         1.0
     );
 }
@@ -154,18 +255,30 @@ async fn a_call_that_never_ran_is_recorded_as_empty_and_never_runs_later(stores:
     tool.then(MADE).always(Act::Answer(422, "", b"{}"));
     let gateway = stores.gateway(&shop(&tool, "")).await;
     gateway.in_saga("order", "G", "a").await.expect_ok();
-    let refused = gateway.in_saga("pay", "G", "b").await.expect_problem("tool-rejected");
+    let refused = gateway
+        .in_saga("pay", "G", "b")
+        .await
+        .expect_problem("tool-rejected");
     tool.always(MADE);
     gateway.end_saga("G", "abort").await.expect_ok();
     let saga = gateway.saga_that_is("G", "compensated").await;
     assert_eq!(executed(&tool), ["order", "cancel"]);
-    assert_eq!(words(&saga.at("/calls"), "compensation"), ["succeeded", "empty"]);
+    assert_eq!(
+        words(&saga.at("/calls"), "compensation"),
+        ["succeeded", "empty"]
+    );
     let view = gateway.record(&refused).await;
     assert_eq!(view.at("/state"), "compensated");
     assert!(words(&view.at("/events"), "event").contains(&"compensation_empty".to_owned()));
     // It comes again, after what would have undone it.
-    gateway.in_saga("pay", "G", "b").await.expect_problem("wrong-state");
-    gateway.in_saga("pay", "G", "new").await.expect_problem("wrong-state");
+    gateway
+        .in_saga("pay", "G", "b")
+        .await
+        .expect_problem("wrong-state");
+    gateway
+        .in_saga("pay", "G", "new")
+        .await
+        .expect_problem("wrong-state");
     assert_eq!(executed(&tool), ["order", "cancel"]);
 }
 
@@ -179,13 +292,26 @@ async fn nothing_is_undone_while_a_call_of_the_saga_runs(stores: &Stores) {
         let (client, url) = (client(), gateway.url("/v1/tools/pay/calls"));
         let body = json!({ "args": {}, "session_id": "S", "saga_id": "G", "idempotency_key": "b" });
         tokio::spawn(async move {
-            Answer::read(client.post(url).body(body.to_string()).send().await.expect("an answer")).await
+            Answer::read(
+                client
+                    .post(url)
+                    .body(body.to_string())
+                    .send()
+                    .await
+                    .expect("an answer"),
+            )
+            .await
         })
     };
     until("it is at the tool", async || tool.requests() == 2).await;
     gateway.end_saga("G", "abort").await.expect_ok();
     until("it is waited for", async || {
-        gateway.saga("G").await.at("/trouble/why").as_str().is_some_and(|why| why.contains("runs"))
+        gateway
+            .saga("G")
+            .await
+            .at("/trouble/why")
+            .as_str()
+            .is_some_and(|why| why.contains("runs"))
     })
     .await;
     assert_eq!(executed(&tool), ["order"]);
@@ -210,25 +336,50 @@ async fn a_call_that_waits_for_its_turn_is_not_sent_once_its_saga_is_aborted(sto
     gateway.in_saga("order", "G", "a").await.expect_ok();
     let begin = |saga: &str, key: &str| {
         let (client, url) = (client(), gateway.url("/v1/tools/order/calls"));
-        let body = json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
+        let body =
+            json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
         tokio::spawn(async move {
-            Answer::read(client.post(url).body(body.to_string()).send().await.expect("an answer")).await
+            Answer::read(
+                client
+                    .post(url)
+                    .body(body.to_string())
+                    .send()
+                    .await
+                    .expect("an answer"),
+            )
+            .await
         })
     };
     let running = begin("other", "b");
     until("it is at the tool", async || tool.requests() == 2).await;
     let waiting = begin("G", "c");
-    until("it waits", async || !gateway.session().await.at("/waiting").as_array().is_none_or(Vec::is_empty))
-        .await;
+    until("it waits", async || {
+        !gateway
+            .session()
+            .await
+            .at("/waiting")
+            .as_array()
+            .is_none_or(Vec::is_empty)
+    })
+    .await;
     gateway.end_saga("G", "abort").await.expect_ok();
     gateway.saga_that_is("G", "compensated").await;
     drop(hold);
     running.await.expect("no panic").expect_ok();
-    waiting.await.expect("no panic").expect_problem("wrong-state");
-    assert_eq!(executed(&tool), ["order", "order", "cancel"], "the other saga's is the second");
+    waiting
+        .await
+        .expect("no panic")
+        .expect_problem("wrong-state");
+    assert_eq!(
+        executed(&tool),
+        ["order", "order", "cancel"],
+        "the other saga's is the second"
+    );
 }
 
-async fn what_cannot_be_undone_is_stuck_and_seen_until_a_person_has_it_tried_again(stores: &Stores) {
+async fn what_cannot_be_undone_is_stuck_and_seen_until_a_person_has_it_tried_again(
+    stores: &Stores,
+) {
     let tool = Tool::start().await;
     tool.always(MADE);
     let gateway = stores.gateway(&shop(&tool, SOON)).await;
@@ -238,25 +389,42 @@ async fn what_cannot_be_undone_is_stuck_and_seen_until_a_person_has_it_tried_aga
     gateway.end_saga("G", "abort").await.expect_ok();
     let saga = gateway.saga_that_is("G", "stuck").await;
     assert_eq!(saga.at("/trouble/call_id"), paid.at("/call_id"));
-    assert_eq!(words(&saga.at("/calls"), "state"), ["compensating", "stuck"]);
-    assert_eq!(tool.requests(), 2 + 3, "three tries, and not one of the older call");
+    assert_eq!(
+        words(&saga.at("/calls"), "state"),
+        ["compensating", "stuck"]
+    );
+    assert_eq!(
+        tool.requests(),
+        2 + 3,
+        "three tries, and not one of the older call"
+    );
     let stuck = gateway.get("/v1/sagas?state=stuck").await.expect_ok();
     assert_eq!(words(&stuck.at("/sagas"), "saga_id"), ["G"]);
     assert_eq!(gateway.metric("oncegate_stuck_sagas").await, 1.0);
     // Its duplicates are told that it is being undone.
     let again = gateway.in_saga("pay", "G", "b").await.expect_ok();
-    assert_eq!((again.at("/compensating"), again.at("/compensated")), (true.into(), Value::Null));
+    assert_eq!(
+        (again.at("/compensating"), again.at("/compensated")),
+        (true.into(), Value::Null)
+    );
 
     tool.always(MADE);
     gateway.end_saga("G", "retry").await.expect_ok();
     gateway.saga_that_is("G", "compensated").await;
     assert_eq!(executed(&tool), ["order", "pay", "refund", "cancel"]);
-    let keys = tool.seen().into_iter().filter(|seen| seen.line.contains("/refund"));
-    let keys: std::collections::HashSet<String> =
-        keys.map(|seen| seen.header("idempotency-key").to_owned()).collect();
+    let keys = tool
+        .seen()
+        .into_iter()
+        .filter(|seen| seen.line.contains("/refund"));
+    let keys: std::collections::HashSet<String> = keys
+        .map(|seen| seen.header("idempotency-key").to_owned())
+        .collect();
     assert_eq!(keys.len(), 1, "every try has the same key");
     assert_eq!(gateway.metric("oncegate_stuck_sagas").await, 0.0);
-    gateway.end_saga("G", "retry").await.expect_problem("wrong-state");
+    gateway
+        .end_saga("G", "retry")
+        .await
+        .expect_problem("wrong-state");
 }
 
 async fn a_person_may_skip_what_is_stuck_or_say_that_it_is_undone_by_hand(stores: &Stores) {
@@ -264,8 +432,14 @@ async fn a_person_may_skip_what_is_stuck_or_say_that_it_is_undone_by_hand(stores
     tool.always(MADE);
     let gateway = stores.gateway(&shop(&tool, SOON)).await;
     for saga in ["skipped", "by-hand"] {
-        gateway.in_saga("order", saga, &format!("{saga}-a")).await.expect_ok();
-        gateway.in_saga("pay", saga, &format!("{saga}-b")).await.expect_ok();
+        gateway
+            .in_saga("order", saga, &format!("{saga}-a"))
+            .await
+            .expect_ok();
+        gateway
+            .in_saga("pay", saga, &format!("{saga}-b"))
+            .await
+            .expect_ok();
     }
     let both_stuck = async || {
         for saga in ["skipped", "by-hand"] {
@@ -280,16 +454,35 @@ async fn a_person_may_skip_what_is_stuck_or_say_that_it_is_undone_by_hand(stores
     tool.always(MADE);
     gateway.end_saga("skipped", "skip").await.expect_ok();
     let saga = gateway.saga_that_is("skipped", "compensated").await;
-    assert_eq!(words(&saga.at("/calls"), "compensation"), ["succeeded", "skipped"]);
-    assert_eq!(words(&saga.at("/calls"), "state"), ["compensated", "succeeded"], "its effect stands");
+    assert_eq!(
+        words(&saga.at("/calls"), "compensation"),
+        ["succeeded", "skipped"]
+    );
+    assert_eq!(
+        words(&saga.at("/calls"), "state"),
+        ["compensated", "succeeded"],
+        "its effect stands"
+    );
 
     let stuck = gateway.saga("by-hand").await.at("/trouble/call_id");
     let path = format!("/v1/calls/{}/resolve", stuck.as_str().expect("an id"));
     let said = json!({ "as": "failed", "reason": "refunded in the bank's portal" }).to_string();
-    let told = client().post(gateway.url(&path)).body(said).send().await.expect("an answer");
-    assert_eq!(Answer::read(told).await.expect_ok().at("/state"), "compensated");
+    let told = client()
+        .post(gateway.url(&path))
+        .body(said)
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(
+        Answer::read(told).await.expect_ok().at("/state"),
+        "compensated"
+    );
     gateway.saga_that_is("by-hand", "compensated").await;
-    assert_eq!(executed(&tool), ["order", "pay", "order", "pay", "cancel", "cancel"], "no refund was sent");
+    assert_eq!(
+        executed(&tool),
+        ["order", "pay", "order", "pay", "cancel", "cancel"],
+        "no refund was sent"
+    );
 }
 
 async fn what_nobody_knows_of_is_waited_for_or_undone_as_its_tool_allows(stores: &Stores) {
@@ -298,16 +491,34 @@ async fn what_nobody_knows_of_is_waited_for_or_undone_as_its_tool_allows(stores:
     // A tool that must not be asked to undo what it may not have done.
     tool.then(MADE).then(Act::ExecuteThenDrop).always(MADE);
     gateway.in_saga("order", "wait", "a").await.expect_ok();
-    let unknown = gateway.in_saga("pay", "wait", "b").await.expect_problem("outcome-unknown");
+    let unknown = gateway
+        .in_saga("pay", "wait", "b")
+        .await
+        .expect_problem("outcome-unknown");
     gateway.end_saga("wait", "abort").await.expect_ok();
     let saga = gateway.saga_that_is("wait", "stuck").await;
     assert_eq!(saga.at("/trouble/call_id"), unknown.at("/call_id"));
-    assert_eq!(executed(&tool), ["order", "pay"], "nothing is undone before that is known");
-    let path = format!("/v1/calls/{}/resolve", unknown.at("/call_id").as_str().expect("an id"));
-    let said = json!({ "as": "succeeded", "result": { "made": 9 }, "reason": "the bank has it" }).to_string();
-    Answer::read(client().post(gateway.url(&path)).body(said).send().await.expect("an answer"))
-        .await
-        .expect_ok();
+    assert_eq!(
+        executed(&tool),
+        ["order", "pay"],
+        "nothing is undone before that is known"
+    );
+    let path = format!(
+        "/v1/calls/{}/resolve",
+        unknown.at("/call_id").as_str().expect("an id")
+    );
+    let said = json!({ "as": "succeeded", "result": { "made": 9 }, "reason": "the bank has it" })
+        .to_string();
+    Answer::read(
+        client()
+            .post(gateway.url(&path))
+            .body(said)
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await
+    .expect_ok();
     gateway.saga_that_is("wait", "compensated").await;
     assert_eq!(executed(&tool), ["order", "pay", "refund", "cancel"]);
 }
@@ -326,16 +537,22 @@ async fn a_pointer_that_finds_nothing_sends_nothing(stores: &Stores) {
 async fn a_person_is_told_of_what_is_stuck_until_that_was_heard(stores: &Stores) {
     let (tool, ears) = (Tool::start().await, Tool::start().await);
     tool.then(Act::Ok("{\"other\":7}")).always(MADE);
-    ears.then(Act::Answer(503, "", b"")).always(Act::Answer(204, "", b""));
+    ears.then(Act::Answer(503, "", b""))
+        .always(Act::Answer(204, "", b""));
     let webhook = format!("{SOON}[webhook]\nurl = \"{}\"\n", ears.url());
     let gateway = stores.gateway(&shop(&tool, &webhook)).await;
     let order = gateway.in_saga("order", "G", "a").await.expect_ok();
     gateway.end_saga("G", "abort").await.expect_ok();
     gateway.saga_that_is("G", "stuck").await;
-    until("it was heard", async || ears.requests() == 2 && gateway.saga("G").await.at("/next_at").is_null())
-        .await;
+    until("it was heard", async || {
+        ears.requests() == 2 && gateway.saga("G").await.at("/next_at").is_null()
+    })
+    .await;
     let told = ears.seen();
-    assert_eq!(told[0].header("idempotency-key"), told[1].header("idempotency-key"));
+    assert_eq!(
+        told[0].header("idempotency-key"),
+        told[1].header("idempotency-key")
+    );
     let said: Value = serde_json::from_str(&told[1].body).expect("JSON");
     assert_eq!(
         (said["event"].clone(), said["data"]["call_id"].clone()),
@@ -359,7 +576,10 @@ async fn a_tool_without_a_compensation_needs_a_person(stores: &Stores) {
 
 async fn a_refusal_is_not_kept_of_what_undoes(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(MADE).then(Act::Answer(422, "", b"{}")).then(Act::Answer(412, "", b"{}")).always(MADE);
+    tool.then(MADE)
+        .then(Act::Answer(422, "", b"{}"))
+        .then(Act::Answer(412, "", b"{}"))
+        .always(MADE);
     let at = |path: &str| format!("http://127.0.0.1:{}/{path}", tool.port);
     let config = format!(
         "{SOON}[tools.order]\nurl = \"{}\"\ncompensation = {{ tool = \"cancel\" }}\n\
@@ -377,18 +597,35 @@ async fn a_refusal_is_not_kept_of_what_undoes(stores: &Stores) {
 
 async fn waiting_for_a_call_takes_no_tries_from_those_that_are_undone(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(MADE).then(Act::ExecuteThenDrop).always(Act::Answer(422, "", b"{}"));
+    tool.then(MADE)
+        .then(Act::ExecuteThenDrop)
+        .always(Act::Answer(422, "", b"{}"));
     let gateway = stores.gateway(&shop(&tool, SOON)).await;
     gateway.in_saga("order", "G", "a").await.expect_ok();
-    let unknown = gateway.in_saga("pay", "G", "b").await.expect_problem("outcome-unknown");
+    let unknown = gateway
+        .in_saga("pay", "G", "b")
+        .await
+        .expect_problem("outcome-unknown");
     gateway.end_saga("G", "abort").await.expect_ok();
     gateway.saga_that_is("G", "stuck").await;
-    let path = format!("/v1/calls/{}/resolve", unknown.at("/call_id").as_str().expect("an id"));
-    let said = json!({ "as": "succeeded", "result": { "made": 9 }, "reason": "the bank has it" }).to_string();
-    let told = client().post(gateway.url(&path)).body(said).send().await.expect("an answer");
+    let path = format!(
+        "/v1/calls/{}/resolve",
+        unknown.at("/call_id").as_str().expect("an id")
+    );
+    let said = json!({ "as": "succeeded", "result": { "made": 9 }, "reason": "the bank has it" })
+        .to_string();
+    let told = client()
+        .post(gateway.url(&path))
+        .body(said)
+        .send()
+        .await
+        .expect("an answer");
     Answer::read(told).await.expect_ok();
     until("it is tried three times", async || tool.requests() == 2 + 3).await;
-    until("it is stuck", async || gateway.saga("G").await.at("/next_at").is_null()).await;
+    until("it is stuck", async || {
+        gateway.saga("G").await.at("/next_at").is_null()
+    })
+    .await;
     assert_eq!(gateway.saga("G").await.at("/state"), "stuck");
     assert_eq!(tool.requests(), 2 + 3);
 }
@@ -399,8 +636,14 @@ async fn a_saga_that_is_open_for_too_long_is_aborted_or_reported(stores: &Stores
         tool.always(MADE);
         let rules = format!("[sagas]\ndeadline = \"100ms\"\non_timeout = \"{on_timeout}\"\n");
         let gateway = stores.gateway(&shop(&tool, &rules)).await;
-        gateway.in_saga("order", on_timeout, on_timeout).await.expect_ok();
-        until("it is overdue", async || gateway.saga(on_timeout).await.at("/overdue") == true).await;
+        gateway
+            .in_saga("order", on_timeout, on_timeout)
+            .await
+            .expect_ok();
+        until("it is overdue", async || {
+            gateway.saga(on_timeout).await.at("/overdue") == true
+        })
+        .await;
         let saga = gateway.saga_that_is(on_timeout, state).await;
         assert_eq!(saga.at("/state"), state);
         assert_eq!(tool.effects(), effects, "{on_timeout}");
@@ -415,25 +658,50 @@ async fn one_call_is_undone_by_itself_and_only_once(stores: &Stores) {
     let gateway = stores.gateway(&shop(&tool, SOON)).await;
     let done = gateway.in_saga("order", "", "a").await.expect_ok();
     let id = done.at("/call_id").as_str().expect("an id").to_owned();
-    let saga = gateway.act_on(&format!("/v1/calls/{id}/compensate")).await.expect_ok();
+    let saga = gateway
+        .act_on(&format!("/v1/calls/{id}/compensate"))
+        .await
+        .expect_ok();
     assert_eq!(saga.at("/saga_id"), format!("compensate:{id}"));
-    gateway.saga_that_is(&format!("compensate:{id}"), "compensated").await;
-    gateway.act_on(&format!("/v1/calls/{id}/compensate")).await.expect_ok();
+    gateway
+        .saga_that_is(&format!("compensate:{id}"), "compensated")
+        .await;
+    gateway
+        .act_on(&format!("/v1/calls/{id}/compensate"))
+        .await
+        .expect_ok();
     assert_eq!(executed(&tool), ["order", "cancel"]);
     assert_eq!(gateway.record(&done).await.at("/state"), "compensated");
 
     // What surely never ran is not sent, and is never run later.
     tool.always(Act::Answer(422, "", b"{}"));
-    let failed = gateway.in_saga("order", "", "b").await.expect_problem("tool-rejected");
+    let failed = gateway
+        .in_saga("order", "", "b")
+        .await
+        .expect_problem("tool-rejected");
     tool.always(MADE);
     let id = failed.at("/call_id").as_str().expect("an id").to_owned();
-    gateway.act_on(&format!("/v1/calls/{id}/compensate")).await.expect_ok();
-    gateway.saga_that_is(&format!("compensate:{id}"), "compensated").await;
-    gateway.in_saga("order", "", "b").await.expect_problem("wrong-state");
+    gateway
+        .act_on(&format!("/v1/calls/{id}/compensate"))
+        .await
+        .expect_ok();
+    gateway
+        .saga_that_is(&format!("compensate:{id}"), "compensated")
+        .await;
+    gateway
+        .in_saga("order", "", "b")
+        .await
+        .expect_problem("wrong-state");
     let read = gateway.in_saga("look", "", "c").await.expect_ok();
-    let path = format!("/v1/calls/{}/compensate", read.at("/call_id").as_str().expect("an id"));
+    let path = format!(
+        "/v1/calls/{}/compensate",
+        read.at("/call_id").as_str().expect("an id")
+    );
     gateway.act_on(&path).await.expect_problem("wrong-state");
-    gateway.act_on("/v1/calls/no-such-call/compensate").await.expect_problem("unknown-call");
+    gateway
+        .act_on("/v1/calls/no-such-call/compensate")
+        .await
+        .expect_problem("unknown-call");
     assert_eq!(executed(&tool), ["order", "cancel", "look"]);
 }
 
@@ -444,10 +712,19 @@ async fn a_key_stands_for_one_saga_only(stores: &Stores) {
     gateway.in_saga("order", "G", "a").await.expect_ok();
     gateway.in_saga("order", "", "b").await.expect_ok();
     for key in ["a", "b"] {
-        gateway.in_saga("order", "H", key).await.expect_problem("wrong-state");
+        gateway
+            .in_saga("order", "H", key)
+            .await
+            .expect_problem("wrong-state");
     }
-    let body = json!({ "args": {}, "session_id": "S", "saga_id": "H", "idempotency_key": "a" }).to_string();
-    let met = client().post(gateway.url("/v1/tools/order/key")).body(body).send().await.expect("an answer");
+    let body = json!({ "args": {}, "session_id": "S", "saga_id": "H", "idempotency_key": "a" })
+        .to_string();
+    let met = client()
+        .post(gateway.url("/v1/tools/order/key"))
+        .body(body)
+        .send()
+        .await
+        .expect("an answer");
     assert_eq!(Answer::read(met).await.expect_ok().at("/would"), "refuse");
     // Who names no saga is told what is there.
     gateway.in_saga("order", "", "a").await.expect_ok();
@@ -459,10 +736,19 @@ async fn nobody_can_bring_the_gateways_own_keys(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(MADE);
     let gateway = stores.gateway(&shop(&tool, "")).await;
-    gateway.in_saga("cancel", "", "compensate:x").await.expect_problem("key-invalid");
+    gateway
+        .in_saga("cancel", "", "compensate:x")
+        .await
+        .expect_problem("key-invalid");
     let model = json!({ "args": { "idempotency_key": "compensate:x" } });
-    gateway.post("cancel", &model, &[]).await.expect_problem("key-invalid");
-    gateway.in_saga("cancel", "compensate:x", "k").await.expect_problem("invalid-request");
+    gateway
+        .post("cancel", &model, &[])
+        .await
+        .expect_problem("key-invalid");
+    gateway
+        .in_saga("cancel", "compensate:x", "k")
+        .await
+        .expect_problem("invalid-request");
     assert_eq!(tool.requests(), 0);
 }
 

@@ -36,31 +36,77 @@ async fn what_is_redacted_is_sent_and_replayed_and_never_shown(stores: &Stores) 
     // At first it is refused, so that the same key runs again: with the arguments of the request.
     let refusal: &'static [u8] = b"{\"token\":\"canary-result\",\"why\":\"closed\"}";
     tool.then(Act::Answer(422, "", refusal));
-    gateway.post("act", &paying(SECRET_ARGS), &[]).await.expect_problem("tool-rejected");
+    gateway
+        .post("act", &paying(SECRET_ARGS), &[])
+        .await
+        .expect_problem("tool-rejected");
     let failed = gateway.get("/v1/calls?session_id=S").await.expect_ok();
-    assert_eq!(failed.at("/calls/0/error/tool_body/token"), "[redacted]", "{}", failed.text);
+    assert_eq!(
+        failed.at("/calls/0/error/tool_body/token"),
+        "[redacted]",
+        "{}",
+        failed.text
+    );
     tool.then(Act::Ok("{\"token\":\"canary-result\",\"paid\":true}"));
-    let first = gateway.post("act", &paying(SECRET_ARGS), &[]).await.expect_ok();
-    let again = gateway.post("act", &paying(SECRET_ARGS), &[]).await.expect_ok();
+    let first = gateway
+        .post("act", &paying(SECRET_ARGS), &[])
+        .await
+        .expect_ok();
+    let again = gateway
+        .post("act", &paying(SECRET_ARGS), &[])
+        .await
+        .expect_ok();
     assert_eq!(again.at("/replayed"), true);
     for answer in [&first, &again] {
-        assert_eq!(answer.at("/result/token"), SECRET_RESULT, "who has called gets the whole result");
+        assert_eq!(
+            answer.at("/result/token"),
+            SECRET_RESULT,
+            "who has called gets the whole result"
+        );
     }
-    assert!(tool.seen().iter().all(|seen| seen.body.contains(SECRET_ARGS)), "the tool gets it");
+    assert!(
+        tool.seen()
+            .iter()
+            .all(|seen| seen.body.contains(SECRET_ARGS)),
+        "the tool gets it"
+    );
     let other = gateway.post("act", &paying("4222"), &[]).await;
     other.expect_problem("key-reused");
 
     let record = gateway.record(&first).await;
-    assert_eq!(record.at("/args"), json!({ "amount": 3, "card": "[redacted]" }));
-    assert_eq!(record.at("/result"), json!({ "paid": true, "token": "[redacted]" }));
-    let lines = gateway.client.get(gateway.url("/v1/calls")).header("accept", "application/x-ndjson");
+    assert_eq!(
+        record.at("/args"),
+        json!({ "amount": 3, "card": "[redacted]" })
+    );
+    assert_eq!(
+        record.at("/result"),
+        json!({ "paid": true, "token": "[redacted]" })
+    );
+    let lines = gateway
+        .client
+        .get(gateway.url("/v1/calls"))
+        .header("accept", "application/x-ndjson");
     let lines = Answer::read(lines.send().await.expect("an answer")).await;
     let body = json!({ "mode": "stored" }).to_string();
     let id = first.at("/call_id");
     let replay = gateway.url(&format!("/v1/calls/{}/replay", id.as_str().expect("an id")));
-    let replay = Answer::read(gateway.client.post(replay).body(body).send().await.expect("an answer")).await;
-    let shown =
-        [record, lines, replay.expect_ok(), gateway.get("/v1/calls").await, gateway.get("/metrics").await];
+    let replay = Answer::read(
+        gateway
+            .client
+            .post(replay)
+            .body(body)
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await;
+    let shown = [
+        record,
+        lines,
+        replay.expect_ok(),
+        gateway.get("/v1/calls").await,
+        gateway.get("/metrics").await,
+    ];
     for answer in &shown {
         for secret in [SECRET_ARGS, SECRET_RESULT] {
             assert!(!answer.text.contains(secret), "{}", answer.text);
@@ -88,7 +134,9 @@ pub(crate) fn all_bytes(folder: &std::path::Path) -> Vec<u8> {
 }
 
 fn holds(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|some| some == text.as_bytes())
+    bytes
+        .windows(text.len())
+        .any(|some| some == text.as_bytes())
 }
 
 #[tokio::test]
@@ -97,22 +145,30 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
     let folder = tempfile::tempdir().expect("a folder");
     let http = client();
     let ask = async |gateway: &Process, name: &str| {
-        let body = json!({ "args": { "secret": "canary-said" }, "idempotency_key": name }).to_string();
+        let body =
+            json!({ "args": { "secret": "canary-said" }, "idempotency_key": name }).to_string();
         let request = http.post(gateway.url("/v1/tools/act/calls")).body(body);
         Answer::read(request.send().await.expect("an answer")).await
     };
     let start = async |keys: &[String]| {
         // Right behind the store's URL.
-        let rules = format!("encryption_keys = {keys:?}\n{}", one_tool(&tool, "retry = { attempts = 1 }"));
+        let rules = format!(
+            "encryption_keys = {keys:?}\n{}",
+            one_tool(&tool, "retry = { attempts = 1 }")
+        );
         Process::start(folder.path(), free_port(), &rules).await
     };
     tool.always(Act::Ok("{\"said\":\"canary-answer\"}"));
     let gateway = start(&[key(1)]).await;
     let first = ask(&gateway, "k").await.expect_ok();
     tool.then(Act::Answer(422, "", b"{\"said\":\"canary-answer\"}"));
-    ask(&gateway, "refused").await.expect_problem("tool-rejected");
+    ask(&gateway, "refused")
+        .await
+        .expect_problem("tool-rejected");
     tool.then(Act::ExecuteThenDrop);
-    ask(&gateway, "unknown").await.expect_problem("outcome-unknown");
+    ask(&gateway, "unknown")
+        .await
+        .expect_problem("outcome-unknown");
     let of_saga = async |gateway: &Process, key: &str| {
         let body = json!({ "args": {}, "saga_id": "G", "idempotency_key": key }).to_string();
         let request = http.post(gateway.url("/v1/tools/act/calls")).body(body);
@@ -130,18 +186,34 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
     );
 
     let gateway = start(&[key(2), key(1)]).await;
-    assert_eq!(ask(&gateway, "k").await.expect_ok().result(), first.result());
+    assert_eq!(
+        ask(&gateway, "k").await.expect_ok().result(),
+        first.result()
+    );
     let second = ask(&gateway, "second").await.expect_ok();
     gateway.kill();
 
     let gateway = start(&[key(2)]).await;
-    assert_eq!(ask(&gateway, "second").await.expect_ok().result(), second.result());
+    assert_eq!(
+        ask(&gateway, "second").await.expect_ok().result(),
+        second.result()
+    );
     let closed = "it is sealed with a key that is not configured";
-    let unavailable = ask(&gateway, "k").await.expect_problem("result-unavailable");
+    let unavailable = ask(&gateway, "k")
+        .await
+        .expect_problem("result-unavailable");
     assert_eq!(tool.effects(), 4, "what cannot be read is not run again");
     // The store has answered, and does so each time.
-    assert!(!unavailable.text.contains("did not answer"), "{}", unavailable.text);
-    let saga = http.get(gateway.url("/v1/sagas/G")).send().await.expect("an answer");
+    assert!(
+        !unavailable.text.contains("did not answer"),
+        "{}",
+        unavailable.text
+    );
+    let saga = http
+        .get(gateway.url("/v1/sagas/G"))
+        .send()
+        .await
+        .expect("an answer");
     for refused in [Answer::read(saga).await, of_saga(&gateway, "later").await] {
         let refused = refused.expect_problem("wrong-state");
         assert!(
@@ -150,20 +222,59 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
             refused.text
         );
     }
-    assert_eq!(tool.effects(), 4, "nothing is sent for a saga that cannot be read");
-    let metrics = Answer::read(http.get(gateway.url("/metrics")).send().await.expect("an answer")).await.text;
-    let errors =
-        |kind: &str| format!("oncegate_store_errors_total{{kind=\"{kind}\",operation=\"document\"}} ");
+    assert_eq!(
+        tool.effects(),
+        4,
+        "nothing is sent for a saga that cannot be read"
+    );
+    let metrics = Answer::read(
+        http.get(gateway.url("/metrics"))
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await
+    .text;
+    let errors = |kind: &str| {
+        format!("oncegate_store_errors_total{{kind=\"{kind}\",operation=\"document\"}} ")
+    };
     assert!(metrics.contains(&(errors("ambiguous") + "0")), "{metrics}");
-    assert!(!metrics.contains(&(errors("unreadable") + "0")), "{metrics}");
-    let listed = Answer::read(http.get(gateway.url("/v1/calls")).send().await.expect("an answer")).await;
-    assert!(listed.expect_ok().text.contains("sealed with a key that is not configured"));
+    assert!(
+        !metrics.contains(&(errors("unreadable") + "0")),
+        "{metrics}"
+    );
+    let listed = Answer::read(
+        http.get(gateway.url("/v1/calls"))
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await;
+    assert!(
+        listed
+            .expect_ok()
+            .text
+            .contains("sealed with a key that is not configured")
+    );
     // What was in doubt can be settled all the same.
-    let unknown = ask(&gateway, "unknown").await.expect_problem("outcome-unknown");
+    let unknown = ask(&gateway, "unknown")
+        .await
+        .expect_problem("outcome-unknown");
     let id = unknown.at("/call_id");
-    let resolve = gateway.url(&format!("/v1/calls/{}/resolve", id.as_str().expect("an id")));
+    let resolve = gateway.url(&format!(
+        "/v1/calls/{}/resolve",
+        id.as_str().expect("an id")
+    ));
     let body = json!({ "as": "succeeded", "result": 7, "reason": "looked it up" }).to_string();
-    Answer::read(http.post(resolve).body(body).send().await.expect("an answer")).await.expect_ok();
+    Answer::read(
+        http.post(resolve)
+            .body(body)
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await
+    .expect_ok();
     assert_eq!(ask(&gateway, "unknown").await.expect_ok().result(), "7");
     gateway.kill();
 }
@@ -171,22 +282,34 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sealed_redis_survives_a_loss() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let rules = format!("{}\n[store]\nencryption_keys = [\"{}\"]\n", one_tool(&tool, ""), key(3));
+    let rules = format!(
+        "{}\n[store]\nencryption_keys = [\"{}\"]\n",
+        one_tool(&tool, ""),
+        key(3)
+    );
     let gateway = Gateway::sharing(&redis.url(), &rules).await;
     gateway.until_ready().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
     let body = json!({ "args": { "secret": "canary-said" }, "idempotency_key": "k" });
-    let accepted = gateway.post("act", &body, &[("prefer", "respond-async")]).await;
+    let accepted = gateway
+        .post("act", &body, &[("prefer", "respond-async")])
+        .await;
     assert_eq!(accepted.status, 202, "{}", accepted.text);
     redis.ask(&["FLUSHALL"]).await;
     crate::redis::notices(&gateway, "accept-loss").await;
     drop(hold);
     let id = accepted.at("/call_id");
     let place = format!("/v1/calls/{}", id.as_str().expect("an id"));
-    until("what was lost is complete", async || gateway.get(&place).await.at("/state") == "succeeded").await;
+    until("what was lost is complete", async || {
+        gateway.get(&place).await.at("/state") == "succeeded"
+    })
+    .await;
     let record = gateway.record(&accepted).await;
-    assert_eq!((record.at("/args/secret"), record.at("/result/effect")), ("canary-said".into(), 0.0.into()));
+    assert_eq!(
+        (record.at("/args/secret"), record.at("/result/effect")),
+        ("canary-said".into(), 0.0.into())
+    );
 }
 
 /// A canary in every place of a request and of an answer: none of them is in a log, a metric, or another tenant's answer.
@@ -205,13 +328,25 @@ async fn no_canary_gets_into_logs_metrics_or_the_answers_of_others() {
             "[[auth.tokens]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{digest}\"\nscopes = [\"call\", \"read\"]\n"
         );
     }
-    let debug = [("ONCEGATE_LOG__LEVEL", "debug,hyper=info,hyper_util=info,reqwest=info")];
+    let debug = [(
+        "ONCEGATE_LOG__LEVEL",
+        "debug,hyper=info,hyper_util=info,reqwest=info",
+    )];
     let gateway = Process::start_in(folder.path(), free_port(), &rules, &debug).await;
     let http = client();
     let ask = async |tenant: &str, method: &str, path: &str, body: Value| {
         let request = http.request(method.parse().expect("a method"), gateway.url(path));
-        let request = request.bearer_auth(format!("canary-token-{tenant}")).header("cookie", "canary-cookie");
-        Answer::read(request.body(body.to_string()).send().await.expect("an answer")).await
+        let request = request
+            .bearer_auth(format!("canary-token-{tenant}"))
+            .header("cookie", "canary-cookie");
+        Answer::read(
+            request
+                .body(body.to_string())
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     };
     let call = |key: &str| {
         json!({
@@ -227,18 +362,39 @@ async fn no_canary_gets_into_logs_metrics_or_the_answers_of_others() {
         .then(Act::ExecuteThenDrop);
     let mut own = Vec::new();
     for n in 0..5 {
-        own.push(ask("shop", "POST", path, call(&format!("canary-key-{n}-that-is-long"))).await);
+        own.push(
+            ask(
+                "shop",
+                "POST",
+                path,
+                call(&format!("canary-key-{n}-that-is-long")),
+            )
+            .await,
+        );
     }
-    ask("shop", "POST", path, json!({ "args": { "n": "canary-args" } }))
+    ask(
+        "shop",
+        "POST",
+        path,
+        json!({ "args": { "n": "canary-args" } }),
+    )
+    .await
+    .expect_problem("invalid-arguments");
+    ask("shop", "POST", path, json!({ "args": "canary-args" }))
         .await
-        .expect_problem("invalid-arguments");
-    ask("shop", "POST", path, json!({ "args": "canary-args" })).await.expect_problem("invalid-request");
-    ask("shop", "POST", path, json!({ "canary-args": 1 })).await.expect_problem("invalid-request");
-    ask("nobody", "POST", path, call("k")).await.expect_problem("unauthenticated");
+        .expect_problem("invalid-request");
+    ask("shop", "POST", path, json!({ "canary-args": 1 }))
+        .await
+        .expect_problem("invalid-request");
+    ask("nobody", "POST", path, call("k"))
+        .await
+        .expect_problem("unauthenticated");
     let id = own[0].at("/call_id");
     let id = id.as_str().expect("an id");
     let mut others = vec![
-        ask("bank", "GET", &format!("/v1/calls/{id}"), Value::Null).await.expect_problem("unknown-call"),
+        ask("bank", "GET", &format!("/v1/calls/{id}"), Value::Null)
+            .await
+            .expect_problem("unknown-call"),
     ];
     for path in [
         "/v1/calls",
@@ -252,21 +408,35 @@ async fn no_canary_gets_into_logs_metrics_or_the_answers_of_others() {
     ] {
         others.push(ask("bank", "GET", path, Value::Null).await);
     }
-    let same_key =
-        json!({ "args": { "secret": "canary-args" }, "idempotency_key": "canary-key-0-that-is-long" });
-    let preview = ask("bank", "POST", "/v1/tools/act/key", same_key).await.expect_ok();
+    let same_key = json!({ "args": { "secret": "canary-args" }, "idempotency_key": "canary-key-0-that-is-long" });
+    let preview = ask("bank", "POST", "/v1/tools/act/key", same_key)
+        .await
+        .expect_ok();
     assert_eq!(
         (preview.at("/would"), preview.at("/call_id")),
         ("run".into(), Value::Null),
         "no other tenant's call is met"
     );
     others.push(
-        ask("bank", "POST", "/v1/tools/act/pause", json!({ "reason": "a try" }))
-            .await
-            .expect_problem("forbidden"),
+        ask(
+            "bank",
+            "POST",
+            "/v1/tools/act/pause",
+            json!({ "reason": "a try" }),
+        )
+        .await
+        .expect_problem("forbidden"),
     );
     for act in ["replay", "resolve"] {
-        others.push(ask("bank", "POST", &format!("/v1/calls/{id}/{act}"), json!({ "mode": "stored" })).await);
+        others.push(
+            ask(
+                "bank",
+                "POST",
+                &format!("/v1/calls/{id}/{act}"),
+                json!({ "mode": "stored" }),
+            )
+            .await,
+        );
     }
     for answer in &others {
         // What it has asked for itself may be named.
@@ -275,9 +445,15 @@ async fn no_canary_gets_into_logs_metrics_or_the_answers_of_others() {
     }
     gateway.kill();
     let logged = fs::read_to_string(log(folder.path())).expect("a log");
-    assert!(logged.contains("call ended"), "there is something to look at");
+    assert!(
+        logged.contains("call ended"),
+        "there is something to look at"
+    );
     for line in logged.lines() {
-        assert!(!line.contains("canary-args") && !line.contains("canary-answer"), "{line}");
+        assert!(
+            !line.contains("canary-args") && !line.contains("canary-answer"),
+            "{line}"
+        );
         assert!(
             !line.contains("canary-token")
                 && !line.contains("canary-header")
@@ -303,13 +479,21 @@ async fn masked_arguments_are_never_sent() {
     };
     tool.then(Act::Drop).then(Act::Answer(422, "", b"{}"));
     let gateway = Process::start(folder.path(), free_port(), &redacting(&tool, "")).await;
-    let unknown = ask(&gateway, "unknown").await.expect_problem("outcome-unknown");
-    ask(&gateway, "failed").await.expect_problem("tool-rejected");
+    let unknown = ask(&gateway, "unknown")
+        .await
+        .expect_problem("outcome-unknown");
+    ask(&gateway, "failed")
+        .await
+        .expect_problem("tool-rejected");
     gateway.kill();
-    let rules = "unknown = \"retry\"\ndedup = \"key\"\nrecheck = { base = \"100ms\", max = \"100ms\" }\n";
+    let rules =
+        "unknown = \"retry\"\ndedup = \"key\"\nrecheck = { base = \"100ms\", max = \"100ms\" }\n";
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, rules)).await;
     ask(&gateway, "failed").await.expect_ok();
-    assert!(tool.seen()[2].body.contains(SECRET_ARGS), "the request has them");
+    assert!(
+        tool.seen()[2].body.contains(SECRET_ARGS),
+        "the request has them"
+    );
     let id = unknown.at("/call_id");
     let place = gateway.url(&format!("/v1/calls/{}", id.as_str().expect("an id")));
     until("it is given up", async || {
@@ -317,6 +501,11 @@ async fn masked_arguments_are_never_sent() {
         record.at("/events").to_string().contains("given_up")
     })
     .await;
-    assert!(tool.seen().iter().all(|seen| seen.body.contains(SECRET_ARGS)), "no mask gets to the tool");
+    assert!(
+        tool.seen()
+            .iter()
+            .all(|seen| seen.body.contains(SECRET_ARGS)),
+        "no mask gets to the tool"
+    );
     gateway.kill();
 }

@@ -26,28 +26,50 @@ fn waiting(session: &Answer) -> usize {
 async fn exclusive_calls_run_one_at_a_time_in_the_order_in_which_they_came(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(Act::after_ms(100, Act::Numbered));
-    let gateways = stores.gateways(&one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"30s\"")).await;
+    let gateways = stores
+        .gateways(&one_tool(
+            &tool,
+            "session = \"exclusive\"\nsession_wait = \"30s\"",
+        ))
+        .await;
     let mut calls = Vec::new();
     for n in 0..6 {
         let gateway = &gateways[n % gateways.len()];
-        calls.push(begin(gateway, &format!("k{n}"), json!({ "args": { "n": n } })));
+        calls.push(begin(
+            gateway,
+            &format!("k{n}"),
+            json!({ "args": { "n": n } }),
+        ));
         let come = n + 1;
-        until("it has come", async || waiting(&gateway.session().await) + tool.requests() >= come).await;
+        until("it has come", async || {
+            waiting(&gateway.session().await) + tool.requests() >= come
+        })
+        .await;
     }
     for call in calls {
         call.await.expect("no panic").expect_ok();
     }
     let seen = tool.seen();
     let came: Vec<String> = (0..6).map(|n| json!({ "n": n }).to_string()).collect();
-    assert_eq!(seen.iter().map(|seen| seen.body.clone()).collect::<Vec<_>>(), came);
-    assert!(seen.is_sorted_by(|one, next| one.until < next.at), "they do not overlap");
-    assert!(
-        seen.is_sorted_by(
-            |one, next| token(one.header("fencing-token")) < token(next.header("fencing-token"))
-        )
+    assert_eq!(
+        seen.iter()
+            .map(|seen| seen.body.clone())
+            .collect::<Vec<_>>(),
+        came
     );
+    assert!(
+        seen.is_sorted_by(|one, next| one.until < next.at),
+        "they do not overlap"
+    );
+    assert!(seen.is_sorted_by(
+        |one, next| token(one.header("fencing-token")) < token(next.header("fencing-token"))
+    ));
     let session = gateways[0].session().await;
-    assert_eq!((session.at("/lock"), waiting(&session)), (Value::Null, 0), "nothing is left over");
+    assert_eq!(
+        (session.at("/lock"), waiting(&session)),
+        (Value::Null, 0),
+        "nothing is left over"
+    );
 }
 
 fn token(text: &str) -> u64 {
@@ -58,42 +80,84 @@ async fn who_has_waited_for_a_session_long_enough_is_told_that_it_is_busy(stores
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
-    let gateways =
-        stores.gateways(&one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"200ms\"")).await;
+    let gateways = stores
+        .gateways(&one_tool(
+            &tool,
+            "session = \"exclusive\"\nsession_wait = \"200ms\"",
+        ))
+        .await;
     let first = begin(&gateways[0], "first", json!({}));
     until("the first runs", async || tool.requests() == 1).await;
     let last = &gateways[gateways.len() - 1];
-    let busy = last.act("second", json!({})).await.expect_problem("session-busy");
+    let busy = last
+        .act("second", json!({}))
+        .await
+        .expect_problem("session-busy");
     assert_eq!(
         (busy.status, busy.at("/effect"), busy.at("/key_action")),
         (409, "none".into(), "reuse".into())
     );
-    assert!(busy.at("/retry_after_ms").as_u64() >= Some(1_000), "{}", busy.text);
+    assert!(
+        busy.at("/retry_after_ms").as_u64() >= Some(1_000),
+        "{}",
+        busy.text
+    );
     assert_ne!(busy.header("retry-after"), "");
     assert_eq!(waiting(&last.session().await), 0, "it has left the line");
-    let other = last.post("act", &json!({ "args": {}, "session_id": "T" }), &[]).await.expect_ok();
+    let other = last
+        .post("act", &json!({ "args": {}, "session_id": "T" }), &[])
+        .await
+        .expect_ok();
     assert_eq!(tool.requests(), 2, "another session does not wait");
     assert_ne!(other.at("/fencing"), Value::Null);
     drop(hold);
     first.await.expect("no panic").expect_ok();
     last.act("second", json!({})).await.expect_ok();
-    assert_eq!(last.metric("oncegate_barred_total{reason=\"busy\",tool=\"act\"}").await, 1.0);
-    let nobody =
-        last.post("act", &json!({ "args": { "n": 1 } }), &[]).await.expect_problem("invalid-request");
-    assert!(nobody.at("/detail").to_string().contains("session_id"), "{}", nobody.text);
+    assert_eq!(
+        last.metric("oncegate_barred_total{reason=\"busy\",tool=\"act\"}")
+            .await,
+        1.0
+    );
+    let nobody = last
+        .post("act", &json!({ "args": { "n": 1 } }), &[])
+        .await
+        .expect_problem("invalid-request");
+    assert!(
+        nobody.at("/detail").to_string().contains("session_id"),
+        "{}",
+        nobody.text
+    );
 }
 
 async fn an_unknown_outcome_holds_its_session_until_a_person_breaks_the_lock(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop);
-    let gateway = stores.gateway(&one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"0s\"")).await;
-    let unknown = gateway.act("first", json!({})).await.expect_problem("outcome-unknown");
-    let busy = gateway.act("second", json!({})).await.expect_problem("session-busy");
+    let gateway = stores
+        .gateway(&one_tool(
+            &tool,
+            "session = \"exclusive\"\nsession_wait = \"0s\"",
+        ))
+        .await;
+    let unknown = gateway
+        .act("first", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
+    let busy = gateway
+        .act("second", json!({}))
+        .await
+        .expect_problem("session-busy");
     // The lease is what the deadline of 30 s allows, and ten more.
-    assert!(busy.at("/retry_after_ms").as_u64() > Some(30_000), "{}", busy.text);
+    assert!(
+        busy.at("/retry_after_ms").as_u64() > Some(30_000),
+        "{}",
+        busy.text
+    );
     let session = gateway.session().await;
     assert_eq!(session.at("/lock/call_id"), unknown.at("/call_id"));
-    assert_eq!(session.at("/lock/free_from"), session.at("/lock/lease_until"));
+    assert_eq!(
+        session.at("/lock/free_from"),
+        session.at("/lock/lease_until")
+    );
 
     let broken = gateway.person("unlock").await.expect_ok();
     assert_eq!(broken.at("/call_id"), unknown.at("/call_id"));
@@ -101,21 +165,44 @@ async fn an_unknown_outcome_holds_its_session_until_a_person_breaks_the_lock(sto
     assert!(newer.at("/fencing").as_u64() > session.at("/fencing").as_u64());
     gateway.person("unlock").await.expect_problem("wrong-state");
     let record = gateway.record(&unknown).await;
-    assert_eq!((record.at("/state"), record.at("/events/2/event")), ("unknown".into(), "unlocked".into()));
+    assert_eq!(
+        (record.at("/state"), record.at("/events/2/event")),
+        ("unknown".into(), "unlocked".into())
+    );
     assert_eq!(record.at("/events/2/by"), "token open");
-    assert!(record.at("/events/2/detail").to_string().contains("it hangs"), "{}", record.text);
+    assert!(
+        record
+            .at("/events/2/detail")
+            .to_string()
+            .contains("it hangs"),
+        "{}",
+        record.text
+    );
     let session = gateway.session().await;
-    assert_eq!((session.at("/lock"), session.at("/events/0/event")), (Value::Null, "unlocked".into()));
+    assert_eq!(
+        (session.at("/lock"), session.at("/events/0/event")),
+        (Value::Null, "unlocked".into())
+    );
     assert_eq!(tool.effects(), 2);
 }
 
 async fn a_failed_call_gives_its_session_free_at_once(stores: &Stores) {
     let tool = Tool::start().await;
-    tool.then(Act::Answer(422, "", b"{}")).then(Act::Answer(429, "", b"{}"));
-    let config = one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"0s\"\nretry = { attempts = 1 }");
+    tool.then(Act::Answer(422, "", b"{}"))
+        .then(Act::Answer(429, "", b"{}"));
+    let config = one_tool(
+        &tool,
+        "session = \"exclusive\"\nsession_wait = \"0s\"\nretry = { attempts = 1 }",
+    );
     let gateway = stores.gateway(&config).await;
-    gateway.act("rejected", json!({})).await.expect_problem("tool-rejected");
-    gateway.act("unavailable", json!({})).await.expect_problem("tool-unavailable");
+    gateway
+        .act("rejected", json!({}))
+        .await
+        .expect_problem("tool-rejected");
+    gateway
+        .act("unavailable", json!({}))
+        .await
+        .expect_problem("tool-unavailable");
     let first = gateway.act("good", json!({})).await.expect_ok();
     let again = gateway.act("rejected", json!({})).await.expect_ok();
     assert!(
@@ -132,15 +219,28 @@ async fn a_frozen_session_begins_nothing_and_replays_what_it_has(stores: &Stores
     let before = here.act("before", json!({})).await.expect_ok();
     here.person("freeze").await.expect_ok();
     here.person("freeze").await.expect_problem("wrong-state");
-    let frozen = there.act("after", json!({})).await.expect_problem("session-frozen");
+    let frozen = there
+        .act("after", json!({}))
+        .await
+        .expect_problem("session-frozen");
     assert_eq!(
-        (frozen.status, frozen.at("/effect"), frozen.at("/key_action")),
+        (
+            frozen.status,
+            frozen.at("/effect"),
+            frozen.at("/key_action")
+        ),
         (409, "none".into(), "stop".into())
     );
     let replayed = there.act("before", json!({})).await.expect_ok();
-    assert_eq!((replayed.at("/replayed"), replayed.at("/call_id")), (true.into(), before.at("/call_id")));
+    assert_eq!(
+        (replayed.at("/replayed"), replayed.at("/call_id")),
+        (true.into(), before.at("/call_id"))
+    );
     let session = there.session().await;
-    assert_eq!((session.at("/frozen"), session.at("/events/0/event")), (true.into(), "frozen".into()));
+    assert_eq!(
+        (session.at("/frozen"), session.at("/events/0/event")),
+        (true.into(), "frozen".into())
+    );
     assert_eq!(
         (session.at("/events/0/by"), session.at("/events/0/detail")),
         ("token open".into(), "it hangs".into())
@@ -153,32 +253,75 @@ async fn a_frozen_session_begins_nothing_and_replays_what_it_has(stores: &Stores
 
 async fn a_token_is_let_in_only_if_it_is_the_newest_that_the_session_gave_out(stores: &Stores) {
     let tool = Tool::start().await;
-    let shared = format!("[tools.shared]\nurl = \"{}\"\nsession = \"shared\"\n", tool.url());
-    let gateway = stores.gateway(&format!("{}{shared}", one_tool(&tool, ""))).await;
-    let first = gateway.act("first", json!({})).await.expect_ok().at("/fencing").as_u64().expect("a token");
-    let equal = gateway.act("equal", json!({ "fencing_token": first })).await.expect_ok();
-    assert_eq!(equal.at("/fencing"), first, "who has the newest token passes it on");
-    let stale = gateway.act("stale", json!({ "fencing_token": first - 1 })).await;
+    let shared = format!(
+        "[tools.shared]\nurl = \"{}\"\nsession = \"shared\"\n",
+        tool.url()
+    );
+    let gateway = stores
+        .gateway(&format!("{}{shared}", one_tool(&tool, "")))
+        .await;
+    let first = gateway
+        .act("first", json!({}))
+        .await
+        .expect_ok()
+        .at("/fencing")
+        .as_u64()
+        .expect("a token");
+    let equal = gateway
+        .act("equal", json!({ "fencing_token": first }))
+        .await
+        .expect_ok();
+    assert_eq!(
+        equal.at("/fencing"),
+        first,
+        "who has the newest token passes it on"
+    );
+    let stale = gateway
+        .act("stale", json!({ "fencing_token": first - 1 }))
+        .await;
     let stale = stale.expect_problem("stale-fencing-token");
     assert_eq!(
         (stale.status, stale.at("/effect"), stale.at("/key_action")),
         (409, "none".into(), "stop".into())
     );
-    assert!(!stale.text.contains(&first.to_string()), "nobody learns the newest token by guessing");
+    assert!(
+        !stale.text.contains(&first.to_string()),
+        "nobody learns the newest token by guessing"
+    );
 
     // Tokens that somebody has made up make nobody's stale.
-    let made_up = [first + 1, first + 60_000_000, first + 7_190_000_000, (1 << 53) - 1, u64::MAX];
+    let made_up = [
+        first + 1,
+        first + 60_000_000,
+        first + 7_190_000_000,
+        (1 << 53) - 1,
+        u64::MAX,
+    ];
     for (n, made_up) in made_up.into_iter().enumerate() {
-        let refused = gateway.act(&format!("burn{n}"), json!({ "fencing_token": made_up })).await;
+        let refused = gateway
+            .act(&format!("burn{n}"), json!({ "fencing_token": made_up }))
+            .await;
         let refused = refused.expect_problem("invalid-request");
-        assert_eq!((refused.status, refused.at("/effect")), (400, "none".into()));
+        assert_eq!(
+            (refused.status, refused.at("/effect")),
+            (400, "none".into())
+        );
     }
-    gateway.act("victim", json!({ "fencing_token": first })).await.expect_ok();
+    gateway
+        .act("victim", json!({ "fencing_token": first }))
+        .await
+        .expect_ok();
     let next = gateway.act("next", json!({})).await.expect_ok();
     let newest = next.at("/fencing");
     assert!(newest.as_u64() > Some(first));
-    gateway.act("late", json!({ "fencing_token": first })).await.expect_problem("stale-fencing-token");
-    let passed_on = gateway.act("passed-on", json!({ "fencing_token": newest })).await.expect_ok();
+    gateway
+        .act("late", json!({ "fencing_token": first }))
+        .await
+        .expect_problem("stale-fencing-token");
+    let passed_on = gateway
+        .act("passed-on", json!({ "fencing_token": newest }))
+        .await
+        .expect_ok();
     assert_eq!(
         (passed_on.at("/fencing"), passed_on.header("fencing-token")),
         (newest.clone(), &*newest.to_string())
@@ -186,18 +329,34 @@ async fn a_token_is_let_in_only_if_it_is_the_newest_that_the_session_gave_out(st
     // A header loses outer spaces: to a tool the victim's session and this one would be the same.
     for id in [" S", "S ", "S\u{a0}", " "] {
         let body = json!({ "args": {}, "session_id": id });
-        gateway.post("act", &body, &[]).await.expect_problem("invalid-request");
+        gateway
+            .post("act", &body, &[])
+            .await
+            .expect_problem("invalid-request");
     }
     // A session that has given out none.
     for token in [0, 1, first] {
         let body = json!({ "args": {}, "session_id": "T", "fencing_token": token });
-        gateway.post("act", &body, &[]).await.expect_problem("invalid-request");
+        gateway
+            .post("act", &body, &[])
+            .await
+            .expect_problem("invalid-request");
     }
-    let replayed = gateway.act("first", json!({ "fencing_token": 1 })).await.expect_ok();
-    assert_eq!(replayed.at("/fencing"), first, "a stored result is replayed whatever the token");
+    let replayed = gateway
+        .act("first", json!({ "fencing_token": 1 }))
+        .await
+        .expect_ok();
+    assert_eq!(
+        replayed.at("/fencing"),
+        first,
+        "a stored result is replayed whatever the token"
+    );
     let body = json!({ "args": {}, "session_id": "S", "fencing_token": 1 });
     let shared = gateway.post("shared", &body, &[]).await.expect_ok();
-    assert!(shared.at("/fencing").as_u64() > next.at("/fencing").as_u64(), "a tool that does not care");
+    assert!(
+        shared.at("/fencing").as_u64() > next.at("/fencing").as_u64(),
+        "a tool that does not care"
+    );
     assert_eq!(tool.seen()[1].header("fencing-token"), first.to_string());
 }
 
@@ -205,8 +364,16 @@ async fn a_read_waits_for_nobody(stores: &Stores) {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
-    let look = format!("[tools.look]\nurl = \"{}\"\neffect = \"read\"\n", tool.url());
-    let gateway = stores.gateway(&format!("{}{look}", one_tool(&tool, "session = \"exclusive\""))).await;
+    let look = format!(
+        "[tools.look]\nurl = \"{}\"\neffect = \"read\"\n",
+        tool.url()
+    );
+    let gateway = stores
+        .gateway(&format!(
+            "{}{look}",
+            one_tool(&tool, "session = \"exclusive\"")
+        ))
+        .await;
     let first = begin(&gateway, "first", json!({}));
     until("the write runs", async || tool.requests() == 1).await;
     gateway.person("freeze").await.expect_ok();
@@ -222,9 +389,11 @@ async fn no_tenant_meets_the_session_of_another(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::after_ms(500, Act::Numbered));
     let mut config = one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"0s\"");
-    for (tenant, scopes) in
-        [("shop", "\"call\", \"read\""), ("bank", "\"call\", \"read\""), ("ops", "\"admin\"")]
-    {
+    for (tenant, scopes) in [
+        ("shop", "\"call\", \"read\""),
+        ("bank", "\"call\", \"read\""),
+        ("ops", "\"admin\""),
+    ] {
         let digest = hex::encode(Sha256::digest(tenant));
         config += &format!(
             "[[auth.tokens]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{digest}\"\nscopes = [{scopes}]\n"
@@ -232,7 +401,9 @@ async fn no_tenant_meets_the_session_of_another(stores: &Stores) {
     }
     let gateway = stores.gateway(&config).await;
     let ask = async |tenant: &str, method: &str, path: &str, body: Value| {
-        let request = gateway.client.request(method.parse().expect("a method"), gateway.url(path));
+        let request = gateway
+            .client
+            .request(method.parse().expect("a method"), gateway.url(path));
         let request = request.bearer_auth(tenant).body(body.to_string()).send();
         Answer::read(request.await.expect("an answer")).await
     };
@@ -257,23 +428,44 @@ async fn no_tenant_meets_the_session_of_another(stores: &Stores) {
     assert_ne!(seen.expect_ok().at("/tenant"), "shop");
     for tenant in ["shop", "bank"] {
         for act in ["unlock", "freeze", "thaw"] {
-            ask(tenant, "POST", &format!("/v1/sessions/S/{act}"), reason.clone())
-                .await
-                .expect_problem("forbidden");
+            ask(
+                tenant,
+                "POST",
+                &format!("/v1/sessions/S/{act}"),
+                reason.clone(),
+            )
+            .await
+            .expect_problem("forbidden");
         }
-        ask(tenant, "GET", "/v1/sessions/S?tenant=ops", Value::Null).await.expect_problem("forbidden");
+        ask(tenant, "GET", "/v1/sessions/S?tenant=ops", Value::Null)
+            .await
+            .expect_problem("forbidden");
     }
-    let frozen = ask("ops", "POST", "/v1/sessions/S/freeze?tenant=shop", reason.clone()).await.expect_ok();
+    let frozen = ask(
+        "ops",
+        "POST",
+        "/v1/sessions/S/freeze?tenant=shop",
+        reason.clone(),
+    )
+    .await
+    .expect_ok();
     assert_eq!(
         (frozen.at("/tenant"), frozen.at("/frozen")),
         ("shop".into(), true.into()),
         "whose it is is said"
     );
-    let seen = ask("ops", "GET", "/v1/sessions/S?tenant=shop", Value::Null).await.expect_ok();
-    assert_eq!((seen.at("/tenant"), seen.at("/events/0/by")), ("shop".into(), "token ops".into()));
+    let seen = ask("ops", "GET", "/v1/sessions/S?tenant=shop", Value::Null)
+        .await
+        .expect_ok();
+    assert_eq!(
+        (seen.at("/tenant"), seen.at("/events/0/by")),
+        ("shop".into(), "token ops".into())
+    );
     call("shop", "new").await.expect_problem("session-frozen");
     call("bank", "new").await.expect_ok();
-    ask("ops", "POST", "/v1/sessions/S/freeze?user=shop", reason).await.expect_problem("invalid-request");
+    ask("ops", "POST", "/v1/sessions/S/freeze?user=shop", reason)
+        .await
+        .expect_problem("invalid-request");
 }
 
 #[tokio::test]
@@ -281,26 +473,51 @@ async fn a_tool_that_refuses_a_stale_token_is_not_asked_again() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "outcomes = { 418 = \"fenced\" }").await;
     for (key, act) in [
-        ("newer", Act::Answer(409, "fencing-token: 9000000000000000\r\n", b"{\"seen\":9}")),
+        (
+            "newer",
+            Act::Answer(409, "fencing-token: 9000000000000000\r\n", b"{\"seen\":9}"),
+        ),
         ("precondition", Act::Answer(412, "", b"{}")),
         ("declared", Act::Answer(418, "", b"{}")),
     ] {
         tool.then(act);
-        let fenced = gateway.act(key, json!({})).await.expect_problem("stale-fencing-token");
+        let fenced = gateway
+            .act(key, json!({}))
+            .await
+            .expect_problem("stale-fencing-token");
         assert_eq!(
-            (fenced.status, fenced.at("/effect"), fenced.at("/key_action")),
+            (
+                fenced.status,
+                fenced.at("/effect"),
+                fenced.at("/key_action")
+            ),
             (409, "none".into(), "stop".into())
         );
         let record = gateway.record(&fenced).await;
-        assert_eq!((record.at("/state"), record.at("/error/kind")), ("failed".into(), "fenced".into()));
+        assert_eq!(
+            (record.at("/state"), record.at("/error/kind")),
+            ("failed".into(), "fenced".into())
+        );
         assert_eq!(record.at("/attempts"), 1);
     }
-    tool.then(Act::Answer(409, "fencing-token: 5\r\n", b"{\"error\":\"out of stock\"}"));
-    let other = gateway.act("other", json!({})).await.expect_problem("tool-rejected");
-    assert_eq!(other.at("/tool_status"), 409, "another conflict is what it is");
+    tool.then(Act::Answer(
+        409,
+        "fencing-token: 5\r\n",
+        b"{\"error\":\"out of stock\"}",
+    ));
+    let other = gateway
+        .act("other", json!({}))
+        .await
+        .expect_problem("tool-rejected");
+    assert_eq!(
+        other.at("/tool_status"),
+        409,
+        "another conflict is what it is"
+    );
     assert_eq!(tool.requests(), 4);
-    let counted =
-        gateway.metric("oncegate_first_arrival_failures_total{reason=\"fenced\",tool=\"act\"}").await;
+    let counted = gateway
+        .metric("oncegate_first_arrival_failures_total{reason=\"fenced\",tool=\"act\"}")
+        .await;
     assert_eq!(counted, 3.0);
 }
 
@@ -309,18 +526,30 @@ async fn who_asks_for_an_early_answer_gets_one_while_its_session_is_busy() {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
-    let gateway = Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
+    let gateway =
+        Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
     let first = begin(&gateway, "first", json!({}));
     until("the first runs", async || tool.requests() == 1).await;
     let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "second" });
-    let early = gateway.post("act", &body, &[("prefer", "wait=0")]).await.expect_problem("call-in-progress");
+    let early = gateway
+        .post("act", &body, &[("prefer", "wait=0")])
+        .await
+        .expect_problem("call-in-progress");
     assert_eq!(early.at("/call_id"), Value::Null, "nothing is claimed yet");
-    let late = async { gateway.post("act", &body, &[("prefer", "respond-async")]).await };
+    let late = async {
+        gateway
+            .post("act", &body, &[("prefer", "respond-async")])
+            .await
+    };
     let (late, ()) = tokio::join!(late, async {
         until("it waits", async || waiting(&gateway.session().await) == 1).await;
         drop(hold);
     });
-    assert_eq!(late.status, 202, "who wants a place to ask at waits until there is one: {}", late.text);
+    assert_eq!(
+        late.status, 202,
+        "who wants a place to ask at waits until there is one: {}",
+        late.text
+    );
     first.await.expect("no panic").expect_ok();
     gateway.act("second", json!({})).await.expect_ok();
     assert_eq!(tool.effects(), 2);
@@ -331,24 +560,43 @@ async fn a_person_who_breaks_a_lock_leaves_the_call_that_has_it_alone() {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
-    let gateway = Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
+    let gateway =
+        Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
     let first = begin(&gateway, "first", json!({}));
     until("the first runs", async || tool.requests() == 1).await;
     let second = begin(&gateway, "second", json!({}));
-    until("the second waits", async || waiting(&gateway.session().await) == 1).await;
+    until("the second waits", async || {
+        waiting(&gateway.session().await) == 1
+    })
+    .await;
     gateway.person("unlock").await.expect_ok();
     let second = second.await.expect("no panic").expect_ok();
-    assert!(!first.is_finished(), "they run beside each other now: that is what the person wanted");
+    assert!(
+        !first.is_finished(),
+        "they run beside each other now: that is what the person wanted"
+    );
     drop(hold);
     let first = first.await.expect("no panic").expect_ok();
-    assert!(second.at("/fencing").as_u64() > first.at("/fencing").as_u64(), "the tool can tell them apart");
+    assert!(
+        second.at("/fencing").as_u64() > first.at("/fencing").as_u64(),
+        "the tool can tell them apart"
+    );
     let record = gateway.record(&first).await;
-    let events: Vec<Value> = (0..3).map(|n| record.at(&format!("/events/{n}/event"))).collect();
+    let events: Vec<Value> = (0..3)
+        .map(|n| record.at(&format!("/events/{n}/event")))
+        .collect();
     assert_eq!(
         (events, record.at("/state")),
-        (vec!["claimed".into(), "unlocked".into(), "ended".into()], "succeeded".into())
+        (
+            vec!["claimed".into(), "unlocked".into(), "ended".into()],
+            "succeeded".into()
+        )
     );
-    assert_eq!(gateway.metric("oncegate_stale_owners_total").await, 0.0, "it was the owner all the time");
+    assert_eq!(
+        gateway.metric("oncegate_stale_owners_total").await,
+        0.0,
+        "it was the owner all the time"
+    );
 }
 
 /// A gateway dies between taking the lock and claiming the key (on a cluster these are two steps), or the
@@ -356,22 +604,36 @@ async fn a_person_who_breaks_a_lock_leaves_the_call_that_has_it_alone() {
 #[tokio::test]
 async fn a_lock_that_was_left_over_is_given_free_when_its_lease_has_ended_on_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway =
-        Gateway::sharing(&redis.url(), &one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\""))
-            .await;
+    let gateway = Gateway::sharing(
+        &redis.url(),
+        &one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\""),
+    )
+    .await;
     gateway.until_ready().await;
     gateway.act("before", json!({})).await.expect_ok();
     let keys = redis.ask(&["KEYS", "oncegate:*:session:*"]).await;
     let key: Vec<String> = ::redis::from_redis_value(keys).expect("names");
     let lock = async |lease_until: &str| {
         let nobody = "01900000-0000-7000-8000-000000000000";
-        let fields = ["HSET", &key[0], "lock", nobody, "lock_token", "1", "lock_lease", lease_until];
+        let fields = [
+            "HSET",
+            &key[0],
+            "lock",
+            nobody,
+            "lock_token",
+            "1",
+            "lock_lease",
+            lease_until,
+        ];
         redis.ask(&fields).await;
     };
     lock("1700000000000000").await;
     let next = gateway.act("next", json!({})).await.expect_ok();
     let session = gateway.session().await;
-    assert_eq!((session.at("/lock"), session.at("/events/0/event")), (Value::Null, "left_over".into()));
+    assert_eq!(
+        (session.at("/lock"), session.at("/events/0/event")),
+        (Value::Null, "left_over".into())
+    );
     lock("9000000000000000").await;
     let waits = begin(&gateway, "waits", json!({}));
     until("it waits", async || waiting(&gateway.session().await) == 1).await;

@@ -13,14 +13,30 @@ struct Machine {
 impl Machine {
     /// With the shell, its usual companions, Rust, and what every set of tools takes except `redis-server`.
     fn without_redis(user: u32) -> Self {
-        let machine = Self { folder: tempfile::tempdir().expect("a folder") };
+        let machine = Self {
+            folder: tempfile::tempdir().expect("a folder"),
+        };
         fs::create_dir(machine.bin()).expect("a folder");
         for tool in ["sh", "env", "sed", "sort", "tr", "touch", "chmod"] {
-            let path =
-                std::env::split_paths(&path()).map(|folder| folder.join(tool)).find(|path| path.exists());
-            symlink(path.expect("a tool of every machine"), machine.bin().join(tool)).expect("a link");
+            let path = std::env::split_paths(&path())
+                .map(|folder| folder.join(tool))
+                .find(|path| path.exists());
+            symlink(
+                path.expect("a tool of every machine"),
+                machine.bin().join(tool),
+            )
+            .expect("a link");
         }
-        for there in ["cargo", "cc", "curl", "kill", "make", "prometheus", "promtool", "python3"] {
+        for there in [
+            "cargo",
+            "cc",
+            "curl",
+            "kill",
+            "make",
+            "prometheus",
+            "promtool",
+            "python3",
+        ] {
             machine.has(there, "exit 0");
         }
         machine.has("id", &format!("echo {user}"));
@@ -40,16 +56,26 @@ impl Machine {
 
     /// One that writes down how it was called, and makes `redis-server` be there.
     fn has_installer(&self, program: &str) -> &Self {
-        let (log, redis) = (self.folder.path().join("log"), self.bin().join("redis-server"));
+        let (log, redis) = (
+            self.folder.path().join("log"),
+            self.bin().join("redis-server"),
+        );
         let (log, redis) = (log.display(), redis.display());
         let installs = format!("touch {redis}; chmod +x {redis}");
-        self.has(program, &format!("echo \"{program} $*\" >>{log}\ncase $* in *install*) {installs} ;; esac"))
+        self.has(
+            program,
+            &format!("echo \"{program} $*\" >>{log}\ncase $* in *install*) {installs} ;; esac"),
+        )
     }
 
     fn sets_up(&self, sets: &[&str]) -> Output {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/setup");
         let mut command = Command::new(script);
-        command.args(sets).env("PATH", self.bin()).output().expect("the script runs")
+        command
+            .args(sets)
+            .env("PATH", self.bin())
+            .output()
+            .expect("the script runs")
     }
 
     /// How installers were called.
@@ -77,17 +103,27 @@ fn what_is_missing_is_installed_with_apt_by_root() {
     assert!(done.status.success(), "{}", said(&done));
     assert_eq!(machine.calls(), ["apt-get update -q", INSTALL]);
     assert!(machine.sets_up(&["test"]).status.success());
-    assert_eq!(machine.calls().len(), 2, "what is there is not installed again");
+    assert_eq!(
+        machine.calls().len(),
+        2,
+        "what is there is not installed again"
+    );
 }
 
 #[test]
 fn what_is_missing_is_installed_with_apt_by_sudo() {
     let machine = Machine::without_redis(1_000);
-    machine.has_installer("apt-get").has("sudo", "echo by sudo >>\"$(dirname \"$0\")/../log\"\nexec \"$@\"");
+    machine.has_installer("apt-get").has(
+        "sudo",
+        "echo by sudo >>\"$(dirname \"$0\")/../log\"\nexec \"$@\"",
+    );
     machine.has("dirname", "p=$1; echo \"${p%/*}\"");
     let done = machine.sets_up(&["test"]);
     assert!(done.status.success(), "{}", said(&done));
-    assert_eq!(machine.calls(), ["by sudo", "apt-get update -q", "by sudo", INSTALL]);
+    assert_eq!(
+        machine.calls(),
+        ["by sudo", "apt-get update -q", "by sudo", INSTALL]
+    );
 }
 
 #[test]
@@ -114,8 +150,11 @@ fn each_target_names_what_it_needs() {
         // The installer is told all, and brings only one of them.
         machine.sets_up(&[set]);
         let calls = machine.calls();
-        let mut installed: Vec<&str> =
-            calls[1].split(' ').skip_while(|word| !word.starts_with("--")).skip(1).collect();
+        let mut installed: Vec<&str> = calls[1]
+            .split(' ')
+            .skip_while(|word| !word.starts_with("--"))
+            .skip(1)
+            .collect();
         let mut packages: Vec<&str> = packages.split(' ').collect();
         installed.sort_unstable();
         packages.sort_unstable();
@@ -131,9 +170,18 @@ fn what_cannot_be_installed_is_said_in_one_sentence() {
     let offline = Machine::without_redis(0);
     offline.has("apt-get", "exit 100");
     for (machine, sentence) in [
-        (&nobody, "missing: redis; as root, run: apt-get install redis-server; nothing was built"),
-        (&elsewhere, "missing: redis; install it with this system's packages; nothing was built"),
-        (&offline, "missing: redis; this failed: apt-get install redis-server; nothing was built"),
+        (
+            &nobody,
+            "missing: redis; as root, run: apt-get install redis-server; nothing was built",
+        ),
+        (
+            &elsewhere,
+            "missing: redis; install it with this system's packages; nothing was built",
+        ),
+        (
+            &offline,
+            "missing: redis; this failed: apt-get install redis-server; nothing was built",
+        ),
     ] {
         let failed = machine.sets_up(&["test"]);
         assert!(!failed.status.success());
@@ -148,10 +196,16 @@ fn what_cannot_be_installed_is_said_in_one_sentence() {
 #[test]
 fn what_has_to_be_compiled_is_named_with_the_command_that_does_it() {
     let machine = Machine::without_redis(0);
-    machine.has_installer("apt-get").has("cargo", "test \"$1\" != mutants");
+    machine
+        .has_installer("apt-get")
+        .has("cargo", "test \"$1\" != mutants");
     let failed = machine.sets_up(&["mutants"]);
-    let sentence = "missing: cargo-mutants; run: cargo install --locked cargo-mutants; nothing was built";
-    assert_eq!(said(&failed), format!("scripts/setup mutants: {sentence}\n"));
+    let sentence =
+        "missing: cargo-mutants; run: cargo install --locked cargo-mutants; nothing was built";
+    assert_eq!(
+        said(&failed),
+        format!("scripts/setup mutants: {sentence}\n")
+    );
     assert!(!failed.status.success() && machine.calls().is_empty());
     machine.has("cargo", "exit 0");
     assert!(machine.sets_up(&["mutants"]).status.success());
@@ -162,10 +216,16 @@ fn what_has_to_be_compiled_is_named_with_the_command_that_does_it() {
 fn no_target_builds_before_its_tools_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let makefile = fs::read_to_string(root.join("Makefile")).expect("a file");
-    let recipes = makefile.split("\n\n").filter_map(|part| part.split_once(":\n\t"));
+    let recipes = makefile
+        .split("\n\n")
+        .filter_map(|part| part.split_once(":\n\t"));
     let mut seen = 0;
     for (before, recipe) in recipes {
-        let target = before.lines().last().expect("a target").trim_start_matches(".PHONY: ");
+        let target = before
+            .lines()
+            .last()
+            .expect("a target")
+            .trim_start_matches(".PHONY: ");
         let first = recipe.lines().next().expect("a line");
         let names_its_set = first.starts_with("@scripts/setup ") || target == "loss";
         assert!(names_its_set, "{target} begins with {first}");
@@ -173,7 +233,10 @@ fn no_target_builds_before_its_tools_are_there() {
     }
     assert!(seen >= 9, "the test reads nothing");
     let loss = fs::read_to_string(root.join("scripts/loss")).expect("a file");
-    assert!(loss.find("scripts/setup loss") < loss.find("cargo build"), "what `make loss` runs");
+    assert!(
+        loss.find("scripts/setup loss") < loss.find("cargo build"),
+        "what `make loss` runs"
+    );
     let ci = fs::read_to_string(root.join(".ci/run")).expect("a file");
     assert!(!ci.contains("apt"), "CI has no list of its own");
 }

@@ -14,8 +14,10 @@ const PATIENT: &str = "timeout = \"60s\"\ndeadline = \"60s\"\nretry = { attempts
 /// Tokens that are named as they are written; of `tenant/name`.
 fn tokens(all: &[&str]) -> String {
     let token = |token: &&str| {
-        let (tenant, digest) =
-            (token.split('/').next().expect("a tenant"), hex::encode(Sha256::digest(token)));
+        let (tenant, digest) = (
+            token.split('/').next().expect("a tenant"),
+            hex::encode(Sha256::digest(token)),
+        );
         format!(
             "[[auth.tokens]]\nname = \"{token}\"\ntenant = \"{tenant}\"\nsha256 = \"{digest}\"\n\
              scopes = [\"call\", \"read\"]\n"
@@ -31,7 +33,14 @@ fn post(gateway: &Gateway, token: &str, tool: &str, body: &Value) -> JoinHandle<
 }
 
 async fn call(gateway: &Gateway, token: &str, tool: &str, key: &str) -> Answer {
-    post(gateway, token, tool, &json!({ "args": {}, "idempotency_key": key })).await.expect("no panic")
+    post(
+        gateway,
+        token,
+        tool,
+        &json!({ "args": {}, "idempotency_key": key }),
+    )
+    .await
+    .expect("no panic")
 }
 
 /// Begins calls of a token, all under keys of its own.
@@ -62,24 +71,42 @@ async fn slow_calls_of_one_tenant_leave_places_for_all_others() {
     );
     let gateway = Gateway::start(&config).await;
     let calls = begin(&gateway, "shop/a", "slow", 60);
-    until("no more of them are let in", async || slow.requests() + refused(&calls) == 60).await;
+    until("no more of them are let in", async || {
+        slow.requests() + refused(&calls) == 60
+    })
+    .await;
     assert_eq!(slow.requests(), 24, "three quarters of the places");
-    for (n, token) in ["shop/b", "bank/c", "mill/d"].into_iter().cycle().take(18).enumerate() {
-        call(&gateway, token, "quick", &format!("quick{n}")).await.expect_ok();
+    for (n, token) in ["shop/b", "bank/c", "mill/d"]
+        .into_iter()
+        .cycle()
+        .take(18)
+        .enumerate()
+    {
+        call(&gateway, token, "quick", &format!("quick{n}"))
+            .await
+            .expect_ok();
     }
     let others = begin(&gateway, "shop/b", "slow", 10);
     until("no more of them are let in", async || refused(&others) == 9).await;
     for n in 0..6 {
-        call(&gateway, "bank/c", "quick", &format!("more{n}")).await.expect_ok();
+        call(&gateway, "bank/c", "quick", &format!("more{n}"))
+            .await
+            .expect_ok();
     }
     let mut refusals = Vec::new();
-    for call in calls.into_iter().chain(others).filter(JoinHandle::is_finished) {
+    for call in calls
+        .into_iter()
+        .chain(others)
+        .filter(JoinHandle::is_finished)
+    {
         refusals.push(call.await.expect("no panic").expect_problem("rate-limited"));
     }
     assert_eq!(refusals.len(), 60 - 24 + 9);
     drop(hold);
-    until("places are free again", async || call(&gateway, "shop/a", "quick", "at-last").await.status == 200)
-        .await;
+    until("places are free again", async || {
+        call(&gateway, "shop/a", "quick", "at-last").await.status == 200
+    })
+    .await;
     gateway.stop().await;
 }
 
@@ -98,14 +125,22 @@ async fn those_of_one_tenant_who_wait_leave_places_for_those_of_another() {
     let body = json!({ "args": {}, "idempotency_key": "k" });
     let firsts = ["shop/a", "bank/c"].map(|token| post(&gateway, token, "act", &body));
     until("both run", async || tool.requests() == 2).await;
-    let waiting: Vec<_> = (0..40).map(|_| post(&gateway, "shop/a", "act", &body)).collect();
+    let waiting: Vec<_> = (0..40)
+        .map(|_| post(&gateway, "shop/a", "act", &body))
+        .collect();
     until("the others are told", async || refused(&waiting) == 40 - 12).await;
     let other = post(&gateway, "bank/c", "act", &body);
     // Who has no place is told at once.
-    let more = post(&gateway, "shop/a", "act", &body).await.expect("no panic");
+    let more = post(&gateway, "shop/a", "act", &body)
+        .await
+        .expect("no panic");
     more.expect_problem("call-in-progress");
     drop(hold);
-    assert_eq!(other.await.expect("no panic").expect_ok().at("/replayed"), true, "it has waited");
+    assert_eq!(
+        other.await.expect("no panic").expect_ok().at("/replayed"),
+        true,
+        "it has waited"
+    );
     for first in firsts {
         first.await.expect("no panic").expect_ok();
     }
@@ -124,30 +159,49 @@ async fn one_token_does_not_fill_the_line_of_a_session(stores: &Stores) {
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
     let rules = format!("session = \"exclusive\"\nsession_wait = \"60s\"\n{PATIENT}");
-    let config = format!("{}{}", tokens(&["shop/a", "shop/b"]), one_tool(&tool, &rules));
+    let config = format!(
+        "{}{}",
+        tokens(&["shop/a", "shop/b"]),
+        one_tool(&tool, &rules)
+    );
     let gateway = stores.gateway(&config).await;
     let of = |token: &str, n: usize| {
-        let body = json!({ "args": {}, "session_id": "S", "idempotency_key": format!("{token}-{n}") });
+        let body =
+            json!({ "args": {}, "session_id": "S", "idempotency_key": format!("{token}-{n}") });
         post(&gateway, token, "act", &body)
     };
     let first = of("shop/a", 0);
     until("it runs", async || tool.requests() == 1).await;
     let many: Vec<_> = (1..=110).map(|n| of("shop/a", n)).collect();
     let waiting = async || {
-        let session = client().get(gateway.url("/v1/sessions/S")).bearer_auth("shop/a").send().await;
+        let session = client()
+            .get(gateway.url("/v1/sessions/S"))
+            .bearer_auth("shop/a")
+            .send()
+            .await;
         let session = Answer::read(session.expect("an answer")).await.expect_ok();
         session.at("/waiting").as_array().expect("a list").len()
     };
-    until("all of them stand or were told", async || waiting().await + refused(&many) == 110).await;
+    until("all of them stand or were told", async || {
+        waiting().await + refused(&many) == 110
+    })
+    .await;
     assert_eq!(waiting().await, 88);
     let other = of("shop/b", 0);
-    until("the other token has a place", async || waiting().await == 89).await;
+    until("the other token has a place", async || {
+        waiting().await == 89
+    })
+    .await;
     assert!(!other.is_finished());
     drop(hold);
     first.await.expect("no panic").expect_ok();
     for call in many.into_iter().filter(JoinHandle::is_finished) {
         let told = call.await.expect("no panic");
-        assert!(told.status == 200 || told.problem() == "session-busy", "{}", told.text);
+        assert!(
+            told.status == 200 || told.problem() == "session-busy",
+            "{}",
+            told.text
+        );
     }
     other.await.expect("no panic").expect_ok();
 }

@@ -18,18 +18,42 @@ struct Shop {
 
 impl Shop {
     async fn start() -> Self {
-        let binary = Path::new(env!("CARGO_BIN_EXE_oncegate")).with_file_name("examples").join("shop");
-        assert!(binary.exists(), "`cargo test --test it` does not build examples; `cargo test` does");
-        let (folder, listen) = (tempfile::tempdir().expect("a folder"), format!("127.0.0.1:{}", free_port()));
+        let binary = Path::new(env!("CARGO_BIN_EXE_oncegate"))
+            .with_file_name("examples")
+            .join("shop");
+        assert!(
+            binary.exists(),
+            "`cargo test --test it` does not build examples; `cargo test` does"
+        );
+        let (folder, listen) = (
+            tempfile::tempdir().expect("a folder"),
+            format!("127.0.0.1:{}", free_port()),
+        );
         let mut command = Command::new(binary);
-        command.args(["--listen", &listen, "--db", "shop.db"]).current_dir(&folder);
-        let child = command.stderr(Stdio::null()).spawn().expect("the shop starts");
-        until("the shop is open", async || tokio::net::TcpStream::connect(&listen).await.is_ok()).await;
-        Self { child, url: format!("http://{listen}"), client: client(), _folder: folder }
+        command
+            .args(["--listen", &listen, "--db", "shop.db"])
+            .current_dir(&folder);
+        let child = command
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the shop starts");
+        until("the shop is open", async || {
+            tokio::net::TcpStream::connect(&listen).await.is_ok()
+        })
+        .await;
+        Self {
+            child,
+            url: format!("http://{listen}"),
+            client: client(),
+            _folder: folder,
+        }
     }
 
     async fn post(&self, door: &str, body: Value, headers: &[(&str, &str)]) -> Answer {
-        let mut request = self.client.post(format!("{}{door}", self.url)).body(body.to_string());
+        let mut request = self
+            .client
+            .post(format!("{}{door}", self.url))
+            .body(body.to_string());
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -42,7 +66,9 @@ impl Shop {
 
     async fn stats(&self) -> Value {
         let request = self.client.get(format!("{}/stats", self.url));
-        Answer::read(request.send().await.expect("an answer")).await.json()
+        Answer::read(request.send().await.expect("an answer"))
+            .await
+            .json()
     }
 }
 
@@ -76,27 +102,45 @@ async fn each_effect_of_an_overtaken_writer_is_refused_and_nothing_is_done() {
     let order_id = made.at("/order_id");
     let pay = json!({ "order_id": order_id, "amount_cents": 999 });
     let payment = shop.post("/payments", pay.clone(), &holder("S", "7")).await;
-    assert_eq!((made.status, payment.status), (201, 201), "an equal token is the same holder");
+    assert_eq!(
+        (made.status, payment.status),
+        (201, 201),
+        "an equal token is the same holder"
+    );
     let before = shop.stats().await;
 
     for (door, body) in [
         ("/orders", order("widget", 1)),
         ("/orders/cancel", json!({ "order_id": order_id })),
         ("/payments", pay),
-        ("/payments/refund", json!({ "payment_id": payment.at("/payment_id") })),
+        (
+            "/payments/refund",
+            json!({ "payment_id": payment.at("/payment_id") }),
+        ),
     ] {
         is_stale(&shop.post(door, body, &holder("S", "6")).await, "7");
     }
     assert_eq!(shop.stats().await, before);
-    assert_eq!(shop.order(&holder("other", "6")).await.status, 201, "sessions are not compared");
+    assert_eq!(
+        shop.order(&holder("other", "6")).await.status,
+        201,
+        "sessions are not compared"
+    );
 }
 
 #[tokio::test]
 async fn an_effect_that_was_refused_leaves_no_token_behind() {
     let shop = Shop::start().await;
     assert_eq!(shop.order(&holder("S", "7")).await.status, 201);
-    let refused = shop.post("/orders", order("gizmo", 11), &holder("S", "9")).await;
-    assert_eq!((refused.status, refused.header("fencing-token")), (409, ""), "{}", refused.text);
+    let refused = shop
+        .post("/orders", order("gizmo", 11), &holder("S", "9"))
+        .await;
+    assert_eq!(
+        (refused.status, refused.header("fencing-token")),
+        (409, ""),
+        "{}",
+        refused.text
+    );
     assert_eq!(shop.order(&holder("S", "8")).await.status, 201);
     is_stale(&shop.order(&holder("S", "7")).await, "8");
 }
@@ -108,7 +152,11 @@ async fn without_both_headers_nothing_is_compared_and_what_is_no_number_is_refus
         assert_eq!(shop.order(&[("fencing-token", token)]).await.status, 201);
     }
     for token in ["seven", "", "-1", "7.5", "9223372036854775808"] {
-        assert_eq!(shop.order(&holder("S", token)).await.status, 422, "{token:?}");
+        assert_eq!(
+            shop.order(&holder("S", token)).await.status,
+            422,
+            "{token:?}"
+        );
     }
     assert_eq!(shop.stats().await["orders"], 2);
 }
@@ -119,7 +167,11 @@ async fn the_tokens_of_the_gateway_are_let_in_and_then_guard_the_session() {
     let gateway = Gateway::start(&format!("[tools.act]\nurl = \"{}/orders\"\n", shop.url)).await;
     let body = |sku| json!({ "args": order(sku, 1), "session_id": "S" });
     gateway.post("act", &body("widget"), &[]).await.expect_ok();
-    let newest = gateway.post("act", &body("gadget"), &[]).await.expect_ok().at("/fencing");
+    let newest = gateway
+        .post("act", &body("gadget"), &[])
+        .await
+        .expect_ok()
+        .at("/fencing");
     is_stale(&shop.order(&holder("S", "7")).await, &newest.to_string());
     gateway.stop().await;
 }

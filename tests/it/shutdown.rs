@@ -18,7 +18,9 @@ async fn a_gateway_that_stops_finishes_what_runs_and_takes_nothing_new() {
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
     let gateway = Gateway::with_tool(&tool, "").await;
-    let mut begun = TcpStream::connect(gateway.address).await.expect("a connection");
+    let mut begun = TcpStream::connect(gateway.address)
+        .await
+        .expect("a connection");
     let head = b"POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16\r\nconnection: close\r\n";
     begun.write_all(head).await.expect("written");
     let running = gateway.call(json!({ "n": 1 }));
@@ -26,7 +28,10 @@ async fn a_gateway_that_stops_finishes_what_runs_and_takes_nothing_new() {
         until("the tool was asked", async || tool.requests() == 1).await;
         gateway.begin_stop();
         // A request that was begun before is told; a new connection is refused.
-        begun.write_all(b"\r\n{\"args\":{\"n\":2}}").await.expect("written");
+        begun
+            .write_all(b"\r\n{\"args\":{\"n\":2}}")
+            .await
+            .expect("written");
         let mut answer = String::new();
         begun.read_to_string(&mut answer).await.expect("an answer");
         drop(hold);
@@ -34,19 +39,33 @@ async fn a_gateway_that_stops_finishes_what_runs_and_takes_nothing_new() {
     };
     let (answer, refused) = tokio::join!(running, stopping);
     answer.expect_ok();
-    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("/problems/shutting-down"), "{refused}");
-    assert!(refused.contains("\"effect\":\"unknown\""), "nobody has looked whether it ran before: {refused}");
+    assert!(
+        refused.starts_with("HTTP/1.1 503") && refused.contains("/problems/shutting-down"),
+        "{refused}"
+    );
+    assert!(
+        refused.contains("\"effect\":\"unknown\""),
+        "nobody has looked whether it ran before: {refused}"
+    );
     assert_eq!(tool.requests(), 1);
     gateway.stop().await;
 }
 
 /// A gateway that stops, takes no connection any more, and would wait for long.
-async fn stopping(folder: &std::path::Path, tool: &Tool, before: impl AsyncFnOnce(&Process)) -> Process {
+async fn stopping(
+    folder: &std::path::Path,
+    tool: &Tool,
+    before: impl AsyncFnOnce(&Process),
+) -> Process {
     let patient = [("ONCEGATE_SERVER__SHUTDOWN_GRACE", "60s")];
     let gateway = Process::start_in(folder, free_port(), &one_tool(tool, ""), &patient).await;
     before(&gateway).await;
     gateway.signal("TERM");
-    let refused = async || TcpStream::connect(("127.0.0.1", gateway.port)).await.is_err();
+    let refused = async || {
+        TcpStream::connect(("127.0.0.1", gateway.port))
+            .await
+            .is_err()
+    };
     until("new connections are refused", refused).await;
     gateway
 }
@@ -54,7 +73,9 @@ async fn stopping(folder: &std::path::Path, tool: &Tool, before: impl AsyncFnOnc
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 async fn connect(gateway: &Process) -> TcpStream {
-    TcpStream::connect(("127.0.0.1", gateway.port)).await.expect("a connection")
+    TcpStream::connect(("127.0.0.1", gateway.port))
+        .await
+        .expect("a connection")
 }
 
 /// Or a request that is sent just then would get no answer.
@@ -77,12 +98,21 @@ async fn an_open_connection_has_one_more_request_when_the_gateway_stops() {
         let call = b"POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\ncontent-length: 11\r\n\r\n{\"args\":{}}";
         stream.write_all(call).await.expect("written");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("an answer, and then the end");
-        assert!(answer.contains("HTTP/1.1 503") && answer.contains("/problems/shutting-down"), "{answer}");
+        stream
+            .read_to_string(&mut answer)
+            .await
+            .expect("an answer, and then the end");
+        assert!(
+            answer.contains("HTTP/1.1 503") && answer.contains("/problems/shutting-down"),
+            "{answer}"
+        );
         assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
     }
     assert!(gateway.ended().await, "a good end");
-    assert!(began.elapsed() < Duration::from_secs(30), "nobody is left to wait for");
+    assert!(
+        began.elapsed() < Duration::from_secs(30),
+        "nobody is left to wait for"
+    );
     assert_eq!(tool.requests(), 0);
 }
 
@@ -91,12 +121,20 @@ async fn an_open_connection_of_http_2_is_told_to_go_when_the_gateway_stops() {
     let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
     let mut open = None;
     let gateway = stopping(folder.path(), &tool, async |gateway| {
-        let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(connect(gateway).await)).await;
+        let handshake =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(connect(gateway).await)).await;
         let (mut sender, connection) = handshake.expect("HTTP/2");
         let connection = tokio::spawn(connection);
         let request = axum::http::Request::get(gateway.url("/healthz"));
         let request = request.body(axum::body::Body::empty()).expect("a request");
-        assert_eq!(sender.send_request(request).await.expect("an answer").status(), 200);
+        assert_eq!(
+            sender
+                .send_request(request)
+                .await
+                .expect("an answer")
+                .status(),
+            200
+        );
         open = Some((sender, connection));
     })
     .await;
@@ -111,13 +149,32 @@ async fn who_says_nothing_keeps_no_gateway_from_stopping_when_the_grace_is_over(
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     let mut silent = connect(&gateway).await;
     let url = gateway.url("/metrics");
-    let open = async || client().get(&url).send().await.expect("an answer").text().await.expect("a text");
-    until("it is taken", async || open().await.contains("\noncegate_connections 2\n")).await;
+    let open = async || {
+        client()
+            .get(&url)
+            .send()
+            .await
+            .expect("an answer")
+            .text()
+            .await
+            .expect("a text")
+    };
+    until("it is taken", async || {
+        open().await.contains("\noncegate_connections 2\n")
+    })
+    .await;
     gateway.signal("TERM");
     assert!(gateway.ended().await, "a good end");
-    assert_eq!(silent.read(&mut [0; 1]).await.expect("an end"), 0, "it was closed, and not reset");
+    assert_eq!(
+        silent.read(&mut [0; 1]).await.expect("an end"),
+        0,
+        "it was closed, and not reset"
+    );
     let said = std::fs::read_to_string(log(folder.path())).expect("a log");
-    assert!(said.contains("oncegate has stopped") && !said.contains("were cut"), "{said}");
+    assert!(
+        said.contains("oncegate has stopped") && !said.contains("were cut"),
+        "{said}"
+    );
 }
 
 /// A connection that says nothing would keep it for a minute, and so would a call.
@@ -137,16 +194,37 @@ async fn a_second_signal_ends_it_at_once_and_what_runs_is_unknown() {
         let (mut silent, call) = open.expect("made");
         let began = Instant::now();
         gateway.signal(second);
-        call.await.expect("a caller").expect_problem("outcome-unknown");
-        assert_eq!(silent.read(&mut [0; 1]).await.expect("an end"), 0, "it was closed, and not reset");
+        call.await
+            .expect("a caller")
+            .expect_problem("outcome-unknown");
+        assert_eq!(
+            silent.read(&mut [0; 1]).await.expect("an end"),
+            0,
+            "it was closed, and not reset"
+        );
         assert!(gateway.ended().await, "a good end");
-        assert!(began.elapsed() < Duration::from_secs(30), "half of the grace, on a busy machine");
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "half of the grace, on a busy machine"
+        );
         let said = std::fs::read_to_string(log(folder.path())).expect("a log");
-        assert!(said.contains("told to stop once more") && !said.contains("the grace is over"), "{said}");
+        assert!(
+            said.contains("told to stop once more") && !said.contains("the grace is over"),
+            "{said}"
+        );
         let database = folder.path().join("oncegate.db");
-        assert_eq!(count(&database, "state = 'unknown' AND why LIKE '%shutting down%'"), 1);
+        assert_eq!(
+            count(
+                &database,
+                "state = 'unknown' AND why LIKE '%shutting down%'"
+            ),
+            1
+        );
         let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
-        call_in_background(&gateway).await.expect("a caller").expect_problem("outcome-unknown");
+        call_in_background(&gateway)
+            .await
+            .expect("a caller")
+            .expect_problem("outcome-unknown");
         assert_eq!(tool.requests(), 1, "it is not sent again");
         gateway.kill();
     }
@@ -155,7 +233,15 @@ async fn a_second_signal_ends_it_at_once_and_what_runs_is_unknown() {
 fn call_in_background(gateway: &Process) -> JoinHandle<Answer> {
     let url = gateway.url("/v1/tools/act/calls");
     tokio::spawn(async move {
-        Answer::read(client().post(url).body("{\"args\":{}}").send().await.expect("an answer")).await
+        Answer::read(
+            client()
+                .post(url)
+                .body("{\"args\":{}}")
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     })
 }
 
@@ -169,27 +255,48 @@ async fn what_outlasts_the_grace_is_recorded_as_unknown() {
     until("the tool was asked", async || tool.requests() == 1).await;
     let began = Instant::now();
     gateway.signal("TERM");
-    call.await.expect("a caller").expect_problem("outcome-unknown");
+    call.await
+        .expect("a caller")
+        .expect_problem("outcome-unknown");
     assert!(gateway.ended().await, "a good end");
-    assert!(began.elapsed() < Duration::from_secs(10), "the grace is one second");
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "the grace is one second"
+    );
     let database = folder.path().join("oncegate.db");
-    assert_eq!(count(&database, "state = 'unknown' AND why LIKE '%shutting down%'"), 1);
+    assert_eq!(
+        count(
+            &database,
+            "state = 'unknown' AND why LIKE '%shutting down%'"
+        ),
+        1
+    );
     let said = std::fs::read_to_string(log(folder.path())).expect("a log");
-    assert!(said.contains("the grace is over") && said.contains("\"calls\":1"), "{said}");
+    assert!(
+        said.contains("the grace is over") && said.contains("\"calls\":1"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
 async fn a_status_that_was_seen_is_not_forgotten_when_the_grace_ends() {
     let tool = Tool::start().await;
-    tool.then(Act::ExecuteThenDrip(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"drip"));
+    tool.then(Act::ExecuteThenDrip(
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"drip",
+    ));
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     let call = call_in_background(&gateway);
     until("the tool was asked", async || tool.requests() == 1).await;
     gateway.signal("TERM");
-    call.await.expect("a caller").expect_problem("result-unavailable");
+    call.await
+        .expect("a caller")
+        .expect_problem("result-unavailable");
     assert!(gateway.ended().await);
-    assert_eq!(count(&folder.path().join("oncegate.db"), "state = 'succeeded'"), 1);
+    assert_eq!(
+        count(&folder.path().join("oncegate.db"), "state = 'succeeded'"),
+        1
+    );
 }
 
 #[tokio::test]
@@ -202,9 +309,14 @@ async fn a_call_between_two_attempts_is_not_unknown_when_the_grace_ends() {
     let gateway = Process::start(folder.path(), free_port(), &config).await;
     let call = call_in_background(&gateway);
     let database = folder.path().join("oncegate.db");
-    until("the first attempt has failed", async || count(&database, "attempts > 1") == 1).await;
+    until("the first attempt has failed", async || {
+        count(&database, "attempts > 1") == 1
+    })
+    .await;
     gateway.signal("TERM");
-    call.await.expect("a caller").expect_problem("tool-unreachable");
+    call.await
+        .expect("a caller")
+        .expect_problem("tool-unreachable");
     assert!(gateway.ended().await);
     assert_eq!(count(&database, "state = 'failed'"), 1);
 }

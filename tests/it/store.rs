@@ -20,7 +20,11 @@ use crate::support::{Act, Answer, Gateway, Tool, client, until};
 const ME: InstanceId = InstanceId(Uuid::from_u128(1));
 
 fn open(folder: &Path, instance: InstanceId) -> Result<Sqlite, OpenError> {
-    Sqlite::open(&folder.join("oncegate.db"), instance, &CancellationToken::new())
+    Sqlite::open(
+        &folder.join("oncegate.db"),
+        instance,
+        &CancellationToken::new(),
+    )
 }
 
 async fn close(store: Sqlite, folder: &Path) {
@@ -46,7 +50,11 @@ async fn a_file_knows_since_when_it_has_every_call() {
     assert!(call.intent.created_at < fresh, "by the clock of this test");
     close(store, folder.path()).await;
     let store = open(folder.path(), ME).expect("a store");
-    assert_eq!(store.readiness().await.whole_since, Some(fresh), "and does not forget it");
+    assert_eq!(
+        store.readiness().await.whole_since,
+        Some(fresh),
+        "and does not forget it"
+    );
 }
 
 #[tokio::test]
@@ -55,7 +63,10 @@ async fn a_link_to_a_file_is_the_file() {
     let _store = open(folder.path(), ME).expect("a store");
     let link = folder.path().join("link.db");
     std::os::unix::fs::symlink(folder.path().join("oncegate.db"), &link).expect("a link");
-    assert!(matches!(Sqlite::open(&link, ME, &CancellationToken::new()), Err(OpenError::InUse(_))));
+    assert!(matches!(
+        Sqlite::open(&link, ME, &CancellationToken::new()),
+        Err(OpenError::InUse(_))
+    ));
 }
 
 /// Each name would have a lock of its own.
@@ -64,7 +75,10 @@ async fn a_file_with_a_second_name_is_refused() {
     let tool = Tool::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
-    let (file, hard) = (folder.path().join("oncegate.db"), folder.path().join("hard.db"));
+    let (file, hard) = (
+        folder.path().join("oncegate.db"),
+        folder.path().join("hard.db"),
+    );
     fs::hard_link(&file, &hard).expect("a second name");
     let second = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"sqlite:hard.db\"\n{}",
@@ -78,7 +92,11 @@ async fn a_file_with_a_second_name_is_refused() {
     };
     refused("in use by another gateway");
     let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
-    let call = client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await;
+    let call = client()
+        .post(gateway.url("/v1/tools/act/calls"))
+        .body(body)
+        .send()
+        .await;
     Answer::read(call.expect("an answer")).await.expect_ok();
     gateway.kill();
     refused("hard link");
@@ -93,22 +111,45 @@ async fn after_a_clean_stop_all_is_in_one_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
-    let call = client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await;
+    let call = client()
+        .post(gateway.url("/v1/tools/act/calls"))
+        .body(body)
+        .send()
+        .await;
     Answer::read(call.expect("an answer")).await.expect_ok();
     gateway.signal("TERM");
     assert!(gateway.ended().await, "a good end");
     let names = fs::read_dir(folder.path()).expect("a folder");
-    let names = names.map(|file| file.expect("a file").file_name().into_string().expect("a name"));
-    let mut names: Vec<String> = names.filter(|name| name.starts_with("oncegate.db")).collect();
+    let names = names.map(|file| {
+        file.expect("a file")
+            .file_name()
+            .into_string()
+            .expect("a name")
+    });
+    let mut names: Vec<String> = names
+        .filter(|name| name.starts_with("oncegate.db"))
+        .collect();
     names.sort();
-    assert_eq!(names, ["oncegate.db", "oncegate.db.lock", "oncegate.db.reserve", "oncegate.db.watermarks"]);
+    assert_eq!(
+        names,
+        [
+            "oncegate.db",
+            "oncegate.db.lock",
+            "oncegate.db.reserve",
+            "oncegate.db.watermarks"
+        ]
+    );
     let elsewhere = tempfile::tempdir().expect("a folder");
     for name in ["oncegate.db", "oncegate.db.watermarks"] {
         fs::copy(folder.path().join(name), elsewhere.path().join(name)).expect("copied");
     }
     let gateway = Process::start(elsewhere.path(), free_port(), &one_tool(&tool, "")).await;
     let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
-    let again = client().post(gateway.url("/v1/tools/act/calls")).body(body).send().await;
+    let again = client()
+        .post(gateway.url("/v1/tools/act/calls"))
+        .body(body)
+        .send()
+        .await;
     let again = Answer::read(again.expect("an answer")).await.expect_ok();
     assert_eq!((again.at("/replayed"), tool.effects()), (true.into(), 1));
 }
@@ -119,14 +160,21 @@ async fn a_file_that_is_deleted_under_us_ends_the_process_and_nothing_is_acknowl
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     let call = |n| {
-        client().post(gateway.url("/v1/tools/act/calls")).body(format!("{{\"args\":{{\"n\":{n}}}}}")).send()
+        client()
+            .post(gateway.url("/v1/tools/act/calls"))
+            .body(format!("{{\"args\":{{\"n\":{n}}}}}"))
+            .send()
     };
-    Answer::read(call(1).await.expect("an answer")).await.expect_ok();
+    Answer::read(call(1).await.expect("an answer"))
+        .await
+        .expect_ok();
     for name in ["oncegate.db", "oncegate.db-wal", "oncegate.db-shm"] {
         fs::remove_file(folder.path().join(name)).expect("removed");
     }
     if let Ok(answer) = call(2).await {
-        Answer::read(answer).await.expect_problem("store-unavailable");
+        Answer::read(answer)
+            .await
+            .expect_problem("store-unavailable");
     }
     assert!(!gateway.ended().await, "a bad end");
     assert_eq!(tool.requests(), 1, "without a claim nothing is run");
@@ -136,12 +184,24 @@ async fn a_file_that_is_deleted_under_us_ends_the_process_and_nothing_is_acknowl
 async fn a_file_that_cannot_be_trusted_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("oncegate.db");
-    fs::write(&path, "this is no database, but it is long enough to look at twice").expect("written");
-    assert!(matches!(open(folder.path(), ME), Err(OpenError::Database { .. })));
+    fs::write(
+        &path,
+        "this is no database, but it is long enough to look at twice",
+    )
+    .expect("written");
+    assert!(matches!(
+        open(folder.path(), ME),
+        Err(OpenError::Database { .. })
+    ));
 
     fs::remove_file(&path).expect("removed");
-    rusqlite::Connection::open(&path).and_then(|c| c.execute_batch("CREATE TABLE t (a)")).expect("another's");
-    assert!(matches!(open(folder.path(), ME), Err(OpenError::NotOurs(_))));
+    rusqlite::Connection::open(&path)
+        .and_then(|c| c.execute_batch("CREATE TABLE t (a)"))
+        .expect("another's");
+    assert!(matches!(
+        open(folder.path(), ME),
+        Err(OpenError::NotOurs(_))
+    ));
 
     fs::remove_file(&path).expect("removed");
     let store = open(folder.path(), ME).expect("a store");
@@ -151,26 +211,45 @@ async fn a_file_that_cannot_be_trusted_is_refused() {
     close(store, folder.path()).await;
     let connection = rusqlite::Connection::open(&path).expect("opened");
     let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
-    connection.query_row(checkpoint, [], |_| Ok(())).expect("all is in one file");
+    connection
+        .query_row(checkpoint, [], |_| Ok(()))
+        .expect("all is in one file");
     drop(connection);
     let whole = fs::read(&path).expect("read");
-    let mut file = fs::OpenOptions::new().write(true).open(&path).expect("opened");
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .expect("opened");
     for page in 2..whole.len() / 4096 {
-        file.seek(SeekFrom::Start(page as u64 * 4096)).expect("a place");
+        file.seek(SeekFrom::Start(page as u64 * 4096))
+            .expect("a place");
         file.write_all(&[0xff; 16]).expect("damaged");
     }
     drop(file);
     let damaged = open(folder.path(), ME).err();
-    assert!(matches!(damaged, Some(OpenError::Damaged(..))), "{damaged:?}");
+    assert!(
+        matches!(damaged, Some(OpenError::Damaged(..))),
+        "{damaged:?}"
+    );
 
     fs::write(&path, &whole).expect("restored");
     for layout in [8, 99] {
         let connection = rusqlite::Connection::open(&path).expect("opened");
-        connection.execute_batch(&format!("PRAGMA user_version = {layout}")).expect("of another version");
+        connection
+            .execute_batch(&format!("PRAGMA user_version = {layout}"))
+            .expect("of another version");
         drop(connection);
         let refused = open(folder.path(), ME).err().expect("refused");
-        assert!(matches!(refused, OpenError::OtherLayout(_, of) if of == layout), "{refused}");
-        assert!(refused.to_string().contains("was written by another version of oncegate"), "{refused}");
+        assert!(
+            matches!(refused, OpenError::OtherLayout(_, of) if of == layout),
+            "{refused}"
+        );
+        assert!(
+            refused
+                .to_string()
+                .contains("was written by another version of oncegate"),
+            "{refused}"
+        );
     }
 }
 
@@ -189,12 +268,22 @@ async fn a_call_that_the_last_run_left_behind_is_unknown_before_anything_is_serv
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
     // Who does not wait does not see what is recovered later.
-    let duplicate = client().post(gateway.url("/v1/tools/act/calls")).header("prefer", "wait=0").body(body);
+    let duplicate = client()
+        .post(gateway.url("/v1/tools/act/calls"))
+        .header("prefer", "wait=0")
+        .body(body);
     let duplicate = Answer::read(duplicate.send().await.expect("an answer")).await;
     let duplicate = duplicate.expect_problem("outcome-unknown");
     assert_eq!(duplicate.at("/call_id"), id);
     let path = format!("/v1/calls/{}", id.as_str().expect("an id"));
-    let record = Answer::read(client().get(gateway.url(&path)).send().await.expect("an answer")).await;
+    let record = Answer::read(
+        client()
+            .get(gateway.url(&path))
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await;
     assert_eq!(record.at("/events/2/event"), "owner_lost");
     assert_eq!(tool.requests(), 1);
 }
@@ -206,9 +295,13 @@ impl SmallDisk {
     fn new(mib: u32) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let size = format!("size={mib}m");
-        let mount =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder.path()).status();
-        mount.is_ok_and(|status| status.success()).then_some(Self(folder))
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .arg(folder.path())
+            .status();
+        mount
+            .is_ok_and(|status| status.success())
+            .then_some(Self(folder))
     }
 
     /// Leaves no room at all.
@@ -240,7 +333,8 @@ async fn a_full_disk_loses_no_outcome_and_takes_no_claim() {
     };
     let tool = Tool::start().await;
     let body: &'static str = format!("{{\"long\":\"{}\"}}", "x".repeat(100_000)).leak();
-    tool.then(Act::Answer(422, "", b"{}")).always(Act::after_ms(700, Act::Ok(body)));
+    tool.then(Act::Answer(422, "", b"{}"))
+        .always(Act::after_ms(700, Act::Ok(body)));
     let gateway = Process::start(disk.0.path(), free_port(), &one_tool(&tool, "")).await;
     let post = |n: usize| {
         let request = client().post(gateway.url("/v1/tools/act/calls"));
@@ -262,12 +356,33 @@ async fn a_full_disk_loses_no_outcome_and_takes_no_claim() {
     let refused = post(99).await.expect_problem("store-unavailable");
     assert_eq!((refused.status, refused.header("retry-after")), (503, "2"));
     post(98).await.expect_problem("store-unavailable");
-    assert_eq!(post(7).await.expect_ok().at("/replayed"), true, "replays work while claims are refused");
-    let ready = Answer::read(client().get(gateway.url("/readyz")).send().await.expect("an answer")).await;
-    assert_eq!((ready.status, ready.at("/reasons/0")), (503, "disk_full".into()));
-    assert_eq!(tool.requests(), 21, "what was refused was not run, nor what had failed before");
+    assert_eq!(
+        post(7).await.expect_ok().at("/replayed"),
+        true,
+        "replays work while claims are refused"
+    );
+    let ready = Answer::read(
+        client()
+            .get(gateway.url("/readyz"))
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await;
+    assert_eq!(
+        (ready.status, ready.at("/reasons/0")),
+        (503, "disk_full".into())
+    );
+    assert_eq!(
+        tool.requests(),
+        21,
+        "what was refused was not run, nor what had failed before"
+    );
     disk.free();
-    until("claims are taken again", async || post(99).await.status == 200).await;
+    until("claims are taken again", async || {
+        post(99).await.status == 200
+    })
+    .await;
     gateway.kill();
 }
 
@@ -287,11 +402,14 @@ async fn a_start_on_a_full_disk_is_not_ready_and_replays() {
         let tool = Tool::start().await;
         let start = async || {
             let config = one_tool(&tool, "");
-            Process::start_logging_to(&log(elsewhere.path()), disk.0.path(), port, &config, &[]).await
+            Process::start_logging_to(&log(elsewhere.path()), disk.0.path(), port, &config, &[])
+                .await
         };
         let send = |key: &str| {
             let body = json!({ "args": {}, "idempotency_key": key }).to_string();
-            let request = client().post(format!("http://127.0.0.1:{port}/v1/tools/act/calls")).body(body);
+            let request = client()
+                .post(format!("http://127.0.0.1:{port}/v1/tools/act/calls"))
+                .body(body);
             request.header("prefer", "wait=0").send()
         };
         let ask = async |key: &str| Answer::read(send(key).await.expect("an answer")).await;
@@ -314,9 +432,23 @@ async fn a_start_on_a_full_disk_is_not_ready_and_replays() {
         let gateway = start().await;
         // Nothing is left that an index of the log would find room in.
         let said = fs::read_to_string(log(elsewhere.path())).expect("a log");
-        assert_eq!(said.contains("one connection reads and writes"), clean, "{said}");
-        let ready = Answer::read(client().get(gateway.url("/readyz")).send().await.expect("an answer")).await;
-        assert_eq!((ready.status, ready.at("/reasons/0")), (503, "disk_full".into()));
+        assert_eq!(
+            said.contains("one connection reads and writes"),
+            clean,
+            "{said}"
+        );
+        let ready = Answer::read(
+            client()
+                .get(gateway.url("/readyz"))
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await;
+        assert_eq!(
+            (ready.status, ready.at("/reasons/0")),
+            (503, "disk_full".into())
+        );
         assert_eq!(ask("done").await.expect_ok().at("/replayed"), true);
         ask("new").await.expect_problem("store-unavailable");
         if !clean {
@@ -324,9 +456,15 @@ async fn a_start_on_a_full_disk_is_not_ready_and_replays() {
         }
         assert_eq!(tool.requests(), requests);
         disk.free();
-        until("claims are taken again", async || ask("new").await.status == 200).await;
+        until("claims are taken again", async || {
+            ask("new").await.status == 200
+        })
+        .await;
         if !clean {
-            until("it is unknown", async || ask("lost").await.problem() == "outcome-unknown").await;
+            until("it is unknown", async || {
+                ask("lost").await.problem() == "outcome-unknown"
+            })
+            .await;
         }
         assert_eq!(tool.requests(), requests + 1);
         gateway.kill();

@@ -59,17 +59,40 @@ fn now() -> Timestamp {
 }
 
 fn exclusive() -> Policy {
-    Policy { session: Sessions { mode: Mode::Exclusive, wait: Duration::from_secs(5) }, ..Policy::new("t") }
+    Policy {
+        session: Sessions {
+            mode: Mode::Exclusive,
+            wait: Duration::from_secs(5),
+        },
+        ..Policy::new("t")
+    }
 }
 
 fn with_budget(max: u32, tool: Policy) -> Policy {
     let window = Duration::from_secs(600);
-    Policy { budget: Some(Budget { per: Per::Session, max, window }), ..tool }
+    Policy {
+        budget: Some(Budget {
+            per: Per::Session,
+            max,
+            window,
+        }),
+        ..tool
+    }
 }
 
 fn wary() -> Policy {
-    let (fields, window) = (vec!["/sku".parse().expect("a pointer")], Duration::from_secs(600));
-    Policy { similar: Some(Similar { fields, window, action: OnSimilar::Refuse }), ..Policy::new("t") }
+    let (fields, window) = (
+        vec!["/sku".parse().expect("a pointer")],
+        Duration::from_secs(600),
+    );
+    Policy {
+        similar: Some(Similar {
+            fields,
+            window,
+            action: OnSimilar::Refuse,
+        }),
+        ..Policy::new("t")
+    }
 }
 
 fn asks(tool: &Policy, key: &str) -> Change {
@@ -105,7 +128,10 @@ fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
         attempt: AttemptId(Uuid::new_v4()),
         owner: ME,
     };
-    next(tool, None, &event, now()).expect("a claim").change.expect("a change")
+    next(tool, None, &event, now())
+        .expect("a claim")
+        .change
+        .expect("a change")
 }
 
 fn again(tool: &Policy, failed: &Record) -> Change {
@@ -117,7 +143,10 @@ fn again(tool: &Policy, failed: &Record) -> Change {
         attempt: AttemptId(Uuid::new_v4()),
         owner: ME,
     };
-    next(tool, Some(failed), &event, now()).expect("a rerun").change.expect("a change")
+    next(tool, Some(failed), &event, now())
+        .expect("a rerun")
+        .change
+        .expect("a change")
 }
 
 /// Ends a call now, with this status of the tool.
@@ -139,12 +168,22 @@ fn id(change: &Change) -> CallId {
 }
 
 fn session() -> SessionId {
-    SessionId { tenant: "shop".into(), id: "S".into() }
+    SessionId {
+        tenant: "shop".into(),
+        id: "S".into(),
+    }
 }
 
 fn entry(event: &'static str) -> Entry {
     let (by, detail) = ("token ops".to_owned(), "a test".to_owned());
-    Entry { at: now(), event: event.into(), attempt: None, outcome: None, by, detail }
+    Entry {
+        at: now(),
+        event: event.into(),
+        attempt: None,
+        outcome: None,
+        by,
+        detail,
+    }
 }
 
 async fn a_claim_that_is_barred_writes_nothing_but_its_place_in_the_line(home: Home) {
@@ -152,23 +191,52 @@ async fn a_claim_that_is_barred_writes_nothing_but_its_place_in_the_line(home: H
     let first = claimed(store, &asks(&tool, "a")).await;
     let gives_up = asks(&tool, "x");
     barred(claim(store, &gives_up).await);
-    store.leave_line(&session(), id(&gives_up)).await.expect("an answer");
+    store
+        .leave_line(&session(), id(&gives_up))
+        .await
+        .expect("an answer");
     let waits = asks(&tool, "b");
-    let Bar::Busy { lock: Some(lock), behind } = barred(claim(store, &waits).await) else {
+    let Bar::Busy {
+        lock: Some(lock),
+        behind,
+    } = barred(claim(store, &waits).await)
+    else {
         panic!("not the lock")
     };
-    assert_eq!((lock.call_id, Some(lock.token)), (first.intent.call_id, first.fencing));
-    assert_eq!((lock.lease_until, lock.free_from), (first.attempt.lease_until, None));
+    assert_eq!(
+        (lock.call_id, Some(lock.token)),
+        (first.intent.call_id, first.fencing)
+    );
+    assert_eq!(
+        (lock.lease_until, lock.free_from),
+        (first.attempt.lease_until, None)
+    );
     assert_eq!(behind, Some(first.intent.call_id));
-    assert_eq!(store.holders(&[waits.record.intent.lookup]).await.expect("an answer"), []);
+    assert_eq!(
+        store
+            .holders(&[waits.record.intent.lookup])
+            .await
+            .expect("an answer"),
+        []
+    );
     assert_eq!(store.load(id(&waits)).await.expect("an answer"), None);
     let seen = store.session(&session()).await.expect("an answer");
-    assert_eq!((seen.token, seen.lock), (first.fencing, Some(lock)), "no token was drawn");
-    assert_eq!(seen.waiting.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(&waits)]);
+    assert_eq!(
+        (seen.token, seen.lock),
+        (first.fencing, Some(lock)),
+        "no token was drawn"
+    );
+    assert_eq!(
+        seen.waiting.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
+        [id(&waits)]
+    );
     ends(store, &tool, &first, 200).await;
     claimed(store, &waits).await;
     let spent = barred(claim(store, &asks(&tool, "c")).await);
-    assert!(matches!(spent, Bar::Spent { .. }), "two have begun, and who gave up is not counted: {spent:?}");
+    assert!(
+        matches!(spent, Bar::Spent { .. }),
+        "two have begun, and who gave up is not counted: {spent:?}"
+    );
 }
 
 async fn the_lock_goes_to_whoever_has_waited_longest(home: Home) {
@@ -183,11 +251,21 @@ async fn the_lock_goes_to_whoever_has_waited_longest(home: Home) {
     assert_eq!(behind(&line[1]).await, Some(id(&line[0])));
     assert_eq!(behind(&line[2]).await, Some(id(&line[1])));
     ends(store, &tool, &first, 200).await;
-    assert_eq!(behind(&line[1]).await, Some(id(&line[0])), "the lock is free, but not for this one");
+    assert_eq!(
+        behind(&line[1]).await,
+        Some(id(&line[0])),
+        "the lock is free, but not for this one"
+    );
     assert_eq!(behind(&asks(&tool, "late")).await, Some(id(&line[2])));
-    store.leave_line(&session(), id(&line[0])).await.expect("an answer");
+    store
+        .leave_line(&session(), id(&line[0]))
+        .await
+        .expect("an answer");
     let second = claimed(store, &line[1]).await;
-    assert!(second.fencing > first.fencing, "a token is drawn when the lock is there");
+    assert!(
+        second.fencing > first.fencing,
+        "a token is drawn when the lock is there"
+    );
     assert_eq!(behind(&line[2]).await, Some(id(&line[1])));
     ends(store, &tool, &second, 422).await;
     claimed(store, &line[2]).await;
@@ -198,7 +276,10 @@ async fn an_unknown_outcome_holds_the_lock_until_its_lease_ends(home: Home) {
     let first = claimed(store, &asks(&tool, "a")).await;
     let unknown = ends(store, &tool, &first, 500).await;
     let waits = asks(&tool, "b");
-    let Bar::Busy { lock: Some(lock), .. } = barred(claim(store, &waits).await) else {
+    let Bar::Busy {
+        lock: Some(lock), ..
+    } = barred(claim(store, &waits).await)
+    else {
         panic!("not the lock")
     };
     assert_eq!(lock.free_from, Some(first.attempt.lease_until));
@@ -212,24 +293,54 @@ async fn an_unknown_outcome_holds_the_lock_until_its_lease_ends(home: Home) {
 async fn a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it(home: Home) {
     let (store, tool) = (&*home.store, exclusive());
     let first = claimed(store, &asks(&tool, "a")).await;
-    let lock = store.session(&session()).await.expect("an answer").lock.expect("a lock");
+    let lock = store
+        .session(&session())
+        .await
+        .expect("an answer")
+        .lock
+        .expect("a lock");
     let failed = ends(store, &tool, &first, 422).await;
     let change = again(&tool, &failed);
     let Replaced::Done(second) = store.replace(&change, &failed).await.expect("an answer") else {
         panic!("it runs again")
     };
     assert_eq!(
-        store.session(&session()).await.expect("an answer").lock.map(|lock| Some(lock.token)),
+        store
+            .session(&session())
+            .await
+            .expect("an answer")
+            .lock
+            .map(|lock| Some(lock.token)),
         Some(second.fencing)
     );
-    let unlock = async |lock| store.unlock(&session(), &lock, &entry("unlocked")).await.expect("an answer");
+    let unlock = async |lock| {
+        store
+            .unlock(&session(), &lock, &entry("unlocked"))
+            .await
+            .expect("an answer")
+    };
     assert!(!unlock(lock).await, "an earlier run of the same call");
-    assert!(matches!(claim(store, &asks(&tool, "b")).await, Claimed::Barred(_)));
-    store.leave_line(&session(), CallId(Uuid::new_v4())).await.expect("who is not there may leave");
-    let lock = store.session(&session()).await.expect("an answer").lock.expect("a lock");
+    assert!(matches!(
+        claim(store, &asks(&tool, "b")).await,
+        Claimed::Barred(_)
+    ));
+    store
+        .leave_line(&session(), CallId(Uuid::new_v4()))
+        .await
+        .expect("who is not there may leave");
+    let lock = store
+        .session(&session())
+        .await
+        .expect("an answer")
+        .lock
+        .expect("a lock");
     assert!(unlock(lock).await);
     let seen = store.session(&session()).await.expect("an answer");
-    assert_eq!((seen.lock, seen.events.len()), (None, 1), "and only that one is written down");
+    assert_eq!(
+        (seen.lock, seen.events.len()),
+        (None, 1),
+        "and only that one is written down"
+    );
     assert_eq!(seen.events[0].event, "unlocked");
     ends(store, &tool, &second, 200).await;
 }
@@ -244,10 +355,18 @@ async fn of_a_hundred_claims_a_budget_lets_in_as_many_as_it_has_room_for(home: H
         });
     }
     let answers = claims.join_all().await;
-    assert_eq!(answers.iter().filter(|answer| matches!(answer, Claimed::Yours(_))).count(), 7);
+    assert_eq!(
+        answers
+            .iter()
+            .filter(|answer| matches!(answer, Claimed::Yours(_)))
+            .count(),
+        7
+    );
     for answer in answers {
         if let Claimed::Barred(bar) = answer {
-            let Bar::Spent { frees_at } = bar else { panic!("{bar:?}") };
+            let Bar::Spent { frees_at } = bar else {
+                panic!("{bar:?}")
+            };
             let left = frees_at.duration_since(now()).as_secs();
             assert!((590..=600).contains(&left), "{left}");
         }
@@ -265,13 +384,19 @@ async fn a_call_costs_its_budget_once_however_often_it_is_asked_for_and_run(home
     assert_eq!(replaced(store, &rerun, &failed).await, second);
     ends(store, &tool, &second, 200).await;
     claimed(store, &asks(&tool, "b")).await;
-    assert!(matches!(barred(claim(store, &asks(&tool, "c")).await), Bar::Spent { .. }));
+    assert!(matches!(
+        barred(claim(store, &asks(&tool, "c")).await),
+        Bar::Spent { .. }
+    ));
 }
 
 async fn a_claim_of_a_held_key_costs_nothing(home: Home) {
     let (store, tool) = (&*home.store, with_budget(2, exclusive()));
     let first = claimed(store, &asks(&tool, "a")).await;
-    assert_eq!(claim(store, &asks(&tool, "a")).await, Claimed::Existing(first.clone()));
+    assert_eq!(
+        claim(store, &asks(&tool, "a")).await,
+        Claimed::Existing(first.clone())
+    );
     let seen = store.session(&session()).await.expect("an answer");
     assert_eq!((seen.token, seen.waiting.len()), (first.fencing, 0));
     ends(store, &tool, &first, 200).await;
@@ -281,7 +406,14 @@ async fn a_claim_of_a_held_key_costs_nothing(home: Home) {
 async fn the_newest_that_looks_the_same_must_be_known(home: Home) {
     let (store, tool) = (&*home.store, wary());
     let looks_like = async |key: &str, confirmed| {
-        let change = asks_with(&tool, key, Brought { fencing: None, confirmed });
+        let change = asks_with(
+            &tool,
+            key,
+            Brought {
+                fencing: None,
+                confirmed,
+            },
+        );
         match claim(store, &change).await {
             Claimed::Yours(record) => Ok(record),
             Claimed::Barred(Bar::Similar { call_id }) => Err(call_id),
@@ -292,55 +424,133 @@ async fn the_newest_that_looks_the_same_must_be_known(home: Home) {
     let first_id = first.intent.call_id;
     assert_eq!(first.similar_to, None);
     assert_eq!(looks_like("b", None).await, Err(first_id));
-    assert_eq!(looks_like("b", Some(CallId(Uuid::new_v4()))).await, Err(first_id));
+    assert_eq!(
+        looks_like("b", Some(CallId(Uuid::new_v4()))).await,
+        Err(first_id)
+    );
     let second = looks_like("b", Some(first_id)).await.expect("confirmed");
     let second_id = second.intent.call_id;
     assert_eq!(second.similar_to, Some(first_id));
-    assert_eq!(store.load(second_id).await.expect("an answer"), Some(second.clone()));
-    assert_eq!(looks_like("c", Some(first_id)).await, Err(second_id), "there is a newer one");
+    assert_eq!(
+        store.load(second_id).await.expect("an answer"),
+        Some(second.clone())
+    );
+    assert_eq!(
+        looks_like("c", Some(first_id)).await,
+        Err(second_id),
+        "there is a newer one"
+    );
     let failed = ends(store, &tool, &second, 422).await;
     assert_eq!(failed.similar_to, Some(first_id), "what was found stays");
-    assert_eq!(looks_like("c", None).await, Err(first_id), "the newer one surely did not run");
+    assert_eq!(
+        looks_like("c", None).await,
+        Err(first_id),
+        "the newer one surely did not run"
+    );
     let third = looks_like("c", Some(first_id)).await.expect("confirmed");
-    let rerun = store.replace(&again(&tool, &failed), &failed).await.expect("an answer");
-    assert_eq!(rerun, Replaced::Barred(Bar::Similar { call_id: third.intent.call_id }));
-    assert_eq!(store.load(second_id).await.expect("an answer"), Some(failed));
+    let rerun = store
+        .replace(&again(&tool, &failed), &failed)
+        .await
+        .expect("an answer");
+    assert_eq!(
+        rerun,
+        Replaced::Barred(Bar::Similar {
+            call_id: third.intent.call_id
+        })
+    );
+    assert_eq!(
+        store.load(second_id).await.expect("an answer"),
+        Some(failed)
+    );
 }
 
 async fn a_frozen_session_lets_nothing_begin_and_says_who_froze_it(home: Home) {
     let (store, tool) = (&*home.store, Policy::new("t"));
     let first = claimed(store, &asks(&tool, "a")).await;
     let failed = ends(store, &tool, &first, 422).await;
-    let set =
-        async |frozen, event| store.set_frozen(&session(), frozen, &entry(event)).await.expect("an answer");
+    let set = async |frozen, event| {
+        store
+            .set_frozen(&session(), frozen, &entry(event))
+            .await
+            .expect("an answer")
+    };
     assert!(set(true, "frozen").await);
     assert!(!set(true, "frozen").await, "it was so before");
     assert_eq!(barred(claim(store, &asks(&tool, "b")).await), Bar::Frozen);
-    let rerun = store.replace(&again(&tool, &failed), &failed).await.expect("an answer");
+    let rerun = store
+        .replace(&again(&tool, &failed), &failed)
+        .await
+        .expect("an answer");
     assert_eq!(rerun, Replaced::Barred(Bar::Frozen));
-    store.prune(now() + Duration::from_secs(90 * 24 * 3_600), 100).await.expect("pruned");
-    assert_eq!(barred(claim(store, &asks(&tool, "b")).await), Bar::Frozen, "that is not forgotten");
+    store
+        .prune(now() + Duration::from_secs(90 * 24 * 3_600), 100)
+        .await
+        .expect("pruned");
+    assert_eq!(
+        barred(claim(store, &asks(&tool, "b")).await),
+        Bar::Frozen,
+        "that is not forgotten"
+    );
     assert!(set(false, "thawed").await);
     claimed(store, &asks(&tool, "b")).await;
     let seen = store.session(&session()).await.expect("an answer");
-    let events: Vec<&str> = seen.events.iter().map(|entry| entry.event.as_ref()).collect();
+    let events: Vec<&str> = seen
+        .events
+        .iter()
+        .map(|entry| entry.event.as_ref())
+        .collect();
     assert_eq!((events, seen.frozen), (vec!["frozen", "thawed"], false));
-    assert_eq!((seen.events[0].by.as_str(), seen.events[0].detail.as_str()), ("token ops", "a test"));
+    assert_eq!(
+        (seen.events[0].by.as_str(), seen.events[0].detail.as_str()),
+        ("token ops", "a test")
+    );
 }
 
 async fn an_older_token_is_refused_and_so_is_one_that_was_never_given_out(home: Home) {
     let (store, tool) = (&*home.store, Policy::new("t"));
-    let first = claimed(store, &asks(&tool, "a")).await.fencing.expect("a token");
-    let brings = |key, token| asks_with(&tool, key, Brought { fencing: Some(token), confirmed: None });
-    assert_eq!(barred(claim(store, &brings("b", first - 1)).await), Bar::Stale);
-    assert_eq!(claimed(store, &brings("b", first)).await.fencing, Some(first));
-    for never in [first + 1, first + 1_000_000, first + 7_190_000_000, (1 << 53) - 1] {
-        assert_eq!(barred(claim(store, &brings("c", never)).await), Bar::NotGiven);
+    let first = claimed(store, &asks(&tool, "a"))
+        .await
+        .fencing
+        .expect("a token");
+    let brings = |key, token| {
+        asks_with(
+            &tool,
+            key,
+            Brought {
+                fencing: Some(token),
+                confirmed: None,
+            },
+        )
+    };
+    assert_eq!(
+        barred(claim(store, &brings("b", first - 1)).await),
+        Bar::Stale
+    );
+    assert_eq!(
+        claimed(store, &brings("b", first)).await.fencing,
+        Some(first)
+    );
+    for never in [
+        first + 1,
+        first + 1_000_000,
+        first + 7_190_000_000,
+        (1 << 53) - 1,
+    ] {
+        assert_eq!(
+            barred(claim(store, &brings("c", never)).await),
+            Bar::NotGiven
+        );
     }
-    let newest = claimed(store, &asks(&tool, "c")).await.fencing.expect("a token");
+    let newest = claimed(store, &asks(&tool, "c"))
+        .await
+        .fencing
+        .expect("a token");
     assert!(newest > first);
     assert_eq!(barred(claim(store, &brings("d", first)).await), Bar::Stale);
-    assert_eq!(claimed(store, &brings("d", newest)).await.fencing, Some(newest));
+    assert_eq!(
+        claimed(store, &brings("d", newest)).await.fencing,
+        Some(newest)
+    );
 }
 
 /// On a cluster a token is drawn before the claim, which another gateway may win.
@@ -353,7 +563,14 @@ async fn a_token_that_was_drawn_for_nothing_makes_no_other_stale(home: Home) {
         let ((Claimed::Yours(winner), _) | (_, Claimed::Yours(winner))) = (one, other) else {
             panic!("no winner")
         };
-        let brought = Brought { fencing: winner.fencing, confirmed: None };
-        claimed(&*home.store, &asks_with(&tool, &format!("next{n}"), brought)).await;
+        let brought = Brought {
+            fencing: winner.fencing,
+            confirmed: None,
+        };
+        claimed(
+            &*home.store,
+            &asks_with(&tool, &format!("next{n}"), brought),
+        )
+        .await;
     }
 }

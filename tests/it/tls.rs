@@ -30,13 +30,32 @@ async fn ask(folder: &Path, port: u16, name: &str, protocols: &[&str]) -> Option
     let cert = CertificateDer::from_pem_file(folder.join("cert.pem")).expect("a certificate");
     roots.add(cert).expect("a root");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let mut client = client.expect("versions").with_root_certificates(roots).with_no_client_auth();
-    client.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-    let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");
+    let client =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut client = client
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    client.alpn_protocols = protocols
+        .iter()
+        .map(|name| name.as_bytes().to_vec())
+        .collect();
+    let stream = TcpStream::connect(("127.0.0.1", port))
+        .await
+        .expect("a connection");
     let name = ServerName::try_from(name.to_owned()).expect("a name");
-    let mut stream = TlsConnector::from(Arc::new(client)).connect(name, stream).await.ok()?;
-    let protocol = String::from_utf8(stream.get_ref().1.alpn_protocol().unwrap_or_default().to_vec());
+    let mut stream = TlsConnector::from(Arc::new(client))
+        .connect(name, stream)
+        .await
+        .ok()?;
+    let protocol = String::from_utf8(
+        stream
+            .get_ref()
+            .1
+            .alpn_protocol()
+            .unwrap_or_default()
+            .to_vec(),
+    );
     let body = "{\"args\":{}}";
     let call = format!(
         "POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -46,7 +65,10 @@ async fn ask(folder: &Path, port: u16, name: &str, protocols: &[&str]) -> Option
     let mut answer = Vec::new();
     // Over HTTP/2 that is no request, and how it ends is not looked at.
     drop(stream.read_to_end(&mut answer).await);
-    Some((protocol.expect("text"), String::from_utf8_lossy(&answer).into_owned()))
+    Some((
+        protocol.expect("text"),
+        String::from_utf8_lossy(&answer).into_owned(),
+    ))
 }
 
 #[tokio::test]
@@ -57,13 +79,25 @@ async fn calls_are_taken_over_tls_and_a_new_certificate_is_used_after_a_reload()
     let config = format!("{}{TLS}", one_tool(&tool, ""));
     let gateway = Process::start(folder.path(), free_port(), &config).await;
     let port = gateway.port;
-    let (protocol, answer) = ask(folder.path(), port, "one.example", &["http/1.1"]).await.expect("TLS");
-    assert!(protocol == "http/1.1" && answer.starts_with("HTTP/1.1 200 OK"), "{protocol}: {answer}");
-    let (protocol, _) = ask(folder.path(), port, "one.example", &["h2", "http/1.1"]).await.expect("TLS");
+    let (protocol, answer) = ask(folder.path(), port, "one.example", &["http/1.1"])
+        .await
+        .expect("TLS");
+    assert!(
+        protocol == "http/1.1" && answer.starts_with("HTTP/1.1 200 OK"),
+        "{protocol}: {answer}"
+    );
+    let (protocol, _) = ask(folder.path(), port, "one.example", &["h2", "http/1.1"])
+        .await
+        .expect("TLS");
     assert_eq!(protocol, "h2");
     // Without TLS nothing is answered.
-    let mut plain = TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");
-    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("written");
+    let mut plain = TcpStream::connect(("127.0.0.1", port))
+        .await
+        .expect("a connection");
+    plain
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .await
+        .expect("written");
     let mut answer = Vec::new();
     drop(plain.read_to_end(&mut answer).await);
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
@@ -75,21 +109,37 @@ async fn calls_are_taken_over_tls_and_a_new_certificate_is_used_after_a_reload()
     std::fs::copy(other.path().join("key.pem"), folder.path().join("key.pem")).expect("copied");
     gateway.signal("HUP");
     let said = || std::fs::read_to_string(log(folder.path())).expect("a log");
-    until("it is said", async || said().contains("server.tls.key: key.pem: ")).await;
+    until("it is said", async || {
+        said().contains("server.tls.key: key.pem: ")
+    })
+    .await;
     std::fs::write(folder.path().join("key.pem"), good).expect("written");
-    ask(folder.path(), port, "one.example", &[]).await.expect("TLS");
+    ask(folder.path(), port, "one.example", &[])
+        .await
+        .expect("TLS");
 
     certify(folder.path(), "two.example");
-    assert!(ask(folder.path(), port, "two.example", &[]).await.is_none(), "it is not read yet");
+    assert!(
+        ask(folder.path(), port, "two.example", &[]).await.is_none(),
+        "it is not read yet"
+    );
     gateway.signal("HUP");
-    until("the new one is used", async || ask(folder.path(), port, "two.example", &[]).await.is_some()).await;
+    until("the new one is used", async || {
+        ask(folder.path(), port, "two.example", &[]).await.is_some()
+    })
+    .await;
     assert_eq!(tool.requests(), 1, "the others were the same call");
 
     // That there is TLS at all takes a restart.
     write_config(folder.path(), port, &one_tool(&tool, ""));
     gateway.signal("HUP");
-    until("it is said", async || said().contains("\"keys\":\"server.tls\"")).await;
-    ask(folder.path(), port, "two.example", &[]).await.expect("TLS as before");
+    until("it is said", async || {
+        said().contains("\"keys\":\"server.tls\"")
+    })
+    .await;
+    ask(folder.path(), port, "two.example", &[])
+        .await
+        .expect("TLS as before");
 }
 
 #[test]
@@ -100,15 +150,31 @@ fn files_that_are_no_certificate_and_key_are_mistakes_with_a_place() {
         let output = run(folder.path(), &["check", "--config", "oncegate.toml"]);
         String::from_utf8(output.stderr).expect("text")
     };
-    assert!(check().contains("oncegate.toml:7:8: server.tls.cert: cert.pem: "), "not there: {}", check());
+    assert!(
+        check().contains("oncegate.toml:7:8: server.tls.cert: cert.pem: "),
+        "not there: {}",
+        check()
+    );
     certify(folder.path(), "one.example");
     assert_eq!(check(), "");
-    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("written");
+    let write =
+        |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("written");
     write("key.pem", "no key");
-    assert!(check().contains("oncegate.toml:8:7: server.tls.key: key.pem: "), "{}", check());
+    assert!(
+        check().contains("oncegate.toml:8:7: server.tls.key: key.pem: "),
+        "{}",
+        check()
+    );
     certify(folder.path(), "one.example");
     write("cert.pem", "no certificate");
-    assert!(check().contains("cert.pem: there is no certificate in it"), "{}", check());
+    assert!(
+        check().contains("cert.pem: there is no certificate in it"),
+        "{}",
+        check()
+    );
     let said = check();
-    assert!(!said.contains("PRIVATE"), "nothing of the key is quoted: {said}");
+    assert!(
+        !said.contains("PRIVATE"),
+        "nothing of the key is quoted: {said}"
+    );
 }

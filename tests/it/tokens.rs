@@ -14,7 +14,10 @@ struct Session {
 
 impl Session {
     fn begin() -> Self {
-        Self { agent: client(), tokens: Vec::new() }
+        Self {
+            agent: client(),
+            tokens: Vec::new(),
+        }
     }
 
     /// It goes on at this gateway, and each new token is above all before.
@@ -26,7 +29,11 @@ impl Session {
         for _ in 0..3 {
             let answer = self.goes_on(gateway).await;
             let token = answer.at("/fencing").as_u64().expect("a token");
-            assert!(self.tokens.last() < Some(&token), "{token} after {:?}", self.tokens);
+            assert!(
+                self.tokens.last() < Some(&token),
+                "{token} after {:?}",
+                self.tokens
+            );
             self.tokens.push(token);
         }
     }
@@ -36,7 +43,10 @@ impl Session {
         let body = json!({ "args": { "n": self.tokens.len() }, "session_id": "S" }).to_string();
         let mut answers = Vec::new();
         until("the store is open", async || {
-            let request = self.agent.post(format!("{gateway}/v1/tools/act/calls")).body(body.clone());
+            let request = self
+                .agent
+                .post(format!("{gateway}/v1/tools/act/calls"))
+                .body(body.clone());
             let answer = Answer::read(request.send().await.expect("an answer")).await;
             let is_closed = answer.problem() == "store-unavailable";
             answers.push(answer);
@@ -67,7 +77,10 @@ async fn tokens_rise_when_a_gateway_starts_again_over_its_file() {
 #[tokio::test]
 async fn tokens_rise_when_a_gateway_starts_again_over_redis() {
     let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
-    let (mut one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    let (mut one, other) = (
+        gateway(&redis, &tool, "").await,
+        gateway(&redis, &tool, "").await,
+    );
     for _ in 0..3 {
         session.rises(&one).await;
         session.rises(&other).await;
@@ -79,7 +92,8 @@ async fn tokens_rise_when_a_gateway_starts_again_over_redis() {
 
 #[tokio::test]
 async fn tokens_rise_when_redis_is_killed_and_starts_again() {
-    let (mut redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
+    let (mut redis, tool, mut session) =
+        (Redis::strict().await, Tool::start().await, Session::begin());
     let gateway = gateway(&redis, &tool, "").await;
     for _ in 0..2 {
         session.rises(&gateway).await;
@@ -101,7 +115,8 @@ async fn tokens_rise_after_a_flush_that_a_person_accepts_on_redis() {
 
 #[tokio::test]
 async fn tokens_rise_after_an_older_snapshot_that_a_person_accepts_on_redis() {
-    let (mut redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
+    let (mut redis, tool, mut session) =
+        (Redis::strict().await, Tool::start().await, Session::begin());
     let gateway = gateway(&redis, &tool, "").await;
     session.rises(&gateway).await;
     let snapshot = redis.snapshot();
@@ -125,7 +140,8 @@ mod an_hour_back {
 
     /// What Redis says that the time is, in microseconds: the unit of tokens.
     async fn time(redis: &Redis) -> u64 {
-        let (seconds, micros): (u64, u64) = from_redis_value(redis.ask(&["TIME"]).await).expect("a time");
+        let (seconds, micros): (u64, u64) =
+            from_redis_value(redis.ask(&["TIME"]).await).expect("a time");
         seconds * 1_000_000 + micros
     }
 
@@ -139,7 +155,11 @@ mod an_hour_back {
 
     /// The newest token is above what the clock says: something was remembered.
     async fn no_clock_has_made(session: &Session, redis: &Redis) {
-        assert!(session.tokens.last() > Some(&time(redis).await), "{:?}", session.tokens);
+        assert!(
+            session.tokens.last() > Some(&time(redis).await),
+            "{:?}",
+            session.tokens
+        );
     }
 
     #[tokio::test]
@@ -151,15 +171,35 @@ mod an_hour_back {
         set_back(&clock, &redis).await;
 
         notices(&strict, "ms away from this machine's").await;
-        assert!(strict.reasons().await.contains("its clock is -3"), "{}", strict.reasons().await);
-        strict.call(json!({ "n": "new" })).await.expect_problem("store-unavailable");
-        let replay = strict.post("act", &json!({ "args": { "n": 0 }, "session_id": "S" }), &[]).await;
+        assert!(
+            strict.reasons().await.contains("its clock is -3"),
+            "{}",
+            strict.reasons().await
+        );
+        strict
+            .call(json!({ "n": "new" }))
+            .await
+            .expect_problem("store-unavailable");
+        let replay = strict
+            .post(
+                "act",
+                &json!({ "args": { "n": 0 }, "session_id": "S" }),
+                &[],
+            )
+            .await;
         assert_eq!(replay.expect_ok().at("/fencing"), session.tokens[0]);
 
         // One that asks for less goes on, with a warning. It remembers nothing of the session.
         let relaxed = gateway(&redis, &tool, RELAXED).await;
         let ready = relaxed.get("/readyz").await.expect_ok();
-        assert!(ready.at("/warnings").to_string().contains("its clock is -3"), "{}", ready.text);
+        assert!(
+            ready
+                .at("/warnings")
+                .to_string()
+                .contains("its clock is -3"),
+            "{}",
+            ready.text
+        );
         session.rises(&relaxed).await;
         no_clock_has_made(&session, &redis).await;
 
@@ -188,21 +228,37 @@ mod an_hour_back {
     async fn tokens_rise_by_the_file_of_watermarks_alone_when_the_gateway_is_killed_too_on_redis() {
         let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());
         let redis = Redis::strict_by(&clock).await;
-        let (folder, config, url) =
-            (tempfile::tempdir().expect("a folder"), one_tool(&tool, ""), redis.url());
+        let (folder, config, url) = (
+            tempfile::tempdir().expect("a folder"),
+            one_tool(&tool, ""),
+            redis.url(),
+        );
         let [library, file] = clock.environment();
         let environment = [library, file, ("ONCEGATE_STORE__URL", &*url)];
-        let start = async || Process::start_in(folder.path(), free_port(), &config, &environment).await;
+        let start =
+            async || Process::start_in(folder.path(), free_port(), &config, &environment).await;
         let killed = start().await;
         session.rises_at(&killed.url("")).await;
         killed.kill();
         redis.ask(&["FLUSHALL"]).await;
         set_back(&clock, &redis).await;
         let gateway = start().await;
-        let accept = ["store", "accept-loss", "--config", "oncegate.toml", "--reason", "a test"];
+        let accept = [
+            "store",
+            "accept-loss",
+            "--config",
+            "oncegate.toml",
+            "--reason",
+            "a test",
+        ];
         until("the loss can be accepted", async || {
             let mut accept = command(folder.path(), &accept);
-            accept.envs(environment).output().expect("the binary runs").status.success()
+            accept
+                .envs(environment)
+                .output()
+                .expect("the binary runs")
+                .status
+                .success()
         })
         .await;
         session.rises_at(&gateway.url("")).await;
@@ -214,23 +270,34 @@ mod an_hour_back {
         let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());
         let (folder, config) = (tempfile::tempdir().expect("a folder"), one_tool(&tool, ""));
         let environment = clock.environment();
-        let start = async || Process::start_in(folder.path(), free_port(), &config, &environment).await;
+        let start =
+            async || Process::start_in(folder.path(), free_port(), &config, &environment).await;
         let killed = start().await;
         session.rises_at(&killed.url("")).await;
         clock.set_ahead(-3_600);
         session.rises_at(&killed.url("")).await;
         killed.kill();
         session.rises_at(&start().await.url("")).await;
-        assert_eq!(session.tokens[8] - session.tokens[2], 6, "each the one before, and one: by no clock");
+        assert_eq!(
+            session.tokens[8] - session.tokens[2],
+            6,
+            "each the one before, and one: by no clock"
+        );
     }
 
     #[tokio::test]
     async fn tokens_rise_at_another_gateway_when_redis_is_flushed_too() {
         let clock = Clock::new();
-        let (redis, tool, mut session) =
-            (Redis::strict_by(&clock).await, Tool::start().await, Session::begin());
+        let (redis, tool, mut session) = (
+            Redis::strict_by(&clock).await,
+            Tool::start().await,
+            Session::begin(),
+        );
         let relaxed = "[store]\ndurability = \"relaxed\"";
-        let (one, other) = (gateway(&redis, &tool, relaxed).await, gateway(&redis, &tool, relaxed).await);
+        let (one, other) = (
+            gateway(&redis, &tool, relaxed).await,
+            gateway(&redis, &tool, relaxed).await,
+        );
         session.rises(&one).await;
         clock.set_ahead(-3_600);
         redis.ask(&["FLUSHALL"]).await;
@@ -245,7 +312,10 @@ mod an_hour_back {
 #[tokio::test]
 async fn tokens_rise_after_a_loss_at_another_gateway_than_the_one_that_drew_the_newest_on_redis() {
     let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
-    let (mut one, other) = (gateway(&redis, &tool, "").await, gateway(&redis, &tool, "").await);
+    let (mut one, other) = (
+        gateway(&redis, &tool, "").await,
+        gateway(&redis, &tool, "").await,
+    );
     session.rises(&one).await;
     // From here on its tokens are ahead of the clock by what its file covers.
     one = one.restart().await;

@@ -47,19 +47,35 @@ fn tokens() -> String {
 }
 
 async fn get_as(gateway: &Gateway, token: &str, path: &str) -> Answer {
-    Answer::read(gateway.client.get(gateway.url(path)).bearer_auth(token).send().await.expect("an answer"))
-        .await
+    Answer::read(
+        gateway
+            .client
+            .get(gateway.url(path))
+            .bearer_auth(token)
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await
 }
 
 async fn post(gateway: &Gateway, token: &str, path: &str, body: &Value) -> Answer {
-    let request = gateway.client.post(gateway.url(path)).bearer_auth(token).body(body.to_string());
+    let request = gateway
+        .client
+        .post(gateway.url(path))
+        .bearer_auth(token)
+        .body(body.to_string());
     Answer::read(request.send().await.expect("an answer")).await
 }
 
 fn names(answer: &Answer) -> Vec<Value> {
     let tools = answer.at("/tools");
-    let name =
-        |tool: &Value| tool.get("name").or(tool.pointer("/function/name")).cloned().unwrap_or_default();
+    let name = |tool: &Value| {
+        tool.get("name")
+            .or(tool.pointer("/function/name"))
+            .cloned()
+            .unwrap_or_default()
+    };
     tools.as_array().expect("a list").iter().map(name).collect()
 }
 
@@ -69,7 +85,11 @@ async fn tools_are_listed_by_name_with_what_a_caller_needs_to_know() {
     let listed = gateway.get("/v1/tools").await.expect_ok();
     assert_eq!(names(&listed), ["look", "order", "ship"]);
     insta::assert_snapshot!("tools", pretty(&listed));
-    assert_eq!(gateway.get("/v1/tools").await.text, listed.text, "always in the same order");
+    assert_eq!(
+        gateway.get("/v1/tools").await.text,
+        listed.text,
+        "always in the same order"
+    );
     gateway.stop().await;
 }
 
@@ -81,12 +101,23 @@ fn pretty(answer: &Answer) -> String {
 async fn each_api_gets_its_own_shape() {
     let gateway = Gateway::start(&three_tools("http://127.0.0.1:9/")).await;
     for format in ["openai", "openai-chat", "anthropic", "mcp"] {
-        let listed = gateway.get(&format!("/v1/tools?format={format}")).await.expect_ok();
+        let listed = gateway
+            .get(&format!("/v1/tools?format={format}"))
+            .await
+            .expect_ok();
         assert_eq!(names(&listed), ["look", "order", "ship"]);
         insta::assert_snapshot!(format!("tools_{format}"), pretty(&listed));
     }
-    for query in ["format=gemini", "format=", "format=mcp&format=mcp", "kind=mcp"] {
-        let refused = gateway.get(&format!("/v1/tools?{query}")).await.expect_problem("invalid-request");
+    for query in [
+        "format=gemini",
+        "format=",
+        "format=mcp&format=mcp",
+        "kind=mcp",
+    ] {
+        let refused = gateway
+            .get(&format!("/v1/tools?{query}"))
+            .await
+            .expect_problem("invalid-request");
         assert_eq!(refused.status, 400, "{query}");
     }
     gateway.stop().await;
@@ -106,10 +137,21 @@ async fn what_fits_the_schema_that_a_model_is_shown_fits_the_tool() {
         let shown = listed.at(&format!("/tools/{place}/parameters"));
         assert!(jsonschema::is_valid(&shown, args), "{args}");
         let name = names(&listed)[place].as_str().expect("a name").to_owned();
-        let done = gateway.post(&name, &json!({ "args": args, "session_id": "S" }), &[]).await.expect_ok();
-        assert_eq!(gateway.record(&done).await.at("/args/idempotency_key"), Value::Null, "{name}");
+        let done = gateway
+            .post(&name, &json!({ "args": args, "session_id": "S" }), &[])
+            .await
+            .expect_ok();
+        assert_eq!(
+            gateway.record(&done).await.at("/args/idempotency_key"),
+            Value::Null,
+            "{name}"
+        );
     }
-    assert!(tool.seen().iter().all(|seen| !seen.body.contains("idempotency_key")));
+    assert!(
+        tool.seen()
+            .iter()
+            .all(|seen| !seen.body.contains("idempotency_key"))
+    );
     gateway.stop().await;
 }
 
@@ -119,29 +161,58 @@ async fn a_tools_own_member_of_that_name_stays_the_tools_wherever_its_schema_nam
     let schema = r#"input_schema = { allOf = [{ required = ["idempotency_key"], properties = { idempotency_key = { type = "string" } } }] }"#;
     let gateway = Gateway::with_tool(&tool, schema).await;
     let shown = gateway.get("/v1/tools?format=anthropic").await.expect_ok();
-    assert_eq!(shown.at("/tools/0/input_schema"), json!({ "type": "object", "properties": {} }));
-    assert!(shown.at("/tools/0/description").as_str().expect("a text").contains("idempotency_key"));
-    gateway.call(json!({ "idempotency_key": "mine" })).await.expect_ok();
+    assert_eq!(
+        shown.at("/tools/0/input_schema"),
+        json!({ "type": "object", "properties": {} })
+    );
+    assert!(
+        shown
+            .at("/tools/0/description")
+            .as_str()
+            .expect("a text")
+            .contains("idempotency_key")
+    );
+    gateway
+        .call(json!({ "idempotency_key": "mine" }))
+        .await
+        .expect_ok();
     assert!(tool.seen()[0].body.contains("mine"));
     gateway.stop().await;
 }
 
 #[tokio::test]
 async fn a_token_sees_the_tools_that_it_may_call_and_an_administrator_all() {
-    let gateway = Gateway::start(&format!("{}{}", tokens(), three_tools("http://127.0.0.1:9/"))).await;
+    let gateway = Gateway::start(&format!(
+        "{}{}",
+        tokens(),
+        three_tools("http://127.0.0.1:9/")
+    ))
+    .await;
     for (token, plain, for_models) in [
         ("one", &["ship"][..], 1),
         ("reader", &[], 0),
         ("admin", &["look", "order", "ship"], 0),
         ("caller", &["look", "order", "ship"], 3),
     ] {
-        assert_eq!(names(&get_as(&gateway, token, "/v1/tools").await.expect_ok()), plain, "{token}");
-        let published = get_as(&gateway, token, "/.well-known/idempotency").await.expect_ok();
+        assert_eq!(
+            names(&get_as(&gateway, token, "/v1/tools").await.expect_ok()),
+            plain,
+            "{token}"
+        );
+        let published = get_as(&gateway, token, "/.well-known/idempotency")
+            .await
+            .expect_ok();
         assert_eq!(names(&published), plain, "{token}");
-        let shown = get_as(&gateway, token, "/v1/tools?format=mcp").await.expect_ok();
+        let shown = get_as(&gateway, token, "/v1/tools?format=mcp")
+            .await
+            .expect_ok();
         assert_eq!(names(&shown).len(), for_models, "{token}");
     }
-    for path in ["/v1/tools", "/v1/tools?format=mcp", "/.well-known/idempotency"] {
+    for path in [
+        "/v1/tools",
+        "/v1/tools?format=mcp",
+        "/.well-known/idempotency",
+    ] {
         gateway.get(path).await.expect_problem("unauthenticated");
     }
     gateway.get("/openapi.json").await.expect_ok();
@@ -159,44 +230,90 @@ async fn the_promise_about_keys_is_published() {
 #[tokio::test]
 async fn the_dry_run_names_the_call_that_a_request_would_meet_and_claims_nothing() {
     let tool = Tool::start().await;
-    tool.then(Act::Numbered).then(Act::ExecuteThenDrop).then(Act::Hang);
+    tool.then(Act::Numbered)
+        .then(Act::ExecuteThenDrop)
+        .then(Act::Hang);
     let gateway = Gateway::with_tool(&tool, "timeout = \"300ms\"\ndeadline = \"1s\"").await;
     let look = async |args: Value| {
         let body = json!({ "args": args, "user_id": "U" });
-        post(&gateway, "", "/v1/tools/act/key", &body).await.expect_ok()
+        post(&gateway, "", "/v1/tools/act/key", &body)
+            .await
+            .expect_ok()
     };
-    let call = async |args: Value| gateway.post("act", &json!({ "args": args, "user_id": "U" }), &[]).await;
-    let would = |answer: &Answer| (answer.at("/would"), answer.at("/problem"), answer.at("/state"));
+    let call = async |args: Value| {
+        gateway
+            .post("act", &json!({ "args": args, "user_id": "U" }), &[])
+            .await
+    };
+    let would = |answer: &Answer| {
+        (
+            answer.at("/would"),
+            answer.at("/problem"),
+            answer.at("/state"),
+        )
+    };
     let free = (json!("run"), Value::Null, Value::Null);
 
     assert_eq!(would(&look(json!({ "n": 1 })).await), free);
-    assert_eq!(would(&look(json!({ "n": 1 })).await), free, "the first one has claimed nothing");
+    assert_eq!(
+        would(&look(json!({ "n": 1 })).await),
+        free,
+        "the first one has claimed nothing"
+    );
     assert_eq!(tool.requests(), 0);
     let done = call(json!({ "n": 1 })).await.expect_ok();
     let met = look(json!({ "n": 1 })).await;
-    assert_eq!(would(&met), (json!("replay"), Value::Null, json!("succeeded")));
-    assert_eq!((met.at("/call_id"), met.at("/key_source")), (done.at("/call_id"), json!("derived")));
+    assert_eq!(
+        would(&met),
+        (json!("replay"), Value::Null, json!("succeeded"))
+    );
+    assert_eq!(
+        (met.at("/call_id"), met.at("/key_source")),
+        (done.at("/call_id"), json!("derived"))
+    );
     assert_eq!(met.at("/idempotency_key"), done.at("/idempotency_key"));
-    assert_eq!(met.at("/tool_key"), tool.seen()[0].header("idempotency-key"));
+    assert_eq!(
+        met.at("/tool_key"),
+        tool.seen()[0].header("idempotency-key")
+    );
 
     let other = json!({ "args": { "n": 2 }, "idempotency_key": done.at("/idempotency_key") });
-    let reused = post(&gateway, "", "/v1/tools/act/key", &other).await.expect_ok();
-    assert_eq!(would(&reused), (json!("refuse"), json!("key-reused"), json!("succeeded")));
+    let reused = post(&gateway, "", "/v1/tools/act/key", &other)
+        .await
+        .expect_ok();
+    assert_eq!(
+        would(&reused),
+        (json!("refuse"), json!("key-reused"), json!("succeeded"))
+    );
 
-    call(json!({ "n": 3 })).await.expect_problem("outcome-unknown");
+    call(json!({ "n": 3 }))
+        .await
+        .expect_problem("outcome-unknown");
     assert_eq!(
         would(&look(json!({ "n": 3 })).await),
         (json!("refuse"), json!("outcome-unknown"), json!("unknown"))
     );
 
     let waiting = json!({ "args": { "n": 4 }, "user_id": "U" });
-    let accepted = gateway.post("act", &waiting, &[("prefer", "respond-async")]).await;
+    let accepted = gateway
+        .post("act", &waiting, &[("prefer", "respond-async")])
+        .await;
     assert_eq!(accepted.status, 202);
-    assert_eq!(would(&look(json!({ "n": 4 })).await), (json!("wait"), Value::Null, json!("running")));
+    assert_eq!(
+        would(&look(json!({ "n": 4 })).await),
+        (json!("wait"), Value::Null, json!("running"))
+    );
 
     let unfit = post(&gateway, "", "/v1/tools/act/key", &json!({ "args": 7 })).await;
     unfit.expect_problem("invalid-request");
-    post(&gateway, "", "/v1/tools/missing/key", &json!({ "args": {} })).await.expect_problem("unknown-tool");
+    post(
+        &gateway,
+        "",
+        "/v1/tools/missing/key",
+        &json!({ "args": {} }),
+    )
+    .await
+    .expect_problem("unknown-tool");
     assert_eq!(tool.requests(), 3);
     gateway.stop().await;
 }
@@ -206,16 +323,28 @@ async fn the_dry_run_tells_of_a_call_only_to_those_who_may_read_it() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&format!("{}{}", tokens(), three_tools(&tool.url()))).await;
     let body = json!({ "args": { "order_id": "O" }, "session_id": "S", "idempotency_key": "k" });
-    post(&gateway, "caller", "/v1/tools/ship/calls", &body).await.expect_ok();
-    let own = post(&gateway, "caller", "/v1/tools/ship/key", &body).await.expect_ok();
-    assert_eq!((own.at("/would"), own.at("/state")), (json!("replay"), json!("succeeded")), "it made it");
-    let met = post(&gateway, "one", "/v1/tools/ship/key", &body).await.expect_ok();
+    post(&gateway, "caller", "/v1/tools/ship/calls", &body)
+        .await
+        .expect_ok();
+    let own = post(&gateway, "caller", "/v1/tools/ship/key", &body)
+        .await
+        .expect_ok();
+    assert_eq!(
+        (own.at("/would"), own.at("/state")),
+        (json!("replay"), json!("succeeded")),
+        "it made it"
+    );
+    let met = post(&gateway, "one", "/v1/tools/ship/key", &body)
+        .await
+        .expect_ok();
     assert_eq!(
         (met.at("/would"), met.at("/call_id"), met.at("/state")),
         (json!("replay"), Value::Null, Value::Null)
     );
     for token in ["reader", "admin"] {
-        post(&gateway, token, "/v1/tools/ship/key", &body).await.expect_problem("forbidden");
+        post(&gateway, token, "/v1/tools/ship/key", &body)
+            .await
+            .expect_problem("forbidden");
     }
     gateway.stop().await;
 }
@@ -229,10 +358,18 @@ fn routes() -> Vec<(String, String)> {
         .flat_map(|rest| {
             let mut quoted = rest.split('"');
             let path = quoted.nth(1).expect("a path").to_owned();
-            let handlers = quoted.next().expect("handlers").split(";").next().expect("handlers").to_owned();
+            let handlers = quoted
+                .next()
+                .expect("handlers")
+                .split(";")
+                .next()
+                .expect("handlers")
+                .to_owned();
             let methods = ["get", "post", "put", "patch", "delete"];
             let has = move |method: &&str| {
-                handlers.split(['.', ' ', ',']).any(|word| word.starts_with(&format!("{method}(")))
+                handlers
+                    .split(['.', ' ', ','])
+                    .any(|word| word.starts_with(&format!("{method}(")))
             };
             methods
                 .into_iter()
@@ -249,7 +386,10 @@ fn routes() -> Vec<(String, String)> {
 async fn the_document_names_every_door_and_no_other() {
     let gateway = Gateway::start("").await;
     let document = gateway.get("/openapi.json").await.expect_ok();
-    assert!(!document.text.contains(".md"), "it names no page that does not come with it");
+    assert!(
+        !document.text.contains(".md"),
+        "it names no page that does not come with it"
+    );
     let document = document.json();
     assert_eq!(document["openapi"], "3.1.0");
     for place in document.to_string().split("\"$ref\":\"#").skip(1) {
@@ -273,8 +413,14 @@ async fn the_document_names_every_door_and_no_other() {
             .send()
             .await
             .expect("an answer");
-        let allow = answer.headers()["allow"].to_str().expect("ASCII").to_ascii_lowercase();
-        assert!(allow.split(',').any(|one| one == method), "{method} {path}: {allow}");
+        let allow = answer.headers()["allow"]
+            .to_str()
+            .expect("ASCII")
+            .to_ascii_lowercase();
+        assert!(
+            allow.split(',').any(|one| one == method),
+            "{method} {path}: {allow}"
+        );
     }
     gateway.stop().await;
 }
@@ -284,40 +430,90 @@ async fn the_document_names_every_door_and_no_other() {
 fn check(document: &Value, door: (&str, &str), answer: &Answer) {
     let operation = &document["paths"][door.1][door.0];
     let response = &operation["responses"][answer.status.to_string()];
-    let content_type = answer.header("content-type").split(';').next().unwrap_or_default();
+    let content_type = answer
+        .header("content-type")
+        .split(';')
+        .next()
+        .unwrap_or_default();
     let content = &response["content"][content_type];
-    assert!(content.is_object(), "{door:?} does not answer {} {content_type}", answer.status);
+    assert!(
+        content.is_object(),
+        "{door:?} does not answer {} {content_type}",
+        answer.status
+    );
     let schema = json!({ "allOf": [content["schema"]], "components": document["components"] });
     let validator = jsonschema::validator_for(&schema).expect("a schema");
-    let body = if content_type.ends_with("json") { answer.json() } else { json!(answer.text) };
-    let mistakes: Vec<String> = validator.iter_errors(&body).map(|mistake| mistake.to_string()).collect();
+    let body = if content_type.ends_with("json") {
+        answer.json()
+    } else {
+        json!(answer.text)
+    };
+    let mistakes: Vec<String> = validator
+        .iter_errors(&body)
+        .map(|mistake| mistake.to_string())
+        .collect();
     assert_eq!(mistakes, [""; 0], "{door:?}: {}", answer.text);
 }
 
 #[tokio::test]
 async fn what_the_doors_answer_is_what_the_document_says() {
     let tool = Tool::start().await;
-    tool.then(Act::Numbered).then(Act::Answer(422, "", b"{\"why\":\"no\"}")).then(Act::ExecuteThenDrop);
+    tool.then(Act::Numbered)
+        .then(Act::Answer(422, "", b"{\"why\":\"no\"}"))
+        .then(Act::ExecuteThenDrop);
     let gateway = Gateway::start(&three_tools(&tool.url())).await;
     let document = gateway.get("/openapi.json").await.expect_ok().json();
     let call = ("post", "/v1/tools/{tool}/calls");
     let send = async |key: &str, args: Value| {
-        gateway.post("ship", &json!({ "args": args, "session_id": "S" }), &[("idempotency-key", key)]).await
+        gateway
+            .post(
+                "ship",
+                &json!({ "args": args, "session_id": "S" }),
+                &[("idempotency-key", key)],
+            )
+            .await
     };
     let ok = send("k1", json!({ "order_id": "O" })).await.expect_ok();
     check(&document, call, &ok);
-    check(&document, call, &send("k1", json!({ "order_id": "O" })).await.expect_ok());
-    check(&document, call, &send("k1", json!({ "order_id": "P" })).await.expect_problem("key-reused"));
-    check(&document, call, &send("k2", json!({ "order_id": 7 })).await.expect_problem("invalid-arguments"));
-    let rejected = send("k3", json!({ "order_id": "O" })).await.expect_problem("tool-rejected");
+    check(
+        &document,
+        call,
+        &send("k1", json!({ "order_id": "O" })).await.expect_ok(),
+    );
+    check(
+        &document,
+        call,
+        &send("k1", json!({ "order_id": "P" }))
+            .await
+            .expect_problem("key-reused"),
+    );
+    check(
+        &document,
+        call,
+        &send("k2", json!({ "order_id": 7 }))
+            .await
+            .expect_problem("invalid-arguments"),
+    );
+    let rejected = send("k3", json!({ "order_id": "O" }))
+        .await
+        .expect_problem("tool-rejected");
     check(&document, call, &rejected);
-    let unknown = send("k4", json!({ "order_id": "O" })).await.expect_problem("outcome-unknown");
+    let unknown = send("k4", json!({ "order_id": "O" }))
+        .await
+        .expect_problem("outcome-unknown");
     check(&document, call, &unknown);
     for answer in [&ok, &rejected, &unknown] {
-        check(&document, ("get", "/v1/calls/{id}"), &gateway.record(answer).await);
+        check(
+            &document,
+            ("get", "/v1/calls/{id}"),
+            &gateway.record(answer).await,
+        );
     }
     let id = unknown.at("/call_id");
-    let replay = format!("/v1/calls/{}/replay", ok.at("/call_id").as_str().expect("an id"));
+    let replay = format!(
+        "/v1/calls/{}/replay",
+        ok.at("/call_id").as_str().expect("an id")
+    );
     for (mode, slug) in [("stored", ""), ("verify", "replay-unsafe")] {
         let replayed = post(&gateway, "", &replay, &json!({ "mode": mode })).await;
         assert_eq!(replayed.problem(), slug);
@@ -327,32 +523,103 @@ async fn what_the_doors_answer_is_what_the_document_says() {
     let said = json!({ "as": "succeeded", "result": { "a": 1 }, "reason": "looked it up" });
     let settled = post(&gateway, "", &resolve, &said).await.expect_ok();
     check(&document, ("post", "/v1/calls/{id}/resolve"), &settled);
-    let again = post(&gateway, "", &resolve, &said).await.expect_problem("wrong-state");
+    let again = post(&gateway, "", &resolve, &said)
+        .await
+        .expect_problem("wrong-state");
     check(&document, ("post", "/v1/calls/{id}/resolve"), &again);
-    for format in ["", "?format=openai", "?format=openai-chat", "?format=anthropic", "?format=mcp"] {
-        check(&document, ("get", "/v1/tools"), &gateway.get(&format!("/v1/tools{format}")).await.expect_ok());
+    for format in [
+        "",
+        "?format=openai",
+        "?format=openai-chat",
+        "?format=anthropic",
+        "?format=mcp",
+    ] {
+        check(
+            &document,
+            ("get", "/v1/tools"),
+            &gateway.get(&format!("/v1/tools{format}")).await.expect_ok(),
+        );
     }
-    check(&document, ("get", "/v1/calls"), &gateway.get("/v1/calls").await.expect_ok());
-    check(&document, ("get", "/v1/calls"), &gateway.get("/v1/calls?limit=0").await);
-    for path in
-        ["/", "/.well-known/idempotency", "/openapi.json", "/metrics", "/healthz", "/readyz", "/problems"]
-    {
-        check(&document, ("get", path), &gateway.get(path).await.expect_ok());
+    check(
+        &document,
+        ("get", "/v1/calls"),
+        &gateway.get("/v1/calls").await.expect_ok(),
+    );
+    check(
+        &document,
+        ("get", "/v1/calls"),
+        &gateway.get("/v1/calls?limit=0").await,
+    );
+    for path in [
+        "/",
+        "/.well-known/idempotency",
+        "/openapi.json",
+        "/metrics",
+        "/healthz",
+        "/readyz",
+        "/problems",
+    ] {
+        check(
+            &document,
+            ("get", path),
+            &gateway.get(path).await.expect_ok(),
+        );
     }
-    check(&document, ("get", "/problems/{slug}"), &gateway.get("/problems/forbidden").await.expect_ok());
-    check(&document, ("get", "/problems/{slug}"), &gateway.get("/problems/x").await);
-    check(&document, ("get", "/v1/sessions/{id}"), &gateway.get("/v1/sessions/S").await.expect_ok());
-    let unlocked = post(&gateway, "", "/v1/sessions/S/unlock", &json!({ "reason": "stuck" })).await;
+    check(
+        &document,
+        ("get", "/problems/{slug}"),
+        &gateway.get("/problems/forbidden").await.expect_ok(),
+    );
+    check(
+        &document,
+        ("get", "/problems/{slug}"),
+        &gateway.get("/problems/x").await,
+    );
+    check(
+        &document,
+        ("get", "/v1/sessions/{id}"),
+        &gateway.get("/v1/sessions/S").await.expect_ok(),
+    );
+    let unlocked = post(
+        &gateway,
+        "",
+        "/v1/sessions/S/unlock",
+        &json!({ "reason": "stuck" }),
+    )
+    .await;
     check(&document, ("post", "/v1/sessions/{id}/unlock"), &unlocked);
     for act in ["freeze", "thaw"] {
-        let done = post(&gateway, "", &format!("/v1/sessions/S/{act}"), &json!({ "reason": "to see" })).await;
-        check(&document, ("post", &format!("/v1/sessions/{{id}}/{act}")), &done.expect_ok());
+        let done = post(
+            &gateway,
+            "",
+            &format!("/v1/sessions/S/{act}"),
+            &json!({ "reason": "to see" }),
+        )
+        .await;
+        check(
+            &document,
+            ("post", &format!("/v1/sessions/{{id}}/{act}")),
+            &done.expect_ok(),
+        );
     }
     for act in ["pause", "pause", "resume"] {
-        let done = post(&gateway, "", &format!("/v1/tools/ship/{act}"), &json!({ "reason": "to see" })).await;
-        check(&document, ("post", &format!("/v1/tools/{{tool}}/{act}")), &done);
+        let done = post(
+            &gateway,
+            "",
+            &format!("/v1/tools/ship/{act}"),
+            &json!({ "reason": "to see" }),
+        )
+        .await;
+        check(
+            &document,
+            ("post", &format!("/v1/tools/{{tool}}/{act}")),
+            &done,
+        );
     }
-    let whole = gateway.accept_loss("there is none").await.expect_problem("wrong-state");
+    let whole = gateway
+        .accept_loss("there is none")
+        .await
+        .expect_problem("wrong-state");
     check(&document, ("post", "/v1/store/accept-loss"), &whole);
     gateway.stop().await;
 }
@@ -360,8 +627,7 @@ async fn what_the_doors_answer_is_what_the_document_says() {
 #[tokio::test]
 async fn a_runtime_that_brings_keys_gets_schemas_that_ask_for_none() {
     let tool = Tool::start().await;
-    let schema =
-        r#"input_schema = { type = "object", required = ["a"], properties = { a = { type = "string" } } }"#;
+    let schema = r#"input_schema = { type = "object", required = ["a"], properties = { a = { type = "string" } } }"#;
     let gateway = Gateway::with_tool(&tool, schema).await;
     for (format, place) in [
         ("", "/tools/0/input_schema"),
@@ -370,32 +636,65 @@ async fn a_runtime_that_brings_keys_gets_schemas_that_ask_for_none() {
         ("&format=anthropic", "/tools/0/input_schema"),
         ("&format=mcp", "/tools/0/inputSchema"),
     ] {
-        for (keys, required) in [("runtime", json!(["a"])), ("model", json!(["a", "idempotency_key"]))] {
-            let list = gateway.get(&format!("/v1/tools?keys={keys}{format}")).await.expect_ok();
-            assert_eq!(list.at(&format!("{place}/required")), required, "{keys}{format}");
-            let asks = !list.at(&format!("{place}/properties/idempotency_key")).is_null();
+        for (keys, required) in [
+            ("runtime", json!(["a"])),
+            ("model", json!(["a", "idempotency_key"])),
+        ] {
+            let list = gateway
+                .get(&format!("/v1/tools?keys={keys}{format}"))
+                .await
+                .expect_ok();
+            assert_eq!(
+                list.at(&format!("{place}/required")),
+                required,
+                "{keys}{format}"
+            );
+            let asks = !list
+                .at(&format!("{place}/properties/idempotency_key"))
+                .is_null();
             assert_eq!(asks, keys == "model", "{format}");
         }
     }
-    gateway.get("/v1/tools?keys=nobody").await.expect_problem("invalid-request");
+    gateway
+        .get("/v1/tools?keys=nobody")
+        .await
+        .expect_problem("invalid-request");
     gateway.stop().await;
 }
 
 #[tokio::test]
 async fn a_refusal_of_arguments_is_bounded_and_quotes_none_of_them() {
     let tool = Tool::start().await;
-    let schema = r#"input_schema = { type = "object", additionalProperties = { type = "integer" } }"#;
+    let schema =
+        r#"input_schema = { type = "object", additionalProperties = { type = "integer" } }"#;
     let gateway = Gateway::with_tool(&tool, schema).await;
     let long = "n".repeat(1_000);
-    let args: serde_json::Map<String, Value> =
-        (0..300).map(|n| (format!("{long}{n}"), json!("4111 1111 1111 1111"))).collect();
-    let refused = gateway.call(args.into()).await.expect_problem("invalid-arguments");
+    let args: serde_json::Map<String, Value> = (0..300)
+        .map(|n| (format!("{long}{n}"), json!("4111 1111 1111 1111")))
+        .collect();
+    let refused = gateway
+        .call(args.into())
+        .await
+        .expect_problem("invalid-arguments");
     assert_eq!(refused.at("/errors").as_array().expect("a list").len(), 20);
-    assert!(refused.text.len() < 20_000 && !refused.text.contains("4111"), "{}", refused.text);
-    let many = gateway.call(json!({ "a": vec!["4111"; 50_000] })).await.expect_problem("invalid-arguments");
-    assert!(many.text.len() < 2_000 && !many.text.contains("4111"), "{}", many.text);
+    assert!(
+        refused.text.len() < 20_000 && !refused.text.contains("4111"),
+        "{}",
+        refused.text
+    );
+    let many = gateway
+        .call(json!({ "a": vec!["4111"; 50_000] }))
+        .await
+        .expect_problem("invalid-arguments");
+    assert!(
+        many.text.len() < 2_000 && !many.text.contains("4111"),
+        "{}",
+        many.text
+    );
     let member = "x".repeat(100_000);
-    let unread = gateway.post_text("act", format!("{{\"args\":{{}},\"{member}\":1}}"), &[]).await;
+    let unread = gateway
+        .post_text("act", format!("{{\"args\":{{}},\"{member}\":1}}"), &[])
+        .await;
     assert!(unread.expect_problem("invalid-request").text.len() < 2_000);
     assert_eq!(tool.requests(), 0);
     gateway.stop().await;

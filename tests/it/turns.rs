@@ -10,7 +10,14 @@ use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 async fn say(http: &reqwest::Client, url: &str, session: &str, key: &str) -> Answer {
     let body = json!({ "args": { "key": key }, "session_id": session, "idempotency_key": key });
-    Answer::read(http.post(url).body(body.to_string()).send().await.expect("an answer")).await
+    Answer::read(
+        http.post(url)
+            .body(body.to_string())
+            .send()
+            .await
+            .expect("an answer"),
+    )
+    .await
 }
 
 fn begin(url: &str, session: &str, key: &str) -> tokio::task::JoinHandle<Answer> {
@@ -41,24 +48,36 @@ async fn a_clock_set_forward_lets_no_second_call_in() {
     let claims = "\noncegate_store_operation_duration_seconds_count{operation=\"claim\"} ";
     let http = client();
     until("it has looked for itself twice", async || {
-        let metrics = http.get(gateway.url("/metrics")).send().await.expect("an answer");
+        let metrics = http
+            .get(gateway.url("/metrics"))
+            .send()
+            .await
+            .expect("an answer");
         let metrics = metrics.text().await.expect("a text");
-        let count = metrics.split(claims).nth(1).and_then(|rest| rest.lines().next());
+        let count = metrics
+            .split(claims)
+            .nth(1)
+            .and_then(|rest| rest.lines().next());
         count.is_some_and(|count| count.parse::<u64>().expect("a number") >= 4)
     })
     .await;
     drop(hold);
     next.await.expect("no panic").expect_ok();
     first.await.expect("no panic").expect_ok();
-    assert!(!overlaps(&tool, 0, 1), "two exclusive calls of one session at the tool at once");
+    assert!(
+        !overlaps(&tool, 0, 1),
+        "two exclusive calls of one session at the tool at once"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_its_lease_ends_on_redis() {
+async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_its_lease_ends_on_redis()
+ {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
-    let times = "timeout = \"1m\"\ndeadline = \"1m\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
+    let times =
+        "timeout = \"1m\"\ndeadline = \"1m\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
     let rules = one_tool(&tool, &format!("{times}session = \"exclusive\""));
     let gateway = Gateway::sharing(&redis.url(), &rules).await;
     gateway.until_ready().await;
@@ -67,9 +86,14 @@ async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_
     until("it runs", async || tool.requests() == 1).await;
     redis.ask(&["FLUSHALL"]).await;
     // At the first moment at which that can be done.
-    until("it is accepted", async || gateway.accept_loss("a test").await.status == 200).await;
+    until("it is accepted", async || {
+        gateway.accept_loss("a test").await.status == 200
+    })
+    .await;
     gateway.until_ready().await;
-    say(&client(), &url, "S", "next").await.expect_problem("session-busy");
+    say(&client(), &url, "S", "next")
+        .await
+        .expect_problem("session-busy");
     drop(hold);
     first.await.expect("no panic").expect_ok();
     say(&client(), &url, "S", "next").await.expect_ok();
@@ -95,7 +119,10 @@ async fn a_running_call_that_is_put_back_after_a_loss_has_its_sessions_lock_agai
     until("lock and token are back", is_back).await;
     drop(hold);
     first.await.expect("no panic").expect_ok();
-    until("it is given free", async || gateway.get("/v1/sessions/S").await.at("/lock").is_null()).await;
+    until("it is given free", async || {
+        gateway.get("/v1/sessions/S").await.at("/lock").is_null()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,7 +130,8 @@ async fn a_lock_that_is_left_over_is_given_free_also_where_nobody_waits() {
     let tool = Tool::start().await;
     tool.then(Act::Hang);
     let folder = tempfile::tempdir().expect("a folder");
-    let times = "timeout = \"1s\"\ndeadline = \"1s\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
+    let times =
+        "timeout = \"1s\"\ndeadline = \"1s\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
     let before = one_tool(&tool, &format!("{times}session = \"exclusive\""));
     let gateway = Process::start(folder.path(), free_port(), &before).await;
     let first = begin(&gateway.url("/v1/tools/act/calls"), "S", "first");
@@ -112,12 +140,20 @@ async fn a_lock_that_is_left_over_is_given_free_also_where_nobody_waits() {
     first.abort();
     // The tool is fenced from now on, and another one is exclusive.
     let after = one_tool(&tool, &format!("{times}session = \"fenced\""));
-    let after = format!("{after}[tools.pay]\nurl = \"{}\"\n{times}session = \"exclusive\"\n", tool.url());
+    let after = format!(
+        "{after}[tools.pay]\nurl = \"{}\"\n{times}session = \"exclusive\"\n",
+        tool.url()
+    );
     let gateway = Process::start(folder.path(), free_port(), &after).await;
     let http = client();
     let url = gateway.url("/v1/tools/pay/calls");
-    say(&http, &url, "S", "pay").await.expect_problem("session-busy");
-    until("its lease of 11 s is over", async || say(&http, &url, "S", "pay").await.status == 200).await;
+    say(&http, &url, "S", "pay")
+        .await
+        .expect_problem("session-busy");
+    until("its lease of 11 s is over", async || {
+        say(&http, &url, "S", "pay").await.status == 200
+    })
+    .await;
 }
 
 /// The same after an older snapshot: a call has ended since, and its lock is back.
@@ -126,9 +162,13 @@ async fn a_lock_that_an_older_snapshot_brings_back_is_given_free_on_redis() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
-    let times = "timeout = \"2s\"\ndeadline = \"2s\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
-    let gateway =
-        Gateway::sharing(&redis.url(), &one_tool(&tool, &format!("{times}session = \"exclusive\""))).await;
+    let times =
+        "timeout = \"2s\"\ndeadline = \"2s\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
+    let gateway = Gateway::sharing(
+        &redis.url(),
+        &one_tool(&tool, &format!("{times}session = \"exclusive\"")),
+    )
+    .await;
     gateway.until_ready().await;
     let url = gateway.url("/v1/tools/act/calls");
     let first = begin(&url, "S", "first");
@@ -141,18 +181,35 @@ async fn a_lock_that_an_older_snapshot_brings_back_is_given_free_on_redis() {
     gateway.accept_loss("a test").await.expect_ok();
     gateway.until_ready().await;
     let http = client();
-    until("its lease of 12 s is over", async || say(&http, &url, "S", "next").await.status == 200).await;
+    until("its lease of 12 s is over", async || {
+        say(&http, &url, "S", "next").await.status == 200
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fenced_call_gets_no_newer_token_by_being_repeated() {
     let tool = Tool::start().await;
-    tool.then(Act::Answer(409, "Fencing-Token: 9000000000000000\r\n", b"{}"));
+    tool.then(Act::Answer(
+        409,
+        "Fencing-Token: 9000000000000000\r\n",
+        b"{}",
+    ));
     let gateway = Gateway::with_tool(&tool, "").await;
     let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "k" });
-    gateway.post("act", &body, &[]).await.expect_problem("stale-fencing-token");
-    gateway.post("act", &body, &[]).await.expect_problem("stale-fencing-token");
-    assert_eq!((tool.requests(), tool.effects()), (1, 0), "an SDK that repeats a 409 does not overrule it");
+    gateway
+        .post("act", &body, &[])
+        .await
+        .expect_problem("stale-fencing-token");
+    gateway
+        .post("act", &body, &[])
+        .await
+        .expect_problem("stale-fencing-token");
+    assert_eq!(
+        (tool.requests(), tool.effects()),
+        (1, 0),
+        "an SDK that repeats a 409 does not overrule it"
+    );
     let mut newer = body.clone();
     newer["fencing_token"] = gateway.get("/v1/sessions/S").await.at("/fencing");
     gateway.post("act", &newer, &[]).await.expect_ok();
@@ -163,13 +220,26 @@ async fn who_joins_a_waiting_call_is_judged_by_its_own_token() {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
-    let gateway = Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
+    let gateway =
+        Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
     let url = gateway.url("/v1/tools/act/calls");
     let first = begin(&url, "S", "first");
     until("it runs", async || tool.requests() == 1).await;
-    let waiting =
-        async || gateway.get("/v1/sessions/S").await.at("/waiting").as_array().expect("a list").len();
-    let token = gateway.get("/v1/sessions/S").await.at("/fencing").as_u64().expect("a token");
+    let waiting = async || {
+        gateway
+            .get("/v1/sessions/S")
+            .await
+            .at("/waiting")
+            .as_array()
+            .expect("a list")
+            .len()
+    };
+    let token = gateway
+        .get("/v1/sessions/S")
+        .await
+        .at("/fencing")
+        .as_u64()
+        .expect("a token");
     let second = begin(&url, "S", "second");
     until("it waits", async || waiting().await == 1).await;
     let with = |token: Option<u64>| {
@@ -189,7 +259,11 @@ async fn who_joins_a_waiting_call_is_judged_by_its_own_token() {
     }
     // The old one came first, and was refused; or last, and got what the other has run.
     let old = old.await.expect("no panic");
-    assert!(old.status == 200 || old.problem() == "stale-fencing-token", "{}", old.text);
+    assert!(
+        old.status == 200 || old.problem() == "stale-fencing-token",
+        "{}",
+        old.text
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,14 +273,20 @@ async fn what_has_run_is_replayed_also_when_its_tool_has_become_exclusive() {
     let http = client();
     let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
     let ask = async |gateway: &Process| {
-        let request = http.post(gateway.url("/v1/tools/act/calls")).body(body.clone());
+        let request = http
+            .post(gateway.url("/v1/tools/act/calls"))
+            .body(body.clone());
         Answer::read(request.send().await.expect("an answer")).await
     };
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     ask(&gateway).await.expect_ok();
     gateway.kill();
-    let gateway =
-        Process::start(folder.path(), free_port(), &one_tool(&tool, "session = \"exclusive\"")).await;
+    let gateway = Process::start(
+        folder.path(),
+        free_port(),
+        &one_tool(&tool, "session = \"exclusive\""),
+    )
+    .await;
     assert_eq!(ask(&gateway).await.expect_ok().at("/replayed"), true);
 }
 
@@ -215,16 +295,23 @@ async fn waiters_survive_a_store_that_is_away_for_a_moment_on_redis() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
-    let gateway =
-        Gateway::sharing(&redis.url(), &one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"30s\""))
-            .await;
+    let gateway = Gateway::sharing(
+        &redis.url(),
+        &one_tool(&tool, "session = \"exclusive\"\nsession_wait = \"30s\""),
+    )
+    .await;
     gateway.until_ready().await;
     let url = gateway.url("/v1/tools/act/calls");
     let first = begin(&url, "S", "first");
     until("it runs", async || tool.requests() == 1).await;
     let second = begin(&url, "S", "second");
     until("it waits", async || {
-        gateway.get("/v1/sessions/S").await.at("/waiting").as_array().is_some_and(|line| line.len() == 1)
+        gateway
+            .get("/v1/sessions/S")
+            .await
+            .at("/waiting")
+            .as_array()
+            .is_some_and(|line| line.len() == 1)
     })
     .await;
     redis.kill();

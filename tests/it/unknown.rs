@@ -5,10 +5,26 @@ use crate::support::{Act, Gateway, Tool, until};
 /// Ways to leave it open whether a request was executed, and what the ledger must say of each.
 fn ambiguities() -> Vec<(&'static str, Act, &'static str)> {
     vec![
-        ("dropped", Act::ExecuteThenDrop, "the request was sent and not answered"),
-        ("reset", Act::ExecuteThenReset, "the request was sent and not answered"),
-        ("garbage", Act::ExecuteThenSay(b"what?\r\n\r\n"), "the request was sent and not answered"),
-        ("half a head", Act::ExecuteThenSay(b"HTTP/1.1 200 O"), "the request was sent and not answered"),
+        (
+            "dropped",
+            Act::ExecuteThenDrop,
+            "the request was sent and not answered",
+        ),
+        (
+            "reset",
+            Act::ExecuteThenReset,
+            "the request was sent and not answered",
+        ),
+        (
+            "garbage",
+            Act::ExecuteThenSay(b"what?\r\n\r\n"),
+            "the request was sent and not answered",
+        ),
+        (
+            "half a head",
+            Act::ExecuteThenSay(b"HTTP/1.1 200 O"),
+            "the request was sent and not answered",
+        ),
         (
             "only 100",
             Act::ExecuteThenSay(b"HTTP/1.1 100 Continue\r\n\r\n"),
@@ -20,10 +36,18 @@ fn ambiguities() -> Vec<(&'static str, Act, &'static str)> {
         ("503", Act::ExecuteThenAnswer(503), "the tool answered 503"),
         ("504", Act::ExecuteThenAnswer(504), "the tool answered 504"),
         ("408", Act::ExecuteThenAnswer(408), "the tool answered 408"),
-        ("307", Act::ExecuteThenAnswer(307), "redirects are never followed"),
+        (
+            "307",
+            Act::ExecuteThenAnswer(307),
+            "redirects are never followed",
+        ),
         ("418", Act::ExecuteThenAnswer(418), "the tool answered 418"),
         ("half a 500", Act::HalfBody(500), "the tool answered 500"),
-        ("dropped before executing", Act::Drop, "the request was sent and not answered"),
+        (
+            "dropped before executing",
+            Act::Drop,
+            "the request was sent and not answered",
+        ),
     ]
 }
 
@@ -34,36 +58,73 @@ async fn an_ambiguous_outcome_is_said_held_and_explained() {
     for (name, act, evidence) in ambiguities() {
         tool.then(act);
         let before = tool.requests();
-        let answer = gateway.call(json!({ "case": name })).await.expect_problem("outcome-unknown");
-        assert_eq!(answer.status, 409, "{name}: never a status that a client library repeats by itself");
+        let answer = gateway
+            .call(json!({ "case": name }))
+            .await
+            .expect_problem("outcome-unknown");
+        assert_eq!(
+            answer.status, 409,
+            "{name}: never a status that a client library repeats by itself"
+        );
         assert_eq!(
             (answer.at("/effect"), answer.at("/key_action")),
             ("unknown".into(), "wait".into()),
             "{name}"
         );
         assert_eq!(answer.header("gateway-outcome"), "unknown");
-        let duplicate = gateway.call(json!({ "case": name })).await.expect_problem("outcome-unknown");
+        let duplicate = gateway
+            .call(json!({ "case": name }))
+            .await
+            .expect_problem("outcome-unknown");
         assert_eq!(duplicate.at("/call_id"), answer.at("/call_id"), "{name}");
-        assert_eq!(tool.requests() - before, 1, "{name}: sent once, and never again");
+        assert_eq!(
+            tool.requests() - before,
+            1,
+            "{name}: sent once, and never again"
+        );
         let record = gateway.record(&answer).await;
         assert_eq!(record.at("/state"), "unknown", "{name}");
         assert_eq!(record.at("/events/1/outcome"), "unknown", "{name}");
         let detail = record.at("/events/1/detail");
-        assert!(detail.as_str().is_some_and(|text| text.contains(evidence)), "{name}: {detail}");
-        assert_eq!(record.at("/expires_at"), serde_json::Value::Null, "{name}: no time frees the key");
+        assert!(
+            detail.as_str().is_some_and(|text| text.contains(evidence)),
+            "{name}: {detail}"
+        );
+        assert_eq!(
+            record.at("/expires_at"),
+            serde_json::Value::Null,
+            "{name}: no time frees the key"
+        );
     }
     let unknown = ambiguities().len() as f64;
-    assert_eq!(gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await, unknown);
-    assert_eq!(gateway.metric("oncegate_attempts_total{outcome=\"unknown\",tool=\"act\"}").await, unknown);
     assert_eq!(
-        gateway.metric("oncegate_first_arrival_failures_total{reason=\"unknown\",tool=\"act\"}").await,
+        gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await,
+        unknown
+    );
+    assert_eq!(
+        gateway
+            .metric("oncegate_attempts_total{outcome=\"unknown\",tool=\"act\"}")
+            .await,
+        unknown
+    );
+    assert_eq!(
+        gateway
+            .metric("oncegate_first_arrival_failures_total{reason=\"unknown\",tool=\"act\"}")
+            .await,
         unknown
     );
     let gateway = gateway.restart().await;
     for (name, ..) in ambiguities() {
-        gateway.call(json!({ "case": name })).await.expect_problem("outcome-unknown");
+        gateway
+            .call(json!({ "case": name }))
+            .await
+            .expect_problem("outcome-unknown");
     }
-    assert_eq!(tool.requests(), ambiguities().len(), "not after a restart either");
+    assert_eq!(
+        tool.requests(),
+        ambiguities().len(),
+        "not after a restart either"
+    );
     gateway.stop().await;
 }
 
@@ -74,14 +135,29 @@ async fn an_answer_that_comes_late_settles_the_call() {
         .then(Act::after_ms(500, Act::Answer(422, "", b"{\"no\":1}")));
     let gateway = Gateway::with_tool(&tool, "timeout = \"150ms\"\ndeadline = \"450ms\"").await;
     for (case, expected) in [("executed", "succeeded"), ("rejected", "failed")] {
-        let answer = gateway.call(json!({ "case": case })).await.expect_problem("outcome-unknown");
-        until("the late answer is in", async || gateway.record(&answer).await.at("/state") == expected).await;
+        let answer = gateway
+            .call(json!({ "case": case }))
+            .await
+            .expect_problem("outcome-unknown");
+        until("the late answer is in", async || {
+            gateway.record(&answer).await.at("/state") == expected
+        })
+        .await;
         let record = gateway.record(&answer).await;
         assert_eq!(record.at("/events/2/event"), "ended_late");
-        assert_eq!(record.at("/events/2/attempt_id"), record.at("/events/0/attempt_id"));
+        assert_eq!(
+            record.at("/events/2/attempt_id"),
+            record.at("/events/0/attempt_id")
+        );
     }
-    let replay = gateway.call(json!({ "case": "executed" })).await.expect_ok();
-    assert_eq!((replay.result(), tool.effects()), ("{ \"effect\": 0.0 }".to_owned(), 1));
+    let replay = gateway
+        .call(json!({ "case": "executed" }))
+        .await
+        .expect_ok();
+    assert_eq!(
+        (replay.result(), tool.effects()),
+        ("{ \"effect\": 0.0 }".to_owned(), 1)
+    );
     gateway.stop().await;
 }
 
@@ -101,14 +177,24 @@ async fn a_success_whose_body_is_lost_is_done_and_not_repeated() {
         ("endless", Act::ExecuteThenDrip(slow)),
     ] {
         tool.then(act);
-        let answer = gateway.call(json!({ "case": name })).await.expect_problem("result-unavailable");
-        assert_eq!((answer.status, answer.header("gateway-outcome")), (502, "executed"), "{name}");
+        let answer = gateway
+            .call(json!({ "case": name }))
+            .await
+            .expect_problem("result-unavailable");
+        assert_eq!(
+            (answer.status, answer.header("gateway-outcome")),
+            (502, "executed"),
+            "{name}"
+        );
         assert_eq!(
             (answer.at("/effect"), answer.at("/key_action")),
             ("done".into(), "stop".into()),
             "{name}"
         );
-        let duplicate = gateway.call(json!({ "case": name })).await.expect_problem("result-unavailable");
+        let duplicate = gateway
+            .call(json!({ "case": name }))
+            .await
+            .expect_problem("result-unavailable");
         assert_eq!(duplicate.at("/call_id"), answer.at("/call_id"));
         assert_eq!(gateway.record(&answer).await.at("/state"), "succeeded");
     }
@@ -121,12 +207,17 @@ async fn a_success_test_that_cannot_be_made_proves_nothing() {
     let tool = Tool::start().await;
     let test = "success = { pointer = \"/ok\", equals = true, otherwise = \"rejected\" }";
     let gateway = Gateway::with_tool(&tool, test).await;
-    for (name, act) in
-        [("cut", Act::HalfBody(200)), ("empty", Act::Answer(204, "", b"")), ("no JSON", Act::Ok("<p>"))]
-    {
+    for (name, act) in [
+        ("cut", Act::HalfBody(200)),
+        ("empty", Act::Answer(204, "", b"")),
+        ("no JSON", Act::Ok("<p>")),
+    ] {
         tool.then(act);
         for _ in 0..2 {
-            gateway.call(json!({ "case": name })).await.expect_problem("outcome-unknown");
+            gateway
+                .call(json!({ "case": name }))
+                .await
+                .expect_problem("outcome-unknown");
         }
     }
     assert_eq!(tool.requests(), 3);
@@ -136,13 +227,24 @@ async fn a_success_test_that_cannot_be_made_proves_nothing() {
 #[tokio::test]
 async fn a_read_without_an_answer_has_failed_and_may_be_read_again() {
     let tool = Tool::start().await;
-    tool.then(Act::Drop).then(Act::Answer(500, "", b"{}")).then(Act::Numbered);
-    let gateway =
-        Gateway::with_tool(&tool, "effect = \"read\"\nretry = { attempts = 2, base = \"1ms\" }").await;
-    let answer = gateway.call(json!({})).await.expect_problem("tool-unavailable");
+    tool.then(Act::Drop)
+        .then(Act::Answer(500, "", b"{}"))
+        .then(Act::Numbered);
+    let gateway = Gateway::with_tool(
+        &tool,
+        "effect = \"read\"\nretry = { attempts = 2, base = \"1ms\" }",
+    )
+    .await;
+    let answer = gateway
+        .call(json!({}))
+        .await
+        .expect_problem("tool-unavailable");
     assert_eq!((answer.at("/effect"), tool.requests()), ("none".into(), 2));
     gateway.call(json!({})).await.expect_ok();
-    assert_eq!(gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await, 0.0);
+    assert_eq!(
+        gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await,
+        0.0
+    );
     gateway.stop().await;
 }
 
@@ -151,7 +253,10 @@ async fn nothing_is_retried_that_may_have_been_executed() {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenAnswer(503));
     let gateway = Gateway::with_tool(&tool, "retry = { attempts = 3, base = \"1ms\" }").await;
-    gateway.call(json!({})).await.expect_problem("outcome-unknown");
+    gateway
+        .call(json!({}))
+        .await
+        .expect_problem("outcome-unknown");
     // It ends when no call has anything left to do.
     gateway.stop().await;
     assert_eq!(tool.requests(), 1);

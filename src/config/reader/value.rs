@@ -48,10 +48,11 @@ impl FromItem for Count {
 
 impl FromItem for Duration {
     fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
-        let text =
-            String::from_item(item, reader).map_err(|_| "this must be a duration like \"10s\"".to_owned())?;
-        duration(&text)
-            .ok_or_else(|| format!("{text:?} is no duration; one looks like \"200ms\", \"10s\", \"24h\""))
+        let text = String::from_item(item, reader)
+            .map_err(|_| "this must be a duration like \"10s\"".to_owned())?;
+        duration(&text).ok_or_else(|| {
+            format!("{text:?} is no duration; one looks like \"200ms\", \"10s\", \"24h\"")
+        })
     }
 }
 
@@ -82,7 +83,11 @@ impl FromItem for Share {
             _ => f64::NAN,
         };
         let is_share = (0.0..=1.0).contains(&number);
-        if is_share { Ok(Self(number)) } else { Err("this must be a number from 0 to 1".into()) }
+        if is_share {
+            Ok(Self(number))
+        } else {
+            Err("this must be a number from 0 to 1".into())
+        }
     }
 }
 
@@ -95,14 +100,21 @@ impl FromItem for Bytes {
         let wrong = || "this must be a size like \"1MiB\"".to_owned();
         let text = String::from_item(item, reader).map_err(|_| wrong())?;
         let size: bytesize::ByteSize = text.parse().map_err(|_| wrong())?;
-        usize::try_from(size.as_u64()).ok().filter(|size| *size > 0).map(Self).ok_or_else(wrong)
+        usize::try_from(size.as_u64())
+            .ok()
+            .filter(|size| *size > 0)
+            .map(Self)
+            .ok_or_else(wrong)
     }
 }
 
 impl FromItem for Vec<String> {
     fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
         match &item.node {
-            Node::List(items) => items.iter().map(|item| String::from_item(item, reader)).collect(),
+            Node::List(items) => items
+                .iter()
+                .map(|item| String::from_item(item, reader))
+                .collect(),
             _ => Err("this must be a list of texts".into()),
         }
     }

@@ -65,17 +65,32 @@ impl ToolBreaker {
     ///
     /// # Errors
     /// The tool is left alone, for all or for this tenant.
-    pub fn admit(&mut self, policy: &Policy, tenant: &str, now: Duration) -> Result<Trials, Duration> {
+    pub fn admit(
+        &mut self,
+        policy: &Policy,
+        tenant: &str,
+        now: Duration,
+    ) -> Result<Trials, Duration> {
         let all = self.unreached.admit(policy, now)?;
         let is_suspect = self.is_suspect_to(policy, tenant, now);
         if is_suspect {
             self.make_room(tenant);
-            self.tenants.entry(tenant.to_owned()).or_default().breaker.half_open(now);
+            self.tenants
+                .entry(tenant.to_owned())
+                .or_default()
+                .breaker
+                .half_open(now);
             self.is_any_open = true;
         }
-        let admitted = self.tenants.get_mut(tenant).map(|seen| seen.breaker.admit(policy, now));
+        let admitted = self
+            .tenants
+            .get_mut(tenant)
+            .map(|seen| seen.breaker.admit(policy, now));
         match admitted.transpose() {
-            Ok(tenant) => Ok(Trials { all, tenant: tenant.flatten() }),
+            Ok(tenant) => Ok(Trials {
+                all,
+                tenant: tenant.flatten(),
+            }),
             Err(wait) => {
                 if let Some(trial) = all {
                     self.unreached.give_back(trial, now);
@@ -96,7 +111,14 @@ impl ToolBreaker {
     }
 
     /// An attempt for a tenant ended.
-    pub fn ended(&mut self, policy: &Policy, tenant: &str, sign: Sign, trials: Trials, now: Duration) {
+    pub fn ended(
+        &mut self,
+        policy: &Policy,
+        tenant: &str,
+        sign: Sign,
+        trials: Trials,
+        now: Duration,
+    ) {
         if sign == Sign::Unreached {
             self.unreached.ended(policy, false, trials.all, now);
             if let (Some(trial), Some(seen)) = (trials.tenant, self.tenants.get_mut(tenant)) {
@@ -124,7 +146,10 @@ impl ToolBreaker {
     /// Whether a tenant's calls are all let through.
     pub fn is_closed_for(&self, policy: &Policy, tenant: &str, now: Duration) -> bool {
         self.unreached.is_closed()
-            && self.tenants.get(tenant).is_none_or(|seen| seen.breaker.is_closed())
+            && self
+                .tenants
+                .get(tenant)
+                .is_none_or(|seen| seen.breaker.is_closed())
             && !self.is_suspect_to(policy, tenant, now)
     }
 
@@ -141,13 +166,16 @@ impl ToolBreaker {
         }
         let since = now.saturating_sub(WINDOW.max(policy.cooldown * 2));
         let is_open = |seen: &Tenant| !seen.breaker.is_closed();
-        if self.tenants.get(tenant).is_some_and(|seen| is_open(seen) || seen.has_succeeded_since(since)) {
+        if self
+            .tenants
+            .get(tenant)
+            .is_some_and(|seen| is_open(seen) || seen.has_succeeded_since(since))
+        {
             return false;
         }
-        let others = self
-            .tenants
-            .iter()
-            .filter(|(name, seen)| name.as_str() != tenant && seen.last_seen().is_some_and(|at| at >= since));
+        let others = self.tenants.iter().filter(|(name, seen)| {
+            name.as_str() != tenant && seen.last_seen().is_some_and(|at| at >= since)
+        });
         let (mut active, mut failing) = (0, 0);
         for (_, seen) in others {
             active += 1;
@@ -161,7 +189,10 @@ impl ToolBreaker {
         if self.tenants.len() < MAX_TENANTS || self.tenants.contains_key(tenant) {
             return;
         }
-        let quiet = self.tenants.iter().min_by_key(|(_, seen)| (!seen.breaker.is_closed(), seen.last_seen()));
+        let quiet = self
+            .tenants
+            .iter()
+            .min_by_key(|(_, seen)| (!seen.breaker.is_closed(), seen.last_seen()));
         if let Some(name) = quiet.map(|(name, _)| name.clone()) {
             self.tenants.remove(&name);
         }
@@ -172,7 +203,10 @@ impl ToolBreaker {
 mod tests {
     use super::*;
 
-    const POLICY: Policy = Policy { failures: 3, cooldown: Duration::from_secs(5) };
+    const POLICY: Policy = Policy {
+        failures: 3,
+        cooldown: Duration::from_secs(5),
+    };
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -195,7 +229,11 @@ mod tests {
         fail(&mut breaker, "bad", 3, at(1));
         assert_eq!(breaker.admit(&POLICY, "bad", at(2)), Err(at(4)));
         assert_eq!(breaker.admit(&POLICY, "good", at(2)), Ok(Trials::default()));
-        assert_eq!(breaker.admit(&POLICY, "new", at(2)), Ok(Trials::default()), "the tool works for another");
+        assert_eq!(
+            breaker.admit(&POLICY, "new", at(2)),
+            Ok(Trials::default()),
+            "the tool works for another"
+        );
         assert!(!breaker.is_closed() && breaker.is_closed_for(&POLICY, "good", at(2)));
     }
 
@@ -204,21 +242,39 @@ mod tests {
         let mut breaker = ToolBreaker::default();
         fail(&mut breaker, "first", 3, at(0));
         assert!(!breaker.is_closed_for(&POLICY, "second", at(1)));
-        let trials = breaker.admit(&POLICY, "second", at(1)).expect("one call tries");
+        let trials = breaker
+            .admit(&POLICY, "second", at(1))
+            .expect("one call tries");
         assert!(trials.tenant.is_some());
-        assert!(breaker.admit(&POLICY, "second", at(1)).is_err(), "one at a time");
+        assert!(
+            breaker.admit(&POLICY, "second", at(1)).is_err(),
+            "one at a time"
+        );
         breaker.ended(&POLICY, "second", Sign::Failed, trials, at(2));
-        assert_eq!(breaker.admit(&POLICY, "second", at(2)), Err(at(5)), "and that was its only one");
+        assert_eq!(
+            breaker.admit(&POLICY, "second", at(2)),
+            Err(at(5)),
+            "and that was its only one"
+        );
     }
 
     #[test]
     fn a_try_that_succeeds_opens_the_way_for_its_tenant() {
         let mut breaker = ToolBreaker::default();
         fail(&mut breaker, "first", 3, at(0));
-        let trials = breaker.admit(&POLICY, "second", at(1)).expect("one call tries");
+        let trials = breaker
+            .admit(&POLICY, "second", at(1))
+            .expect("one call tries");
         breaker.ended(&POLICY, "second", Sign::Healthy, trials, at(2));
-        assert_eq!(breaker.admit(&POLICY, "second", at(2)), Ok(Trials::default()));
-        assert_eq!(breaker.admit(&POLICY, "third", at(2)), Ok(Trials::default()), "and for every other");
+        assert_eq!(
+            breaker.admit(&POLICY, "second", at(2)),
+            Ok(Trials::default())
+        );
+        assert_eq!(
+            breaker.admit(&POLICY, "third", at(2)),
+            Ok(Trials::default()),
+            "and for every other"
+        );
         assert!(breaker.admit(&POLICY, "first", at(2)).is_err());
     }
 
@@ -231,7 +287,10 @@ mod tests {
             fail(&mut breaker, tenant, 3, at(0));
         }
         assert!(!breaker.is_closed_for(&POLICY, "new", at(1)));
-        assert!(breaker.is_closed_for(&POLICY, "good", at(1)), "it works for this one");
+        assert!(
+            breaker.is_closed_for(&POLICY, "good", at(1)),
+            "it works for this one"
+        );
     }
 
     #[test]
@@ -250,12 +309,20 @@ mod tests {
             breaker.ended(&POLICY, "other", Sign::Unreached, Trials::default(), at(1));
         }
         assert_eq!(breaker.admit(&POLICY, "good", at(2)), Err(at(4)));
-        let trials = breaker.admit(&POLICY, "good", at(6)).expect("one call tries");
+        let trials = breaker
+            .admit(&POLICY, "good", at(6))
+            .expect("one call tries");
         assert!(breaker.admit(&POLICY, "other", at(6)).is_err());
         breaker.give_back("good", trials, at(6));
-        let trials = breaker.admit(&POLICY, "other", at(6)).expect("the next one tries");
+        let trials = breaker
+            .admit(&POLICY, "other", at(6))
+            .expect("the next one tries");
         breaker.ended(&POLICY, "other", Sign::Failed, trials, at(7));
-        assert_eq!(breaker.admit(&POLICY, "good", at(7)), Ok(Trials::default()), "it was reached");
+        assert_eq!(
+            breaker.admit(&POLICY, "good", at(7)),
+            Ok(Trials::default()),
+            "it was reached"
+        );
     }
 
     #[test]
@@ -267,7 +334,11 @@ mod tests {
             breaker.ended(&POLICY, "good", Sign::Unreached, Trials::default(), at(0));
         }
         assert!(breaker.admit(&POLICY, "bad", at(6)).is_err());
-        assert!(breaker.admit(&POLICY, "good", at(6)).is_ok_and(|trials| trials.all.is_some()));
+        assert!(
+            breaker
+                .admit(&POLICY, "good", at(6))
+                .is_ok_and(|trials| trials.all.is_some())
+        );
     }
 
     #[test]
@@ -278,6 +349,9 @@ mod tests {
             succeed(&mut breaker, &n.to_string(), at(1));
         }
         assert_eq!(breaker.tenants.len(), MAX_TENANTS);
-        assert!(breaker.admit(&POLICY, "failing", at(2)).is_err(), "one that is left alone is kept");
+        assert!(
+            breaker.admit(&POLICY, "failing", at(2)).is_err(),
+            "one that is left alone is kept"
+        );
     }
 }

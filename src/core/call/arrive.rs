@@ -27,14 +27,26 @@ pub(super) fn is_past(time: Option<Timestamp>, now: Timestamp) -> bool {
 
 /// Whether a request comes with the key itself of a call whose caller brought it: such a key outlives its window.
 pub(super) fn keeps_key(record: &Record, intent: &Intent) -> bool {
-    let is_own = || intent.all_names().any(|name| record.intent.all_names().any(|own| own == name));
+    let is_own = || {
+        intent
+            .all_names()
+            .any(|name| record.intent.all_names().any(|own| own == name))
+    };
     record.intent.key_source == key::Source::Runtime && (record.aliases.is_empty() || is_own())
 }
 
-pub(super) fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
+pub(super) fn arrive_again(
+    tool: &Tool,
+    record: &Record,
+    arrival: &Arrival<'_>,
+    now: Timestamp,
+) -> Next {
     if is_past(record.expires_at, now) {
         if keeps_key(record, arrival.intent) && !is_past(record.retain_until, now) {
-            return Next { change: None, action: Action::RefuseExpired };
+            return Next {
+                change: None,
+                action: Action::RefuseExpired,
+            };
         }
         return claim(tool, arrival, Some(record.intent.call_id), now);
     }
@@ -48,41 +60,67 @@ pub(super) fn arrive_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, 
             Sameness::Unclear => Some(Action::RefuseUnclear),
         };
         if let Some(action) = action {
-            return Next { change: None, action };
+            return Next {
+                change: None,
+                action,
+            };
         }
     }
     let (named, there) = (&arrival.intent.saga_id, &record.intent.saga_id);
     // It would be undone with a saga of which this one knows nothing.
     if !is_compensation && !named.is_empty() && named != there {
-        return Next { change: None, action: Action::RefuseOtherSaga };
+        return Next {
+            change: None,
+            action: Action::RefuseOtherSaga,
+        };
     }
     match &record.state {
-        State::Running => Next { change: None, action: Action::Wait },
+        State::Running => Next {
+            change: None,
+            action: Action::Wait,
+        },
         State::Succeeded(_)
         | State::Unknown(_)
         | State::Compensating(_)
         | State::Compensated(_)
-        | State::Stuck(_) => Next { change: None, action: Action::Answer },
+        | State::Stuck(_) => Next {
+            change: None,
+            action: Action::Answer,
+        },
         // Whoever undoes a call decides how often that is tried; an answer that is kept would stay the same.
         State::Failed(_) if is_compensation => run_again(tool, record, arrival, now),
-        State::Failed(failure) if failure.kind == FailureKind::Rejected && tool.remember_rejections => {
-            Next { change: None, action: Action::Answer }
+        State::Failed(failure)
+            if failure.kind == FailureKind::Rejected && tool.remember_rejections =>
+        {
+            Next {
+                change: None,
+                action: Action::Answer,
+            }
         }
         // A saga that is closed stays so.
-        State::Failed(failure) if failure.kind == FailureKind::SagaClosed => {
-            Next { change: None, action: Action::Answer }
-        }
+        State::Failed(failure) if failure.kind == FailureKind::SagaClosed => Next {
+            change: None,
+            action: Action::Answer,
+        },
         // It would get the newest token and overtake those who have overtaken it.
         State::Failed(failure)
             if failure.kind == FailureKind::Fenced && arrival.brought.fencing.is_none() =>
         {
-            Next { change: None, action: Action::Answer }
+            Next {
+                change: None,
+                action: Action::Answer,
+            }
         }
         State::Failed(_) => run_again(tool, record, arrival, now),
     }
 }
 
-pub(super) fn claim(tool: &Tool, arrival: &Arrival<'_>, instead_of: Option<CallId>, now: Timestamp) -> Next {
+pub(super) fn claim(
+    tool: &Tool,
+    arrival: &Arrival<'_>,
+    instead_of: Option<CallId>,
+    now: Timestamp,
+) -> Next {
     let record = Record {
         intent: arrival.intent.clone(),
         version: 1,
@@ -107,18 +145,42 @@ pub(super) fn claim(tool: &Tool, arrival: &Arrival<'_>, instead_of: Option<CallI
     let entry = begun("claimed", arrival, detail, now);
     let terms = match session::terms(tool, arrival.intent, arrival.brought) {
         Ok(terms) => terms,
-        Err(why) => return Next { change: None, action: Action::RefuseUnfit(why) },
+        Err(why) => {
+            return Next {
+                change: None,
+                action: Action::RefuseUnfit(why),
+            };
+        }
     };
-    let change = Change { record, entry, terms, release: Release::default(), takes: Takes::default() };
-    Next { change: Some(change), action: Action::Claim { instead_of } }
+    let change = Change {
+        record,
+        entry,
+        terms,
+        release: Release::default(),
+        takes: Takes::default(),
+    };
+    Next {
+        change: Some(change),
+        action: Action::Claim { instead_of },
+    }
 }
 
 /// A failed call runs again under the same key; one that undoes another with the arguments that it brings now.
 fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp) -> Next {
     let intent = if record.intent.key_source == key::Source::Compensation {
-        let Intent { args, fingerprint, recipe, .. } = &**arrival.intent;
+        let Intent {
+            args,
+            fingerprint,
+            recipe,
+            ..
+        } = &**arrival.intent;
         let (args, fingerprint, recipe) = (args.clone(), *fingerprint, *recipe);
-        Arc::new(Intent { args, fingerprint, recipe, ..(*record.intent).clone() })
+        Arc::new(Intent {
+            args,
+            fingerprint,
+            recipe,
+            ..(*record.intent).clone()
+        })
     } else {
         record.intent.clone()
     };
@@ -141,10 +203,24 @@ fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp
     let entry = begun("run_again", arrival, detail, now);
     let terms = match session::terms(tool, &record.intent, arrival.brought) {
         Ok(terms) => terms,
-        Err(why) => return Next { change: None, action: Action::RefuseUnfit(why) },
+        Err(why) => {
+            return Next {
+                change: None,
+                action: Action::RefuseUnfit(why),
+            };
+        }
     };
-    let change = Change { record: again, entry, terms, release: Release::default(), takes: Takes::default() };
-    Next { change: Some(change), action: Action::Run }
+    let change = Change {
+        record: again,
+        entry,
+        terms,
+        release: Release::default(),
+        takes: Takes::default(),
+    };
+    Next {
+        change: Some(change),
+        action: Action::Run,
+    }
 }
 
 /// What a further attempt has to know of the ones before it.
@@ -154,10 +230,23 @@ pub(super) fn in_doubt(record: &Record) -> bool {
 
 fn first_attempt(tool: &Tool, arrival: &Arrival<'_>, now: Timestamp) -> Attempt {
     let lease_until = after(now, tool.lease());
-    Attempt { id: arrival.attempt, owner: arrival.owner, number: 1, run_started_at: now, lease_until }
+    Attempt {
+        id: arrival.attempt,
+        owner: arrival.owner,
+        number: 1,
+        run_started_at: now,
+        lease_until,
+    }
 }
 
 fn begun(event: &'static str, arrival: &Arrival<'_>, detail: String, now: Timestamp) -> Entry {
     let (attempt, by) = (Some(arrival.attempt), gateway(arrival.owner));
-    Entry { at: now, event: event.into(), attempt, outcome: None, by, detail }
+    Entry {
+        at: now,
+        event: event.into(),
+        attempt,
+        outcome: None,
+        by,
+        detail,
+    }
 }

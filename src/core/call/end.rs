@@ -5,7 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::arrive::in_doubt;
-use super::{Action, Change, Illegal, Next, Occasion, Retry, Takes, after, elapsed_ms, ended, gateway};
+use super::{
+    Action, Change, Illegal, Next, Occasion, Retry, Takes, after, elapsed_ms, ended, gateway,
+};
 use crate::core::outcome::{self, Evidence, Failure, FailureKind, Outcome};
 use crate::core::record::{Attempt, AttemptId, Record, State};
 use crate::core::session::{self, Release};
@@ -36,9 +38,16 @@ pub(super) fn end(
             updated_at: now,
             ..record.clone()
         };
-        let detail = format!("{why}; attempt {} follows in {} ms", retry.attempt, wait.as_millis());
+        let detail = format!(
+            "{why}; attempt {} follows in {} ms",
+            retry.attempt,
+            wait.as_millis()
+        );
         let entry = ended(
-            Occasion { event: "retried", by: gateway(record.attempt.owner) },
+            Occasion {
+                event: "retried",
+                by: gateway(record.attempt.owner),
+            },
             record,
             &outcome,
             detail,
@@ -51,9 +60,15 @@ pub(super) fn end(
             release: Release::default(),
             takes: Takes::default(),
         };
-        return Next { change: Some(change), action: Action::Retry { after: wait } };
+        return Next {
+            change: Some(change),
+            action: Action::Retry { after: wait },
+        };
     }
-    let occasion = Occasion { event: "ended", by: gateway(record.attempt.owner) };
+    let occasion = Occasion {
+        event: "ended",
+        by: gateway(record.attempt.owner),
+    };
     let mut next = finish(tool, record, occasion, outcome, why, now);
     if let Some(change) = &mut next.change {
         wait_as_asked(change, evidence, now);
@@ -63,8 +78,15 @@ pub(super) fn end(
 
 /// An unknown call is not worked on before the tool wants to hear of it again.
 fn wait_as_asked(change: &mut Change, evidence: &Evidence, now: Timestamp) {
-    let Some(earliest) = evidence.retry_after().map(|wait| after(now, wait)) else { return };
-    if let Some(at) = change.record.check.as_mut().and_then(|check| check.at.as_mut()) {
+    let Some(earliest) = evidence.retry_after().map(|wait| after(now, wait)) else {
+        return;
+    };
+    if let Some(at) = change
+        .record
+        .check
+        .as_mut()
+        .and_then(|check| check.at.as_mut())
+    {
         *at = earliest.max(*at);
     }
 }
@@ -80,7 +102,10 @@ pub(super) fn end_late(
     match outcome {
         Outcome::Unknown => Err(Illegal::StillUnknown),
         outcome => {
-            let occasion = Occasion { event: "ended_late", by: gateway(record.attempt.owner) };
+            let occasion = Occasion {
+                event: "ended_late",
+                by: gateway(record.attempt.owner),
+            };
             Ok(finish(tool, record, occasion, outcome, why, now))
         }
     }
@@ -102,12 +127,18 @@ pub(super) fn end_of_earlier(
         State::Running => record.doubted && !session::is_exclusive(tool),
         _ => false,
     };
-    let sent = outcome::Sent { doubted: true, fencing: record.fencing };
+    let sent = outcome::Sent {
+        doubted: true,
+        fencing: record.fencing,
+    };
     let (outcome, why) = outcome::classify(tool, evidence, sent);
     if !counts || !matches!(outcome, Outcome::Executed(_)) {
         return Err(Illegal::NotOwner);
     }
-    let occasion = Occasion { event: "ended_late", by: "the gateway of an earlier attempt".into() };
+    let occasion = Occasion {
+        event: "ended_late",
+        by: "the gateway of an earlier attempt".into(),
+    };
     let mut next = finish(tool, record, occasion, outcome, why, now);
     if let Some(change) = &mut next.change {
         change.entry.attempt = Some(attempt);
@@ -116,14 +147,38 @@ pub(super) fn end_of_earlier(
 }
 
 /// The owner of a running attempt is gone: nobody will say how it ended.
-pub(super) fn lose(tool: &Tool, record: &Record, occasion: Occasion, why: &str, now: Timestamp) -> Next {
-    let (outcome, why) = judge(tool, record, &Evidence::Lost { why: why.to_owned() });
+pub(super) fn lose(
+    tool: &Tool,
+    record: &Record,
+    occasion: Occasion,
+    why: &str,
+    now: Timestamp,
+) -> Next {
+    let (outcome, why) = judge(
+        tool,
+        record,
+        &Evidence::Lost {
+            why: why.to_owned(),
+        },
+    );
     finish(tool, record, occasion, outcome, why, now)
 }
 
 /// The store has forgotten how a call went on, and with it who had the session's lock.
-pub(super) fn forget(tool: &Tool, record: &Record, occasion: Occasion, why: &str, now: Timestamp) -> Next {
-    let mut next = lose(tool, &with_a_lease_from(tool, record, now), occasion, why, now);
+pub(super) fn forget(
+    tool: &Tool,
+    record: &Record,
+    occasion: Occasion,
+    why: &str,
+    now: Timestamp,
+) -> Next {
+    let mut next = lose(
+        tool,
+        &with_a_lease_from(tool, record, now),
+        occasion,
+        why,
+        now,
+    );
     if let Some(change) = &mut next.change {
         change.release.retakes_lock = matches!(record.state, State::Running);
     }
@@ -139,19 +194,41 @@ pub(super) fn doubt_anew(
     now: Timestamp,
 ) -> Next {
     let prolonged = with_a_lease_from(tool, record, now);
-    let prolonged = Record { version: record.version + 1, updated_at: now, ..prolonged };
+    let prolonged = Record {
+        version: record.version + 1,
+        updated_at: now,
+        ..prolonged
+    };
     let why = format!("{why}: it may have been sent again since");
     let entry = ended(occasion, record, &Outcome::Unknown, why, now);
     let lock_from = session::is_exclusive(tool).then_some(prolonged.attempt.lease_until);
-    let release = Release { lock_from, ..Release::default() };
-    let change = Change { record: prolonged, entry, terms: None, release, takes: Takes::default() };
-    Next { change: Some(change), action: Action::Finish }
+    let release = Release {
+        lock_from,
+        ..Release::default()
+    };
+    let change = Change {
+        record: prolonged,
+        entry,
+        terms: None,
+        release,
+        takes: Takes::default(),
+    };
+    Next {
+        change: Some(change),
+        action: Action::Finish,
+    }
 }
 
 /// A later run, of which the store has lost everything, may have begun just now.
 fn with_a_lease_from(tool: &Tool, record: &Record, now: Timestamp) -> Record {
     let lease_until = record.attempt.lease_until.max(after(now, tool.lease()));
-    Record { attempt: Attempt { lease_until, ..record.attempt.clone() }, ..record.clone() }
+    Record {
+        attempt: Attempt {
+            lease_until,
+            ..record.attempt.clone()
+        },
+        ..record.clone()
+    }
 }
 
 /// What the evidence means for this call. A read has no effect to be in doubt about: an attempt of
@@ -161,13 +238,28 @@ fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String)
     match (outcome, tool.effect) {
         (Outcome::Unknown, Effect::Read) => {
             let (status, retry_after) = match evidence {
-                Evidence::Answer { status, retry_after, .. } => (Some(*status), *retry_after),
-                Evidence::NotSent { .. } | Evidence::NoAnswer { .. } | Evidence::Lost { .. } => (None, None),
+                Evidence::Answer {
+                    status,
+                    retry_after,
+                    ..
+                } => (Some(*status), *retry_after),
+                Evidence::NotSent { .. } | Evidence::NoAnswer { .. } | Evidence::Lost { .. } => {
+                    (None, None)
+                }
             };
             let kind = FailureKind::Unavailable;
             let retry_after = retry_after.map(|wait| wait.min(tool.deadline));
-            let failure = Failure { kind, status, body: None, retry_after, why: why.clone() };
-            (Outcome::NotExecuted(failure), format!("{why}; a read has no effect"))
+            let failure = Failure {
+                kind,
+                status,
+                body: None,
+                retry_after,
+                why: why.clone(),
+            };
+            (
+                Outcome::NotExecuted(failure),
+                format!("{why}; a read has no effect"),
+            )
         }
         (outcome, _) => (outcome, why),
     }
@@ -183,7 +275,9 @@ fn wait_before_retry(
     now: Timestamp,
 ) -> Option<Duration> {
     let may_retry = match outcome {
-        Outcome::NotExecuted(failure) => !matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced),
+        Outcome::NotExecuted(failure) => {
+            !matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced)
+        }
         // The tool itself executes the same key at most once.
         Outcome::Unknown => tool.unknown == unknown::Policy::Retry,
         Outcome::Executed(_) => false,
@@ -191,7 +285,12 @@ fn wait_before_retry(
     if !may_retry || record.attempt.number >= tool.retry.attempts {
         return None;
     }
-    let wait = retry::delay(&tool.retry, record.attempt.number, jitter, evidence.retry_after());
+    let wait = retry::delay(
+        &tool.retry,
+        record.attempt.number,
+        jitter,
+        evidence.retry_after(),
+    );
     let in_time = after(now, wait) < after(record.attempt.run_started_at, tool.deadline);
     in_time.then_some(wait)
 }
@@ -204,7 +303,10 @@ pub(super) fn remembered_until(tool: &Tool, record: &Record, now: Timestamp) -> 
 
 /// From when on a call that is finished now may be deleted.
 pub(super) fn kept_until(tool: &Tool, record: &Record, now: Timestamp) -> Timestamp {
-    after(now, tool.retention.max(tool.window(record.intent.key_source)))
+    after(
+        now,
+        tool.retention.max(tool.window(record.intent.key_source)),
+    )
 }
 
 pub(super) fn finish(
@@ -244,17 +346,34 @@ pub(super) fn finish(
         updated_at: now,
         expires_at: remembered_until(tool, record, now).filter(|_| known),
         // What its saga may still have to undo is not deleted.
-        retain_until: (known && record.intent.saga_id.is_empty()).then(|| kept_until(tool, record, now)),
+        retain_until: (known && record.intent.saga_id.is_empty())
+            .then(|| kept_until(tool, record, now)),
         ..record.clone()
     };
     // The effect of an unknown call may still be under way: its session waits until the lease is over.
-    let free_from = if known { now } else { record.attempt.lease_until };
+    let free_from = if known {
+        now
+    } else {
+        record.attempt.lease_until
+    };
     let release = Release {
         lock_from: session::is_exclusive(tool).then_some(free_from),
         retakes_lock: false,
         // What surely had no effect is no earlier call.
-        similar: record.intent.similar.filter(|_| matches!(finished.state, State::Failed(_))),
+        similar: record
+            .intent
+            .similar
+            .filter(|_| matches!(finished.state, State::Failed(_))),
     };
-    let change = Change { record: finished, entry, terms: None, release, takes: Takes::default() };
-    Next { change: Some(change), action: Action::Finish }
+    let change = Change {
+        record: finished,
+        entry,
+        terms: None,
+        release,
+        takes: Takes::default(),
+    };
+    Next {
+        change: Some(change),
+        action: Action::Finish,
+    }
 }

@@ -22,7 +22,10 @@ pub(super) fn contradict(
     let is_newest = record.attempt.id == attempt;
     let was_never_run = match &record.state {
         State::Failed(_) => true,
-        State::Compensated(None) => record.undo.as_ref().is_none_or(|undo| undo.compensation.is_none()),
+        State::Compensated(None) => record
+            .undo
+            .as_ref()
+            .is_none_or(|undo| undo.compensation.is_none()),
         // It ran again because the earlier attempt counted as not executed.
         State::Running
         | State::Succeeded(_)
@@ -31,8 +34,14 @@ pub(super) fn contradict(
         | State::Stuck(_) => !is_newest && !record.doubted && tool.dedup != Dedup::Key,
         State::Unknown(_) => false,
     };
-    let (outcome, why) =
-        outcome::classify(tool, evidence, Sent { doubted: !is_newest, fencing: record.fencing });
+    let (outcome, why) = outcome::classify(
+        tool,
+        evidence,
+        Sent {
+            doubted: !is_newest,
+            fencing: record.fencing,
+        },
+    );
     if tool.effect == Effect::Read || !was_never_run || !matches!(outcome, Outcome::Executed(_)) {
         return None;
     }
@@ -46,10 +55,31 @@ pub(super) fn contradict(
          has done so",
         record.state.as_str()
     );
-    let noted = Record { version: record.version + 1, updated_at: now, ..record.clone() };
-    let mut entry = ended(Occasion { event: "late_proof", by }, record, &outcome, detail, now);
+    let noted = Record {
+        version: record.version + 1,
+        updated_at: now,
+        ..record.clone()
+    };
+    let mut entry = ended(
+        Occasion {
+            event: "late_proof",
+            by,
+        },
+        record,
+        &outcome,
+        detail,
+        now,
+    );
     entry.attempt = Some(attempt);
-    let change =
-        Change { record: noted, entry, terms: None, release: Release::default(), takes: Takes::default() };
-    Some(Next { change: Some(change), action: Action::Alarm })
+    let change = Change {
+        record: noted,
+        entry,
+        terms: None,
+        release: Release::default(),
+        takes: Takes::default(),
+    };
+    Some(Next {
+        change: Some(change),
+        action: Action::Alarm,
+    })
 }

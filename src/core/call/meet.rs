@@ -24,9 +24,19 @@ pub enum Met {
 }
 
 /// Decides among the calls that hold the names of an arrival.
-pub fn meet(holders: &[Holder], names: &[Name], intent: &Intent, prints: &Prints, now: Timestamp) -> Met {
-    let by =
-        |holder: &Holder| names.iter().filter(|name| holder.names.contains(&name.lookup)).collect::<Vec<_>>();
+pub fn meet(
+    holders: &[Holder],
+    names: &[Name],
+    intent: &Intent,
+    prints: &Prints,
+    now: Timestamp,
+) -> Met {
+    let by = |holder: &Holder| {
+        names
+            .iter()
+            .filter(|name| holder.names.contains(&name.lookup))
+            .collect::<Vec<_>>()
+    };
     let part = |holder: &Holder| by(holder).iter().map(|name| name.part).min();
     let is_runtime = |holder: &Holder| by(holder).iter().any(|name| name.is_runtime);
     let lives = |holder: &Holder| !is_past(holder.record.expires_at, now);
@@ -49,9 +59,17 @@ pub fn meet(holders: &[Holder], names: &[Name], intent: &Intent, prints: &Prints
     if let Some(call) = expired {
         return Met::Expired(call);
     }
-    let instead_of = (0..holders.len()).filter(|place| !lives(&holders[*place])).collect();
-    let left = holders.iter().filter(|holder| lives(holder)).flat_map(|holder| holder.names.iter().copied());
-    Met::Free { instead_of, left: left.collect() }
+    let instead_of = (0..holders.len())
+        .filter(|place| !lives(&holders[*place]))
+        .collect();
+    let left = holders
+        .iter()
+        .filter(|holder| lives(holder))
+        .flat_map(|holder| holder.names.iter().copied());
+    Met::Free {
+        instead_of,
+        left: left.collect(),
+    }
 }
 
 #[cfg(test)]
@@ -71,36 +89,77 @@ mod tests {
     /// A succeeded or past call of this fingerprint, found by these names.
     fn holder(names: &[&str], fingerprint: u8, expires_at: Option<i64>) -> Holder {
         let there = record(&tool("t"), Source::Business, &[]);
-        let intent = Intent { fingerprint: [fingerprint; 32], ..(*there.intent).clone() };
+        let intent = Intent {
+            fingerprint: [fingerprint; 32],
+            ..(*there.intent).clone()
+        };
         let expires_at = expires_at.map(at);
-        let record = Record { intent: Arc::new(intent), expires_at, retain_until: Some(at(100)), ..there };
-        Holder { record, names: names.iter().map(|key| name(key)).collect() }
+        let record = Record {
+            intent: Arc::new(intent),
+            expires_at,
+            retain_until: Some(at(100)),
+            ..there
+        };
+        Holder {
+            record,
+            names: names.iter().map(|key| name(key)).collect(),
+        }
     }
 
     /// An arrival with business fields, a runtime key, and a key by an earlier recipe.
     fn met(holders: &[Holder]) -> Met {
         let names = [
-            Name { lookup: name("fields"), part: Part::Today, is_runtime: false },
-            Name { lookup: name("runtime"), part: Part::Second, is_runtime: true },
-            Name { lookup: name("earlier"), part: Part::Earlier, is_runtime: false },
+            Name {
+                lookup: name("fields"),
+                part: Part::Today,
+                is_runtime: false,
+            },
+            Name {
+                lookup: name("runtime"),
+                part: Part::Second,
+                is_runtime: true,
+            },
+            Name {
+                lookup: name("earlier"),
+                part: Part::Earlier,
+                is_runtime: false,
+            },
         ];
         let there = record(&tool("t"), Source::Business, &[]);
-        let intent = Intent { fingerprint: [1; 32], ..(*there.intent).clone() };
+        let intent = Intent {
+            fingerprint: [1; 32],
+            ..(*there.intent).clone()
+        };
         meet(holders, &names, &intent, &Prints::default(), at(50))
     }
 
     fn free(instead_of: &[usize], left: &[&str]) -> Met {
-        Met::Free { instead_of: instead_of.to_vec(), left: left.iter().map(|key| name(key)).collect() }
+        Met::Free {
+            instead_of: instead_of.to_vec(),
+            left: left.iter().map(|key| name(key)).collect(),
+        }
     }
 
     #[test]
     fn the_same_call_counts_by_whatever_name_it_is_found() {
         let other = holder(&["fields"], 2, None);
-        for names in [&["fields"][..], &["runtime"], &["earlier"], &["runtime", "earlier"]] {
+        for names in [
+            &["fields"][..],
+            &["runtime"],
+            &["earlier"],
+            &["runtime", "earlier"],
+        ] {
             assert_eq!(met(&[holder(names, 1, None)]), Met::Call(0), "{names:?}");
         }
-        assert_eq!(met(&[other.clone(), holder(&["earlier"], 1, None)]), Met::Call(1));
-        assert_eq!(met(&[other, holder(&["runtime"], 2, None)]), Met::Call(0), "the fields come first");
+        assert_eq!(
+            met(&[other.clone(), holder(&["earlier"], 1, None)]),
+            Met::Call(1)
+        );
+        assert_eq!(
+            met(&[other, holder(&["runtime"], 2, None)]),
+            Met::Call(0),
+            "the fields come first"
+        );
         assert_eq!(
             met(&[holder(&["runtime"], 2, None)]),
             Met::Call(0),
@@ -111,18 +170,37 @@ mod tests {
 
     #[test]
     fn another_call_under_an_earlier_name_is_not_in_the_way() {
-        assert_eq!(met(&[holder(&["earlier"], 2, None)]), free(&[], &["earlier"]));
+        assert_eq!(
+            met(&[holder(&["earlier"], 2, None)]),
+            free(&[], &["earlier"])
+        );
     }
 
     #[test]
     fn past_its_window_a_call_gives_up_its_fields_but_not_its_runtime_key() {
         assert_eq!(met(&[holder(&["fields"], 1, Some(50))]), free(&[0], &[]));
-        assert_eq!(met(&[holder(&["fields", "runtime"], 1, Some(50))]), Met::Expired(0));
+        assert_eq!(
+            met(&[holder(&["fields", "runtime"], 1, Some(50))]),
+            Met::Expired(0)
+        );
         assert_eq!(met(&[holder(&["runtime"], 1, Some(50))]), Met::Expired(0));
-        let again = [holder(&["fields"], 1, None), holder(&["runtime"], 1, Some(50))];
-        assert_eq!(met(&again), Met::Call(0), "what the fields find is the answer");
+        let again = [
+            holder(&["fields"], 1, None),
+            holder(&["runtime"], 1, Some(50)),
+        ];
+        assert_eq!(
+            met(&again),
+            Met::Call(0),
+            "what the fields find is the answer"
+        );
         let over = holder(&["runtime"], 1, Some(40));
-        let over = Holder { record: Record { retain_until: Some(at(50)), ..over.record }, ..over };
+        let over = Holder {
+            record: Record {
+                retain_until: Some(at(50)),
+                ..over.record
+            },
+            ..over
+        };
         assert_eq!(met(&[over]), free(&[0], &[]), "until it need not be kept");
     }
 }

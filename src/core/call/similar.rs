@@ -22,7 +22,10 @@ pub(super) fn resembled(
     by: InstanceId,
     now: Timestamp,
 ) -> Next {
-    let nothing = |action| Next { change: None, action };
+    let nothing = |action| Next {
+        change: None,
+        action,
+    };
     match &record.state {
         State::Running | State::Unknown(_) => return nothing(Action::Wait),
         State::Succeeded(_) => {}
@@ -37,30 +40,47 @@ pub(super) fn resembled(
     if record.aliases.iter().any(is_same_alias) {
         return nothing(Action::Answer);
     }
-    if record.aliases.iter().any(|alias| alias.names.contains(&arrival.lookup)) {
+    if record
+        .aliases
+        .iter()
+        .any(|alias| alias.names.contains(&arrival.lookup))
+    {
         return nothing(Action::RefuseReused);
     }
     let is_other = (&record.intent.tenant, &record.intent.tool) != (&arrival.tenant, &arrival.tool);
     // It would be undone with a saga of which this one knows nothing.
-    let is_of_another_saga = !arrival.saga_id.is_empty() && arrival.saga_id != record.intent.saga_id;
+    let is_of_another_saga =
+        !arrival.saga_id.is_empty() && arrival.saga_id != record.intent.saga_id;
     let is_full = record.aliases.len() >= MAX_ALIASES;
     // The result may be more than this token may read: it has shown neither that call's key nor its arguments.
     let is_of_another_token = record.intent.made_by != arrival.made_by;
-    if is_other || is_of_another_token || is_of_another_saga || is_full || is_past(record.expires_at, now) {
+    if is_other
+        || is_of_another_token
+        || is_of_another_saga
+        || is_full
+        || is_past(record.expires_at, now)
+    {
         return nothing(Action::RefuseSimilar);
     }
     let mut named = record.clone();
     let names: Vec<_> = arrival.all_names().copied().collect();
-    let Intent { fingerprint, recipe, .. } = **arrival;
-    named.aliases.push(Alias { names: names.clone(), fingerprint, recipe });
+    let Intent {
+        fingerprint,
+        recipe,
+        ..
+    } = **arrival;
+    named.aliases.push(Alias {
+        names: names.clone(),
+        fingerprint,
+        recipe,
+    });
     named.version += 1;
     named.updated_at = now;
     // The request's key is remembered for as long as if it had run.
     let later = |time: Option<Timestamp>, span| time.map(|time| time.max(after(now, span)));
     named.expires_at = later(record.expires_at, tool.window(arrival.key_source));
     named.retain_until = later(record.retain_until, tool.retention);
-    let detail =
-        "a request with another key looked like it and gets its result; that key is a name of it now";
+    let detail = "a request with another key looked like it and gets its result; that key is a name of it now";
     let entry = Entry {
         at: now,
         event: "replayed_as_similar".into(),
@@ -69,7 +89,19 @@ pub(super) fn resembled(
         by: gateway(by),
         detail: detail.to_owned(),
     };
-    let takes = Takes { names, instead_of: instead_of.to_vec() };
-    let change = Change { record: named, entry, terms: None, release: Release::default(), takes };
-    Next { change: Some(change), action: Action::TakeNames }
+    let takes = Takes {
+        names,
+        instead_of: instead_of.to_vec(),
+    };
+    let change = Change {
+        record: named,
+        entry,
+        terms: None,
+        release: Release::default(),
+        takes,
+    };
+    Next {
+        change: Some(change),
+        action: Action::TakeNames,
+    }
 }

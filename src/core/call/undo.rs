@@ -20,9 +20,25 @@ pub(super) fn not_joined(
     why: &str,
     now: Timestamp,
 ) -> Next {
-    let failure = Failure { kind, status: None, body: None, retry_after: None, why: why.to_owned() };
-    let occasion = Occasion { event: "not_joined", by: gateway(by) };
-    let mut next = finish(tool, record, occasion, Outcome::NotExecuted(failure), why.to_owned(), now);
+    let failure = Failure {
+        kind,
+        status: None,
+        body: None,
+        retry_after: None,
+        why: why.to_owned(),
+    };
+    let occasion = Occasion {
+        event: "not_joined",
+        by: gateway(by),
+    };
+    let mut next = finish(
+        tool,
+        record,
+        occasion,
+        Outcome::NotExecuted(failure),
+        why.to_owned(),
+        now,
+    );
     if let Some(change) = &mut next.change {
         // Its saga has nothing to undo here, and may not look at it again.
         change.record.retain_until = Some(kept_until(tool, record, now));
@@ -64,13 +80,18 @@ pub(super) fn to_compensate(
         State::Stuck(content) => content.clone(),
     };
     let detail = match compensation {
-        Some(Compensation { tool, call_id }) => format!("{tool} undoes it by call {call_id} ({reason})"),
+        Some(Compensation { tool, call_id }) => {
+            format!("{tool} undoes it by call {call_id} ({reason})")
+        }
         None => format!("it is to be undone, but its tool declares no compensation ({reason})"),
     };
     let undone = Record {
         state: State::Compensating(content),
         check: None,
-        undo: Some(Undo { compensation: compensation.cloned(), skipped: false }),
+        undo: Some(Undo {
+            compensation: compensation.cloned(),
+            skipped: false,
+        }),
         expires_at: None,
         retain_until: None,
         ..changed(record, now)
@@ -93,12 +114,19 @@ pub(super) fn undo_ended(
 ) -> Next {
     let content = record.state.content().cloned();
     let (event, detail, record) = match end {
-        UndoEnd::Undone => {
-            ("compensated", "what it did is undone".to_owned(), compensated(tool, record, content, now))
-        }
-        UndoEnd::Stuck(why) => {
-            ("stuck", why.clone(), Record { state: State::Stuck(content), ..changed(record, now) })
-        }
+        UndoEnd::Undone => (
+            "compensated",
+            "what it did is undone".to_owned(),
+            compensated(tool, record, content, now),
+        ),
+        UndoEnd::Stuck(why) => (
+            "stuck",
+            why.clone(),
+            Record {
+                state: State::Stuck(content),
+                ..changed(record, now)
+            },
+        ),
     };
     write(record, event, &gateway(by), detail, now)
 }
@@ -107,7 +135,11 @@ fn compensated(tool: &Tool, record: &Record, content: Option<Content>, now: Time
     Record {
         state: State::Compensated(content),
         expires_at: remembered_until(tool, record, now),
-        retain_until: record.intent.saga_id.is_empty().then(|| kept_until(tool, record, now)),
+        retain_until: record
+            .intent
+            .saga_id
+            .is_empty()
+            .then(|| kept_until(tool, record, now)),
         ..changed(record, now)
     }
 }
@@ -125,10 +157,22 @@ pub(super) fn resolve_stuck(
     let resolved = match resolution {
         Resolution::Failed => compensated(tool, record, known, now),
         // What the tool itself has said goes before what a person says.
-        Resolution::Succeeded(content) => stands(tool, record, known.unwrap_or_else(|| content.clone()), now),
+        Resolution::Succeeded(content) => {
+            stands(tool, record, known.unwrap_or_else(|| content.clone()), now)
+        }
     };
-    let what = if matches!(resolution, Resolution::Failed) { "it is undone" } else { "its effect stands" };
-    write(resolved, "resolved", &format!("token {by}"), format!("a person says that {what} ({reason})"), now)
+    let what = if matches!(resolution, Resolution::Failed) {
+        "it is undone"
+    } else {
+        "its effect stands"
+    };
+    write(
+        resolved,
+        "resolved",
+        &format!("token {by}"),
+        format!("a person says that {what} ({reason})"),
+        now,
+    )
 }
 
 /// A person decides that it is not undone.
@@ -140,29 +184,51 @@ pub(super) fn skip(
     compensation: Option<&Record>,
     now: Timestamp,
 ) -> Result<Next, Illegal> {
-    match (&record.state, compensation.map(|made| (&made.state, made.attempt.lease_until))) {
+    match (
+        &record.state,
+        compensation.map(|made| (&made.state, made.attempt.lease_until)),
+    ) {
         (_, Some((State::Running, _))) => return Err(Illegal::BeingUndone),
-        (_, Some((State::Unknown(_), lease_until))) if now < lease_until => return Err(Illegal::BeingUndone),
+        (_, Some((State::Unknown(_), lease_until))) if now < lease_until => {
+            return Err(Illegal::BeingUndone);
+        }
         // It is undone; only that is not written down yet.
-        (State::Compensating(_), Some((State::Succeeded(_), _))) => return Err(Illegal::NothingToUndo),
+        (State::Compensating(_), Some((State::Succeeded(_), _))) => {
+            return Err(Illegal::NothingToUndo);
+        }
         _ => {}
     }
     let skipped = match (&record.state, record.state.content()) {
         (State::Running, _) => return Err(Illegal::MayStillRun),
-        (State::Unknown(_), _) if now < record.attempt.lease_until => return Err(Illegal::MayStillRun),
+        (State::Unknown(_), _) if now < record.attempt.lease_until => {
+            return Err(Illegal::MayStillRun);
+        }
         (State::Failed(_) | State::Compensated(_), _) => return Err(Illegal::NothingToUndo),
         (_, Some(content)) => stands(tool, record, content.clone(), now),
         // What is done about unknown calls goes on.
-        (State::Unknown(_), None) => Record { undo: skipped(record), ..changed(record, now) },
+        (State::Unknown(_), None) => Record {
+            undo: skipped(record),
+            ..changed(record, now)
+        },
         // Nobody ever knew whether it was executed, and nobody asks any more.
         (_, None) => Record {
             state: State::Unknown("nobody knows, and a person has decided not to undo it".into()),
-            check: Some(Check { since: now, at: None, number: 0 }),
+            check: Some(Check {
+                since: now,
+                at: None,
+                number: 0,
+            }),
             undo: skipped(record),
             ..changed(record, now)
         },
     };
-    Ok(write(skipped, "skipped", &format!("token {by}"), format!("it is not undone ({reason})"), now))
+    Ok(write(
+        skipped,
+        "skipped",
+        &format!("token {by}"),
+        format!("it is not undone ({reason})"),
+        now,
+    ))
 }
 
 fn stands(tool: &Tool, record: &Record, content: Content, now: Timestamp) -> Record {
@@ -170,13 +236,20 @@ fn stands(tool: &Tool, record: &Record, content: Content, now: Timestamp) -> Rec
         state: State::Succeeded(content),
         undo: skipped(record),
         expires_at: remembered_until(tool, record, now),
-        retain_until: record.intent.saga_id.is_empty().then(|| kept_until(tool, record, now)),
+        retain_until: record
+            .intent
+            .saga_id
+            .is_empty()
+            .then(|| kept_until(tool, record, now)),
         ..changed(record, now)
     }
 }
 
 fn skipped(record: &Record) -> Option<Undo> {
-    Some(Undo { skipped: true, ..record.undo.clone().unwrap_or_default() })
+    Some(Undo {
+        skipped: true,
+        ..record.undo.clone().unwrap_or_default()
+    })
 }
 
 /// Its saga has come to its end.
@@ -193,18 +266,40 @@ pub(super) fn saga_ended(
     if !is_settled || record.retain_until.is_some() {
         return Err(Illegal::NotKept);
     }
-    let kept = Record { retain_until: Some(kept_until(tool, record, now)), ..changed(record, now) };
+    let kept = Record {
+        retain_until: Some(kept_until(tool, record, now)),
+        ..changed(record, now)
+    };
     let detail = "its saga has come to its end".to_owned();
     Ok(write(kept, "saga_ended", &gateway(by), detail, now))
 }
 
 fn changed(record: &Record, now: Timestamp) -> Record {
-    Record { version: record.version + 1, updated_at: now, ..record.clone() }
+    Record {
+        version: record.version + 1,
+        updated_at: now,
+        ..record.clone()
+    }
 }
 
 fn write(record: Record, event: &'static str, by: &str, detail: String, now: Timestamp) -> Next {
-    let entry =
-        Entry { at: now, event: event.into(), attempt: None, outcome: None, by: by.to_owned(), detail };
-    let change = Change { record, entry, terms: None, release: Release::default(), takes: Takes::default() };
-    Next { change: Some(change), action: Action::Finish }
+    let entry = Entry {
+        at: now,
+        event: event.into(),
+        attempt: None,
+        outcome: None,
+        by: by.to_owned(),
+        detail,
+    };
+    let change = Change {
+        record,
+        entry,
+        terms: None,
+        release: Release::default(),
+        takes: Takes::default(),
+    };
+    Next {
+        change: Some(change),
+        action: Action::Finish,
+    }
 }

@@ -23,7 +23,9 @@ pub(super) fn begin_to_verify(
     by_person: bool,
     now: Timestamp,
 ) -> Result<Next, Illegal> {
-    let State::Succeeded(Content::Kept(_)) = record.state else { return Err(Illegal::NoResult) };
+    let State::Succeeded(Content::Kept(_)) = record.state else {
+        return Err(Illegal::NoResult);
+    };
     if !redact::is_whole(&record.intent.args) {
         return Err(Illegal::ReplayUnsafe("not all of its arguments are kept"));
     }
@@ -51,10 +53,16 @@ pub(super) fn begin_to_verify(
 
 pub(super) fn verified(record: &Record, by: &str, fresh: &Fresh, now: Timestamp) -> Next {
     let detail = match fresh {
-        Fresh::Compared(differences) if differences.is_empty() => "the tool answers the same".to_owned(),
+        Fresh::Compared(differences) if differences.is_empty() => {
+            "the tool answers the same".to_owned()
+        }
         Fresh::Compared(differences) => {
             let named: Vec<&str> = differences.iter().take(NAMED).map(String::as_str).collect();
-            let more = if differences.len() > NAMED { ", and more" } else { "" };
+            let more = if differences.len() > NAMED {
+                ", and more"
+            } else {
+                ""
+            };
             format!("the tool answers differently at {}{more}", named.join(", "))
         }
         Fresh::Unclear(why) => format!("the tool gave nothing to compare: {why}"),
@@ -71,10 +79,20 @@ fn note(
     action: Action,
     now: Timestamp,
 ) -> Next {
-    let noted = Record { version: record.version + 1, updated_at: now, ..record.clone() };
+    let noted = Record {
+        version: record.version + 1,
+        updated_at: now,
+        ..record.clone()
+    };
     let by = format!("token {by}");
-    let entry =
-        Entry { at: now, event: event.into(), attempt: Some(record.attempt.id), outcome: None, by, detail };
+    let entry = Entry {
+        at: now,
+        event: event.into(),
+        attempt: Some(record.attempt.id),
+        outcome: None,
+        by,
+        detail,
+    };
     Next {
         change: Some(Change {
             record: noted,

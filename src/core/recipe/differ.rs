@@ -16,16 +16,24 @@ impl Recipe {
     /// The JSON Pointers at which arguments differ from stored ones, as far as they count. None where anything of the
     /// tool's arguments is redacted, or what is stored is not whole.
     pub fn differing(&self, stored: &[u8], args: &[u8]) -> Vec<String> {
-        if !self.redacted.is_empty() || !redact::is_whole(stored) || stored.len().max(args.len()) > MAX_ARGS {
+        if !self.redacted.is_empty()
+            || !redact::is_whole(stored)
+            || stored.len().max(args.len()) > MAX_ARGS
+        {
             return Vec::new();
         }
         let counted = |args: &[u8]| -> Option<Value> {
             let args = json::parse(str::from_utf8(args).ok()?).ok()?;
             let mut counted = self.counted(&args).into_owned();
-            self.key.ignore.iter().for_each(|pointer| pointer.remove_from(&mut counted));
+            self.key
+                .ignore
+                .iter()
+                .for_each(|pointer| pointer.remove_from(&mut counted));
             Some(counted)
         };
-        let (Some(stored), Some(args)) = (counted(stored), counted(args)) else { return Vec::new() };
+        let (Some(stored), Some(args)) = (counted(stored), counted(args)) else {
+            return Vec::new();
+        };
         let mut places: Vec<String> = replay::places(&stored, &args).map(short).collect();
         places.sort();
         places.dedup();

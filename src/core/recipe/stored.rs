@@ -56,7 +56,15 @@ pub fn tool_of(name: &str) -> Option<&str> {
 impl Remembered {
     /// A recipe that was never served by. `keep`: how long the tool's calls are kept.
     pub fn new(id: RecipeId, recipe: Arc<Recipe>, keep: Duration, now: Timestamp) -> Self {
-        Self { id, recipe, version: 1, created_at: now, known_since: now, used_at: now, keep: signed(keep) }
+        Self {
+            id,
+            recipe,
+            version: 1,
+            created_at: now,
+            known_since: now,
+            used_at: now,
+            keep: signed(keep),
+        }
     }
 
     /// The next version, if it is time to say that the recipe is still served by.
@@ -75,8 +83,13 @@ impl Remembered {
     /// they have read of recipes is at most when they claim a call.
     pub fn settles_in(&self, max_age: Duration, now: Timestamp) -> Option<Duration> {
         // Twice as long: their clocks differ a little, and it was written a little later.
-        let settled_at = self.known_since.checked_add(max_age * 2).unwrap_or(Timestamp::MAX);
-        Duration::try_from(settled_at.duration_since(now)).ok().filter(|time| !time.is_zero())
+        let settled_at = self
+            .known_since
+            .checked_add(max_age * 2)
+            .unwrap_or(Timestamp::MAX);
+        Duration::try_from(settled_at.duration_since(now))
+            .ok()
+            .filter(|time| !time.is_zero())
     }
 
     /// Calls of it were made before this time.
@@ -86,7 +99,9 @@ impl Remembered {
 
     /// From when on there should be no call of it any more, and it is worth looking whether there is one.
     pub fn is_overdue(&self, now: Timestamp) -> bool {
-        self.made_until().checked_add(self.keep).is_ok_and(|until| until <= now)
+        self.made_until()
+            .checked_add(self.keep)
+            .is_ok_and(|until| until <= now)
     }
 
     pub fn to_document(&self) -> Document {
@@ -95,7 +110,11 @@ impl Remembered {
 
     /// The next version, by which it is forgotten.
     pub fn forgotten(&self, now: Timestamp) -> Document {
-        Self { version: self.version + 1, ..self.clone() }.document(FORGOTTEN, Some(now))
+        Self {
+            version: self.version + 1,
+            ..self.clone()
+        }
+        .document(FORGOTTEN, Some(now))
     }
 
     fn document(&self, state: &str, retain_until: Option<Timestamp>) -> Document {

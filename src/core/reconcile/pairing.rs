@@ -125,7 +125,9 @@ impl<'a> Pairing<'a> {
             (State::Unknown(_), _) => Standing::Unknown,
             (State::Running, _) => Standing::Running,
             (State::Failed(_), _) => Standing::Failed,
-            (State::Compensating(_) | State::Compensated(_) | State::Stuck(_), _) => Standing::Undone,
+            (State::Compensating(_) | State::Compensated(_) | State::Stuck(_), _) => {
+                Standing::Undone
+            }
         };
         let args = json::parse(&String::from_utf8_lossy(&record.intent.args)).ok();
         let result = match record.state.content() {
@@ -137,7 +139,9 @@ impl<'a> Pairing<'a> {
                 Root::Args => &args,
                 Root::Result => &result,
             };
-            root.as_ref()?.pointer(path.pointer.as_str()).filter(|value| **value != redact::MASK)
+            root.as_ref()?
+                .pointer(path.pointer.as_str())
+                .filter(|value| **value != redact::MASK)
         };
         let key = match &self.rules.join {
             Join::Key => Some(record.intent.lookup.for_tool()),
@@ -171,14 +175,30 @@ impl<'a> Pairing<'a> {
             .collect();
         let intent = &record.intent;
         let (call_id, created_at) = (intent.call_id, intent.created_at);
-        let name = || (intent.tenant.clone(), intent.tool.clone(), intent.key.clone());
+        let name = || {
+            (
+                intent.tenant.clone(),
+                intent.tool.clone(),
+                intent.key.clone(),
+            )
+        };
         let is_open = standing == Standing::Unknown && self.rules.join == Join::Key;
-        group.calls.push(Call { standing, created_at, call_id, fields, named, name: is_open.then(name) });
+        group.calls.push(Call {
+            standing,
+            created_at,
+            call_id,
+            fields,
+            named,
+            name: is_open.then(name),
+        });
     }
 
     /// The keys of unknown calls that the source has, by which older calls of theirs are found; each with the item's.
     pub fn keys_to_read(&self) -> Vec<(String, Name)> {
-        let strange = self.groups.iter().filter(|(key, group)| self.is_strange(key, group));
+        let strange = self
+            .groups
+            .iter()
+            .filter(|(key, group)| self.is_strange(key, group));
         let named = |(key, group): (&String, &Group)| {
             let name = group.calls.iter().find_map(|call| call.name.clone());
             name.map(|name| (key.clone(), name))
@@ -196,7 +216,11 @@ impl<'a> Pairing<'a> {
         let attempt = &record.attempt;
         // It may have been an earlier run of it that was executed.
         let ran_before = record.attempts > attempt.number;
-        let begin = if ran_before { record.intent.created_at } else { attempt.run_started_at };
+        let begin = if ran_before {
+            record.intent.created_at
+        } else {
+            attempt.run_started_at
+        };
         let end = record.updated_at.min(attempt.lease_until);
         let is_within = self.window.since <= end && end < self.window.until;
         (!is_within || begin >= before(self.window.since, self.window.margin)).then_some(is_within)
@@ -204,20 +228,33 @@ impl<'a> Pairing<'a> {
 
     /// Whether there are items that may have been made by a call that is not known yet.
     pub fn has_strangers(&self) -> bool {
-        self.groups.iter().any(|(key, group)| self.is_strange(key, group))
+        self.groups
+            .iter()
+            .any(|(key, group)| self.is_strange(key, group))
     }
 
     /// Whether there are items with a key that no call has, of any tool.
     pub fn has_nobodys(&self) -> bool {
-        let mut of_nobody = self.groups.iter().filter(|(_, group)| group.calls.is_empty());
+        let mut of_nobody = self
+            .groups
+            .iter()
+            .filter(|(_, group)| group.calls.is_empty());
         let is_join = self.rules.join == Join::Key;
-        is_join && of_nobody.any(|(key, group)| !self.vouched.contains(key) && self.is_strange(key, group))
+        is_join
+            && of_nobody
+                .any(|(key, group)| !self.vouched.contains(key) && self.is_strange(key, group))
     }
 
     /// The calls that items name themselves and that are not known yet.
     pub fn names_to_look_for(&self) -> Vec<CallId> {
-        let named = self.items.iter().filter(|item| item.counts).filter_map(|item| item.call_id);
-        let unknown: BTreeSet<CallId> = named.filter(|call_id| !self.known.contains(call_id)).collect();
+        let named = self
+            .items
+            .iter()
+            .filter(|item| item.counts)
+            .filter_map(|item| item.call_id);
+        let unknown: BTreeSet<CallId> = named
+            .filter(|call_id| !self.known.contains(call_id))
+            .collect();
         unknown.into_iter().collect()
     }
 
@@ -226,31 +263,54 @@ impl<'a> Pairing<'a> {
         if self.read.contains(key) {
             return false;
         }
-        let is_open = |item: &&Item| item.counts && !item.call_id.is_some_and(|id| self.known.contains(&id));
-        let open = group.items.iter().map(|n| &self.items[*n]).filter(is_open).count();
+        let is_open =
+            |item: &&Item| item.counts && !item.call_id.is_some_and(|id| self.known.contains(&id));
+        let open = group
+            .items
+            .iter()
+            .map(|n| &self.items[*n])
+            .filter(is_open)
+            .count();
         let has_had_one = |call: &&Call| {
-            matches!(call.standing, Standing::Judged | Standing::Succeeded | Standing::Undone)
-                && !self.named.contains(&call.call_id)
+            matches!(
+                call.standing,
+                Standing::Judged | Standing::Succeeded | Standing::Undone
+            ) && !self.named.contains(&call.call_id)
         };
         open > group.calls.iter().filter(has_had_one).count()
     }
 
     /// What came of it; and what makes it doubtful that every call is known.
     pub fn finish(self, doubts: &[Doubt]) -> Found {
-        let mut found = Found { undecided: self.undecided, ..Found::default() };
+        let mut found = Found {
+            undecided: self.undecided,
+            ..Found::default()
+        };
         let mut doubts = doubts.to_vec();
         doubts.extend(self.is_blind.then_some(Doubt::Unreadable));
         for (key, group) in &self.groups {
             self.judge(key, group, &doubts, &mut found);
         }
-        let keyless = self.items.iter().filter(|item| item.key.is_none() && item.counts);
+        let keyless = self
+            .items
+            .iter()
+            .filter(|item| item.key.is_none() && item.counts);
         for item in keyless.filter(|_| !self.rules.ignores_keyless) {
-            match item.call_id.is_some_and(|call_id| self.known.contains(&call_id)) {
+            match item
+                .call_id
+                .is_some_and(|call_id| self.known.contains(&call_id))
+            {
                 true => found.undecided += 1,
-                false => found.anomalies.push(self.orphan("", item, None, "it has no key", &doubts)),
+                false => {
+                    found
+                        .anomalies
+                        .push(self.orphan("", item, None, "it has no key", &doubts))
+                }
             }
         }
-        found.anomalies.sort_by(|a, b| (a.kind, &a.key, &a.id).cmp(&(b.kind, &b.key, &b.id)));
+        found
+            .anomalies
+            .sort_by(|a, b| (a.kind, &a.key, &a.id).cmp(&(b.kind, &b.key, &b.id)));
         found.doubted_if_silent()
     }
 
@@ -258,12 +318,16 @@ impl<'a> Pairing<'a> {
         let mut calls: Vec<&Call> = group.calls.iter().collect();
         calls.sort_by_key(|call| (call.standing, call.created_at, call.call_id));
         let is_anothers = |n: &usize| {
-            let call_id = self.items[*n].call_id.filter(|call_id| self.known.contains(call_id));
+            let call_id = self.items[*n]
+                .call_id
+                .filter(|call_id| self.known.contains(call_id));
             call_id.is_some_and(|call_id| calls.iter().all(|call| call.call_id != call_id))
         };
         let is_vouched = calls.is_empty() && self.vouched.contains(key);
-        let (others, mut free): (Vec<usize>, Vec<usize>) =
-            group.items.iter().partition(|n| is_vouched || is_anothers(n));
+        let (others, mut free): (Vec<usize>, Vec<usize>) = group
+            .items
+            .iter()
+            .partition(|n| is_vouched || is_anothers(n));
         found.undecided += self.count(&others);
         // What is still an effect comes first.
         free.sort_by_key(|n| !self.items[*n].counts);
@@ -275,51 +339,68 @@ impl<'a> Pairing<'a> {
             let is_named = self.items[n].call_id == Some(call.call_id) || call.named.contains(&n);
             let doubts = if is_named { &[] } else { doubts };
             if is_named || is_alone {
-                found.anomalies.extend(self.mismatch(key, call, &self.items[n], doubts));
+                found
+                    .anomalies
+                    .extend(self.mismatch(key, call, &self.items[n], doubts));
             }
         }
         // What runs, or may have been executed, may be told of any of them.
         let is_open = |(call, item): (&&Call, &Option<usize>)| match call.standing {
             Standing::Running => true,
-            Standing::Unknown => !item.is_some_and(|n| self.is_proof(key, call, &self.items[n], doubts)),
+            Standing::Unknown => {
+                !item.is_some_and(|n| self.is_proof(key, call, &self.items[n], doubts))
+            }
             _ => false,
         };
         if calls.iter().zip(&pairs).any(is_open) {
             found.undecided += self.count(&free);
             return;
         }
-        let made_it = calls.iter().rev().find(|call| call.standing != Standing::Failed);
+        let made_it = calls
+            .iter()
+            .rev()
+            .find(|call| call.standing != Standing::Failed);
         // Each was told of one effect: so it is known which of them stays.
         let stays = |call: &&&Call| match call.named[..] {
             [n] => call.standing == Standing::Undone || self.items[n].counts,
             _ => false,
         };
-        let had_one = || calls.iter().filter(|call| call.standing != Standing::Failed);
+        let had_one = || {
+            calls
+                .iter()
+                .filter(|call| call.standing != Standing::Failed)
+        };
         let is_told = had_one().count() == had_one().filter(stays).count();
-        for item in free.into_iter().map(|n| &self.items[n]).filter(|item| item.counts) {
+        for item in free
+            .into_iter()
+            .map(|n| &self.items[n])
+            .filter(|item| item.counts)
+        {
             let its_own = calls.iter().find(|call| item.call_id == Some(call.call_id));
-            found.anomalies.push(match (its_own.or(made_it), calls.first()) {
-                (Some(call), _) if call.standing == Standing::Failed => {
-                    self.failed_but_there(key, item, call, doubts)
-                }
-                (Some(call), _) => Anomaly {
-                    kind: Kind::Duplicate,
-                    source: self.rules.source.clone(),
-                    key: key.to_owned(),
-                    call_id: Some(call.call_id),
-                    id: item.name(),
-                    detail: format!("{} is more than the call's one effect", item.name()),
-                    doubt: match item.call_id {
-                        _ if !is_told => Some(Doubt::Untold),
-                        Some(call_id) if call_id == call.call_id => None,
-                        Some(_) => Some(Doubt::Stranger),
-                        None => doubts.first().copied(),
+            found
+                .anomalies
+                .push(match (its_own.or(made_it), calls.first()) {
+                    (Some(call), _) if call.standing == Standing::Failed => {
+                        self.failed_but_there(key, item, call, doubts)
+                    }
+                    (Some(call), _) => Anomaly {
+                        kind: Kind::Duplicate,
+                        source: self.rules.source.clone(),
+                        key: key.to_owned(),
+                        call_id: Some(call.call_id),
+                        id: item.name(),
+                        detail: format!("{} is more than the call's one effect", item.name()),
+                        doubt: match item.call_id {
+                            _ if !is_told => Some(Doubt::Untold),
+                            Some(call_id) if call_id == call.call_id => None,
+                            Some(_) => Some(Doubt::Stranger),
+                            None => doubts.first().copied(),
+                        },
+                        item: Some(item.clone()),
                     },
-                    item: Some(item.clone()),
-                },
-                (None, Some(failed)) => self.failed_but_there(key, item, failed, doubts),
-                (None, None) => self.orphan(key, item, None, "no call has this key", doubts),
-            });
+                    (None, Some(failed)) => self.failed_but_there(key, item, failed, doubts),
+                    (None, None) => self.orphan(key, item, None, "no call has this key", doubts),
+                });
         }
     }
 
@@ -330,7 +411,11 @@ impl<'a> Pairing<'a> {
             Standing::Unknown => self.is_proof(key, call, item, doubts),
             Standing::Running | Standing::Undone | Standing::Failed => false,
         };
-        let detail = if is_its_own { self.differences(call, item) } else { String::new() };
+        let detail = if is_its_own {
+            self.differences(call, item)
+        } else {
+            String::new()
+        };
         (!detail.is_empty()).then(|| Anomaly {
             kind: Kind::Mismatch,
             source: self.rules.source.clone(),
@@ -351,7 +436,9 @@ impl<'a> Pairing<'a> {
     /// whom most is known.
     fn pair(&self, calls: &[&Call], free: &mut Vec<usize>) -> Vec<Option<usize>> {
         let may_be_of = |call: &Call, n: usize| {
-            let other = self.items[n].call_id.filter(|call_id| *call_id != call.call_id);
+            let other = self.items[n]
+                .call_id
+                .filter(|call_id| *call_id != call.call_id);
             other.is_none_or(|other| !self.known.contains(&other))
         };
         let is_named = |call: &Call, n: usize| call.named.contains(&n) && may_be_of(call, n);
@@ -359,7 +446,11 @@ impl<'a> Pairing<'a> {
         let mut pairs = vec![None; calls.len()];
         give(calls, free, &mut pairs, is_named);
         give(calls, free, &mut pairs, names_it);
-        for (call, pair) in calls.iter().zip(&mut pairs).filter(|(_, pair)| pair.is_none()) {
+        for (call, pair) in calls
+            .iter()
+            .zip(&mut pairs)
+            .filter(|(_, pair)| pair.is_none())
+        {
             // What was undone is expected to be no effect any more.
             let is_gone = |n: &usize| call.standing == Standing::Undone && !self.items[*n].counts;
             let gone = free.iter().position(|n| is_gone(n) && may_be_of(call, *n));
@@ -369,7 +460,14 @@ impl<'a> Pairing<'a> {
         pairs
     }
 
-    fn judge_call(&self, key: &str, call: &Call, item: Option<&Item>, doubts: &[Doubt], found: &mut Found) {
+    fn judge_call(
+        &self,
+        key: &str,
+        call: &Call,
+        item: Option<&Item>,
+        doubts: &[Doubt],
+        found: &mut Found,
+    ) {
         let anomaly = |kind, detail: String, item: Option<&Item>| Anomaly {
             kind,
             source: self.rules.source.clone(),
@@ -395,12 +493,18 @@ impl<'a> Pairing<'a> {
             // The same business key may be another's effect, and what was taken back proves no success.
             Standing::Unknown if !self.is_proof(key, call, item, doubts) => found.undecided += 1,
             Standing::Unknown => {
-                let detail =
-                    format!("the call was unknown, and the source has {}: it was executed", item.name());
-                found.anomalies.push(anomaly(Kind::Settled, detail, Some(item)));
+                let detail = format!(
+                    "the call was unknown, and the source has {}: it was executed",
+                    item.name()
+                );
+                found
+                    .anomalies
+                    .push(anomaly(Kind::Settled, detail, Some(item)));
             }
             Standing::Failed if item.counts => {
-                found.anomalies.push(self.failed_but_there(key, item, call, doubts));
+                found
+                    .anomalies
+                    .push(self.failed_but_there(key, item, call, doubts));
             }
             Standing::Running | Standing::Undone | Standing::Failed => {}
         }
@@ -419,12 +523,24 @@ impl<'a> Pairing<'a> {
     /// What the call does not have is not compared.
     fn differences(&self, call: &Call, item: &Item) -> String {
         let mut differing = Vec::new();
-        for ((compare, of_call), of_item) in self.rules.compare.iter().zip(&call.fields).zip(&item.fields) {
+        for ((compare, of_call), of_item) in self
+            .rules
+            .compare
+            .iter()
+            .zip(&call.fields)
+            .zip(&item.fields)
+        {
             let Some(of_call) = of_call else { continue };
-            if !of_item.as_ref().is_some_and(|of_item| is_same(of_call, of_item)) {
+            if !of_item
+                .as_ref()
+                .is_some_and(|of_item| is_same(of_call, of_item))
+            {
                 let of_item = of_item.as_ref().map_or("nothing".to_owned(), short);
                 let at = compare.item.as_str();
-                differing.push(format!("{at} is {of_item} at the source and {} in the call", short(of_call)));
+                differing.push(format!(
+                    "{at} is {of_item} at the source and {} in the call",
+                    short(of_call)
+                ));
             }
         }
         differing.join("; ")
@@ -451,7 +567,9 @@ impl<'a> Pairing<'a> {
             id: item.name(),
             detail: format!("the source has {}: {why}", item.name()),
             doubt: match item.call_id {
-                Some(other) if call_id.is_some_and(|call_id| call_id != other) => Some(Doubt::Stranger),
+                Some(other) if call_id.is_some_and(|call_id| call_id != other) => {
+                    Some(Doubt::Stranger)
+                }
                 _ => doubts.first().copied(),
             },
             item: Some(item.clone()),

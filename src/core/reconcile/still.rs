@@ -39,7 +39,9 @@ pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Still {
                 Still::Never("its call was told of just this effect".into())
             }
             Some(Content::Kept(_)) => Still::Holds,
-            Some(Content::Unavailable(_)) | None => Still::Never("its call's result is not kept".into()),
+            Some(Content::Unavailable(_)) | None => {
+                Still::Never("its call's result is not kept".into())
+            }
         },
         _ => Still::Never(format!("its call is {state} by now")),
     }
@@ -60,7 +62,9 @@ pub fn missing(finding: &Finding) -> Still {
     match finding {
         Finding::NotFound => Still::Holds,
         Finding::Found(_) => Still::Never("the tool has it: the source is not whole".into()),
-        Finding::Unclear(why) => Still::NotYet(format!("the tool does not say whether it has it: {why}")),
+        Finding::Unclear(why) => {
+            Still::NotYet(format!("the tool does not say whether it has it: {why}"))
+        }
     }
 }
 

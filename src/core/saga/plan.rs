@@ -33,23 +33,37 @@ pub enum Step<'a> {
 /// undone: no call of the saga has an effect after that. Then the newest is undone first, and none before
 /// those that are newer.
 pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) -> Step<'a> {
-    let is_begun = |record: &Record| matches!(record.state, CallState::Compensating(_) | CallState::Stuck(_));
+    let is_begun = |record: &Record| {
+        matches!(
+            record.state,
+            CallState::Compensating(_) | CallState::Stuck(_)
+        )
+    };
     let concerned = members.iter().filter(|(record, tool)| {
-        let is_undone = tool.effect == Effect::Write && tool.compensation != compensation::Policy::Needless;
+        let is_undone =
+            tool.effect == Effect::Write && tool.compensation != compensation::Policy::Needless;
         // Who asks for this one by itself wants it undone after all, unless it was skipped after that.
         let is_asked_for = saga.only == Some(record.intent.call_id) && !saga.at_rest;
         let is_skipped = record.is_skipped() && !is_asked_for;
         // An earlier saga of this name had it, and has come to its end.
-        let is_released = matches!(record.state, CallState::Succeeded(_)) && record.retain_until.is_some();
+        let is_released =
+            matches!(record.state, CallState::Succeeded(_)) && record.retain_until.is_some();
         let is_released = is_released && saga.only != Some(record.intent.call_id);
         // What is begun is brought to its end, whatever the configuration says by now.
         is_begun(record) || is_undone && !is_skipped && !is_released
     });
     let concerned: Vec<_> = concerned.collect();
     let find = |is: &dyn Fn(&Record, &Tool) -> bool| {
-        concerned.iter().find(|(record, tool)| is(record, tool)).map(|(record, _)| *record)
+        concerned
+            .iter()
+            .find(|(record, tool)| is(record, tool))
+            .map(|(record, _)| *record)
     };
-    if let Some(record) = members.iter().map(|(record, _)| *record).find(|r| r.state == CallState::Running) {
+    if let Some(record) = members
+        .iter()
+        .map(|(record, _)| *record)
+        .find(|r| r.state == CallState::Running)
+    {
         return Step::Wait(record, Hindrance::Busy, "it still runs");
     }
     let may_come = |(record, tool): &(&Record, &Tool)| {
@@ -57,18 +71,32 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
         is_unknown && tool.effect == Effect::Write && now < record.attempt.lease_until
     };
     if let Some((record, _)) = members.iter().find(|member| may_come(member)) {
-        return Step::Wait(record, Hindrance::Busy, "its request may still reach the tool");
+        return Step::Wait(
+            record,
+            Hindrance::Busy,
+            "its request may still reach the tool",
+        );
     }
     let is_foreign = |record: &Record, tool: &Tool| {
-        tool.unknown == unknown::Policy::Elsewhere && !matches!(record.state, CallState::Compensated(_))
+        tool.unknown == unknown::Policy::Elsewhere
+            && !matches!(record.state, CallState::Compensated(_))
     };
     if let Some(record) = find(&is_foreign) {
-        return Step::Wait(record, Hindrance::Unknown, "its tool is not configured here");
+        return Step::Wait(
+            record,
+            Hindrance::Unknown,
+            "its tool is not configured here",
+        );
     }
-    let is_unclear =
-        |record: &Record, tool: &Tool| matches!(record.state, CallState::Unknown(_)) && !undoes_unknown(tool);
+    let is_unclear = |record: &Record, tool: &Tool| {
+        matches!(record.state, CallState::Unknown(_)) && !undoes_unknown(tool)
+    };
     if let Some(record) = find(&is_unclear) {
-        return Step::Wait(record, Hindrance::Unknown, "nobody knows whether it was executed");
+        return Step::Wait(
+            record,
+            Hindrance::Unknown,
+            "nobody knows whether it was executed",
+        );
     }
     // What is not undone is not waited for, unless it would be sent again meanwhile.
     let is_sent_again = |(record, tool): &(&Record, &Tool)| {
@@ -81,10 +109,17 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
         return Step::Wait(record, Hindrance::Unknown, "it may be sent again");
     }
     let is_unmarked = |record: &Record, _: &Tool| {
-        matches!(record.state, CallState::Succeeded(_) | CallState::Failed(_) | CallState::Unknown(_))
+        matches!(
+            record.state,
+            CallState::Succeeded(_) | CallState::Failed(_) | CallState::Unknown(_)
+        )
     };
     let unmarked = find(&is_unmarked);
-    let left: Vec<_> = concerned.iter().copied().filter(|(record, _)| is_begun(record)).collect();
+    let left: Vec<_> = concerned
+        .iter()
+        .copied()
+        .filter(|(record, _)| is_begun(record))
+        .collect();
     match (unmarked, newest(&left)) {
         (None, None) => Step::Done,
         // From then on it is not skipped any more, and comes to rest like any other.
@@ -99,12 +134,19 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
 /// The call that was begun last. In a session that is told by the tokens, whatever the clocks say, unless a caller
 /// has brought the same one with several; those of two sessions say nothing of each other.
 fn newest<'a>(left: &[&(&'a Record, &Tool)]) -> Option<&'a Record> {
-    let by_token =
-        |(record, tool): &(&Record, &Tool)| (record.fencing, begun_at(record, tool), Position::of(record));
-    let (last, _) = left.iter().max_by_key(|call| (begun_at(call.0, call.1), by_token(call)))?;
+    let by_token = |(record, tool): &(&Record, &Tool)| {
+        (record.fencing, begun_at(record, tool), Position::of(record))
+    };
+    let (last, _) = left
+        .iter()
+        .max_by_key(|call| (begun_at(call.0, call.1), by_token(call)))?;
     let session = &last.intent.session_id;
-    let of_session = left.iter().filter(|(record, _)| record.intent.session_id == *session);
-    of_session.max_by_key(|call| by_token(call)).map(|(record, _)| *record)
+    let of_session = left
+        .iter()
+        .filter(|(record, _)| record.intent.session_id == *session);
+    of_session
+        .max_by_key(|call| by_token(call))
+        .map(|(record, _)| *record)
 }
 
 /// When a call was begun. What is sent again because nobody knows of it, which only some tools allow, is still the same
@@ -112,5 +154,9 @@ fn newest<'a>(left: &[&(&'a Record, &Tool)]) -> Option<&'a Record> {
 fn begun_at(record: &Record, tool: &Tool) -> Timestamp {
     let may_be_sent_again = record.doubted && tool.unknown == unknown::Policy::Retry;
     let is_sent_again = may_be_sent_again && record.attempts > record.attempt.number;
-    if is_sent_again { record.intent.created_at } else { record.attempt.run_started_at }
+    if is_sent_again {
+        record.intent.created_at
+    } else {
+        record.attempt.run_started_at
+    }
 }

@@ -52,10 +52,12 @@ impl Saga {
             begun_by: self.begun_by.clone(),
             only: self.only.map(|call_id| call_id.0),
             reason: self.reason.clone(),
-            trouble: self
-                .trouble
-                .as_ref()
-                .map(|trouble| (trouble.call_id.map(|call_id| call_id.0), trouble.why.clone())),
+            trouble: self.trouble.as_ref().map(|trouble| {
+                (
+                    trouble.call_id.map(|call_id| call_id.0),
+                    trouble.why.clone(),
+                )
+            }),
             tries: self.tries,
             waits: self.waits,
             at_rest: self.at_rest,
@@ -89,20 +91,36 @@ impl Saga {
     /// # Errors
     /// This was never written; it is never taken for an absent one.
     pub fn from_document(document: &Document) -> Result<Self, String> {
-        let body: Body = serde_json::from_slice(&document.body).map_err(|error| error.to_string())?;
-        let state = State::ALL.into_iter().find(|state| state.as_str() == document.state);
+        let body: Body =
+            serde_json::from_slice(&document.body).map_err(|error| error.to_string())?;
+        let state = State::ALL
+            .into_iter()
+            .find(|state| state.as_str() == document.state);
         let entry = |line: Line| {
             let (event, outcome) = (Cow::Owned(line.event), None);
-            Ok(Entry { at: time(line.at)?, event, attempt: None, outcome, by: line.by, detail: line.detail })
+            Ok(Entry {
+                at: time(line.at)?,
+                event,
+                attempt: None,
+                outcome,
+                by: line.by,
+                detail: line.detail,
+            })
         };
         Ok(Self {
-            id: SagaId { tenant: document.tenant.clone(), id: document.id.clone() },
+            id: SagaId {
+                tenant: document.tenant.clone(),
+                id: document.id.clone(),
+            },
             version: document.version,
             state: state.ok_or_else(|| format!("there is no state {:?}", document.state))?,
             begun_by: body.begun_by,
             only: body.only.map(CallId),
             reason: body.reason,
-            trouble: body.trouble.map(|(call_id, why)| Trouble { call_id: call_id.map(CallId), why }),
+            trouble: body.trouble.map(|(call_id, why)| Trouble {
+                call_id: call_id.map(CallId),
+                why,
+            }),
             tries: body.tries,
             waits: body.waits,
             at_rest: body.at_rest,
@@ -117,7 +135,11 @@ impl Saga {
             updated_at: time(body.updated_at)?,
             due_at: document.due_at,
             retain_until: document.retain_until,
-            events: body.events.into_iter().map(entry).collect::<Result<_, String>>()?,
+            events: body
+                .events
+                .into_iter()
+                .map(entry)
+                .collect::<Result<_, String>>()?,
         })
     }
 }

@@ -71,7 +71,9 @@ impl Stored {
     }
 
     fn found_at(&self, document: &Document) -> Timestamp {
-        let found_at = self.found_at.and_then(|found_at| Timestamp::from_microsecond(found_at).ok());
+        let found_at = self
+            .found_at
+            .and_then(|found_at| Timestamp::from_microsecond(found_at).ok());
         found_at.unwrap_or(document.created_at)
     }
 }
@@ -102,7 +104,11 @@ impl Acted {
 
 /// The state of an anomaly about which nothing was done yet.
 pub(super) fn first_state(action: Act) -> &'static str {
-    if action == Act::Report { "reported" } else { OPEN }
+    if action == Act::Report {
+        "reported"
+    } else {
+        OPEN
+    }
 }
 
 /// Whether an anomaly that is found again is worked on again: one that was only reported, what a call that is still
@@ -136,11 +142,20 @@ pub(super) fn plan(of: &Reconciliation, run: &str, anomaly: Anomaly) -> (Listed,
     if let Some(doubt) = anomaly.doubt {
         listed.detail += &format!("; {doubt}, so nothing is undone");
     }
-    let item = || anomaly.item.as_ref().and_then(|item| serde_json::from_slice::<Value>(&item.raw).ok());
-    let pointer = of.source(&anomaly.source).and_then(|source| source.result.as_ref());
+    let item = || {
+        anomaly
+            .item
+            .as_ref()
+            .and_then(|item| serde_json::from_slice::<Value>(&item.raw).ok())
+    };
+    let pointer = of
+        .source(&anomaly.source)
+        .and_then(|source| source.result.as_ref());
     let effect = match (action, pointer) {
         (Act::Report | Act::Webhook, _) => None,
-        (Act::Settle, Some(pointer)) => item().and_then(|item| item.pointer(pointer.as_str()).cloned()),
+        (Act::Settle, Some(pointer)) => {
+            item().and_then(|item| item.pointer(pointer.as_str()).cloned())
+        }
         (Act::Compensate | Act::Settle, _) => item(),
     };
     let stored = Stored {
@@ -193,7 +208,12 @@ impl Gateway {
             let undoing = before.as_ref().and_then(|before| before.undoing.clone());
             let decides = before.is_some_and(|before| before.decides);
             let found_at = Some(now.as_microsecond());
-            let stored = Stored { undoing, decides, found_at, ..stored.clone() };
+            let stored = Stored {
+                undoing,
+                decides,
+                found_at,
+                ..stored.clone()
+            };
             let again = Document {
                 state: listed.state.clone(),
                 due_at: Some(now),
@@ -210,12 +230,18 @@ impl Gateway {
     /// Does at once what a run has found to be done.
     pub(super) async fn act_on(self: &Arc<Self>, report: &Report) {
         let mut work = Vec::new();
-        for listed in report.anomalies.iter().filter(|listed| listed.action != Act::Report) {
+        for listed in report
+            .anomalies
+            .iter()
+            .filter(|listed| listed.action != Act::Report)
+        {
             let (gateway, id) = (self.clone(), listed.id.clone());
             work.push(async move {
                 let found = gateway.store.document(DocumentKind::Anomaly, "", &id).await;
                 match gateway.counted("document", found) {
-                    Ok(Some(document)) if document.due_at.is_some_and(|due| due <= gateway.now()) => {
+                    Ok(Some(document))
+                        if document.due_at.is_some_and(|due| due <= gateway.now()) =>
+                    {
                         gateway.work_on_anomaly(document).await;
                     }
                     // Somebody else does it, or the loop does.
@@ -223,18 +249,27 @@ impl Gateway {
                 }
             });
         }
-        stream::iter(work).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+        stream::iter(work)
+            .buffer_unordered(AT_ONCE)
+            .collect::<Vec<()>>()
+            .await;
     }
 
     /// Works on a bounded number of anomalies whose time has come. Answers how many.
     ///
     /// # Errors
     /// The store failed; what was done so far stays so.
-    pub async fn work_on_anomalies_once(self: &Arc<Self>, now: Timestamp) -> Result<usize, store::Error> {
+    pub async fn work_on_anomalies_once(
+        self: &Arc<Self>,
+        now: Timestamp,
+    ) -> Result<usize, store::Error> {
         if self.draining.is_cancelled() || self.is_out_of_time() {
             return Ok(0);
         }
-        let due = self.store.due_documents(DocumentKind::Anomaly, now, BATCH).await;
+        let due = self
+            .store
+            .due_documents(DocumentKind::Anomaly, now, BATCH)
+            .await;
         let due = self.readable("due_documents", due)?;
         let count = due.len();
         let mut work = Vec::new();
@@ -242,7 +277,10 @@ impl Gateway {
             let gateway = self.clone();
             work.push(async move { gateway.work_on_anomaly(document).await });
         }
-        stream::iter(work).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+        stream::iter(work)
+            .buffer_unordered(AT_ONCE)
+            .collect::<Vec<()>>()
+            .await;
         Ok(count)
     }
 
@@ -254,13 +292,32 @@ impl Gateway {
         }
         let (mut before, mut is_first) = (None, true);
         while std::mem::take(&mut is_first) || before.is_some() {
-            let found =
-                self.store.documents(DocumentKind::Anomaly, None, Some(OPEN), before.as_ref(), LISTED).await;
-            let Ok((found, next_page)) = self.readable_page(found) else { return };
+            let found = self
+                .store
+                .documents(
+                    DocumentKind::Anomaly,
+                    None,
+                    Some(OPEN),
+                    before.as_ref(),
+                    LISTED,
+                )
+                .await;
+            let Ok((found, next_page)) = self.readable_page(found) else {
+                return;
+            };
             for document in found {
-                let Some(stored) = Stored::of(&document).filter(|stored| stored.is_taken) else { continue };
-                let body = json_of(&Stored { is_taken: false, ..stored });
-                let freed = Document { due_at: Some(self.now()), body, ..next(document) };
+                let Some(stored) = Stored::of(&document).filter(|stored| stored.is_taken) else {
+                    continue;
+                };
+                let body = json_of(&Stored {
+                    is_taken: false,
+                    ..stored
+                });
+                let freed = Document {
+                    due_at: Some(self.now()),
+                    body,
+                    ..next(document)
+                };
                 drop(self.counted("put_document", self.store.put_document(&freed).await));
             }
             before = next_page;
@@ -271,23 +328,36 @@ impl Gateway {
         let Some(mut stored) = Stored::of(&document) else {
             tracing::error!(id = document.id, "an anomaly cannot be read");
             // It is not in the way of the others.
-            let later = Document { due_at: Some(later(self.now(), ELSEWHERE)), ..next(document) };
+            let later = Document {
+                due_at: Some(later(self.now(), ELSEWHERE)),
+                ..next(document)
+            };
             drop(self.counted("put_document", self.store.put_document(&later).await));
             return;
         };
         let Some(of) = self.reconciling.all.get(&stored.reconciliation) else {
-            let later = Document { due_at: Some(later(self.now(), ELSEWHERE)), ..next(document) };
+            let later = Document {
+                due_at: Some(later(self.now(), ELSEWHERE)),
+                ..next(document)
+            };
             drop(self.counted("put_document", self.store.put_document(&later).await));
             return;
         };
         stored.tries += 1;
-        if stored.listed.action == Act::Compensate && is_surplus(&stored.listed) && stored.undoing.is_none() {
+        if stored.listed.action == Act::Compensate
+            && is_surplus(&stored.listed)
+            && stored.undoing.is_none()
+        {
             // What is in the way is said when it is acted on.
             stored.undoing = self.undoing(of, &stored).await.ok();
         }
         let due_at = Some(later(self.now(), self.time_for(of, &stored)));
         stored.is_taken = true;
-        let taken = Document { due_at, body: json_of(&stored), ..next(document) };
+        let taken = Document {
+            due_at,
+            body: json_of(&stored),
+            ..next(document)
+        };
         // The one who writes this does the work.
         let put = self.counted("put_document", self.store.put_document(&taken).await);
         if !matches!(put, Ok(Put::Done)) {
@@ -299,7 +369,9 @@ impl Gateway {
             Act::Settle => self.settle_unknown(of, &stored).await,
             Act::Compensate if !of.compensates(&stored.listed.kind) => Acted::Reported,
             Act::Compensate => match self.has_lost_since(stored.found_at(&taken)).await {
-                None => Acted::Hindered("it is not known whether the store has lost data since".into()),
+                None => {
+                    Acted::Hindered("it is not known whether the store has lost data since".into())
+                }
                 Some(true) => Acted::Never("the store has lost data since".into()),
                 Some(false) => self.mend(of, &stored).await,
             },
@@ -324,12 +396,25 @@ impl Gateway {
         };
         if let Some(why) = &error {
             let (id, tries) = (&taken.id, stored.tries);
-            tracing::error!(reconciliation = of.name, id, tries, state, why, "an anomaly was not mended");
+            tracing::error!(
+                reconciliation = of.name,
+                id,
+                tries,
+                state,
+                why,
+                "an anomaly was not mended"
+            );
         }
         stored.error = error;
         stored.is_taken = false;
         let body = json_of(&stored);
-        let ended = Document { state: state.to_owned(), due_at, retain_until, body, ..next(taken) };
+        let ended = Document {
+            state: state.to_owned(),
+            due_at,
+            retain_until,
+            body,
+            ..next(taken)
+        };
         drop(self.counted("put_document", self.store.put_document(&ended).await));
     }
 
@@ -341,15 +426,24 @@ impl Gateway {
 
     fn time_for(&self, of: &Reconciliation, stored: &Stored) -> SignedDuration {
         let work = match stored.listed.action {
-            Act::Webhook => self.reconciling.webhook.as_ref().map(|webhook| webhook.timeout),
+            Act::Webhook => self
+                .reconciling
+                .webhook
+                .as_ref()
+                .map(|webhook| webhook.timeout),
             // That a call is undone is only begun here, after its tool was asked.
             Act::Compensate if is_surplus(&stored.listed) => {
-                let undoes = self.template_for(of, &stored.listed).and_then(|by| self.tool_at(&by.tool));
+                let undoes = self
+                    .template_for(of, &stored.listed)
+                    .and_then(|by| self.tool_at(&by.tool));
                 undoes.map(|at| at.tool.longest())
             }
-            Act::Compensate => {
-                of.tools.iter().filter_map(|tool| self.tool_at(tool)).map(|at| at.tool.timeout).max()
-            }
+            Act::Compensate => of
+                .tools
+                .iter()
+                .filter_map(|tool| self.tool_at(tool))
+                .map(|at| at.tool.timeout)
+                .max(),
             Act::Report | Act::Settle => None,
         };
         signed(self.limits.pace.work_margin + work.unwrap_or_default())
@@ -357,11 +451,16 @@ impl Gateway {
 }
 
 fn next(document: Document) -> Document {
-    Document { version: document.version + 1, ..document }
+    Document {
+        version: document.version + 1,
+        ..document
+    }
 }
 
 fn wait(tries: u32) -> SignedDuration {
-    let seconds = 2_f64.powi(i32::try_from(tries).unwrap_or(i32::MAX).min(16)).min(MAX_WAIT_S);
+    let seconds = 2_f64
+        .powi(i32::try_from(tries).unwrap_or(i32::MAX).min(16))
+        .min(MAX_WAIT_S);
     SignedDuration::try_from_secs_f64(seconds * (0.5 + jitter() / 2.0)).unwrap_or(ELSEWHERE)
 }
 
@@ -380,9 +479,15 @@ mod tests {
         let after = |acted: fn(String) -> Acted, action, tries, is_over| {
             word(acted(String::new()).bounded(action, tries, is_over))
         };
-        assert_eq!(after(Acted::Again, Act::Compensate, TRIES - 1, false), "again");
+        assert_eq!(
+            after(Acted::Again, Act::Compensate, TRIES - 1, false),
+            "again"
+        );
         assert_eq!(after(Acted::Again, Act::Compensate, TRIES, false), "never");
-        assert_eq!(after(Acted::Hindered, Act::Compensate, TRIES, false), "hindered");
+        assert_eq!(
+            after(Acted::Hindered, Act::Compensate, TRIES, false),
+            "hindered"
+        );
         assert_eq!(after(Acted::Again, Act::Webhook, 1_000, false), "again");
         for acted in [Acted::Again, Acted::Hindered] {
             assert_eq!(after(acted, Act::Webhook, 1, true), "never");

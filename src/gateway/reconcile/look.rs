@@ -34,7 +34,12 @@ struct Waiting<'a> {
 
 fn add(all: &mut [Waiting<'_>], record: &Record) {
     for waiting in all {
-        if waiting.at.tool.as_ref().is_none_or(|tool| *tool == record.intent.tool) {
+        if waiting
+            .at
+            .tool
+            .as_ref()
+            .is_none_or(|tool| *tool == record.intent.tool)
+        {
             waiting.pairing.add(record);
         } else {
             waiting.pairing.vouch(record);
@@ -55,10 +60,16 @@ impl Gateway {
         let (mut all, mut items, mut room) = (Vec::new(), 0, Room::default());
         for at in &of.sources {
             let times = window.of_source(self.now());
-            let found = self.downstream.collect(&at.source, times, of.max_items, &at.rules, &mut room).await;
+            let found = self
+                .downstream
+                .collect(&at.source, times, of.max_items, &at.rules, &mut room)
+                .await;
             let found = found.map_err(|why| format!("source {}: {why}", at.rules.source))?;
             items += found.len() as u64;
-            all.push(Waiting { at, pairing: Pairing::new(&at.rules, window, found) });
+            all.push(Waiting {
+                at,
+                pairing: Pairing::new(&at.rules, window, found),
+            });
         }
         let most = of.max_items.saturating_mul(CALLS_PER_ITEM);
         let mut read = 0;
@@ -75,8 +86,15 @@ impl Gateway {
         // Asked last: a loss that was accepted meanwhile counts.
         let whole_since = self.store.readiness().await.whole_since;
         doubts.extend((!window.is_known_since(whole_since)).then_some(Doubt::Young));
-        let found = all.into_iter().map(|waiting| waiting.pairing.finish(&doubts)).collect();
-        Ok(Looked { found, items, calls: read as u64 })
+        let found = all
+            .into_iter()
+            .map(|waiting| waiting.pairing.finish(&doubts))
+            .collect();
+        Ok(Looked {
+            found,
+            items,
+            calls: read as u64,
+        })
     }
 
     /// Looks for the calls of items that seem to be nobody's: a call of long ago may have run again, and a call of
@@ -87,7 +105,10 @@ impl Gateway {
         window: Window,
         all: &mut [Waiting<'_>],
     ) -> Result<Vec<Doubt>, String> {
-        let named: BTreeSet<_> = all.iter().flat_map(|waiting| waiting.pairing.names_to_look_for()).collect();
+        let named: BTreeSet<_> = all
+            .iter()
+            .flat_map(|waiting| waiting.pairing.names_to_look_for())
+            .collect();
         for call_id in named {
             let found = self.counted("load", self.store.load(call_id).await);
             if let Some(record) = found.map_err(|error| error.to_string())? {
@@ -104,7 +125,9 @@ impl Gateway {
         let mut read = 0;
         let mut older = Calls::of(self, of, (None, Some(window.of_ledger()))).await?;
         while all.iter().any(|waiting| waiting.pairing.has_strangers()) {
-            let Some(page) = older.next().await? else { break };
+            let Some(page) = older.next().await? else {
+                break;
+            };
             let page = whole(page)?;
             read += page.len();
             if read > MAX_OLDER {
@@ -115,30 +138,45 @@ impl Gateway {
         let mut read = 0;
         let mut others = Calls::of_all_tools(self).await?;
         while all.iter().any(|waiting| waiting.pairing.has_nobodys()) {
-            let Some(page) = others.next().await? else { break };
+            let Some(page) = others.next().await? else {
+                break;
+            };
             read += page.found.len();
             if read > MAX_OLDER || page.unreadable > 0 {
                 return Ok(vec![Doubt::Unread]);
             }
             for listed in &page.found {
-                all.iter_mut().for_each(|waiting| waiting.pairing.vouch(&listed.record));
+                all.iter_mut()
+                    .for_each(|waiting| waiting.pairing.vouch(&listed.record));
             }
         }
         Ok(Vec::new())
     }
 
     /// Reads every call that had this key. Answers whether all of them could be read.
-    async fn read_all_of(&self, all: &mut [Waiting<'_>], (tenant, tool, key): Name) -> Result<bool, String> {
-        let filter = Filter { tool: Some(tool), key: Some(key), ..Filter::default() };
+    async fn read_all_of(
+        &self,
+        all: &mut [Waiting<'_>],
+        (tenant, tool, key): Name,
+    ) -> Result<bool, String> {
+        let filter = Filter {
+            tool: Some(tool),
+            key: Some(key),
+            ..Filter::default()
+        };
         let (mut before, mut read) = (None, 0);
         loop {
             let page = self.store.list(&tenant, &filter, before, AT_ONCE).await;
-            let page = self.counted("list", page).map_err(|error| error.to_string())?;
+            let page = self
+                .counted("list", page)
+                .map_err(|error| error.to_string())?;
             read += page.found.len();
             if page.unreadable > 0 || read > MAX_OLDER {
                 return Ok(false);
             }
-            page.found.iter().for_each(|listed| add(all, &listed.record));
+            page.found
+                .iter()
+                .for_each(|listed| add(all, &listed.record));
             before = page.next;
             if before.is_none() {
                 return Ok(true);
@@ -174,25 +212,55 @@ impl<'a> Calls<'a> {
         let tenants = gateway.counted("tenants", gateway.store.tenants().await);
         let mut places = Vec::new();
         for tenant in tenants.map_err(|error| error.to_string())? {
-            places.extend(of.tools.iter().map(|tool| (tenant.clone(), Some(tool.clone()))));
+            places.extend(
+                of.tools
+                    .iter()
+                    .map(|tool| (tenant.clone(), Some(tool.clone()))),
+            );
         }
-        Ok(Self { gateway, places, since, until, before: None })
+        Ok(Self {
+            gateway,
+            places,
+            since,
+            until,
+            before: None,
+        })
     }
 
     async fn of_all_tools(gateway: &'a Gateway) -> Result<Self, String> {
         let tenants = gateway.counted("tenants", gateway.store.tenants().await);
         let tenants = tenants.map_err(|error| error.to_string())?;
         let places = tenants.into_iter().map(|tenant| (tenant, None)).collect();
-        Ok(Self { gateway, places, since: None, until: None, before: None })
+        Ok(Self {
+            gateway,
+            places,
+            since: None,
+            until: None,
+            before: None,
+        })
     }
 
     /// The next page, newest first in each place; `None`: that was all.
     async fn next(&mut self) -> Result<Option<Page<Listed>>, String> {
-        let Some((tenant, tool)) = self.places.last().cloned() else { return Ok(None) };
+        let Some((tenant, tool)) = self.places.last().cloned() else {
+            return Ok(None);
+        };
         let (since, until) = (self.since, self.until);
-        let filter = Filter { tool, since, until, ..Filter::default() };
-        let page = self.gateway.store.list(&tenant, &filter, self.before, AT_ONCE).await;
-        let page = self.gateway.counted("list", page).map_err(|error| error.to_string())?;
+        let filter = Filter {
+            tool,
+            since,
+            until,
+            ..Filter::default()
+        };
+        let page = self
+            .gateway
+            .store
+            .list(&tenant, &filter, self.before, AT_ONCE)
+            .await;
+        let page = self
+            .gateway
+            .counted("list", page)
+            .map_err(|error| error.to_string())?;
         self.before = page.next;
         if page.next.is_none() {
             self.places.pop();

@@ -33,7 +33,9 @@ impl Gateway {
 
     /// An unknown call was executed, as the source shows; its duplicates get what the source has.
     pub(super) async fn settle_unknown(&self, of: &Reconciliation, stored: &Stored) -> Acted {
-        let Some(call_id) = call_id(stored) else { return Acted::Never("its call has no id".into()) };
+        let Some(call_id) = call_id(stored) else {
+            return Acted::Never("its call has no id".into());
+        };
         let content = match stored.effect.as_ref().map(Value::to_string) {
             None => Content::Unavailable("the source does not have it".into()),
             Some(result) if result.len() > self.downstream.max_result() => {
@@ -41,7 +43,10 @@ impl Gateway {
             }
             Some(result) => Content::Kept(Bytes::from(result)),
         };
-        let event = Event::Reconciled { by: of.name.clone(), content };
+        let event = Event::Reconciled {
+            by: of.name.clone(),
+            content,
+        };
         match self.apply(call_id, &event).await {
             Ok(Some(Ok(record))) => {
                 tracing::warn!(%call_id, tool = record.intent.tool, trace_id = record.intent.trace_id, "an unknown call was settled by a source");
@@ -66,12 +71,17 @@ impl Gateway {
         if is_surplus(listed) {
             return self.undo_surplus(of, stored).await;
         }
-        let Some(call_id) = call_id(stored) else { return Acted::Never("its call has no id".into()) };
+        let Some(call_id) = call_id(stored) else {
+            return Acted::Never("its call has no id".into());
+        };
         match self.counted("load", self.store.load(call_id).await) {
             Ok(Some(record)) if record.is_skipped() => {
                 return Acted::Never("a person has decided that its effect stands".into());
             }
-            Ok(Some(Record { state: State::Running | State::Unknown(_), .. })) => {
+            Ok(Some(Record {
+                state: State::Running | State::Unknown(_),
+                ..
+            })) => {
                 return Acted::Hindered("it is not known how the call ends".into());
             }
             // Two looks at one list are one witness; the tool is another.
@@ -101,12 +111,21 @@ impl Gateway {
     }
 
     /// The call that undoes an effect, as it is to be made now, if the effect is still too much.
-    pub(super) async fn undoing(&self, of: &Reconciliation, stored: &Stored) -> Result<Undoing, Acted> {
+    pub(super) async fn undoing(
+        &self,
+        of: &Reconciliation,
+        stored: &Stored,
+    ) -> Result<Undoing, Acted> {
         let listed = &stored.listed;
         let template = self.template_for(of, listed);
-        let template = template.ok_or_else(|| Acted::Never("its tool declares no compensation".into()))?;
+        let template =
+            template.ok_or_else(|| Acted::Never("its tool declares no compensation".into()))?;
         let call = self.call_of(stored).await?;
-        let kind = if listed.kind == Kind::Orphan.as_str() { Kind::Orphan } else { Kind::Duplicate };
+        let kind = if listed.kind == Kind::Orphan.as_str() {
+            Kind::Orphan
+        } else {
+            Kind::Duplicate
+        };
         match still::surplus(kind, call.as_ref(), &listed.effect) {
             Still::Holds => {}
             Still::NotYet(why) => return Err(Acted::Hindered(why)),
@@ -118,14 +137,23 @@ impl Gateway {
             Some(record) => template.args_from(record, Some(effect)),
             None => template.args_of_effect(effect),
         };
-        let tool = of.source(&listed.source).and_then(|source| source.tool.clone()).unwrap_or_default();
+        let tool = of
+            .source(&listed.source)
+            .and_then(|source| source.tool.clone())
+            .unwrap_or_default();
         let args = args.map_err(Acted::Never)?;
-        Ok(Undoing { tool: template.tool, key: key_of(&tool, listed), args })
+        Ok(Undoing {
+            tool: template.tool,
+            key: key_of(&tool, listed),
+            args,
+        })
     }
 
     /// The call that an anomaly is about, if there is one and it is kept.
     async fn call_of(&self, stored: &Stored) -> Result<Option<Record>, Acted> {
-        let Some(call_id) = call_id(stored) else { return Ok(None) };
+        let Some(call_id) = call_id(stored) else {
+            return Ok(None);
+        };
         let found = self.counted("load", self.store.load(call_id).await);
         found.map_err(|error| Acted::Hindered(error.to_string()))
     }
@@ -140,7 +168,9 @@ impl Gateway {
             return Acted::Hindered("how it is undone could not be written down".into());
         };
         if !stored.decides && stored.tries > 1 {
-            return Acted::Never("a gateway of before may have begun to undo it in another way".into());
+            return Acted::Never(
+                "a gateway of before may have begun to undo it in another way".into(),
+            );
         }
         if now != *undoing {
             return Acted::Never("it would be undone in another way than was decided on".into());
@@ -156,7 +186,9 @@ impl Gateway {
             key: undoing.key.clone(),
             args: undoing.args.clone(),
             call_id: None,
-            user_id: call.as_ref().map_or_else(String::new, |call| call.user_id.clone()),
+            user_id: call
+                .as_ref()
+                .map_or_else(String::new, |call| call.user_id.clone()),
             // One of its own: a tool that takes one call of a session at a time needs one.
             session_id: undoing.key.clone(),
             saga_id: String::new(),
@@ -193,10 +225,13 @@ fn ended(compensation: &Record) -> Acted {
     let call_id = compensation.intent.call_id;
     match &compensation.state {
         State::Succeeded(_) => Acted::Done,
-        State::Failed(failure) => Acted::Again(format!("its compensation {call_id} failed: {}", failure.why)),
-        State::Running | State::Unknown(_) => {
-            Acted::Hindered(format!("it is not known how its compensation {call_id} ended"))
-        }
+        State::Failed(failure) => Acted::Again(format!(
+            "its compensation {call_id} failed: {}",
+            failure.why
+        )),
+        State::Running | State::Unknown(_) => Acted::Hindered(format!(
+            "it is not known how its compensation {call_id} ended"
+        )),
         State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
             Acted::Never(format!("its compensation {call_id} was undone itself"))
         }
@@ -208,7 +243,9 @@ fn call_id(stored: &Stored) -> Option<CallId> {
 }
 
 pub(super) fn is_surplus(listed: &Listed) -> bool {
-    [Kind::Orphan, Kind::Duplicate].iter().any(|kind| kind.as_str() == listed.kind)
+    [Kind::Orphan, Kind::Duplicate]
+        .iter()
+        .any(|kind| kind.as_str() == listed.kind)
 }
 
 /// The key of the call that undoes an effect, whatever the effect was taken for.

@@ -127,7 +127,13 @@ pub(super) fn micros(time: Timestamp) -> i64 {
 }
 
 impl Report {
-    pub(super) fn new(of: &Reconciliation, run: &str, window: Window, by: &str, now: Timestamp) -> Self {
+    pub(super) fn new(
+        of: &Reconciliation,
+        run: &str,
+        window: Window,
+        by: &str,
+        now: Timestamp,
+    ) -> Self {
         Self {
             name: of.name.clone(),
             run: run.to_owned(),
@@ -162,7 +168,9 @@ impl Report {
     /// Lists the first of too many: nothing is done about them.
     pub(super) fn list_some(&mut self, found: &[Anomaly]) {
         let some = found.iter().take(SOME);
-        self.anomalies = some.map(|anomaly| Listed::of(&self.name, anomaly, Act::Report)).collect();
+        self.anomalies = some
+            .map(|anomaly| Listed::of(&self.name, anomaly, Act::Report))
+            .collect();
     }
 }
 
@@ -193,23 +201,37 @@ impl Gateway {
         report: &mut Report,
         found: Vec<Anomaly>,
     ) -> Result<(), store::Error> {
-        let found: Vec<(Listed, Stored)> =
-            found.into_iter().map(|anomaly| act::plan(of, &report.run, anomaly)).collect();
+        let found: Vec<(Listed, Stored)> = found
+            .into_iter()
+            .map(|anomaly| act::plan(of, &report.run, anomaly))
+            .collect();
         report.anomalies = found.iter().map(|(listed, _)| listed.clone()).collect();
         self.keep_report(of, report, 1).await?;
         let until = later(self.now(), of.retention);
-        let by_person = if report.by == SCHEDULE { ByPerson::No } else { ByPerson::Yes };
+        let by_person = if report.by == SCHEDULE {
+            ByPerson::No
+        } else {
+            ByPerson::Yes
+        };
         let mut write = Vec::new();
         for (listed, stored) in found {
             let gateway = self.clone();
-            write.push(async move { gateway.write_anomaly(&listed, &stored, by_person, until).await });
+            write.push(async move {
+                gateway
+                    .write_anomaly(&listed, &stored, by_person, until)
+                    .await
+            });
         }
-        let written: Vec<Result<bool, store::Error>> = stream::iter(write).buffered(AT_ONCE).collect().await;
+        let written: Vec<Result<bool, store::Error>> =
+            stream::iter(write).buffered(AT_ONCE).collect().await;
         for (listed, is_new) in report.anomalies.iter_mut().zip(written) {
             listed.new = is_new?;
             if listed.new {
                 *report.new.entry(listed.kind.clone()).or_default() += 1;
-                self.metrics.anomalies.with_label_values(&[&of.name, &listed.kind]).inc();
+                self.metrics
+                    .anomalies
+                    .with_label_values(&[&of.name, &listed.kind])
+                    .inc();
                 tracing::warn!(
                     reconciliation = of.name,
                     kind = listed.kind,
@@ -230,7 +252,8 @@ impl Gateway {
         report: &Report,
         version: u64,
     ) -> Result<(), store::Error> {
-        let started_at = Timestamp::from_microsecond(report.started_at).unwrap_or_else(|_| self.now());
+        let started_at =
+            Timestamp::from_microsecond(report.started_at).unwrap_or_else(|_| self.now());
         let mut document = Document {
             kind: DocumentKind::Report,
             tenant: String::new(),
@@ -256,20 +279,33 @@ impl Gateway {
     ///
     /// # Errors
     /// Who asks is no administrator, or there is none.
-    pub async fn find_report(&self, caller: &Caller, name: &str, run: Option<&str>) -> Result<Report, Error> {
+    pub async fn find_report(
+        &self,
+        caller: &Caller,
+        name: &str,
+        run: Option<&str>,
+    ) -> Result<Report, Error> {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
         self.reconciliation(name)?;
         let found = match run {
-            Some(run) => self.counted("document", self.store.document(DocumentKind::Report, "", run).await),
+            Some(run) => self.counted(
+                "document",
+                self.store.document(DocumentKind::Report, "", run).await,
+            ),
             None => {
-                let last = self.store.documents(DocumentKind::Report, None, Some(name), None, 1).await;
-                self.readable_page(last).map(|(found, _)| found.into_iter().next())
+                let last = self
+                    .store
+                    .documents(DocumentKind::Report, None, Some(name), None, 1)
+                    .await;
+                self.readable_page(last)
+                    .map(|(found, _)| found.into_iter().next())
             }
         };
         let found = found.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
-        let report: Option<Report> = found.and_then(|found| serde_json::from_slice(&found.body).ok());
+        let report: Option<Report> =
+            found.and_then(|found| serde_json::from_slice(&found.body).ok());
         let report = report.filter(|report| report.name == name);
         report.ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
     }
@@ -287,7 +323,9 @@ impl Gateway {
         let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).collect().await;
         for (listed, document) in anomalies.iter_mut().zip(found) {
             let document = self.counted("document", document);
-            let Some(document) = document.map_err(|_| ErrorKind::StoreUnavailable.alone())? else { continue };
+            let Some(document) = document.map_err(|_| ErrorKind::StoreUnavailable.alone())? else {
+                continue;
+            };
             listed.error = Stored::of(&document).and_then(|stored| stored.error);
             listed.state = document.state;
         }
@@ -305,20 +343,29 @@ impl Gateway {
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
         let mut all = Vec::new();
         for of in self.reconciling.all.values() {
-            let kept = self.store.document(DocumentKind::Reconciliation, "", &of.name).await;
+            let kept = self
+                .store
+                .document(DocumentKind::Reconciliation, "", &of.name)
+                .await;
             let kept = self.counted("document", kept).map_err(unavailable)?;
-            let progress: Option<Progress> =
-                kept.as_ref().and_then(|kept| serde_json::from_slice(&kept.body).ok());
+            let progress: Option<Progress> = kept
+                .as_ref()
+                .and_then(|kept| serde_json::from_slice(&kept.body).ok());
             let until = progress.and_then(|progress| progress.until);
             let last = match self.find_report(caller, &of.name, None).await {
                 Ok(report) => Some(report),
-                Err(Error { kind: ErrorKind::UnknownReconciliation, .. }) => None,
+                Err(Error {
+                    kind: ErrorKind::UnknownReconciliation,
+                    ..
+                }) => None,
                 Err(error) => return Err(error),
             };
             all.push(Overview {
                 name: of.name.clone(),
                 every: of.every,
-                next_run_at: kept.and_then(|kept| kept.due_at).filter(|_| of.every.is_some()),
+                next_run_at: kept
+                    .and_then(|kept| kept.due_at)
+                    .filter(|_| of.every.is_some()),
                 looked_until: until.and_then(|until| Timestamp::from_microsecond(until).ok()),
                 last,
             });

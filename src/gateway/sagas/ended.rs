@@ -20,8 +20,16 @@ impl Gateway {
     ///
     /// # Errors
     /// The caller may not, there is no such saga, or it is not open.
-    pub async fn complete_saga(&self, caller: &Caller, id: &SagaId, reason: &str) -> Result<SagaAt, Error> {
-        let event = Event::Complete { by: by(caller), reason: reason.to_owned() };
+    pub async fn complete_saga(
+        &self,
+        caller: &Caller,
+        id: &SagaId,
+        reason: &str,
+    ) -> Result<SagaAt, Error> {
+        let event = Event::Complete {
+            by: by(caller),
+            reason: reason.to_owned(),
+        };
         self.end_saga(caller, id, &event).await
     }
 
@@ -36,7 +44,11 @@ impl Gateway {
         reason: &str,
     ) -> Result<SagaAt, Error> {
         let after_loss = caller.is_admin();
-        let event = Event::Abort { by: by(caller), reason: reason.to_owned(), after_loss };
+        let event = Event::Abort {
+            by: by(caller),
+            reason: reason.to_owned(),
+            after_loss,
+        };
         let at = self.end_saga(caller, id, &event).await?;
         crash::point("saga_closed");
         self.begin_undoing(id);
@@ -45,15 +57,25 @@ impl Gateway {
 
     async fn end_saga(&self, caller: &Caller, id: &SagaId, event: &Event) -> Result<SagaAt, Error> {
         if !caller.is_admin() {
-            let saga = self.saga(id).await.map_err(|error| ErrorKind::of_store(error).alone())?;
-            let at = self.with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?).await?;
+            let saga = self
+                .saga(id)
+                .await
+                .map_err(|error| ErrorKind::of_store(error).alone())?;
+            let at = self
+                .with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?)
+                .await?;
             if !caller.may_end(&at.saga, self.saga_tools(&at).as_ref()) {
                 return Err(ErrorKind::Forbidden.alone());
             }
         }
         self.must_know_all_data().await?;
         let saga = self.act_on_saga(id, event).await?;
-        tracing::info!(saga = saga.id.id, by = caller.name, state = saga.state.as_str(), "a saga was ended");
+        tracing::info!(
+            saga = saga.id.id,
+            by = caller.name,
+            state = saga.state.as_str(),
+            "a saga was ended"
+        );
         Ok(self.with_calls(saga).await?.for_caller(caller))
     }
 
@@ -83,10 +105,14 @@ impl Gateway {
                     let unavailable = || ErrorKind::StoreUnavailable.alone();
                     let record = self.counted("load", self.store.load(stuck.intent.call_id).await);
                     // One that has changed since is somebody else's.
-                    let record = record.map_err(|_| unavailable())?.filter(|record| is_stuck(&record));
+                    let record = record
+                        .map_err(|_| unavailable())?
+                        .filter(|record| is_stuck(&record));
                     let Some(record) = record else { continue };
                     let record = self.decide_anew(&record).await;
-                    if let Marked::Unwritten = self.to_compensate(&record, &by(caller), reason).await {
+                    if let Marked::Unwritten =
+                        self.to_compensate(&record, &by(caller), reason).await
+                    {
                         return Err(unavailable());
                     }
                 }
@@ -95,9 +121,16 @@ impl Gateway {
             Err(Unlisted::Broken(_)) => {}
         }
         crash::point("saga_retried");
-        let event = Event::Retry { by: by(caller), reason: reason.to_owned() };
+        let event = Event::Retry {
+            by: by(caller),
+            reason: reason.to_owned(),
+        };
         let saga = self.act_on_saga(id, &event).await?;
-        tracing::warn!(saga = id.id, by = caller.name, "a stuck saga is tried again");
+        tracing::warn!(
+            saga = id.id,
+            by = caller.name,
+            "a stuck saga is tried again"
+        );
         self.begin_undoing(id);
         self.with_calls(saga).await
     }
@@ -114,17 +147,26 @@ impl Gateway {
     ) -> Result<SagaAt, Error> {
         self.stuck_saga(caller, id).await?;
         // Before its calls: whoever was about to send what undoes one has to write down the saga first.
-        let held = Event::Held { until: self.busy_until(self.now(), Duration::ZERO) };
+        let held = Event::Held {
+            until: self.busy_until(self.now(), Duration::ZERO),
+        };
         let saga = self.act_on_saga(id, &held).await?;
         let Some(call_id) = saga.trouble.as_ref().and_then(|trouble| trouble.call_id) else {
-            return Err(
-                ErrorKind::WrongState("the saga is stuck with no call: see its trouble".into()).alone()
-            );
+            return Err(ErrorKind::WrongState(
+                "the saga is stuck with no call: see its trouble".into(),
+            )
+            .alone());
         };
         let compensation = self.compensation_of(call_id).await;
-        let compensation = compensation.map_err(|_| ErrorKind::StoreUnavailable.alone())?.map(Box::new);
+        let compensation = compensation
+            .map_err(|_| ErrorKind::StoreUnavailable.alone())?
+            .map(Box::new);
         let (name, reason_said) = (caller.name.clone(), reason.to_owned());
-        let event = call::Event::Skipped { by: name, reason: reason_said, compensation };
+        let event = call::Event::Skipped {
+            by: name,
+            reason: reason_said,
+            compensation,
+        };
         let skipped = self.apply(call_id, &event).await;
         let skipped = skipped.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
         let mut trace_id = None;
@@ -137,7 +179,10 @@ impl Gateway {
             Some(Err(Illegal::NothingToUndo)) | None => {}
             Some(Err(illegal)) => return Err(ErrorKind::WrongState(illegal.to_string()).alone()),
         }
-        let event = Event::Settled { by: by(caller), reason: format!("skipped {call_id}: {reason}") };
+        let event = Event::Settled {
+            by: by(caller),
+            reason: format!("skipped {call_id}: {reason}"),
+        };
         let saga = self.act_on_saga(id, &event).await?;
         tracing::warn!(saga = id.id, by = caller.name, %call_id, trace_id, "a call is not undone");
         self.begin_undoing(id);
@@ -147,19 +192,33 @@ impl Gateway {
     /// What there is of the call that undoes another one.
     async fn compensation_of(&self, call_id: CallId) -> Result<Option<Record>, store::Error> {
         let undone = self.counted("load", self.store.load(call_id).await)?;
-        match undone.and_then(|record| record.undo).and_then(|undo| undo.compensation) {
+        match undone
+            .and_then(|record| record.undo)
+            .and_then(|undo| undo.compensation)
+        {
             Some(decided) => self.counted("load", self.store.load(decided.call_id).await),
             None => Ok(None),
         }
     }
 
     /// A person has settled a call that was stuck: the sagas that waited for that go on.
-    pub(in crate::gateway) async fn go_on_after(self: &Arc<Self>, record: &Record, by: &str, reason: &str) {
+    pub(in crate::gateway) async fn go_on_after(
+        self: &Arc<Self>,
+        record: &Record,
+        by: &str,
+        reason: &str,
+    ) {
         let intent = &record.intent;
         for id in [intent.saga_id.clone(), compensation::key_of(intent.call_id)] {
-            let id = SagaId { tenant: intent.tenant.clone(), id };
+            let id = SagaId {
+                tenant: intent.tenant.clone(),
+                id,
+            };
             let reason = format!("call {} was resolved: {reason}", intent.call_id);
-            let event = Event::Settled { by: by.to_owned(), reason };
+            let event = Event::Settled {
+                by: by.to_owned(),
+                reason,
+            };
             if let Ok(Some(Ok(_))) = self.change_saga(&id, &event).await {
                 self.begin_undoing(&id);
             }
@@ -172,7 +231,10 @@ impl Gateway {
             return Err(ErrorKind::Forbidden.alone());
         }
         self.must_know_all_data().await?;
-        let saga = self.saga(id).await.map_err(|error| ErrorKind::of_store(error).alone())?;
+        let saga = self
+            .saga(id)
+            .await
+            .map_err(|error| ErrorKind::of_store(error).alone())?;
         let saga = saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
         if saga.state != saga::State::Stuck {
             let illegal = saga::Illegal::State(saga.state);
@@ -214,17 +276,28 @@ impl Gateway {
         reason: &str,
     ) -> Result<Saga, Error> {
         let unavailable = |error| ErrorKind::of_store(error).alone();
-        let wrong =
-            |why: &str| Error { call_id: Some(call_id), ..ErrorKind::WrongState(why.to_owned()).alone() };
-        let record = self.counted("load", self.store.load(call_id).await).map_err(unavailable)?;
+        let wrong = |why: &str| Error {
+            call_id: Some(call_id),
+            ..ErrorKind::WrongState(why.to_owned()).alone()
+        };
+        let record = self
+            .counted("load", self.store.load(call_id).await)
+            .map_err(unavailable)?;
         let record = record.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
         let tool = self.policy_of(&record);
-        let id = SagaId { tenant: record.intent.tenant.clone(), id: compensation::key_of(call_id) };
+        let id = SagaId {
+            tenant: record.intent.tenant.clone(),
+            id: compensation::key_of(call_id),
+        };
         if let Some(saga) = self.saga(&id).await.map_err(unavailable)? {
             // One that was skipped then may be undone after all.
             let is_done = matches!(record.state, CallState::Compensated(_));
             let saga = if saga.state == saga::State::Compensated && !is_done {
-                let event = Event::Abort { by: by.to_owned(), reason: reason.to_owned(), after_loss: false };
+                let event = Event::Abort {
+                    by: by.to_owned(),
+                    reason: reason.to_owned(),
+                    after_loss: false,
+                };
                 self.act_on_saga(&id, &event).await?
             } else {
                 saga
@@ -235,14 +308,18 @@ impl Gateway {
         match &record.state {
             _ if tool.effect == tool::Effect::Read => return Err(wrong("the tool only reads")),
             _ if tool.compensation == compensation::Policy::Needless => {
-                return Err(wrong("its tool has nothing to undo: compensation = \"none\""));
+                return Err(wrong(
+                    "its tool has nothing to undo: compensation = \"none\"",
+                ));
             }
             _ if record.intent.key_source == key::Source::Compensation => {
                 return Err(wrong("the call undoes another one itself"));
             }
             CallState::Compensated(_) => return Err(wrong("what the call did has been undone")),
             CallState::Unknown(_) if !call::undoes_unknown(&tool) => {
-                return Err(wrong("nobody knows whether the call was executed: resolve it first"));
+                return Err(wrong(
+                    "nobody knows whether the call was executed: resolve it first",
+                ));
             }
             _ => {}
         }
@@ -266,16 +343,31 @@ impl Gateway {
             let (mut before, mut is_first) = (None, true);
             while std::mem::take(&mut is_first) || before.is_some() {
                 let state = Some(state.as_str());
-                let found = self.store.documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1).await;
+                let found = self
+                    .store
+                    .documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1)
+                    .await;
                 let (found, next) = self.readable_page(found)?;
-                let found = found.into_iter().filter(|document| super::readable(document).is_ok());
-                sagas.extend(found.map(|document| SagaId { tenant: document.tenant, id: document.id }));
+                let found = found
+                    .into_iter()
+                    .filter(|document| super::readable(document).is_ok());
+                sagas.extend(found.map(|document| SagaId {
+                    tenant: document.tenant,
+                    id: document.id,
+                }));
                 before = next;
             }
         }
-        let counts = self.counted("count_documents", self.store.count_documents(Kind::Saga).await)?;
+        let counts = self.counted(
+            "count_documents",
+            self.store.count_documents(Kind::Saga).await,
+        )?;
         let is_at_stake = |name: &str| AT_STAKE.iter().any(|state| state.as_str() == name);
-        let there: u64 = counts.iter().filter(|(name, _)| is_at_stake(name)).map(|(_, count)| count).sum();
+        let there: u64 = counts
+            .iter()
+            .filter(|(name, _)| is_at_stake(name))
+            .map(|(_, count)| count)
+            .sum();
         let missing = there.saturating_sub(sagas.len() as u64);
         if missing > 0 {
             let why = format!(
@@ -289,9 +381,16 @@ impl Gateway {
 
     /// The store has lost data: no saga goes on, nor is one undone when its deadline is over, before a person has
     /// looked. What was completed or undone since may be forgotten.
-    pub(in crate::gateway) async fn stop_sagas(&self, by: &str, reason: &str) -> Result<(), store::Error> {
+    pub(in crate::gateway) async fn stop_sagas(
+        &self,
+        by: &str,
+        reason: &str,
+    ) -> Result<(), store::Error> {
         for id in self.sagas_at_stake().await? {
-            let event = Event::StoreLost { by: format!("token {by}"), reason: reason.to_owned() };
+            let event = Event::StoreLost {
+                by: format!("token {by}"),
+                reason: reason.to_owned(),
+            };
             // One that has come to its end meanwhile need not be stopped.
             let _: Option<Result<Saga, saga::Illegal>> = self.change_saga(&id, &event).await?;
         }
@@ -300,7 +399,11 @@ impl Gateway {
 }
 
 /// The states in which a saga may still go on.
-const AT_STAKE: [saga::State; 3] = [saga::State::Open, saga::State::Compensating, saga::State::Stuck];
+const AT_STAKE: [saga::State; 3] = [
+    saga::State::Open,
+    saga::State::Compensating,
+    saga::State::Stuck,
+];
 
 fn by(caller: &Caller) -> String {
     format!("token {}", caller.name)

@@ -54,10 +54,25 @@ impl Gateway {
         saga: &Saga,
         before: Option<Position>,
     ) -> Result<Page<Record>, store::Error> {
-        let filter = Filter { saga_id: Some(saga.id.id.clone()), is_brief: true, ..Filter::default() };
-        let page = self.store.list(&saga.id.tenant, &filter, before, LIMITS.1).await;
-        let Page { found, next, unreadable } = self.counted("list", page)?;
-        Ok(Page { found: found.into_iter().map(|listed| listed.record).collect(), next, unreadable })
+        let filter = Filter {
+            saga_id: Some(saga.id.id.clone()),
+            is_brief: true,
+            ..Filter::default()
+        };
+        let page = self
+            .store
+            .list(&saga.id.tenant, &filter, before, LIMITS.1)
+            .await;
+        let Page {
+            found,
+            next,
+            unreadable,
+        } = self.counted("list", page)?;
+        Ok(Page {
+            found: found.into_iter().map(|listed| listed.record).collect(),
+            next,
+            unreadable,
+        })
     }
 
     /// Every call that names a saga, and the one that a saga of its own is about, but not those that undo
@@ -65,17 +80,25 @@ impl Gateway {
     pub(in crate::gateway) async fn calls_of(&self, saga: &Saga) -> Result<Vec<Member>, Unlisted> {
         let (mut calls, mut before) = (Vec::new(), None);
         if let Some(only) = saga.only {
-            calls.extend(self.counted("load", self.store.load(only).await)?.map(Member::of));
+            calls.extend(
+                self.counted("load", self.store.load(only).await)?
+                    .map(Member::of),
+            );
         }
         loop {
             let page = self.page_of(saga, before).await?;
             if page.unreadable > 0 {
-                return Err(Unlisted::Broken(format!("{} of its calls cannot be read", page.unreadable)));
+                return Err(Unlisted::Broken(format!(
+                    "{} of its calls cannot be read",
+                    page.unreadable
+                )));
             }
             let found = page.found.into_iter().map(Member::of);
             calls.extend(found.filter(|member| !member.undoes_another()));
             if calls.len() > MAX_CALLS {
-                return Err(Unlisted::Broken(format!("it has more than {MAX_CALLS} calls")));
+                return Err(Unlisted::Broken(format!(
+                    "it has more than {MAX_CALLS} calls"
+                )));
             }
             before = page.next;
             if before.is_none() {
@@ -90,7 +113,9 @@ impl Gateway {
         let (mut calls, mut compensations, mut before) = (Vec::new(), HashMap::new(), None);
         let mut is_cut = false;
         if let Some(only) = saga.only {
-            let only = self.counted("load", self.store.load(only).await).map_err(unavailable)?;
+            let only = self
+                .counted("load", self.store.load(only).await)
+                .map_err(unavailable)?;
             calls.extend(only.map(Member::of));
         }
         loop {
@@ -117,16 +142,29 @@ impl Gateway {
         calls.sort_by_key(|member| Position::of(member.record()));
         // What was undone by itself was undone by a call of another saga.
         for record in calls.iter().map(Member::record) {
-            let is_done = matches!(record.state, CallState::Compensated(_) | CallState::Stuck(_));
-            let decided = record.undo.as_ref().and_then(|undo| undo.compensation.as_ref());
+            let is_done = matches!(
+                record.state,
+                CallState::Compensated(_) | CallState::Stuck(_)
+            );
+            let decided = record
+                .undo
+                .as_ref()
+                .and_then(|undo| undo.compensation.as_ref());
             if let Some(by) = decided.map(|decided| decided.call_id)
                 && is_done
                 && !compensations.contains_key(&by)
             {
-                let made = self.counted("load", self.store.load(by).await).map_err(unavailable)?;
+                let made = self
+                    .counted("load", self.store.load(by).await)
+                    .map_err(unavailable)?;
                 compensations.extend(made.map(|made| (by, Member::of(made))));
             }
         }
-        Ok(SagaAt { saga, calls, compensations, is_cut })
+        Ok(SagaAt {
+            saga,
+            calls,
+            compensations,
+            is_cut,
+        })
     }
 }

@@ -10,9 +10,12 @@ use utoipa::openapi::path::{
 };
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::response::ResponseBuilder;
-use utoipa::openapi::security::{Http as HttpScheme, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::security::{
+    Http as HttpScheme, HttpAuthScheme, SecurityRequirement, SecurityScheme,
+};
 use utoipa::openapi::{
-    Components, Content, Info, Object, ObjectBuilder, OpenApi, Paths, Ref, RefOr, Required, Schema, Type,
+    Components, Content, Info, Object, ObjectBuilder, OpenApi, Paths, Ref, RefOr, Required, Schema,
+    Type,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -24,7 +27,11 @@ use crate::http::tools::title;
 /// What whoever has a token, or brings none where one is asked for, may be told at any door.
 const AT_EVERY_DOOR: [Slug; 3] = [Slug::Unauthenticated, Slug::Forbidden, Slug::RateLimited];
 /// What is said of a request's body.
-const OF_A_BODY: [Slug; 3] = [Slug::InvalidRequest, Slug::RequestTimeout, Slug::BodyTooLarge];
+const OF_A_BODY: [Slug; 3] = [
+    Slug::InvalidRequest,
+    Slug::RequestTimeout,
+    Slug::BodyTooLarge,
+];
 
 /// The document, as it grows.
 #[derive(Default)]
@@ -42,7 +49,9 @@ impl Document {
 
     pub(super) fn finish(mut self) -> OpenApi {
         let bearer = SecurityScheme::Http(HttpScheme::new(HttpAuthScheme::Bearer));
-        self.components.security_schemes.insert("bearer".into(), bearer.into());
+        self.components
+            .security_schemes
+            .insert("bearer".into(), bearer.into());
         let mut schemas = Vec::new();
         collect::<problem::Body<'_>>(&mut schemas);
         self.components.schemas.extend(schemas);
@@ -68,24 +77,43 @@ impl Door {
     pub(super) fn of(id: &str, summary: &str) -> Self {
         let bearer = SecurityRequirement::new("bearer", Vec::<String>::new());
         let mut door = Self::open(id, summary).problems(&AT_EVERY_DOOR);
-        door.operation = door.operation.security(bearer).security(SecurityRequirement::default());
+        door.operation = door
+            .operation
+            .security(bearer)
+            .security(SecurityRequirement::default());
         door
     }
 
     /// A door for everybody.
     pub(super) fn open(id: &str, summary: &str) -> Self {
-        let operation = OperationBuilder::new().operation_id(Some(id)).summary(Some(summary));
-        Self { operation, schemas: Vec::new(), problems: BTreeMap::new() }
+        let operation = OperationBuilder::new()
+            .operation_id(Some(id))
+            .summary(Some(summary));
+        Self {
+            operation,
+            schemas: Vec::new(),
+            problems: BTreeMap::new(),
+        }
     }
 
     pub(super) fn path(self, name: &str, description: &str) -> Self {
-        let schema = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
-        self.param(name, ParameterIn::Path, Required::True, description, schema.build())
+        let schema = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .min_length(Some(1));
+        self.param(
+            name,
+            ParameterIn::Path,
+            Required::True,
+            description,
+            schema.build(),
+        )
     }
 
     pub(super) fn call_headers(self) -> Self {
         let plain = || ObjectBuilder::new().schema_type(Type::String);
-        let key = plain().pattern(Some(r#"^([!#-~][!-~]{0,254}|"[!#-\[\]-~]{1,255}")$"#)).build();
+        let key = plain()
+            .pattern(Some(r#"^([!#-~][!-~]{0,254}|"[!#-\[\]-~]{1,255}")$"#))
+            .build();
         self.param(
             &title(IDEMPOTENCY_KEY.as_str()),
             ParameterIn::Header,
@@ -117,8 +145,13 @@ impl Door {
         description: &str,
         schema: Object,
     ) -> Self {
-        let parameter = ParameterBuilder::new().name(name).parameter_in(place).required(required);
-        let parameter = parameter.description(Some(description)).schema(Some(schema));
+        let parameter = ParameterBuilder::new()
+            .name(name)
+            .parameter_in(place)
+            .required(required);
+        let parameter = parameter
+            .description(Some(description))
+            .schema(Some(schema));
         self.operation = self.operation.parameter(parameter);
         self
     }
@@ -135,8 +168,9 @@ impl Door {
 
     pub(super) fn body_that_is<T: ToSchema>(mut self, required: Required) -> Self {
         collect::<T>(&mut self.schemas);
-        let body =
-            RequestBodyBuilder::new().content("application/json", refer::<T>()).required(Some(required));
+        let body = RequestBodyBuilder::new()
+            .content("application/json", refer::<T>())
+            .required(Some(required));
         self.operation = self.operation.request_body(Some(body.build()));
         self.problems(&OF_A_BODY)
     }
@@ -162,11 +196,12 @@ impl Door {
         headers: &[&HeaderName],
     ) -> Self {
         collect::<T>(&mut self.schemas);
-        let response =
-            ResponseBuilder::new().description(description).content("application/json", refer::<T>());
-        let response = headers
-            .iter()
-            .fold(response, |response, name| response.header(title(name.as_str()), Header::default()));
+        let response = ResponseBuilder::new()
+            .description(description)
+            .content("application/json", refer::<T>());
+        let response = headers.iter().fold(response, |response, name| {
+            response.header(title(name.as_str()), Header::default())
+        });
         self.operation = self.operation.response(status.to_string(), response);
         self
     }
@@ -175,7 +210,9 @@ impl Door {
         collect::<T>(&mut self.schemas);
         let lines = Content::new(Some(Object::with_type(Type::String)));
         let response = ResponseBuilder::new().description(description);
-        let response = response.content("application/json", refer::<T>()).content(listing::NDJSON, lines);
+        let response = response
+            .content("application/json", refer::<T>())
+            .content(listing::NDJSON, lines);
         self.operation = self.operation.response("200", response);
         self
     }
@@ -185,42 +222,60 @@ impl Door {
         self.json_at::<T>(
             202,
             "The call runs; ask for it at Location.",
-            &[&LOCATION, &IDEMPOTENCY_KEY, &CALL_ID, &GATEWAY_OUTCOME, &FENCING_TOKEN],
+            &[
+                &LOCATION,
+                &IDEMPOTENCY_KEY,
+                &CALL_ID,
+                &GATEWAY_OUTCOME,
+                &FENCING_TOKEN,
+            ],
         )
     }
 
     pub(super) fn any_json(mut self, description: &str) -> Self {
         let response = ResponseBuilder::new().description(description);
-        let response =
-            response.content("application/json", Content::new(Some(Object::with_type(Type::Object))));
+        let response = response.content(
+            "application/json",
+            Content::new(Some(Object::with_type(Type::Object))),
+        );
         self.operation = self.operation.response("200", response);
         self
     }
 
     pub(super) fn text(mut self, content_type: &str, description: &str) -> Self {
         let content = Content::new(Some(Object::with_type(Type::String)));
-        let response = ResponseBuilder::new().description(description).content(content_type, content);
+        let response = ResponseBuilder::new()
+            .description(description)
+            .content(content_type, content);
         self.operation = self.operation.response("200", response);
         self
     }
 
     fn finish(self) -> (Operation, Vec<(String, RefOr<Schema>)>) {
-        let responses =
-            self.problems.iter().map(|(status, slugs)| (status.to_string(), problem_response(slugs)));
-        let operation = responses
-            .fold(self.operation, |operation, (status, response)| operation.response(status, response));
+        let responses = self
+            .problems
+            .iter()
+            .map(|(status, slugs)| (status.to_string(), problem_response(slugs)));
+        let operation = responses.fold(self.operation, |operation, (status, response)| {
+            operation.response(status, response)
+        });
         (operation.build(), self.schemas)
     }
 }
 
 fn problem_response(slugs: &[Slug]) -> ResponseBuilder {
-    let named: Vec<String> =
-        slugs.iter().map(|slug| format!("`{}`: {}.", slug.as_str(), slug.row().title)).collect();
+    let named: Vec<String> = slugs
+        .iter()
+        .map(|slug| format!("`{}`: {}.", slug.as_str(), slug.row().title))
+        .collect();
     let response = ResponseBuilder::new()
         .description(named.join(" "))
         .content("application/problem+json", refer::<problem::Body<'_>>())
         .header(title(GATEWAY_OUTCOME.as_str()), Header::default())
-        .header(title(RETRY_AFTER.as_str()), Header::new(Object::with_type(Type::Integer)));
+        .header(
+            title(RETRY_AFTER.as_str()),
+            Header::new(Object::with_type(Type::Integer)),
+        );
     if slugs.contains(&Slug::Unauthenticated) {
         return response.header(title(WWW_AUTHENTICATE.as_str()), Header::default());
     }

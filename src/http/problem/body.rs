@@ -75,9 +75,11 @@ impl IntoResponse for Problem {
             effect: effect.as_str(),
             key_action: self.key_action.unwrap_or(row.key_action).as_str(),
             // Rounded up: who comes a moment too early is sent away once more.
-            retry_after_ms: self
-                .retry_after
-                .map(|time| u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(MOST).min(MOST)),
+            retry_after_ms: self.retry_after.map(|time| {
+                u64::try_from(time.as_nanos().div_ceil(1_000_000))
+                    .unwrap_or(MOST)
+                    .min(MOST)
+            }),
             errors: self.errors,
             tool_status: self.tool_status,
             tool_body: self.tool_body,
@@ -87,16 +89,27 @@ impl IntoResponse for Problem {
         let mut response = (row.status, axum::Json(body)).into_response();
         response.extensions_mut().insert(self.slug);
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(GATEWAY_OUTCOME, HeaderValue::from_static(effect.as_outcome()));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        headers.insert(
+            GATEWAY_OUTCOME,
+            HeaderValue::from_static(effect.as_outcome()),
+        );
         if let Some(replayed) = self.replayed {
-            headers.insert(REPLAYED, HeaderValue::from_static(if replayed { "true" } else { "false" }));
+            headers.insert(
+                REPLAYED,
+                HeaderValue::from_static(if replayed { "true" } else { "false" }),
+            );
         }
         if let Some(time) = self.retry_after {
             headers.insert(
                 RETRY_AFTER,
                 HeaderValue::from(
-                    time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0)).min(MOST),
+                    time.as_secs()
+                        .saturating_add(u64::from(time.subsec_nanos() > 0))
+                        .min(MOST),
                 ),
             );
         }

@@ -6,7 +6,13 @@ use super::*;
 use crate::core::outcome::FailureKind;
 
 fn failure(kind: FailureKind) -> Failure {
-    Failure { kind, status: Some(422), body: None, retry_after: None, why: "it says no".into() }
+    Failure {
+        kind,
+        status: Some(422),
+        body: None,
+        retry_after: None,
+        why: "it says no".into(),
+    }
 }
 
 #[test]
@@ -30,14 +36,36 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
         ErrorKind::InvalidArguments(vec![("/a".into(), "is no number".into())]),
         ErrorKind::CallInProgress { retry_after: time },
         ErrorKind::JustChanged,
-        ErrorKind::OutcomeUnknown { retry_after: Some(time) },
+        ErrorKind::OutcomeUnknown {
+            retry_after: Some(time),
+        },
         ErrorKind::OutcomeUnknown { retry_after: None },
-        ErrorKind::KeyReused { call_id, reused: Reused::Other, differs: differs.clone() },
-        ErrorKind::KeyReused { call_id, reused: Reused::Other, differs: Differs::default() },
-        ErrorKind::KeyReused { call_id, reused: Reused::SameFields, differs },
-        ErrorKind::KeyReused { call_id, reused: Reused::Unclear, differs: Differs::default() },
-        ErrorKind::KeyExpired { is_repetition: true },
-        ErrorKind::KeyExpired { is_repetition: false },
+        ErrorKind::KeyReused {
+            call_id,
+            reused: Reused::Other,
+            differs: differs.clone(),
+        },
+        ErrorKind::KeyReused {
+            call_id,
+            reused: Reused::Other,
+            differs: Differs::default(),
+        },
+        ErrorKind::KeyReused {
+            call_id,
+            reused: Reused::SameFields,
+            differs,
+        },
+        ErrorKind::KeyReused {
+            call_id,
+            reused: Reused::Unclear,
+            differs: Differs::default(),
+        },
+        ErrorKind::KeyExpired {
+            is_repetition: true,
+        },
+        ErrorKind::KeyExpired {
+            is_repetition: false,
+        },
         ErrorKind::ToolRejected(failure(FailureKind::Rejected)),
         ErrorKind::ToolUnreachable(failure(FailureKind::Unreachable)),
         ErrorKind::ToolUnavailable(failure(FailureKind::Unavailable)),
@@ -51,8 +79,14 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
         ErrorKind::Refused(Refusal::Busy { retry_after: time }),
         ErrorKind::Refused(Refusal::Spent { retry_after: time }),
         ErrorKind::Refused(Refusal::Similar { call_id }),
-        ErrorKind::Refused(Refusal::SimilarPending { call_id, retry_after: Some(time) }),
-        ErrorKind::Refused(Refusal::SimilarPending { call_id, retry_after: None }),
+        ErrorKind::Refused(Refusal::SimilarPending {
+            call_id,
+            retry_after: Some(time),
+        }),
+        ErrorKind::Refused(Refusal::SimilarPending {
+            call_id,
+            retry_after: None,
+        }),
         ErrorKind::Fenced(failure(FailureKind::Fenced)),
         ErrorKind::RateLimited,
         ErrorKind::NoRoom,
@@ -69,15 +103,28 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
         let row = problem.slug.row();
         let effect = problem.effect.unwrap_or(row.effect);
         let action = problem.key_action.unwrap_or(row.key_action);
-        let wait = problem.retry_after.map_or("null".to_owned(), |wait| wait.as_millis().to_string());
+        let wait = problem
+            .retry_after
+            .map_or("null".to_owned(), |wait| wait.as_millis().to_string());
         let slug = problem.slug.as_str();
-        told += &format!("{slug} {} {} {wait}\n  {}\n", effect.as_str(), action.as_str(), problem.detail);
+        told += &format!(
+            "{slug} {} {} {wait}\n  {}\n",
+            effect.as_str(),
+            action.as_str(),
+            problem.detail
+        );
         // Nothing that may have been executed is sent with another key, unless it surely is another intent.
         let is_new_intent = slug == "key-expired";
-        assert!(action != KeyAction::Rotate || effect == Effect::None || is_new_intent, "{slug}");
+        assert!(
+            action != KeyAction::Rotate || effect == Effect::None || is_new_intent,
+            "{slug}"
+        );
         // A wait is told only where the same request is worth sending again.
         let repeats = matches!(action, KeyAction::Reuse | KeyAction::Wait);
-        assert!(problem.retry_after.is_none() || repeats, "{slug} waits for nothing");
+        assert!(
+            problem.retry_after.is_none() || repeats,
+            "{slug} waits for nothing"
+        );
     }
     insta::assert_snapshot!("told", told);
 }

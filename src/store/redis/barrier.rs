@@ -51,11 +51,21 @@ impl Barrier {
         let lanes = (0..lanes)
             .map(|_| {
                 let (waiters, waiting) = mpsc::channel(WAITERS);
-                tokio::spawn(serve(link.clone(), waiting, replicas.clone(), memory.gateway()));
+                tokio::spawn(serve(
+                    link.clone(),
+                    waiting,
+                    replicas.clone(),
+                    memory.gateway(),
+                ));
                 waiters
             })
             .collect();
-        Self { lanes, replicas, memory, covered }
+        Self {
+            lanes,
+            replicas,
+            memory,
+            covered,
+        }
     }
 
     /// From now on this many replicas must have a write; 0: none.
@@ -70,8 +80,15 @@ impl Barrier {
         }
         let ended = || Error::Ambiguous("the store is being closed".into());
         let (passed, answer) = oneshot::channel();
-        let waiter = Waiter { partition, writes: self.memory.writes(partition), passed };
-        self.lanes[self.lane(partition)].send(waiter).await.map_err(|_| ended())?;
+        let waiter = Waiter {
+            partition,
+            writes: self.memory.writes(partition),
+            passed,
+        };
+        self.lanes[self.lane(partition)]
+            .send(waiter)
+            .await
+            .map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     }
 
@@ -121,34 +138,55 @@ async fn serve(
 async fn raise(link: &Link, waiters: &[Waiter], replicas: u32, gateway: &str) -> Result<(), Error> {
     if !link.is_connected() {
         let connected = link.connect(deaf).await;
-        connected
-            .map_err(|error| Error::Ambiguous(format!("no connection to wait for replicas on: {error}")))?;
+        connected.map_err(|error| {
+            Error::Ambiguous(format!("no connection to wait for replicas on: {error}"))
+        })?;
     }
     let mut least = BTreeMap::<usize, (Partition, u64)>::new();
     for waiter in waiters {
-        let (_, writes) = least.entry(waiter.partition.index()).or_insert((waiter.partition, 0));
+        let (_, writes) = least
+            .entry(waiter.partition.index())
+            .or_insert((waiter.partition, 0));
         *writes = waiter.writes.max(*writes);
     }
-    let Some((first, _)) = least.values().next() else { return Ok(()) };
+    let Some((first, _)) = least.values().next() else {
+        return Ok(());
+    };
     let mut commands = redis::pipe();
     for (partition, _) in least.values() {
         commands.cmd("HGET").arg(partition.writes()).arg(gateway);
     }
-    commands.cmd("SET").arg(first.key("barrier")).arg("").ignore();
-    commands.cmd("WAIT").arg(replicas).arg(WAIT.as_millis() as u64);
+    commands
+        .cmd("SET")
+        .arg(first.key("barrier"))
+        .arg("")
+        .ignore();
+    commands
+        .cmd("WAIT")
+        .arg(replicas)
+        .arg(WAIT.as_millis() as u64);
     let mut answers: Vec<Option<u64>> = link.ask_in_turn(&commands).await.map_err(unsure)?;
     let acknowledged = answers.pop().flatten().unwrap_or(0);
-    let is_there = least.values().zip(&answers).all(|((_, writes), have)| have.unwrap_or(0) >= *writes);
+    let is_there = least
+        .values()
+        .zip(&answers)
+        .all(|((_, writes), have)| have.unwrap_or(0) >= *writes);
     if !is_there {
-        return Err(Error::Ambiguous("written, but not to the server that is the master now".into()));
+        return Err(Error::Ambiguous(
+            "written, but not to the server that is the master now".into(),
+        ));
     }
     if acknowledged < u64::from(replicas) {
-        return Err(Error::Ambiguous(format!("written, but not on {replicas} replicas yet")));
+        return Err(Error::Ambiguous(format!(
+            "written, but not on {replicas} replicas yet"
+        )));
     }
     Ok(())
 }
 
 /// What was written before stays written, whatever the barrier says.
 fn unsure(error: Error) -> Error {
-    Error::Ambiguous(format!("written, but whether replicas have it is not known: {error}"))
+    Error::Ambiguous(format!(
+        "written, but whether replicas have it is not known: {error}"
+    ))
 }

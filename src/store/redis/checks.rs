@@ -56,11 +56,17 @@ impl Redis {
 
     async fn over(settings: Settings, memory: Memory) -> Result<Self, OpenError> {
         let ca = match &settings.ca {
-            Some(path) => Some(std::fs::read(path).map_err(|error| OpenError::Ca(path.clone(), error))?),
+            Some(path) => {
+                Some(std::fs::read(path).map_err(|error| OpenError::Ca(path.clone(), error))?)
+            }
             None => None,
         };
         let link = Link::new(settings.target.clone(), ca);
-        let lanes = if link.target.is_cluster() { PARTITIONS.into() } else { 1 };
+        let lanes = if link.target.is_cluster() {
+            PARTITIONS.into()
+        } else {
+            1
+        };
         let memory = Arc::new(memory);
         let reasons = vec![Reason::new("unreachable", "Redis has not been reached yet")];
         let inner = Arc::new_cyclic(|weak| Inner {
@@ -108,7 +114,10 @@ async fn keep_looking(store: Weak<Inner>) {
     let mut failures: u32 = 0;
     loop {
         let Some(inner) = store.upgrade() else { return };
-        let (trouble, is_well) = (inner.link.trouble.clone(), inner.status().reasons.is_empty());
+        let (trouble, is_well) = (
+            inner.link.trouble.clone(),
+            inner.status().reasons.is_empty(),
+        );
         let every = inner.settings.pace.redis_look_every;
         drop(inner);
         let rest = if is_well { every } else { TRY_EVERY.min(every) };
@@ -117,7 +126,11 @@ async fn keep_looking(store: Weak<Inner>) {
             () = trouble.notified() => sleep(PAUSE).await,
         }
         let Some(inner) = store.upgrade() else { return };
-        failures = if inner.look_after().await { 0 } else { failures + 1 };
+        failures = if inner.look_after().await {
+            0
+        } else {
+            failures + 1
+        };
         if failures >= PATIENCE {
             inner.link.disconnect();
             failures = 1;
@@ -127,13 +140,17 @@ async fn keep_looking(store: Weak<Inner>) {
 
 impl Inner {
     pub(super) fn status(&self) -> Readiness {
-        self.status.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.status
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     pub(super) fn store_time(&self) -> Timestamp {
         let offset = self.clock_offset_us.load(Ordering::Relaxed);
         let wall = local_time();
-        wall.checked_add(jiff::SignedDuration::from_micros(offset)).unwrap_or(wall)
+        wall.checked_add(jiff::SignedDuration::from_micros(offset))
+            .unwrap_or(wall)
     }
 
     /// One look at everything. Whether the Redis was reached.
@@ -143,21 +160,31 @@ impl Inner {
         let reached = looked.is_ok();
         let mut seen = looked.unwrap_or_else(|error| Readiness {
             durability: None,
-            reasons: vec![Reason::new("unreachable", format!("Redis is not reached: {error}"))],
+            reasons: vec![Reason::new(
+                "unreachable",
+                format!("Redis is not reached: {error}"),
+            )],
             warnings: Vec::new(),
             lost_writes: 0,
             whole_since: None,
         });
         if !self.save_watermarks(Need::IfOld).await {
-            seen.reasons.push(Reason::new("watermarks", "the file of watermarks cannot be written"));
+            seen.reasons.push(Reason::new(
+                "watermarks",
+                "the file of watermarks cannot be written",
+            ));
         }
         if self.closings.load(Ordering::SeqCst) != closings && seen.reasons.is_empty() {
             // This look may have seen what was before.
-            seen.reasons.push(Reason::new("disconnected", "Redis has to be looked at once more"));
+            seen.reasons.push(Reason::new(
+                "disconnected",
+                "Redis has to be looked at once more",
+            ));
             self.link.trouble.notify_one();
         }
         seen.lost_writes = self.lost_writes.load(Ordering::Relaxed);
-        let whole_since_us = Some(self.whole_since_us.load(Ordering::SeqCst)).filter(|since| *since != 0);
+        let whole_since_us =
+            Some(self.whole_since_us.load(Ordering::SeqCst)).filter(|since| *since != 0);
         seen.whole_since = whole_since_us.and_then(|since| Timestamp::from_microsecond(since).ok());
         self.publish(seen);
         self.looks.send_modify(|looks| *looks += 1);
@@ -166,8 +193,13 @@ impl Inner {
 
     /// Makes known what was seen, and says it when it has changed.
     fn publish(&self, seen: Readiness) {
-        let codes =
-            |reasons: &[Reason]| reasons.iter().map(|reason| reason.code).collect::<Vec<_>>().join(",");
+        let codes = |reasons: &[Reason]| {
+            reasons
+                .iter()
+                .map(|reason| reason.code)
+                .collect::<Vec<_>>()
+                .join(",")
+        };
         let before = std::mem::replace(
             &mut *self.status.write().unwrap_or_else(PoisonError::into_inner),
             seen.clone(),
@@ -179,13 +211,23 @@ impl Inner {
             return;
         }
         let texts = |reasons: &[Reason]| {
-            reasons.iter().map(|reason| reason.text.as_str()).collect::<Vec<_>>().join("; ")
+            reasons
+                .iter()
+                .map(|reason| reason.text.as_str())
+                .collect::<Vec<_>>()
+                .join("; ")
         };
-        let durability = seen.durability.map_or("not known", |durability| durability.as_str());
+        let durability = seen
+            .durability
+            .map_or("not known", |durability| durability.as_str());
         let (store, warnings) = (&self.link.target, texts(&seen.warnings));
         if seen.reasons.is_empty() {
             tracing::info!(%store, durability, warnings, "the store is ready");
-        } else if seen.reasons.iter().all(|reason| matches!(reason.code, "starting" | "restarted")) {
+        } else if seen
+            .reasons
+            .iter()
+            .all(|reason| matches!(reason.code, "starting" | "restarted"))
+        {
             tracing::warn!(%store, durability, reasons = texts(&seen.reasons), warnings, "the store is not ready yet");
         } else {
             tracing::error!(%store, durability, reasons = texts(&seen.reasons), warnings, "the store is not ready");
@@ -204,7 +246,12 @@ impl Inner {
             declared: self.settings.declared,
             clock_offset_us,
         };
-        let Verdict { durability, mut reasons, mut warnings, wait_for } = durability::judge(&nodes, demand);
+        let Verdict {
+            durability,
+            mut reasons,
+            mut warnings,
+            wait_for,
+        } = durability::judge(&nodes, demand);
         self.barrier.demand(wait_for);
         if reasons.iter().any(|reason| reason.code == "role") {
             // Another one may be the master by now.
@@ -218,11 +265,17 @@ impl Inner {
             .collect();
         servers.sort_unstable();
         let servers = servers.concat();
-        if self.memory.token() > self.store_time().as_microsecond().unsigned_abs() + TOKEN_LIMIT_US {
-            reasons
-                .push(Reason::new("tokens_ahead", "fencing tokens are more than a day ahead of the clock"));
+        if self.memory.token() > self.store_time().as_microsecond().unsigned_abs() + TOKEN_LIMIT_US
+        {
+            reasons.push(Reason::new(
+                "tokens_ahead",
+                "fencing tokens are more than a day ahead of the clock",
+            ));
         }
-        if !reasons.iter().any(|reason| matches!(reason.code, "role" | "loading" | "version")) {
+        if !reasons
+            .iter()
+            .any(|reason| matches!(reason.code, "role" | "loading" | "version"))
+        {
             reasons.extend(self.look_for_loss().await?);
             reasons.extend(self.let_others_look(&servers));
         }
@@ -231,7 +284,13 @@ impl Inner {
         }
         warnings.extend(self.who_are_we().await);
         warnings.extend(self.memory.exposed());
-        Ok(Readiness { durability: Some(durability), reasons, warnings, lost_writes: 0, whole_since: None })
+        Ok(Readiness {
+            durability: Some(durability),
+            reasons,
+            warnings,
+            lost_writes: 0,
+            whole_since: None,
+        })
     }
 
     async fn connect(&self) -> Result<(), Error> {
@@ -240,12 +299,18 @@ impl Inner {
             if push.kind == PushKind::Disconnection {
                 // Whoever answers next may be another one, or the same with other data.
                 if let Some(store) = store.upgrade() {
-                    store.close_for(&Reason::new("disconnected", "the connection to Redis was lost"));
+                    store.close_for(&Reason::new(
+                        "disconnected",
+                        "the connection to Redis was lost",
+                    ));
                 }
                 trouble.notify_one();
             }
         };
-        self.link.connect(hear).await.map_err(|error| Error::Refused(error.to_string()))?;
+        self.link
+            .connect(hear)
+            .await
+            .map_err(|error| Error::Refused(error.to_string()))?;
         self.is_deaf.store(true, Ordering::SeqCst);
         Ok(())
     }
@@ -261,14 +326,20 @@ impl Inner {
         let (endings, store) = (self.endings.clone(), self.weak.clone());
         let hear = move |push: PushInfo| match push.kind {
             PushKind::Message | PushKind::SMessage => {
-                let id = push.data.into_iter().nth(1).and_then(|id| String::from_redis_value(id).ok());
+                let id = push
+                    .data
+                    .into_iter()
+                    .nth(1)
+                    .and_then(|id| String::from_redis_value(id).ok());
                 if let Some(id) = id.and_then(|id| id.parse().ok()) {
                     endings.say(CallId(id));
                 }
             }
             PushKind::Disconnection => {
                 let store = store.upgrade();
-                if let Some(store) = store.filter(|store| store.hearings.load(Ordering::SeqCst) == number) {
+                if let Some(store) =
+                    store.filter(|store| store.hearings.load(Ordering::SeqCst) == number)
+                {
                     store.is_deaf.store(true, Ordering::SeqCst);
                 }
             }
@@ -305,12 +376,19 @@ impl Inner {
         let half = i64::try_from(asked.elapsed().as_micros() / 2).unwrap_or(0);
         let here = local_time().as_microsecond() - half;
         let offsets = answers.into_iter().map(|answer| {
-            let (seconds, microseconds) = <(i64, i64)>::from_redis_value(answer).map_err(unreadable)?;
+            let (seconds, microseconds) =
+                <(i64, i64)>::from_redis_value(answer).map_err(unreadable)?;
             Ok(seconds * 1_000_000 + microseconds - here)
         });
         let offsets = offsets.collect::<Result<Vec<i64>, Error>>()?;
-        self.clock_offset_us.store(offsets.iter().copied().min().unwrap_or(0), Ordering::Relaxed);
-        Ok(offsets.into_iter().max_by_key(|offset| offset.unsigned_abs()).unwrap_or(0))
+        self.clock_offset_us.store(
+            offsets.iter().copied().min().unwrap_or(0),
+            Ordering::Relaxed,
+        );
+        Ok(offsets
+            .into_iter()
+            .max_by_key(|offset| offset.unsigned_abs())
+            .unwrap_or(0))
     }
 
     async fn ask_nodes(&self) -> Result<Vec<Node>, Error> {
@@ -328,8 +406,15 @@ impl Inner {
         let fails_over = self.fails_over(infos.len()).await?;
         let nodes = infos.into_iter().zip(configs).map(|(info, config)| {
             let text = String::from_redis_value(info).map_err(unreadable)?;
-            let config = config.map(HashMap::from_redis_value).transpose().map_err(unreadable)?;
-            Ok(Node { info: fields(&text), config, fails_over })
+            let config = config
+                .map(HashMap::from_redis_value)
+                .transpose()
+                .map_err(unreadable)?;
+            Ok(Node {
+                info: fields(&text),
+                config,
+                fails_over,
+            })
         });
         nodes.collect()
     }
@@ -340,10 +425,17 @@ impl Inner {
             return Ok(self.link.target.fails_over());
         }
         let nodes: String = self.link.ask(cmd("CLUSTER").arg("NODES")).await?;
-        let nodes: Vec<Vec<&str>> = nodes.lines().map(|line| line.split(' ').collect()).collect();
-        let has_flag = |node: &&Vec<&str>, flag| node.get(2).is_some_and(|flags| flags.contains(flag));
+        let nodes: Vec<Vec<&str>> = nodes
+            .lines()
+            .map(|line| line.split(' ').collect())
+            .collect();
+        let has_flag =
+            |node: &&Vec<&str>, flag| node.get(2).is_some_and(|flags| flags.contains(flag));
         // Behind its state stand a node's slots.
-        let masters = nodes.iter().filter(|node| has_flag(node, "master") && node.len() > 8).count();
+        let masters = nodes
+            .iter()
+            .filter(|node| has_flag(node, "master") && node.len() > 8)
+            .count();
         if masters != answered {
             // After a failover the connection may not know the new one, which nobody has looked at then.
             self.link.disconnect();
@@ -358,7 +450,10 @@ impl Inner {
         self.closings.fetch_add(1, Ordering::SeqCst);
         let mut status = self.status.write().unwrap_or_else(PoisonError::into_inner);
         if status.reasons.is_empty() {
-            tracing::warn!(reason = reason.text, "the store is closed for the time being");
+            tracing::warn!(
+                reason = reason.text,
+                "the store is closed for the time being"
+            );
             status.reasons.push(reason.clone());
         }
     }
@@ -370,7 +465,8 @@ impl Inner {
         if self.memory.meet(servers) != servers {
             *since = Some(Instant::now());
         }
-        let is_new = since.is_some_and(|since| since.elapsed() < self.settings.pace.redis_others_look);
+        let is_new =
+            since.is_some_and(|since| since.elapsed() < self.settings.pace.redis_others_look);
         is_new.then(|| {
             Reason::new(
                 "restarted",
@@ -404,10 +500,15 @@ impl Inner {
 /// The fields of INFO.
 fn fields(text: &str) -> HashMap<String, String> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
-    lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+    lines
+        .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+        .collect()
 }
 
-#[expect(clippy::disallowed_methods, reason = "to be compared with the store's clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "to be compared with the store's clock"
+)]
 fn local_time() -> Timestamp {
     Timestamp::now()
 }

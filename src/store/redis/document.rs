@@ -36,7 +36,8 @@ impl Inner {
         id: &str,
     ) -> Result<Option<Document>, Error> {
         let mut ask = cmd("HMGET");
-        ask.arg(keys::document(digest(kind, tenant, id))).arg(&FIELDS);
+        ask.arg(keys::document(digest(kind, tenant, id)))
+            .arg(&FIELDS);
         read(kind, self.link.ask(&ask).await?)
     }
 
@@ -47,7 +48,8 @@ impl Inner {
         if begins || self.is_in_doubt() && !is_accepting {
             self.must_be_open()?;
         }
-        self.write_document(document, self.memory.epoch(), is_accepting).await
+        self.write_document(document, self.memory.epoch(), is_accepting)
+            .await
     }
 
     pub(super) async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
@@ -65,35 +67,64 @@ impl Inner {
     ) -> Result<Put, Error> {
         let begins = document.version == 1;
         let document = document.to_the_microsecond();
-        let stored = self.document(document.kind, &document.tenant, &document.id).await?;
+        let stored = self
+            .document(document.kind, &document.tenant, &document.id)
+            .await?;
         let version = stored.as_ref().map_or(0, |stored| stored.version);
         if version + 1 != document.version && stored.as_ref() != Some(&document) {
             return Ok(Put::Lost(stored));
         }
-        let script = if begins { &self.scripts.create_document } else { &self.scripts.change_document };
+        let script = if begins {
+            &self.scripts.create_document
+        } else {
+            &self.scripts.change_document
+        };
         let mut run = Run::new(script);
         let before = stored.as_ref().map(|stored| stored.state.as_str());
         run.key(names(&document, before.unwrap_or(&document.state)));
-        run.arg("").arg(self.memory.gateway()).arg(epoch).arg(self.memory.writes(PARTITION));
-        run.arg(&Place::of(&document).digest[..]).arg(&Place::of(&document).to_bytes()[..]);
-        run.arg(stored.as_ref().map(|_| version.to_string()).unwrap_or_default());
+        run.arg("")
+            .arg(self.memory.gateway())
+            .arg(epoch)
+            .arg(self.memory.writes(PARTITION));
+        run.arg(&Place::of(&document).digest[..])
+            .arg(&Place::of(&document).to_bytes()[..]);
+        run.arg(
+            stored
+                .as_ref()
+                .map(|_| version.to_string())
+                .unwrap_or_default(),
+        );
         run.arg(before.unwrap_or_default());
-        run.arg(document.version).arg(&document.state).arg(rest(&document)?).arg(&document.body[..]);
+        run.arg(document.version)
+            .arg(&document.state)
+            .arg(rest(&document)?)
+            .arg(&document.body[..]);
         for time in [document.due_at, document.retain_until] {
-            run.arg(time.map(|time| time.as_microsecond().to_string()).unwrap_or_default());
+            run.arg(
+                time.map(|time| time.as_microsecond().to_string())
+                    .unwrap_or_default(),
+            );
         }
         // A server that was started anew has been looked at by who accepts what it has lost.
-        let answer = if is_looked_at { self.link.run(&run).await? } else { self.run_guarded(&run).await? };
+        let answer = if is_looked_at {
+            self.link.run(&run).await?
+        } else {
+            self.run_guarded(&run).await?
+        };
         let (word, mut rest) = reply(answer)?;
         match word.as_str() {
             "done" => {
                 let writes = text(&rest, 0).and_then(|writes| writes.parse().ok());
-                self.memory.saw_writes(PARTITION, writes.ok_or_else(|| unreadable("this is no count"))?);
+                self.memory.saw_writes(
+                    PARTITION,
+                    writes.ok_or_else(|| unreadable("this is no count"))?,
+                );
                 self.barrier.pass(PARTITION).await?;
                 Ok(Put::Done)
             }
             "changed" => {
-                let fields = Vec::from_redis_value(rest.pop().unwrap_or(Value::Nil)).map_err(unreadable)?;
+                let fields =
+                    Vec::from_redis_value(rest.pop().unwrap_or(Value::Nil)).map_err(unreadable)?;
                 Ok(Put::Lost(read(document.kind, fields)?))
             }
             _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
@@ -114,8 +145,11 @@ impl Inner {
         // Those that cannot be read may stand before the others.
         for from in (0..=UNREADABLE).step_by(limit.max(1) as usize) {
             let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(keys::documents_due(kind)).arg("-inf").arg(now.as_microsecond());
-            let digests: Vec<Vec<u8>> = self.link.ask(ask.arg("LIMIT").arg(from).arg(limit)).await?;
+            ask.arg(keys::documents_due(kind))
+                .arg("-inf")
+                .arg(now.as_microsecond());
+            let digests: Vec<Vec<u8>> =
+                self.link.ask(ask.arg("LIMIT").arg(from).arg(limit)).await?;
             let found = self.read_documents(kind, &digests).await?;
             due.calls.extend(found.calls);
             due.unreadable.extend(found.unreadable);
@@ -135,26 +169,40 @@ impl Inner {
         before: Option<&Place>,
         limit: u32,
     ) -> Result<(Found<Document>, Option<Place>), Error> {
-        let newest =
-            before.map_or_else(|| b"+".to_vec(), |before| [&b"("[..], &before.to_bytes()[..]].concat());
+        let newest = before.map_or_else(
+            || b"+".to_vec(),
+            |before| [&b"("[..], &before.to_bytes()[..]].concat(),
+        );
         let mut ask = cmd("ZRANGE");
-        ask.arg(keys::documents(kind, tenant, state)).arg(newest).arg("-");
+        ask.arg(keys::documents(kind, tenant, state))
+            .arg(newest)
+            .arg("-");
         ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(limit);
         let places: Vec<Vec<u8>> = self.link.ask(&ask).await?;
-        let places: Option<Vec<Place>> = places.iter().map(|bytes| Place::from_bytes(bytes)).collect();
+        let places: Option<Vec<Place>> = places
+            .iter()
+            .map(|bytes| Place::from_bytes(bytes))
+            .collect();
         let places = places.ok_or_else(|| unreadable("this is no place"))?;
         let digests: Vec<Vec<u8>> = places.iter().map(|place| place.digest.to_vec()).collect();
         let found = self.read_documents(kind, &digests).await?;
-        let next = places.last().copied().filter(|_| places.len() >= limit as usize);
+        let next = places
+            .last()
+            .copied()
+            .filter(|_| places.len() >= limit as usize);
         Ok((found, next))
     }
 
     pub(super) async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
-        let counts: Vec<(String, i64)> =
-            self.link.ask(cmd("HGETALL").arg(keys::documents_count(kind))).await?;
+        let counts: Vec<(String, i64)> = self
+            .link
+            .ask(cmd("HGETALL").arg(keys::documents_count(kind)))
+            .await?;
         let mut counts: Vec<(String, u64)> = counts
             .into_iter()
-            .filter_map(|(state, count)| Some((state, u64::try_from(count).ok().filter(|count| *count > 0)?)))
+            .filter_map(|(state, count)| {
+                Some((state, u64::try_from(count).ok().filter(|count| *count > 0)?))
+            })
             .collect();
         counts.sort();
         Ok(counts)
@@ -165,12 +213,17 @@ impl Inner {
         let mut forgotten = 0;
         for kind in Kind::ALL {
             let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(keys::documents_retained(kind)).arg("-inf").arg(now.as_microsecond());
+            ask.arg(keys::documents_retained(kind))
+                .arg("-inf")
+                .arg(now.as_microsecond());
             let digests: Vec<Vec<u8>> = self.link.ask(ask.arg("LIMIT").arg(0).arg(limit)).await?;
             for document in self.read_documents(kind, &digests).await?.calls {
                 let mut run = Run::new(&self.scripts.forget_document);
-                run.key(&names(&document, "")[..10]).arg("").arg(self.memory.gateway());
-                run.arg(self.memory.epoch()).arg(self.memory.writes(PARTITION));
+                run.key(&names(&document, "")[..10])
+                    .arg("")
+                    .arg(self.memory.gateway());
+                run.arg(self.memory.epoch())
+                    .arg(self.memory.writes(PARTITION));
                 let place = Place::of(&document);
                 run.arg(&place.digest[..]).arg(&place.to_bytes()[..]);
                 run.arg(now.as_microsecond()).arg(&document.state);
@@ -185,10 +238,16 @@ impl Inner {
     }
 
     /// One that was deleted meanwhile is left out.
-    async fn read_documents(&self, kind: Kind, digests: &[Vec<u8>]) -> Result<Found<Document>, Error> {
+    async fn read_documents(
+        &self,
+        kind: Kind,
+        digests: &[Vec<u8>],
+    ) -> Result<Found<Document>, Error> {
         let mut asks = Vec::new();
         for found in digests {
-            let found = found[..].try_into().map_err(|_| unreadable("this is no digest"))?;
+            let found = found[..]
+                .try_into()
+                .map_err(|_| unreadable("this is no digest"))?;
             let mut ask = cmd("HMGET");
             ask.arg(keys::document(found)).arg(&FIELDS);
             asks.push(ask);
@@ -203,7 +262,9 @@ impl Inner {
             match read(kind, fields) {
                 Ok(document) => found.calls.extend(document),
                 Err(error) => {
-                    found.unreadable.push((id.unwrap_or_else(|| hex::encode(digest)), error.to_string()));
+                    found
+                        .unreadable
+                        .push((id.unwrap_or_else(|| hex::encode(digest)), error.to_string()));
                 }
             }
         }
@@ -213,9 +274,18 @@ impl Inner {
 
 /// What a script about a document may touch, in the order in which scripts name it.
 fn names(document: &Document, before: &str) -> Vec<String> {
-    let Document { kind, tenant, id, state, .. } = document;
+    let Document {
+        kind,
+        tenant,
+        id,
+        state,
+        ..
+    } = document;
     let tenants = |state: &str| {
-        [keys::documents(*kind, None, Some(state)), keys::documents(*kind, Some(tenant), Some(state))]
+        [
+            keys::documents(*kind, None, Some(state)),
+            keys::documents(*kind, Some(tenant), Some(state)),
+        ]
     };
     let mut names = vec![
         keys::document(digest(*kind, tenant, id)),
@@ -245,7 +315,10 @@ fn rest(document: &Document) -> Result<String, Error> {
 
 /// The id of a document, as far as that can be read.
 fn id_of(fields: &[Value]) -> Option<String> {
-    let rest = fields.get(2).cloned().and_then(|rest| Vec::<u8>::from_redis_value(rest).ok())?;
+    let rest = fields
+        .get(2)
+        .cloned()
+        .and_then(|rest| Vec::<u8>::from_redis_value(rest).ok())?;
     serde_json::from_slice(&rest).ok().map(|rest: Rest| rest.id)
 }
 

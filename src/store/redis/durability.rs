@@ -65,9 +65,14 @@ pub(super) fn judge(nodes: &[Node], demand: Demand) -> Verdict {
 fn judge_one(node: &Node, demand: Demand) -> Verdict {
     let mut reasons = fatal(node);
     let weak = weaknesses(node, demand);
-    let found = weak.iter().map(|(class, _)| *class).min().unwrap_or(Durability::Strict);
-    let (refused, tolerated): (Vec<_>, Vec<_>) =
-        weak.into_iter().partition(|(class, _)| *class < demand.durability);
+    let found = weak
+        .iter()
+        .map(|(class, _)| *class)
+        .min()
+        .unwrap_or(Durability::Strict);
+    let (refused, tolerated): (Vec<_>, Vec<_>) = weak
+        .into_iter()
+        .partition(|(class, _)| *class < demand.durability);
     reasons.extend(refused.into_iter().map(|(_, reason)| reason));
     let mut warnings: Vec<Reason> = tolerated.into_iter().map(|(_, reason)| reason).collect();
     if node.is_set("aof-load-truncated", "yes") {
@@ -76,13 +81,19 @@ fn judge_one(node: &Node, demand: Demand) -> Verdict {
         warnings.push(Reason::new("aof_truncated", text));
     }
     // Also while something else is amiss: what runs must still be written as it was promised.
-    let may_fail_over = node.fails_over || (demand.durability == Durability::Bounded && node.has_replicas());
+    let may_fail_over =
+        node.fails_over || (demand.durability == Durability::Bounded && node.has_replicas());
     let wait_for = if may_fail_over && demand.durability >= Durability::Bounded {
         node.min_replicas().max(1)
     } else {
         0
     };
-    Verdict { durability: found, reasons, warnings, wait_for }
+    Verdict {
+        durability: found,
+        reasons,
+        warnings,
+        wait_for,
+    }
 }
 
 /// What no demand makes good.
@@ -92,7 +103,13 @@ fn fatal(node: &Node) -> Vec<Reason> {
     let version = node.info("redis_version");
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
     if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < OLDEST {
-        because("version", format!("Redis {version} is too old; {}.{} is the oldest", OLDEST.0, OLDEST.1));
+        because(
+            "version",
+            format!(
+                "Redis {version} is too old; {}.{} is the oldest",
+                OLDEST.0, OLDEST.1
+            ),
+        );
     }
     let role = node.info("role");
     if role != "master" {
@@ -100,13 +117,19 @@ fn fatal(node: &Node) -> Vec<Reason> {
     }
     let policy = node.info("maxmemory_policy");
     if policy != "noeviction" {
-        because("eviction", format!("maxmemory-policy is {policy}: it deletes keys; it must be noeviction"));
+        because(
+            "eviction",
+            format!("maxmemory-policy is {policy}: it deletes keys; it must be noeviction"),
+        );
     }
     if node.info("loading") == "1" {
         because("loading", "Redis is loading its data".into());
     }
     if node.info("aof_enabled") == "1" && node.info("aof_last_write_status") == "err" {
-        because("aof_error", "Redis cannot write its append-only file".into());
+        because(
+            "aof_error",
+            "Redis cannot write its append-only file".into(),
+        );
     }
     let (good, needed) = (node.info("min_slaves_good_slaves"), node.min_replicas());
     if good.parse().is_ok_and(|good: u32| good < needed) {
@@ -119,7 +142,9 @@ fn fatal(node: &Node) -> Vec<Reason> {
     if limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(FULL_PERCENT) {
         because(
             "memory",
-            format!("Redis uses {used} of {limit} bytes; from {FULL_PERCENT} % on nothing new is taken"),
+            format!(
+                "Redis uses {used} of {limit} bytes; from {FULL_PERCENT} % on nothing new is taken"
+            ),
         );
     }
     reasons
@@ -172,7 +197,10 @@ fn weaknesses(node: &Node, demand: Demand) -> Vec<(Durability, Reason)> {
         );
     }
     if demand.clock_offset_us.unsigned_abs() > CLOCK_SLACK_US {
-        let text = format!("its clock is {} ms away from this machine's", demand.clock_offset_us / 1_000);
+        let text = format!(
+            "its clock is {} ms away from this machine's",
+            demand.clock_offset_us / 1_000
+        );
         allows(Durability::Relaxed, "clock", &text);
     }
     weak
@@ -188,7 +216,9 @@ impl Node {
     }
 
     fn is_set(&self, setting: &str, value: &str) -> bool {
-        self.config.as_ref().is_some_and(|config| config.get(setting).is_some_and(|have| have == value))
+        self.config
+            .as_ref()
+            .is_some_and(|config| config.get(setting).is_some_and(|have| have == value))
     }
 
     fn has_replicas(&self) -> bool {
@@ -196,7 +226,10 @@ impl Node {
     }
 
     fn min_replicas(&self) -> u32 {
-        let config = self.config.as_ref().and_then(|config| config.get("min-replicas-to-write"));
+        let config = self
+            .config
+            .as_ref()
+            .and_then(|config| config.get("min-replicas-to-write"));
         config.and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 }
@@ -215,7 +248,10 @@ mod tests {
     use super::*;
 
     fn words(pairs: &[(&str, &str)]) -> HashMap<String, String> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     fn strict() -> Node {
@@ -235,10 +271,18 @@ mod tests {
             ("no-appendfsync-on-rewrite", "no"),
             ("min-replicas-to-write", "0"),
         ]);
-        Node { info, config: Some(config), fails_over: false }
+        Node {
+            info,
+            config: Some(config),
+            fails_over: false,
+        }
     }
 
-    const ASKED: Demand = Demand { durability: Durability::Strict, declared: None, clock_offset_us: 0 };
+    const ASKED: Demand = Demand {
+        durability: Durability::Strict,
+        declared: None,
+        clock_offset_us: 0,
+    };
 
     fn codes(reasons: &[Reason]) -> Vec<&str> {
         reasons.iter().map(|reason| reason.code).collect()
@@ -247,9 +291,13 @@ mod tests {
     #[test]
     fn a_strict_one_is_strict_and_one_bad_master_spoils_it() {
         let good = judge(&[strict(), strict()], ASKED);
-        assert_eq!((good.durability, good.reasons, good.wait_for), (Durability::Strict, vec![], 0));
+        assert_eq!(
+            (good.durability, good.reasons, good.wait_for),
+            (Durability::Strict, vec![], 0)
+        );
         let mut bad = strict();
-        bad.info.insert("maxmemory_policy".into(), "allkeys-lru".into());
+        bad.info
+            .insert("maxmemory_policy".into(), "allkeys-lru".into());
         assert_eq!(codes(&judge(&[strict(), bad], ASKED).reasons), ["eviction"]);
         assert_eq!(codes(&judge(&[], ASKED).reasons), ["no_master"]);
     }
@@ -267,7 +315,13 @@ mod tests {
             for durability in Durability::ALL {
                 let mut node = strict();
                 node.info.insert(field.into(), value.into());
-                let verdict = judge(&[node], Demand { durability, ..ASKED });
+                let verdict = judge(
+                    &[node],
+                    Demand {
+                        durability,
+                        ..ASKED
+                    },
+                );
                 assert_eq!(codes(&verdict.reasons), [code], "{field} {durability:?}");
             }
         }
@@ -277,7 +331,10 @@ mod tests {
     fn a_weakness_is_a_reason_for_whoever_asks_for_more_and_a_warning_for_the_rest() {
         let set = |setting: &str, value: &str| {
             let mut node = strict();
-            node.config.as_mut().expect("a config").insert(setting.into(), value.into());
+            node.config
+                .as_mut()
+                .expect("a config")
+                .insert(setting.into(), value.into());
             node
         };
         let without_aof = || {
@@ -298,28 +355,68 @@ mod tests {
         ] {
             let nodes = [node];
             for durability in [Durability::Strict, Durability::Bounded] {
-                assert_eq!(codes(&judge(&nodes, Demand { durability, ..ASKED }).reasons), [code]);
+                assert_eq!(
+                    codes(
+                        &judge(
+                            &nodes,
+                            Demand {
+                                durability,
+                                ..ASKED
+                            }
+                        )
+                        .reasons
+                    ),
+                    [code]
+                );
             }
-            let relaxed = judge(&nodes, Demand { durability: Durability::Relaxed, ..ASKED });
-            assert_eq!((relaxed.durability, codes(&relaxed.reasons)), (Durability::Relaxed, vec![]));
+            let relaxed = judge(
+                &nodes,
+                Demand {
+                    durability: Durability::Relaxed,
+                    ..ASKED
+                },
+            );
+            assert_eq!(
+                (relaxed.durability, codes(&relaxed.reasons)),
+                (Durability::Relaxed, vec![])
+            );
             assert_eq!(codes(&relaxed.warnings), [code]);
         }
-        let late = Demand { clock_offset_us: -2_000_001, ..ASKED };
+        let late = Demand {
+            clock_offset_us: -2_000_001,
+            ..ASKED
+        };
         assert_eq!(codes(&judge(&[strict()], late).reasons), ["clock"]);
     }
 
     #[test]
     fn where_a_failover_may_happen_a_replica_must_have_each_write() {
         let replicated = |fails_over, connected: &str, needed: &str| {
-            let mut node = Node { fails_over, ..strict() };
-            node.info.insert("connected_slaves".into(), connected.into());
-            node.config.as_mut().expect("a config").insert("min-replicas-to-write".into(), needed.into());
+            let mut node = Node {
+                fails_over,
+                ..strict()
+            };
+            node.info
+                .insert("connected_slaves".into(), connected.into());
+            node.config
+                .as_mut()
+                .expect("a config")
+                .insert("min-replicas-to-write".into(), needed.into());
             [node]
         };
-        let bounded = Demand { durability: Durability::Bounded, ..ASKED };
+        let bounded = Demand {
+            durability: Durability::Bounded,
+            ..ASKED
+        };
         let verdict = judge(&replicated(true, "2", "1"), bounded);
-        assert_eq!((verdict.durability, verdict.wait_for, verdict.reasons), (Durability::Bounded, 1, vec![]));
-        assert_eq!(codes(&judge(&replicated(true, "2", "1"), ASKED).reasons), ["failover"]);
+        assert_eq!(
+            (verdict.durability, verdict.wait_for, verdict.reasons),
+            (Durability::Bounded, 1, vec![])
+        );
+        assert_eq!(
+            codes(&judge(&replicated(true, "2", "1"), ASKED).reasons),
+            ["failover"]
+        );
         let alone = judge(&replicated(false, "1", "1"), ASKED);
         assert_eq!(
             (alone.durability, alone.wait_for),
@@ -329,25 +426,64 @@ mod tests {
         // The replica that is away just now may be promoted all the same.
         for connected in ["0", "1"] {
             for durability in [Durability::Strict, Durability::Bounded] {
-                let verdict = judge(&replicated(true, connected, "0"), Demand { durability, ..ASKED });
-                assert_eq!(codes(&verdict.reasons)[0], "replicas", "{connected} {durability:?}");
+                let verdict = judge(
+                    &replicated(true, connected, "0"),
+                    Demand {
+                        durability,
+                        ..ASKED
+                    },
+                );
+                assert_eq!(
+                    codes(&verdict.reasons)[0],
+                    "replicas",
+                    "{connected} {durability:?}"
+                );
             }
         }
-        let late = judge(&replicated(true, "1", "1"), Demand { clock_offset_us: 3_000_000, ..bounded });
+        let late = judge(
+            &replicated(true, "1", "1"),
+            Demand {
+                clock_offset_us: 3_000_000,
+                ..bounded
+            },
+        );
         assert_eq!(codes(&late.reasons), ["clock"]);
-        assert_eq!(late.wait_for, 1, "outcomes are waited for, whatever else is amiss");
+        assert_eq!(
+            late.wait_for, 1,
+            "outcomes are waited for, whatever else is amiss"
+        );
     }
 
     #[test]
     fn a_redis_that_does_not_let_itself_be_looked_at_is_what_its_operator_says() {
-        let nodes = [Node { config: None, ..strict() }];
+        let nodes = [Node {
+            config: None,
+            ..strict()
+        }];
         assert_eq!(codes(&judge(&nodes, ASKED).reasons), ["undeclared"]);
-        let declared = Demand { declared: Some(Durability::Strict), ..ASKED };
-        let fails_over = [Node { config: None, fails_over: true, ..strict() }];
-        assert_eq!(codes(&judge(&fails_over, declared).reasons), ["failover"], "no word makes that strict");
+        let declared = Demand {
+            declared: Some(Durability::Strict),
+            ..ASKED
+        };
+        let fails_over = [Node {
+            config: None,
+            fails_over: true,
+            ..strict()
+        }];
+        assert_eq!(
+            codes(&judge(&fails_over, declared).reasons),
+            ["failover"],
+            "no word makes that strict"
+        );
         let verdict = judge(&nodes, declared);
-        assert_eq!((verdict.durability, verdict.reasons), (Durability::Strict, vec![]));
-        let less = Demand { declared: Some(Durability::Bounded), ..ASKED };
+        assert_eq!(
+            (verdict.durability, verdict.reasons),
+            (Durability::Strict, vec![])
+        );
+        let less = Demand {
+            declared: Some(Durability::Bounded),
+            ..ASKED
+        };
         assert_eq!(codes(&judge(&nodes, less).reasons), ["undeclared"]);
     }
 }

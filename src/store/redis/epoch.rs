@@ -19,7 +19,8 @@ use crate::store::{Error, LOST_DATA, Reason};
 
 /// How often a look begins again because another gateway has written the manifest meanwhile.
 const LOOKS: usize = 3;
-const NOT_ALONE: &str = "another person accepts it at the same time, or more was lost meanwhile: look again";
+const NOT_ALONE: &str =
+    "another person accepts it at the same time, or more was lost meanwhile: look again";
 
 /// Whether a warning has closed the store for all gateways.
 enum Warned {
@@ -39,7 +40,10 @@ impl Inner {
             }
         }
         self.link.trouble.notify_one();
-        Ok(Some(Reason::new("suspect", "the store was changed each time it was looked at")))
+        Ok(Some(Reason::new(
+            "suspect",
+            "the store was changed each time it was looked at",
+        )))
     }
 
     /// Goes on (to the next try) if the manifest has changed meanwhile: an acceptance that has just ended must not be taken back by a look
@@ -65,9 +69,10 @@ impl Inner {
                 Ok(ControlFlow::Break(None))
             }
             // Another gateway is at it, too.
-            Finding::Fresh(_) => {
-                Ok(ControlFlow::Break(Some(Reason::new("starting", "the store is being set up"))))
-            }
+            Finding::Fresh(_) => Ok(ControlFlow::Break(Some(Reason::new(
+                "starting",
+                "the store is being set up",
+            )))),
             Finding::Adopt(adopted) => {
                 self.put_all_back().await?;
                 let sight = self.sight().await?;
@@ -81,8 +86,9 @@ impl Inner {
             }
             Finding::Foreign(what) => Ok(ControlFlow::Break(Some(Reason::new("foreign", what)))),
             Finding::Lost { what, writes } => {
-                let text =
-                    format!("{what}; nothing is claimed until a person runs `oncegate store accept-loss`");
+                let text = format!(
+                    "{what}; nothing is claimed until a person runs `oncegate store accept-loss`"
+                );
                 let reason = Reason::new(LOST_DATA, text);
                 if self.manifest().await? != sight.manifest {
                     return Ok(ControlFlow::Continue(()));
@@ -90,7 +96,10 @@ impl Inner {
                 // Nothing may be claimed that is about to be put back.
                 self.close_for(&reason);
                 // Also if the warning itself was lost since: the store may have been emptied once more.
-                match self.warn_others(sight.manifest.as_ref(), &what, &epoch).await? {
+                match self
+                    .warn_others(sight.manifest.as_ref(), &what, &epoch)
+                    .await?
+                {
                     Warned::Now => self.is_mended.store(false, Ordering::Relaxed),
                     Warned::Before => {}
                     Warned::TooLate => return Ok(ControlFlow::Continue(())),
@@ -120,7 +129,12 @@ impl Inner {
     /// Closes the store for the other gateways, too, also for those that have begun to use what is left of it: they
     /// may not know what is missing. The manifest comes first: it says which epoch an acceptance has to follow.
     /// `before` is the manifest from which the loss was judged.
-    async fn warn_others(&self, before: Option<&Manifest>, what: &str, epoch: &str) -> Result<Warned, Error> {
+    async fn warn_others(
+        &self,
+        before: Option<&Manifest>,
+        what: &str,
+        epoch: &str,
+    ) -> Result<Warned, Error> {
         if before.is_none() && epoch.is_empty() {
             // There is no epoch to follow. Gateways that remember one write the manifest.
             if self.is_mended.load(Ordering::Relaxed) {
@@ -145,7 +159,9 @@ impl Inner {
 
     /// Makes every claim be refused until a loss is accepted.
     async fn close_partitions(&self) -> Result<(), Error> {
-        self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg("lost").to_owned()).await?;
+        self.link
+            .ask_each(|partition| cmd("SET").arg(partition.epoch()).arg("lost").to_owned())
+            .await?;
         Ok(())
     }
 
@@ -153,17 +169,27 @@ impl Inner {
     /// store and this gateway are lost together.
     async fn publish_token(&self, sight: &Sight) {
         let (gateway, token) = (self.memory.gateway(), self.memory.covered_token());
-        if sight.tokens.get(&gateway).is_some_and(|published| *published >= token) {
+        if sight
+            .tokens
+            .get(&gateway)
+            .is_some_and(|published| *published >= token)
+        {
             return;
         }
         // A full Redis refuses it, which is told elsewhere; the next look tries again.
-        drop(self.link.ask::<()>(cmd("HSET").arg(keys::tokens()).arg(gateway).arg(token)).await);
+        drop(
+            self.link
+                .ask::<()>(cmd("HSET").arg(keys::tokens()).arg(gateway).arg(token))
+                .await,
+        );
     }
 
     /// Reads from the manifest since when every call is known, and the highest accepted token. An older store gets now; where that
     /// cannot be written, it is not known yet, and nothing is undone on a guess.
     async fn know_since(&self, sight: &Sight) {
-        let Some(manifest) = &sight.manifest else { return };
+        let Some(manifest) = &sight.manifest else {
+            return;
+        };
         self.accepted_token.store(manifest.token, Ordering::SeqCst);
         let since = match manifest.whole_since_us {
             Some(since) => Some(since),
@@ -177,50 +203,88 @@ impl Inner {
     /// `None`: somebody has just written another manifest.
     async fn say_since(&self, manifest: &Manifest) -> Result<Option<i64>, Error> {
         let since = Some(self.store_time().as_microsecond());
-        let next = Manifest { whole_since_us: since, ..manifest.clone() };
-        Ok(if self.swap_manifest(Some(manifest), &next).await? { since } else { None })
+        let next = Manifest {
+            whole_since_us: since,
+            ..manifest.clone()
+        };
+        Ok(if self.swap_manifest(Some(manifest), &next).await? {
+            since
+        } else {
+            None
+        })
     }
 
     /// An acceptance that broke off here is another's affair by now, or over.
     pub(super) fn forget_acceptance(&self) {
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.prepared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
     }
 
     async fn sight(&self) -> Result<Sight, Error> {
         let manifest = self.manifest().await?;
-        let epochs = self.link.ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned()).await?;
-        let writes =
-            self.link.ask_each(|partition| cmd("HGETALL").arg(partition.writes()).to_owned()).await?;
+        let epochs = self
+            .link
+            .ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned())
+            .await?;
+        let writes = self
+            .link
+            .ask_each(|partition| cmd("HGETALL").arg(partition.writes()).to_owned())
+            .await?;
         let epochs = epochs
             .into_iter()
             .map(|epoch| Option::<String>::from_redis_value(epoch).map(Option::unwrap_or_default));
-        let mut sight = Sight { manifest, ..Sight::default() };
-        let tokens: HashMap<String, u64> = self.link.ask(cmd("HGETALL").arg(keys::tokens())).await?;
+        let mut sight = Sight {
+            manifest,
+            ..Sight::default()
+        };
+        let tokens: HashMap<String, u64> =
+            self.link.ask(cmd("HGETALL").arg(keys::tokens())).await?;
         sight.tokens = tokens.into_iter().collect();
         sight.epochs = epochs.collect::<Result<_, _>>().map_err(unreadable)?;
         for (partition, counts) in Partition::all().zip(writes) {
-            for (gateway, count) in HashMap::<String, u64>::from_redis_value(counts).map_err(unreadable)? {
+            for (gateway, count) in
+                HashMap::<String, u64>::from_redis_value(counts).map_err(unreadable)?
+            {
                 sight.writes.count(&gateway, partition, count);
             }
         }
-        sight.forgotten = self.last_counts(self.memory.all_writes().absent_from(&sight.writes)).await?;
+        sight.forgotten = self
+            .last_counts(self.memory.all_writes().absent_from(&sight.writes))
+            .await?;
         Ok(sight)
     }
 
     /// Sets up a Redis that nobody has used before. Several gateways may do it at once.
     async fn begin(&self, manifest: Manifest) -> Result<(), Error> {
         let key = manifest_key();
-        let manifest = Manifest { whole_since_us: Some(self.store_time().as_microsecond()), ..manifest };
+        let manifest = Manifest {
+            whole_since_us: Some(self.store_time().as_microsecond()),
+            ..manifest
+        };
         let text = serde_json::to_string(&manifest).map_err(unreadable)?;
-        self.link.ask::<()>(cmd("SET").arg(&key).arg(text).arg("NX")).await?;
+        self.link
+            .ask::<()>(cmd("SET").arg(&key).arg(text).arg("NX"))
+            .await?;
         // Whoever was first has chosen the epoch.
-        let Some(chosen) = self.manifest().await? else { return Ok(()) };
-        let set =
-            |partition: Partition| cmd("SET").arg(partition.epoch()).arg(&chosen.epoch).arg("NX").to_owned();
+        let Some(chosen) = self.manifest().await? else {
+            return Ok(());
+        };
+        let set = |partition: Partition| {
+            cmd("SET")
+                .arg(partition.epoch())
+                .arg(&chosen.epoch)
+                .arg("NX")
+                .to_owned()
+        };
         self.link.ask_each(set).await?;
         // Unless another gateway has found a loss in the meantime. An acceptance is completed only by its own gateway.
         if !chosen.complete && chosen.follows.is_empty() {
-            let complete = Manifest { complete: true, ..chosen.clone() };
+            let complete = Manifest {
+                complete: true,
+                ..chosen.clone()
+            };
             self.swap_manifest(Some(&chosen), &complete).await?;
         }
         Ok(())
@@ -229,7 +293,11 @@ impl Inner {
     /// A person accepts what is missing: a new epoch begins, which those who remember the old one know
     /// as its successor.
     pub(super) async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
-        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let prepared = self
+            .prepared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let mut manifest = match prepared {
             Some(manifest) => manifest,
             None => self.prepare_acceptance(reason).await?,
@@ -238,7 +306,10 @@ impl Inner {
         let sight = self.sight().await?;
         let prepared = manifest.clone();
         manifest.complete = true;
-        let sight = Sight { manifest: Some(manifest.clone()), ..sight };
+        let sight = Sight {
+            manifest: Some(manifest.clone()),
+            ..sight
+        };
         let found = loss::compare(&sight, &manifest.epoch, &self.memory.all_writes());
         if found != Finding::Whole || !self.swap_manifest(Some(&prepared), &manifest).await? {
             return Err(Error::Refused(NOT_ALONE.into()));
@@ -255,24 +326,35 @@ impl Inner {
         let remembered = self.memory.epoch();
         let before = sight.manifest.as_ref();
         if remembered.is_empty() && before.is_none() {
-            let why = "nobody here has ever met this store: run it where a gateway's watermarks are";
+            let why =
+                "nobody here has ever met this store: run it where a gateway's watermarks are";
             return Err(Error::Refused(why.into()));
         }
-        let mut epochs: Vec<&str> =
-            before.map(|manifest| manifest.follows.iter().map(String::as_str).collect()).unwrap_or_default();
+        let mut epochs: Vec<&str> = before
+            .map(|manifest| manifest.follows.iter().map(String::as_str).collect())
+            .unwrap_or_default();
         epochs.extend(before.map(|manifest| manifest.epoch.as_str()));
         epochs.push(&remembered);
         let mut manifest = Manifest::after(&epochs, reason, false);
         let now = self.store_time().as_microsecond();
         // Tokens that no gateway remembers were not ahead of the clock either.
-        manifest.token = self.memory.highest_token().max(sight.token()).max(now.unsigned_abs());
+        manifest.token = self
+            .memory
+            .highest_token()
+            .max(sight.token())
+            .max(now.unsigned_abs());
         manifest.whole_since_us = Some(now);
         if !self.swap_manifest(before, &manifest).await? {
             return Err(Error::Refused(NOT_ALONE.into()));
         }
         let epoch = manifest.epoch.clone();
-        self.link.ask_each(|partition| cmd("SET").arg(partition.epoch()).arg(&epoch).to_owned()).await?;
-        self.whole_since_us.store(manifest.whole_since_us.unwrap_or_default(), Ordering::SeqCst);
+        self.link
+            .ask_each(|partition| cmd("SET").arg(partition.epoch()).arg(&epoch).to_owned())
+            .await?;
+        self.whole_since_us.store(
+            manifest.whole_since_us.unwrap_or_default(),
+            Ordering::SeqCst,
+        );
         self.memory.adopt(&epoch, self.sight().await?);
         *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = Some(manifest.clone());
         Ok(manifest)
@@ -280,7 +362,10 @@ impl Inner {
 
     /// Whether a person is about to accept a loss here: until that is done this process may change documents.
     pub(super) fn is_accepting(&self) -> bool {
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.prepared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
     }
 
     async fn manifest(&self) -> Result<Option<Manifest>, Error> {
@@ -288,7 +373,11 @@ impl Inner {
     }
 
     /// Writes the manifest if it still is `before`. Answers whether it did.
-    async fn swap_manifest(&self, before: Option<&Manifest>, next: &Manifest) -> Result<bool, Error> {
+    async fn swap_manifest(
+        &self,
+        before: Option<&Manifest>,
+        next: &Manifest,
+    ) -> Result<bool, Error> {
         let found: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
         if parse(found.clone())?.as_ref() != before {
             return Ok(false);
@@ -316,9 +405,13 @@ impl Inner {
         let mut next = || parts.next().unwrap_or(0);
         let (index, partition, mut cursor) = (next(), next(), next());
         let places = (0_u64..).zip(INDEXES).flat_map(|(number, name)| {
-            (0_u64..).zip(Partition::all()).map(move |(at, partition)| (number, at, partition.key(name)))
+            (0_u64..)
+                .zip(Partition::all())
+                .map(move |(at, partition)| (number, at, partition.key(name)))
         });
-        for (number, at, key) in places.skip_while(|(number, at, _)| (*number, *at) < (index, partition)) {
+        for (number, at, key) in
+            places.skip_while(|(number, at, _)| (*number, *at) < (index, partition))
+        {
             loop {
                 let mut ask = cmd("ZSCAN");
                 ask.arg(&key).arg(cursor).arg("COUNT").arg(limit);
@@ -326,7 +419,11 @@ impl Inner {
                 cursor = next;
                 let calls: Vec<CallId> = found.iter().filter_map(|(id, _)| call_id(id)).collect();
                 // Cursor 0 ends one index; the one after it begins with 0, too.
-                let (number, at) = if cursor == 0 { (number, at + 1) } else { (number, at) };
+                let (number, at) = if cursor == 0 {
+                    (number, at + 1)
+                } else {
+                    (number, at)
+                };
                 if !calls.is_empty() {
                     return Ok((calls, Some(format!("{number}:{at}:{cursor}"))));
                 }
@@ -343,10 +440,18 @@ impl Inner {
         let mut all = Ok(());
         let recent = self.memory.recent();
         for of_one in recent.chunk_by(|one, next| one.call_id() == next.call_id()) {
-            for Remembered { record, entry, is_locked, .. } in of_one {
+            for Remembered {
+                record,
+                entry,
+                is_locked,
+                ..
+            } in of_one
+            {
                 let put = self.put_names_back(record, entry, *is_locked).await;
                 // Whether a name is another's can be decided only when the whole record is there.
-                let is_newest = of_one.last().is_some_and(|newest| newest.record.version == record.version);
+                let is_newest = of_one
+                    .last()
+                    .is_some_and(|newest| newest.record.version == record.version);
                 let told = match put {
                     Ok(holders) if is_newest => self.tell_holders(record, holders).await,
                     put => put.map(drop),
@@ -382,7 +487,11 @@ impl Inner {
         let holders = self.try_put_back(record, entry, is_locked, &[]).await?;
         let mut over = Vec::new();
         for holder in &holders {
-            over.extend(self.fields_of(*holder).await?.filter(|holder| is_over(holder, record)));
+            over.extend(
+                self.fields_of(*holder)
+                    .await?
+                    .filter(|holder| is_over(holder, record)),
+            );
         }
         if over.is_empty() {
             return Ok(holders);
@@ -396,7 +505,10 @@ impl Inner {
         for holder in holders {
             let newest = self.fields_of(intent.call_id).await?;
             let later = self.fields_of(holder).await?;
-            if newest.zip(later).is_some_and(|(newest, later)| is_over(&newest, &later)) {
+            if newest
+                .zip(later)
+                .is_some_and(|(newest, later)| is_over(&newest, &later))
+            {
                 continue;
             }
             tracing::error!(
@@ -424,12 +536,22 @@ impl Inner {
         let mut run = Run::new(&self.scripts.assert);
         let rooms = is_locked.then(|| super::session::rooms_of(intent));
         run.key(&partition.of_script(record, rooms)[..]);
-        run.arg(partition.prefix()).arg(self.memory.gateway()).arg("").arg(0);
-        run.arg(intent.call_id.to_string()).arg(record.version).arg(record::cas(record));
+        run.arg(partition.prefix())
+            .arg(self.memory.gateway())
+            .arg("")
+            .arg(0);
+        run.arg(intent.call_id.to_string())
+            .arg(record.version)
+            .arg(record::cas(record));
         run.arg(record::intent(intent)).arg(&intent.args[..]);
-        run.arg(record::progress(record)).arg(record::fencing(record));
-        run.arg(u8::from(result.is_some())).arg(result.map_or(&[][..], AsRef::as_ref));
-        run.arg(&intent.tool).arg(record.state.as_str()).arg(score(record)).arg(retain_until(record));
+        run.arg(record::progress(record))
+            .arg(record::fencing(record));
+        run.arg(u8::from(result.is_some()))
+            .arg(result.map_or(&[][..], AsRef::as_ref));
+        run.arg(&intent.tool)
+            .arg(record.state.as_str())
+            .arg(score(record))
+            .arg(retain_until(record));
         run.arg(record::entry_field(record.version))
             .arg(record::entry(entry))
             .arg(record::gives_up(instead_of));
@@ -441,22 +563,33 @@ impl Inner {
             (State::Unknown(_), true) => [lease.as_str(), lease.as_str()],
             _ => ["", ""],
         };
-        run.arg(&lock[..]).arg(&Position::of(record).to_bytes()[..]).arg(&intent.tenant);
+        run.arg(&lock[..])
+            .arg(&Position::of(record).to_bytes()[..])
+            .arg(&intent.tenant);
         let (word, rest) = reply(self.link.run(&run).await?)?;
         let holders = (0..rest.len()).filter_map(|n| call_id(&text(&rest, n)?));
-        Ok(if word == "conflict" { holders.collect() } else { Vec::new() })
+        Ok(if word == "conflict" {
+            holders.collect()
+        } else {
+            Vec::new()
+        })
     }
 }
 
 fn parse(manifest: Option<Vec<u8>>) -> Result<Option<Manifest>, Error> {
-    manifest.map(|text| serde_json::from_slice(&text)).transpose().map_err(unreadable)
+    manifest
+        .map(|text| serde_json::from_slice(&text))
+        .transpose()
+        .map_err(unreadable)
 }
 
 /// Whether the time of a call was over when the run of another began, which claimed its names.
 ///
 /// A request may have waited for its session: its key was claimed when its run began.
 fn is_over(earlier: &Record, later: &Record) -> bool {
-    earlier.expires_at.is_some_and(|expires_at| expires_at <= later.attempt.run_started_at)
+    earlier
+        .expires_at
+        .is_some_and(|expires_at| expires_at <= later.attempt.run_started_at)
 }
 
 fn manifest_key() -> String {

@@ -60,29 +60,50 @@ impl Inner {
             watched.insert(gateway, (last, since));
         }
         let patience = self.settings.pace.redis_watch_gone;
-        let gone = watched.iter().filter(|(_, (_, since))| since.elapsed() >= patience);
+        let gone = watched
+            .iter()
+            .filter(|(_, (_, since))| since.elapsed() >= patience);
         gone.map(|(gateway, _)| gateway.clone()).collect()
     }
 
     /// Once a minute, and if this gateway was forgotten. A gateway of which it was never written when it was there counts as there now.
     async fn say_hello(&self, sight: &Sight) -> Result<(), Error> {
         let is_said = |said: Option<Instant>| said.is_some_and(|said| said.elapsed() < SAY_EVERY);
-        let was_forgotten = sight.forgotten.gateways().any(|gateway| gateway == self.memory.gateway());
-        if !was_forgotten && is_said(*self.said_hello.lock().unwrap_or_else(PoisonError::into_inner)) {
+        let was_forgotten = sight
+            .forgotten
+            .gateways()
+            .any(|gateway| gateway == self.memory.gateway());
+        if !was_forgotten
+            && is_said(
+                *self
+                    .said_hello
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner),
+            )
+        {
             return Ok(());
         }
         let now = self.store_time().as_microsecond();
         let mut others = cmd("ZADD");
         others.arg(keys::seen()).arg("NX");
-        let all = sight.writes.gateways().chain(sight.tokens.keys().map(String::as_str));
-        for gateway in all.filter(|gateway| *gateway != FORGOTTEN).chain([&*self.memory.gateway()]) {
+        let all = sight
+            .writes
+            .gateways()
+            .chain(sight.tokens.keys().map(String::as_str));
+        for gateway in all
+            .filter(|gateway| *gateway != FORGOTTEN)
+            .chain([&*self.memory.gateway()])
+        {
             others.arg(now).arg(gateway);
         }
         self.link.ask_quietly::<()>(&others).await?;
         let mut own = cmd("ZADD");
         own.arg(keys::seen()).arg(now).arg(self.memory.gateway());
         self.link.ask_quietly::<()>(&own).await?;
-        *self.said_hello.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self
+            .said_hello
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         Ok(())
     }
 
@@ -103,8 +124,11 @@ impl Inner {
     /// Takes out those that are still counted; what was said of those that are not is deleted.
     async fn forget_these(&self, overdue: &[String], sight: &Sight) -> Result<(), Error> {
         let own = self.memory.gateway();
-        let counted: BTreeSet<&str> =
-            sight.writes.gateways().chain(sight.tokens.keys().map(String::as_str)).collect();
+        let counted: BTreeSet<&str> = sight
+            .writes
+            .gateways()
+            .chain(sight.tokens.keys().map(String::as_str))
+            .collect();
         let others = overdue.iter().filter(|gateway| **gateway != own);
         let (there, gone): (Vec<&String>, Vec<&String>) =
             others.partition(|gateway| counted.contains(gateway.as_str()));
@@ -112,7 +136,10 @@ impl Inner {
             let mut unseen = cmd("ZREM");
             unseen.arg(keys::seen()).arg(&gone);
             self.link.ask_quietly::<()>(&unseen).await?;
-            tracing::info!(gateways = gone.len(), "gateways that are gone were forgotten");
+            tracing::info!(
+                gateways = gone.len(),
+                "gateways that are gone were forgotten"
+            );
         }
         let some = &there[..there.len().min(AT_ONCE)];
         if !some.is_empty() {
@@ -128,23 +155,42 @@ impl Inner {
 
     /// Takes gateways out of a partition's counters, as far as these have not changed. False if the script is not loaded
     /// yet, or finds that data is missing, which the next look does, too.
-    async fn take_out(&self, gone: &[&String], partition: Partition, sight: &Sight) -> Result<bool, Error> {
+    async fn take_out(
+        &self,
+        gone: &[&String],
+        partition: Partition,
+        sight: &Sight,
+    ) -> Result<bool, Error> {
         let is_first = partition == Partition::FIRST;
-        let tokens = if is_first { keys::tokens() } else { partition.writes() };
+        let tokens = if is_first {
+            keys::tokens()
+        } else {
+            partition.writes()
+        };
         let mut run = Run::new(&self.scripts.forget_gateways);
-        run.key(&tokens).key(&tokens).key(partition.epoch()).key(partition.writes());
-        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(partition));
+        run.key(&tokens)
+            .key(&tokens)
+            .key(partition.epoch())
+            .key(partition.writes());
+        run.arg("")
+            .arg(self.memory.gateway())
+            .arg(self.memory.epoch())
+            .arg(self.memory.writes(partition));
         run.arg(if is_first { FORGOTTEN } else { "" });
         for gateway in gone {
             run.arg(*gateway).arg(sight.writes.of(gateway, partition));
             if is_first {
-                let last = serde_json::to_string(&sight.writes.all_of(gateway)).map_err(unreadable)?;
-                run.key(keys::last_counts(&self.memory.epoch(), gateway)).arg(last);
+                let last =
+                    serde_json::to_string(&sight.writes.all_of(gateway)).map_err(unreadable)?;
+                run.key(keys::last_counts(&self.memory.epoch(), gateway))
+                    .arg(last);
             } else {
                 run.arg("");
             }
         }
-        let Some(answer) = self.link.run_if_loaded(&run).await? else { return Ok(false) };
+        let Some(answer) = self.link.run_if_loaded(&run).await? else {
+            return Ok(false);
+        };
         let (word, rest) = reply(answer)?;
         self.saw_count(partition, &rest, 0);
         Ok(word == "done")
@@ -157,8 +203,15 @@ impl Inner {
             return Ok(last);
         }
         let epoch = self.memory.epoch();
-        let ask = |gateway: &String| cmd("GET").arg(keys::last_counts(&epoch, gateway)).to_owned();
-        let found: Vec<Value> = self.link.ask_many(gateways.iter().map(ask).collect()).await?;
+        let ask = |gateway: &String| {
+            cmd("GET")
+                .arg(keys::last_counts(&epoch, gateway))
+                .to_owned()
+        };
+        let found: Vec<Value> = self
+            .link
+            .ask_many(gateways.iter().map(ask).collect())
+            .await?;
         for (gateway, text) in gateways.iter().zip(found) {
             let text: Option<Vec<u8>> = redis::from_redis_value(text).map_err(unreadable)?;
             let Some(text) = text else { continue };

@@ -103,8 +103,16 @@ impl Partition {
         let [census, running, unknown, failed] =
             ["census", "running", "unknown", "failed"].map(|name| self.key(name));
         let rooms = rooms.unwrap_or_else(|| [const { String::new() }; 5].map(|_| call.clone()));
-        let mut keys =
-            vec![self.holder(lookup), call, self.epoch(), self.writes(), census, running, unknown, failed];
+        let mut keys = vec![
+            self.holder(lookup),
+            call,
+            self.epoch(),
+            self.writes(),
+            census,
+            running,
+            unknown,
+            failed,
+        ];
         keys.extend(rooms);
         keys.extend([self.retained(), self.stream(), self.tenants()]);
         let list = |index| self.list(&intent.tenant, index);
@@ -195,9 +203,18 @@ pub(super) fn documents_count(kind: Kind) -> String {
 pub(super) fn documents(kind: Kind, tenant: Option<&str>, state: Option<&str>) -> String {
     let of = if tenant.is_some() { "of" } else { "all" };
     let in_state = if state.is_some() { "in" } else { "any" };
-    let parts =
-        ["documents", kind.as_str(), of, tenant.unwrap_or_default(), in_state, state.unwrap_or_default()];
-    Partition::FIRST.key(&format!("documents:{}", hex::encode(&key::digest(parts)[..16])))
+    let parts = [
+        "documents",
+        kind.as_str(),
+        of,
+        tenant.unwrap_or_default(),
+        in_state,
+        state.unwrap_or_default(),
+    ];
+    Partition::FIRST.key(&format!(
+        "documents:{}",
+        hex::encode(&key::digest(parts)[..16])
+    ))
 }
 
 fn of_session(id: &SessionId, name: &str) -> String {

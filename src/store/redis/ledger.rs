@@ -12,8 +12,8 @@ use super::keys::Partition;
 use super::scripts::Run;
 use super::{Inner, call_id, record, reply, text, unreadable};
 use crate::core::ledger::{
-    self, Duplicate, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, PAGE_BYTES, Page,
-    Position,
+    self, Duplicate, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, PAGE_BYTES,
+    Page, Position,
 };
 use crate::core::record::{CallId, Record};
 use crate::store::Error;
@@ -38,7 +38,11 @@ impl Inner {
         limit: u32,
     ) -> Result<Page<Listed>, Error> {
         let limit = limit as usize;
-        let mut page = Page { found: Vec::new(), next: before, unreadable: 0 };
+        let mut page = Page {
+            found: Vec::new(),
+            next: before,
+            unreadable: 0,
+        };
         let (mut looked, mut bytes) = (0, 0);
         loop {
             // Of those that are looked at few may pass: not one round for each that is missing.
@@ -50,7 +54,8 @@ impl Inner {
                 page.unreadable += unreadable;
                 for (position, listed) in listed {
                     bytes += listed.as_ref().map_or(0, Listed::size);
-                    page.found.extend(listed.filter(|listed| filter.matches(&listed.record)));
+                    page.found
+                        .extend(listed.filter(|listed| filter.matches(&listed.record)));
                     if page.found.len() >= limit || bytes >= PAGE_BYTES {
                         page.next = Some(position);
                         return Ok(page);
@@ -73,19 +78,34 @@ impl Inner {
         limit: usize,
     ) -> Result<Page<Position>, Error> {
         let below = |bytes: &[u8]| [&b"("[..], bytes].concat();
-        let until = filter.until.map(|until| Position::time_bytes(until).to_vec());
+        let until = filter
+            .until
+            .map(|until| Position::time_bytes(until).to_vec());
         let before = before.map(|before| before.to_bytes().to_vec());
-        let newest = until.into_iter().chain(before).min().map_or_else(|| b"+".to_vec(), |to| below(&to));
+        let newest = until
+            .into_iter()
+            .chain(before)
+            .min()
+            .map_or_else(|| b"+".to_vec(), |to| below(&to));
         let since = filter.since.map(Position::time_bytes);
         let oldest = since.map_or_else(|| b"-".to_vec(), |since| [&b"["[..], &since].concat());
         let mut ask = cmd("ZRANGE");
-        ask.arg(Partition::of_tenant(tenant).list(tenant, filter.index())).arg(&newest).arg(&oldest);
+        ask.arg(Partition::of_tenant(tenant).list(tenant, filter.index()))
+            .arg(&newest)
+            .arg(&oldest);
         ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(limit);
         let found: Vec<Vec<u8>> = self.link.ask(&ask).await?;
-        let found: Option<Vec<Position>> = found.iter().map(|bytes| Position::from_bytes(bytes)).collect();
+        let found: Option<Vec<Position>> = found
+            .iter()
+            .map(|bytes| Position::from_bytes(bytes))
+            .collect();
         let found = found.ok_or_else(|| unreadable("this is no position"))?;
         let next = found.last().copied().filter(|_| found.len() >= limit);
-        Ok(Page { found, next, unreadable: 0 })
+        Ok(Page {
+            found,
+            next,
+            unreadable: 0,
+        })
     }
 
     /// The same calls in portions that are small enough to be read in one go.
@@ -101,7 +121,10 @@ impl Inner {
             let name = Partition::of_call(position.call_id).call(position.call_id);
             ["args", "result"].map(|field| cmd("HSTRLEN").arg(&name).arg(field).to_owned())
         };
-        let sizes: Vec<usize> = self.link.ask_many(positions.iter().flat_map(ask).collect()).await?;
+        let sizes: Vec<usize> = self
+            .link
+            .ask_many(positions.iter().flat_map(ask).collect())
+            .await?;
         let sizes: Vec<usize> = sizes.chunks(2).map(|sizes| sizes.iter().sum()).collect();
         Ok(portions(positions, &sizes))
     }
@@ -116,13 +139,27 @@ impl Inner {
     ) -> Result<(Vec<(Position, Option<Listed>)>, u64), Error> {
         let ids: Vec<CallId> = positions.iter().map(|position| position.call_id).collect();
         let (mut found, mut unreadable) = (Vec::new(), 0);
-        let names = if filter.is_brief { &record::BRIEF[..] } else { &record::FIELDS[..] };
-        for (position, mut fields) in positions.iter().zip(self.fields_of_many(&ids, names).await?) {
+        let names = if filter.is_brief {
+            &record::BRIEF[..]
+        } else {
+            &record::FIELDS[..]
+        };
+        for (position, mut fields) in positions
+            .iter()
+            .zip(self.fields_of_many(&ids, names).await?)
+        {
             let duplicates = read_duplicates(fields.split_off(names.len()));
-            let read = if filter.is_brief { record::read_brief(fields) } else { record::read(fields) };
+            let read = if filter.is_brief {
+                record::read_brief(fields)
+            } else {
+                record::read(fields)
+            };
             let listed = match read {
                 // What a replica does not have yet is as it is shown a moment later, or is lost.
-                Ok(Some(record)) => Some(Listed { record: self.settled(record).await?, duplicates }),
+                Ok(Some(record)) => Some(Listed {
+                    record: self.settled(record).await?,
+                    duplicates,
+                }),
                 Ok(None) => {
                     self.unlist(tenant, filter, position).await?;
                     None
@@ -139,30 +176,55 @@ impl Inner {
     }
 
     /// Takes a call out of a list that has gone by itself, because no gateway was there for long.
-    async fn unlist(&self, tenant: &str, filter: &Filter, position: &Position) -> Result<(), Error> {
+    async fn unlist(
+        &self,
+        tenant: &str,
+        filter: &Filter,
+        position: &Position,
+    ) -> Result<(), Error> {
         if self.is_in_doubt() {
             return Ok(());
         }
         let list = Partition::of_call(position.call_id).list(tenant, filter.index());
-        self.link.ask(cmd("ZREM").arg(list).arg(&position.to_bytes()[..])).await
+        self.link
+            .ask(cmd("ZREM").arg(list).arg(&position.to_bytes()[..]))
+            .await
     }
 
     /// The fields of calls, and of their duplicates.
-    async fn fields_of_many(&self, ids: &[CallId], names: &[&str]) -> Result<Vec<Vec<Value>>, Error> {
+    async fn fields_of_many(
+        &self,
+        ids: &[CallId],
+        names: &[&str],
+    ) -> Result<Vec<Vec<Value>>, Error> {
         let ask = |call_id: CallId| {
             let mut ask = cmd("HMGET");
-            ask.arg(Partition::of_call(call_id).call(call_id)).arg(names).arg(&DUPLICATES);
+            ask.arg(Partition::of_call(call_id).call(call_id))
+                .arg(names)
+                .arg(&DUPLICATES);
             ask
         };
-        self.link.ask_many(ids.iter().copied().map(ask).collect()).await
+        self.link
+            .ask_many(ids.iter().copied().map(ask).collect())
+            .await
     }
 
-    pub(super) async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
-        let Some(mut fields) = self.fields_of_many(&[call_id], &record::FIELDS).await?.pop() else {
+    pub(super) async fn history(
+        &self,
+        call_id: CallId,
+        limit: u32,
+    ) -> Result<Option<History>, Error> {
+        let Some(mut fields) = self
+            .fields_of_many(&[call_id], &record::FIELDS)
+            .await?
+            .pop()
+        else {
             return Ok(None);
         };
         let duplicates = read_duplicates(fields.split_off(record::FIELDS.len()));
-        let Some(record) = record::read(fields).map_err(unreadable)? else { return Ok(None) };
+        let Some(record) = record::read(fields).map_err(unreadable)? else {
+            return Ok(None);
+        };
         let record = self.settled(record).await?;
         // Each version has one entry.
         let oldest = record.version.saturating_sub(u64::from(limit)) + 1;
@@ -174,13 +236,19 @@ impl Inner {
         let texts: Vec<Option<Vec<u8>>> = self.link.ask(&ask).await?;
         let entries = texts.iter().flatten().map(|text| record::read_entry(text));
         let entries = entries.collect::<Result<_, _>>().map_err(unreadable)?;
-        Ok(Some(History { record, entries, duplicates }))
+        Ok(Some(History {
+            record,
+            entries,
+            duplicates,
+        }))
     }
 
     pub(super) async fn tenants(&self) -> Result<Vec<String>, Error> {
         let mut tenants = Vec::new();
-        for found in
-            self.link.ask_each(|partition| cmd("SMEMBERS").arg(partition.tenants()).to_owned()).await?
+        for found in self
+            .link
+            .ask_each(|partition| cmd("SMEMBERS").arg(partition.tenants()).to_owned())
+            .await?
         {
             tenants.extend(Vec::<String>::from_redis_value(found).map_err(unreadable)?);
         }
@@ -189,9 +257,15 @@ impl Inner {
         Ok(tenants)
     }
 
-    pub(super) async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
+    pub(super) async fn count_duplicates(
+        &self,
+        call_id: CallId,
+        later: &Duplicates,
+    ) -> Result<(), Error> {
         let mut run = Run::new(&self.scripts.arrived);
-        run.key(Partition::of_call(call_id).call(call_id)).arg(later.count).arg(LISTED_DUPLICATES);
+        run.key(Partition::of_call(call_id).call(call_id))
+            .arg(later.count)
+            .arg(LISTED_DUPLICATES);
         for one in later.last.iter().take(LISTED_DUPLICATES) {
             let line = (one.at.as_microsecond(), &one.by, &one.kind);
             run.arg(serde_json::to_string(&line).map_err(unreadable)?);
@@ -207,33 +281,58 @@ impl Inner {
         }
         let mut forgotten = self.forget_documents(now, limit).await?;
         let now = now.as_microsecond();
-        let over = self
-            .link
-            .ask_each(|partition| cmd("ZCOUNT").arg(partition.retained()).arg("-inf").arg(now).to_owned());
+        let over = self.link.ask_each(|partition| {
+            cmd("ZCOUNT")
+                .arg(partition.retained())
+                .arg("-inf")
+                .arg(now)
+                .to_owned()
+        });
         let mut left = limit as usize;
         for (partition, count) in Partition::all().zip(over.await?) {
             let mut over = usize::from_redis_value(count).map_err(unreadable)?;
             while over > 0 && left > 0 {
-                let found = self.forget_some(partition, now, left.min(FORGOTTEN_AT_ONCE)).await?;
+                let found = self
+                    .forget_some(partition, now, left.min(FORGOTTEN_AT_ONCE))
+                    .await?;
                 forgotten += found as u64;
                 left -= found;
-                over = if found == 0 { 0 } else { over.saturating_sub(found) };
+                over = if found == 0 {
+                    0
+                } else {
+                    over.saturating_sub(found)
+                };
             }
         }
         Ok(forgotten)
     }
 
     /// Deletes the next calls of a partition whose time is over, in one step. Answers how many it has looked at.
-    async fn forget_some(&self, partition: Partition, now: i64, most: usize) -> Result<usize, Error> {
+    async fn forget_some(
+        &self,
+        partition: Partition,
+        now: i64,
+        most: usize,
+    ) -> Result<usize, Error> {
         let mut ask = cmd("ZRANGEBYSCORE");
-        ask.arg(partition.retained()).arg("-inf").arg(now).arg("LIMIT").arg(0).arg(most);
+        ask.arg(partition.retained())
+            .arg("-inf")
+            .arg(now)
+            .arg("LIMIT")
+            .arg(0)
+            .arg(most);
         let ids: Vec<String> = self.link.ask(&ask).await?;
         let ids: Vec<CallId> = ids.iter().filter_map(|id| call_id(id)).collect();
         // Another gateway was faster.
         if ids.is_empty() {
             return Ok(0);
         }
-        let brief = |id: &CallId| cmd("HMGET").arg(partition.call(*id)).arg(&record::BRIEF).to_owned();
+        let brief = |id: &CallId| {
+            cmd("HMGET")
+                .arg(partition.call(*id))
+                .arg(&record::BRIEF)
+                .to_owned()
+        };
         let all: Vec<Vec<Value>> = self.link.ask_many(ids.iter().map(brief).collect()).await?;
         let mut over = Vec::new();
         for (id, fields) in ids.iter().zip(all) {
@@ -241,14 +340,20 @@ impl Inner {
                 Ok(Some(record)) => over.push(record),
                 Ok(None) => {
                     for index in [partition.retained(), partition.key("failed")] {
-                        self.link.ask::<()>(cmd("ZREM").arg(index).arg(id.to_string())).await?;
+                        self.link
+                            .ask::<()>(cmd("ZREM").arg(index).arg(id.to_string()))
+                            .await?;
                     }
                 }
                 // A newer gateway may read it. Until then it is not in the way of the others.
                 Err(error) => {
                     tracing::error!(call_id = %id, %error, "a call cannot be deleted; it is tried again in a day");
                     let mut later = cmd("ZADD");
-                    later.arg(partition.retained()).arg("XX").arg(now + DAY_US).arg(id.to_string());
+                    later
+                        .arg(partition.retained())
+                        .arg("XX")
+                        .arg(now + DAY_US)
+                        .arg(id.to_string());
                     self.link.ask::<()>(&later).await?;
                 }
             }
@@ -264,21 +369,31 @@ impl Inner {
         for (number, record) in (1..).zip(over) {
             let state = Index::State(record.state.as_str());
             for index in ledger::indexes(record).into_iter().chain([state]) {
-                let calls = lists.entry(partition.list(&record.intent.tenant, index)).or_default();
+                let calls = lists
+                    .entry(partition.list(&record.intent.tenant, index))
+                    .or_default();
                 calls.push_str(&format!("{number} "));
             }
         }
         let holders: Vec<(usize, String)> = (1..)
             .zip(over)
-            .flat_map(|(number, record)| record.all_names().map(move |name| (number, partition.holder(name))))
+            .flat_map(|(number, record)| {
+                record
+                    .all_names()
+                    .map(move |name| (number, partition.holder(name)))
+            })
             .collect();
         let mut run = Run::new(&self.scripts.forget);
         run.key(partition.retained()).key(partition.key("failed"));
         run.key(partition.epoch()).key(partition.writes());
-        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(partition));
+        run.arg("")
+            .arg(self.memory.gateway())
+            .arg(self.memory.epoch())
+            .arg(self.memory.writes(partition));
         run.arg(now).arg(over.len()).arg(holders.len());
         for record in over {
-            run.key(partition.call(record.intent.call_id)).arg(record.intent.call_id.to_string());
+            run.key(partition.call(record.intent.call_id))
+                .arg(record.intent.call_id.to_string());
         }
         for record in over {
             run.arg(&Position::of(record).to_bytes()[..]);
@@ -290,7 +405,9 @@ impl Inner {
             run.key(list).arg(calls);
         }
         match reply(self.run_deleting(&run).await?)? {
-            (word, rest) if word == "lost" => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
+            (word, rest) if word == "lost" => {
+                Err(self.has_lost(&text(&rest, 0).unwrap_or_default()))
+            }
             _ => Ok(()),
         }
     }
@@ -319,14 +436,27 @@ const DUPLICATES: [&str; 2] = ["duplicates", "arrived"];
 
 /// What cannot be read of the newest ones is not shown; the count stands beside it.
 fn read_duplicates(fields: Vec<Value>) -> Duplicates {
-    let mut fields = fields.into_iter().map(|field| Option::<String>::from_redis_value(field).ok().flatten());
-    let count = fields.next().flatten().and_then(|count| count.parse().ok()).unwrap_or(0);
+    let mut fields = fields
+        .into_iter()
+        .map(|field| Option::<String>::from_redis_value(field).ok().flatten());
+    let count = fields
+        .next()
+        .flatten()
+        .and_then(|count| count.parse().ok())
+        .unwrap_or(0);
     let lines = fields.next().flatten().unwrap_or_default();
     let last = lines.lines().filter_map(|line| {
         let (at, by, kind) = serde_json::from_str(line).ok()?;
-        Some(Duplicate { at: Timestamp::from_microsecond(at).ok()?, by, kind })
+        Some(Duplicate {
+            at: Timestamp::from_microsecond(at).ok()?,
+            by,
+            kind,
+        })
     });
-    Duplicates { count, last: last.collect() }
+    Duplicates {
+        count,
+        last: last.collect(),
+    }
 }
 
 #[cfg(test)]
@@ -339,12 +469,18 @@ mod tests {
             let items: Vec<usize> = (0..sizes.len()).collect();
             let portions = portions(&items, sizes);
             assert_eq!(portions.concat(), items, "each once, in their order");
-            portions.iter().map(|portion| portion.len()).collect::<Vec<_>>()
+            portions
+                .iter()
+                .map(|portion| portion.len())
+                .collect::<Vec<_>>()
         };
         assert_eq!(lengths(&[]), [0_usize; 0]);
         assert_eq!(lengths(&[1; 70]), [32, 32, 6]);
         let third = READ_BYTES / 3;
         assert_eq!(lengths(&[third; 7]), [3, 3, 1]);
-        assert_eq!(lengths(&[2 * READ_BYTES, 1, 1, 2 * READ_BYTES, READ_BYTES]), [1, 2, 1, 1]);
+        assert_eq!(
+            lengths(&[2 * READ_BYTES, 1, 1, 2 * READ_BYTES, READ_BYTES]),
+            [1, 2, 1, 1]
+        );
     }
 }

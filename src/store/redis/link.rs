@@ -13,8 +13,8 @@ use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
-    Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, RedisError, RedisFuture, RedisResult,
-    ServerErrorKind, TlsCertificates, Value,
+    Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, RedisError, RedisFuture,
+    RedisResult, ServerErrorKind, TlsCertificates, Value,
 };
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -78,9 +78,18 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(target: Target, ca: Option<Vec<u8>>) -> Self {
-        let tls = ca.map(|pem| TlsCertificates { client_tls: None, root_cert: Some(pem) });
+        let tls = ca.map(|pem| TlsCertificates {
+            client_tls: None,
+            root_cert: Some(pem),
+        });
         let trouble = Arc::default();
-        Self { target, tls, response_timeout: RESPONSE_TIMEOUT, wire: RwLock::default(), trouble }
+        Self {
+            target,
+            tls,
+            response_timeout: RESPONSE_TIMEOUT,
+            wire: RwLock::default(),
+            trouble,
+        }
     }
 
     /// A link of its own to the same place, for commands that block and for subscriptions.
@@ -95,12 +104,18 @@ impl Link {
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        self.wire.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.wire
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
     }
 
     /// Forgets the connection; the next [`connect`](Self::connect) makes a new one.
     pub(super) fn disconnect(&self) {
-        self.wire.write().unwrap_or_else(PoisonError::into_inner).take();
+        self.wire
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
     }
 
     /// Connects, asking sentinels anew where the master is. `hear` gets what the server pushes.
@@ -117,7 +132,9 @@ impl Link {
             kind => {
                 let client = match (kind, &self.tls) {
                     (Kind::Sentinel { name, db }, _) => self.find_master(name, *db).await?,
-                    (_, Some(tls)) => Client::build_with_tls(self.target.nodes[0].clone(), tls.clone())?,
+                    (_, Some(tls)) => {
+                        Client::build_with_tls(self.target.nodes[0].clone(), tls.clone())?
+                    }
                     (_, None) => Client::open(self.target.nodes[0].clone())?,
                 };
                 let config = ConnectionManagerConfig::new()
@@ -159,7 +176,9 @@ impl Link {
         let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?
             .set_client_to_redis_db(db)
             .set_client_to_redis_protocol(redis::ProtocolVersion::RESP3)
-            .set_client_to_redis_tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
+            .set_client_to_redis_tcp_settings(
+                redis::io::tcp::TcpSettings::default().set_nodelay(true),
+            );
         let first = &self.target.nodes[0];
         if let Some(username) = first.redis_settings().username() {
             builder = builder.set_client_to_redis_username(username);
@@ -183,13 +202,19 @@ impl Link {
     }
 
     fn wire(&self) -> Result<Wire, Error> {
-        let wire = self.wire.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let wire = self
+            .wire
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         wire.ok_or_else(|| Error::Refused("not connected to Redis".into()))
     }
 
     /// Runs one command.
     pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
-        self.send(command).await?.map_err(|error| self.judge(&error))
+        self.send(command)
+            .await?
+            .map_err(|error| self.judge(&error))
     }
 
     /// Sends one command, and once more what a server said that it has not run.
@@ -213,7 +238,10 @@ impl Link {
             return Ok(answer);
         }
         let mut wire = self.wire()?;
-        run.script.load_async(&mut wire).await.map_err(|error| self.judge(&error))?;
+        run.script
+            .load_async(&mut wire)
+            .await
+            .map_err(|error| self.judge(&error))?;
         let answer = self.run_if_loaded(run).await?;
         answer.ok_or_else(|| Error::Refused("the server forgets its scripts".into()))
     }
@@ -239,7 +267,9 @@ impl Link {
                 let masters = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
                 let answer = cluster.route_command(command, masters).await;
                 match answer.map_err(|error| self.judge(&error))? {
-                    Value::Map(answers) => Ok(answers.into_iter().map(|(_, answer)| answer).collect()),
+                    Value::Map(answers) => {
+                        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+                    }
                     other => Ok(vec![other]),
                 }
             }
@@ -249,35 +279,56 @@ impl Link {
     /// The same where a refusal is no trouble.
     pub(super) async fn ask_quietly<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
         let mut wire = self.wire()?;
-        command.query_async(&mut wire).await.map_err(|error: RedisError| Error::Refused(error.to_string()))
+        command
+            .query_async(&mut wire)
+            .await
+            .map_err(|error: RedisError| Error::Refused(error.to_string()))
     }
 
     /// Asks each partition for something.
-    pub(super) async fn ask_each(&self, command: impl Fn(Partition) -> Cmd) -> Result<Vec<Value>, Error> {
+    pub(super) async fn ask_each(
+        &self,
+        command: impl Fn(Partition) -> Cmd,
+    ) -> Result<Vec<Value>, Error> {
         self.ask_many(Partition::all().map(command).collect()).await
     }
 
     /// Asks for many things, each by itself; where all are on one server, in one go.
-    pub(super) async fn ask_many<T: FromRedisValue>(&self, commands: Vec<Cmd>) -> Result<Vec<T>, Error> {
+    pub(super) async fn ask_many<T: FromRedisValue>(
+        &self,
+        commands: Vec<Cmd>,
+    ) -> Result<Vec<T>, Error> {
         match self.wire()? {
             Wire::One(mut manager) => {
                 let mut all = redis::pipe();
                 for command in commands {
                     all.add_command(command);
                 }
-                all.query_async(&mut manager).await.map_err(|error| self.judge(&error))
+                all.query_async(&mut manager)
+                    .await
+                    .map_err(|error| self.judge(&error))
             }
-            Wire::Cluster(_) => try_join_all(commands.iter().map(|command| self.ask(command))).await,
+            Wire::Cluster(_) => {
+                try_join_all(commands.iter().map(|command| self.ask(command))).await
+            }
         }
     }
 
     /// The same, but `None` where the command is not allowed, or there is none of this name.
-    pub(super) async fn ask_masters_if_allowed(&self, command: Cmd) -> Result<Option<Vec<Value>>, Error> {
+    pub(super) async fn ask_masters_if_allowed(
+        &self,
+        command: Cmd,
+    ) -> Result<Option<Vec<Value>>, Error> {
         match self.ask_masters(command).await {
             Err(Error::Refused(why) | Error::Ambiguous(why))
-                if ["NOPERM", "no permissions", "unknown command", "unknown subcommand"]
-                    .iter()
-                    .any(|word| why.contains(word)) =>
+                if [
+                    "NOPERM",
+                    "no permissions",
+                    "unknown command",
+                    "unknown subcommand",
+                ]
+                .iter()
+                .any(|word| why.contains(word)) =>
             {
                 Ok(None)
             }
@@ -286,9 +337,15 @@ impl Link {
     }
 
     /// Runs commands one after the other, all of them where the keys of the first one are.
-    pub(super) async fn ask_in_turn<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, Error> {
+    pub(super) async fn ask_in_turn<T: FromRedisValue>(
+        &self,
+        commands: &Pipeline,
+    ) -> Result<T, Error> {
         let mut wire = self.wire()?;
-        commands.query_async(&mut wire).await.map_err(|error: RedisError| self.judge(&error))
+        commands
+            .query_async(&mut wire)
+            .await
+            .map_err(|error: RedisError| self.judge(&error))
     }
 
     /// What a failure proves. Nothing was changed only if there is evidence for it.
@@ -319,7 +376,11 @@ impl Link {
             _ => false,
         };
         self.trouble.notify_one();
-        if refused { Error::Refused(error.to_string()) } else { Error::Ambiguous(error.to_string()) }
+        if refused {
+            Error::Refused(error.to_string())
+        } else {
+            Error::Ambiguous(error.to_string())
+        }
     }
 }
 

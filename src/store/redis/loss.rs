@@ -55,7 +55,11 @@ pub(super) struct Writes(BTreeMap<String, Vec<u64>>);
 
 impl Writes {
     pub(super) fn of(&self, gateway: &str, partition: Partition) -> u64 {
-        self.0.get(gateway).and_then(|counts| counts.get(partition.index())).copied().unwrap_or(0)
+        self.0
+            .get(gateway)
+            .and_then(|counts| counts.get(partition.index()))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// Takes note of a count, unless a higher one is known.
@@ -82,7 +86,9 @@ impl Writes {
                 0 => forgotten.of(gateway, at),
                 counted => counted,
             };
-            Partition::all().zip(counts).map(move |(at, count)| count.saturating_sub(found(at)))
+            Partition::all()
+                .zip(counts)
+                .map(move |(at, count)| count.saturating_sub(found(at)))
         });
         missing.sum()
     }
@@ -98,9 +104,15 @@ impl Writes {
     /// The gateways that have written to a partition in which `there` does not know them.
     pub(super) fn absent_from(&self, there: &Self) -> Vec<String> {
         let is_absent = |(gateway, counts): &(&String, &Vec<u64>)| {
-            Partition::all().zip(*counts).any(|(at, count)| *count > 0 && there.of(gateway, at) == 0)
+            Partition::all()
+                .zip(*counts)
+                .any(|(at, count)| *count > 0 && there.of(gateway, at) == 0)
         };
-        self.0.iter().filter(is_absent).map(|(gateway, _)| gateway.clone()).collect()
+        self.0
+            .iter()
+            .filter(is_absent)
+            .map(|(gateway, _)| gateway.clone())
+            .collect()
     }
 
     /// Of one gateway, in the order of the partitions.
@@ -111,7 +123,8 @@ impl Writes {
     /// Drops every gateway that `there` knows in no partition, but for this one.
     pub(super) fn forget_absent(&mut self, there: &Self, own: &str) {
         let known: BTreeSet<&str> = there.gateways().collect();
-        self.0.retain(|gateway, _| gateway == own || known.contains(&**gateway));
+        self.0
+            .retain(|gateway, _| gateway == own || known.contains(&**gateway));
     }
 }
 
@@ -168,7 +181,10 @@ impl Sight {
 
     /// No token above this was ever given, as far as the store knows.
     pub(super) fn token(&self) -> u64 {
-        self.tokens.values().copied().fold(self.accepted_token(), u64::max)
+        self.tokens
+            .values()
+            .copied()
+            .fold(self.accepted_token(), u64::max)
     }
 }
 
@@ -195,7 +211,10 @@ pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
         return if epoch.is_empty() && sight.epochs.iter().all(String::is_empty) {
             Finding::Fresh(Manifest::first())
         } else {
-            lost("the store is not the one that was used before: its manifest is gone".into(), missing)
+            lost(
+                "the store is not the one that was used before: its manifest is gone".into(),
+                missing,
+            )
         };
     };
     if (manifest.format, manifest.partitions) != (FORMAT, PARTITIONS) {
@@ -211,7 +230,10 @@ pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
         return if manifest.follows.is_empty() && epoch.is_empty() {
             Finding::Fresh(manifest.clone())
         } else {
-            lost("the acceptance of a loss was interrupted: accept it again".into(), 0)
+            lost(
+                "the acceptance of a loss was interrupted: accept it again".into(),
+                0,
+            )
         };
     }
     if let Some(at) = sight.epochs.iter().position(|have| *have != manifest.epoch) {
@@ -221,7 +243,10 @@ pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
         return if epoch.is_empty() || manifest.follows.iter().any(|followed| followed == epoch) {
             Finding::Adopt(manifest.epoch.clone())
         } else {
-            lost("the store holds other data than before: its epoch is a stranger".into(), missing)
+            lost(
+                "the store holds other data than before: its epoch is a stranger".into(),
+                missing,
+            )
         };
     }
     match missing {
@@ -242,7 +267,10 @@ pub(super) fn warning(
     was_whole: bool,
 ) -> Option<Manifest> {
     let Some(before) = before else {
-        return Some(Manifest { lost: what.to_owned(), ..Manifest::after(&[epoch], "", true) });
+        return Some(Manifest {
+            lost: what.to_owned(),
+            ..Manifest::after(&[epoch], "", true)
+        });
     };
     let is_named = before.epoch == epoch || before.follows.iter().any(|followed| followed == epoch);
     // Also while it is being accepted.
@@ -265,8 +293,11 @@ mod tests {
     use super::*;
 
     fn whole(epoch: &str, writes: u64) -> Sight {
-        let manifest =
-            Manifest { epoch: epoch.into(), complete: true, ..Manifest::after(&["older"], "r", true) };
+        let manifest = Manifest {
+            epoch: epoch.into(),
+            complete: true,
+            ..Manifest::after(&["older"], "r", true)
+        };
         Sight {
             manifest: Some(manifest),
             epochs: vec![epoch.into(); PARTITIONS.into()],
@@ -320,7 +351,11 @@ mod tests {
         Partition::all().for_each(|at| sight.writes.count("me", at, 9));
         assert_eq!(sight.writes.gateways().collect::<Vec<_>>(), ["me"]);
         assert_eq!(known(5).absent_from(&sight.writes), ["other"]);
-        assert_eq!(missing(compare(&sight, "e", &known(5))), Some(5 * 64), "nobody has written down why");
+        assert_eq!(
+            missing(compare(&sight, "e", &known(5))),
+            Some(5 * 64),
+            "nobody has written down why"
+        );
         for (last, lost) in [(5, None), (7, None), (4, Some(64))] {
             sight.forgotten = Writes::default();
             Partition::all().for_each(|at| sight.forgotten.count("other", at, last));
@@ -350,14 +385,28 @@ mod tests {
         let manifest = sight.manifest.as_mut().expect("a manifest");
         manifest.lost = "the newest 3 writes are missing".into();
         assert_eq!(missing(compare(&sight, "e", &known(5))), Some(0));
-        assert_eq!(missing(compare(&sight, "", &Writes::default())), Some(0), "also for who comes anew");
+        assert_eq!(
+            missing(compare(&sight, "", &Writes::default())),
+            Some(0),
+            "also for who comes anew"
+        );
     }
 
     #[test]
     fn an_empty_store_is_fresh_only_for_who_has_never_met_it() {
-        let empty = Sight { epochs: vec![String::new(); 64], ..Sight::default() };
-        assert!(matches!(compare(&empty, "", &Writes::default()), Finding::Fresh(_)));
-        assert_eq!(missing(compare(&empty, "e", &known(1))), Some(128), "flushed");
+        let empty = Sight {
+            epochs: vec![String::new(); 64],
+            ..Sight::default()
+        };
+        assert!(matches!(
+            compare(&empty, "", &Writes::default()),
+            Finding::Fresh(_)
+        ));
+        assert_eq!(
+            missing(compare(&empty, "e", &known(1))),
+            Some(128),
+            "flushed"
+        );
         let mut half = empty.clone();
         half.epochs[3] = "e".into();
         assert!(
@@ -369,26 +418,52 @@ mod tests {
     #[test]
     fn a_warning_names_the_epoch_of_who_gives_it_and_is_given_once() {
         let new = warning(None, "e", "gone", true).expect("a warning");
-        assert_eq!((new.lost.as_str(), &new.follows[..]), ("gone", &["e".to_owned()][..]));
+        assert_eq!(
+            (new.lost.as_str(), &new.follows[..]),
+            ("gone", &["e".to_owned()][..])
+        );
         assert!(new.complete && new.epoch != "e");
         assert_eq!(warning(Some(&new), "e", "gone", true), None, "it is said");
         // A newcomer has set up what was emptied, or another gateway has warned without knowing of this one.
-        let lost = Manifest { lost: "first".into(), ..Manifest::first() };
+        let lost = Manifest {
+            lost: "first".into(),
+            ..Manifest::first()
+        };
         for (before, what) in [(Manifest::first(), "gone"), (lost, "first")] {
-            assert_eq!(warning(Some(&before), "e", "gone", false), None, "another Redis");
+            assert_eq!(
+                warning(Some(&before), "e", "gone", false),
+                None,
+                "another Redis"
+            );
             let both = warning(Some(&before), "e", "gone", true).expect("a warning");
-            assert_eq!((both.lost.as_str(), &both.follows[..]), (what, &["e".to_owned()][..]));
-            assert_eq!((&both.epoch, both.complete), (&before.epoch, before.complete));
+            assert_eq!(
+                (both.lost.as_str(), &both.follows[..]),
+                (what, &["e".to_owned()][..])
+            );
+            assert_eq!(
+                (&both.epoch, both.complete),
+                (&before.epoch, before.complete)
+            );
         }
         let accepting = Manifest::after(&["e"], "flushed", false);
-        assert_eq!(warning(Some(&accepting), "e", "gone", true), None, "it is being accepted");
+        assert_eq!(
+            warning(Some(&accepting), "e", "gone", true),
+            None,
+            "it is being accepted"
+        );
     }
 
     #[test]
     fn an_epoch_is_adopted_by_newcomers_and_by_those_whose_loss_was_accepted() {
         let accepted = whole("e2", 0);
-        assert_eq!(compare(&accepted, "", &Writes::default()), Finding::Adopt("e2".into()));
-        assert_eq!(compare(&accepted, "older", &known(9)), Finding::Adopt("e2".into()));
+        assert_eq!(
+            compare(&accepted, "", &Writes::default()),
+            Finding::Adopt("e2".into())
+        );
+        assert_eq!(
+            compare(&accepted, "older", &known(9)),
+            Finding::Adopt("e2".into())
+        );
         assert!(missing(compare(&accepted, "stranger", &known(9))).is_some());
     }
 
@@ -402,11 +477,20 @@ mod tests {
     #[test]
     fn who_was_interrupted_in_the_first_set_up_goes_on_with_it_and_in_an_acceptance_does_not() {
         let begun = Manifest::first();
-        let sight =
-            Sight { manifest: Some(begun.clone()), epochs: vec![String::new(); 64], ..Sight::default() };
-        assert_eq!(compare(&sight, "", &Writes::default()), Finding::Fresh(begun));
+        let sight = Sight {
+            manifest: Some(begun.clone()),
+            epochs: vec![String::new(); 64],
+            ..Sight::default()
+        };
+        assert_eq!(
+            compare(&sight, "", &Writes::default()),
+            Finding::Fresh(begun)
+        );
         let accepting = Manifest::after(&["e"], "flushed", false);
-        let sight = Sight { manifest: Some(accepting), ..sight };
+        let sight = Sight {
+            manifest: Some(accepting),
+            ..sight
+        };
         assert!(missing(compare(&sight, "e", &Writes::default())).is_some());
     }
 }

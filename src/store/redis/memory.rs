@@ -111,7 +111,9 @@ impl Remembered {
     }
 
     fn size(&self) -> usize {
-        self.record.intent.args.len() + super::record::result(&self.record).map_or(0, Bytes::len) + 1_024
+        self.record.intent.args.len()
+            + super::record::result(&self.record).map_or(0, Bytes::len)
+            + 1_024
     }
 }
 
@@ -137,7 +139,10 @@ impl Memory {
         let lock = if looks { None } else { Some(lock(path)?) };
         if private::is_link(path) {
             let why = "it is a symbolic link, which is not followed";
-            return Err(io(std::io::Error::new(std::io::ErrorKind::InvalidInput, why)));
+            return Err(io(std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                why,
+            )));
         }
         let marks = match fs::read(path) {
             Ok(text) => serde_json::from_slice(&text)
@@ -161,7 +166,12 @@ impl Memory {
             recent: VecDeque::new(),
             recent_bytes: 0,
         };
-        let memory = Self { path: path.to_owned(), lock, state: Mutex::new(state), saving: Mutex::default() };
+        let memory = Self {
+            path: path.to_owned(),
+            lock,
+            state: Mutex::new(state),
+            saving: Mutex::default(),
+        };
         if let Some(exposed) = memory.exposed() {
             tracing::warn!("{}", exposed.text);
         }
@@ -184,7 +194,11 @@ impl Memory {
 
     /// Names this process' scripts. What a visitor loads is no sign that the gateway has looked.
     pub(super) fn name(&self) -> String {
-        if self.lock.is_some() { self.gateway() } else { format!("visitor {}", Uuid::new_v4()) }
+        if self.lock.is_some() {
+            self.gateway()
+        } else {
+            format!("visitor {}", Uuid::new_v4())
+        }
     }
 
     pub(super) fn secret(&self) -> Option<Bytes> {
@@ -238,7 +252,11 @@ impl Memory {
     /// What no token may be below once a loss is accepted: every one that anybody is known to have given.
     pub(super) fn highest_token(&self) -> u64 {
         let state = self.state();
-        state.marks.token.max(state.saved.token).max(state.marks.others_token)
+        state
+            .marks
+            .token
+            .max(state.saved.token)
+            .max(state.marks.others_token)
     }
 
     /// These servers are there now. Answers with those that were there before.
@@ -271,7 +289,11 @@ impl Memory {
     /// below what anybody has given. A newcomer goes by what was accepted: the sessions are there.
     pub(super) fn adopt(&self, epoch: &str, sight: Sight) {
         let is_new = self.epoch().is_empty();
-        let floor = if is_new { sight.accepted_token() } else { sight.token().max(self.highest_token()) };
+        let floor = if is_new {
+            sight.accepted_token()
+        } else {
+            sight.token().max(self.highest_token())
+        };
         let mut state = self.state();
         epoch.clone_into(&mut state.marks.epoch);
         state.marks.writes = sight.writes;
@@ -286,10 +308,17 @@ impl Memory {
             None => before.is_some_and(|before| before.is_locked),
         };
         let (record, entry) = (record.clone(), change.entry.clone());
-        let remembered = Remembered { at: Instant::now(), record, entry, is_locked };
+        let remembered = Remembered {
+            at: Instant::now(),
+            record,
+            entry,
+            is_locked,
+        };
         let record = &remembered.record;
         if matches!(record.state, Running) && state.running.len() < MAX_REMEMBERED.0 {
-            state.running.insert(record.intent.call_id, remembered.clone());
+            state
+                .running
+                .insert(record.intent.call_id, remembered.clone());
         } else {
             state.running.remove(&record.intent.call_id);
         }
@@ -300,7 +329,10 @@ impl Memory {
 
     /// Whether a call that runs here has its session's lock.
     pub(super) fn is_locked(&self, call_id: CallId) -> bool {
-        self.state().running.get(&call_id).is_some_and(|remembered| remembered.is_locked)
+        self.state()
+            .running
+            .get(&call_id)
+            .is_some_and(|remembered| remembered.is_locked)
     }
 
     /// Somebody else has written the call since.
@@ -314,7 +346,12 @@ impl Memory {
     /// When a run begins its call holds all of its names, so they stay with the call that is put back last.
     pub(super) fn recent(&self) -> Vec<Remembered> {
         let state = self.state();
-        let mut recent: Vec<Remembered> = state.running.values().chain(&state.recent).cloned().collect();
+        let mut recent: Vec<Remembered> = state
+            .running
+            .values()
+            .chain(&state.recent)
+            .cloned()
+            .collect();
         let mut begun = HashMap::<CallId, (u64, Timestamp)>::new();
         for Remembered { record, .. } in &recent {
             let version = (record.version, record.attempt.run_started_at);
@@ -360,7 +397,11 @@ impl Memory {
             let mut marks = marks.clone();
             // A start that draws nothing takes the tokens no further.
             if !matches!(need, Need::Last) {
-                let ahead = if drawn > 0 { drawn.saturating_add(TOKENS_AHEAD_US) } else { 0 };
+                let ahead = if drawn > 0 {
+                    drawn.saturating_add(TOKENS_AHEAD_US)
+                } else {
+                    0
+                };
                 marks.token = marks.token.max(ahead).max(saved.token);
             }
             marks
@@ -376,7 +417,11 @@ impl Memory {
         file.write_all(&serde_json::to_vec(marks)?)?;
         file.sync_all()?;
         fs::rename(&beside, &self.path)?;
-        if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        if let Some(folder) = self
+            .path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+        {
             File::open(folder)?.sync_all()?;
         }
         Ok(())
@@ -430,9 +475,21 @@ mod tests {
         let arrived = |call: u128, version: u64, second: i64, state| {
             let record = tests::record(&Tool::new("t"), key::Source::Runtime, &[]);
             let call_id = CallId(Uuid::from_u128(call));
-            let intent = Arc::new(Intent { call_id, ..(*record.intent).clone() });
-            let attempt = Attempt { run_started_at: tests::at(second), ..record.attempt.clone() };
-            let record = Record { intent, version, state, attempt, ..record };
+            let intent = Arc::new(Intent {
+                call_id,
+                ..(*record.intent).clone()
+            });
+            let attempt = Attempt {
+                run_started_at: tests::at(second),
+                ..record.attempt.clone()
+            };
+            let record = Record {
+                intent,
+                version,
+                state,
+                attempt,
+                ..record
+            };
             let entry = Entry {
                 at: tests::at(second),
                 event: "claimed".into(),
@@ -463,20 +520,42 @@ mod tests {
             .iter()
             .map(|remembered| (remembered.call_id().0.as_u128(), remembered.record.version))
             .collect();
-        assert_eq!(order, [(2, 1), (2, 2), (3, 1), (3, 2), (1, 1), (1, 2), (1, 3)]);
+        assert_eq!(
+            order,
+            [(2, 1), (2, 2), (3, 1), (3, 2), (1, 1), (1, 2), (1, 3)]
+        );
     }
 
     #[test]
     fn after_a_loss_no_token_is_below_what_others_have_given() {
         let folder = tempfile::tempdir().expect("a folder");
         let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
-        memory.adopt("d", Sight { tokens: [("other".to_owned(), 9)].into(), ..Sight::default() });
+        memory.adopt(
+            "d",
+            Sight {
+                tokens: [("other".to_owned(), 9)].into(),
+                ..Sight::default()
+            },
+        );
         memory.saw_token(5);
         let tokens = [("other".to_owned(), 70)].into();
-        memory.saw_all(&Sight { tokens, ..Sight::default() });
-        assert_eq!(memory.token(), 5, "as long as nothing is lost they are each session's");
+        memory.saw_all(&Sight {
+            tokens,
+            ..Sight::default()
+        });
+        assert_eq!(
+            memory.token(),
+            5,
+            "as long as nothing is lost they are each session's"
+        );
         let tokens = [("third".to_owned(), 60)].into();
-        memory.adopt("e", Sight { tokens, ..Sight::default() });
+        memory.adopt(
+            "e",
+            Sight {
+                tokens,
+                ..Sight::default()
+            },
+        );
         assert_eq!(memory.token(), 70);
     }
 
@@ -485,7 +564,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("watermarks");
         let memory = Memory::open(&path, false).expect("a memory");
-        assert!(matches!(Memory::open(&path, false), Err(WatermarksError::InUse(_))));
+        assert!(matches!(
+            Memory::open(&path, false),
+            Err(WatermarksError::InUse(_))
+        ));
         memory.adopt("e", Sight::default());
         memory.saw_writes(Partition::FIRST, 9);
         let mut all = Sight::default();
@@ -498,18 +580,32 @@ mod tests {
         drop(memory);
         let again = Memory::open(&path, false).expect("a memory");
         assert_eq!((again.gateway(), again.epoch()), (gateway, "e".into()));
-        assert_eq!((again.writes(Partition::FIRST), again.writes(partition(1))), (9, 0));
+        assert_eq!(
+            (again.writes(Partition::FIRST), again.writes(partition(1))),
+            (9, 0)
+        );
         assert_eq!(again.all_writes().of("other", partition(1)), 4);
         assert!(again.token() >= 1_001, "no token is given twice");
         let covered = again.covered_token();
         again.save(Need::IfOld).expect("saved");
-        assert_eq!(again.covered_token(), covered, "a start that draws nothing takes them no further");
+        assert_eq!(
+            again.covered_token(),
+            covered,
+            "a start that draws nothing takes them no further"
+        );
         again.saw_token(covered + 1);
         again.save(Need::Token(covered + 1)).expect("saved");
         assert!(again.covered_token() > covered + 1, "they run ahead");
         again.save(Need::Last).expect("saved");
-        assert_eq!(again.covered_token(), covered + 1, "nothing is drawn any more");
+        assert_eq!(
+            again.covered_token(),
+            covered + 1,
+            "nothing is drawn any more"
+        );
         fs::write(&path, "{").expect("damaged");
-        assert!(matches!(Memory::open(&path, true), Err(WatermarksError::Damaged(..))));
+        assert!(matches!(
+            Memory::open(&path, true),
+            Err(WatermarksError::Damaged(..))
+        ));
     }
 }

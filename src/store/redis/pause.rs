@@ -11,16 +11,32 @@ use crate::store::Error;
 
 impl Inner {
     pub(super) async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
-        let tools: Vec<(String, Vec<u8>)> = self.link.ask(cmd("HGETALL").arg(keys::paused())).await?;
-        let tools = tools.into_iter().map(|(tool, entry)| Ok((tool, record::read_entry(&entry)?)));
-        tools.collect::<Result<_, record::Corrupt>>().map_err(unreadable)
+        let tools: Vec<(String, Vec<u8>)> =
+            self.link.ask(cmd("HGETALL").arg(keys::paused())).await?;
+        let tools = tools
+            .into_iter()
+            .map(|(tool, entry)| Ok((tool, record::read_entry(&entry)?)));
+        tools
+            .collect::<Result<_, record::Corrupt>>()
+            .map_err(unreadable)
     }
 
-    pub(super) async fn set_paused(&self, tool: &str, what: &str, entry: &Entry) -> Result<bool, Error> {
+    pub(super) async fn set_paused(
+        &self,
+        tool: &str,
+        what: &str,
+        entry: &Entry,
+    ) -> Result<bool, Error> {
         const PARTITION: Partition = Partition::FIRST;
         let mut run = Run::new(&self.scripts.pause);
-        run.key(keys::paused()).key(keys::tool_events(tool)).key(PARTITION.epoch()).key(PARTITION.writes());
-        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(PARTITION));
+        run.key(keys::paused())
+            .key(keys::tool_events(tool))
+            .key(PARTITION.epoch())
+            .key(PARTITION.writes());
+        run.arg("")
+            .arg(self.memory.gateway())
+            .arg(self.memory.epoch())
+            .arg(self.memory.writes(PARTITION));
         run.arg(what).arg(tool).arg(record::entry(entry));
         let (word, rest) = reply(self.link.run(&run).await?)?;
         self.saw_count(PARTITION, &rest, 0);
@@ -33,7 +49,10 @@ impl Inner {
         ask.arg(keys::tool_events(tool)).arg(0).arg(-1);
         let events: Vec<Vec<u8>> = self.link.ask(&ask).await?;
         // The newest was put in front.
-        let events = events.iter().rev().map(|text| record::read_entry(text).map_err(unreadable));
+        let events = events
+            .iter()
+            .rev()
+            .map(|text| record::read_entry(text).map_err(unreadable));
         events.collect()
     }
 }

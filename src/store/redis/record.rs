@@ -16,13 +16,22 @@ use uuid::Uuid;
 use crate::core::key;
 use crate::core::outcome::{Content, Failure, FailureKind};
 use crate::core::recipe::RecipeId;
-use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State, Undo};
+use crate::core::record::{
+    Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State, Undo,
+};
 use crate::core::session::Room;
 use crate::core::unknown::Check;
 use crate::store::{aliases, undo};
 
 /// The fields of a record, in the order in which [`read`] takes them.
-pub(super) const FIELDS: [&str; 6] = ["intent", "args", "progress", "fencing", "result", "similar_to"];
+pub(super) const FIELDS: [&str; 6] = [
+    "intent",
+    "args",
+    "progress",
+    "fencing",
+    "result",
+    "similar_to",
+];
 
 /// Those of them without what callers and tools have said, as [`read_brief`] takes them.
 pub(super) const BRIEF: [&str; 4] = ["intent", "progress", "fencing", "similar_to"];
@@ -127,7 +136,12 @@ pub(super) fn intent(intent: &Intent) -> String {
         tenant: &intent.tenant,
         tool: &intent.tool,
         lookup: &hex::encode(intent.lookup.0),
-        names: intent.names.iter().map(|name| hex::encode(name.0)).collect::<String>().into(),
+        names: intent
+            .names
+            .iter()
+            .map(|name| hex::encode(name.0))
+            .collect::<String>()
+            .into(),
         recipe: &hex::encode(intent.recipe.0),
         key: intent.key.as_str().into(),
         key_source: intent.key_source.as_str(),
@@ -201,18 +215,26 @@ pub(super) fn cas(record: &Record) -> String {
 
 /// The calls that give up their names, if they are still as they were seen.
 pub(super) fn gives_up(seen: &[Record]) -> String {
-    let seen = seen.iter().map(|record| (record.intent.call_id.to_string(), cas(record).into()));
+    let seen = seen
+        .iter()
+        .map(|record| (record.intent.call_id.to_string(), cas(record).into()));
     serde_json::Value::Object(seen.collect()).to_string()
 }
 
 /// Empty for none.
 pub(super) fn fencing(record: &Record) -> String {
-    record.fencing.map(|token| token.to_string()).unwrap_or_default()
+    record
+        .fencing
+        .map(|token| token.to_string())
+        .unwrap_or_default()
 }
 
 /// Empty for none.
 pub(super) fn similar_to(record: &Record) -> String {
-    record.similar_to.map(|call_id| call_id.to_string()).unwrap_or_default()
+    record
+        .similar_to
+        .map(|call_id| call_id.to_string())
+        .unwrap_or_default()
 }
 
 pub(super) fn entry(entry: &Entry) -> String {
@@ -234,11 +256,14 @@ pub(super) fn entry_field(version: u64) -> String {
 /// A record out of its [`FIELDS`]; `None` if there are none.
 pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
     let mut fields = fields.into_iter();
-    let mut field =
-        || Option::<Bytes>::from_redis_value(fields.next().unwrap_or(Value::Nil)).map_err(Corrupt::new);
+    let mut field = || {
+        Option::<Bytes>::from_redis_value(fields.next().unwrap_or(Value::Nil)).map_err(Corrupt::new)
+    };
     let (intent, args, progress) = (field()?, field()?, field()?);
     let (fencing, result, similar_to) = (field()?, field()?, field()?);
-    let (Some(intent), Some(progress)) = (intent, progress) else { return Ok(None) };
+    let (Some(intent), Some(progress)) = (intent, progress) else {
+        return Ok(None);
+    };
     let intent: StoredIntent<'_> = serde_json::from_slice(&intent).map_err(Corrupt::new)?;
     let progress: Progress<'_> = serde_json::from_slice(&progress).map_err(Corrupt::new)?;
     let intent = Intent {
@@ -253,9 +278,15 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         fingerprint: digest(intent.fingerprint)?,
         user_id: intent.user_id.into_owned(),
         session_id: intent.session_id.into_owned(),
-        saga_id: intent.saga_id.map(std::borrow::Cow::into_owned).unwrap_or_default(),
+        saga_id: intent
+            .saga_id
+            .map(std::borrow::Cow::into_owned)
+            .unwrap_or_default(),
         trace_id: intent.trace_id.into_owned(),
-        made_by: intent.made_by.map(std::borrow::Cow::into_owned).unwrap_or_default(),
+        made_by: intent
+            .made_by
+            .map(std::borrow::Cow::into_owned)
+            .unwrap_or_default(),
         similar: intent.similar.as_deref().map(digest).transpose()?.map(Room),
         args: args.unwrap_or_default(),
         created_at: time(intent.created_at)?,
@@ -279,7 +310,8 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         similar_to,
         check: progress.check.as_ref().map(check).transpose()?,
         undo: progress.undo.as_deref().map(undo).transpose()?,
-        aliases: aliases::read(&progress.aliases).ok_or_else(|| Corrupt::new("its aliases are cut off"))?,
+        aliases: aliases::read(&progress.aliases)
+            .ok_or_else(|| Corrupt::new("its aliases are cut off"))?,
         latency_ms: progress.latency_ms,
         updated_at: time(progress.updated_at)?,
         expires_at: progress.expires_at.map(time).transpose()?,
@@ -292,7 +324,14 @@ pub(super) fn read_brief(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> 
     let [intent, progress, fencing, similar_to] =
         <[Value; 4]>::try_from(fields).map_err(|_| Corrupt::new("it has other fields"))?;
     let result = Value::BulkString(Vec::new());
-    let read = read(vec![intent, Value::Nil, progress, fencing, result, similar_to])?;
+    let read = read(vec![
+        intent,
+        Value::Nil,
+        progress,
+        fencing,
+        result,
+        similar_to,
+    ])?;
     Ok(read.map(Record::without_texts))
 }
 
@@ -301,7 +340,11 @@ fn undo(text: &str) -> Result<Undo, Corrupt> {
 }
 
 fn check(stored: &StoredCheck) -> Result<Check, Corrupt> {
-    Ok(Check { at: stored.at.map(time).transpose()?, since: time(stored.since)?, number: stored.number })
+    Ok(Check {
+        at: stored.at.map(time).transpose()?,
+        since: time(stored.since)?,
+        number: stored.number,
+    })
 }
 
 pub(super) fn read_entry(text: &[u8]) -> Result<Entry, Corrupt> {
@@ -326,14 +369,18 @@ fn state(progress: &Progress<'_>, result: Option<Bytes>) -> Result<State, Corrup
     match progress.state {
         "running" => Ok(State::Running),
         "unknown" => Ok(State::Unknown(why())),
-        "succeeded" => {
-            Ok(State::Succeeded(result.map_or_else(|| Content::Unavailable(why()), Content::Kept)))
-        }
+        "succeeded" => Ok(State::Succeeded(
+            result.map_or_else(|| Content::Unavailable(why()), Content::Kept),
+        )),
         "compensating" => Ok(State::Compensating(content(progress, result))),
         "compensated" => Ok(State::Compensated(content(progress, result))),
         "stuck" => Ok(State::Stuck(content(progress, result))),
         "failed" => Ok(State::Failed(Failure {
-            kind: word(FailureKind::ALL, FailureKind::as_str, progress.failure.unwrap_or_default())?,
+            kind: word(
+                FailureKind::ALL,
+                FailureKind::as_str,
+                progress.failure.unwrap_or_default(),
+            )?,
             status: progress.tool_status,
             body: result,
             retry_after: progress.retry_after_ms.map(Duration::from_millis),
@@ -360,7 +407,9 @@ fn word<T: Copy, const N: usize>(
 
 /// What a field holds as text; an empty one is none.
 fn parsed<T: FromStr<Err: ToString>>(field: Option<Bytes>) -> Result<Option<T>, Corrupt> {
-    let Some(text) = field.filter(|text| !text.is_empty()) else { return Ok(None) };
+    let Some(text) = field.filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
     let text = str::from_utf8(&text).map_err(Corrupt::new)?;
     text.parse().map(Some).map_err(Corrupt::new)
 }

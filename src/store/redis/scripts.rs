@@ -51,9 +51,15 @@ impl Scripts {
             holders: script(" flags=no-writes", include_str!("lua/holders.lua")),
             enter: script("", &(include_str!("lua/enter.lua").to_owned() + &own)),
             leave: script(" flags=allow-oom", include_str!("lua/leave.lua")),
-            act: script(" flags=allow-oom", &(include_str!("lua/act.lua").to_owned() + &own)),
+            act: script(
+                " flags=allow-oom",
+                &(include_str!("lua/act.lua").to_owned() + &own),
+            ),
             look: script(" flags=no-writes", include_str!("lua/look.lua")),
-            forget: script(" flags=allow-oom", &(include_str!("lua/forget.lua").to_owned() + &own)),
+            forget: script(
+                " flags=allow-oom",
+                &(include_str!("lua/forget.lua").to_owned() + &own),
+            ),
             forget_gateways: script(
                 " flags=allow-oom",
                 &(include_str!("lua/forget_gateways.lua").to_owned() + &own),
@@ -61,7 +67,10 @@ impl Scripts {
             arrived: script(" flags=allow-oom", include_str!("lua/arrived.lua")),
             pause: script(" flags=allow-oom", include_str!("lua/pause.lua")),
             manifest: script(" flags=allow-oom", include_str!("lua/manifest.lua")),
-            create_document: script("", &(include_str!("lua/put_document.lua").to_owned() + &own)),
+            create_document: script(
+                "",
+                &(include_str!("lua/put_document.lua").to_owned() + &own),
+            ),
             change_document: script(
                 " flags=allow-oom",
                 &(include_str!("lua/put_document.lua").to_owned() + &own),
@@ -84,7 +93,11 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(super) fn new(script: &'a Script) -> Self {
-        Self { script, keys: Vec::new(), arguments: Vec::new() }
+        Self {
+            script,
+            keys: Vec::new(),
+            arguments: Vec::new(),
+        }
     }
 
     pub(super) fn key(&mut self, key: impl ToRedisArgs) -> &mut Self {
@@ -99,7 +112,11 @@ impl<'a> Run<'a> {
 
     pub(super) fn command(&self) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(self.script.get_hash()).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
+        command
+            .arg(self.script.get_hash())
+            .arg(self.keys.len())
+            .arg(&self.keys)
+            .arg(&self.arguments);
         command
     }
 }

@@ -19,27 +19,41 @@ impl Inner {
         }
         let load = async || {
             for script in &self.scripts.texts {
-                self.link.ask_masters(cmd("SCRIPT").arg("LOAD").arg(script).to_owned()).await?;
+                self.link
+                    .ask_masters(cmd("SCRIPT").arg("LOAD").arg(script).to_owned())
+                    .await?;
             }
             self.try_each().await
         };
         match load().await {
             Ok(()) => {
-                servers.clone_into(&mut self.tried_on.write().unwrap_or_else(PoisonError::into_inner));
+                servers.clone_into(
+                    &mut self
+                        .tried_on
+                        .write()
+                        .unwrap_or_else(PoisonError::into_inner),
+                );
                 None
             }
-            Err(error) => Some(Reason::new("selftest", format!("a trial of the scripts failed: {error}"))),
+            Err(error) => Some(Reason::new(
+                "selftest",
+                format!("a trial of the scripts failed: {error}"),
+            )),
         }
     }
 
     /// A claim, a conflict, a zombie, a completion, a look, and what is done to a session and a tool, in a
     /// corner of the first partition.
     async fn try_each(&self) -> Result<(), Error> {
-        let prefix = format!("{}selftest:{}:", Partition::FIRST.prefix(), self.memory.gateway());
+        let prefix = format!(
+            "{}selftest:{}:",
+            Partition::FIRST.prefix(),
+            self.memory.gateway()
+        );
         let names = [
-            "key", "call:0", "epoch", "writes", "census", "running", "unknown", "failed", "session", "line",
-            "alive", "budget", "similar", "retained", "stream", "tenants", "runs", "unclear", "fails",
-            "list", "key:1", "call:1", "paused", "events",
+            "key", "call:0", "epoch", "writes", "census", "running", "unknown", "failed",
+            "session", "line", "alive", "budget", "similar", "retained", "stream", "tenants",
+            "runs", "unclear", "fails", "list", "key:1", "call:1", "paused", "events",
         ];
         let names = names.map(|name| format!("{prefix}{name}"));
         let [key, call, epoch, .., list, _, _, paused, events] = &names;
@@ -58,12 +72,19 @@ impl Inner {
         // What every script is told first: prefix, gateway, epoch, known writes.
         fn begin<'a>(script: &'a Script, names: &[String], prefix: &str, known: u64) -> Run<'a> {
             let mut run = Run::new(script);
-            run.key(&names[..21]).arg(prefix).arg("g").arg("e").arg(known);
+            run.key(&names[..21])
+                .arg(prefix)
+                .arg("g")
+                .arg("e")
+                .arg(known);
             run
         }
         fn of_session<'a>(script: &'a Script, names: &[String]) -> Run<'a> {
             let mut run = Run::new(script);
-            run.key(&names[8]).key(&names[8]).key(&names[2..4]).key(&names[8..13]);
+            run.key(&names[8])
+                .key(&names[8])
+                .key(&names[2..4])
+                .key(&names[8..13]);
             run.arg("").arg("g").arg("e").arg(0);
             run
         }
@@ -89,9 +110,31 @@ impl Inner {
         let (held, _) = claim("1").await?;
         let replace = async |script: &Script, expected: &str, cas: &str| {
             let mut run = begin(script, &names, &prefix, 1);
-            run.arg("0").arg(expected).arg(&drawn).arg(cas).arg("p2").arg(1).arg("r").arg("e:2").arg("{}");
-            run.arg("t").arg("failed").arg(1).arg(1).arg("").arg("keep").arg("").arg("1").arg("1");
-            run.arg(self.announcement(false)).arg("").arg("position").arg(1).arg("{}").arg("{}").arg("{}");
+            run.arg("0")
+                .arg(expected)
+                .arg(&drawn)
+                .arg(cas)
+                .arg("p2")
+                .arg(1)
+                .arg("r")
+                .arg("e:2")
+                .arg("{}");
+            run.arg("t")
+                .arg("failed")
+                .arg(1)
+                .arg(1)
+                .arg("")
+                .arg("keep")
+                .arg("")
+                .arg("1")
+                .arg("1");
+            run.arg(self.announcement(false))
+                .arg("")
+                .arg("position")
+                .arg(1)
+                .arg("{}")
+                .arg("{}")
+                .arg("{}");
             reply(self.link.run(&run).await?).map(|(word, _)| word)
         };
         let refused = replace(&self.scripts.finish, "9:z", "10:z").await?;
@@ -101,29 +144,83 @@ impl Inner {
         let found = self.link.run(run.key(key).arg(&prefix)).await?;
         let found = matches!(found, Value::Array(found) if found.len() == 1);
         let mut run = begin(&self.scripts.assert, &names, &prefix, 0);
-        run.arg("0").arg(3).arg("3:a").arg("{}").arg("{}").arg("p3").arg("1").arg(0).arg("").arg("t");
-        run.arg("unknown").arg(1).arg(1).arg("e:3").arg("{}").arg("{}").arg("").arg("1").arg("");
+        run.arg("0")
+            .arg(3)
+            .arg("3:a")
+            .arg("{}")
+            .arg("{}")
+            .arg("p3")
+            .arg("1")
+            .arg(0)
+            .arg("")
+            .arg("t");
+        run.arg("unknown")
+            .arg(1)
+            .arg(1)
+            .arg("e:3")
+            .arg("{}")
+            .arg("{}")
+            .arg("")
+            .arg("1")
+            .arg("");
         run.arg("position").arg("tenant");
         let (put, _) = reply(self.link.run(&run).await?)?;
         let mut run = Run::new(&self.scripts.arrived);
-        let (arrived, _) = reply(self.link.run(run.key(call).arg(1).arg(1).arg("[1,\"\",\"\"]")).await?)?;
+        let (arrived, _) = reply(
+            self.link
+                .run(run.key(call).arg(1).arg(1).arg("[1,\"\",\"\"]"))
+                .await?,
+        )?;
         let mut ask = cmd("ZRANGE");
-        ask.arg(list).arg("+").arg("-").arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(1);
+        ask.arg(list)
+            .arg("+")
+            .arg("-")
+            .arg("BYLEX")
+            .arg("REV")
+            .arg("LIMIT")
+            .arg(0)
+            .arg(1);
         self.link.ask::<Value>(&ask).await?;
-        self.link.ask::<Value>(cmd("SMEMBERS").arg(&names[15])).await?;
-        self.link.ask::<Value>(cmd("ZSCAN").arg(&names[5]).arg(0)).await?;
-        self.link.ask::<Value>(cmd("ZCOUNT").arg(&names[13]).arg("-inf").arg(1)).await?;
-        self.link.ask::<Value>(cmd("HSTRLEN").arg(call).arg("args")).await?;
+        self.link
+            .ask::<Value>(cmd("SMEMBERS").arg(&names[15]))
+            .await?;
+        self.link
+            .ask::<Value>(cmd("ZSCAN").arg(&names[5]).arg(0))
+            .await?;
+        self.link
+            .ask::<Value>(cmd("ZCOUNT").arg(&names[13]).arg("-inf").arg(1))
+            .await?;
+        self.link
+            .ask::<Value>(cmd("HSTRLEN").arg(call).arg("args"))
+            .await?;
         let mut run = Run::new(&self.scripts.forget);
-        run.key(&names[13]).key(&names[7]).key(&names[2..4]).key(call).key(key).key(list);
+        run.key(&names[13])
+            .key(&names[7])
+            .key(&names[2..4])
+            .key(call)
+            .key(key)
+            .key(list);
         run.arg("").arg("g").arg("e").arg(0).arg(2).arg(1).arg(1);
-        self.link.run(run.arg("0").arg("position").arg(1).arg("1")).await?;
+        self.link
+            .run(run.arg("0").arg("position").arg(1).arg("1"))
+            .await?;
         let mut run = Run::new(&self.scripts.forget_gateways);
-        run.key(paused).key(paused).key(&names[2..4]).key(events).arg("").arg("g").arg("e").arg(0);
+        run.key(paused)
+            .key(paused)
+            .key(&names[2..4])
+            .key(events)
+            .arg("")
+            .arg("g")
+            .arg("e")
+            .arg(0);
         run.arg("forgotten").arg("nobody").arg(0).arg("[0]");
         let (taken_out, _) = reply(self.link.run(&run).await?)?;
-        self.link.ask::<Value>(cmd("HSETNX").arg(paused).arg("t").arg("")).await?;
-        self.link.ask::<()>(cmd("DEL").arg(paused).arg(events)).await?;
+        self.link
+            .ask::<Value>(cmd("HSETNX").arg(paused).arg("t").arg(""))
+            .await?;
+        self.link
+            .ask::<()>(cmd("DEL").arg(paused).arg(events))
+            .await?;
         let mut run = Run::new(&self.scripts.manifest);
         let (swapped, _) = reply(self.link.run(run.key(paused).arg("").arg("{}")).await?)?;
         self.link.ask::<()>(cmd("DEL").arg(paused)).await?;
@@ -134,50 +231,97 @@ impl Inner {
         let entered = enter("0").await?;
         let barred = enter("1").await?;
         let mut run = Run::new(&self.scripts.act);
-        run.key(&names[8]).key(events).key(&names[2..4]).arg("").arg("g").arg("e").arg(0);
-        let (frozen, _) = reply(self.link.run(run.arg("freeze").arg("{}").arg("").arg("")).await?)?;
+        run.key(&names[8])
+            .key(events)
+            .key(&names[2..4])
+            .arg("")
+            .arg("g")
+            .arg("e")
+            .arg(0);
+        let (frozen, _) = reply(
+            self.link
+                .run(run.arg("freeze").arg("{}").arg("").arg(""))
+                .await?,
+        )?;
         let mut run = Run::new(&self.scripts.look);
-        self.link.run(run.key(&names[8]).key(&names[9]).key(events)).await?;
+        self.link
+            .run(run.key(&names[8]).key(&names[9]).key(events))
+            .await?;
         for what in ["pause", "resume"] {
             let mut run = Run::new(&self.scripts.pause);
-            run.key(paused).key(events).key(&names[2..4]).arg("").arg("g").arg("e").arg(0);
+            run.key(paused)
+                .key(events)
+                .key(&names[2..4])
+                .arg("")
+                .arg("g")
+                .arg("e")
+                .arg(0);
             self.link.run(run.arg(what).arg("t").arg("{}")).await?;
         }
         self.link.ask::<Value>(cmd("HGETALL").arg(paused)).await?;
         let tried = self.try_documents(&prefix, epoch, &names[3]).await?;
         let mut run = of_session(&self.scripts.leave, &names);
-        self.link.run(run.arg("0").arg("1").arg("1").arg("1")).await?;
+        self.link
+            .run(run.arg("0").arg("1").arg("1").arg("1"))
+            .await?;
         self.link.ask::<()>(&clean).await?;
         let words = [
             &claimed, &held, &refused, &begun, &again, &put, &arrived, &entered, &barred, &frozen,
             &taken_out, &swapped,
         ];
         let right = [
-            "done", "held", "changed", "done", "done", "put", "done", "done", "barred", "done", "done",
-            "done",
+            "done", "held", "changed", "done", "done", "put", "done", "done", "barred", "done",
+            "done", "done",
         ];
         if words != right || !found || tried != ["done", "changed", "done", "done"] {
-            return Err(Error::Refused(format!("it answered {words:?}, {tried:?}, found: {found}")));
+            return Err(Error::Refused(format!(
+                "it answered {words:?}, {tried:?}, found: {found}"
+            )));
         }
         Ok(())
     }
 
     /// A document is made, made again with another text, changed and deleted. Answers what was said to each.
-    async fn try_documents(&self, prefix: &str, epoch: &str, writes: &str) -> Result<[String; 4], Error> {
+    async fn try_documents(
+        &self,
+        prefix: &str,
+        epoch: &str,
+        writes: &str,
+    ) -> Result<[String; 4], Error> {
         let mut names: Vec<String> = (1..=12).map(|n| format!("{prefix}document:{n}")).collect();
         epoch.clone_into(&mut names[2]);
         writes.clone_into(&mut names[3]);
         let put = async |script: &Script, before: [&str; 2], version: u64, text: &str| {
             let mut run = Run::new(script);
-            run.key(&names).arg("").arg("g").arg("e").arg(0).arg("digest").arg("place").arg(&before);
-            run.arg(version).arg("open").arg("{}").arg(text).arg(1).arg(1);
+            run.key(&names)
+                .arg("")
+                .arg("g")
+                .arg("e")
+                .arg(0)
+                .arg("digest")
+                .arg("place")
+                .arg(&before);
+            run.arg(version)
+                .arg("open")
+                .arg("{}")
+                .arg(text)
+                .arg(1)
+                .arg(1);
             reply(self.link.run(&run).await?).map(|(word, _)| word)
         };
         let made = put(&self.scripts.create_document, ["", ""], 1, "a").await?;
         let again = put(&self.scripts.create_document, ["", ""], 1, "b").await?;
         let changed = put(&self.scripts.change_document, ["1", "open"], 2, "b").await?;
         let mut run = Run::new(&self.scripts.forget_document);
-        run.key(&names[..10]).arg("").arg("g").arg("e").arg(0).arg("digest").arg("place").arg(2).arg("open");
+        run.key(&names[..10])
+            .arg("")
+            .arg("g")
+            .arg("e")
+            .arg(0)
+            .arg("digest")
+            .arg("place")
+            .arg(2)
+            .arg("open");
         let (forgotten, _) = reply(self.link.run(&run).await?)?;
         names.drain(2..4);
         self.link.ask::<()>(cmd("DEL").arg(&names)).await?;

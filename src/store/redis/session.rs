@@ -16,7 +16,9 @@ use super::scripts::Run;
 use super::{Inner, call_id, record, reply, text, unreadable};
 use crate::core::call::Change;
 use crate::core::record::{CallId, Entry, Intent, Record};
-use crate::core::session::{Bar, LINE_PLACE, Line, Lock, Session, SessionId, Spending, Terms, Token};
+use crate::core::session::{
+    Bar, LINE_PLACE, Line, Lock, Session, SessionId, Spending, Terms, Token,
+};
 use crate::store::Error;
 
 /// How the terms of a change are met.
@@ -55,12 +57,21 @@ pub(super) struct Entered {
 impl Entered {
     /// What a stored record says.
     pub(super) fn of(stored: &Record) -> Self {
-        Self { token: record::fencing(stored), similar_to: record::similar_to(stored), before: None }
+        Self {
+            token: record::fencing(stored),
+            similar_to: record::similar_to(stored),
+            before: None,
+        }
     }
 
     pub(super) fn read(&self) -> Result<(Option<u64>, Option<CallId>), Error> {
-        let token = Some(&self.token).filter(|token| !token.is_empty()).map(|token| token.parse());
-        Ok((token.transpose().map_err(unreadable)?, call_id(&self.similar_to)))
+        let token = Some(&self.token)
+            .filter(|token| !token.is_empty())
+            .map(|token| token.parse());
+        Ok((
+            token.transpose().map_err(unreadable)?,
+            call_id(&self.similar_to),
+        ))
     }
 }
 
@@ -100,7 +111,10 @@ struct AskedSimilar {
 impl Asked {
     /// Without anything asked yet.
     fn of(change: &Change) -> Self {
-        Self { call: change.record.intent.call_id.to_string(), ..Self::default() }
+        Self {
+            call: change.record.intent.call_id.to_string(),
+            ..Self::default()
+        }
     }
 
     fn text(&self) -> Result<String, Error> {
@@ -131,7 +145,12 @@ impl Inner {
             floor: self.floor()?.to_string(),
             explained: self.accepted_token.load(Ordering::SeqCst),
             lock: terms.lock.is_some(),
-            lease: change.record.attempt.lease_until.as_microsecond().to_string(),
+            lease: change
+                .record
+                .attempt
+                .lease_until
+                .as_microsecond()
+                .to_string(),
             line_us: longest.map(|_| micros(LINE_PLACE)),
             line_length: longest.unwrap_or(0),
             ..Asked::of(change)
@@ -140,9 +159,14 @@ impl Inner {
 
     /// On a cluster: meets the terms where the session is, which can only be its token. If the claim comes
     /// to nothing, what was drawn is taken back.
-    pub(super) async fn enter(&self, change: &Change, terms: &Terms) -> Result<Result<Entered, Bar>, Error> {
+    pub(super) async fn enter(
+        &self,
+        change: &Change,
+        terms: &Terms,
+    ) -> Result<Result<Entered, Bar>, Error> {
         if terms.lock.is_some() || terms.budget.is_some() || terms.similar.is_some() {
-            let why = "on a cluster a session and a call are on different masters: there is no lock";
+            let why =
+                "on a cluster a session and a call are on different masters: there is no lock";
             return Err(Error::Refused(why.into()));
         }
         let id = SessionId::of(&change.record.intent);
@@ -155,7 +179,11 @@ impl Inner {
                 let partition = keys::partition_of(&id);
                 self.saw_count(partition, &rest, 2);
                 self.barrier.pass(partition).await?;
-                Ok(Ok(Entered { token, similar_to: String::new(), before }))
+                Ok(Ok(Entered {
+                    token,
+                    similar_to: String::new(),
+                    before,
+                }))
             }
             "barred" => Ok(Err(bar(&rest)?)),
             _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
@@ -166,24 +194,44 @@ impl Inner {
     fn about_session<'a>(&self, script: &'a Script, id: &SessionId) -> Run<'a> {
         let (partition, keys) = (keys::partition_of(id), keys::session(id));
         let mut run = Run::new(script);
-        run.key(&keys[0]).key(&keys[0]).key(partition.epoch()).key(partition.writes());
+        run.key(&keys[0])
+            .key(&keys[0])
+            .key(partition.epoch())
+            .key(partition.writes());
         run.key(&of_session(&keys)[..]);
-        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(partition));
+        run.arg("")
+            .arg(self.memory.gateway())
+            .arg(self.memory.epoch())
+            .arg(self.memory.writes(partition));
         run
     }
 
     /// What was entered for a call that does not begin. Nobody was given its token.
     pub(super) async fn take_back(&self, change: &Change, entered: &Entered) {
-        let is_drawn = change.terms.as_ref().is_some_and(|terms| terms.token == Token::Next);
-        let (Some(before), true) = (&entered.before, is_drawn) else { return };
+        let is_drawn = change
+            .terms
+            .as_ref()
+            .is_some_and(|terms| terms.token == Token::Next);
+        let (Some(before), true) = (&entered.before, is_drawn) else {
+            return;
+        };
         let id = SessionId::of(&change.record.intent);
-        drop(self.leave(&id, change.record.intent.call_id, "", [&entered.token, before]).await);
+        drop(
+            self.leave(
+                &id,
+                change.record.intent.call_id,
+                "",
+                [&entered.token, before],
+            )
+            .await,
+        );
     }
 
     /// The keys that a change needs beside the call's own.
     pub(super) fn rooms_of_replace(&self, change: &Change, met: &Met) -> Option<[String; 5]> {
         let gives_back = change.release.lock_from.is_some() || change.release.similar.is_some();
-        met.rooms(change).or_else(|| (gives_back && !self.is_cluster()).then(|| rooms(change)))
+        met.rooms(change)
+            .or_else(|| (gives_back && !self.is_cluster()).then(|| rooms(change)))
     }
 
     pub(super) async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
@@ -198,7 +246,9 @@ impl Inner {
         token_and_before: [&str; 2],
     ) -> Result<(), Error> {
         let mut run = self.about_session(&self.scripts.leave, id);
-        run.arg(call_id.to_string()).arg(line).arg(&token_and_before[..]);
+        run.arg(call_id.to_string())
+            .arg(line)
+            .arg(&token_and_before[..]);
         let (_, rest) = reply(self.link.run(&run).await?)?;
         self.saw_count(keys::partition_of(id), &rest, 0);
         Ok(())
@@ -218,10 +268,19 @@ impl Inner {
         }
         let (partition, [session, ..]) = (keys::partition_of(id), keys::session(id));
         let mut run = Run::new(&self.scripts.act);
-        run.key(session).key(keys::session_events(id)).key(partition.epoch()).key(partition.writes());
-        run.arg("").arg(self.memory.gateway()).arg(self.memory.epoch()).arg(self.memory.writes(partition));
+        run.key(session)
+            .key(keys::session_events(id))
+            .key(partition.epoch())
+            .key(partition.writes());
+        run.arg("")
+            .arg(self.memory.gateway())
+            .arg(self.memory.epoch())
+            .arg(self.memory.writes(partition));
         run.arg(what).arg(record::entry(entry));
-        run.arg(lock.map(|lock| lock.call_id.to_string()).unwrap_or_default());
+        run.arg(
+            lock.map(|lock| lock.call_id.to_string())
+                .unwrap_or_default(),
+        );
         run.arg(lock.map(|lock| lock.token.to_string()).unwrap_or_default());
         let (word, rest) = reply(self.run_guarded(&run).await?)?;
         if word == "lost" {
@@ -249,12 +308,20 @@ impl Inner {
         let field = |at: usize| fields.get(at).cloned().flatten().unwrap_or_default();
         let waiting = line.into_iter().map(|(id, came_at)| {
             let id = id.parse().map(CallId).map_err(unreadable)?;
-            Ok((id, Timestamp::from_microsecond(came_at as i64).map_err(unreadable)?))
+            Ok((
+                id,
+                Timestamp::from_microsecond(came_at as i64).map_err(unreadable)?,
+            ))
         });
         // The newest was put in front.
-        let events = events.iter().rev().map(|text| record::read_entry(text).map_err(unreadable));
+        let events = events
+            .iter()
+            .rev()
+            .map(|text| record::read_entry(text).map_err(unreadable));
         Ok(Session {
-            token: Some(field(0)).filter(|token| !token.is_empty()).and_then(|token| token.parse().ok()),
+            token: Some(field(0))
+                .filter(|token| !token.is_empty())
+                .and_then(|token| token.parse().ok()),
             frozen: !field(1).is_empty(),
             lock: lock([&field(2), &field(3), &field(4), &field(5)])?,
             waiting: waiting.collect::<Result<_, Error>>()?,
@@ -265,7 +332,8 @@ impl Inner {
     /// Wakes those who wait for a call, also on other gateways. Only a hint.
     pub(super) async fn announce(&self, call_id: CallId) {
         let mut say = cmd(self.announcement(false));
-        say.arg(Partition::of_call(call_id).endings()).arg(call_id.to_string());
+        say.arg(Partition::of_call(call_id).endings())
+            .arg(call_id.to_string());
         self.link.ask::<()>(&say).await.ok();
     }
 }
@@ -277,12 +345,19 @@ pub(super) fn bar(rest: &[Value]) -> Result<Bar, Error> {
         "frozen" => Bar::Frozen,
         "stale" => Bar::Stale,
         "not_given" => Bar::NotGiven,
-        "spent" => Bar::Spent { frees_at: time(&text(1))? },
-        "similar" => Bar::Similar { call_id: identity(&text(1))? },
+        "spent" => Bar::Spent {
+            frees_at: time(&text(1))?,
+        },
+        "similar" => Bar::Similar {
+            call_id: identity(&text(1))?,
+        },
         "busy" => {
             let behind = Some(text(1)).filter(|id| !id.is_empty());
             let lock = lock([&text(2), &text(3), &text(4), &text(5)])?;
-            Bar::Busy { lock, behind: behind.map(|id| identity(&id)).transpose()? }
+            Bar::Busy {
+                lock,
+                behind: behind.map(|id| identity(&id)).transpose()?,
+            }
         }
         other => return Err(unreadable(format!("{other:?} is no bar"))),
     })
@@ -297,7 +372,10 @@ fn lock([call_id, token, lease, free_from]: [&str; 4]) -> Result<Option<Lock>, E
         call_id: identity(call_id)?,
         token: token.parse().map_err(unreadable)?,
         lease_until: time(lease)?,
-        free_from: Some(free_from).filter(|text| !text.is_empty()).map(time).transpose()?,
+        free_from: Some(free_from)
+            .filter(|text| !text.is_empty())
+            .map(time)
+            .transpose()?,
     }))
 }
 
@@ -311,7 +389,10 @@ fn time(microseconds: &str) -> Result<Timestamp, Error> {
 }
 
 fn asked_of_budget(spending: Spending) -> AskedBudget {
-    AskedBudget { max: spending.max, window_us: micros(spending.window) }
+    AskedBudget {
+        max: spending.max,
+        window_us: micros(spending.window),
+    }
 }
 
 fn asked_of_similar(terms: &Terms) -> Option<AskedSimilar> {
@@ -325,17 +406,34 @@ fn asked_of_similar(terms: &Terms) -> Option<AskedSimilar> {
 /// From when on the lock is free, 'now' or ''; and '1' if the place among what looks alike is given up.
 pub(super) fn released(change: &Change) -> (String, &'static str) {
     let from = change.release.lock_from.map(|from| {
-        if from <= change.record.updated_at { "now".to_owned() } else { from.as_microsecond().to_string() }
+        if from <= change.record.updated_at {
+            "now".to_owned()
+        } else {
+            from.as_microsecond().to_string()
+        }
     });
-    (from.unwrap_or_default(), if change.release.similar.is_some() { "1" } else { "" })
+    (
+        from.unwrap_or_default(),
+        if change.release.similar.is_some() {
+            "1"
+        } else {
+            ""
+        },
+    )
 }
 
 /// The keys of a change's session, budget and what looks alike. Those that are not asked for are named,
 /// too, and never touched.
 fn rooms(change: &Change) -> [String; 5] {
     let [session, line, alive] = keys::session(&SessionId::of(&change.record.intent));
-    let budget = change.terms.as_ref().and_then(|terms| terms.budget.map(|spending| spending.room));
-    let asked = change.terms.as_ref().and_then(|terms| terms.similar.map(|likeness| likeness.room));
+    let budget = change
+        .terms
+        .as_ref()
+        .and_then(|terms| terms.budget.map(|spending| spending.room));
+    let asked = change
+        .terms
+        .as_ref()
+        .and_then(|terms| terms.similar.map(|likeness| likeness.room));
     let similar = asked.or(change.release.similar);
     let room = |room: Option<_>| room.map_or_else(|| session.clone(), keys::room);
     [session.clone(), line, alive, room(budget), room(similar)]
@@ -348,7 +446,13 @@ pub(super) fn rooms_of(intent: &Intent) -> [String; 5] {
 
 /// Where only the session is asked for.
 fn of_session([session, line, alive]: &[String; 3]) -> [String; 5] {
-    [session.clone(), line.clone(), alive.clone(), session.clone(), session.clone()]
+    [
+        session.clone(),
+        line.clone(),
+        alive.clone(),
+        session.clone(),
+        session.clone(),
+    ]
 }
 
 fn micros(time: std::time::Duration) -> u64 {

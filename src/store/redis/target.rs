@@ -34,7 +34,8 @@ impl Target {
     pub fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or("this is no URL")?;
         let (transport, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
-        if !matches!(transport, "redis" | "rediss") || !matches!(kind, "" | "sentinel" | "cluster") {
+        if !matches!(transport, "redis" | "rediss") || !matches!(kind, "" | "sentinel" | "cluster")
+        {
             return Err("this names no kind of Redis".into());
         }
         if rest.contains(['?', '#']) {
@@ -43,37 +44,71 @@ impl Target {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (credentials, hosts) = authority
             .rsplit_once('@')
-            .map_or((String::new(), authority), |(credentials, hosts)| (format!("{credentials}@"), hosts));
+            .map_or((String::new(), authority), |(credentials, hosts)| {
+                (format!("{credentials}@"), hosts)
+            });
         let (kind, db) = match kind {
             "sentinel" => {
                 let (name, db) = path.split_once('/').unwrap_or((path, ""));
                 if name.is_empty() {
                     return Err(
-                        "behind the sentinels stands the name of the master, as in …:26379/main".into()
+                        "behind the sentinels stands the name of the master, as in …:26379/main"
+                            .into(),
                     );
                 }
-                (Kind::Sentinel { name: name.to_owned(), db: number(db)? }, 0)
+                (
+                    Kind::Sentinel {
+                        name: name.to_owned(),
+                        db: number(db)?,
+                    },
+                    0,
+                )
             }
-            "cluster" if !matches!(path, "" | "0") => return Err("a cluster has one database only".into()),
+            "cluster" if !matches!(path, "" | "0") => {
+                return Err("a cluster has one database only".into());
+            }
             "cluster" => (Kind::Cluster, 0),
             _ if hosts.contains(',') => {
                 return Err("several hosts are a redis+sentinel:// or a redis+cluster://".into());
             }
             _ => (Kind::One, number(path)?),
         };
-        let default_port = if matches!(kind, Kind::Sentinel { .. }) { ":26379" } else { "" };
-        let node = |host: &str| {
-            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-            let port = if has_port { "" } else { default_port };
-            let info = format!("{transport}://{credentials}{host}{port}/{db}").into_connection_info();
-            let info = info.map_err(|_| format!("{host:?} is no HOST:PORT"))?;
-            let settings =
-                info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-            Ok(info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+        let default_port = if matches!(kind, Kind::Sentinel { .. }) {
+            ":26379"
+        } else {
+            ""
         };
-        let nodes = hosts.split(',').map(node).collect::<Result<Vec<_>, String>>()?;
-        let tail = if path.is_empty() { String::new() } else { format!("/{path}") };
-        Ok(Self { kind, nodes, shown: format!("{scheme}://{hosts}{tail}") })
+        let node = |host: &str| {
+            let has_port = host
+                .rsplit_once(':')
+                .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+            let port = if has_port { "" } else { default_port };
+            let info =
+                format!("{transport}://{credentials}{host}{port}/{db}").into_connection_info();
+            let info = info.map_err(|_| format!("{host:?} is no HOST:PORT"))?;
+            let settings = info
+                .redis_settings()
+                .clone()
+                .set_protocol(ProtocolVersion::RESP3)
+                .set_skip_set_lib_name();
+            Ok(info
+                .set_redis_settings(settings)
+                .set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+        };
+        let nodes = hosts
+            .split(',')
+            .map(node)
+            .collect::<Result<Vec<_>, String>>()?;
+        let tail = if path.is_empty() {
+            String::new()
+        } else {
+            format!("/{path}")
+        };
+        Ok(Self {
+            kind,
+            nodes,
+            shown: format!("{scheme}://{hosts}{tail}"),
+        })
     }
 
     /// Whether a failover may happen without anybody's doing.
@@ -102,7 +137,12 @@ impl Target {
 }
 
 fn number(db: &str) -> Result<i64, String> {
-    if db.is_empty() { Ok(0) } else { db.parse().map_err(|_| format!("{db:?} is no number of a database")) }
+    if db.is_empty() {
+        Ok(0)
+    } else {
+        db.parse()
+            .map_err(|_| format!("{db:?} is no number of a database"))
+    }
 }
 
 impl fmt::Display for Target {
@@ -125,14 +165,38 @@ mod tests {
     fn each_kind_is_read_and_shown_without_its_password() {
         let shown = |url| Target::parse(url).expect(url).to_string();
         assert_eq!(shown("redis://localhost"), "redis://localhost");
-        assert_eq!(shown("rediss://gate:s3cret@redis.internal:6380/2"), "rediss://redis.internal:6380/2");
-        let sentinel = Target::parse("redis+sentinel://:s3cret@a,b:26380/main/1").expect("a target");
-        assert_eq!(sentinel.kind, Kind::Sentinel { name: "main".into(), db: 1 });
+        assert_eq!(
+            shown("rediss://gate:s3cret@redis.internal:6380/2"),
+            "rediss://redis.internal:6380/2"
+        );
+        let sentinel =
+            Target::parse("redis+sentinel://:s3cret@a,b:26380/main/1").expect("a target");
+        assert_eq!(
+            sentinel.kind,
+            Kind::Sentinel {
+                name: "main".into(),
+                db: 1
+            }
+        );
         assert_eq!(sentinel.nodes[0].addr().to_string(), "a:26379");
         assert_eq!(format!("{sentinel:?}"), "redis+sentinel://a,b:26380/main/1");
-        assert_eq!(Target::parse("redis+cluster://a:1,b:2").expect("a target").nodes.len(), 2);
-        assert!(Target::parse("redis://10.0.0.1").expect("a target").is_plain_and_remote());
-        assert!(!Target::parse("rediss://10.0.0.1").expect("a target").is_plain_and_remote());
+        assert_eq!(
+            Target::parse("redis+cluster://a:1,b:2")
+                .expect("a target")
+                .nodes
+                .len(),
+            2
+        );
+        assert!(
+            Target::parse("redis://10.0.0.1")
+                .expect("a target")
+                .is_plain_and_remote()
+        );
+        assert!(
+            !Target::parse("rediss://10.0.0.1")
+                .expect("a target")
+                .is_plain_and_remote()
+        );
     }
 
     #[test]
@@ -149,6 +213,10 @@ mod tests {
         ] {
             assert!(Target::parse(url).is_err(), "{url}");
         }
-        assert!(!Target::parse("redis://u:s3cret@h/x").expect_err("no number").contains("s3cret"));
+        assert!(
+            !Target::parse("redis://u:s3cret@h/x")
+                .expect_err("no number")
+                .contains("s3cret")
+        );
     }
 }

@@ -23,13 +23,19 @@ use crate::store::{Claimed, Error, Replaced};
 const LOOK_TIME: Duration = Duration::from_secs(2);
 
 impl Inner {
-    pub(super) async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+    pub(super) async fn claim(
+        &self,
+        change: &Change,
+        instead_of: &[Record],
+    ) -> Result<Claimed, Error> {
         let intent = &change.record.intent;
         match self.try_claim(change, instead_of).await {
             // What is there can be told all the same; but nothing runs on it.
             Err(Error::Refused(why)) if self.is_reached() => {
                 match self.in_the_way(change, instead_of).await {
-                    Ok(Some(holder)) if holder.intent.call_id == intent.call_id => Err(Error::Ambiguous(why)),
+                    Ok(Some(holder)) if holder.intent.call_id == intent.call_id => {
+                        Err(Error::Ambiguous(why))
+                    }
                     Ok(Some(holder)) => Ok(Claimed::Existing(self.settled(holder).await?)),
                     _ => Err(Error::Refused(why)),
                 }
@@ -40,10 +46,17 @@ impl Inner {
     }
 
     /// The first call that holds a name of this one and does not give it up.
-    async fn in_the_way(&self, change: &Change, instead_of: &[Record]) -> Result<Option<Record>, Error> {
+    async fn in_the_way(
+        &self,
+        change: &Change,
+        instead_of: &[Record],
+    ) -> Result<Option<Record>, Error> {
         let names: Vec<Lookup> = change.record.intent.all_names().copied().collect();
         let holders = self.holders(&names).await?;
-        Ok(holders.into_iter().map(|holder| holder.record).find(|holder| !is_seen(holder, instead_of)))
+        Ok(holders
+            .into_iter()
+            .map(|holder| holder.record)
+            .find(|holder| !is_seen(holder, instead_of)))
     }
 
     async fn try_claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
@@ -64,30 +77,42 @@ impl Inner {
             },
         };
         let claimed = self.claim_with(change, instead_of, &met).await;
-        if let (Met::Before(entered), Ok(Claimed::Existing(_)) | Err(Error::Refused(_))) = (&met, &claimed) {
+        if let (Met::Before(entered), Ok(Claimed::Existing(_)) | Err(Error::Refused(_))) =
+            (&met, &claimed)
+        {
             self.take_back(change, entered).await;
         }
         claimed
     }
 
-    async fn claim_with(&self, change: &Change, instead_of: &[Record], met: &Met) -> Result<Claimed, Error> {
+    async fn claim_with(
+        &self,
+        change: &Change,
+        instead_of: &[Record],
+        met: &Met,
+    ) -> Result<Claimed, Error> {
         let intent = &change.record.intent;
         let partition = Partition::of(&intent.lookup);
         let mut run = Run::new(&self.scripts.claim);
         run.key(partition.of_script(&change.record, met.rooms(change)));
         run.arg(partition.prefix()).arg(self.memory.gateway());
-        run.arg(self.memory.epoch()).arg(self.memory.writes(partition));
+        run.arg(self.memory.epoch())
+            .arg(self.memory.writes(partition));
         run.arg(intent.call_id.to_string());
         run.arg(record::gives_up(instead_of));
-        run.arg(record::cas(&change.record)).arg(record::intent(intent)).arg(&intent.args[..]);
-        run.arg(record::progress(&change.record)).arg(record::entry(&change.entry));
+        run.arg(record::cas(&change.record))
+            .arg(record::intent(intent))
+            .arg(&intent.args[..]);
+        run.arg(record::progress(&change.record))
+            .arg(record::entry(&change.entry));
         run.arg(&intent.tool).arg(score(&change.record));
         run.arg(met.terms());
         match met {
             Met::Before(entered) => run.arg(&entered.token).arg(&entered.similar_to),
             Met::NotAsked | Met::InTheSameStep(_) => run.arg("").arg(""),
         };
-        run.arg(&Position::of(&change.record).to_bytes()[..]).arg(&intent.tenant);
+        run.arg(&Position::of(&change.record).to_bytes()[..])
+            .arg(&intent.tenant);
         let (word, mut rest) = reply(self.run_guarded(&run).await?)?;
         match word.as_str() {
             "done" => {
@@ -107,7 +132,11 @@ impl Inner {
         }
     }
 
-    pub(super) async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+    pub(super) async fn replace(
+        &self,
+        change: &Change,
+        expected: &Record,
+    ) -> Result<Replaced, Error> {
         let met = match &change.terms {
             None => Met::NotAsked,
             Some(terms) if !self.is_cluster() => Met::InTheSameStep(self.asked(change, terms)?),
@@ -126,13 +155,20 @@ impl Inner {
             },
         };
         let replaced = self.replace_with(change, expected, &met).await;
-        if let (Met::Before(entered), Ok(Replaced::Lost(_)) | Err(Error::Refused(_))) = (&met, &replaced) {
+        if let (Met::Before(entered), Ok(Replaced::Lost(_)) | Err(Error::Refused(_))) =
+            (&met, &replaced)
+        {
             self.take_back(change, entered).await;
         }
         replaced
     }
 
-    async fn replace_with(&self, change: &Change, expected: &Record, met: &Met) -> Result<Replaced, Error> {
+    async fn replace_with(
+        &self,
+        change: &Change,
+        expected: &Record,
+        met: &Met,
+    ) -> Result<Replaced, Error> {
         // Where something is to be sent next, the store must be as it should be.
         let runs = matches!(change.record.state, State::Running);
         // So must it where names are claimed.
@@ -149,26 +185,43 @@ impl Inner {
         let mut run = Run::new(script);
         run.key(partition.of_script(&change.record, self.rooms_of_replace(change, met)));
         let result = record::result(&change.record);
-        run.arg(partition.prefix()).arg(self.memory.gateway()).arg(epoch).arg(known);
-        run.arg(intent.call_id.to_string()).arg(record::cas(expected)).arg(record::fencing(expected));
-        run.arg(record::cas(&change.record)).arg(record::progress(&change.record));
-        run.arg(u8::from(result.is_some())).arg(result.map_or(&[][..], AsRef::as_ref));
-        run.arg(record::entry_field(change.record.version)).arg(record::entry(&change.entry));
-        run.arg(&intent.tool).arg(change.record.state.as_str()).arg(score(&change.record));
+        run.arg(partition.prefix())
+            .arg(self.memory.gateway())
+            .arg(epoch)
+            .arg(known);
+        run.arg(intent.call_id.to_string())
+            .arg(record::cas(expected))
+            .arg(record::fencing(expected));
+        run.arg(record::cas(&change.record))
+            .arg(record::progress(&change.record));
+        run.arg(u8::from(result.is_some()))
+            .arg(result.map_or(&[][..], AsRef::as_ref));
+        run.arg(record::entry_field(change.record.version))
+            .arg(record::entry(&change.entry));
+        run.arg(&intent.tool)
+            .arg(change.record.state.as_str())
+            .arg(score(&change.record));
         run.arg(retain_until(&change.record)).arg(met.terms());
         match met {
             Met::Before(entered) => run.arg(&entered.token).arg(&entered.similar_to),
             Met::NotAsked | Met::InTheSameStep(_) => run.arg("keep").arg(""),
         };
         let (lock_from, similar) = released(change);
-        run.arg(lock_from).arg(similar).arg(self.announcement(begins));
+        run.arg(lock_from)
+            .arg(similar)
+            .arg(self.announcement(begins));
         run.arg(if change.release.retakes_lock { "1" } else { "" });
         run.arg(&Position::of(&change.record).to_bytes()[..]);
-        run.arg(change.takes.names.len()).arg(record::gives_up(&change.takes.instead_of));
+        run.arg(change.takes.names.len())
+            .arg(record::gives_up(&change.takes.instead_of));
         if runs {
             run.arg(record::intent(intent)).arg(&intent.args[..]);
         }
-        let answer = if begins { self.run_guarded(&run).await? } else { self.link.run(&run).await? };
+        let answer = if begins {
+            self.run_guarded(&run).await?
+        } else {
+            self.link.run(&run).await?
+        };
         let (word, rest) = reply(answer)?;
         match word.as_str() {
             "done" => {
@@ -206,7 +259,10 @@ impl Inner {
             return Ok(answer);
         }
         let mut looks = self.looks.subscribe();
-        self.tried_on.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.tried_on
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
         self.link.trouble.notify_one();
         // One that has begun before may not have seen it.
         for _ in 0..2 {
@@ -218,7 +274,9 @@ impl Inner {
                 return Ok(answer);
             }
         }
-        Err(Error::Refused("Redis has been started anew and has not been looked at yet".into()))
+        Err(Error::Refused(
+            "Redis has been started anew and has not been looked at yet".into(),
+        ))
     }
 
     /// Runs a script that deletes. If the server does not have it, it has been started anew: the script is loaded when
@@ -233,8 +291,7 @@ impl Inner {
             self.link.trouble.notify_one();
             let is_looked_at = timeout(LOOK_TIME, looks.changed()).await.is_ok();
             if !is_looked_at || self.is_in_doubt() {
-                let why =
-                    "Redis has been started anew: nothing is deleted before its data has been looked at";
+                let why = "Redis has been started anew: nothing is deleted before its data has been looked at";
                 return Err(Error::Refused(why.into()));
             }
         }
@@ -246,14 +303,21 @@ impl Inner {
         let now = self.store_time().as_microsecond().unsigned_abs();
         let floor = now.max(self.memory.token() + 1);
         if floor.saturating_sub(now) > TOKEN_LIMIT_US {
-            return Err(Error::Refused("fencing tokens are more than a day ahead of the clock".into()));
+            return Err(Error::Refused(
+                "fencing tokens are more than a day ahead of the clock".into(),
+            ));
         }
         Ok(floor)
     }
 
     /// Takes note of what a script has written: token and similar call into the record, and the count of
     /// this gateway's writes.
-    async fn wrote(&self, change: &Change, record: &mut Record, rest: &[Value]) -> Result<(), Error> {
+    async fn wrote(
+        &self,
+        change: &Change,
+        record: &mut Record,
+        rest: &[Value],
+    ) -> Result<(), Error> {
         let written = Entered {
             token: text(rest, 0).unwrap_or_default(),
             similar_to: text(rest, 2).unwrap_or_default(),
@@ -261,10 +325,18 @@ impl Inner {
         };
         (record.fencing, record.similar_to) = written.read()?;
         if let Some(writes) = text(rest, 1).and_then(|writes| writes.parse().ok()) {
-            self.memory.saw_writes(Partition::of(&record.intent.lookup), writes);
+            self.memory
+                .saw_writes(Partition::of(&record.intent.lookup), writes);
         }
         // What a caller brings is its session's own affair, but must not be given again after a loss.
-        if let (Some(token), Some(Terms { token: Token::This(_), .. })) = (record.fencing, &change.terms) {
+        if let (
+            Some(token),
+            Some(Terms {
+                token: Token::This(_),
+                ..
+            }),
+        ) = (record.fencing, &change.terms)
+        {
             self.memory.saw_brought(token);
         } else if let Some(token) = record.fencing
             && self.memory.saw_token(token)
@@ -281,7 +353,8 @@ impl Inner {
     /// nothing unfinished is ever deleted. What is known of it goes back as a whole.
     async fn complete_lost(&self, change: &Change) -> Result<Replaced, Error> {
         let is_locked = self.memory.is_locked(change.record.intent.call_id);
-        self.put_back(&change.record, &change.entry, is_locked).await?;
+        self.put_back(&change.record, &change.entry, is_locked)
+            .await?;
         self.memory.remember(&change.record, change);
         self.link.trouble.notify_one();
         let call_id = change.record.intent.call_id;
@@ -292,7 +365,9 @@ impl Inner {
                 Ok(Replaced::Lost(Some(there)))
             }
             _ => {
-                self.barrier.pass(Partition::of(&change.record.intent.lookup)).await?;
+                self.barrier
+                    .pass(Partition::of(&change.record.intent.lookup))
+                    .await?;
                 Ok(Replaced::Done(change.record.clone()))
             }
         }
@@ -309,8 +384,9 @@ impl Inner {
 
 /// Whether the holder of a name is still one of the records that were seen.
 fn is_seen(holder: &Record, seen: &[Record]) -> bool {
-    seen.iter()
-        .any(|seen| seen.intent.call_id == holder.intent.call_id && record::cas(seen) == record::cas(holder))
+    seen.iter().any(|seen| {
+        seen.intent.call_id == holder.intent.call_id && record::cas(seen) == record::cas(holder)
+    })
 }
 
 fn stored(mut rest: Vec<Value>) -> Result<Option<Record>, Error> {

@@ -25,7 +25,9 @@ pub(super) fn by_id(
     id: &str,
 ) -> rusqlite::Result<Option<Document>> {
     let mut found = connection.prepare_cached(select!(" WHERE digest = ?1"))?;
-    found.query_row([digest(kind, tenant, id)], |row| read(kind, row)).optional()
+    found
+        .query_row([digest(kind, tenant, id)], |row| read(kind, row))
+        .optional()
 }
 
 /// Writes a document if what is stored has still the version before it.
@@ -64,7 +66,14 @@ pub(super) fn due(
     limit: u32,
 ) -> rusqlite::Result<Found<Document>> {
     let sql = select!(" WHERE kind = ?1 AND due_at <= ?2 ORDER BY due_at, digest");
-    Ok(readable(connection, sql, params![kind.as_str(), now.as_microsecond()], kind, limit)?.0)
+    Ok(readable(
+        connection,
+        sql,
+        params![kind.as_str(), now.as_microsecond()],
+        kind,
+        limit,
+    )?
+    .0)
 }
 
 pub(super) fn list(
@@ -92,8 +101,9 @@ pub(super) fn list(
         (Some(_), None) => listing!("documents_of", "tenant = ?2 AND ?3 IS NULL"),
         (Some(_), Some(_)) => listing!("documents_of_state", "tenant = ?2 AND state = ?3"),
     };
-    let (time, below) = before
-        .map_or((i64::MAX, Vec::new()), |place| (place.created_at.as_microsecond(), place.digest.to_vec()));
+    let (time, below) = before.map_or((i64::MAX, Vec::new()), |place| {
+        (place.created_at.as_microsecond(), place.digest.to_vec())
+    });
     let listed = params![kind.as_str(), tenant, state, time, below];
     let (found, is_cut) = readable(connection, sql, listed, kind, limit)?;
     let next = found.calls.last().filter(|_| is_cut).map(Place::of);
@@ -113,7 +123,9 @@ fn readable(
     let mut rows = query.query(params)?;
     let mut found = Found::default();
     while found.calls.len() < limit as usize && found.unreadable.len() < UNREADABLE as usize {
-        let Some(row) = rows.next()? else { return Ok((found, false)) };
+        let Some(row) = rows.next()? else {
+            return Ok((found, false));
+        };
         match read(kind, row) {
             Ok(document) => found.calls.push(document),
             Err(error) => {
@@ -129,8 +141,9 @@ pub(super) fn count(connection: &Connection, kind: Kind) -> rusqlite::Result<Vec
     let mut counts = connection.prepare_cached(
         "SELECT state, count(*) FROM documents WHERE kind = ?1 GROUP BY state ORDER BY state",
     )?;
-    let counts =
-        counts.query_map([kind.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())))?;
+    let counts = counts.query_map([kind.as_str()], |row| {
+        Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs()))
+    })?;
     counts.collect()
 }
 

@@ -53,7 +53,14 @@ impl Files {
         }
         let (opened, opened_log) = (identity(&opened), OnceLock::new());
         let log = beside(path, "-wal");
-        Ok(Self { database: path.to_owned(), log, opened, opened_log, _database: database, _lock: lock })
+        Ok(Self {
+            database: path.to_owned(),
+            log,
+            opened,
+            opened_log,
+            _database: database,
+            _lock: lock,
+        })
     }
 
     /// That other users may read some of the files, if they may.

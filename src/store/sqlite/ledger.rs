@@ -4,7 +4,9 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::row;
-use crate::core::ledger::{Duplicate, Duplicates, Filter, Index, Listed, PAGE_BYTES, Page, Position};
+use crate::core::ledger::{
+    Duplicate, Duplicates, Filter, Index, Listed, PAGE_BYTES, Page, Position,
+};
 use crate::core::record::CallId;
 
 /// Calls that one page looks at: one that finds little is shorter, rather than slower.
@@ -38,21 +40,46 @@ pub(super) fn list(
         Index::Key(key) => (listing!("ledger_key", "key = ?2"), key),
         Index::Trace(trace) => (listing!("ledger_trace", "trace_id = ?2"), trace),
         Index::Tool(tool) => (listing!("ledger_tool", "tool = ?2"), tool),
-        Index::Session(session) => {
-            (listing!("ledger_session", "session_id = ?2 AND session_id <> ''"), session)
-        }
-        Index::User(user) => (listing!("ledger_user", "user_id = ?2 AND user_id <> ''"), user),
-        Index::Saga(saga) => (listing!("ledger_saga", "saga_id = ?2 AND saga_id <> ''"), saga),
-        Index::State(state) => (listing!("ledger_state", "state = ?2 AND state <> 'succeeded'"), state),
+        Index::Session(session) => (
+            listing!("ledger_session", "session_id = ?2 AND session_id <> ''"),
+            session,
+        ),
+        Index::User(user) => (
+            listing!("ledger_user", "user_id = ?2 AND user_id <> ''"),
+            user,
+        ),
+        Index::Saga(saga) => (
+            listing!("ledger_saga", "saga_id = ?2 AND saga_id <> ''"),
+            saga,
+        ),
+        Index::State(state) => (
+            listing!("ledger_state", "state = ?2 AND state <> 'succeeded'"),
+            state,
+        ),
     };
     let since = filter.since.map_or(i64::MIN, Timestamp::as_microsecond);
     // The last microsecond of what is asked for, and in it only ids below this one.
-    let until = filter.until.map(|until| (until.as_microsecond().saturating_sub(1), "g".to_owned()));
-    let before = before.map(|before| (before.created_at.as_microsecond(), before.call_id.to_string()));
-    let (until, below) = until.into_iter().chain(before).min().unwrap_or((i64::MAX, "g".to_owned()));
+    let until = filter
+        .until
+        .map(|until| (until.as_microsecond().saturating_sub(1), "g".to_owned()));
+    let before = before.map(|before| {
+        (
+            before.created_at.as_microsecond(),
+            before.call_id.to_string(),
+        )
+    });
+    let (until, below) = until
+        .into_iter()
+        .chain(before)
+        .min()
+        .unwrap_or((i64::MAX, "g".to_owned()));
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(params![tenant, value, since, until, below])?;
-    let mut page = Page { found: Vec::new(), next: None, unreadable: 0 };
+    let mut page = Page {
+        found: Vec::new(),
+        next: None,
+        unreadable: 0,
+    };
     let (mut looked, mut bytes) = (0, 0);
     while let Some(row) = rows.next()? {
         looked += 1;
@@ -67,11 +94,17 @@ pub(super) fn list(
             }
         };
         let position = Position::of(&record);
-        let listed = Listed { duplicates: Duplicates::default(), record };
+        let listed = Listed {
+            duplicates: Duplicates::default(),
+            record,
+        };
         bytes += listed.size();
         if filter.matches(&listed.record) {
             let duplicates = duplicates(connection, listed.record.intent.call_id)?;
-            page.found.push(Listed { duplicates, ..listed });
+            page.found.push(Listed {
+                duplicates,
+                ..listed
+            });
         }
         if looked >= LOOKS || page.found.len() >= limit as usize || bytes >= PAGE_BYTES {
             page.next = Some(position);
@@ -84,49 +117,79 @@ pub(super) fn list(
 /// Everyone who has made a call.
 pub(super) fn tenants(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     // From one to the next in the index, without looking at what lies between.
-    let mut next = connection
-        .prepare_cached("SELECT tenant FROM calls WHERE tenant > ?1 ORDER BY tenant, created_at LIMIT 1")?;
+    let mut next = connection.prepare_cached(
+        "SELECT tenant FROM calls WHERE tenant > ?1 ORDER BY tenant, created_at LIMIT 1",
+    )?;
     let mut tenants: Vec<String> = Vec::new();
     let mut last = connection
-        .query_row("SELECT tenant FROM calls ORDER BY tenant, created_at LIMIT 1", [], |row| row.get(0))
+        .query_row(
+            "SELECT tenant FROM calls ORDER BY tenant, created_at LIMIT 1",
+            [],
+            |row| row.get(0),
+        )
         .optional()?;
     while let Some(tenant) = last {
-        last = next.query_row([&tenant], |row| row.get::<_, String>(0)).optional()?;
+        last = next
+            .query_row([&tenant], |row| row.get::<_, String>(0))
+            .optional()?;
         tenants.push(tenant);
     }
     Ok(tenants)
 }
 
 pub(super) fn duplicates(connection: &Connection, call_id: CallId) -> rusqlite::Result<Duplicates> {
-    let mut found = connection.prepare_cached("SELECT count, last FROM duplicates WHERE call_id = ?1")?;
-    let found =
-        found.query_row([call_id.to_string()], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)));
-    let Some((count, last)) = found.optional()? else { return Ok(Duplicates::default()) };
-    Ok(Duplicates { count: count.unsigned_abs(), last: read_last(&last) })
+    let mut found =
+        connection.prepare_cached("SELECT count, last FROM duplicates WHERE call_id = ?1")?;
+    let found = found.query_row([call_id.to_string()], |row| {
+        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
+    });
+    let Some((count, last)) = found.optional()? else {
+        return Ok(Duplicates::default());
+    };
+    Ok(Duplicates {
+        count: count.unsigned_abs(),
+        last: read_last(&last),
+    })
 }
 
 /// Adds to the duplicates of a call, if it is still kept.
-pub(super) fn count(connection: &Connection, call_id: CallId, later: &Duplicates) -> rusqlite::Result<()> {
+pub(super) fn count(
+    connection: &Connection,
+    call_id: CallId,
+    later: &Duplicates,
+) -> rusqlite::Result<()> {
     let mut all = duplicates(connection, call_id)?;
     all.add(later);
     let mut write = connection.prepare_cached(
         "INSERT OR REPLACE INTO duplicates (call_id, count, last)
          SELECT call_id, ?2, ?3 FROM calls WHERE call_id = ?1",
     )?;
-    write.execute(params![call_id.to_string(), row::integer(all.count), write_last(&all.last)])?;
+    write.execute(params![
+        call_id.to_string(),
+        row::integer(all.count),
+        write_last(&all.last)
+    ])?;
     Ok(())
 }
 
 fn write_last(last: &[Duplicate]) -> String {
-    let last: Vec<(i64, &str, &str)> =
-        last.iter().map(|one| (one.at.as_microsecond(), one.by.as_str(), one.kind.as_str())).collect();
+    let last: Vec<(i64, &str, &str)> = last
+        .iter()
+        .map(|one| (one.at.as_microsecond(), one.by.as_str(), one.kind.as_str()))
+        .collect();
     serde_json::to_string(&last).unwrap_or_default()
 }
 
 /// What cannot be read is not shown; the count stands beside it.
 fn read_last(text: &str) -> Vec<Duplicate> {
     let last: Vec<(i64, String, String)> = serde_json::from_str(text).unwrap_or_default();
-    let read = |(at, by, kind)| Some(Duplicate { at: Timestamp::from_microsecond(at).ok()?, by, kind });
+    let read = |(at, by, kind)| {
+        Some(Duplicate {
+            at: Timestamp::from_microsecond(at).ok()?,
+            by,
+            kind,
+        })
+    };
     last.into_iter().filter_map(read).collect()
 }
 

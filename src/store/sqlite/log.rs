@@ -48,13 +48,18 @@ impl Log {
     /// # Errors
     /// The file could not be written. What was not moved is still in the log.
     pub(super) fn move_if_long(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        if self.pages.load(Ordering::Relaxed) < LONG { Ok(()) } else { self.move_all(connection) }
+        if self.pages.load(Ordering::Relaxed) < LONG {
+            Ok(())
+        } else {
+            self.move_all(connection)
+        }
     }
 
     fn move_all(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let (there, moved): (i64, i64) =
-            connection
-                .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))?;
+            connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+                Ok((row.get(1)?, row.get(2)?))
+            })?;
         // Otherwise a reader still needs older pages: the next commit tries again.
         if there == moved {
             self.moved = Some(Marks::of(connection)?.commits());

@@ -46,17 +46,25 @@ const STATEMENTS: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("{path}: {error}")]
-    Io { path: PathBuf, error: std::io::Error },
+    Io {
+        path: PathBuf,
+        error: std::io::Error,
+    },
     #[error("{0} is in use by another gateway; a SQLite store belongs to one process")]
     InUse(PathBuf),
-    #[error("{0} has another name (a hard link), under which another gateway may use it; remove one of them")]
+    #[error(
+        "{0} has another name (a hard link), under which another gateway may use it; remove one of them"
+    )]
     Linked(PathBuf),
     #[error("{0} is a symbolic link, which is not followed; remove it")]
     Link(PathBuf),
     #[error("{0} lies on a network file system, where locks and fsync cannot be trusted")]
     NotLocal(PathBuf),
     #[error("{path}: {error}")]
-    Database { path: PathBuf, error: rusqlite::Error },
+    Database {
+        path: PathBuf,
+        error: rusqlite::Error,
+    },
     #[error("{0} is a SQLite file, but not one of oncegate")]
     NotOurs(PathBuf),
     #[error(
@@ -72,7 +80,11 @@ pub enum OpenError {
     #[error("{0} is damaged: {1}; restore a backup, or start with another file and reconcile")]
     Damaged(PathBuf, String),
     #[error("{path}: SQLite would not give {pragma}, it says {got}")]
-    Pragma { path: PathBuf, pragma: &'static str, got: String },
+    Pragma {
+        path: PathBuf,
+        pragma: &'static str,
+        got: String,
+    },
     #[error("SQLite {0} is too old")]
     OldSqlite(&'static str),
 }
@@ -85,7 +97,11 @@ impl Sqlite {
     ///
     /// # Errors
     /// The file cannot be trusted with money; says why.
-    pub fn open(path: &Path, instance: InstanceId, fatal: &CancellationToken) -> Result<Self, OpenError> {
+    pub fn open(
+        path: &Path,
+        instance: InstanceId,
+        fatal: &CancellationToken,
+    ) -> Result<Self, OpenError> {
         if rusqlite::version_number() < OLDEST_SQLITE {
             return Err(OpenError::OldSqlite(rusqlite::version()));
         }
@@ -108,7 +124,9 @@ impl Sqlite {
             if !lacks_room(&error) {
                 return Err(error);
             }
-            tracing::warn!("the disk is full: until the next start one connection reads and writes");
+            tracing::warn!(
+                "the disk is full: until the next start one connection reads and writes"
+            );
             Opened::new(path, Sharing::One)
         })?;
         identify(&opened.writer, path)?;
@@ -118,7 +136,9 @@ impl Sqlite {
         check(&opened.writer, path)?;
         lay_out(&mut opened.writer, path)?;
         // From here on the log may be moved into the file.
-        let moves = opened.writer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
+        let moves = opened
+            .writer
+            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
         moves.map_err(|error| database(path, error))?;
         files.remember_log();
         let watermarks = Watermarks::open(beside(path, ".watermarks"), &opened.writer);
@@ -133,7 +153,12 @@ impl Sqlite {
         if let Some(exposed) = files.exposed() {
             tracing::warn!("{}", exposed.text);
         }
-        let writing = Writing { reserve, watermarks: Arc::new(watermarks), log, readers: Vec::new() };
+        let writing = Writing {
+            reserve,
+            watermarks: Arc::new(watermarks),
+            log,
+            readers: Vec::new(),
+        };
         opened.start(instance, writing, short_of_space, &files, fatal)
     }
 }
@@ -155,17 +180,27 @@ struct Opened {
 }
 
 /// Those with which calls look; those for what has become due; those for questions, which may take long.
-const READERS: [(&str, usize, usize); 3] =
-    [("sqlite-calls", 2, BATCH), ("sqlite-due", 1, 1), ("sqlite-ledger", 2, 1)];
+const READERS: [(&str, usize, usize); 3] = [
+    ("sqlite-calls", 2, BATCH),
+    ("sqlite-due", 1, 1),
+    ("sqlite-ledger", 2, 1),
+];
 
 impl Opened {
     fn new(path: &Path, sharing: Sharing) -> Result<Self, OpenError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let writer = connect(path, flags, sharing)?;
-        let count =
-            if sharing == Sharing::Many { READERS.iter().map(|(_, count, _)| count).sum() } else { 0 };
+        let count = if sharing == Sharing::Many {
+            READERS.iter().map(|(_, count, _)| count).sum()
+        } else {
+            0
+        };
         let readers = (0..count).map(|_| connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, sharing));
-        Ok(Self { path: path.to_owned(), writer, readers: readers.collect::<Result<_, _>>()? })
+        Ok(Self {
+            path: path.to_owned(),
+            writer,
+            readers: readers.collect::<Result<_, _>>()?,
+        })
     }
 
     fn start(
@@ -184,9 +219,14 @@ impl Opened {
             files: files.clone(),
             fatal: fatal.clone(),
         };
-        let interrupts = self.readers.iter().map(Connection::get_interrupt_handle).collect();
+        let interrupts = self
+            .readers
+            .iter()
+            .map(Connection::get_interrupt_handle)
+            .collect();
         let (writer, waiting) = Worker::new();
-        let (mut threads, mut connections, mut pools) = (Vec::new(), self.readers.into_iter(), Vec::new());
+        let (mut threads, mut connections, mut pools) =
+            (Vec::new(), self.readers.into_iter(), Vec::new());
         for (name, count, batch) in READERS {
             let (pool, waiting) = Worker::new();
             for connection in connections.by_ref().take(count) {
@@ -196,11 +236,24 @@ impl Opened {
             pools.push(pool);
         }
         let readers = match <[Worker; 3]>::try_from(pools) {
-            Ok([calls, due, ledger]) if !threads.is_empty() => Readers { calls, due, ledger, interrupts },
-            _ => Readers { calls: writer.clone(), due: writer.clone(), ledger: writer.clone(), interrupts },
+            Ok([calls, due, ledger]) if !threads.is_empty() => Readers {
+                calls,
+                due,
+                ledger,
+                interrupts,
+            },
+            _ => Readers {
+                calls: writer.clone(),
+                due: writer.clone(),
+                ledger: writer.clone(),
+                interrupts,
+            },
         };
         let watermarks = writing.watermarks.clone();
-        let writing = Writing { readers: threads, ..writing };
+        let writing = Writing {
+            readers: threads,
+            ..writing
+        };
         let started = thread("sqlite-writer", self.writer, BATCH, Some(writing)).start(waiting);
         started.map_err(|error| io(&self.path, error))?;
         Ok(Sqlite {
@@ -217,27 +270,37 @@ impl Opened {
 
 /// Whether a file could not be opened because the disk is full.
 fn lacks_room(error: &OpenError) -> bool {
-    let OpenError::Database { error, .. } = error else { return false };
+    let OpenError::Database { error, .. } = error else {
+        return false;
+    };
     let extended = match error {
         rusqlite::Error::SqliteFailure(error, _) => error.extended_code,
         _ => 0,
     };
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull | ErrorCode::CannotOpen))
-        || matches!(
-            extended,
-            ffi::SQLITE_IOERR_SHMSIZE | ffi::SQLITE_IOERR_SHMOPEN | ffi::SQLITE_IOERR_SHMMAP
-        )
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DiskFull | ErrorCode::CannotOpen)
+    ) || matches!(
+        extended,
+        ffi::SQLITE_IOERR_SHMSIZE | ffi::SQLITE_IOERR_SHMOPEN | ffi::SQLITE_IOERR_SHMMAP
+    )
 }
 
 pub(super) fn io(path: &Path, error: std::io::Error) -> OpenError {
-    OpenError::Io { path: path.to_owned(), error }
+    OpenError::Io {
+        path: path.to_owned(),
+        error,
+    }
 }
 
 /// A page that cannot be read may be met before the whole file is checked.
 fn database(path: &Path, error: rusqlite::Error) -> OpenError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged(path.to_owned(), error.to_string()),
-        _ => OpenError::Database { path: path.to_owned(), error },
+        _ => OpenError::Database {
+            path: path.to_owned(),
+            error,
+        },
     }
 }
 
@@ -245,9 +308,13 @@ fn database(path: &Path, error: rusqlite::Error) -> OpenError {
 fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new(".")).canonicalize()?;
-            Ok(path.file_name().map_or_else(|| folder.clone(), |name| folder.join(name)))
+            Ok(path
+                .file_name()
+                .map_or_else(|| folder.clone(), |name| folder.join(name)))
         }
         resolved => resolved,
     }
@@ -270,28 +337,46 @@ fn on_network(path: &Path) -> bool {
 
 fn connect(path: &Path, flags: OpenFlags, sharing: Sharing) -> Result<Connection, OpenError> {
     let database = |error| database(path, error);
-    let connection =
-        Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(database)?;
+    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+        .map_err(database)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     // A file that is not served from is left as it was, and so is its log.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(database)?;
-    connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(database)?;
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        .map_err(database)?;
+    connection
+        .busy_timeout(std::time::Duration::from_secs(5))
+        .map_err(database)?;
     if sharing == Sharing::One {
-        connection.execute_batch("PRAGMA locking_mode = EXCLUSIVE").map_err(database)?;
+        connection
+            .execute_batch("PRAGMA locking_mode = EXCLUSIVE")
+            .map_err(database)?;
     }
     let writes = flags.contains(OpenFlags::SQLITE_OPEN_READ_WRITE);
-    let pragmas = if writes { DURABLE } else { "PRAGMA query_only = 1;" };
+    let pragmas = if writes {
+        DURABLE
+    } else {
+        "PRAGMA query_only = 1;"
+    };
     connection.execute_batch(pragmas).map_err(database)?;
     // What a pragma cannot do it does not say; so it is read back.
     let mode: Option<String> = pragma(&connection, "journal_mode").map_err(database)?;
     if mode.as_deref() != Some("wal") {
         let got = mode.unwrap_or_default();
-        return Err(OpenError::Pragma { path: path.to_owned(), pragma: "journal_mode = WAL", got });
+        return Err(OpenError::Pragma {
+            path: path.to_owned(),
+            pragma: "journal_mode = WAL",
+            got,
+        });
     }
     let synchronous: Option<i64> = pragma(&connection, "synchronous").map_err(database)?;
     if writes && synchronous.is_none_or(|level| level < 2) {
         let got = format!("{synchronous:?}");
-        return Err(OpenError::Pragma { path: path.to_owned(), pragma: "synchronous = FULL", got });
+        return Err(OpenError::Pragma {
+            path: path.to_owned(),
+            pragma: "synchronous = FULL",
+            got,
+        });
     }
     Ok(connection)
 }
@@ -300,13 +385,14 @@ fn connect(path: &Path, flags: OpenFlags, sharing: Sharing) -> Result<Connection
 fn identify(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let database = |error| database(path, error);
     let id: Option<i32> = pragma(connection, "application_id").map_err(database)?;
-    let tables: i64 =
-        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(database)?;
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(database)?;
     match id {
         Some(APPLICATION_ID) => Ok(()),
-        Some(0) | None if tables == 0 => {
-            connection.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}")).map_err(database)
-        }
+        Some(0) | None if tables == 0 => connection
+            .execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}"))
+            .map_err(database),
         _ => Err(OpenError::NotOurs(path.to_owned())),
     }
 }
@@ -315,14 +401,18 @@ fn identify(connection: &Connection, path: &Path) -> Result<(), OpenError> {
 fn check(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     match pragma::<String>(connection, "quick_check(1)") {
         Ok(Some(said)) if said == "ok" => Ok(()),
-        Ok(said) => Err(OpenError::Damaged(path.to_owned(), said.unwrap_or_default())),
+        Ok(said) => Err(OpenError::Damaged(
+            path.to_owned(),
+            said.unwrap_or_default(),
+        )),
         Err(error) => Err(OpenError::Damaged(path.to_owned(), error.to_string())),
     }
 }
 
 /// Whether the file has its tables; it has none if it is new.
 fn has_layout(connection: &Connection, path: &Path) -> Result<bool, OpenError> {
-    let found: Option<i64> = pragma(connection, "user_version").map_err(|error| database(path, error))?;
+    let found: Option<i64> =
+        pragma(connection, "user_version").map_err(|error| database(path, error))?;
     match found.unwrap_or(0) {
         LAYOUT => Ok(true),
         // The tables are made in one step.
@@ -332,7 +422,11 @@ fn has_layout(connection: &Connection, path: &Path) -> Result<bool, OpenError> {
 }
 
 fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
-    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0)).map(|n| n > 0)
+    connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| {
+            row.get::<_, i64>(0)
+        })
+        .map(|n| n > 0)
 }
 
 /// Refuses a file that is not the one to which its log belongs.
@@ -341,7 +435,12 @@ fn is_together(connection: &Connection, path: &Path, alone: Alone) -> Result<(),
     let together = connection.query_row(sql, [], |row| {
         let (epoch, former) = (Uuid::from_bytes(row.get(0)?), Uuid::from_bytes(row.get(1)?));
         let (commits, in_file): (i64, i64) = (row.get(2)?, row.get(3)?);
-        Ok(Together { epoch, former, commits: commits.unsigned_abs(), in_file: in_file.unsigned_abs() })
+        Ok(Together {
+            epoch,
+            former,
+            commits: commits.unsigned_abs(),
+            in_file: in_file.unsigned_abs(),
+        })
     });
     let together = together.map_err(|error| database(path, error))?;
     match together::compare(alone, together) {
@@ -360,7 +459,9 @@ fn lay_out(connection: &mut Connection, path: &Path) -> Result<(), OpenError> {
     for part in SCHEMA {
         transaction.execute_batch(part).map_err(database)?;
     }
-    transaction.execute_batch(&format!("PRAGMA user_version = {LAYOUT}")).map_err(database)?;
+    transaction
+        .execute_batch(&format!("PRAGMA user_version = {LAYOUT}"))
+        .map_err(database)?;
     transaction.commit().map_err(database)
 }
 
@@ -373,9 +474,18 @@ mod tests {
     /// Who changes the schema raises `LAYOUT`, and then this digest.
     #[test]
     fn a_layout_is_one_schema() {
-        let code =
-            |line: &str| line.split("--").next().unwrap_or_default().split_whitespace().collect::<String>();
-        let text: String = SCHEMA.iter().flat_map(|part| part.lines()).map(code).collect();
+        let code = |line: &str| {
+            line.split("--")
+                .next()
+                .unwrap_or_default()
+                .split_whitespace()
+                .collect::<String>()
+        };
+        let text: String = SCHEMA
+            .iter()
+            .flat_map(|part| part.lines())
+            .map(code)
+            .collect();
         let digest = hex::encode(&Sha256::digest(text)[..8]);
         assert_eq!((LAYOUT, digest.as_str()), (10, "7347c1a8d38b4a61"));
     }

@@ -9,7 +9,8 @@ use crate::core::record::Entry;
 const MAX_EVENTS: u32 = 100;
 
 pub(super) fn paused(connection: &Connection) -> rusqlite::Result<Vec<(String, Entry)>> {
-    let mut tools = connection.prepare_cached("SELECT at, event, actor, detail, tool FROM paused_tools")?;
+    let mut tools =
+        connection.prepare_cached("SELECT at, event, actor, detail, tool FROM paused_tools")?;
     let tools = tools.query_map([], |row| Ok((row.get("tool")?, entry(row)?)))?;
     tools.collect()
 }
@@ -29,7 +30,9 @@ pub(super) fn set_paused(
             )?
             .execute(params![tool, at, entry.event, entry.by, entry.detail])?
     } else {
-        connection.prepare_cached("DELETE FROM paused_tools WHERE tool = ?1")?.execute([tool])?
+        connection
+            .prepare_cached("DELETE FROM paused_tools WHERE tool = ?1")?
+            .execute([tool])?
     };
     if changed > 0 {
         connection
@@ -48,8 +51,9 @@ pub(super) fn set_paused(
 }
 
 pub(super) fn events(connection: &Connection, tool: &str) -> rusqlite::Result<Vec<Entry>> {
-    let mut events = connection
-        .prepare_cached("SELECT at, event, actor, detail FROM tool_events WHERE tool = ?1 ORDER BY seq")?;
+    let mut events = connection.prepare_cached(
+        "SELECT at, event, actor, detail FROM tool_events WHERE tool = ?1 ORDER BY seq",
+    )?;
     let events = events.query_map([tool], entry)?;
     events.collect()
 }

@@ -35,14 +35,23 @@ impl Reserve {
     pub(super) fn new(path: PathBuf, released: Arc<AtomicBool>) -> io::Result<Self> {
         let tried_at = match fill(&path) {
             Ok(()) => None,
-            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+                ) =>
+            {
                 tracing::error!(%error, "the disk is full: new calls are refused until there is room again");
                 released.store(true, Ordering::SeqCst);
                 Some(Instant::now())
             }
             Err(error) => return Err(error),
         };
-        Ok(Self { path, released, tried_at })
+        Ok(Self {
+            path,
+            released,
+            tried_at,
+        })
     }
 
     /// Gives the space free. False if there is none left to give.

@@ -12,7 +12,9 @@ use uuid::Uuid;
 use crate::core::key;
 use crate::core::outcome::{Content, Failure, FailureKind};
 use crate::core::recipe::RecipeId;
-use crate::core::record::{Attempt, AttemptId, CallId, Entry, Holder, InstanceId, Intent, Record, State};
+use crate::core::record::{
+    Attempt, AttemptId, CallId, Entry, Holder, InstanceId, Intent, Record, State,
+};
 use crate::core::session::Room;
 use crate::core::unknown::Check;
 use crate::store::{Due, Found, UNREADABLE, aliases, undo};
@@ -37,20 +39,37 @@ macro_rules! select {
     };
 }
 
-pub(super) fn holder_of(connection: &Connection, lookup: &key::Lookup) -> rusqlite::Result<Option<Record>> {
+pub(super) fn holder_of(
+    connection: &Connection,
+    lookup: &key::Lookup,
+) -> rusqlite::Result<Option<Record>> {
     let sql = select!("seq = (SELECT seq FROM names WHERE lookup = ?1)");
-    connection.prepare_cached(sql)?.query_row([&lookup.0], record).optional()
+    connection
+        .prepare_cached(sql)?
+        .query_row([&lookup.0], record)
+        .optional()
 }
 
 /// The calls that hold these names, in the order of the names.
-pub(super) fn holders(connection: &Connection, lookups: &[key::Lookup]) -> rusqlite::Result<Vec<Holder>> {
+pub(super) fn holders(
+    connection: &Connection,
+    lookups: &[key::Lookup],
+) -> rusqlite::Result<Vec<Holder>> {
     let mut holders: Vec<Holder> = Vec::new();
     for lookup in lookups {
-        let Some(record) = holder_of(connection, lookup)? else { continue };
+        let Some(record) = holder_of(connection, lookup)? else {
+            continue;
+        };
         let call_id = record.intent.call_id;
-        match holders.iter_mut().find(|holder| holder.record.intent.call_id == call_id) {
+        match holders
+            .iter_mut()
+            .find(|holder| holder.record.intent.call_id == call_id)
+        {
             Some(holder) => holder.names.push(*lookup),
-            None => holders.push(Holder { record, names: vec![*lookup] }),
+            None => holders.push(Holder {
+                record,
+                names: vec![*lookup],
+            }),
         }
     }
     Ok(holders)
@@ -58,7 +77,10 @@ pub(super) fn holders(connection: &Connection, lookups: &[key::Lookup]) -> rusql
 
 pub(super) fn by_id(connection: &Connection, call_id: CallId) -> rusqlite::Result<Option<Record>> {
     let sql = select!("call_id = ?1");
-    connection.prepare_cached(sql)?.query_row([call_id.to_string()], record).optional()
+    connection
+        .prepare_cached(sql)?
+        .query_row([call_id.to_string()], record)
+        .optional()
 }
 
 /// Running calls whose lease is over, or whose owner is another than this instance.
@@ -68,12 +90,16 @@ pub(super) fn due(
     instance: InstanceId,
     limit: u32,
 ) -> rusqlite::Result<Found<Due>> {
-    let sql =
-        select!("state = 'running' AND (lease_until <= ?1 OR owner <> ?2) ORDER BY lease_until LIMIT ?3");
+    let sql = select!(
+        "state = 'running' AND (lease_until <= ?1 OR owner <> ?2) ORDER BY lease_until LIMIT ?3"
+    );
     let most = limit.saturating_add(UNREADABLE);
     let due = params![now.as_microsecond(), instance.to_string(), most];
     let due = readable(connection, sql, due, limit)?;
-    Ok(due.map(|record| Due { owner_ended: record.attempt.owner != instance, record }))
+    Ok(due.map(|record| Due {
+        owner_ended: record.attempt.owner != instance,
+        record,
+    }))
 }
 
 /// Unknown calls of these tools that it is time to work on, at most `each` of one.
@@ -83,7 +109,8 @@ pub(super) fn to_check(
     tools: &[String],
     each: u32,
 ) -> rusqlite::Result<Found<Record>> {
-    let sql = select!("state = 'unknown' AND tool = ?1 AND check_at <= ?2 ORDER BY check_at LIMIT ?3");
+    let sql =
+        select!("state = 'unknown' AND tool = ?1 AND check_at <= ?2 ORDER BY check_at LIMIT ?3");
     let mut found = Found::default();
     for tool in tools {
         let due = params![tool, now.as_microsecond(), each];
@@ -92,17 +119,25 @@ pub(super) fn to_check(
         found.unreadable.extend(unreadable);
     }
     // Whatever their tools are, those that wait longest come first.
-    found.calls.sort_by_key(|record| record.check.and_then(|check| check.at));
+    found
+        .calls
+        .sort_by_key(|record| record.check.and_then(|check| check.at));
     Ok(found)
 }
 
 /// Of the running, the failed and the unknown calls those whose ids come after this one.
-pub(super) fn doubtful(connection: &Connection, after: &str, limit: u32) -> rusqlite::Result<Vec<CallId>> {
-    let sql = "SELECT call_id FROM calls WHERE state IN ('running', 'failed', 'unknown') AND call_id > ?1
+pub(super) fn doubtful(
+    connection: &Connection,
+    after: &str,
+    limit: u32,
+) -> rusqlite::Result<Vec<CallId>> {
+    let sql =
+        "SELECT call_id FROM calls WHERE state IN ('running', 'failed', 'unknown') AND call_id > ?1
                ORDER BY call_id LIMIT ?2";
     let mut doubtful = connection.prepare_cached(sql)?;
-    let doubtful =
-        doubtful.query_map(params![after, limit], |row| row.get::<_, Identity>(0).map(|id| CallId(id.0)))?;
+    let doubtful = doubtful.query_map(params![after, limit], |row| {
+        row.get::<_, Identity>(0).map(|id| CallId(id.0))
+    })?;
     doubtful.collect()
 }
 
@@ -115,7 +150,12 @@ pub(super) fn unchecked(
     let sql = select!(
         "state = 'unknown' AND check_since IS NULL AND tool IN (SELECT value FROM json_each(?1)) LIMIT ?2"
     );
-    readable(connection, sql, params![serde_json::json!(tools).to_string(), limit], limit)
+    readable(
+        connection,
+        sql,
+        params![serde_json::json!(tools).to_string(), limit],
+        limit,
+    )
 }
 
 /// The records of a query, at most `limit`. Rows that cannot be read are passed over.
@@ -134,7 +174,10 @@ fn readable(
         match record(row) {
             Ok(record) => found.calls.push(record),
             Err(error) => {
-                found.unreadable.push((row.get::<_, String>(0).unwrap_or_default(), error.to_string()));
+                found.unreadable.push((
+                    row.get::<_, String>(0).unwrap_or_default(),
+                    error.to_string(),
+                ));
             }
         }
     }
@@ -142,7 +185,11 @@ fn readable(
 }
 
 /// The newest entries of a call, oldest first.
-pub(super) fn entries(connection: &Connection, call_id: CallId, limit: u32) -> rusqlite::Result<Vec<Entry>> {
+pub(super) fn entries(
+    connection: &Connection,
+    call_id: CallId,
+    limit: u32,
+) -> rusqlite::Result<Vec<Entry>> {
     let mut newest = connection.prepare_cached(
         "SELECT at, event, attempt_id, outcome, actor, detail FROM events WHERE call_id = ?1 ORDER BY version DESC LIMIT ?2",
     )?;
@@ -151,7 +198,9 @@ pub(super) fn entries(connection: &Connection, call_id: CallId, limit: u32) -> r
         Ok(Entry {
             at: columns.time()?,
             event: columns.read::<String>()?.into(),
-            attempt: columns.read::<Option<Identity>>()?.map(|id| AttemptId(id.0)),
+            attempt: columns
+                .read::<Option<Identity>>()?
+                .map(|id| AttemptId(id.0)),
             outcome: columns.read::<Option<String>>()?.map(Into::into),
             by: columns.read()?,
             detail: columns.read()?,
@@ -162,7 +211,11 @@ pub(super) fn entries(connection: &Connection, call_id: CallId, limit: u32) -> r
     Ok(entries)
 }
 
-pub(super) fn insert_entry(connection: &Connection, record: &Record, entry: &Entry) -> rusqlite::Result<()> {
+pub(super) fn insert_entry(
+    connection: &Connection,
+    record: &Record,
+    entry: &Entry,
+) -> rusqlite::Result<()> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO events (call_id, version, at, event, attempt_id, outcome, actor, detail)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -221,7 +274,11 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":similar_to": record.similar_to.map(|id| id.to_string()),
         ":saga_id": intent.saga_id,
     })?;
-    take_names(connection, connection.last_insert_rowid(), intent.all_names())
+    take_names(
+        connection,
+        connection.last_insert_rowid(),
+        intent.all_names(),
+    )
 }
 
 /// From now on these names stand for the call in this row, whatever they stood for before.
@@ -230,7 +287,8 @@ pub(super) fn take_names<'a>(
     seq: i64,
     names: impl Iterator<Item = &'a key::Lookup>,
 ) -> rusqlite::Result<()> {
-    let mut take = connection.prepare_cached("INSERT OR REPLACE INTO names (lookup, seq) VALUES (?1, ?2)")?;
+    let mut take =
+        connection.prepare_cached("INSERT OR REPLACE INTO names (lookup, seq) VALUES (?1, ?2)")?;
     for name in names {
         take.execute(params![name.0, seq])?;
     }
@@ -247,7 +305,8 @@ pub(super) fn seq_of(
         return Ok(None);
     }
     let mut seq = connection.prepare_cached("SELECT seq FROM calls WHERE call_id = ?1")?;
-    seq.query_row([call_id.to_string()], |row| row.get(0)).optional()
+    seq.query_row([call_id.to_string()], |row| row.get(0))
+        .optional()
 }
 
 /// Frees the names that still stand for a call.
@@ -255,10 +314,19 @@ pub(super) fn free_names(connection: &Connection, call_id: &str) -> rusqlite::Re
     let sql = "SELECT seq, lookup, names, aliases FROM calls WHERE call_id = ?1";
     let found = connection.prepare_cached(sql)?.query_row([call_id], |row| {
         let aliases = aliases::read(&row.get::<_, String>(3)?).unwrap_or_default();
-        let aliases = aliases.iter().flat_map(|alias| &alias.names).flat_map(|name| name.0).collect();
-        Ok((row.get::<_, i64>(0)?, [row.get::<_, Vec<u8>>(1)?, row.get(2)?, aliases].concat()))
+        let aliases = aliases
+            .iter()
+            .flat_map(|alias| &alias.names)
+            .flat_map(|name| name.0)
+            .collect();
+        Ok((
+            row.get::<_, i64>(0)?,
+            [row.get::<_, Vec<u8>>(1)?, row.get(2)?, aliases].concat(),
+        ))
     });
-    let Some((seq, names)) = found.optional()? else { return Ok(()) };
+    let Some((seq, names)) = found.optional()? else {
+        return Ok(());
+    };
     let mut free = connection.prepare_cached("DELETE FROM names WHERE lookup = ?1 AND seq = ?2")?;
     for name in names.chunks_exact(32) {
         free.execute(params![name, seq])?;
@@ -325,10 +393,21 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
 
 /// Writes what a call asks for.
 pub(super) fn update_asked(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
-    let Intent { call_id, args, fingerprint, recipe, .. } = &*record.intent;
+    let Intent {
+        call_id,
+        args,
+        fingerprint,
+        recipe,
+        ..
+    } = &*record.intent;
     let sql = "UPDATE calls SET args = ?2, fingerprint = ?3, recipe = ?4 WHERE call_id = ?1";
     let mut update = connection.prepare_cached(sql)?;
-    update.execute(params![call_id.to_string(), args.as_ref(), fingerprint, recipe.0])?;
+    update.execute(params![
+        call_id.to_string(),
+        args.as_ref(),
+        fingerprint,
+        recipe.0
+    ])?;
     Ok(())
 }
 
@@ -345,7 +424,10 @@ struct Told<'a> {
 impl<'a> Told<'a> {
     fn of(state: &'a State) -> Self {
         match state {
-            State::Unknown(why) => Self { why: Some(why), ..Self::default() },
+            State::Unknown(why) => Self {
+                why: Some(why),
+                ..Self::default()
+            },
             State::Failed(failure) => Self {
                 result: failure.body.as_ref(),
                 failure: Some(failure.kind.as_str()),
@@ -356,8 +438,14 @@ impl<'a> Told<'a> {
                     .map(|wait| i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)),
             },
             state => match state.content() {
-                Some(Content::Kept(json)) => Self { result: Some(json), ..Self::default() },
-                Some(Content::Unavailable(why)) => Self { why: Some(why), ..Self::default() },
+                Some(Content::Kept(json)) => Self {
+                    result: Some(json),
+                    ..Self::default()
+                },
+                Some(Content::Unavailable(why)) => Self {
+                    why: Some(why),
+                    ..Self::default()
+                },
                 None => Self::default(),
             },
         }
@@ -401,14 +489,19 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let similar_to = columns.read::<Option<Identity>>()?.map(|id| CallId(id.0));
     let latency_ms = columns.read::<Option<i64>>()?.map(i64::unsigned_abs);
     let state = columns.state(&state)?;
-    let (updated_at, expires_at, retain_until) =
-        (columns.time()?, columns.maybe_time()?, columns.maybe_time()?);
+    let (updated_at, expires_at, retain_until) = (
+        columns.time()?,
+        columns.maybe_time()?,
+        columns.maybe_time()?,
+    );
     let (check_at, check_since) = (columns.maybe_time()?, columns.maybe_time()?);
     let checks: Option<u32> = columns.read()?;
     let check = check_since.zip(checks);
     intent.saga_id = columns.read()?;
     let undo = columns.read::<Option<String>>()?;
-    let undo = undo.map(|text| undo::read(&text).ok_or_else(|| columns.corrupt())).transpose()?;
+    let undo = undo
+        .map(|text| undo::read(&text).ok_or_else(|| columns.corrupt()))
+        .transpose()?;
     let aliases = aliases::read(&columns.read::<String>()?).ok_or_else(|| columns.corrupt())?;
     Ok(Record {
         intent: Arc::new(intent),
@@ -419,7 +512,11 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         doubted,
         fencing,
         similar_to,
-        check: check.map(|(since, number)| Check { since, at: check_at, number }),
+        check: check.map(|(since, number)| Check {
+            since,
+            at: check_at,
+            number,
+        }),
         undo,
         aliases,
         latency_ms,
@@ -460,8 +557,12 @@ impl<'a, 'row> Columns<'a, 'row> {
         let failure: Option<String> = self.read()?;
         let why = self.read::<Option<String>>()?;
         let status = self.read()?;
-        let retry_after = self.read::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs()));
-        let kind = FailureKind::ALL.into_iter().find(|kind| failure.as_deref() == Some(kind.as_str()));
+        let retry_after = self
+            .read::<Option<i64>>()?
+            .map(|ms| Duration::from_millis(ms.unsigned_abs()));
+        let kind = FailureKind::ALL
+            .into_iter()
+            .find(|kind| failure.as_deref() == Some(kind.as_str()));
         match (name, kind) {
             ("running", _) => Ok(State::Running),
             ("unknown", _) => Ok(State::Unknown(why.unwrap_or_default())),
@@ -470,7 +571,13 @@ impl<'a, 'row> Columns<'a, 'row> {
             )),
             ("failed", Some(kind)) => {
                 let why = why.unwrap_or_default();
-                Ok(State::Failed(Failure { kind, status, body: result, retry_after, why }))
+                Ok(State::Failed(Failure {
+                    kind,
+                    status,
+                    body: result,
+                    retry_after,
+                    why,
+                }))
             }
             ("compensating", _) => Ok(State::Compensating(content(result, why))),
             ("compensated", _) => Ok(State::Compensated(content(result, why))),
@@ -487,7 +594,10 @@ impl<'a, 'row> Columns<'a, 'row> {
         name: fn(T) -> &'static str,
     ) -> rusqlite::Result<T> {
         let held: String = self.read()?;
-        words.into_iter().find(|word| name(*word) == held).ok_or_else(|| self.corrupt())
+        words
+            .into_iter()
+            .find(|word| name(*word) == held)
+            .ok_or_else(|| self.corrupt())
     }
 
     pub(super) fn time(&mut self) -> rusqlite::Result<Timestamp> {
@@ -495,8 +605,12 @@ impl<'a, 'row> Columns<'a, 'row> {
     }
 
     pub(super) fn maybe_time(&mut self) -> rusqlite::Result<Option<Timestamp>> {
-        let Some(microseconds) = self.read::<Option<i64>>()? else { return Ok(None) };
-        Timestamp::from_microsecond(microseconds).map(Some).map_err(|_| self.corrupt())
+        let Some(microseconds) = self.read::<Option<i64>>()? else {
+            return Ok(None);
+        };
+        Timestamp::from_microsecond(microseconds)
+            .map(Some)
+            .map_err(|_| self.corrupt())
     }
 
     /// That the column read last holds what was never written.
@@ -522,6 +636,8 @@ pub(super) struct Identity(pub(super) Uuid);
 
 impl FromSql for Identity {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        Uuid::parse_str(value.as_str()?).map(Self).map_err(|_| FromSqlError::InvalidType)
+        Uuid::parse_str(value.as_str()?)
+            .map(Self)
+            .map_err(|_| FromSqlError::InvalidType)
     }
 }

@@ -21,20 +21,35 @@ const MAX_ALIKE: u32 = 16;
 
 /// The record as it is to be stored, if the change's terms hold; and what follows from them is written.
 /// If they do not, nothing is but a place in the line.
-pub(super) fn enter(connection: &Connection, change: &Change) -> rusqlite::Result<Result<Record, Bar>> {
+pub(super) fn enter(
+    connection: &Connection,
+    change: &Change,
+) -> rusqlite::Result<Result<Record, Bar>> {
     let mut record = change.record.clone();
-    let Some(terms) = &change.terms else { return Ok(Ok(record)) };
+    let Some(terms) = &change.terms else {
+        return Ok(Ok(record));
+    };
     let now = record.updated_at;
     if let Some(bar) = bar(connection, terms, &record, now)? {
         return Ok(Err(bar));
     }
     record.fencing = Some(draw(connection, &record.intent, terms.token, now)?);
     if let Some(spending) = &terms.budget {
-        take_place(connection, spending.room, &record, after(now, spending.window))?;
+        take_place(
+            connection,
+            spending.room,
+            &record,
+            after(now, spending.window),
+        )?;
     }
     if let Some(likeness) = &terms.similar {
         record.similar_to = newest(connection, likeness.room, &record, now)?;
-        take_place(connection, likeness.room, &record, after(now, likeness.window))?;
+        take_place(
+            connection,
+            likeness.room,
+            &record,
+            after(now, likeness.window),
+        )?;
         forget_oldest(connection, likeness.room)?;
     }
     if terms.lock.is_some() {
@@ -53,7 +68,9 @@ fn bar(
     let intent = &record.intent;
     let newest = connection
         .prepare_cached("SELECT token, frozen FROM sessions WHERE tenant = ?1 AND session_id = ?2")?
-        .query_row([&intent.tenant, &intent.session_id], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))
+        .query_row([&intent.tenant, &intent.session_id], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get(1)?))
+        })
         .optional()?;
     if newest.is_some_and(|(_, frozen)| frozen) {
         return Ok(Some(Bar::Frozen));
@@ -98,7 +115,12 @@ fn is_spent(
     )?;
     let call_id = record.intent.call_id.to_string();
     let frees = frees.query_row(
-        params![spending.room.0, now.as_microsecond(), call_id, spending.max.saturating_sub(1)],
+        params![
+            spending.room.0,
+            now.as_microsecond(),
+            call_id,
+            spending.max.saturating_sub(1)
+        ],
         |row| Columns::of(row).time(),
     );
     frees.optional()
@@ -129,9 +151,14 @@ fn newest(
             "SELECT call_id FROM places WHERE room = ?1 AND place_until > ?2 AND call_id <> ?3
              ORDER BY place_until DESC, call_id DESC LIMIT 1",
         )?
-        .query_row(params![room.0, now.as_microsecond(), record.intent.call_id.to_string()], |row| {
-            row.get::<_, Identity>(0).map(|id| CallId(id.0))
-        })
+        .query_row(
+            params![
+                room.0,
+                now.as_microsecond(),
+                record.intent.call_id.to_string()
+            ],
+            |row| row.get::<_, Identity>(0).map(|id| CallId(id.0)),
+        )
         .optional()
 }
 
@@ -146,17 +173,23 @@ fn is_busy(
     let session = (&intent.tenant, &intent.session_id);
     // Who has not been heard of is not waited for.
     connection
-        .prepare_cached("DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND place_until <= ?3")?
+        .prepare_cached(
+            "DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND place_until <= ?3",
+        )?
         .execute(params![session.0, session.1, now.as_microsecond()])?;
     let is_free = |lock: &Lock| {
         lock.call_id == intent.call_id || lock.free_from.is_some_and(|free_from| free_from <= now)
     };
     let lock = lock_of(connection, session.0, session.1)?.filter(|lock| !is_free(lock));
     let waiting = line_of(connection, session.0, session.1)?;
-    let place = waiting.iter().position(|(call_id, _)| *call_id == intent.call_id);
+    let place = waiting
+        .iter()
+        .position(|(call_id, _)| *call_id == intent.call_id);
     let ahead = place.unwrap_or(waiting.len());
     let in_front = ahead.checked_sub(1).map(|last| waiting[last].0);
-    let Some(behind) = in_front.or(lock.map(|lock| lock.call_id)) else { return Ok(None) };
+    let Some(behind) = in_front.or(lock.map(|lock| lock.call_id)) else {
+        return Ok(None);
+    };
     let has_room = match line {
         Line::Waits { longest } => place.is_some() || waiting.len() < longest as usize,
         Line::Leaves => false,
@@ -165,8 +198,9 @@ fn is_busy(
         return Ok(Some(Bar::Busy { lock, behind: None }));
     }
     // Two that come within one microsecond stand as they were written.
-    let came_at =
-        waiting.last().map_or(now, |(_, last)| now.max(after(*last, std::time::Duration::from_micros(1))));
+    let came_at = waiting.last().map_or(now, |(_, last)| {
+        now.max(after(*last, std::time::Duration::from_micros(1)))
+    });
     connection
         .prepare_cached(
             "INSERT INTO line (tenant, session_id, call_id, came_at, place_until) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -179,11 +213,19 @@ fn is_busy(
             came_at.as_microsecond(),
             after(now, LINE_PLACE).as_microsecond(),
         ])?;
-    Ok(Some(Bar::Busy { lock, behind: Some(behind) }))
+    Ok(Some(Bar::Busy {
+        lock,
+        behind: Some(behind),
+    }))
 }
 
 /// The call's fencing token, which is the session's newest from now on.
-fn draw(connection: &Connection, intent: &Intent, token: Token, now: Timestamp) -> rusqlite::Result<u64> {
+fn draw(
+    connection: &Connection,
+    intent: &Intent,
+    token: Token,
+    now: Timestamp,
+) -> rusqlite::Result<u64> {
     // At least the time in microseconds: so it rises even if the table were lost.
     // And above all that were given before a loss.
     let (least, step) = match token {
@@ -196,7 +238,10 @@ fn draw(connection: &Connection, intent: &Intent, token: Token, now: Timestamp) 
              VALUES (?1, ?2, max(?3, iif(?4 = 1, (SELECT token + 1 FROM ledger), 0)))
              ON CONFLICT DO UPDATE SET token = max(token + ?4, excluded.token) RETURNING token",
         )?
-        .query_row(params![intent.tenant, intent.session_id, least, step], |row| row.get(0))?;
+        .query_row(
+            params![intent.tenant, intent.session_id, least, step],
+            |row| row.get(0),
+        )?;
     Ok(token.unsigned_abs())
 }
 
@@ -278,7 +323,9 @@ pub(super) fn release(connection: &Connection, change: &Change) -> rusqlite::Res
 pub(super) fn look(connection: &Connection, id: &SessionId) -> rusqlite::Result<Session> {
     let found = connection
         .prepare_cached("SELECT token, frozen FROM sessions WHERE tenant = ?1 AND session_id = ?2")?
-        .query_row([&id.tenant, &id.id], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))
+        .query_row([&id.tenant, &id.id], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get(1)?))
+        })
         .optional()?;
     let (token, frozen) = found.unwrap_or_default();
     Ok(Session {
@@ -290,7 +337,11 @@ pub(super) fn look(connection: &Connection, id: &SessionId) -> rusqlite::Result<
     })
 }
 
-fn lock_of(connection: &Connection, tenant: &str, session_id: &str) -> rusqlite::Result<Option<Lock>> {
+fn lock_of(
+    connection: &Connection,
+    tenant: &str,
+    session_id: &str,
+) -> rusqlite::Result<Option<Lock>> {
     connection
         .prepare_cached(
             "SELECT lock_call, lock_token, lock_lease, lock_free_from FROM sessions
@@ -352,7 +403,12 @@ pub(super) fn unlock(
             "UPDATE sessions SET lock_call = NULL, lock_free_from = NULL
              WHERE tenant = ?1 AND session_id = ?2 AND lock_call = ?3 AND lock_token = ?4",
         )?
-        .execute(params![id.tenant, id.id, lock.call_id.to_string(), integer(lock.token)])?;
+        .execute(params![
+            id.tenant,
+            id.id,
+            lock.call_id.to_string(),
+            integer(lock.token)
+        ])?;
     if unlocked > 0 {
         insert_event(connection, id, entry)?;
     }
@@ -395,12 +451,18 @@ fn insert_event(connection: &Connection, id: &SessionId, entry: &Entry) -> rusql
         )?
         .execute(params![id.tenant, id.id, MAX_EVENTS])?;
     connection
-        .prepare_cached("UPDATE sessions SET touched_at = ?3 WHERE tenant = ?1 AND session_id = ?2")?
+        .prepare_cached(
+            "UPDATE sessions SET touched_at = ?3 WHERE tenant = ?1 AND session_id = ?2",
+        )?
         .execute(params![id.tenant, id.id, at])?;
     Ok(())
 }
 
-pub(super) fn leave_line(connection: &Connection, id: &SessionId, call_id: CallId) -> rusqlite::Result<()> {
+pub(super) fn leave_line(
+    connection: &Connection,
+    id: &SessionId,
+    call_id: CallId,
+) -> rusqlite::Result<()> {
     connection
         .prepare_cached("DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND call_id = ?3")?
         .execute([&id.tenant, &id.id, &call_id.to_string()])?;
@@ -436,7 +498,9 @@ pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::
             "DELETE FROM session_events WHERE tenant = ?1 AND session_id = ?2",
             "DELETE FROM sessions WHERE tenant = ?1 AND session_id = ?2",
         ] {
-            connection.prepare_cached(sql)?.execute([&session[0], &session[1]])?;
+            connection
+                .prepare_cached(sql)?
+                .execute([&session[0], &session[1]])?;
         }
     }
     Ok(places.max(line).max(resting.len()))

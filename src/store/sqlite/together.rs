@@ -42,18 +42,27 @@ pub(super) fn read_alone(path: &Path) -> Alone {
 
 fn read_file(path: &Path) -> rusqlite::Result<Alone> {
     // `immutable`: SQLite reads without locks and without the log.
-    let flags =
-        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(format!("file:{}?immutable=1", escaped(path)), flags)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection =
+        Connection::open_with_flags(format!("file:{}?immutable=1", escaped(path)), flags)?;
     let is_there = connection
-        .query_row("SELECT 1 FROM sqlite_schema WHERE name = 'ledger'", [], |_| Ok(()))
+        .query_row(
+            "SELECT 1 FROM sqlite_schema WHERE name = 'ledger'",
+            [],
+            |_| Ok(()),
+        )
         .optional()?;
     if is_there.is_none() {
         return Ok(Alone::Nothing);
     }
     connection.query_row("SELECT epoch, commits FROM ledger", [], |row| {
         let commits: i64 = row.get(1)?;
-        Ok(Alone::Commits { epoch: Uuid::from_bytes(row.get(0)?), commits: commits.unsigned_abs() })
+        Ok(Alone::Commits {
+            epoch: Uuid::from_bytes(row.get(0)?),
+            commits: commits.unsigned_abs(),
+        })
     })
 }
 
@@ -72,20 +81,27 @@ fn escaped(path: &Path) -> String {
 
 /// Why the two do not belong together.
 pub(super) fn compare(alone: Alone, together: Together) -> Option<String> {
-    let Together { epoch, former, commits, in_file } = together;
+    let Together {
+        epoch,
+        former,
+        commits,
+        in_file,
+    } = together;
     match alone {
         Alone::Nothing if in_file == 0 => None,
-        Alone::Nothing => Some(format!("the log goes on after {in_file} commits, and the file has none")),
+        Alone::Nothing => Some(format!(
+            "the log goes on after {in_file} commits, and the file has none"
+        )),
         Alone::Unreadable => None,
         Alone::Commits { epoch: other, .. } if other != epoch && other != former => {
             Some("they are of different databases".to_owned())
         }
-        Alone::Commits { commits: has, .. } if has < in_file => {
-            Some(format!("the file is older: it has {has} commits, and the log goes on after {in_file}"))
-        }
-        Alone::Commits { commits: has, .. } if has > commits => {
-            Some(format!("the log is older: it ends with {commits} commits, and the file has {has}"))
-        }
+        Alone::Commits { commits: has, .. } if has < in_file => Some(format!(
+            "the file is older: it has {has} commits, and the log goes on after {in_file}"
+        )),
+        Alone::Commits { commits: has, .. } if has > commits => Some(format!(
+            "the log is older: it ends with {commits} commits, and the file has {has}"
+        )),
         Alone::Commits { .. } => None,
     }
 }
@@ -100,14 +116,33 @@ mod tests {
 
     #[test]
     fn a_file_belongs_to_a_log_that_goes_on_where_it_ends_or_before() {
-        let together = Together { epoch: OURS, former: BEFORE, commits: 9, in_file: 5 };
+        let together = Together {
+            epoch: OURS,
+            former: BEFORE,
+            commits: 9,
+            in_file: 5,
+        };
         let fits = |epoch, commits| compare(Alone::Commits { epoch, commits }, together).is_none();
-        let found: Vec<bool> = [0, 4, 5, 7, 9, 10].map(|commits| fits(OURS, commits)).into();
+        let found: Vec<bool> = [0, 4, 5, 7, 9, 10]
+            .map(|commits| fits(OURS, commits))
+            .into();
         assert_eq!(found, [false, false, true, true, true, false]);
-        assert!(fits(BEFORE, 7), "a loss was accepted since the file was last written");
+        assert!(
+            fits(BEFORE, 7),
+            "a loss was accepted since the file was last written"
+        );
         assert!(!fits(OTHER, 7));
         assert!(compare(Alone::Nothing, together).is_some());
-        assert!(compare(Alone::Nothing, Together { in_file: 0, ..together }).is_none());
+        assert!(
+            compare(
+                Alone::Nothing,
+                Together {
+                    in_file: 0,
+                    ..together
+                }
+            )
+            .is_none()
+        );
         assert!(compare(Alone::Unreadable, together).is_none());
     }
 
@@ -120,7 +155,14 @@ mod tests {
             let connection = Connection::open(&path).expect("made");
             let sql = "CREATE TABLE ledger (epoch BLOB, commits INTEGER); INSERT INTO ledger VALUES (zeroblob(16), 7)";
             connection.execute_batch(sql).expect("written");
-            assert_eq!(read_alone(&path), Alone::Commits { epoch: Uuid::nil(), commits: 7 }, "{name}");
+            assert_eq!(
+                read_alone(&path),
+                Alone::Commits {
+                    epoch: Uuid::nil(),
+                    commits: 7
+                },
+                "{name}"
+            );
         }
     }
 }

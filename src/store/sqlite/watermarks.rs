@@ -41,7 +41,12 @@ pub(super) struct Marks {
 impl Marks {
     /// As one line. The length is always the same.
     fn line(&self) -> String {
-        let marks = format!("{TITLE} {} {:020} {:020}", self.epoch.simple(), self.commits, self.token);
+        let marks = format!(
+            "{TITLE} {} {:020} {:020}",
+            self.epoch.simple(),
+            self.commits,
+            self.token
+        );
         let sum = digest([marks.as_str()]);
         format!("{marks} {}\n", hex::encode(&sum[..7]))
     }
@@ -51,7 +56,11 @@ impl Marks {
         let text = std::str::from_utf8(line).ok()?;
         let mut words = text.strip_prefix(TITLE)?.split_ascii_whitespace();
         let epoch = Uuid::parse_str(words.next()?).ok()?;
-        let marks = Self { epoch, commits: words.next()?.parse().ok()?, token: words.next()?.parse().ok()? };
+        let marks = Self {
+            epoch,
+            commits: words.next()?.parse().ok()?,
+            token: words.next()?.parse().ok()?,
+        };
         (marks.line() == text).then_some(marks)
     }
 
@@ -59,7 +68,9 @@ impl Marks {
     /// log.
     pub(super) fn count(connection: &Connection, moved: Option<u64>) -> rusqlite::Result<Self> {
         let count = "UPDATE ledger SET commits = commits + 1, in_file = coalesce(?1, in_file)";
-        connection.prepare_cached(count)?.execute([moved.map(integer)])?;
+        connection
+            .prepare_cached(count)?
+            .execute([moved.map(integer)])?;
         Self::of(connection)
     }
 
@@ -81,7 +92,11 @@ impl Marks {
 fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Marks> {
     let (commits, token): (i64, i64) = (row.get(1)?, row.get(2)?);
     let epoch = Uuid::from_bytes(row.get(0)?);
-    Ok(Marks { epoch, commits: commits.unsigned_abs(), token: token.unsigned_abs() })
+    Ok(Marks {
+        epoch,
+        commits: commits.unsigned_abs(),
+        token: token.unsigned_abs(),
+    })
 }
 
 /// What the file beside the database says.
@@ -105,20 +120,41 @@ pub(super) struct Lost {
 
 /// What the database has lost, if it has.
 fn compare(beside: Beside, data: Marks) -> Option<Lost> {
-    let lost = |what: String, commits, remembered| Some(Lost { what, commits, remembered });
+    let lost = |what: String, commits, remembered| {
+        Some(Lost {
+            what,
+            commits,
+            remembered,
+        })
+    };
     match beside {
         // Nothing was ever acknowledged. A damaged file says that something may have been.
         Beside::Nothing if data.commits == 0 => None,
         Beside::Marks(marks) if data.commits == 0 && marks.commits == 0 => None,
-        Beside::Nothing => lost("there are calls, but no file of watermarks beside them".into(), 0, None),
-        Beside::Unreadable => lost("the file of watermarks beside it is damaged".into(), 0, None),
+        Beside::Nothing => lost(
+            "there are calls, but no file of watermarks beside them".into(),
+            0,
+            None,
+        ),
+        Beside::Unreadable => lost(
+            "the file of watermarks beside it is damaged".into(),
+            0,
+            None,
+        ),
         Beside::Marks(marks) if marks.epoch != data.epoch => {
             let what = "this is another database than the one that was served last".to_owned();
             lost(what, marks.commits, Some(marks))
         }
         Beside::Marks(marks) => {
-            let missing = marks.commits.checked_sub(data.commits).filter(|missing| *missing > 0)?;
-            lost(format!("the newest {missing} transactions are missing"), missing, Some(marks))
+            let missing = marks
+                .commits
+                .checked_sub(data.commits)
+                .filter(|missing| *missing > 0)?;
+            lost(
+                format!("the newest {missing} transactions are missing"),
+                missing,
+                Some(marks),
+            )
         }
     }
 }
@@ -207,7 +243,11 @@ impl Watermarks {
     /// is not committed, the database is of another epoch than the file, and the store stays closed.
     pub(super) fn begin_epoch(&self, connection: &Connection) -> rusqlite::Result<()> {
         let data = Marks::count(connection, None)?;
-        let remembered = self.lost().as_ref().and_then(|lost| lost.remembered).unwrap_or(data);
+        let remembered = self
+            .lost()
+            .as_ref()
+            .and_then(|lost| lost.remembered)
+            .unwrap_or(data);
         let marks = Marks {
             epoch: Uuid::new_v4(),
             commits: data.commits.max(remembered.commits),
@@ -224,7 +264,11 @@ impl Watermarks {
                     token = max(?3, CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
                     whole_since = CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
             )?
-            .execute(params![marks.epoch.as_bytes(), integer(marks.commits), integer(marks.token)])?;
+            .execute(params![
+                marks.epoch.as_bytes(),
+                integer(marks.commits),
+                integer(marks.token)
+            ])?;
         Ok(())
     }
 
@@ -237,7 +281,10 @@ impl Watermarks {
 
     /// The copy of the store's secret.
     pub(super) fn secret(&self) -> Option<Bytes> {
-        self.secret.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.secret
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Keeps a copy of the store's secret. Where there is no file yet it is written with that.
@@ -267,7 +314,9 @@ impl Watermarks {
                     %error,
                     "the watermarks cannot be written: a loss of newer data would not be noticed"
                 ),
-                Ok(()) => tracing::info!(path = %self.path.display(), "the watermarks are written again"),
+                Ok(()) => {
+                    tracing::info!(path = %self.path.display(), "the watermarks are written again")
+                }
             }
         }
     }
@@ -282,7 +331,10 @@ impl Watermarks {
         let line = marks.line();
         file.write_all_at(line.as_bytes(), 0)?;
         if durably {
-            let secret = self.secret().map(|secret| secret_line(&secret)).unwrap_or_default();
+            let secret = self
+                .secret()
+                .map(|secret| secret_line(&secret))
+                .unwrap_or_default();
             file.write_all_at(secret.as_bytes(), line.len() as u64)?;
             // A damaged file may have been longer.
             file.set_len((line.len() + secret.len()) as u64)?;
@@ -348,7 +400,11 @@ mod tests {
     use super::*;
 
     fn marks(epoch: u128, commits: u64) -> Marks {
-        Marks { epoch: Uuid::from_u128(epoch), commits, token: 7 }
+        Marks {
+            epoch: Uuid::from_u128(epoch),
+            commits,
+            token: 7,
+        }
     }
 
     fn missing(beside: Beside, data: Marks) -> Option<u64> {
@@ -358,28 +414,58 @@ mod tests {
     #[test]
     fn what_is_behind_the_database_is_no_loss_and_what_is_ahead_of_it_is() {
         for (beside, lost) in [(4, None), (5, None), (6, Some(1)), (9, Some(4))] {
-            assert_eq!(missing(Beside::Marks(marks(1, beside)), marks(1, 5)), lost, "{beside}");
+            assert_eq!(
+                missing(Beside::Marks(marks(1, beside)), marks(1, 5)),
+                lost,
+                "{beside}"
+            );
         }
     }
 
     #[test]
     fn another_database_or_one_without_watermarks_has_lost_data_unless_nothing_was_ever_written() {
         assert_eq!(missing(Beside::Marks(marks(1, 5)), marks(2, 9)), Some(5));
-        assert_eq!(missing(Beside::Marks(marks(1, 5)), marks(2, 0)), Some(5), "it was deleted");
-        assert_eq!(missing(Beside::Marks(marks(1, 0)), marks(2, 5)), Some(0), "it was exchanged");
+        assert_eq!(
+            missing(Beside::Marks(marks(1, 5)), marks(2, 0)),
+            Some(5),
+            "it was deleted"
+        );
+        assert_eq!(
+            missing(Beside::Marks(marks(1, 0)), marks(2, 5)),
+            Some(0),
+            "it was exchanged"
+        );
         assert_eq!(missing(Beside::Marks(marks(1, 0)), marks(2, 0)), None);
-        assert_eq!(missing(parse_file(b""), marks(1, 0)), None, "it was never written");
+        assert_eq!(
+            missing(parse_file(b""), marks(1, 0)),
+            None,
+            "it was never written"
+        );
         assert_eq!(missing(parse_file(b""), marks(1, 1)), Some(0));
         for commits in [0, 1] {
-            assert_eq!(missing(parse_file(b"damaged"), marks(1, commits)), Some(0), "{commits}");
+            assert_eq!(
+                missing(parse_file(b"damaged"), marks(1, commits)),
+                Some(0),
+                "{commits}"
+            );
         }
     }
 
     #[test]
     fn watermarks_are_one_line_of_one_length_and_a_damaged_one_is_none() {
-        for marks in [marks(0, 0), Marks { epoch: Uuid::max(), commits: u64::MAX, token: u64::MAX }] {
+        for marks in [
+            marks(0, 0),
+            Marks {
+                epoch: Uuid::max(),
+                commits: u64::MAX,
+                token: u64::MAX,
+            },
+        ] {
             let line = marks.line();
-            assert_eq!((line.len(), Marks::parse(line.as_bytes())), (LINE, Some(marks)));
+            assert_eq!(
+                (line.len(), Marks::parse(line.as_bytes())),
+                (LINE, Some(marks))
+            );
             for at in 0..line.len() {
                 let mut damaged = line.clone().into_bytes();
                 damaged[at] ^= 1;
@@ -392,7 +478,10 @@ mod tests {
     #[test]
     fn a_copy_of_the_secret_is_read_as_it_was_written_or_not_at_all() {
         let line = secret_line(b"sealed");
-        assert_eq!(parse_secret(line.as_bytes()), Some(Bytes::from_static(b"sealed")));
+        assert_eq!(
+            parse_secret(line.as_bytes()),
+            Some(Bytes::from_static(b"sealed"))
+        );
         for at in 0..line.len() {
             let mut damaged = line.clone().into_bytes();
             damaged[at] ^= 1;

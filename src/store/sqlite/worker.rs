@@ -61,7 +61,8 @@ where
 
     fn answer(self: Box<Self>, committed: Result<(), Error>) {
         let Self { done, reply, .. } = *self;
-        let answer = committed.and_then(|()| done.ok_or(Error::Refused("the job was not run".into())));
+        let answer =
+            committed.and_then(|()| done.ok_or(Error::Refused("the job was not run".into())));
         // Whoever asked may have gone; what was committed stays.
         drop(reply.send(answer));
     }
@@ -126,7 +127,10 @@ pub(super) struct Writing {
 impl Worker {
     pub(super) fn new() -> (Self, Arc<Messages>) {
         let (messages, waiting) = mpsc::channel(QUEUE);
-        let waiting = Messages { waiting: Mutex::new(waiting), is_stopped: AtomicBool::new(false) };
+        let waiting = Messages {
+            waiting: Mutex::new(waiting),
+            is_stopped: AtomicBool::new(false),
+        };
         (Self { messages }, Arc::new(waiting))
     }
 
@@ -139,8 +143,16 @@ impl Worker {
     {
         let (reply, answer) = oneshot::channel();
         let gone = |_| Error::Ambiguous("the store has stopped".into());
-        let job = Message::Job(Box::new(Task { need, work, done: None, reply }));
-        self.messages.send(job).await.map_err(|_| Error::Refused("the store has stopped".into()))?;
+        let job = Message::Job(Box::new(Task {
+            need,
+            work,
+            done: None,
+            reply,
+        }));
+        self.messages
+            .send(job)
+            .await
+            .map_err(|_| Error::Refused("the store has stopped".into()))?;
         answer.await.map_err(gone)?
     }
 
@@ -148,7 +160,15 @@ impl Worker {
     /// connection.
     pub(super) async fn stop(&self) {
         let (closed, is_closed) = oneshot::channel();
-        if self.messages.send(Message::Stop { closed, wake: self.messages.clone() }).await.is_ok() {
+        if self
+            .messages
+            .send(Message::Stop {
+                closed,
+                wake: self.messages.clone(),
+            })
+            .await
+            .is_ok()
+        {
             // Nothing is ever sent.
             drop(is_closed.await);
         }
@@ -157,13 +177,18 @@ impl Worker {
 
 impl Thread {
     pub(super) fn start(self, waiting: Arc<Messages>) -> std::io::Result<JoinHandle<()>> {
-        thread::Builder::new().name(self.name.to_owned()).spawn(move || self.work_off(&waiting))
+        thread::Builder::new()
+            .name(self.name.to_owned())
+            .spawn(move || self.work_off(&waiting))
     }
 
     fn work_off(mut self, waiting: &Messages) {
         // Without its thread the store would refuse everything for ever.
         let if_it_panics = self.fatal.clone().drop_guard();
-        let (mut messages, mut batch) = (Vec::with_capacity(self.batch), Vec::with_capacity(self.batch));
+        let (mut messages, mut batch) = (
+            Vec::with_capacity(self.batch),
+            Vec::with_capacity(self.batch),
+        );
         let mut stop = None;
         while stop.is_none() && waiting.receive(&mut messages, self.batch) {
             for message in messages.drain(..) {
@@ -175,7 +200,10 @@ impl Thread {
                         waiting.is_stopped.store(true, Ordering::SeqCst);
                         // Those that wait wake by it; if there is no room for it, nobody waits.
                         let (nobody, _) = oneshot::channel();
-                        drop(wake.try_send(Message::Stop { closed: nobody, wake: wake.clone() }));
+                        drop(wake.try_send(Message::Stop {
+                            closed: nobody,
+                            wake: wake.clone(),
+                        }));
                         stop = Some(closed);
                     }
                 }
@@ -194,8 +222,15 @@ impl Thread {
 
     /// Closes the connection. The one that writes comes last and leaves a single file with everything in it.
     fn end(self) {
-        let Self { connection, writing, files, .. } = self;
-        let Some(writing) = writing else { return drop((connection, files)) };
+        let Self {
+            connection,
+            writing,
+            files,
+            ..
+        } = self;
+        let Some(writing) = writing else {
+            return drop((connection, files));
+        };
         for reader in writing.readers {
             // One that panicked has said so.
             drop(reader.join());
@@ -204,7 +239,10 @@ impl Thread {
         let moved: rusqlite::Result<i64> =
             connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0));
         if !matches!(moved, Ok(0)) {
-            tracing::warn!(?moved, "the write-ahead log could not be moved into the database");
+            tracing::warn!(
+                ?moved,
+                "the write-ahead log could not be moved into the database"
+            );
         }
         writing.watermarks.end(&connection);
         drop(connection);
@@ -245,8 +283,13 @@ impl Thread {
 
     /// Moves the log into the file when it has become long. Whether the thread may go on.
     fn move_log(&mut self) -> bool {
-        let Some(writing) = &mut self.writing else { return true };
-        let moved = writing.log.move_if_long(&self.connection).map_err(Failed::Work);
+        let Some(writing) = &mut self.writing else {
+            return true;
+        };
+        let moved = writing
+            .log
+            .move_if_long(&self.connection)
+            .map_err(Failed::Work);
         match moved {
             Err(failed) if failed.is_fatal() => self.give_up(&mut Vec::new()),
             // What is not moved stays in the log, and is tried with the next commit.
@@ -267,10 +310,15 @@ impl Thread {
 
     fn commit_alone(&mut self, job: &mut Box<dyn Job>) -> Result<(), Failed> {
         let first = self.transaction(std::slice::from_mut(job));
-        let outcome_without_room = job.need() == Need::Reserve && first.as_ref().is_err_and(Failed::is_full);
+        let outcome_without_room =
+            job.need() == Need::Reserve && first.as_ref().is_err_and(Failed::is_full);
         let reserve = self.writing.as_mut().map(|writing| &mut writing.reserve);
         let has_room_now = outcome_without_room && reserve.is_some_and(Reserve::release);
-        if has_room_now { self.transaction(std::slice::from_mut(job)) } else { first }
+        if has_room_now {
+            self.transaction(std::slice::from_mut(job))
+        } else {
+            first
+        }
     }
 
     /// All of them, or none.
@@ -281,16 +329,25 @@ impl Thread {
             None => TransactionBehavior::Deferred,
         };
         // Rolls back when dropped.
-        let transaction = self.connection.transaction_with_behavior(begin).map_err(Failed::Begin)?;
+        let transaction = self
+            .connection
+            .transaction_with_behavior(begin)
+            .map_err(Failed::Begin)?;
         let before = transaction.total_changes();
         for job in jobs {
             job.run(&transaction)?;
         }
         let watermarks = self.writing.as_ref().map(|writing| &*writing.watermarks);
-        let moved = self.writing.as_ref().and_then(|writing| writing.log.moved());
+        let moved = self
+            .writing
+            .as_ref()
+            .and_then(|writing| writing.log.moved());
         // While data is missing nothing counts: what is missing must stay so.
-        let counting = watermarks.filter(|all| transaction.total_changes() != before && !all.is_lost());
-        let marks = counting.map(|_| Marks::count(&transaction, moved)).transpose()?;
+        let counting =
+            watermarks.filter(|all| transaction.total_changes() != before && !all.is_lost());
+        let marks = counting
+            .map(|_| Marks::count(&transaction, moved))
+            .transpose()?;
         transaction.commit()?;
         // Before anything is answered.
         if let (Some(watermarks), Some(marks)) = (counting, marks) {
@@ -339,7 +396,10 @@ impl Failed {
 
 /// The error that a full disk gives.
 pub(super) fn full() -> rusqlite::Error {
-    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some("the disk is full".into()))
+    rusqlite::Error::SqliteFailure(
+        ffi::Error::new(ffi::SQLITE_FULL),
+        Some("the disk is full".into()),
+    )
 }
 
 /// The error of a store that has lost data, as long as nobody has accepted that.
@@ -365,14 +425,19 @@ mod tests {
     async fn a_long_question_to_the_ledger_holds_up_no_call() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("oncegate.db");
-        let store = Sqlite::open(&path, InstanceId(Uuid::from_u128(1)), &CancellationToken::new());
+        let store = Sqlite::open(
+            &path,
+            InstanceId(Uuid::from_u128(1)),
+            &CancellationToken::new(),
+        );
         let store = store.expect("a store");
         let (begun, mut is_begun) = mpsc::channel(3);
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let ended = Arc::new(Mutex::new(ended));
         let questions: Vec<_> = (0..3)
             .map(|_| {
-                let (begun, ended, ledger) = (begun.clone(), ended.clone(), store.readers.ledger.clone());
+                let (begun, ended, ledger) =
+                    (begun.clone(), ended.clone(), store.readers.ledger.clone());
                 tokio::spawn(async move {
                     let ask = move |_: &Connection| {
                         begun.blocking_send(()).expect("a test that listens");
@@ -389,13 +454,32 @@ mod tests {
             is_begun.recv().await.expect("a question");
         }
         let now = jiff::Timestamp::UNIX_EPOCH;
-        assert_eq!(store.holders(&[Lookup([1; 32])]).await.expect("an answer"), []);
-        assert_eq!(store.load(CallId(Uuid::from_u128(1))).await.expect("an answer"), None);
+        assert_eq!(
+            store.holders(&[Lookup([1; 32])]).await.expect("an answer"),
+            []
+        );
+        assert_eq!(
+            store
+                .load(CallId(Uuid::from_u128(1)))
+                .await
+                .expect("an answer"),
+            None
+        );
         assert_eq!(store.paused().await.expect("an answer"), []);
         assert_eq!(store.due(now, 9).await.expect("an answer").calls, []);
-        assert_eq!(store.to_check(now, &["t".to_owned()], 9).await.expect("an answer").calls, []);
+        assert_eq!(
+            store
+                .to_check(now, &["t".to_owned()], 9)
+                .await
+                .expect("an answer")
+                .calls,
+            []
+        );
         assert!(store.readiness().await.reasons.is_empty());
-        assert!(questions.iter().all(|question| !question.is_finished()), "they still ask");
+        assert!(
+            questions.iter().all(|question| !question.is_finished()),
+            "they still ask"
+        );
         drop(end);
         for question in questions {
             question.await.expect("no panic").expect("an answer");
@@ -406,7 +490,11 @@ mod tests {
     async fn a_job_whose_commit_fails_is_not_acknowledged() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("oncegate.db");
-        let store = Sqlite::open(&path, InstanceId(Uuid::from_u128(1)), &CancellationToken::new());
+        let store = Sqlite::open(
+            &path,
+            InstanceId(Uuid::from_u128(1)),
+            &CancellationToken::new(),
+        );
         let store = store.expect("a store");
         // What is deferred is found wrong at the commit, and not before.
         let fails_late = |connection: &Connection| {

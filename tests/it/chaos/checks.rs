@@ -53,26 +53,42 @@ impl World {
     fn check_attempts(&self, seen: &[Seen]) {
         let mut by_attempt: HashMap<String, Vec<&Seen>> = HashMap::new();
         for seen in seen {
-            by_attempt.entry(attempt_of(seen).to_owned()).or_default().push(seen);
+            by_attempt
+                .entry(attempt_of(seen).to_owned())
+                .or_default()
+                .push(seen);
         }
         let acknowledged = self.store.acknowledged();
-        let acknowledged: HashMap<String, Instant> =
-            acknowledged.into_iter().map(|(attempt, at)| (short(&attempt.to_string()), at)).collect();
+        let acknowledged: HashMap<String, Instant> = acknowledged
+            .into_iter()
+            .map(|(attempt, at)| (short(&attempt.to_string()), at))
+            .collect();
         for (attempt, requests) in &by_attempt {
             if requests.len() > 1 {
-                self.breaks(format!("S1: attempt {attempt} was sent {} times", requests.len()));
+                self.breaks(format!(
+                    "S1: attempt {attempt} was sent {} times",
+                    requests.len()
+                ));
             }
             let arrived = requests.iter().filter_map(|request| request.at).min();
             let durable = acknowledged.get(attempt);
             if durable.is_none_or(|durable| arrived.is_none_or(|arrived| arrived < *durable)) {
-                self.breaks(format!("S2, S16: attempt {attempt} was sent without an acknowledged claim"));
+                self.breaks(format!(
+                    "S2, S16: attempt {attempt} was sent without an acknowledged claim"
+                ));
             }
         }
         for (record, entries) in self.memory.records() {
             for entry in entries {
-                let (Some(attempt), Some(outcome)) = (entry.attempt, entry.outcome) else { continue };
+                let (Some(attempt), Some(outcome)) = (entry.attempt, entry.outcome) else {
+                    continue;
+                };
                 let requests = by_attempt.get(&short(&attempt.to_string()));
-                let effects = requests.into_iter().flatten().filter(|request| request.executed).count();
+                let effects = requests
+                    .into_iter()
+                    .flatten()
+                    .filter(|request| request.executed)
+                    .count();
                 let is_true = match outcome.as_ref() {
                     "executed" => effects == 1,
                     "not_executed" => effects == 0,
@@ -80,7 +96,9 @@ impl World {
                 };
                 if !is_true {
                     let key = &record.intent.key;
-                    self.breaks(format!("S3: {key}: the ledger says {outcome} of {effects} effects"));
+                    self.breaks(format!(
+                        "S3: {key}: the ledger says {outcome} of {effects} effects"
+                    ));
                 }
             }
         }
@@ -106,7 +124,8 @@ impl World {
         }
         for pair in at_tool.windows(2) {
             let (before, after) = (pair[0].1, pair[1].1);
-            if before.body != after.body || before.header("x-call-id") != after.header("x-call-id") {
+            if before.body != after.body || before.header("x-call-id") != after.header("x-call-id")
+            {
                 self.breaks(format!("S9: the tool was sent two calls under k{key}"));
             }
             let token = |seen: &Seen| seen.header("fencing-token").parse::<u64>().ok();
@@ -121,18 +140,27 @@ impl World {
         let effects: Vec<_> = at_tool.iter().filter(|(_, seen)| seen.executed).collect();
         let mut told: Option<(String, serde_json::Value)> = None;
         let refusals = self.bounds.refusals();
-        for Heard { ask, asked_at, answer } in heard {
+        for Heard {
+            ask,
+            asked_at,
+            answer,
+        } in heard
+        {
             let Some(answer) = answer else { continue };
             if !at_tool.is_empty() && at_tool.iter().all(|(_, seen)| seen.body != args_of(ask)) {
                 // The key stands for other arguments: nothing may be learnt of them but which call it is.
                 let is_named = answer.problem() == "key-reused";
-                let is_silent = answer.status != 200 && (is_named || answer.at("/call_id").is_null());
+                let is_silent =
+                    answer.status != 200 && (is_named || answer.at("/call_id").is_null());
                 let is_fit = matches!(
                     answer.problem().as_str(),
                     "key-reused" | "store-unavailable" | "call-in-progress" | "outcome-unknown"
                 ) || refusals.contains(&answer.problem().as_str());
                 if !is_silent || !is_fit {
-                    self.breaks(format!("S9: k{key} with other arguments heard {}", answer.text));
+                    self.breaks(format!(
+                        "S9: k{key} with other arguments heard {}",
+                        answer.text
+                    ));
                 }
             }
             match answer.problem().as_str() {
@@ -141,7 +169,9 @@ impl World {
                         if answer.result() == format!("{{ \"effect\": {index}.0 }}") && seen.body == args_of(ask));
                     if !is_true {
                         let text = &answer.text;
-                        self.breaks(format!("S4: k{key} heard {text} of the effects {effects:?}"));
+                        self.breaks(format!(
+                            "S4: k{key} heard {text} of the effects {effects:?}"
+                        ));
                     }
                     let this = (answer.result(), answer.at("/call_id"));
                     if *told.get_or_insert_with(|| this.clone()) != this {
@@ -149,7 +179,10 @@ impl World {
                     }
                 }
                 "result-unavailable" if effects.len() != 1 => {
-                    self.breaks(format!("S4: k{key} heard that it was done, of {} effects", effects.len()));
+                    self.breaks(format!(
+                        "S4: k{key} heard that it was done, of {} effects",
+                        effects.len()
+                    ));
                 }
                 problem if WITHOUT_EFFECT.contains(&problem) || refusals.contains(&problem) => {
                     if answer.at("/effect") != "none" {
@@ -157,14 +190,18 @@ impl World {
                     }
                     // It may be run again later, but nothing was executed that had been sent before
                     // the agent asked.
-                    let early = effects.iter().find(|(_, seen)| seen.at.is_some_and(|at| at < *asked_at));
+                    let early = effects
+                        .iter()
+                        .find(|(_, seen)| seen.at.is_some_and(|at| at < *asked_at));
                     if let Some(effect) = early {
                         let text = &answer.text;
-                        self.breaks(format!("S4: k{key} heard {text} after the effect {effect:?}"));
+                        self.breaks(format!(
+                            "S4: k{key} heard {text} after the effect {effect:?}"
+                        ));
                     }
                 }
-                "result-unavailable" | "outcome-unknown" | "call-in-progress" | "store-unavailable"
-                | "key-reused" => {}
+                "result-unavailable" | "outcome-unknown" | "call-in-progress"
+                | "store-unavailable" | "key-reused" => {}
                 _ => self.breaks(format!("k{key} heard {}", answer.text)),
             }
         }
@@ -175,9 +212,13 @@ impl World {
     fn check_none_is_none(&self, key: usize, effects: &[&(usize, &Seen)], heard: &[&Heard]) {
         let is_none = |answer: &Answer| answer.problem() != "" && answer.at("/effect") == "none";
         for (_, effect) in effects {
-            let mut asked = heard.iter().filter(|heard| effect.at.is_none_or(|at| heard.asked_at < at));
+            let mut asked = heard
+                .iter()
+                .filter(|heard| effect.at.is_none_or(|at| heard.asked_at < at));
             if asked.all(|heard| heard.answer.as_ref().is_some_and(is_none)) {
-                self.breaks(format!("S4: k{key} has an effect, and all heard that it has none: {effect:?}"));
+                self.breaks(format!(
+                    "S4: k{key} has an effect, and all heard that it has none: {effect:?}"
+                ));
             }
         }
     }
@@ -187,7 +228,9 @@ impl World {
         let effects = at_tool.iter().filter(|(_, seen)| seen.executed).count();
         let Some(record) = record else {
             if !at_tool.is_empty() {
-                self.breaks(format!("S6: k{key} was sent, and the store does not know it"));
+                self.breaks(format!(
+                    "S6: k{key} was sent, and the store does not know it"
+                ));
             }
             return;
         };
@@ -196,14 +239,24 @@ impl World {
             State::Failed(_) => effects == 0,
             State::Unknown(_) => true,
             // Nothing is left running, and nobody undoes anything here.
-            State::Running | State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => false,
+            State::Running | State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
+                false
+            }
         };
         if !is_true {
-            self.breaks(format!("S5: k{key} is {} with {effects} effects", record.state.as_str()));
+            self.breaks(format!(
+                "S5: k{key} is {} with {effects} effects",
+                record.state.as_str()
+            ));
         }
         let call_id = record.intent.call_id.to_string();
-        if at_tool.iter().any(|(_, seen)| seen.header("x-call-id") != call_id) {
-            self.breaks(format!("S6: the store has k{key} as another call than the tool"));
+        if at_tool
+            .iter()
+            .any(|(_, seen)| seen.header("x-call-id") != call_id)
+        {
+            self.breaks(format!(
+                "S6: the store has k{key} as another call than the tool"
+            ));
         }
     }
 
@@ -213,26 +266,42 @@ impl World {
         let mut is_slow = false;
         if self.memory.has_lost() {
             for key in 0..self.bounds.keys() {
-                self.expect(anew, usual(key), &["store-unavailable"], "S16").await;
+                self.expect(anew, usual(key), &["store-unavailable"], "S16")
+                    .await;
             }
             self.accept_loss();
         }
         for key in (0..self.bounds.keys()).filter(|key| !self.has_lost(lookup_of(*key))) {
-            let Some(record) = self.memory.holder_of(lookup_of(key)) else { continue };
+            let Some(record) = self.memory.holder_of(lookup_of(key)) else {
+                continue;
+            };
             let requests = self.tool.requests();
-            let asked = [usual(key), Ask { other: true, ..usual(key) }];
-            let (same, other): (Vec<Ask>, Vec<Ask>) =
-                asked.into_iter().partition(|ask| record.intent.args == args_of(ask));
+            let asked = [
+                usual(key),
+                Ask {
+                    other: true,
+                    ..usual(key)
+                },
+            ];
+            let (same, other): (Vec<Ask>, Vec<Ask>) = asked
+                .into_iter()
+                .partition(|ask| record.intent.args == args_of(ask));
             self.end_leases();
             self.expect(anew, other[0], &["key-reused"], "S9").await;
             let mut told = told.iter().filter(|heard| heard.ask.key == key);
-            let told = told.find_map(|heard| heard.answer.clone().filter(|answer| answer.status == 200));
+            let told =
+                told.find_map(|heard| heard.answer.clone().filter(|answer| answer.status == 200));
             match &record.state {
                 State::Failed(_) => {
                     // It may run, and on a slow machine the tool may seem slow.
                     self.tool.forget();
                     let mut fit = vec!["", "outcome-unknown", "tool-unreachable"];
-                    fit.extend(self.bounds.refusals().iter().filter(|slug| **slug != "session-busy"));
+                    fit.extend(
+                        self.bounds
+                            .refusals()
+                            .iter()
+                            .filter(|slug| **slug != "session-busy"),
+                    );
                     if is_slow && self.bounds.exclusive_wait_ms.is_some() {
                         fit.extend(["session-busy", "call-in-progress"]);
                     }
@@ -247,16 +316,28 @@ impl World {
                     }
                 }
                 State::Succeeded(Content::Unavailable(_)) => {
-                    self.expect(anew, same[0], &["result-unavailable"], "S8").await;
+                    self.expect(anew, same[0], &["result-unavailable"], "S8")
+                        .await;
                 }
-                State::Unknown(_) => drop(self.expect(anew, same[0], &["outcome-unknown"], "S5").await),
-                State::Running | State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {}
+                State::Unknown(_) => {
+                    drop(self.expect(anew, same[0], &["outcome-unknown"], "S5").await)
+                }
+                State::Running
+                | State::Compensating(_)
+                | State::Compensated(_)
+                | State::Stuck(_) => {}
             }
             if let Some(told) = told.filter(|_| !matches!(record.state, State::Succeeded(_))) {
-                self.breaks(format!("S8: k{key} has heard {} and is {:?}", told.text, record.state));
+                self.breaks(format!(
+                    "S8: k{key} has heard {} and is {:?}",
+                    told.text, record.state
+                ));
             }
             if self.tool.requests() != requests {
-                self.breaks(format!("S7: k{key} was sent again, and it was {:?}", record.state));
+                self.breaks(format!(
+                    "S7: k{key} was sent again, and it was {:?}",
+                    record.state
+                ));
             }
         }
     }
@@ -265,7 +346,10 @@ impl World {
     async fn expect(&self, gateway: &Bare, ask: Ask, fit: &[&str], invariant: &str) -> Answer {
         let answer = self.ask(gateway, ask).await.expect("an answer");
         if !fit.contains(&answer.problem().as_str()) {
-            self.breaks(format!("{invariant}: k{} was to hear {fit:?}, heard {}", ask.key, answer.text));
+            self.breaks(format!(
+                "{invariant}: k{} was to hear {fit:?}, heard {}",
+                ask.key, answer.text
+            ));
         }
         answer
     }
@@ -273,7 +357,10 @@ impl World {
 
 /// The attempt that a request belongs to, as far as the tool is told: half of its id.
 pub(super) fn attempt_of(seen: &Seen) -> &str {
-    seen.header("traceparent").split('-').nth(2).unwrap_or_default()
+    seen.header("traceparent")
+        .split('-')
+        .nth(2)
+        .unwrap_or_default()
 }
 
 pub(super) fn short(attempt: &str) -> String {

@@ -18,7 +18,8 @@ pub(super) const SESSIONS: usize = 2;
 /// How many kinds of calls look alike in a world with bounds.
 const ALIKE: usize = 4;
 /// Small times: what is slow here is slower than an attempt, but ends before the lease.
-const POLICY: &str = "timeout = \"150ms\"\ndeadline = \"400ms\"\nretry = { attempts = 2, base = \"2ms\" }";
+const POLICY: &str =
+    "timeout = \"150ms\"\ndeadline = \"400ms\"\nretry = { attempts = 2, base = \"2ms\" }";
 const SLOW_MS: u64 = 220;
 /// The lease of every call is over by then.
 pub(super) const LATER: SignedDuration = SignedDuration::from_mins(5);
@@ -65,13 +66,19 @@ impl Bounds {
     pub(super) fn policy(&self) -> String {
         let mut lines = vec![POLICY.to_owned()];
         if let Some(wait) = self.exclusive_wait_ms {
-            lines.push(format!("session = \"exclusive\"\nsession_wait = \"{wait}ms\""));
+            lines.push(format!(
+                "session = \"exclusive\"\nsession_wait = \"{wait}ms\""
+            ));
         }
         if let Some(Budget { max, window_ms }) = self.budget {
-            lines.push(format!("budget = {{ per = \"session\", max = {max}, window = \"{window_ms}ms\" }}"));
+            lines.push(format!(
+                "budget = {{ per = \"session\", max = {max}, window = \"{window_ms}ms\" }}"
+            ));
         }
         if self.similar {
-            lines.push("similar = { fields = [\"/like\"], window = \"1h\", action = \"refuse\" }".into());
+            lines.push(
+                "similar = { fields = [\"/like\"], window = \"1h\", action = \"refuse\" }".into(),
+            );
         }
         lines.join("\n")
     }
@@ -83,7 +90,11 @@ impl Bounds {
             (self.budget.is_some(), "budget-exceeded"),
             (self.similar, "possible-duplicate"),
         ];
-        refusals.into_iter().filter(|(may, _)| *may).map(|(_, slug)| slug).collect()
+        refusals
+            .into_iter()
+            .filter(|(may, _)| *may)
+            .map(|(_, slug)| slug)
+            .collect()
     }
 }
 
@@ -143,9 +154,20 @@ pub(super) fn scenarios() -> impl Strategy<Value = Vec<Scenario>> {
         4 => Just(Step::EndLeases),
     ];
     let acts = prop::collection::vec(act(), 0..20);
-    let scenario = (plan(), bounds(), prop::bool::weighted(0.8), acts, prop::collection::vec(step, 8..40));
-    let scenario =
-        scenario.prop_map(|(plan, bounds, tells, acts, steps)| Scenario { plan, bounds, tells, acts, steps });
+    let scenario = (
+        plan(),
+        bounds(),
+        prop::bool::weighted(0.8),
+        acts,
+        prop::collection::vec(step, 8..40),
+    );
+    let scenario = scenario.prop_map(|(plan, bounds, tells, acts, steps)| Scenario {
+        plan,
+        bounds,
+        tells,
+        acts,
+        steps,
+    });
     prop::collection::vec(scenario, 1..=WORLDS)
 }
 
@@ -167,15 +189,20 @@ fn bounds() -> impl Strategy<Value = Bounds> {
 
 fn ask() -> impl Strategy<Value = Ask> {
     let hangs_up = prop_oneof![5 => Just(None), 1 => (0..60_u64).prop_map(Some)];
-    (0..2_usize, 0..BRANCHES, prop::bool::weighted(0.1), 0..2_u8, hangs_up).prop_map(
-        |(at, key, other, wait, hangs_up_after_ms)| Ask {
+    (
+        0..2_usize,
+        0..BRANCHES,
+        prop::bool::weighted(0.1),
+        0..2_u8,
+        hangs_up,
+    )
+        .prop_map(|(at, key, other, wait, hangs_up_after_ms)| Ask {
             at,
             key,
             other,
             wait: Some(wait),
             hangs_up_after_ms,
-        },
-    )
+        })
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
@@ -250,5 +277,11 @@ pub(super) fn session_of(key: usize) -> String {
 }
 
 pub(super) fn usual(key: usize) -> Ask {
-    Ask { at: 0, key, other: false, wait: Some(1), hangs_up_after_ms: None }
+    Ask {
+        at: 0,
+        key,
+        other: false,
+        wait: Some(1),
+        hangs_up_after_ms: None,
+    }
 }

@@ -23,7 +23,8 @@ impl World {
     /// nobody waits for ten seconds.
     pub(super) fn end_leases(&self) {
         let settled: HashSet<String> = self.settled_attempts();
-        self.memory.end_leases(|record| settled.contains(&short(&record.attempt.id.to_string())));
+        self.memory
+            .end_leases(|record| settled.contains(&short(&record.attempt.id.to_string())));
     }
 
     fn settled_attempts(&self) -> HashSet<String> {
@@ -56,7 +57,10 @@ impl World {
         };
         let runs = async {
             while began.elapsed() < ANSWERED {
-                let ask = Ask { wait: None, ..usual(key) };
+                let ask = Ask {
+                    wait: None,
+                    ..usual(key)
+                };
                 let answer = self.ask(gateway, ask).await;
                 match answer.map(|answer| answer.problem()).as_deref() {
                     Some("session-busy") => sleep(Duration::from_millis(20)).await,
@@ -83,7 +87,10 @@ impl World {
     fn waits_for_a_lease(&self, session: usize) -> bool {
         let settled = self.settled_attempts();
         let locks = self.locks();
-        let (_, lock, record) = match locks.iter().find(|(name, ..)| *name == format!("S{session}")) {
+        let (_, lock, record) = match locks
+            .iter()
+            .find(|(name, ..)| *name == format!("S{session}"))
+        {
             Some(found) => found,
             None => return false,
         };
@@ -95,18 +102,26 @@ impl World {
 
     /// Who has the locks of the sessions.
     fn locks(&self) -> Vec<(String, Lock, Option<Record>)> {
-        let records: HashMap<CallId, Record> =
-            self.memory.records().into_iter().map(|(record, _)| (record.intent.call_id, record)).collect();
+        let records: HashMap<CallId, Record> = self
+            .memory
+            .records()
+            .into_iter()
+            .map(|(record, _)| (record.intent.call_id, record))
+            .collect();
         let sessions = self.memory.sessions().into_iter();
         let locks = sessions.filter_map(|(id, session)| Some((id.id, session.lock?)));
-        locks.map(|(id, lock)| (id, lock, records.get(&lock.call_id).cloned())).collect()
+        locks
+            .map(|(id, lock)| (id, lock, records.get(&lock.call_id).cloned()))
+            .collect()
     }
 
     /// A lock is free as soon as its call has ended; at the latest, when its lease is over.
     pub(super) fn check_locks(&self) {
         for (session, lock, record) in self.locks() {
             let latest = match record.as_ref().map(|record| &record.state) {
-                Some(State::Succeeded(_) | State::Failed(_)) => record.map(|record| record.updated_at),
+                Some(State::Succeeded(_) | State::Failed(_)) => {
+                    record.map(|record| record.updated_at)
+                }
                 Some(State::Unknown(_)) => Some(lock.lease_until),
                 _ => None,
             };
@@ -131,13 +146,17 @@ impl World {
     /// At the tool one request of a session has ended before the next arrives, and that is of the same
     /// run or has a higher token.
     fn check_exclusive(&self, session: &str, seen: &[Seen]) {
-        let mut requests: Vec<&Seen> =
-            seen.iter().filter(|seen| seen.header("x-session-id") == session).collect();
+        let mut requests: Vec<&Seen> = seen
+            .iter()
+            .filter(|seen| seen.header("x-session-id") == session)
+            .collect();
         requests.sort_by_key(|seen| seen.at);
         for pair in requests.windows(2) {
             let (one, next) = (pair[0], pair[1]);
             if one.until.is_none() || one.until > next.at {
-                self.breaks(format!("S21: two calls of {session} at once: {one:?} and {next:?}"));
+                self.breaks(format!(
+                    "S21: two calls of {session} at once: {one:?} and {next:?}"
+                ));
             }
             let run = |seen: &Seen| {
                 let token: u64 = seen.header("fencing-token").parse().unwrap_or_default();
@@ -145,7 +164,9 @@ impl World {
             };
             let (one, next) = (run(one), run(next));
             if next.0 <= one.0 && next != one {
-                self.breaks(format!("S11: tokens of {session} do not rise: {one:?}, then {next:?}"));
+                self.breaks(format!(
+                    "S11: tokens of {session} do not rise: {one:?}, then {next:?}"
+                ));
             }
         }
     }
@@ -155,8 +176,14 @@ impl World {
         let mut begun = Vec::new();
         for (record, entries) in self.memory.records() {
             let is_here = record.intent.session_id == session;
-            let begins = entries.iter().filter(|entry| matches!(&*entry.event, "claimed" | "run_again"));
-            begun.extend(begins.filter(|_| is_here).map(|entry| (entry.at, record.intent.call_id)));
+            let begins = entries
+                .iter()
+                .filter(|entry| matches!(&*entry.event, "claimed" | "run_again"));
+            begun.extend(
+                begins
+                    .filter(|_| is_here)
+                    .map(|entry| (entry.at, record.intent.call_id)),
+            );
         }
         for (last, _) in &begun {
             let first = *last - SignedDuration::from_millis(budget.window_ms.into());
@@ -166,7 +193,10 @@ impl World {
                 .map(|(_, call_id)| *call_id)
                 .collect();
             if calls.len() > budget.max {
-                self.breaks(format!("S22: {} calls of {session} began, and {budget:?}", calls.len()));
+                self.breaks(format!(
+                    "S22: {} calls of {session} began, and {budget:?}",
+                    calls.len()
+                ));
             }
         }
     }
@@ -176,22 +206,35 @@ impl World {
         let mut effects: HashMap<usize, HashSet<usize>> = HashMap::new();
         for key in 0..fresh_key(0, ONE_MORE) {
             let name = lookup_of(key).for_tool();
-            if seen.iter().any(|seen| seen.executed && seen.header("idempotency-key") == name) {
+            if seen
+                .iter()
+                .any(|seen| seen.executed && seen.header("idempotency-key") == name)
+            {
                 effects.entry(like_of(key)).or_default().insert(key);
             }
         }
         for keys in effects.values().filter(|keys| keys.len() > 1) {
             self.breaks(format!("S23: the effects of {keys:?} look alike"));
         }
-        let calls: HashSet<String> =
-            self.memory.records().iter().map(|(record, _)| record.intent.call_id.to_string()).collect();
+        let calls: HashSet<String> = self
+            .memory
+            .records()
+            .iter()
+            .map(|(record, _)| record.intent.call_id.to_string())
+            .collect();
         for heard in self.heard.lock().expect("not poisoned").iter() {
-            let Some(answer) =
-                heard.answer.as_ref().filter(|answer| answer.problem() == "possible-duplicate")
+            let Some(answer) = heard
+                .answer
+                .as_ref()
+                .filter(|answer| answer.problem() == "possible-duplicate")
             else {
                 continue;
             };
-            if !answer.at("/similar_to").as_str().is_some_and(|call_id| calls.contains(call_id)) {
+            if !answer
+                .at("/similar_to")
+                .as_str()
+                .is_some_and(|call_id| calls.contains(call_id))
+            {
                 self.breaks(format!("S23: k{} heard {}", heard.ask.key, answer.text));
             }
         }

@@ -13,7 +13,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::checks::attempt_of;
-use super::scenario::{Ask, Bounds, LATER, Scenario, Step, args_of, lookup_of, name_of, session_of, usual};
+use super::scenario::{
+    Ask, Bounds, LATER, Scenario, Step, args_of, lookup_of, name_of, session_of, usual,
+};
 use crate::support::faulty::FaultStore;
 use crate::support::gateway::Bare;
 use crate::support::memory::Memory;
@@ -54,13 +56,28 @@ impl World {
             tool.then(act.clone());
         }
         let bounds = scenario.bounds;
-        let memory = if scenario.tells { Memory::that_tells() } else { Memory::default() };
+        let memory = if scenario.tells {
+            Memory::that_tells()
+        } else {
+            Memory::default()
+        };
         let store = FaultStore::with_plan(memory.clone(), scenario.plan.clone());
         let policy = bounds.policy();
         let one = || Bare::over(store.clone(), gateway::new_instance(), &tool, &policy);
         let gateways = [one().await, one().await];
         let (heard, lost, reopened, broken) = Default::default();
-        Arc::new(Self { bounds, tool, memory, store, gateways, client, heard, lost, reopened, broken })
+        Arc::new(Self {
+            bounds,
+            tool,
+            memory,
+            store,
+            gateways,
+            client,
+            heard,
+            lost,
+            reopened,
+            broken,
+        })
     }
 
     pub(super) async fn live(self: &Arc<Self>, steps: &[Step]) {
@@ -70,13 +87,25 @@ impl World {
                 Step::Ask(ask) => self.begin(&mut tasks, *ask),
                 Step::AskBoth(ask) => {
                     self.begin(&mut tasks, *ask);
-                    self.begin(&mut tasks, Ask { at: 1 - ask.at, ..*ask });
+                    self.begin(
+                        &mut tasks,
+                        Ask {
+                            at: 1 - ask.at,
+                            ..*ask
+                        },
+                    );
                 }
                 Step::Rush { session } => {
-                    let keys =
-                        (0..self.bounds.keys()).filter(|key| session_of(*key) == format!("S{session}"));
+                    let keys = (0..self.bounds.keys())
+                        .filter(|key| session_of(*key) == format!("S{session}"));
                     for (n, key) in keys.enumerate() {
-                        self.begin(&mut tasks, Ask { at: n % 2, ..usual(key) });
+                        self.begin(
+                            &mut tasks,
+                            Ask {
+                                at: n % 2,
+                                ..usual(key)
+                            },
+                        );
                     }
                 }
                 Step::EndLeases => self.end_leases(),
@@ -102,7 +131,10 @@ impl World {
                 Step::Lose { during, writes } => {
                     self.begin(&mut tasks, *during);
                     sleep(Duration::from_millis(10)).await;
-                    self.lost.lock().expect("not poisoned").extend(self.memory.lose(*writes));
+                    self.lost
+                        .lock()
+                        .expect("not poisoned")
+                        .extend(self.memory.lose(*writes));
                 }
             }
         }
@@ -114,7 +146,10 @@ impl World {
 
     fn begin(self: &Arc<Self>, tasks: &mut JoinSet<()>, ask: Ask) {
         let world = self.clone();
-        let ask = Ask { key: ask.key % self.bounds.keys(), ..ask };
+        let ask = Ask {
+            key: ask.key % self.bounds.keys(),
+            ..ask
+        };
         tasks.spawn(async move { drop(world.ask(&world.gateways[ask.at], ask).await) });
     }
 
@@ -141,15 +176,25 @@ impl World {
             None => request,
         };
         let answer = async { Answer::read(request.send().await.expect("an answer")).await };
-        let patience = ask.hangs_up_after_ms.map_or(Duration::from_secs(30), Duration::from_millis);
+        let patience = ask
+            .hangs_up_after_ms
+            .map_or(Duration::from_secs(30), Duration::from_millis);
         let answer = timeout(patience, answer).await.ok();
         if ask.hangs_up_after_ms.is_none() && (asked_at.elapsed() > ANSWERED || answer.is_none()) {
-            self.breaks(format!("L3: k{} waited for {:?}", ask.key, asked_at.elapsed()));
+            self.breaks(format!(
+                "L3: k{} waited for {:?}",
+                ask.key,
+                asked_at.elapsed()
+            ));
         }
         if let Some(answer) = answer.as_ref().filter(|answer| answer.status == 200) {
             self.is_durable(ask.key, answer);
         }
-        self.heard.lock().expect("not poisoned").push(Heard { ask, asked_at, answer: answer.clone() });
+        self.heard.lock().expect("not poisoned").push(Heard {
+            ask,
+            asked_at,
+            answer: answer.clone(),
+        });
         answer
     }
 
@@ -157,7 +202,10 @@ impl World {
     pub(super) fn is_durable(&self, key: usize, answer: &Answer) {
         let is_it = |record: &Record| matches!(&record.state, State::Succeeded(Content::Kept(json)) if *json == answer.result());
         if !self.memory.written(lookup_of(key)).iter().any(is_it) {
-            self.breaks(format!("S8: k{key} heard {} before it was written", answer.text));
+            self.breaks(format!(
+                "S8: k{key} heard {} before it was written",
+                answer.text
+            ));
         }
     }
 
@@ -176,19 +224,37 @@ impl World {
     pub(super) fn history(&self) -> String {
         let mut lines: Vec<(Timestamp, String)> = Vec::new();
         for (record, entries) in self.memory.records() {
-            for Entry { at, event, attempt, detail, by, .. } in entries {
-                let attempt = attempt.map(|attempt| attempt.to_string()).unwrap_or_default();
+            for Entry {
+                at,
+                event,
+                attempt,
+                detail,
+                by,
+                ..
+            } in entries
+            {
+                let attempt = attempt
+                    .map(|attempt| attempt.to_string())
+                    .unwrap_or_default();
                 let key = &record.intent.key;
-                lines.push((at, format!("{at} {key} {event} {attempt:.16} by {by:.12}: {detail}")));
+                lines.push((
+                    at,
+                    format!("{at} {key} {event} {attempt:.16} by {by:.12}: {detail}"),
+                ));
             }
         }
         lines.sort();
         for seen in self.tool.seen() {
             let attempt = attempt_of(&seen);
-            lines
-                .push((Timestamp::MAX, format!("tool: {attempt} executed: {} {}", seen.executed, seen.body)));
+            lines.push((
+                Timestamp::MAX,
+                format!("tool: {attempt} executed: {} {}", seen.executed, seen.body),
+            ));
         }
-        lines.into_iter().map(|(_, line)| format!("  {line}\n")).collect()
+        lines
+            .into_iter()
+            .map(|(_, line)| format!("  {line}\n"))
+            .collect()
     }
 
     /// Everything heals and ends, and is recovered; a gateway starts anew.
@@ -200,7 +266,9 @@ impl World {
             // What hangs is given up after ten.
             if began.elapsed() > Duration::from_secs(8) {
                 let took = began.elapsed();
-                self.breaks(format!("L3: a call did not end for {took:?} although all was well"));
+                self.breaks(format!(
+                    "L3: a call did not end for {took:?} although all was well"
+                ));
             }
         }
         while self.tool.is_undecided() {
@@ -212,20 +280,37 @@ impl World {
             // What was never confirmed is looked for, too, and nothing here ends before it is found.
             let is_ended = is_ours || self.bounds.any();
             if record.state == State::Running && is_ended && !self.has_lost(record.intent.lookup) {
-                self.breaks(format!("L5: {} was left behind as running", record.intent.key));
+                self.breaks(format!(
+                    "L5: {} was left behind as running",
+                    record.intent.key
+                ));
             }
         }
         self.check_locks();
         let [one, other] = &self.gateways;
-        let recovered =
-            tokio::join!(one.gateway.recover_all(self.later()), other.gateway.recover_all(self.later()));
+        let recovered = tokio::join!(
+            one.gateway.recover_all(self.later()),
+            other.gateway.recover_all(self.later())
+        );
         recovered.0.and(recovered.1).expect("recovered");
         if self.bounds.any() {
             self.memory.set_ahead(LATER);
         }
         let policy = self.bounds.policy();
-        let anew = Bare::over(self.store.clone(), gateway::new_instance(), &self.tool, &policy).await;
-        if anew.gateway.recover_all(self.later()).await.expect("recovered") > 0 {
+        let anew = Bare::over(
+            self.store.clone(),
+            gateway::new_instance(),
+            &self.tool,
+            &policy,
+        )
+        .await;
+        if anew
+            .gateway
+            .recover_all(self.later())
+            .await
+            .expect("recovered")
+            > 0
+        {
             self.breaks("S20: the second recovery found something left over".into());
         }
         anew

@@ -17,19 +17,34 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 impl World {
     /// One request to any of the gateways; `None`: it was cut off.
-    pub(super) async fn ask(&self, dice: &mut Dice, path: &str, body: Option<&Value>) -> Option<Answer> {
+    pub(super) async fn ask(
+        &self,
+        dice: &mut Dice,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Option<Answer> {
         let port = self.ports[dice.below(self.ports.len() as u64) as usize];
         let url = format!("http://127.0.0.1:{port}{path}");
         let request = match body {
             Some(body) => {
                 let wait = ["wait=0", "wait=1", "wait=3"][dice.below(3) as usize];
-                self.client.post(url).header("prefer", wait).body(body.to_string())
+                self.client
+                    .post(url)
+                    .header("prefer", wait)
+                    .body(body.to_string())
             }
             None => self.client.get(url),
         };
-        let response = timeout(Duration::from_secs(8), request.send()).await.ok()?.ok()?;
+        let response = timeout(Duration::from_secs(8), request.send())
+            .await
+            .ok()?
+            .ok()?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Some(Answer { status, headers, text: response.text().await.ok()? })
+        Some(Answer {
+            status,
+            headers,
+            text: response.text().await.ok()?,
+        })
     }
 
     /// The same until there is an answer of a store that is there.
@@ -48,11 +63,20 @@ impl World {
     pub(super) async fn carry_out(self: Arc<Self>, n: usize, mut dice: Dice) {
         let saga = super::name_of(n);
         let steps: Vec<(&str, Value)> = (0..2 + dice.below(7))
-            .map(|step| (shop::any(&mut dice), self.call(&saga, &format!("{saga}-{step}"), &mut dice)))
+            .map(|step| {
+                (
+                    shop::any(&mut dice),
+                    self.call(&saga, &format!("{saga}-{step}"), &mut dice),
+                )
+            })
             .collect();
-        let end = ["abort", "abort", "abort", "abort", "abort", "complete", "complete", "nothing"];
+        let end = [
+            "abort", "abort", "abort", "abort", "abort", "complete", "complete", "nothing",
+        ];
         let end = end[dice.below(end.len() as u64) as usize];
-        let ends_at = 1 + dice.below(steps.len() as u64).max(dice.below(steps.len() as u64)) as usize;
+        let ends_at = 1 + dice
+            .below(steps.len() as u64)
+            .max(dice.below(steps.len() as u64)) as usize;
         let mut beside = JoinSet::new();
         for (at, (tool, body)) in steps.iter().enumerate() {
             if at == ends_at {
@@ -70,7 +94,11 @@ impl World {
                 break;
             }
             let call = self.clone().call_at(tool, body.clone(), dice.next(), 0);
-            if dice.below(4) == 0 { drop(beside.spawn(call)) } else { call.await }
+            if dice.below(4) == 0 {
+                drop(beside.spawn(call))
+            } else {
+                call.await
+            }
         }
         if ends_at == steps.len() {
             self.end(&mut beside, &saga, end, &mut dice);
@@ -78,16 +106,27 @@ impl World {
         beside.join_all().await;
     }
 
-    fn end(self: &Arc<Self>, beside: &mut JoinSet<()>, saga: &str, how: &'static str, dice: &mut Dice) {
+    fn end(
+        self: &Arc<Self>,
+        beside: &mut JoinSet<()>,
+        saga: &str,
+        how: &'static str,
+        dice: &mut Dice,
+    ) {
         if how == "nothing" {
             return;
         }
-        let (world, path, mut dice) =
-            (self.clone(), format!("/v1/sagas/{saga}/{how}"), Dice::of(dice.next(), 0));
+        let (world, path, mut dice) = (
+            self.clone(),
+            format!("/v1/sagas/{saga}/{how}"),
+            Dice::of(dice.next(), 0),
+        );
         beside.spawn(async move {
             sleep(Duration::from_millis(dice.below(300))).await;
             // It may be at its end already, or may never have begun.
-            world.surely(&mut dice, &path, Some(&json!({ "reason": "so it is" }))).await;
+            world
+                .surely(&mut dice, &path, Some(&json!({ "reason": "so it is" })))
+                .await;
         });
     }
 
@@ -106,12 +145,21 @@ impl World {
         let mut dice = Dice::of(seed, 1);
         sleep(Duration::from_millis(dice.below(within_ms + 1))).await;
         let key = text(&body, "idempotency_key").to_owned();
-        self.asked.lock().expect("not poisoned").entry(key).or_insert_with(Instant::now);
+        self.asked
+            .lock()
+            .expect("not poisoned")
+            .entry(key)
+            .or_insert_with(Instant::now);
         let mut answers = 0;
         for _ in 0..100 {
-            let answer = self.ask(&mut dice, &format!("/v1/tools/{tool}/calls"), Some(&body)).await;
+            let answer = self
+                .ask(&mut dice, &format!("/v1/tools/{tool}/calls"), Some(&body))
+                .await;
             answers += usize::from(answer.is_some());
-            match answer.as_ref().map(|answer| (answer.status, answer.problem())) {
+            match answer
+                .as_ref()
+                .map(|answer| (answer.status, answer.problem()))
+            {
                 Some((200 | 202, _)) => return,
                 Some((_, problem)) if problem == "wrong-state" => {
                     self.tally.add("refused because of the saga", 1);
@@ -127,8 +175,16 @@ impl World {
     async fn all(&self, dice: &mut Dice, path: &str, member: &str) -> Vec<Value> {
         let (mut found, mut cursor) = (Vec::new(), String::new());
         loop {
-            let page = self.surely(dice, &format!("{path}limit=500{cursor}"), None).await.expect_ok();
-            found.extend(page.at(&format!("/{member}")).as_array().expect("a list").clone());
+            let page = self
+                .surely(dice, &format!("{path}limit=500{cursor}"), None)
+                .await
+                .expect_ok();
+            found.extend(
+                page.at(&format!("/{member}"))
+                    .as_array()
+                    .expect("a list")
+                    .clone(),
+            );
             match page.at("/next_cursor").as_str() {
                 Some(next) => cursor = format!("&cursor={next}"),
                 None => return found,
@@ -137,12 +193,17 @@ impl World {
     }
 
     pub(super) async fn sagas(&self, dice: &mut Dice, state: &str) -> Vec<Value> {
-        let state = if state.is_empty() { String::new() } else { format!("state={state}&") };
+        let state = if state.is_empty() {
+            String::new()
+        } else {
+            format!("state={state}&")
+        };
         self.all(dice, &format!("/v1/sagas?{state}"), "sagas").await
     }
 
     pub(super) async fn calls(&self, dice: &mut Dice, filter: &str) -> Vec<Value> {
-        self.all(dice, &format!("/v1/calls?{filter}&"), "calls").await
+        self.all(dice, &format!("/v1/calls?{filter}&"), "calls")
+            .await
     }
 
     /// Persons do what they have to, until everything is at rest.
@@ -156,15 +217,22 @@ impl World {
                 return;
             }
             let seed = self.seed;
-            assert!(Instant::now() < patience, "seed {seed}: no rest: {open:#?}\n{stirring:#?}");
+            assert!(
+                Instant::now() < patience,
+                "seed {seed}: no rest: {open:#?}\n{stirring:#?}"
+            );
             sleep(Duration::from_millis(150)).await;
         }
     }
 
     /// A person looks into the tool's own books. Answers with what is still open.
     async fn settle_calls(&self, dice: &mut Dice) -> Vec<Value> {
-        let executed: HashSet<String> =
-            self.shop.effects().iter().map(|seen| seen.header("x-call-id").to_owned()).collect();
+        let executed: HashSet<String> = self
+            .shop
+            .effects()
+            .iter()
+            .map(|seen| seen.header("x-call-id").to_owned())
+            .collect();
         let undoes_itself = |state: &str| matches!(state, "open" | "compensating" | "stuck");
         let sagas = self.sagas(dice, "").await.into_iter();
         let undone: HashSet<String> = sagas
@@ -177,7 +245,8 @@ impl World {
             let (tool, saga) = (text(&call, "tool"), text(&call, "saga_id"));
             // What is given up waits for a person, too: it was lost when its saga had been undone already.
             let is_given_up = call["next_check_at"].is_null();
-            if (shop::is_held(tool) || is_given_up) && !(shop::undoes_unknown(tool) && undone.contains(saga))
+            if (shop::is_held(tool) || is_given_up)
+                && !(shop::undoes_unknown(tool) && undone.contains(saga))
             {
                 let said = if executed.contains(&id) {
                     json!({ "as": "succeeded", "result": { "made": 7 }, "reason": "it is in the books" })
@@ -185,8 +254,11 @@ impl World {
                     json!({ "as": "failed", "reason": "it is not in the books" })
                 };
                 // Refused while its request may still reach the tool.
-                let told = self.surely(dice, &format!("/v1/calls/{id}/resolve"), Some(&said)).await;
-                self.tally.add("settled by a person", usize::from(told.status == 200));
+                let told = self
+                    .surely(dice, &format!("/v1/calls/{id}/resolve"), Some(&said))
+                    .await;
+                self.tally
+                    .add("settled by a person", usize::from(told.status == 200));
             }
             open.push(call);
         }
@@ -194,7 +266,11 @@ impl World {
     }
 
     /// Answers with the sagas that will still go on.
-    async fn settle_sagas(&self, dice: &mut Dice, tries: &mut HashMap<String, usize>) -> Vec<Value> {
+    async fn settle_sagas(
+        &self,
+        dice: &mut Dice,
+        tries: &mut HashMap<String, usize>,
+    ) -> Vec<Value> {
         let mut stirring = Vec::new();
         for saga in self.sagas(dice, "").await {
             let id = text(&saga, "saga_id").to_owned();
@@ -206,11 +282,18 @@ impl World {
                     if shop::is_hopeless(super::number_of(&id)) {
                         continue;
                     }
-                    let act = if *tried <= super::number_of(&id) % 3 { "retry" } else { "skip" };
+                    let act = if *tried <= super::number_of(&id) % 3 {
+                        "retry"
+                    } else {
+                        "skip"
+                    };
                     *tried += 1;
                     let why = json!({ "reason": "a person has looked at it" });
-                    let told = self.surely(dice, &format!("/v1/sagas/{id}/{act}"), Some(&why)).await;
-                    self.tally.add(if act == "retry" { "retried" } else { "skipped" }, 1);
+                    let told = self
+                        .surely(dice, &format!("/v1/sagas/{id}/{act}"), Some(&why))
+                        .await;
+                    self.tally
+                        .add(if act == "retry" { "retried" } else { "skipped" }, 1);
                     // It may have gone on by itself meanwhile.
                     assert!(matches!(told.status, 200 | 409), "{}", told.text);
                     stirring.push(saga);
@@ -223,7 +306,9 @@ impl World {
 }
 
 pub(super) fn text<'a>(value: &'a Value, member: &str) -> &'a str {
-    value[member].as_str().unwrap_or_else(|| panic!("no {member}: {value}"))
+    value[member]
+        .as_str()
+        .unwrap_or_else(|| panic!("no {member}: {value}"))
 }
 
 impl Shop {

@@ -22,9 +22,17 @@ const FORWARD: [(&str, &str, &str); 10] = [
     ("pay", "session = \"fenced\"\n", "undo_pay"),
     ("ship", "session = \"exclusive\"\n", "undo_ship"),
     ("send", "compensate_unknown = \"send\"\n", "undo_send"),
-    ("send_excl", "compensate_unknown = \"send\"\nsession = \"exclusive\"\n", "undo_order"),
+    (
+        "send_excl",
+        "compensate_unknown = \"send\"\nsession = \"exclusive\"\n",
+        "undo_order",
+    ),
     ("dedup", DEDUPLICATES, "undo_dedup"),
-    ("dedup_send", "compensate_unknown = \"send\"\ndedup = \"key\"\nunknown = \"retry\"\n", "undo_dedup"),
+    (
+        "dedup_send",
+        "compensate_unknown = \"send\"\ndedup = \"key\"\nunknown = \"retry\"\n",
+        "undo_dedup",
+    ),
     ("probe", "unknown = \"probe\"\n", "undo_probe"),
     ("note", DEDUPLICATES, ""),
     ("mail", "", ""),
@@ -32,7 +40,10 @@ const FORWARD: [(&str, &str, &str); 10] = [
 /// What undoes.
 const BACKWARD: [(&str, &str); 6] = [
     ("undo_order", "session = \"shared\"\n"),
-    ("undo_pay", "session = \"fenced\"\noutcomes = { 503 = \"not_executed\" }\n"),
+    (
+        "undo_pay",
+        "session = \"fenced\"\noutcomes = { 503 = \"not_executed\" }\n",
+    ),
     ("undo_ship", "session = \"exclusive\"\n"),
     ("undo_send", "remember_rejections = true\n"),
     ("undo_dedup", DEDUPLICATES),
@@ -55,7 +66,11 @@ impl Shop {
         tool.choose(move |seen, before| {
             let mut dice = Dice::of(seed, before.len() as u64);
             if seen.line.starts_with("GET") {
-                return probed(seen, before, !well.load(Ordering::SeqCst) && dice.below(4) == 0);
+                return probed(
+                    seen,
+                    before,
+                    !well.load(Ordering::SeqCst) && dice.below(4) == 0,
+                );
             }
             match (well.load(Ordering::SeqCst), saga_undone_by(seen)) {
                 // What these have done cannot be undone by anybody, and what those have only later. A tool that
@@ -63,7 +78,9 @@ impl Shop {
                 (_, Some(saga)) if is_hopeless(saga) && !path(seen).contains("dedup") => {
                     Act::Answer(422, "", b"{\"no\":1}")
                 }
-                (false, Some(saga)) if saga.is_multiple_of(4) => Act::Answer(422, "", b"{\"no\":1}"),
+                (false, Some(saga)) if saga.is_multiple_of(4) => {
+                    Act::Answer(422, "", b"{\"no\":1}")
+                }
                 (true, _) => MADE,
                 (false, _) => misbehave(&mut dice),
             }
@@ -78,7 +95,10 @@ impl Shop {
 
     pub(super) fn config(&self) -> String {
         let at = |path: &str| format!("http://127.0.0.1:{}/{path}", self.tool.port);
-        let probe = format!("probe = {{ url = \"{}\", negative_final_after = \"0s\" }}\n", at("known/{key}"));
+        let probe = format!(
+            "probe = {{ url = \"{}\", negative_final_after = \"0s\" }}\n",
+            at("known/{key}")
+        );
         let mut config = "[sagas]\ndeadline = \"8s\"\non_timeout = \"abort\"\n\
              retry = { attempts = 3, base = \"30ms\", max = \"200ms\" }\n"
             .to_owned();
@@ -90,7 +110,11 @@ impl Shop {
         };
         for (name, rules, undo) in FORWARD {
             // What nobody knows of has no result.
-            let made = if rules.contains("send") { "" } else { ", made = \"/result/made\"" };
+            let made = if rules.contains("send") {
+                ""
+            } else {
+                ", made = \"/result/made\""
+            };
             let args = format!("of = \"/call/call_id\", saga = \"/call/saga_id\"{made}");
             let undone = match undo {
                 "" => "compensation = \"none\"\n".to_owned(),
@@ -107,7 +131,8 @@ impl Shop {
 
     /// What was done and undone, in this order.
     pub(super) fn effects(&self) -> Vec<Seen> {
-        let is_effect = |seen: &Seen| seen.executed && seen.line.starts_with("POST") && path(seen) != "look";
+        let is_effect =
+            |seen: &Seen| seen.executed && seen.line.starts_with("POST") && path(seen) != "look";
         let mut executed: Vec<Seen> = self.tool.seen().into_iter().filter(is_effect).collect();
         executed.sort_by_key(|seen| seen.until);
         executed
@@ -132,14 +157,21 @@ pub(super) fn undoes_unknown(tool: &str) -> bool {
 
 /// Whether there is nothing to undo.
 pub(super) fn is_needless(tool: &str) -> bool {
-    FORWARD.iter().any(|(name, _, undo)| *name == tool && undo.is_empty())
+    FORWARD
+        .iter()
+        .any(|(name, _, undo)| *name == tool && undo.is_empty())
 }
 
 /// Whether only a person settles what nobody knows of.
 pub(super) fn is_held(tool: &str) -> bool {
-    let rules = FORWARD.iter().map(|(name, rules, _)| (*name, *rules)).chain(BACKWARD);
+    let rules = FORWARD
+        .iter()
+        .map(|(name, rules, _)| (*name, *rules))
+        .chain(BACKWARD);
     let comes_to_rest = |rules: &str| rules.contains("\"retry\"") || rules.contains("\"probe\"");
-    rules.into_iter().any(|(name, rules)| name == tool && !comes_to_rest(rules))
+    rules
+        .into_iter()
+        .any(|(name, rules)| name == tool && !comes_to_rest(rules))
 }
 
 /// Whether what a saga has done can never be undone, and nobody does anything about it.
@@ -173,8 +205,15 @@ fn misbehave(dice: &mut Dice) -> Act {
 
 /// Whether the key was executed, as far as the tool says.
 fn probed(seen: &Seen, before: &[Seen], is_mute: bool) -> Act {
-    let key = seen.line.split(' ').nth(1).and_then(|path| path.strip_prefix("/known/")).unwrap_or_default();
-    let is_known = before.iter().any(|seen| seen.executed && seen.header("idempotency-key") == key);
+    let key = seen
+        .line
+        .split(' ')
+        .nth(1)
+        .and_then(|path| path.strip_prefix("/known/"))
+        .unwrap_or_default();
+    let is_known = before
+        .iter()
+        .any(|seen| seen.executed && seen.header("idempotency-key") == key);
     match (is_mute, is_known) {
         (true, _) => Act::Answer(500, "", b"{}"),
         (false, true) => Act::Answer(200, "", b"{\"made\":7}"),
@@ -183,10 +222,16 @@ fn probed(seen: &Seen, before: &[Seen], is_mute: bool) -> Act {
 }
 
 pub(super) fn path(seen: &Seen) -> &str {
-    seen.line.split(' ').nth(1).unwrap_or_default().trim_start_matches('/')
+    seen.line
+        .split(' ')
+        .nth(1)
+        .unwrap_or_default()
+        .trim_start_matches('/')
 }
 
 /// The call that this request undoes; `None`: it undoes nothing.
 pub(super) fn undone_by(seen: &Seen) -> Option<String> {
-    serde_json::from_str::<Value>(&seen.body).ok()?["of"].as_str().map(str::to_owned)
+    serde_json::from_str::<Value>(&seen.body).ok()?["of"]
+        .as_str()
+        .map(str::to_owned)
 }

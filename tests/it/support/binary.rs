@@ -21,7 +21,8 @@ pub struct Process {
 pub fn free_port() -> u16 {
     const PORTS: std::ops::Range<u16> = 20_000..32_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = u16::try_from(std::process::id() % u32::from(PORTS.end - PORTS.start)).expect("small");
+    let first =
+        u16::try_from(std::process::id() % u32::from(PORTS.end - PORTS.start)).expect("small");
     let count = PORTS.end - PORTS.start;
     (0..count)
         .map(|_| PORTS.start + (first + NEXT.fetch_add(1, Ordering::Relaxed) % count) % count)
@@ -33,19 +34,28 @@ pub fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
     command.args(arguments).current_dir(folder);
     #[cfg(feature = "crash-points")]
-    command.env("TEST_PACE", serde_json::to_string(&super::pace::brisk()).expect("JSON"));
+    command.env(
+        "TEST_PACE",
+        serde_json::to_string(&super::pace::brisk()).expect("JSON"),
+    );
     command
 }
 
 pub fn run(folder: &Path, arguments: &[&str]) -> Output {
-    command(folder, arguments).output().expect("the binary runs")
+    command(folder, arguments)
+        .output()
+        .expect("the binary runs")
 }
 
 /// What it reads at the start, and again when it is told to.
 pub fn write_config(folder: &Path, port: u16, config: &str) {
     let server = format!("[server]\nlisten = \"127.0.0.1:{port}\"\nshutdown_grace = \"1s\"\n");
     let store = "[store]\nurl = \"sqlite:oncegate.db\"\n";
-    std::fs::write(folder.join("oncegate.toml"), format!("{server}{store}{config}")).expect("a file");
+    std::fs::write(
+        folder.join("oncegate.toml"),
+        format!("{server}{store}{config}"),
+    )
+    .expect("a file");
 }
 
 impl Process {
@@ -56,7 +66,12 @@ impl Process {
     }
 
     /// The same with something in the environment.
-    pub async fn start_in(folder: &Path, port: u16, config: &str, environment: &[(&str, &str)]) -> Self {
+    pub async fn start_in(
+        folder: &Path,
+        port: u16,
+        config: &str,
+        environment: &[(&str, &str)],
+    ) -> Self {
         Self::start_logging_to(&log(folder), folder, port, config, environment).await
     }
 
@@ -68,7 +83,11 @@ impl Process {
         config: &str,
         environment: &[(&str, &str)],
     ) -> Self {
-        let log = std::fs::OpenOptions::new().append(true).create(true).open(log).expect("a file");
+        let log = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(log)
+            .expect("a file");
         Self::spawn(log.into(), folder, port, config, environment).await
     }
 
@@ -85,7 +104,14 @@ impl Process {
         files: usize,
         environment: &[(&str, &str)],
     ) -> Self {
-        Self::start_after(&format!("ulimit -n {files}"), folder, port, config, environment).await
+        Self::start_after(
+            &format!("ulimit -n {files}"),
+            folder,
+            port,
+            config,
+            environment,
+        )
+        .await
     }
 
     /// The same in a shell that has done this before.
@@ -97,23 +123,48 @@ impl Process {
         environment: &[(&str, &str)],
     ) -> Self {
         write_config(folder, port, config);
-        let log = std::fs::OpenOptions::new().append(true).create(true).open(log(folder)).expect("a file");
+        let log = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(log(folder))
+            .expect("a file");
         let mut command = Command::new("sh");
-        command.arg("-c").arg(format!("{before} && exec \"$0\" serve --config oncegate.toml"));
-        command.arg(env!("CARGO_BIN_EXE_oncegate")).current_dir(folder).envs(environment.iter().copied());
-        let child = command.stderr(log).stdout(Stdio::null()).spawn().expect("the binary starts");
+        command.arg("-c").arg(format!(
+            "{before} && exec \"$0\" serve --config oncegate.toml"
+        ));
+        command
+            .arg(env!("CARGO_BIN_EXE_oncegate"))
+            .current_dir(folder)
+            .envs(environment.iter().copied());
+        let child = command
+            .stderr(log)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
         let mut process = Self { child, port };
         process.wait_until_it_serves(folder).await;
         process
     }
 
-    async fn spawn(log: Stdio, folder: &Path, port: u16, config: &str, environment: &[(&str, &str)]) -> Self {
+    async fn spawn(
+        log: Stdio,
+        folder: &Path,
+        port: u16,
+        config: &str,
+        environment: &[(&str, &str)],
+    ) -> Self {
         write_config(folder, port, config);
         let mut command = command(folder, &["serve", "--config", "oncegate.toml"]);
         // A proxy of the environment must never come between the gateway and a tool.
-        command.env("HTTP_PROXY", "http://127.0.0.1:9").env("http_proxy", "http://127.0.0.1:9");
+        command
+            .env("HTTP_PROXY", "http://127.0.0.1:9")
+            .env("http_proxy", "http://127.0.0.1:9");
         command.envs(environment.iter().copied());
-        let child = command.stderr(log).stdout(Stdio::null()).spawn().expect("the binary starts");
+        let child = command
+            .stderr(log)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
         let mut process = Self { child, port };
         process.wait_until_it_serves(folder).await;
         process
@@ -121,9 +172,16 @@ impl Process {
 
     async fn wait_until_it_serves(&mut self, folder: &Path) {
         let patience = Instant::now() + PATIENCE;
-        while tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
+        while tokio::net::TcpStream::connect(("127.0.0.1", self.port))
+            .await
+            .is_err()
+        {
             let said = || std::fs::read_to_string(log(folder)).unwrap_or_default();
-            assert!(self.child.try_wait().expect("a status").is_none(), "it ended: {}", said());
+            assert!(
+                self.child.try_wait().expect("a status").is_none(),
+                "it ended: {}",
+                said()
+            );
             assert!(Instant::now() < patience, "it does not serve: {}", said());
             sleep(Duration::from_millis(2)).await;
         }
@@ -150,7 +208,10 @@ impl Process {
 
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        let status = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
+        let status = Command::new("kill")
+            .args(["-s", name, &pid])
+            .status()
+            .expect("kill runs");
         assert!(status.success());
     }
 

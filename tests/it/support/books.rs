@@ -47,13 +47,17 @@ impl Inner {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let id = format!("i{}", self.items.len());
         let (key, call_id) = (header("idempotency-key"), header("x-call-id"));
-        let item = json!({ "id": id, "key": key, "call_id": call_id, "amount": amount, "status": "made" });
+        let item =
+            json!({ "id": id, "key": key, "call_id": call_id, "amount": amount, "status": "made" });
         self.items.push((now(), item));
         id
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "another system, with a clock of its own")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "another system, with a clock of its own"
+)]
 fn now() -> Timestamp {
     Timestamp::now()
 }
@@ -62,7 +66,10 @@ impl Books {
     pub async fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let books = Self { port, ..Self::default() };
+        let books = Self {
+            port,
+            ..Self::default()
+        };
         let router = Router::new()
             .route("/do", post(act))
             .route("/undo", post(undo))
@@ -95,20 +102,30 @@ impl Books {
 
     /// It is not there any more, and never was.
     pub fn forget(&self, amount: i64) {
-        self.lock().items.retain(|(_, item)| item["amount"] != amount);
+        self.lock()
+            .items
+            .retain(|(_, item)| item["amount"] != amount);
     }
 
     /// Somebody takes something back beside the gateway.
     pub fn cancel(&self, id: &str) {
-        self.lock().items.iter_mut().filter(|(_, item)| item["id"] == id).for_each(|(_, item)| {
-            item["status"] = "cancelled".into();
-        });
+        self.lock()
+            .items
+            .iter_mut()
+            .filter(|(_, item)| item["id"] == id)
+            .for_each(|(_, item)| {
+                item["status"] = "cancelled".into();
+            });
     }
 
     /// What is still an effect.
     pub fn live(&self) -> Vec<Value> {
         let inner = self.lock();
-        let live = inner.items.iter().map(|(_, item)| item).filter(|item| item["status"] == "made");
+        let live = inner
+            .items
+            .iter()
+            .map(|(_, item)| item)
+            .filter(|item| item["status"] == "made");
         live.cloned().collect()
     }
 
@@ -168,7 +185,10 @@ async fn act(State(books): State<Books>, headers: HeaderMap, Json(args): Json<Va
 /// The same key does it once.
 async fn undo(State(books): State<Books>, headers: HeaderMap, Json(args): Json<Value>) -> Response {
     let id = args["id"].as_str().expect("an id").to_owned();
-    let key = headers["idempotency-key"].to_str().expect("ASCII").to_owned();
+    let key = headers["idempotency-key"]
+        .to_str()
+        .expect("ASCII")
+        .to_owned();
     books.cancel(&id);
     let mut inner = books.lock();
     if inner.keys.insert(key) {
@@ -177,7 +197,10 @@ async fn undo(State(books): State<Books>, headers: HeaderMap, Json(args): Json<V
     Json(json!({ "undone": id })).into_response()
 }
 
-async fn items(State(books): State<Books>, Query(asked): Query<HashMap<String, String>>) -> Response {
+async fn items(
+    State(books): State<Books>,
+    Query(asked): Query<HashMap<String, String>>,
+) -> Response {
     let mut inner = books.lock();
     match inner.instead.pop() {
         None => {}
@@ -189,8 +212,13 @@ async fn items(State(books): State<Books>, Query(asked): Query<HashMap<String, S
     }
     let time = |name: &str| asked[name].parse::<Timestamp>().expect("a time");
     let (since, until) = (time("since"), time("until"));
-    let from = asked.get("after").map_or(0, |after| after.parse::<usize>().expect("a number"));
-    let within = inner.items.iter().filter(|(at, _)| since <= *at && *at < until);
+    let from = asked
+        .get("after")
+        .map_or(0, |after| after.parse::<usize>().expect("a number"));
+    let within = inner
+        .items
+        .iter()
+        .filter(|(at, _)| since <= *at && *at < until);
     let found: Vec<&Value> = within.map(|(_, item)| item).skip(from).take(PAGE).collect();
     let next = (found.len() == PAGE).then_some(from + PAGE);
     Json(json!({ "items": found, "next": next })).into_response()
@@ -198,12 +226,20 @@ async fn items(State(books): State<Books>, Query(asked): Query<HashMap<String, S
 
 async fn by_key(State(books): State<Books>, Path(key): Path<String>) -> Response {
     let inner = books.lock();
-    let found = inner.items.iter().find(|(_, item)| item["key"] == key.as_str());
-    found.map_or(StatusCode::NOT_FOUND.into_response(), |(_, item)| Json(item).into_response())
+    let found = inner
+        .items
+        .iter()
+        .find(|(_, item)| item["key"] == key.as_str());
+    found.map_or(StatusCode::NOT_FOUND.into_response(), |(_, item)| {
+        Json(item).into_response()
+    })
 }
 
 async fn told(State(books): State<Books>, headers: HeaderMap, Json(body): Json<Value>) -> Response {
-    let key = headers["idempotency-key"].to_str().expect("ASCII").to_owned();
+    let key = headers["idempotency-key"]
+        .to_str()
+        .expect("ASCII")
+        .to_owned();
     let mut inner = books.lock();
     inner.told.push((key, body));
     if inner.told.len() == 1 {

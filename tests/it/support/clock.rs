@@ -19,16 +19,39 @@ pub struct Clock {
 impl Clock {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let paths = ["seconds_ahead", "clock.so"]
-            .map(|name| folder.path().join(name).to_str().expect("a path in UTF-8").to_owned());
+        let paths = ["seconds_ahead", "clock.so"].map(|name| {
+            folder
+                .path()
+                .join(name)
+                .to_str()
+                .expect("a path in UTF-8")
+                .to_owned()
+        });
         let source = folder.path().join("clock.c");
         fs::write(&source, include_str!("clock.c")).expect("a file");
         let mut compiler = Command::new("cc");
-        compiler.args(["-std=gnu99", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
+        compiler.args([
+            "-std=gnu99",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-o",
+        ]);
         let compiled = compiler.arg(&paths[1]).arg(&source).output();
         let compiled = compiled.expect("a C compiler named cc");
-        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        let clock = Self { seconds_ahead: File::create(&paths[0]).expect("a file"), paths, _folder: folder };
+        assert!(
+            compiled.status.success(),
+            "{}",
+            String::from_utf8_lossy(&compiled.stderr)
+        );
+        let clock = Self {
+            seconds_ahead: File::create(&paths[0]).expect("a file"),
+            paths,
+            _folder: folder,
+        };
         clock.set_ahead(0);
         clock
     }
@@ -41,6 +64,8 @@ impl Clock {
 
     /// Sets it, at once and for all who go by it. Negative: back.
     pub fn set_ahead(&self, seconds: i64) {
-        self.seconds_ahead.write_all_at(&seconds.to_ne_bytes(), 0).expect("written");
+        self.seconds_ahead
+            .write_all_at(&seconds.to_ne_bytes(), 0)
+            .expect("written");
     }
 }

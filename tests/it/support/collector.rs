@@ -40,11 +40,16 @@ impl Collector {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let collector = Self { url: format!("http://{address}/v1/traces"), bodies: Arc::default() };
+        let collector = Self {
+            url: format!("http://{address}/v1/traces"),
+            bodies: Arc::default(),
+        };
         let take = async |State(bodies): State<Arc<Mutex<Vec<Bytes>>>>, body: Bytes| {
             bodies.lock().expect("not poisoned").push(body);
         };
-        let router = Router::new().route("/v1/traces", post(take)).with_state(collector.bodies.clone());
+        let router = Router::new()
+            .route("/v1/traces", post(take))
+            .with_state(collector.bodies.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         collector
     }
@@ -60,8 +65,10 @@ impl Collector {
         let below = |message: &[u8], tag| all(message, tag).map(<[u8]>::to_vec).collect::<Vec<_>>();
         let resources = bodies.iter().flat_map(|body| below(body, 1));
         let scopes = resources.flat_map(|resource| below(&resource, 2));
-        let mut spans: Vec<Span> =
-            scopes.flat_map(|scope| below(&scope, 2)).map(|span| read(&span)).collect();
+        let mut spans: Vec<Span> = scopes
+            .flat_map(|scope| below(&scope, 2))
+            .map(|span| read(&span))
+            .collect();
         spans.sort_by_key(|span| span.began);
         spans
     }
@@ -72,7 +79,10 @@ fn read(message: &[u8]) -> Span {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let time = |tag| bytes(tag).try_into().map_or(0, u64::from_le_bytes);
     let field = |pair: &[u8]| {
-        let value = all(pair, 2).next().and_then(|value| all(value, 1).next()).unwrap_or_default();
+        let value = all(pair, 2)
+            .next()
+            .and_then(|value| all(value, 1).next())
+            .unwrap_or_default();
         (text(all(pair, 1).next().unwrap_or_default()), text(value))
     };
     Span {

@@ -16,7 +16,9 @@ use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use oncegate::core::record::{AttemptId, CallId, Entry, Holder, Record, State};
 use oncegate::core::session::{Lock, Session, SessionId};
-use oncegate::store::{Census, Claimed, Due, Error, Found, Listener, Put, Readiness, Replaced, Store};
+use oncegate::store::{
+    Census, Claimed, Due, Error, Found, Listener, Put, Readiness, Replaced, Store,
+};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
@@ -113,7 +115,9 @@ impl Plan {
             (rates.execute_late, Fault::ExecuteLate(late)),
             (rates.duplicate, Fault::Duplicate),
         ] {
-            let Some(rest) = left.checked_sub(rate.into()) else { return Some(fault) };
+            let Some(rest) = left.checked_sub(rate.into()) else {
+                return Some(fault);
+            };
             left = rest;
         }
         None
@@ -176,7 +180,10 @@ impl FaultStore {
 
     /// The same over one that the test goes on with.
     pub fn over_shared(store: Arc<dyn Store>) -> Self {
-        Self { store, inner: Arc::default() }
+        Self {
+            store,
+            inner: Arc::default(),
+        }
     }
 
     pub fn with_plan(store: impl Store, plan: Plan) -> Self {
@@ -237,13 +244,20 @@ impl FaultStore {
 
     /// When gateways were told that an attempt is durable and theirs to make.
     pub fn acknowledged(&self) -> HashMap<AttemptId, Instant> {
-        self.inner.acknowledged.lock().expect("not poisoned").clone()
+        self.inner
+            .acknowledged
+            .lock()
+            .expect("not poisoned")
+            .clone()
     }
 
     /// How many attempts were acknowledged although an answer of this verb about them was lost.
     pub fn confirmed(&self, verb: Verb) -> usize {
         let doubted = self.inner.doubted.lock().expect("not poisoned").clone();
-        self.acknowledged().keys().filter(|attempt| doubted.contains(&(verb, **attempt))).count()
+        self.acknowledged()
+            .keys()
+            .filter(|attempt| doubted.contains(&(verb, **attempt)))
+            .count()
     }
 
     /// How often it was said of an attempt that its session does not let it begin, although an earlier
@@ -272,7 +286,10 @@ impl FaultStore {
             return Some(fault);
         }
         let mut ordered = self.ordered();
-        if let Some((_, fault, left)) = ordered.iter_mut().find(|(of, _, left)| *of == verb && *left > 0) {
+        if let Some((_, fault, left)) = ordered
+            .iter_mut()
+            .find(|(of, _, left)| *of == verb && *left > 0)
+        {
             *left -= 1;
             return Some(*fault);
         }
@@ -290,9 +307,18 @@ impl FaultStore {
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
         let n = self.inner.asked[verb as usize].fetch_add(1, Ordering::SeqCst);
-        let panics = self.inner.panics_at.lock().expect("not poisoned").take_if(|at| *at == verb);
+        let panics = self
+            .inner
+            .panics_at
+            .lock()
+            .expect("not poisoned")
+            .take_if(|at| *at == verb);
         assert!(panics.is_none(), "a panic was asked for");
-        let [there, back] = self.plan().as_ref().map(|plan| plan.ways(verb, n)).unwrap_or_default();
+        let [there, back] = self
+            .plan()
+            .as_ref()
+            .map(|plan| plan.ways(verb, n))
+            .unwrap_or_default();
         pass(there).await;
         let fault = self.fault(verb, n);
         if let Some(fault) = fault {
@@ -332,10 +358,16 @@ impl FaultStore {
         match told {
             Ok(Some(record)) if record.state == State::Running => {
                 let mut acknowledged = self.inner.acknowledged.lock().expect("not poisoned");
-                acknowledged.entry(record.attempt.id).or_insert_with(Instant::now);
+                acknowledged
+                    .entry(record.attempt.id)
+                    .or_insert_with(Instant::now);
             }
             Err(Error::Ambiguous(_)) => {
-                self.inner.doubted.lock().expect("not poisoned").insert((verb, change.record.attempt.id));
+                self.inner
+                    .doubted
+                    .lock()
+                    .expect("not poisoned")
+                    .insert((verb, change.record.attempt.id));
             }
             Ok(_) | Err(Error::Refused(_) | Error::Unreadable(_)) => {}
         }
@@ -364,7 +396,11 @@ impl Store for FaultStore {
             async move { store.claim(&asked.0, &asked.1).await }
         };
         let claimed = self.ask(Verb::Claim, claim).await;
-        self.note_bar(Verb::Claim, change, matches!(claimed, Ok(Claimed::Barred(_))));
+        self.note_bar(
+            Verb::Claim,
+            change,
+            matches!(claimed, Ok(Claimed::Barred(_))),
+        );
         let ours = claimed.as_ref().map(|claimed| match claimed {
             Claimed::Yours(record) => Some(record),
             Claimed::Existing(_) | Claimed::Barred(_) => None,
@@ -380,7 +416,11 @@ impl Store for FaultStore {
             async move { store.replace(&asked.0, &asked.1).await }
         };
         let replaced = self.ask(Verb::Replace, replace).await;
-        self.note_bar(Verb::Replace, change, matches!(replaced, Ok(Replaced::Barred(_))));
+        self.note_bar(
+            Verb::Replace,
+            change,
+            matches!(replaced, Ok(Replaced::Barred(_))),
+        );
         let done = replaced.as_ref().map(|replaced| match replaced {
             Replaced::Done(record) => Some(record),
             Replaced::Lost(_) | Replaced::Barred(_) => None,
@@ -398,15 +438,23 @@ impl Store for FaultStore {
     }
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
-        self.ask(Verb::Load, move |store| async move { store.load(call_id).await }).await
+        self.ask(
+            Verb::Load,
+            move |store| async move { store.load(call_id).await },
+        )
+        .await
     }
 
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
-        self.ask(Verb::History, move |store| async move { store.history(call_id, limit).await }).await
+        self.ask(Verb::History, move |store| async move {
+            store.history(call_id, limit).await
+        })
+        .await
     }
 
     async fn tenants(&self) -> Result<Vec<String>, Error> {
-        self.ask(Verb::Tenants, |store| async move { store.tenants().await }).await
+        self.ask(Verb::Tenants, |store| async move { store.tenants().await })
+            .await
     }
 
     async fn list(
@@ -432,10 +480,18 @@ impl Store for FaultStore {
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
-        self.ask(Verb::Due, move |store| async move { store.due(now, limit).await }).await
+        self.ask(Verb::Due, move |store| async move {
+            store.due(now, limit).await
+        })
+        .await
     }
 
-    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
+    async fn to_check(
+        &self,
+        now: Timestamp,
+        tools: &[String],
+        each: u32,
+    ) -> Result<Found<Record>, Error> {
         let tools = tools.to_vec();
         self.ask(Verb::ToCheck, move |store| {
             let tools = tools.clone();
@@ -454,11 +510,15 @@ impl Store for FaultStore {
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
-        self.ask(Verb::Census, |store| async move { store.census().await }).await
+        self.ask(Verb::Census, |store| async move { store.census().await })
+            .await
     }
 
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
-        self.ask(Verb::Prune, move |store| async move { store.prune(now, limit).await }).await
+        self.ask(Verb::Prune, move |store| async move {
+            store.prune(now, limit).await
+        })
+        .await
     }
 
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
@@ -494,7 +554,8 @@ impl Store for FaultStore {
     }
 
     async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
-        self.ask(Verb::Paused, |store| async move { store.paused().await }).await
+        self.ask(Verb::Paused, |store| async move { store.paused().await })
+            .await
     }
 
     async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
@@ -513,7 +574,12 @@ impl Store for FaultStore {
         self.ask(Verb::ToolEvents, look).await
     }
 
-    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
+    async fn document(
+        &self,
+        kind: Kind,
+        tenant: &str,
+        id: &str,
+    ) -> Result<Option<Document>, Error> {
         let look = |store: Arc<dyn Store>| {
             let (tenant, id) = (tenant.to_owned(), id.to_owned());
             async move { store.document(kind, &tenant, &id).await }
@@ -537,8 +603,14 @@ impl Store for FaultStore {
         self.ask(Verb::PutDocument, put).await
     }
 
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
-        let look = move |store: Arc<dyn Store>| async move { store.due_documents(kind, now, limit).await };
+    async fn due_documents(
+        &self,
+        kind: Kind,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Found<Document>, Error> {
+        let look =
+            move |store: Arc<dyn Store>| async move { store.due_documents(kind, now, limit).await };
         self.ask(Verb::DueDocuments, look).await
     }
 
@@ -553,13 +625,26 @@ impl Store for FaultStore {
         let list = |store: Arc<dyn Store>| {
             let (tenant, state) = (tenant.map(str::to_owned), state.map(str::to_owned));
             let before = before.copied();
-            async move { store.documents(kind, tenant.as_deref(), state.as_deref(), before.as_ref(), limit).await }
+            async move {
+                store
+                    .documents(
+                        kind,
+                        tenant.as_deref(),
+                        state.as_deref(),
+                        before.as_ref(),
+                        limit,
+                    )
+                    .await
+            }
         };
         self.ask(Verb::Documents, list).await
     }
 
     async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
-        self.ask(Verb::CountDocuments, move |store| async move { store.count_documents(kind).await }).await
+        self.ask(Verb::CountDocuments, move |store| async move {
+            store.count_documents(kind).await
+        })
+        .await
     }
 
     async fn readiness(&self) -> Readiness {
@@ -574,8 +659,15 @@ impl Store for FaultStore {
         self.store.is_shared()
     }
 
-    async fn doubtful(&self, from: &str, limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
-        assert!(!self.inner.panics.swap(false, Ordering::SeqCst), "a panic was asked for");
+    async fn doubtful(
+        &self,
+        from: &str,
+        limit: u32,
+    ) -> Result<(Vec<CallId>, Option<String>), Error> {
+        assert!(
+            !self.inner.panics.swap(false, Ordering::SeqCst),
+            "a panic was asked for"
+        );
         self.store.doubtful(from, limit).await
     }
 

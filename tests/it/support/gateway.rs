@@ -58,7 +58,13 @@ impl Gateway {
 
     /// With this configuration; address and store are the harness's.
     pub async fn start(config: &str) -> Self {
-        Self::over(tempfile::tempdir().expect("a folder"), None, config, brisk()).await
+        Self::over(
+            tempfile::tempdir().expect("a folder"),
+            None,
+            config,
+            brisk(),
+        )
+        .await
     }
 
     /// Over a store at this URL, which others may share.
@@ -68,22 +74,49 @@ impl Gateway {
 
     /// The same at another pace than that of most tests.
     pub async fn at_pace(pace: Pace, store: &str, config: &str) -> Self {
-        Self::over(tempfile::tempdir().expect("a folder"), Some(store.to_owned()), config, pace).await
+        Self::over(
+            tempfile::tempdir().expect("a folder"),
+            Some(store.to_owned()),
+            config,
+            pace,
+        )
+        .await
     }
 
-    async fn over(folder: tempfile::TempDir, store: Option<String>, config: &str, pace: Pace) -> Self {
+    async fn over(
+        folder: tempfile::TempDir,
+        store: Option<String>,
+        config: &str,
+        pace: Pace,
+    ) -> Self {
         let url = store.clone().unwrap_or_else(|| own_store(folder.path()));
-        let app = App::build(read_over(&url, folder.path(), config).at_pace(pace)).await.expect("a gateway");
+        let app = App::build(read_over(&url, folder.path(), config).at_pace(pace))
+            .await
+            .expect("a gateway");
         let (address, ops_address) = (app.address().expect("an address"), app.ops_address());
         let (stop, reloader) = (CancellationToken::new(), app.reloader());
         let running = tokio::spawn(app.run(stop.clone(), CancellationToken::new()));
         let config = config.to_owned();
-        Self { address, ops_address, client: client(), config, pace, store, folder, stop, reloader, running }
+        Self {
+            address,
+            ops_address,
+            client: client(),
+            config,
+            pace,
+            store,
+            folder,
+            stop,
+            reloader,
+            running,
+        }
     }
 
     /// Takes over another configuration while it runs. Whether it did.
     pub async fn reload(&self, config: &str) -> bool {
-        let url = self.store.clone().unwrap_or_else(|| own_store(self.folder.path()));
+        let url = self
+            .store
+            .clone()
+            .unwrap_or_else(|| own_store(self.folder.path()));
         let config = read_over(&url, self.folder.path(), config).at_pace(self.pace);
         self.reloader.reload(Ok(config)).await.is_some()
     }
@@ -114,7 +147,13 @@ impl Gateway {
     /// Why calls may not be claimed, in one text; empty if they may.
     pub async fn reasons(&self) -> String {
         let reasons = self.get("/readyz").await.at("/reasons");
-        reasons.as_array().expect("a list").iter().map(Value::to_string).collect::<Vec<_>>().join("; ")
+        reasons
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(Value::to_string)
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -132,7 +171,8 @@ impl Gateway {
 
     /// Calls `act` with this key.
     pub async fn call_with_key(&self, key: &str, args: Value) -> Answer {
-        self.post("act", &json!({ "args": args }), &[("idempotency-key", key)]).await
+        self.post("act", &json!({ "args": args }), &[("idempotency-key", key)])
+            .await
     }
 
     pub async fn post(&self, tool: &str, body: &Value, headers: &[(&str, &str)]) -> Answer {
@@ -140,7 +180,10 @@ impl Gateway {
     }
 
     pub async fn post_text(&self, tool: &str, body: String, headers: &[(&str, &str)]) -> Answer {
-        let mut request = self.client.post(self.url(&format!("/v1/tools/{tool}/calls"))).body(body);
+        let mut request = self
+            .client
+            .post(self.url(&format!("/v1/tools/{tool}/calls")))
+            .body(body);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -160,7 +203,10 @@ impl Gateway {
         let body = json!({ "reason": reason }).to_string();
         let end = Instant::now() + PATIENCE;
         loop {
-            let request = self.client.post(self.url("/v1/store/accept-loss")).body(body.clone());
+            let request = self
+                .client
+                .post(self.url("/v1/store/accept-loss"))
+                .body(body.clone());
             let answer = Answer::read(request.send().await.expect("an answer")).await;
             // Another gateway has just written what it has found. A person does as the text says.
             if !answer.text.contains("look again") || Instant::now() > end {
@@ -172,13 +218,18 @@ impl Gateway {
     /// The ledger's view of the call that an answer is about.
     pub async fn record(&self, answer: &Answer) -> Answer {
         let id = answer.at("/call_id");
-        self.get(&format!("/v1/calls/{}", id.as_str().expect("a call id"))).await.expect_ok()
+        self.get(&format!("/v1/calls/{}", id.as_str().expect("a call id")))
+            .await
+            .expect_ok()
     }
 
     /// The value of one line of `/metrics`, 0 if it is not there.
     pub async fn metric(&self, line: &str) -> f64 {
         let text = self.get("/metrics").await.expect_ok().text;
-        let value = text.lines().find_map(|have| have.strip_prefix(line)?.strip_prefix(' ')).map(str::parse);
+        let value = text
+            .lines()
+            .find_map(|have| have.strip_prefix(line)?.strip_prefix(' '))
+            .map(str::parse);
         value.map_or(0.0, |value| value.expect("a number"))
     }
 
@@ -194,7 +245,11 @@ impl Gateway {
         drop(self.client);
         self.running.await.expect("no panic").expect("a good end");
         drop(self.reloader);
-        if self.store.as_ref().is_some_and(|store| !store.starts_with("sqlite:")) {
+        if self
+            .store
+            .as_ref()
+            .is_some_and(|store| !store.starts_with("sqlite:"))
+        {
             is_free(&self.folder.path().join("watermarks.lock")).await;
             return self.folder;
         }
@@ -236,26 +291,45 @@ impl Bare {
     }
 
     /// The same over one that the test goes on with.
-    pub async fn over_shared(store: Arc<dyn Store>, instance: InstanceId, tool: &Tool, more: &str) -> Self {
+    pub async fn over_shared(
+        store: Arc<dyn Store>,
+        instance: InstanceId,
+        tool: &Tool,
+        more: &str,
+    ) -> Self {
         drop(client());
         let config = read(Path::new("nowhere"), &one_tool(tool, more));
         let endpoints = config.tools.iter().map(|at| &at.endpoint);
         let downstream = Downstream::new(endpoints, 1 << 20).expect("a client");
         let metrics = Arc::new(Metrics::new());
         // On a busy machine calls must not be given up that are about to end.
-        let limits = gateway::Limits { shutdown_grace: Duration::from_secs(10), ..config.limits };
-        let gateway = gateway::Gateway::new(store, downstream, config.tools, metrics, instance, limits);
+        let limits = gateway::Limits {
+            shutdown_grace: Duration::from_secs(10),
+            ..config.limits
+        };
+        let gateway =
+            gateway::Gateway::new(store, downstream, config.tools, metrics, instance, limits);
         let gateway = Arc::new(gateway.reconciling(config.reconciliations, config.webhook));
         let http = Http {
             gateway: gateway.clone(),
             tokens: Tokens::default(),
-            max_body: MaxBody { bytes: 1 << 20, time: Duration::from_secs(30) },
+            max_body: MaxBody {
+                bytes: 1 << 20,
+                time: Duration::from_secs(30),
+            },
             ops: Ops::CodesOnly,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("http://{}/v1/tools/act/calls", listener.local_addr().expect("an address"));
+        let url = format!(
+            "http://{}/v1/tools/act/calls",
+            listener.local_addr().expect("an address")
+        );
         let serving = tokio::spawn(async move { axum::serve(listener, http::router(http)).await });
-        Self { gateway, url, serving: serving.abort_handle() }
+        Self {
+            gateway,
+            url,
+            serving: serving.abort_handle(),
+        }
     }
 
     /// Ends what runs, and takes nothing more.
@@ -286,8 +360,14 @@ fn own_store(folder: &Path) -> String {
 
 fn read_over(store: &str, folder: &Path, config: &str) -> Config {
     let mut environment = Environment::from([
-        ("ONCEGATE_SERVER__LISTEN".to_owned(), "127.0.0.1:0".to_owned()),
-        ("ONCEGATE_SERVER__SHUTDOWN_GRACE".to_owned(), "1s".to_owned()),
+        (
+            "ONCEGATE_SERVER__LISTEN".to_owned(),
+            "127.0.0.1:0".to_owned(),
+        ),
+        (
+            "ONCEGATE_SERVER__SHUTDOWN_GRACE".to_owned(),
+            "1s".to_owned(),
+        ),
         ("ONCEGATE_STORE__URL".to_owned(), store.to_owned()),
     ]);
     if !config.contains("ops_") {
@@ -297,7 +377,8 @@ fn read_over(store: &str, folder: &Path, config: &str) -> Config {
         let watermarks = folder.join("watermarks").display().to_string();
         environment.insert("ONCEGATE_STORE__WATERMARKS".to_owned(), watermarks);
     }
-    let config = Config::read(config, &environment).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"));
+    let config =
+        Config::read(config, &environment).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"));
     config.at_pace(brisk())
 }
 
@@ -306,5 +387,8 @@ pub fn count(database: &Path, condition: &str) -> u64 {
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
     let connection = rusqlite::Connection::open_with_flags(database, flags).expect("a store");
     let sql = format!("SELECT count(*) FROM calls WHERE {condition}");
-    connection.query_row(&sql, [], |row| row.get::<_, i64>(0)).expect("a count").unsigned_abs()
+    connection
+        .query_row(&sql, [], |row| row.get::<_, i64>(0))
+        .expect("a count")
+        .unsigned_abs()
 }

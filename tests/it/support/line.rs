@@ -19,8 +19,12 @@ impl Line {
     pub async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let own = listener.local_addr().expect("an address").port();
-        let line =
-            Self { port: own, target: Arc::new(port.into()), blocked: Arc::default(), cut: Arc::default() };
+        let line = Self {
+            port: own,
+            target: Arc::new(port.into()),
+            blocked: Arc::default(),
+            cut: Arc::default(),
+        };
         let (target, blocked, cut) = (line.target.clone(), line.blocked.clone(), line.cut.clone());
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {

@@ -13,12 +13,16 @@ use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::{Change, Takes};
 use oncegate::core::document::{Document, Kind, Place};
 use oncegate::core::key::Lookup;
-use oncegate::core::ledger::{Duplicates, Filter, History, Listed, PAGE_BYTES, Page, Placed, Position};
+use oncegate::core::ledger::{
+    Duplicates, Filter, History, Listed, PAGE_BYTES, Page, Placed, Position,
+};
 use oncegate::core::record::{CallId, Entry, Holder, Record, State};
-use oncegate::core::session::{Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token, brought};
+use oncegate::core::session::{
+    Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token, brought,
+};
 use oncegate::store::{
-    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness, Reason,
-    Replaced, Store,
+    Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness,
+    Reason, Replaced, Store,
 };
 
 /// Clones share one store.
@@ -84,11 +88,22 @@ impl Memory {
     /// Ends the leases of these unknown calls, as far as their sessions wait for that.
     pub fn end_leases(&self, is_over: impl Fn(&Record) -> bool) {
         let mut inner = self.lock();
-        let Inner { kept: Kept { calls, sessions, .. }, lines, .. } = &mut *inner;
-        for lock in sessions.values_mut().filter_map(|session| session.lock.as_mut()) {
+        let Inner {
+            kept: Kept {
+                calls, sessions, ..
+            },
+            lines,
+            ..
+        } = &mut *inner;
+        for lock in sessions
+            .values_mut()
+            .filter_map(|session| session.lock.as_mut())
+        {
             let call = calls.get(&lock.call_id).map(|(record, _)| record);
             let is_unknown = |record: &&Record| matches!(record.state, State::Unknown(_));
-            if lock.free_from.is_some_and(|from| from > Timestamp::UNIX_EPOCH)
+            if lock
+                .free_from
+                .is_some_and(|from| from > Timestamp::UNIX_EPOCH)
                 && call.filter(is_unknown).is_some_and(&is_over)
             {
                 lock.free_from = Some(Timestamp::UNIX_EPOCH);
@@ -125,7 +140,12 @@ impl Memory {
     pub fn accept_loss(&self) {
         let mut inner = self.lock();
         inner.has_lost = false;
-        inner.kept.explained = inner.written.iter().filter_map(|record| record.fencing).max().unwrap_or(0);
+        inner.kept.explained = inner
+            .written
+            .iter()
+            .filter_map(|record| record.fencing)
+            .max()
+            .unwrap_or(0);
     }
 
     pub fn records(&self) -> Vec<(Record, Vec<Entry>)> {
@@ -135,7 +155,12 @@ impl Memory {
     /// Every record that was ever written under this key, also what was lost.
     pub fn written(&self, lookup: Lookup) -> Vec<Record> {
         let inner = self.lock();
-        inner.written.iter().filter(|record| record.intent.lookup == lookup).cloned().collect()
+        inner
+            .written
+            .iter()
+            .filter(|record| record.intent.lookup == lookup)
+            .cloned()
+            .collect()
     }
 
     /// Everything that is kept beside the calls is gone.
@@ -173,8 +198,11 @@ impl Inner {
         if record.state != State::Running {
             self.say_end(call_id);
         }
-        let (stored, entries) =
-            self.kept.calls.entry(call_id).or_insert_with(|| (record.clone(), Vec::new()));
+        let (stored, entries) = self
+            .kept
+            .calls
+            .entry(call_id)
+            .or_insert_with(|| (record.clone(), Vec::new()));
         *stored = record.clone();
         entries.push(change.entry.clone());
         self.written.push(record.clone());
@@ -186,7 +214,11 @@ impl Inner {
         let (record, call_id) = (&change.record, change.record.intent.call_id);
         let before = self.kept.waiting(record, call_id).count();
         let bar = self.kept.bar(change);
-        self.lines.joined += self.kept.waiting(record, call_id).count().saturating_sub(before);
+        self.lines.joined += self
+            .kept
+            .waiting(record, call_id)
+            .count()
+            .saturating_sub(before);
         bar
     }
 
@@ -198,7 +230,11 @@ impl Inner {
 
     /// After a loss nobody knows which keys are free and which runs have been.
     fn may_begin(&self) -> Result<(), Error> {
-        if self.has_lost { Err(Error::Refused("writes were lost".into())) } else { Ok(()) }
+        if self.has_lost {
+            Err(Error::Refused("writes were lost".into()))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -215,13 +251,18 @@ impl Kept {
     fn waiting(&self, record: &Record, call_id: CallId) -> impl Iterator<Item = &CallId> {
         let session = self.sessions.get(&SessionId::of(&record.intent));
         let waiting = session.into_iter().flat_map(|session| &session.waiting);
-        waiting.map(|(waits, _)| waits).filter(move |waits| **waits == call_id)
+        waiting
+            .map(|(waits, _)| waits)
+            .filter(move |waits| **waits == call_id)
     }
 
     fn bar(&mut self, change: &Change) -> Option<Bar> {
         let terms = change.terms.as_ref()?;
         let (call_id, now) = (change.record.intent.call_id, change.record.updated_at);
-        let session = self.sessions.entry(SessionId::of(&change.record.intent)).or_default();
+        let session = self
+            .sessions
+            .entry(SessionId::of(&change.record.intent))
+            .or_default();
         if session.frozen {
             return Some(Bar::Frozen);
         }
@@ -238,14 +279,21 @@ impl Kept {
         if let Some(spending) = terms.budget {
             let places = in_time(self.rooms.get(&spending.room), now);
             let has_place = places.iter().any(|(id, _)| *id == call_id);
-            if let (false, Some(over)) = (has_place, places.len().checked_sub(spending.max as usize)) {
-                return Some(Bar::Spent { frees_at: places[over].1 });
+            if let (false, Some(over)) =
+                (has_place, places.len().checked_sub(spending.max as usize))
+            {
+                return Some(Bar::Spent {
+                    frees_at: places[over].1,
+                });
             }
         }
         let line = terms.lock?;
         let alive = &self.alive;
-        session.waiting.retain(|(id, _)| alive.get(id).is_some_and(|until| *until > now));
-        let is_free = |lock: &Lock| lock.call_id == call_id || lock.free_from.is_some_and(|from| from <= now);
+        session
+            .waiting
+            .retain(|(id, _)| alive.get(id).is_some_and(|until| *until > now));
+        let is_free =
+            |lock: &Lock| lock.call_id == call_id || lock.free_from.is_some_and(|from| from <= now);
         let lock = session.lock.filter(|lock| !is_free(lock));
         let place = session.waiting.iter().position(|(id, _)| *id == call_id);
         let ahead = place.unwrap_or(session.waiting.len());
@@ -262,13 +310,19 @@ impl Kept {
             session.waiting.push((call_id, now));
         }
         self.alive.insert(call_id, now + LINE_PLACE);
-        Some(Bar::Busy { lock, behind: Some(behind) })
+        Some(Bar::Busy {
+            lock,
+            behind: Some(behind),
+        })
     }
 
     /// Writes what follows from terms that hold.
     fn enter(&mut self, terms: &Terms, record: &mut Record) {
         let (call_id, now) = (record.intent.call_id, record.updated_at);
-        let session = self.sessions.entry(SessionId::of(&record.intent)).or_default();
+        let session = self
+            .sessions
+            .entry(SessionId::of(&record.intent))
+            .or_default();
         let clock = u64::try_from(now.as_microsecond()).expect("after 1970");
         let token = match terms.token {
             Token::Next => clock.max(session.token.unwrap_or(0) + 1),
@@ -278,7 +332,12 @@ impl Kept {
         record.fencing = Some(token);
         if terms.lock.is_some() {
             let lease_until = record.attempt.lease_until;
-            session.lock = Some(Lock { call_id, token, lease_until, free_from: None });
+            session.lock = Some(Lock {
+                call_id,
+                token,
+                lease_until,
+                free_from: None,
+            });
             session.waiting.retain(|(id, _)| *id != call_id);
         }
         if let Some(spending) = terms.budget {
@@ -298,29 +357,45 @@ impl Kept {
 
     fn release(&mut self, change: &Change) {
         let call_id = change.record.intent.call_id;
-        if let (Some(from), Some(session)) =
-            (change.release.lock_from, self.sessions.get_mut(&SessionId::of(&change.record.intent)))
-            && let Some(lock) = session.lock.as_mut().filter(|lock| lock.call_id == call_id)
+        if let (Some(from), Some(session)) = (
+            change.release.lock_from,
+            self.sessions.get_mut(&SessionId::of(&change.record.intent)),
+        ) && let Some(lock) = session.lock.as_mut().filter(|lock| lock.call_id == call_id)
         {
             lock.free_from = Some(from);
         }
-        if let Some(room) = change.release.similar.and_then(|room| self.rooms.get_mut(&room)) {
+        if let Some(room) = change
+            .release
+            .similar
+            .and_then(|room| self.rooms.get_mut(&room))
+        {
             room.retain(|(id, _)| *id != call_id);
         }
     }
 
     fn in_state(&self, name: &str) -> impl Iterator<Item = &Record> {
-        self.calls.values().map(|(record, _)| record).filter(move |record| record.state.as_str() == name)
+        self.calls
+            .values()
+            .map(|(record, _)| record)
+            .filter(move |record| record.state.as_str() == name)
     }
 }
 
 /// The calls of a room whose time there is not over, the oldest first.
 fn in_time(room: Option<&Vec<(CallId, Timestamp)>>, now: Timestamp) -> Vec<(CallId, Timestamp)> {
-    room.into_iter().flatten().filter(|(_, until)| *until > now).copied().collect()
+    room.into_iter()
+        .flatten()
+        .filter(|(_, until)| *until > now)
+        .copied()
+        .collect()
 }
 
 fn newest(room: Option<&Vec<(CallId, Timestamp)>>, but: CallId, now: Timestamp) -> Option<CallId> {
-    in_time(room, now).iter().rev().map(|(id, _)| *id).find(|id| *id != but)
+    in_time(room, now)
+        .iter()
+        .rev()
+        .map(|(id, _)| *id)
+        .find(|id| *id != but)
 }
 
 /// The same version of the same call.
@@ -335,7 +410,9 @@ impl Store for Memory {
         let mut inner = self.lock();
         inner.may_begin()?;
         for name in change.record.intent.all_names() {
-            let Some(holder) = inner.kept.holder(name) else { continue };
+            let Some(holder) = inner.kept.holder(name) else {
+                continue;
+            };
             if is_same(holder, &change.record) {
                 return Ok(Claimed::Yours(holder.clone()));
             }
@@ -356,14 +433,21 @@ impl Store for Memory {
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
         let mut inner = self.lock();
         let stored = inner.kept.load(expected.intent.call_id).cloned();
-        let is_gone_back = stored.as_ref().is_none_or(|stored| stored.version < expected.version);
+        let is_gone_back = stored
+            .as_ref()
+            .is_none_or(|stored| stored.version < expected.version);
         if change.record.state == State::Running {
             inner.may_begin()?;
             if is_gone_back {
                 return Err(Error::Refused("writes were lost".into()));
             }
-            let mut holders = expected.intent.all_names().filter_map(|name| inner.kept.holder(name));
-            if let Some(other) = holders.find(|holder| holder.intent.call_id != expected.intent.call_id) {
+            let mut holders = expected
+                .intent
+                .all_names()
+                .filter_map(|name| inner.kept.holder(name));
+            if let Some(other) =
+                holders.find(|holder| holder.intent.call_id != expected.intent.call_id)
+            {
                 return Ok(Replaced::Lost(Some(other.clone())));
             }
         } else if is_gone_back {
@@ -371,7 +455,9 @@ impl Store for Memory {
             let record = inner.write(change);
             for name in record.all_names() {
                 let is_over = |holder: &Record| {
-                    holder.expires_at.is_some_and(|expires_at| expires_at <= record.attempt.run_started_at)
+                    holder
+                        .expires_at
+                        .is_some_and(|expires_at| expires_at <= record.attempt.run_started_at)
                 };
                 if inner.kept.holder(name).is_none_or(is_over) {
                     inner.kept.holders.insert(*name, record.intent.call_id);
@@ -386,7 +472,8 @@ impl Store for Memory {
                     inner.may_begin()?;
                 }
                 let mut holders = names.iter().filter_map(|name| inner.kept.holder(name));
-                let gives_up = |holder: &Record| instead_of.iter().any(|seen| is_same(holder, seen));
+                let gives_up =
+                    |holder: &Record| instead_of.iter().any(|seen| is_same(holder, seen));
                 let is_own = |holder: &Record| holder.intent.call_id == expected.intent.call_id;
                 if let Some(other) = holders.find(|holder| !is_own(holder) && !gives_up(holder)) {
                     return Ok(Replaced::Lost(Some(other.clone())));
@@ -410,10 +497,19 @@ impl Store for Memory {
     async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
         let inner = self.lock();
         let mut holders: Vec<Holder> = Vec::new();
-        for (name, record) in names.iter().filter_map(|name| Some((name, inner.kept.holder(name)?))) {
-            match holders.iter_mut().find(|holder| holder.record.intent.call_id == record.intent.call_id) {
+        for (name, record) in names
+            .iter()
+            .filter_map(|name| Some((name, inner.kept.holder(name)?)))
+        {
+            match holders
+                .iter_mut()
+                .find(|holder| holder.record.intent.call_id == record.intent.call_id)
+            {
                 Some(holder) => holder.names.push(*name),
-                None => holders.push(Holder { record: record.clone(), names: vec![*name] }),
+                None => holders.push(Holder {
+                    record: record.clone(),
+                    names: vec![*name],
+                }),
             }
         }
         Ok(holders)
@@ -429,13 +525,22 @@ impl Store for Memory {
         let duplicates = inner.duplicates.get(&call_id).cloned().unwrap_or_default();
         Ok(found.map(|(record, mut entries)| {
             entries.drain(..entries.len().saturating_sub(limit as usize));
-            History { record, entries, duplicates }
+            History {
+                record,
+                entries,
+                duplicates,
+            }
         }))
     }
 
     async fn tenants(&self) -> Result<Vec<String>, Error> {
-        let mut tenants: Vec<String> =
-            self.lock().kept.calls.values().map(|(record, _)| record.intent.tenant.clone()).collect();
+        let mut tenants: Vec<String> = self
+            .lock()
+            .kept
+            .calls
+            .values()
+            .map(|(record, _)| record.intent.tenant.clone())
+            .collect();
         tenants.sort();
         tenants.dedup();
         Ok(tenants)
@@ -453,15 +558,33 @@ impl Store for Memory {
             let is_before = before.is_none_or(|before| Position::of(record) < before);
             record.intent.tenant == tenant && is_before && filter.matches(record)
         };
-        let found = inner.kept.calls.values().map(|(record, _)| record).filter(|record| is_asked_for(record));
+        let found = inner
+            .kept
+            .calls
+            .values()
+            .map(|(record, _)| record)
+            .filter(|record| is_asked_for(record));
         let found = found.map(|record| {
-            let duplicates = inner.duplicates.get(&record.intent.call_id).cloned().unwrap_or_default();
+            let duplicates = inner
+                .duplicates
+                .get(&record.intent.call_id)
+                .cloned()
+                .unwrap_or_default();
             let record = record.clone();
-            let record = if filter.is_brief { record.without_texts() } else { record };
+            let record = if filter.is_brief {
+                record.without_texts()
+            } else {
+                record
+            };
             Listed { record, duplicates }
         });
-        let mut page = Page { found: found.collect::<Vec<Listed>>(), next: None, unreadable: 0 };
-        page.found.sort_by_key(|listed| std::cmp::Reverse(listed.position()));
+        let mut page = Page {
+            found: found.collect::<Vec<Listed>>(),
+            next: None,
+            unreadable: 0,
+        };
+        page.found
+            .sort_by_key(|listed| std::cmp::Reverse(listed.position()));
         let mut bytes = 0;
         let fits = page.found.iter().take_while(|listed| {
             let fits = bytes < PAGE_BYTES;
@@ -474,7 +597,11 @@ impl Store for Memory {
     }
 
     async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
-        self.lock().duplicates.entry(call_id).or_default().add(later);
+        self.lock()
+            .duplicates
+            .entry(call_id)
+            .or_default()
+            .add(later);
         Ok(())
     }
 
@@ -482,31 +609,60 @@ impl Store for Memory {
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         let inner = self.lock();
         let running = inner.kept.in_state(State::Running.as_str());
-        let mut due: Vec<Record> =
-            running.filter(|record| record.attempt.lease_until <= now).cloned().collect();
+        let mut due: Vec<Record> = running
+            .filter(|record| record.attempt.lease_until <= now)
+            .cloned()
+            .collect();
         due.sort_by_key(|record| record.attempt.lease_until);
         due.truncate(limit as usize);
-        let due = due.into_iter().map(|record| Due { record, owner_ended: false });
-        Ok(Found { calls: due.collect(), unreadable: Vec::new() })
+        let due = due.into_iter().map(|record| Due {
+            record,
+            owner_ended: false,
+        });
+        Ok(Found {
+            calls: due.collect(),
+            unreadable: Vec::new(),
+        })
     }
 
-    async fn to_check(&self, now: Timestamp, tools: &[String], each: u32) -> Result<Found<Record>, Error> {
+    async fn to_check(
+        &self,
+        now: Timestamp,
+        tools: &[String],
+        each: u32,
+    ) -> Result<Found<Record>, Error> {
         let inner = self.lock();
-        let is_due = |record: &&Record| record.check.and_then(|check| check.at).is_some_and(|at| at <= now);
+        let is_due = |record: &&Record| {
+            record
+                .check
+                .and_then(|check| check.at)
+                .is_some_and(|at| at <= now)
+        };
         let mut due: Vec<&Record> = inner.kept.in_state("unknown").filter(is_due).collect();
         due.sort_by_key(|record| record.check.and_then(|check| check.at));
         let of = |tool: &String| {
             let due = due.iter().filter(move |record| record.intent.tool == *tool);
-            due.take(each as usize).map(|record| (*record).clone()).collect::<Vec<_>>()
+            due.take(each as usize)
+                .map(|record| (*record).clone())
+                .collect::<Vec<_>>()
         };
-        Ok(Found { calls: tools.iter().flat_map(of).collect(), unreadable: Vec::new() })
+        Ok(Found {
+            calls: tools.iter().flat_map(of).collect(),
+            unreadable: Vec::new(),
+        })
     }
 
     async fn unchecked(&self, tools: &[String], limit: u32) -> Result<Found<Record>, Error> {
         let inner = self.lock();
-        let held = inner.kept.in_state("unknown").filter(|record| record.check.is_none());
+        let held = inner
+            .kept
+            .in_state("unknown")
+            .filter(|record| record.check.is_none());
         let held = held.filter(|record| tools.contains(&record.intent.tool));
-        Ok(Found { calls: held.take(limit as usize).cloned().collect(), unreadable: Vec::new() })
+        Ok(Found {
+            calls: held.take(limit as usize).cloned().collect(),
+            unreadable: Vec::new(),
+        })
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
@@ -519,7 +675,11 @@ impl Store for Memory {
         }
         let census = counts.into_iter();
         Ok(census
-            .map(|((tool, state), calls)| Census { tool: tool.to_owned(), state: state.to_owned(), calls })
+            .map(|((tool, state), calls)| Census {
+                tool: tool.to_owned(),
+                state: state.to_owned(),
+                calls,
+            })
             .collect())
     }
 
@@ -527,20 +687,37 @@ impl Store for Memory {
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
         let mut inner = self.lock();
         let is_over = |record: &Record| record.retain_until.is_some_and(|until| until <= now);
-        let over = inner.kept.calls.values().filter(|(record, _)| is_over(record));
-        let over: Vec<CallId> = over.map(|(record, _)| record.intent.call_id).take(limit as usize).collect();
+        let over = inner
+            .kept
+            .calls
+            .values()
+            .filter(|(record, _)| is_over(record));
+        let over: Vec<CallId> = over
+            .map(|(record, _)| record.intent.call_id)
+            .take(limit as usize)
+            .collect();
         for call_id in &over {
             inner.kept.calls.remove(call_id);
             inner.kept.holders.retain(|_, holder| holder != call_id);
         }
-        let over_documents = |document: &Document| document.retain_until.is_some_and(|until| until <= now);
+        let over_documents =
+            |document: &Document| document.retain_until.is_some_and(|until| until <= now);
         let before = inner.kept.documents.len();
-        inner.kept.documents.retain(|_, document| !over_documents(document));
+        inner
+            .kept
+            .documents
+            .retain(|_, document| !over_documents(document));
         Ok((over.len() + before - inner.kept.documents.len()) as u64)
     }
 
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
-        Ok(self.lock().kept.sessions.get(id).cloned().unwrap_or_default())
+        Ok(self
+            .lock()
+            .kept
+            .sessions
+            .get(id)
+            .cloned()
+            .unwrap_or_default())
     }
 
     async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
@@ -567,7 +744,13 @@ impl Store for Memory {
 
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
         let mut inner = self.lock();
-        inner.kept.sessions.entry(id.clone()).or_default().waiting.retain(|(waits, _)| *waits != call_id);
+        inner
+            .kept
+            .sessions
+            .entry(id.clone())
+            .or_default()
+            .waiting
+            .retain(|(waits, _)| *waits != call_id);
         inner.say_end(call_id);
         Ok(())
     }
@@ -577,7 +760,11 @@ impl Store for Memory {
     }
 
     async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
-        let Kept { paused: tools, tool_events, .. } = &mut self.lock().kept;
+        let Kept {
+            paused: tools,
+            tool_events,
+            ..
+        } = &mut self.lock().kept;
         let changed = tools.contains_key(tool) != paused;
         if changed {
             tools.retain(|name, _| name != tool);
@@ -590,11 +777,27 @@ impl Store for Memory {
     }
 
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
-        Ok(self.lock().kept.tool_events.get(tool).cloned().unwrap_or_default())
+        Ok(self
+            .lock()
+            .kept
+            .tool_events
+            .get(tool)
+            .cloned()
+            .unwrap_or_default())
     }
 
-    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>, Error> {
-        Ok(self.lock().kept.documents.get(&(kind, tenant.to_owned(), id.to_owned())).cloned())
+    async fn document(
+        &self,
+        kind: Kind,
+        tenant: &str,
+        id: &str,
+    ) -> Result<Option<Document>, Error> {
+        Ok(self
+            .lock()
+            .kept
+            .documents
+            .get(&(kind, tenant.to_owned(), id.to_owned()))
+            .cloned())
     }
 
     async fn put_document(&self, document: &Document) -> Result<Put, Error> {
@@ -625,14 +828,29 @@ impl Store for Memory {
         Ok(Put::Done)
     }
 
-    async fn due_documents(&self, kind: Kind, now: Timestamp, limit: u32) -> Result<Found<Document>, Error> {
+    async fn due_documents(
+        &self,
+        kind: Kind,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Found<Document>, Error> {
         let inner = self.lock();
-        let is_due =
-            |document: &&Document| document.kind == kind && document.due_at.is_some_and(|due| due <= now);
-        let mut due: Vec<Document> = inner.kept.documents.values().filter(is_due).cloned().collect();
+        let is_due = |document: &&Document| {
+            document.kind == kind && document.due_at.is_some_and(|due| due <= now)
+        };
+        let mut due: Vec<Document> = inner
+            .kept
+            .documents
+            .values()
+            .filter(is_due)
+            .cloned()
+            .collect();
         due.sort_by_key(|document| document.due_at);
         due.truncate(limit as usize);
-        Ok(Found { calls: due, unreadable: Vec::new() })
+        Ok(Found {
+            calls: due,
+            unreadable: Vec::new(),
+        })
     }
 
     async fn documents(
@@ -650,24 +868,51 @@ impl Store for Memory {
                 && state.is_none_or(|state| document.state == state)
                 && before.is_none_or(|before| Place::of(document) < *before)
         };
-        let mut found: Vec<Document> = inner.kept.documents.values().filter(is_asked_for).cloned().collect();
+        let mut found: Vec<Document> = inner
+            .kept
+            .documents
+            .values()
+            .filter(is_asked_for)
+            .cloned()
+            .collect();
         found.sort_by_key(|document| std::cmp::Reverse(Place::of(document)));
         found.truncate(limit as usize);
-        let next = found.last().filter(|_| found.len() >= limit as usize).map(Place::of);
-        Ok((Found { calls: found, unreadable: Vec::new() }, next))
+        let next = found
+            .last()
+            .filter(|_| found.len() >= limit as usize)
+            .map(Place::of);
+        Ok((
+            Found {
+                calls: found,
+                unreadable: Vec::new(),
+            },
+            next,
+        ))
     }
 
     async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
         let mut counts = std::collections::BTreeMap::<String, u64>::new();
-        for document in self.lock().kept.documents.values().filter(|document| document.kind == kind) {
+        for document in self
+            .lock()
+            .kept
+            .documents
+            .values()
+            .filter(|document| document.kind == kind)
+        {
             *counts.entry(document.state.clone()).or_default() += 1;
         }
         Ok(counts.into_iter().collect())
     }
 
-    async fn doubtful(&self, _from: &str, _limit: u32) -> Result<(Vec<CallId>, Option<String>), Error> {
+    async fn doubtful(
+        &self,
+        _from: &str,
+        _limit: u32,
+    ) -> Result<(Vec<CallId>, Option<String>), Error> {
         let inner = self.lock();
-        let all = ["running", "failed", "unknown"].into_iter().flat_map(|state| inner.kept.in_state(state));
+        let all = ["running", "failed", "unknown"]
+            .into_iter()
+            .flat_map(|state| inner.kept.in_state(state));
         Ok((all.map(|record| record.intent.call_id).collect(), None))
     }
 
@@ -706,12 +951,19 @@ impl Store for Memory {
     }
 
     fn listen(&self, call_id: CallId) -> Option<Listener> {
-        self.lock().endings.as_ref().map(|endings| endings.listen(call_id))
+        self.lock()
+            .endings
+            .as_ref()
+            .map(|endings| endings.listen(call_id))
     }
 
     async fn readiness(&self) -> Readiness {
         let lost = Reason::new(LOST_DATA, "writes were lost");
-        let reasons = if self.has_lost() { vec![lost] } else { Vec::new() };
+        let reasons = if self.has_lost() {
+            vec![lost]
+        } else {
+            Vec::new()
+        };
         Readiness {
             durability: Some(Durability::Strict),
             reasons,

@@ -28,8 +28,14 @@ pub use self::tool::{Act, Tool};
 pub fn client() -> reqwest::Client {
     drop(rustls::crypto::ring::default_provider().install_default());
     // No roots: to read them takes longer than many a test.
-    let builder = reqwest::Client::builder().retry(reqwest::retry::never()).no_proxy().tls_certs_only([]);
-    builder.redirect(reqwest::redirect::Policy::none()).build().expect("a client")
+    let builder = reqwest::Client::builder()
+        .retry(reqwest::retry::never())
+        .no_proxy()
+        .tls_certs_only([]);
+    builder
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .expect("a client")
 }
 
 /// What a door answered.
@@ -44,7 +50,11 @@ impl Answer {
     pub async fn read(response: reqwest::Response) -> Self {
         let status = response.status().as_u16();
         let headers = response.headers().clone();
-        Self { status, headers, text: response.text().await.expect("a body") }
+        Self {
+            status,
+            headers,
+            text: response.text().await.expect("a body"),
+        }
     }
 
     pub fn json(&self) -> Value {
@@ -63,18 +73,24 @@ impl Answer {
             #[serde(borrow)]
             result: &'a serde_json::value::RawValue,
         }
-        let body: Body<'_> =
-            serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text));
+        let body: Body<'_> = serde_json::from_str(&self.text)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.text));
         body.result.get().to_owned()
     }
 
     pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().expect("ASCII"))
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().expect("ASCII"))
     }
 
     /// The name of the problem; empty for a success.
     pub fn problem(&self) -> String {
-        self.at("/type").as_str().unwrap_or_default().trim_start_matches("/problems/").to_owned()
+        self.at("/type")
+            .as_str()
+            .unwrap_or_default()
+            .trim_start_matches("/problems/")
+            .to_owned()
     }
 
     #[track_caller]
@@ -92,7 +108,10 @@ impl Answer {
 }
 
 /// How often something is tried: so many times, and in `make soak` as often again as `SOAK` says.
-#[expect(clippy::disallowed_methods, reason = "how long a run of the tests may take")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how long a run of the tests may take"
+)]
 pub fn times(few: usize) -> usize {
     let soak = std::env::var("SOAK").map_or(1, |times| times.parse().expect("SOAK is a number"));
     few * soak

@@ -62,7 +62,10 @@ impl Redis {
         let settings = |_| changed(&self.settings, &[("replicaof", &master)]);
         let replica = Self::start(settings, &[], &self.environment).await;
         until("the replica's link is up", async || {
-            replica.info("replication").await.contains("master_link_status:up")
+            replica
+                .info("replication")
+                .await
+                .contains("master_link_status:up")
         })
         .await;
         replica
@@ -75,17 +78,27 @@ impl Redis {
 
     /// Its answer to one command, over a connection of its own that knows the password.
     pub async fn ask(&self, command: &[&str]) -> Value {
-        self.try_ask(command).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+        self.try_ask(command)
+            .await
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
     /// The same for a command that may fail.
     pub async fn try_ask(&self, command: &[&str]) -> RedisResult<Value> {
-        let password = self.setting("requirepass").map(|word| format!(":{word}@")).unwrap_or_default();
+        let password = self
+            .setting("requirepass")
+            .map(|word| format!(":{word}@"))
+            .unwrap_or_default();
         let client = redis::Client::open(format!("redis://{password}127.0.0.1:{}", self.port))?;
         let limits = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE));
         let limits = limits.set_response_timeout(Some(PATIENCE));
-        let mut connection = client.get_multiplexed_async_connection_with_config(&limits).await?;
-        redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connection).await
+        let mut connection = client
+            .get_multiplexed_async_connection_with_config(&limits)
+            .await?;
+        redis::cmd(command[0])
+            .arg(&command[1..])
+            .query_async(&mut connection)
+            .await
     }
 
     /// A section of what it says of itself, like `replication`.
@@ -97,7 +110,9 @@ impl Redis {
     /// What a script calls is counted too; what was rejected before it ran is not.
     pub async fn commands(&self) -> BTreeMap<String, u64> {
         let info = self.info("commandstats").await;
-        let lines = info.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
+        let lines = info
+            .lines()
+            .filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
         let calls = lines.map(|(name, rest)| {
             let calls = rest.split(',').next().expect("a number");
             (name.to_owned(), calls.parse().expect("a number"))
@@ -115,7 +130,11 @@ impl Redis {
     pub async fn start_again(&mut self) {
         self.kill();
         self.child = spawn(self.folder.path(), &[], &self.environment);
-        assert!(self.came_up().await, "its port was taken meanwhile: {}", self.log());
+        assert!(
+            self.came_up().await,
+            "its port was taken meanwhile: {}",
+            self.log()
+        );
     }
 
     /// It keeps its connections and says nothing more, until resumed.
@@ -158,12 +177,25 @@ impl Redis {
             let folder = tempfile::tempdir().expect("a folder");
             fs::create_dir(folder.path().join("data")).expect("a folder");
             let settings = settings(other_port);
-            let place = [("bind", "127.0.0.1"), ("port", &port.to_string()), ("dir", "data")];
-            fs::write(folder.path().join("redis.conf"), lines(&owned(&place)) + &lines(&settings))
-                .expect("a file");
+            let place = [
+                ("bind", "127.0.0.1"),
+                ("port", &port.to_string()),
+                ("dir", "data"),
+            ];
+            fs::write(
+                folder.path().join("redis.conf"),
+                lines(&owned(&place)) + &lines(&settings),
+            )
+            .expect("a file");
             let child = spawn(folder.path(), arguments, environment);
             let environment = environment.to_vec();
-            let mut started = Self { port, settings, environment, folder, child };
+            let mut started = Self {
+                port,
+                settings,
+                environment,
+                folder,
+                child,
+            };
             if started.came_up().await {
                 return started;
             }
@@ -186,13 +218,20 @@ impl Redis {
             if info.is_ok_and(|info| info.contains(&itself) && !info.contains("loading:1")) {
                 return true;
             }
-            assert!(Instant::now() < patience, "it does not serve: {}", self.log());
+            assert!(
+                Instant::now() < patience,
+                "it does not serve: {}",
+                self.log()
+            );
             sleep(Duration::from_millis(5)).await;
         }
     }
 
     fn setting(&self, name: &str) -> Option<&str> {
-        self.settings.iter().find(|(set, _)| set == name).map(|(_, value)| value.as_str())
+        self.settings
+            .iter()
+            .find(|(set, _)| set == name)
+            .map(|(_, value)| value.as_str())
     }
 
     fn data(&self) -> PathBuf {
@@ -231,13 +270,25 @@ impl TlsRedis {
         let with_tls = |tls_port: u16| {
             let tls_port = tls_port.to_string();
             let listener = [("tls-port", tls_port.as_str()), ("tls-auth-clients", "no")];
-            let files =
-                [("tls-ca-cert-file", &*ca), ("tls-cert-file", &*certificate), ("tls-key-file", &*key)];
+            let files = [
+                ("tls-ca-cert-file", &*ca),
+                ("tls-cert-file", &*certificate),
+                ("tls-key-file", &*key),
+            ];
             changed(&changed(&owned(&STRICT), &listener), &files)
         };
         let redis = Redis::start(with_tls, &[], &[]).await;
-        let tls_port = redis.setting("tls-port").expect("a port").parse().expect("a port");
-        Self { redis, tls_port, ca: file("ca.pem"), _certificates: folder }
+        let tls_port = redis
+            .setting("tls-port")
+            .expect("a port")
+            .parse()
+            .expect("a port");
+        Self {
+            redis,
+            tls_port,
+            ca: file("ca.pem"),
+            _certificates: folder,
+        }
     }
 
     pub fn url(&self) -> String {
@@ -264,16 +315,29 @@ impl Cluster {
     /// With this in the environment of the first of them.
     async fn with_first(environment: &[(String, String)]) -> Self {
         let mut nodes = Vec::new();
-        for (epoch, slots) in [("1", ["0", "5460"]), ("2", ["5461", "10922"]), ("3", ["10923", "16383"])] {
+        for (epoch, slots) in [
+            ("1", ["0", "5460"]),
+            ("2", ["5461", "10922"]),
+            ("3", ["10923", "16383"]),
+        ] {
             let environment = if nodes.is_empty() { environment } else { &[] };
             let node = Redis::start(Self::settings, &[], environment).await;
             node.ask(&["CLUSTER", "SET-CONFIG-EPOCH", epoch]).await;
-            node.ask(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]).await;
+            node.ask(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]])
+                .await;
             nodes.push(node);
         }
         for node in &nodes[1..] {
             let bus_port = node.setting("cluster-port").expect("a port");
-            nodes[0].ask(&["CLUSTER", "MEET", "127.0.0.1", &node.port.to_string(), bus_port]).await;
+            nodes[0]
+                .ask(&[
+                    "CLUSTER",
+                    "MEET",
+                    "127.0.0.1",
+                    &node.port.to_string(),
+                    bus_port,
+                ])
+                .await;
         }
         let cluster = Self { nodes };
         cluster.until_whole().await;
@@ -297,15 +361,33 @@ impl Cluster {
         for master in &self.nodes {
             let replica = Redis::start(Self::settings, &[], &[]).await;
             let bus_port = master.setting("cluster-port").expect("a port");
-            replica.ask(&["CLUSTER", "MEET", "127.0.0.1", &master.port.to_string(), bus_port]).await;
+            replica
+                .ask(&[
+                    "CLUSTER",
+                    "MEET",
+                    "127.0.0.1",
+                    &master.port.to_string(),
+                    bus_port,
+                ])
+                .await;
             let id = text(&master.ask(&["CLUSTER", "MYID"]).await);
             until("it may be a replica", async || {
-                replica.try_ask(&["CLUSTER", "REPLICATE", &id]).await.is_ok()
+                replica
+                    .try_ask(&["CLUSTER", "REPLICATE", &id])
+                    .await
+                    .is_ok()
             })
             .await;
-            until("its link is up", async || master.info("replication").await.contains("state=online")).await;
-            master.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
-            replica.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+            until("its link is up", async || {
+                master.info("replication").await.contains("state=online")
+            })
+            .await;
+            master
+                .ask(&["CONFIG", "SET", "min-replicas-to-write", "1"])
+                .await;
+            replica
+                .ask(&["CONFIG", "SET", "min-replicas-to-write", "1"])
+                .await;
             replicas.push(replica);
         }
         replicas
@@ -323,7 +405,10 @@ impl Cluster {
     }
 
     pub fn url(&self) -> String {
-        let places = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));
+        let places = self
+            .nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port));
         format!("redis+cluster://{}", places.collect::<Vec<_>>().join(","))
     }
 }
@@ -346,14 +431,31 @@ impl Sentinel {
         let redis = Redis::start(|_| owned(&settings), &["--sentinel"], &[]).await;
         // With its own periods, of one to ten seconds, it would depose masters that are well. A ping
         // period below a fifth of a second would make it hold what it knows of replicas for outdated.
-        let periods = ["ping-period", "300", "info-period", "500", "publish-period", "500"];
-        redis.ask(&[&["SENTINEL", "DEBUG"], &periods[..]].concat()).await;
+        let periods = [
+            "ping-period",
+            "300",
+            "info-period",
+            "500",
+            "publish-period",
+            "500",
+        ];
+        redis
+            .ask(&[&["SENTINEL", "DEBUG"], &periods[..]].concat())
+            .await;
         let replication = master.info("replication").await;
-        let replicas = replication.lines().find_map(|line| line.strip_prefix("connected_slaves:"));
+        let replicas = replication
+            .lines()
+            .find_map(|line| line.strip_prefix("connected_slaves:"));
         let place = format!("status=ok,address=127.0.0.1:{}", master.port);
         let known = format!("{place},slaves={},", replicas.expect("a number"));
-        until("the sentinel knows all", async || redis.info("sentinel").await.contains(&known)).await;
-        Self { port: redis.port, _redis: redis }
+        until("the sentinel knows all", async || {
+            redis.info("sentinel").await.contains(&known)
+        })
+        .await;
+        Self {
+            port: redis.port,
+            _redis: redis,
+        }
     }
 
     pub fn url(&self) -> String {
@@ -362,7 +464,10 @@ impl Sentinel {
 }
 
 fn owned(settings: &[(&str, &str)]) -> Vec<(String, String)> {
-    settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    settings
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
 }
 
 /// A name that comes again replaces what was said; it may come several times among the new ones.
@@ -373,8 +478,17 @@ fn changed(settings: &[(String, String)], by: &[(&str, &str)]) -> Vec<(String, S
 }
 
 fn lines(settings: &[(String, String)]) -> String {
-    let quoted = |value: &str| if value.is_empty() { "\"\"".to_owned() } else { value.to_owned() };
-    settings.iter().map(|(name, value)| format!("{name} {}\n", quoted(value))).collect()
+    let quoted = |value: &str| {
+        if value.is_empty() {
+            "\"\"".to_owned()
+        } else {
+            value.to_owned()
+        }
+    };
+    settings
+        .iter()
+        .map(|(name, value)| format!("{name} {}\n", quoted(value)))
+        .collect()
 }
 
 fn text(value: &Value) -> String {
@@ -400,12 +514,17 @@ fn spare_port() -> u16 {
 fn certify(ca: &Path, certificate: &Path, key: &Path) {
     let mut authority = rcgen::CertificateParams::new([]).expect("parameters");
     authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    authority.distinguished_name.push(rcgen::DnType::CommonName, "the tests' authority");
+    authority
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "the tests' authority");
     let authority_key = rcgen::KeyPair::generate().expect("a key");
-    let authority = rcgen::CertifiedIssuer::self_signed(authority, authority_key).expect("a certificate");
+    let authority =
+        rcgen::CertifiedIssuer::self_signed(authority, authority_key).expect("a certificate");
     let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
     let server_key = rcgen::KeyPair::generate().expect("a key");
-    let server = rcgen::CertificateParams::new(names).expect("parameters").signed_by(&server_key, &authority);
+    let server = rcgen::CertificateParams::new(names)
+        .expect("parameters")
+        .signed_by(&server_key, &authority);
     fs::write(ca, authority.pem()).expect("a file");
     fs::write(certificate, server.expect("a certificate").pem()).expect("a file");
     fs::write(key, server_key.serialize_pem()).expect("a file");
@@ -425,7 +544,9 @@ fn copy_folder(from: &Path, to: &Path) {
 }
 
 fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
+    let status = Command::new("kill")
+        .args(["-s", name, &child.id().to_string()])
+        .status();
     assert!(status.expect("kill runs").success());
 }
 
@@ -434,25 +555,48 @@ fn spawn(folder: &Path, arguments: &[&str], environment: &[(String, String)]) ->
     // `make test-fast` leaves out tests by their names. Only the thread of a test has a name with `::` in it.
     let test = thread::current().name().unwrap_or_default().to_owned();
     let is_named = !test.contains("::") || test.contains("redis");
-    assert!(is_named, "this test needs a Redis, so `redis` must be in its name");
-    assert!(std::env::var_os("NO_REDIS").is_none(), "`make test-fast` has no Redis");
+    assert!(
+        is_named,
+        "this test needs a Redis, so `redis` must be in its name"
+    );
+    assert!(
+        std::env::var_os("NO_REDIS").is_none(),
+        "`make test-fast` has no Redis"
+    );
     let program = SERVER.expect(
         "redis-server on the path; get it with `apt-get install redis-server` or `brew install redis`",
     );
-    let log = OpenOptions::new().append(true).create(true).open(folder.join("log")).expect("a file");
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(folder.join("log"))
+        .expect("a file");
     let mut command = Command::new(program[0]);
-    command.args(&program[1..]).arg("redis.conf").args(arguments).current_dir(folder);
+    command
+        .args(&program[1..])
+        .arg("redis.conf")
+        .args(arguments)
+        .current_dir(folder);
     command.envs(environment.iter().cloned());
-    command.stdin(Stdio::null()).stdout(log.try_clone().expect("the file")).stderr(log);
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("the file"))
+        .stderr(log);
     let (answer, answered) = mpsc::channel();
     LAUNCHER.send((command, answer)).expect("the thread lives");
-    answered.recv().expect("the thread lives").expect("the server starts")
+    answered
+        .recv()
+        .expect("the thread lives")
+        .expect("the server starts")
 }
 
 /// The words that start a server which the kernel kills when the tests are gone, where that can be had.
 static SERVER: LazyLock<Option<&[&str]>> = LazyLock::new(|| {
     let runs = |words: &&[&str]| {
-        let version = Command::new(words[0]).args(&words[1..]).arg("--version").output();
+        let version = Command::new(words[0])
+            .args(&words[1..])
+            .arg("--version")
+            .output();
         version.is_ok_and(|output| output.status.success())
     };
     let bound: &[&str] = &["setpriv", "--pdeathsig", "KILL", "redis-server"];

@@ -35,8 +35,12 @@ pub const FAR_AHEAD: i64 = 4_000_000_000_000_000;
 /// Writes into the file since when its ledger knows every call.
 pub fn know_all_since(database: &Path, since: i64) {
     let connection = rusqlite::Connection::open(database).expect("a store");
-    connection.busy_timeout(std::time::Duration::from_secs(5)).expect("set");
-    connection.execute("UPDATE ledger SET whole_since = ?1", [since]).expect("written");
+    connection
+        .busy_timeout(std::time::Duration::from_secs(5))
+        .expect("set");
+    connection
+        .execute("UPDATE ledger SET whole_since = ?1", [since])
+        .expect("written");
 }
 
 pub enum Stores {
@@ -73,14 +77,27 @@ impl Stores {
     /// Writes into the store since when its ledger knows every call, in microseconds: what no operator can. A
     /// gateway on Redis sees it a little later.
     pub async fn know_all_since(&self, gateway: &Gateway, since: i64) {
-        let Self::Redis(url) = self else { return know_all_since(&gateway.database(), since) };
+        let Self::Redis(url) = self else {
+            return know_all_since(&gateway.database(), since);
+        };
         let client = redis::Client::open(url.as_str()).expect("a URL");
-        let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
+        let mut connection = client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("a connection");
         let key = "oncegate:{p000}:manifest";
-        let manifest: String = redis::cmd("GET").arg(key).query_async(&mut connection).await.expect("it");
+        let manifest: String = redis::cmd("GET")
+            .arg(key)
+            .query_async(&mut connection)
+            .await
+            .expect("it");
         let mut manifest: Value = serde_json::from_str(&manifest).expect("JSON");
         manifest["whole_since_us"] = since.into();
-        let set = redis::cmd("SET").arg(key).arg(manifest.to_string()).query_async(&mut connection).await;
+        let set = redis::cmd("SET")
+            .arg(key)
+            .arg(manifest.to_string())
+            .query_async(&mut connection)
+            .await;
         let () = set.expect("written");
     }
 
@@ -111,7 +128,10 @@ impl Gateway {
     /// Calls `act` in the session S.
     pub async fn act(&self, key: &str, body: Value) -> Answer {
         let mut whole = json!({ "args": {}, "session_id": "S", "idempotency_key": key });
-        whole.as_object_mut().expect("an object").extend(body.as_object().expect("an object").clone());
+        whole
+            .as_object_mut()
+            .expect("an object")
+            .extend(body.as_object().expect("an object").clone());
         self.post("act", &whole, &[]).await
     }
 
@@ -121,18 +141,36 @@ impl Gateway {
 
     pub async fn person(&self, what: &str) -> Answer {
         let reason = json!({ "reason": "it hangs" });
-        let request = self.client.post(self.url(&format!("/v1/sessions/S/{what}"))).body(reason.to_string());
+        let request = self
+            .client
+            .post(self.url(&format!("/v1/sessions/S/{what}")))
+            .body(reason.to_string());
         Answer::read(request.send().await.expect("an answer")).await
     }
 }
 
 /// A call of its own task, so that another can come meanwhile.
 pub fn begin(gateway: &Gateway, key: &str, body: Value) -> tokio::task::JoinHandle<Answer> {
-    let (client, url, key) = (gateway.client.clone(), gateway.url("/v1/tools/act/calls"), key.to_owned());
+    let (client, url, key) = (
+        gateway.client.clone(),
+        gateway.url("/v1/tools/act/calls"),
+        key.to_owned(),
+    );
     tokio::spawn(async move {
         let mut whole = json!({ "args": {}, "session_id": "S", "idempotency_key": key });
-        whole.as_object_mut().expect("an object").extend(body.as_object().expect("an object").clone());
-        Answer::read(client.post(url).body(whole.to_string()).send().await.expect("an answer")).await
+        whole
+            .as_object_mut()
+            .expect("an object")
+            .extend(body.as_object().expect("an object").clone());
+        Answer::read(
+            client
+                .post(url)
+                .body(whole.to_string())
+                .send()
+                .await
+                .expect("an answer"),
+        )
+        .await
     })
 }
 

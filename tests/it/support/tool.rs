@@ -100,7 +100,10 @@ impl Tool {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let tool = Self { port, inner: Arc::default() };
+        let tool = Self {
+            port,
+            inner: Arc::default(),
+        };
         let serving = tool.clone();
         tokio::spawn(async move {
             loop {
@@ -171,7 +174,9 @@ impl Tool {
     pub fn effects_by_key(&self) -> HashMap<String, usize> {
         let mut effects = HashMap::new();
         for seen in self.lock().seen.iter().filter(|seen| seen.executed) {
-            *effects.entry(seen.header("idempotency-key").to_owned()).or_default() += 1;
+            *effects
+                .entry(seen.header("idempotency-key").to_owned())
+                .or_default() += 1;
         }
         effects
     }
@@ -190,11 +195,21 @@ impl Tool {
         while let Some(seen) = read_request(&mut stream, &mut buffer).await {
             let (index, act) = {
                 let mut inner = self.lock();
-                let chosen = inner.chosen.as_ref().map(|choice| choice(&seen, &inner.seen));
+                let chosen = inner
+                    .chosen
+                    .as_ref()
+                    .map(|choice| choice(&seen, &inner.seen));
                 inner.seen.push(seen);
                 inner.undecided += 1;
-                let act = inner.next.pop_front().or(chosen).or_else(|| inner.otherwise.clone());
-                (inner.seen.len() - 1, act.unwrap_or(Act::Ok("{\"ok\":true}")))
+                let act = inner
+                    .next
+                    .pop_front()
+                    .or(chosen)
+                    .or_else(|| inner.otherwise.clone());
+                (
+                    inner.seen.len() - 1,
+                    act.unwrap_or(Act::Ok("{\"ok\":true}")),
+                )
             };
             if !self.perform(&mut stream, index, act).await {
                 return;
@@ -229,7 +244,9 @@ impl Tool {
             let mut inner = self.lock();
             let key = inner.seen[index].header("idempotency-key").to_owned();
             let is_known = |seen: &Seen| seen.executed && seen.header("idempotency-key") == key;
-            let deduplicates = inner.deduplicates.is_some_and(|is_so| is_so(&inner.seen[index]));
+            let deduplicates = inner
+                .deduplicates
+                .is_some_and(|is_so| is_so(&inner.seen[index]));
             let is_repeated = deduplicates && inner.seen.iter().any(is_known);
             inner.seen[index].executed = executes && !is_repeated;
             inner.seen[index].until = Some(Instant::now());
@@ -241,7 +258,8 @@ impl Tool {
             Act::Answer(status, headers, body) => answer(status, headers, body),
             Act::ExecuteThenAnswer(status) => answer(status, "", b"{}"),
             Act::HalfBody(status) => {
-                format!("HTTP/1.1 {status} X\r\ncontent-length: 100\r\n\r\n{{\"half\":").into_bytes()
+                format!("HTTP/1.1 {status} X\r\ncontent-length: 100\r\n\r\n{{\"half\":")
+                    .into_bytes()
             }
             Act::ExecuteThenSay(bytes) => bytes.to_vec(),
             Act::ExecuteThenDrip(bytes) => {
@@ -260,13 +278,19 @@ impl Tool {
             }
             Act::ExecuteThenDrop | Act::Drop | Act::After(..) | Act::Held(..) => return false,
         };
-        let whole = matches!(act, Act::Ok(_) | Act::Numbered | Act::Answer(..) | Act::ExecuteThenAnswer(_));
+        let whole = matches!(
+            act,
+            Act::Ok(_) | Act::Numbered | Act::Answer(..) | Act::ExecuteThenAnswer(_)
+        );
         stream.write_all(&said).await.is_ok() && whole
     }
 }
 
 fn answer(status: u16, headers: &str, body: &[u8]) -> Vec<u8> {
-    let head = format!("HTTP/1.1 {status} X\r\n{headers}content-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status} X\r\n{headers}content-length: {}\r\n\r\n",
+        body.len()
+    );
     [head.as_bytes(), body].concat()
 }
 
@@ -283,9 +307,12 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Se
     let mut lines = head.lines();
     let line = lines.next()?.to_owned();
     let headers = lines.filter_map(|line| line.split_once(':'));
-    let headers: HashMap<String, String> =
-        headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
-    let length: usize = headers.get("content-length").map_or(0, |length| length.parse().expect("a length"));
+    let headers: HashMap<String, String> = headers
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+    let length: usize = headers
+        .get("content-length")
+        .map_or(0, |length| length.parse().expect("a length"));
     while buffer.len() < head_end + length {
         if stream.read_buf(buffer).await.ok()? == 0 {
             return None;
@@ -293,5 +320,12 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Se
     }
     let body = String::from_utf8_lossy(&buffer[head_end..head_end + length]).into_owned();
     buffer.drain(..head_end + length);
-    Some(Seen { line, headers, body, at: Some(Instant::now()), until: None, executed: false })
+    Some(Seen {
+        line,
+        headers,
+        body,
+        at: Some(Instant::now()),
+        until: None,
+        executed: false,
+    })
 }
