@@ -80,8 +80,12 @@ pub enum Event {
     /// The store has lost its newest writes, and a person accepts that: what is running may have
     /// ended, and what has failed may have run again. `by` is that person's token.
     StoreLost { by: String, reason: String },
-    /// A person takes the session's lock away from it. `by` is that person's token.
-    Unlocked { by: String, reason: String },
+    /// A person takes the session's lock away from its run with this fencing token. `by` is that person's token.
+    Unlocked {
+        by: String,
+        reason: String,
+        fencing: Option<u64>,
+    },
     /// It is time to work on an unknown call. `by` does it; a further attempt would be `attempt`, and `None`
     /// if there must be none, because a person has paused the tool.
     CheckDue {
@@ -473,7 +477,15 @@ pub fn next(
             }
             _ => Err(Illegal::NotRunning),
         },
-        (Some(record), Event::Unlocked { by, reason }) => match record.state {
+        (
+            Some(record),
+            Event::Unlocked {
+                by,
+                reason,
+                fencing,
+            },
+        ) => match record.state {
+            _ if record.fencing != *fencing => Err(Illegal::NotOwner),
             State::Running | State::Unknown(_) => Ok(unlock(tool, record, by, reason, now)),
             _ => Err(Illegal::NotRunning),
         },

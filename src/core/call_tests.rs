@@ -143,6 +143,7 @@ fn unlocked() -> Event {
     Event::Unlocked {
         by: "ops".into(),
         reason: "it hangs".into(),
+        fencing: None,
     }
 }
 
@@ -812,6 +813,17 @@ fn a_zombie_with_an_old_token_is_refused() {
         next(&tool, Some(&running), &old, at(1)),
         Err(Illegal::NotOwner)
     );
+}
+
+#[test]
+fn only_the_run_that_has_lost_its_lock_is_told_of_it() {
+    let tool = tool("t");
+    let mut running = record(&tool, key::Source::Derived, &[]);
+    running.fencing = Some(8);
+    let told = next(&tool, Some(&running), &unlocked(), at(1));
+    assert_eq!(told, Err(Illegal::NotOwner));
+    running.fencing = None;
+    assert!(next(&tool, Some(&running), &unlocked(), at(1)).is_ok());
 }
 
 #[test]

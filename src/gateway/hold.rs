@@ -10,10 +10,11 @@ use super::call::Asked;
 use super::health::Permit;
 use super::places::Owner;
 use super::recipes::recipes_of;
-use super::run::{CLAIM_TRIES, Keep, ROUNDS};
+use super::run::Keep;
 use super::session::Place;
 use super::similar::{self, Alike};
 use super::throttle::NewKey;
+use super::transition::{self, Begin, Begun, ROUNDS};
 use super::{Differs, ErrorKind, Gateway, Reused, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Met};
 use crate::core::json;
@@ -21,9 +22,9 @@ use crate::core::key::{Lookup, Source};
 use crate::core::outcome::{Evidence, FailureKind};
 use crate::core::recipe::{Prints, Recipe, RecipeId, Sameness};
 use crate::core::record::{AttemptId, Holder, Intent, Record};
-use crate::core::session::{Bar, Line, SessionId, Terms};
+use crate::core::session::Bar;
 use crate::core::tool::Effect;
-use crate::store::{self, Claimed, Replaced};
+use crate::store;
 
 /// How often the store must say that there is none.
 const CLAIM_LOOKS: usize = 10;
@@ -37,23 +38,6 @@ pub(super) enum Hold {
     /// It is settled, and the record answers.
     Settled(Record),
     /// Nobody has it, but the session does not let the call begin.
-    Barred(Bar, Place),
-}
-
-/// How a run begins in the store.
-#[derive(Clone, Copy)]
-enum Begin<'a> {
-    /// The names are claimed.
-    Claim { instead_of: &'a [Record] },
-    /// A failed call runs again.
-    Again { held: &'a Record },
-}
-
-/// Whether a run has begun.
-enum Begun {
-    Ours(Record),
-    /// The record that is there instead.
-    Not(Option<Record>),
     Barred(Bar, Place),
 }
 
@@ -239,7 +223,8 @@ impl Gateway {
             }
             let event = self.arrival_as(asked, intent, prints.clone(), attempt);
             // An arrival is never illegal; if it were, nothing must run.
-            let Ok(next) = call::next(tool, met.as_ref().or(gives_up.first()), &event, now) else {
+            let Ok(next) = transition::ask(tool, met.as_ref().or(gives_up.first()), &event, now)
+            else {
                 break;
             };
             let there = match (next.action, next.change, met) {
@@ -286,9 +271,7 @@ impl Gateway {
                         )
                         .await
                     {
-                        Ok(Begun::Barred(Bar::Similar { call_id }, _))
-                            if similar::replays(asked) =>
-                        {
+                        Ok(Begun::Barred(Bar::Similar { call_id })) if similar::replays(asked) => {
                             match self
                                 .answer_alike(asked, &intent, call_id, &gives_up)
                                 .await?
@@ -297,7 +280,7 @@ impl Gateway {
                                 Alike::Again => None,
                             }
                         }
-                        Ok(Begun::Barred(bar, place)) => return Ok(Hold::Barred(bar, place)),
+                        Ok(Begun::Barred(bar)) => return Ok(Hold::Barred(bar, Place::of(&intent))),
                         Ok(Begun::Not(there)) => {
                             // Somebody else was faster: it goes back.
                             drop(new_key.take());
@@ -307,13 +290,14 @@ impl Gateway {
                             NewKey::used(new_key);
                             return Ok(Hold::Ours(record, permit.unwrap_or_default()));
                         }
-                        Err(_) => {
+                        Ok(Begun::Unconfirmed(_)) | Err(_) => {
                             NewKey::used(new_key);
                             break;
                         }
                     }
                 }
                 (Action::Run, Some(change), Some(held)) => {
+                    let intent = change.record.intent.clone();
                     match self
                         .begin(asked, change, Begin::Again { held: &held })
                         .await
@@ -321,9 +305,9 @@ impl Gateway {
                         Ok(Begun::Ours(record)) => {
                             return Ok(Hold::Ours(record, permit.unwrap_or_default()));
                         }
-                        Ok(Begun::Barred(bar, place)) => return Ok(Hold::Barred(bar, place)),
+                        Ok(Begun::Barred(bar)) => return Ok(Hold::Barred(bar, Place::of(&intent))),
                         Ok(Begun::Not(there)) => there,
-                        Err(_) => break,
+                        Ok(Begun::Unconfirmed(_)) | Err(_) => break,
                     }
                 }
                 (Action::Wait, _, Some(held)) => return Ok(Hold::Theirs(held)),
@@ -355,80 +339,25 @@ impl Gateway {
         Err(ErrorKind::StoreUnavailable)
     }
 
-    /// Begins a run. If the answer is lost the store is asked again: it knows the attempt. A beginning
-    /// that is never confirmed is not run; if it turns up after all, it is undone.
+    /// Begins a run. One that was never confirmed is looked for in the background.
     async fn begin(
         self: &Arc<Self>,
         asked: &Asked,
-        mut change: Change,
+        change: Change,
         how: Begin<'_>,
     ) -> Result<Begun, store::Error> {
-        let mut tries = 0;
-        let mut in_doubt = false;
-        let longest = asked.longest_line;
-        if let Some(Terms {
-            lock: Some(line @ Line::Waits { .. }),
-            ..
-        }) = &mut change.terms
+        let begun = transition::begin(self, change, how, asked.longest_line).await?;
+        // Where there are too many of them, recovery finds it when its lease is over.
+        if let Begun::Unconfirmed(record) = &begun
+            && let Some(place) = self.listening.take(Owner::of(&asked.intent))
         {
-            *line = Line::Waits { longest };
+            let disown = self.clone().disown(asked.clone(), record.clone());
+            drop(self.tasks.spawn(async move {
+                disown.await;
+                drop(place);
+            }));
         }
-        let intent = &change.record.intent;
-        let barred = |bar| {
-            Begun::Barred(
-                bar,
-                Place {
-                    session: SessionId::of(intent),
-                    call_id: intent.call_id,
-                },
-            )
-        };
-        loop {
-            tries += 1;
-            let begun = match how {
-                Begin::Claim { instead_of } => {
-                    let claimed = self.store.claim(&change, instead_of).await;
-                    let claimed = self.counted_for(intent, "claim", claimed);
-                    claimed.map(|claimed| match claimed {
-                        Claimed::Yours(record) => Begun::Ours(record),
-                        Claimed::Existing(record) => Begun::Not(Some(record)),
-                        Claimed::Barred(bar) => barred(bar),
-                    })
-                }
-                Begin::Again { held } => {
-                    let replaced = self.store.replace(&change, held).await;
-                    let replaced = self.counted_for(intent, "replace", replaced);
-                    replaced.map(|replaced| match replaced {
-                        Replaced::Done(record) => Begun::Ours(record),
-                        Replaced::Lost(newer) => Begun::Not(newer),
-                        Replaced::Barred(bar) => barred(bar),
-                    })
-                }
-            };
-            let error = match begun {
-                // An earlier try may still be carried out: nobody waits for a session behind that.
-                Ok(Begun::Barred(..)) if in_doubt => {
-                    store::Error::Ambiguous("an earlier claim was not answered".into())
-                }
-                Ok(begun) => return Ok(begun),
-                Err(error) => error,
-            };
-            in_doubt |= matches!(error, store::Error::Ambiguous(_));
-            if !in_doubt {
-                return Err(error);
-            }
-            if tries == CLAIM_TRIES {
-                // Where there are too many of them, recovery finds it when its lease is over.
-                if let Some(place) = self.listening.take(Owner::of(&asked.intent)) {
-                    let disown = self.clone().disown(asked.clone(), change.record);
-                    drop(self.tasks.spawn(async move {
-                        disown.await;
-                        drop(place);
-                    }));
-                }
-                return Err(error);
-            }
-        }
+        Ok(begun)
     }
 
     /// Looks for a run that was never confirmed to have begun. If the store has it after all, it is

@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
+use super::transition::{self, Moved, OnConflict};
 use super::{Error, ErrorKind, Gateway};
-use crate::core::call::{self, Event};
+use crate::core::call::Event;
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, State};
 use crate::crash;
-use crate::store::{self, Replaced};
+use crate::store;
 
 /// What a person is told who has accepted a loss.
 pub const AFTER_LOSS: &str = "the store may have forgotten what persons have done: look at sessions that were frozen or \
@@ -154,15 +155,8 @@ impl Gateway {
             by: caller.name.clone(),
             reason: reason.to_owned(),
         };
-        let Some(record) = self.counted("load", self.store.load(call_id).await)? else {
-            return Ok(false);
-        };
-        let next = call::next(&self.policy_of(&record), Some(&record), &event, self.now());
-        let Some(change) = next.ok().and_then(|next| next.change) else {
-            return Ok(false);
-        };
-        let replaced = self.counted("replace", self.store.replace(&change, &record).await)?;
+        let moved = transition::load_and_apply(self, call_id, &event, OnConflict::GiveUp).await?;
         // One that was unknown before is only in doubt for longer.
-        Ok(matches!(replaced, Replaced::Done(_)) && !matches!(record.state, State::Unknown(_)))
+        Ok(matches!(moved, Some(Moved::Written { was, .. }) if !matches!(was, State::Unknown(_))))
     }
 }

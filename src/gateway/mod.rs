@@ -29,6 +29,7 @@ mod throttle; // how fast a caller may be
 mod timed; // how long the store takes
 mod tools; // the tools as they are configured now
 mod trace; // spans
+mod transition; // core is asked, and what it says is written
 mod undo; // what a saga has done is undone
 pub mod unknown; // unknown calls come to rest
 mod webhook; // telling somebody outside

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::run::CLAIM_TRIES;
+use super::transition::CLAIM_TRIES;
 use super::{Error, ErrorKind, Gateway};
 use crate::core::caller::Caller;
 use crate::core::pause::is_resumed;

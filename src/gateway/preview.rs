@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::call::{Asked, read};
 use super::hold::{expired, reused};
+use super::transition;
 use super::{Arrival, Error, ErrorKind, Gateway, Request, ToolAt};
 use crate::core::call::{self, Action, Met};
 use crate::core::caller::Caller;
@@ -77,7 +78,7 @@ impl Gateway {
             prints,
             ..asked.clone()
         };
-        let next = call::next(
+        let next = transition::ask(
             &asked.at.tool,
             holder.as_ref().or(old.as_ref()),
             &self.arrival(&arrival),

@@ -321,7 +321,7 @@ impl Gateway {
     /// Writes a recipe, whatever version of its document is there. `is_new`: it is known from now on.
     async fn put_recipe(&self, recipe: &Remembered, mut is_new: bool) -> Result<(), Error> {
         let mut recipe = recipe.clone();
-        for _ in 0..super::run::ROUNDS {
+        for _ in 0..super::transition::ROUNDS {
             let began = Instant::now();
             if is_new {
                 recipe.known_since = self.now();

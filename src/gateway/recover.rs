@@ -3,10 +3,11 @@
 
 use jiff::Timestamp;
 
+use super::transition::{self, OnConflict};
 use super::{Gateway, clock};
-use crate::core::call::{self, Event};
+use crate::core::call::Event;
 use crate::crash;
-use crate::store::{self, Due, NO_ROOM, Replaced};
+use crate::store::{self, Due, NO_ROOM};
 
 /// Calls in one go, so that live traffic is not held up.
 const BATCH: u32 = 100;
@@ -137,16 +138,9 @@ impl Gateway {
         } else {
             Event::LeaseOver { by }
         };
-        let Ok(next) = call::next(&tool, Some(&record), &event, now) else {
-            return Ok(false);
-        };
-        let Some(change) = next.change else {
-            return Ok(false);
-        };
         crash::point("in_recovery");
-        let replaced = self.store.replace(&change, &record).await;
-        let replaced = self.counted_for(&record.intent, "replace", replaced)?;
-        let Replaced::Done(settled) = replaced else {
+        let moved = transition::apply(self, &tool, record, &event, now, OnConflict::GiveUp).await?;
+        let Some(settled) = moved.written() else {
             return Ok(false);
         };
         tracing::warn!(
@@ -154,7 +148,7 @@ impl Gateway {
             tool = settled.intent.tool,
             trace_id = settled.intent.trace_id,
             state = settled.state.as_str(),
-            reason = %change.entry.event,
+            reason = if owner_ended { "owner_lost" } else { "lease_over" },
             "a call had lost its owner",
         );
         Ok(true)

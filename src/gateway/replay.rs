@@ -7,10 +7,10 @@ use bytes::Bytes;
 
 use super::call::Asked;
 use super::ledger::{MAX_ENTRIES, hidden};
-use super::run::ROUNDS;
 use super::trace::Trace;
+use super::transition::{self, Moved, OnConflict};
 use super::{Error, ErrorKind, Gateway};
-use crate::core::call::{self, Event, Illegal};
+use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::outcome::{Body, Content, Evidence, Outcome, classify};
 use crate::core::record::{CallId, Record, State};
@@ -19,7 +19,6 @@ use crate::core::replay::{Fresh, differences};
 use crate::core::session::Refusal;
 use crate::core::unknown::Hindrance;
 use crate::downstream::Deadline;
-use crate::store::Replaced;
 
 /// A stored result, and what the tool says today if it was asked.
 #[derive(Debug, Clone)]
@@ -123,16 +122,17 @@ impl Gateway {
             by: caller.name.clone(),
             by_person,
         };
-        let change = match call::next(&asked.at.tool, Some(&record), &event, self.now()) {
-            Ok(next) => next.change,
-            Err(Illegal::ReplayUnsafe(why)) => return Err(of_call(ErrorKind::ReplayUnsafe(why))),
-            Err(_) => return Err(without_result(&record)),
-        };
-        let change = change.ok_or_else(|| without_result(&record))?;
-        let replaced = self.store.replace(&change, &record).await;
-        let replaced = self.counted_for(&record.intent, "replace", replaced);
-        let Replaced::Done(record) = replaced.map_err(unavailable)? else {
-            return Err(of_call(ErrorKind::JustChanged));
+        let (tool, now) = (&asked.at.tool, self.now());
+        let moved = transition::apply(self, tool, record, &event, now, OnConflict::GiveUp).await;
+        let record = match moved.map_err(unavailable)? {
+            Moved::Written { record, .. } => record,
+            Moved::Refused(_, Illegal::ReplayUnsafe(why)) => {
+                return Err(of_call(ErrorKind::ReplayUnsafe(why)));
+            }
+            Moved::Refused(record, _) | Moved::Unchanged(record, _) => {
+                return Err(without_result(&record));
+            }
+            Moved::Lost(_) => return Err(of_call(ErrorKind::JustChanged)),
         };
         let deadline = Deadline::after(asked.at.tool.timeout);
         let attempted = self.attempt(&asked, &record, &permit, deadline).await;
@@ -177,22 +177,14 @@ impl Gateway {
     }
 
     /// The entry that the request was sent is there already; what came of it may be missing.
-    async fn note_verified(&self, mut record: Record, caller: &Caller, found: &Fresh) {
+    async fn note_verified(&self, record: Record, caller: &Caller, found: &Fresh) {
         let event = Event::Verified {
             by: caller.name.clone(),
             fresh: found.clone(),
         };
-        for _ in 0..ROUNDS {
-            let next = call::next(&self.policy_of(&record), Some(&record), &event, self.now());
-            let Some(change) = next.ok().and_then(|next| next.change) else {
-                return;
-            };
-            let replaced = self.store.replace(&change, &record).await;
-            match self.counted_for(&record.intent, "replace", replaced) {
-                Ok(Replaced::Lost(Some(newer))) => record = newer,
-                _ => return,
-            }
-        }
+        let (tool, now) = (self.policy_of(&record), self.now());
+        let retry = OnConflict::RetryOnLatest;
+        drop(transition::apply(self, &tool, record, &event, now, retry).await);
     }
 }
 

@@ -17,10 +17,11 @@ use super::places::Owner;
 use super::room::move_in;
 use super::session::Turn;
 use super::trace::new_span_id;
+use super::transition;
 use super::{ErrorKind, Gateway, jitter, new_attempt};
 use crate::budget::Charge;
 use crate::core::breaker::Sign;
-use crate::core::call::{self, Action, Change, Event, Illegal, Next, Retry};
+use crate::core::call::{Action, Event, Next, Retry};
 use crate::core::outcome::{self, Content, Evidence, FailureKind, Outcome};
 use crate::core::record::{Record, State};
 use crate::core::redact;
@@ -30,16 +31,7 @@ use crate::core::trace::SpanId;
 use crate::crash;
 use crate::downstream::{self, Deadline, Exchange, Party};
 use crate::metrics::Arrival;
-use crate::store::{Listener, Replaced};
-
-/// How often a claim may meet a record that has just changed, and a completion one that has.
-pub(super) const ROUNDS: usize = 8;
-/// How often a store that did not answer is asked whether the claim is ours.
-pub(super) const CLAIM_TRIES: usize = 3;
-/// How long to wait before an outcome is offered to the store again.
-const WRITE_AGAIN: Duration = Duration::from_millis(200);
-/// How often an outcome is offered to the store once the gateway has run out of time.
-const LAST_TRIES: usize = 5;
+use crate::store::Listener;
 
 /// Whether what comes of a run is written down.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -170,7 +162,7 @@ impl Gateway {
         deadline: Deadline,
     ) {
         let tool = &asked.at.tool;
-        let next = call::next(tool, None, &self.arrival(asked), self.now());
+        let next = transition::ask(tool, None, &self.arrival(asked), self.now());
         let Ok(Next {
             change: Some(change),
             ..
@@ -517,7 +509,17 @@ impl Gateway {
             .trace
             .for_call(&record, self.limits.sample)
             .completion(&record);
-        let (record, wait) = self.write_outcome(asked, record, event, pilot, keep).await;
+        let (record, wait) = match keep {
+            Keep::Stored => self.write_outcome(asked, record, event, pilot).await,
+            Keep::Nothing => {
+                let next = transition::ask(&asked.at.tool, Some(&record), event, self.now());
+                match next.map(|next| (next.change, next.action)) {
+                    Ok((Some(change), Action::Retry { after })) => (change.record, Some(after)),
+                    Ok((Some(change), _)) => (change.record, None),
+                    Ok((None, _)) | Err(_) => (record, None),
+                }
+            }
+        };
         span.record("outcome", record.state.as_str());
         (record, wait)
     }
@@ -525,142 +527,42 @@ impl Gateway {
     async fn write_outcome(
         &self,
         asked: &Asked,
-        mut record: Record,
+        record: Record,
         event: &Event,
         pilot: Option<&Pilot>,
-        keep: Keep,
     ) -> (Record, Option<Duration>) {
-        // A late answer to a call that is unknown already has nothing to lose.
-        let mut owns = record.state == State::Running;
-        let (mut for_good, mut begun, mut failures) = (None, None, 0);
-        for _ in 0..ROUNDS {
-            let event = for_good.as_ref().unwrap_or(event);
-            let next = match call::next(&asked.at.tool, Some(&record), event, self.now()) {
-                Ok(next) => next,
-                Err(Illegal::StillUnknown) => return (record, None),
-                Err(_) => {
-                    self.metrics.stale_owners.inc_by(owns.into());
-                    return (record, None);
-                }
-            };
-            let Some(change) = next.change else {
-                return (record, None);
-            };
-            let written = match (keep, &next.action) {
-                (Keep::Nothing, _) => Some(Replaced::Done(change.record)),
-                (Keep::Stored, Action::Retry { .. }) => {
-                    begun = Some(change.record.attempt.id);
-                    let replaced = self.store.replace(&change, &record).await;
-                    match self.counted_for(&record.intent, "replace", replaced) {
-                        Ok(replaced) => Some(replaced),
-                        // Nothing may be begun now; but that nothing was executed can be written.
-                        Err(_) => {
-                            failures += 1;
-                            if failures < CLAIM_TRIES {
-                                sleep(WRITE_AGAIN).await;
-                            } else {
-                                for_good = Some(event.without_retry());
-                            }
-                            continue;
-                        }
-                    }
-                }
-                (Keep::Stored, _) => {
-                    crash::point("before_completion");
-                    let written = self.write(&change, &record, pilot).await;
-                    crash::point("after_completion");
-                    written
-                }
-            };
-            match (written, next.action) {
-                (Some(Replaced::Done(stored)), Action::Retry { after }) => {
-                    return (stored, Some(after));
-                }
-                (Some(Replaced::Done(stored)), Action::Alarm) => {
-                    self.metrics
-                        .late_executions
-                        .with_label_values(&[&stored.intent.tool])
-                        .inc();
-                    tracing::error!(
-                        call_id = %stored.intent.call_id,
-                        tool = stored.intent.tool,
-                        trace_id = stored.intent.trace_id,
-                        state = stored.state.as_str(),
-                        "the tool executed an attempt that counts as not executed",
-                    );
-                    return (stored, None);
-                }
-                (Some(Replaced::Done(stored)), _) => return (stored, None),
-                // The key stands for another call by now.
-                (Some(Replaced::Lost(Some(newer))), _)
-                    if newer.intent.call_id != record.intent.call_id =>
-                {
-                    return (record, None);
-                }
-                // Our own further attempt, whose beginning was not confirmed and which was not sent.
-                (Some(Replaced::Lost(Some(newer))), _) if Some(newer.attempt.id) == begun => {
-                    let why = "its beginning was not confirmed by the store in time".into();
-                    for_good = Some(Event::Ended {
-                        attempt: newer.attempt.id,
-                        fencing: newer.fencing,
-                        evidence: Evidence::NotSent { why },
-                        retry: None,
-                    });
-                    record = newer;
-                }
-                // A person has written into its history meanwhile; it is ours as before.
-                (Some(Replaced::Lost(Some(newer))), _)
-                    if newer.attempt.id == record.attempt.id && newer.state == State::Running =>
-                {
-                    record = newer;
-                }
-                (Some(Replaced::Lost(Some(newer))), _) => {
-                    // Somebody took the call for lost. What they wrote stands, and we ask again.
-                    if std::mem::take(&mut owns) {
-                        self.metrics.stale_owners.inc();
-                        tracing::warn!(
-                            call_id = %newer.intent.call_id,
-                            trace_id = newer.intent.trace_id,
-                            state = newer.state.as_str(),
-                            "a completion was refused: the call has changed under it",
-                        );
-                    }
-                    record = newer;
-                }
-                (Some(Replaced::Lost(None) | Replaced::Barred(_)) | None, _) => {
-                    return (record, None);
-                }
-            }
-        }
-        (record, None)
-    }
-
-    /// Writes a change, however long it takes. Meanwhile nobody hears of it. `None`: the gateway ran
-    /// out of time; the next start finds the call as running.
-    async fn write(
-        &self,
-        change: &Change,
-        expected: &Record,
-        pilot: Option<&Pilot>,
-    ) -> Option<Replaced> {
-        let mut tries_left = LAST_TRIES;
-        let mut said = false;
-        loop {
-            let replaced = self.store.replace(change, expected).await;
-            match self.counted_for(&expected.intent, "replace", replaced) {
-                Ok(replaced) => return Some(replaced),
-                Err(_) if tries_left == 0 => return None,
-                Err(_) if self.abandoned.is_cancelled() => tries_left -= 1,
-                Err(_) => {}
-            }
-            if let (Some(pilot), false) = (pilot, said) {
+        let unwritten = |record: &Record| {
+            if let Some(pilot) = pilot {
                 pilot.say(Phase::Unwritten {
-                    record: Arc::new(expected.clone()),
+                    record: Arc::new(record.clone()),
                 });
-                said = true;
             }
-            sleep(WRITE_AGAIN).await;
+        };
+        let completed = transition::complete(self, &asked.at.tool, record, event, unwritten).await;
+        let record = completed.record;
+        if completed.is_stale {
+            self.metrics.stale_owners.inc();
+            tracing::warn!(
+                call_id = %record.intent.call_id,
+                trace_id = record.intent.trace_id,
+                state = record.state.as_str(),
+                "a completion was refused: the call has changed under it",
+            );
         }
+        if completed.is_alarm {
+            self.metrics
+                .late_executions
+                .with_label_values(&[&record.intent.tool])
+                .inc();
+            tracing::error!(
+                call_id = %record.intent.call_id,
+                tool = record.intent.tool,
+                trace_id = record.intent.trace_id,
+                state = record.state.as_str(),
+                "the tool executed an attempt that counts as not executed",
+            );
+        }
+        (record, completed.retry_after)
     }
 }
 

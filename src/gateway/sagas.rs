@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 pub(super) use self::members::{Member, Unlisted};
 use super::call::new_call_id;
-use super::run::ROUNDS;
+use super::transition::{self, Moved, OnConflict, ROUNDS};
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
@@ -18,7 +18,7 @@ use crate::core::document::{Document, Kind, Place};
 use crate::core::key::{self, Lookup};
 use crate::core::record::{CallId, Compensation, Intent, Record, State as CallState, Undo};
 use crate::core::saga::{self, Event, Saga, SagaId};
-use crate::store::{self, Put, Replaced};
+use crate::store::{self, Put};
 
 /// A saga with its calls, those that undo others apart.
 #[derive(Debug, Clone)]
@@ -417,22 +417,16 @@ impl Gateway {
             reason,
             compensation,
         };
-        let next = match call::next(&tool, Some(record), &event, self.now()) {
-            Ok(next) => next,
-            Err(illegal) => return Marked::Illegal(illegal),
-        };
-        let Some(change) = next.change else {
-            return Marked::Changed;
-        };
-        let replaced = self.store.replace(&change, record).await;
-        match self.counted_for(&record.intent, "replace", replaced) {
-            Ok(Replaced::Done(record)) => {
+        let (record, now) = (record.clone(), self.now());
+        match transition::apply(self, &tool, record, &event, now, OnConflict::GiveUp).await {
+            Ok(Moved::Written { record, .. }) => {
                 if matches!(record.state, CallState::Compensated(_)) {
                     self.count_undo(&record, "empty");
                 }
                 Marked::Done(Box::new(record))
             }
-            Ok(Replaced::Lost(_) | Replaced::Barred(_)) => Marked::Changed,
+            Ok(Moved::Refused(_, illegal)) => Marked::Illegal(illegal),
+            Ok(Moved::Unchanged(..) | Moved::Lost(_)) => Marked::Changed,
             Err(_) => Marked::Unwritten,
         }
     }
@@ -443,25 +437,16 @@ impl Gateway {
         call_id: CallId,
         event: &call::Event,
     ) -> Result<Option<Result<Record, Illegal>>, store::Error> {
-        for _ in 0..ROUNDS {
-            let Some(record) = self.counted("load", self.store.load(call_id).await)? else {
-                return Ok(None);
-            };
-            let change =
-                match call::next(&self.policy_of(&record), Some(&record), event, self.now()) {
-                    Ok(next) => next.change,
-                    Err(illegal) => return Ok(Some(Err(illegal))),
-                };
-            let Some(change) = change else {
-                return Ok(Some(Ok(record)));
-            };
-            if let Replaced::Done(record) =
-                self.counted("replace", self.store.replace(&change, &record).await)?
-            {
-                return Ok(Some(Ok(record)));
+        let retry = OnConflict::RetryOnLatest;
+        let moved = transition::load_and_apply(self, call_id, event, retry).await?;
+        match moved {
+            None => Ok(None),
+            Some(Moved::Written { record, .. } | Moved::Unchanged(record, _)) => {
+                Ok(Some(Ok(record)))
             }
+            Some(Moved::Refused(_, illegal)) => Ok(Some(Err(illegal))),
+            Some(Moved::Lost(_)) => Err(store::Error::Refused("a call changes too fast".into())),
         }
-        Err(store::Error::Refused("a call changes too fast".into()))
     }
 
     pub(super) fn count_undo(&self, record: &Record, result: &str) {

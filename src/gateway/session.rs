@@ -8,15 +8,16 @@ use super::call::Asked;
 use super::flight::{Phase, Pilot};
 use super::hold::Hold;
 use super::places::{self, Owner};
-use super::run::{ROUNDS, heard};
+use super::run::heard;
+use super::transition::{self, Moved, OnConflict};
 use super::{Error, ErrorKind, Gateway};
 use crate::budget::Charge;
-use crate::core::call::{self, Event};
+use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
-use crate::core::record::{CallId, Entry, Record};
+use crate::core::record::{CallId, Entry, Intent, Record};
 use crate::core::session::{self, Bar, Lock, Refusal, Session, SessionId, Verdict};
 use crate::downstream::Deadline;
-use crate::store::{Due, Listener, Replaced};
+use crate::store::{Due, Listener};
 
 /// What a call has when it is its turn.
 pub(super) struct Turn {
@@ -33,6 +34,15 @@ pub(super) struct Turn {
 pub(super) struct Place {
     pub(super) session: SessionId,
     pub(super) call_id: CallId,
+}
+
+impl Place {
+    pub(super) fn of(intent: &Intent) -> Self {
+        Self {
+            session: SessionId::of(intent),
+            call_id: intent.call_id,
+        }
+    }
 }
 
 impl Gateway {
@@ -248,25 +258,18 @@ impl Gateway {
         let event = Event::Unlocked {
             by: caller.name.clone(),
             reason: reason.to_owned(),
+            fencing: Some(lock.token),
         };
-        for _ in 0..ROUNDS {
-            let record = self
-                .counted("load", self.store.load(lock.call_id).await)
-                .ok()??;
-            if record.fencing != Some(lock.token) {
-                return None;
-            }
-            let next = call::next(&self.policy_of(&record), Some(&record), &event, self.now());
-            let Some(change) = next.ok().and_then(|next| next.change) else {
-                return Some(record);
-            };
-            let replaced = self.store.replace(&change, &record).await;
-            match self.counted_for(&record.intent, "replace", replaced) {
-                Ok(Replaced::Lost(Some(_))) => {}
-                _ => return Some(record),
-            }
+        let moved =
+            transition::load_and_apply(self, lock.call_id, &event, OnConflict::RetryOnLatest);
+        match moved.await.ok()?? {
+            // It was another run that had the lock.
+            Moved::Refused(_, Illegal::NotOwner) | Moved::Lost(None) => None,
+            Moved::Written { record, .. }
+            | Moved::Unchanged(record, _)
+            | Moved::Refused(record, _)
+            | Moved::Lost(Some(record)) => Some(record),
         }
-        None
     }
 
     /// Stops a session: no write of it begins until it is thawed. What runs goes on, and what has ended

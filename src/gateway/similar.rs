@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::call::Asked;
+use super::transition::{self, Moved, OnConflict};
 use super::{ErrorKind, Gateway};
-use crate::core::call::{self, Action, Event};
+use crate::core::call::{Action, Event};
 use crate::core::record::{CallId, Intent, MAX_ALIASES, Record, State};
 use crate::core::session::{OnSimilar, Refusal};
 use crate::core::unknown;
-use crate::store::{Error, Replaced};
+use crate::store::Error;
 
 /// How often the store is asked to make a key a name of the call. Each time that it says no another writer was
 /// faster, and of those that add a key there are only so many.
@@ -57,12 +58,13 @@ impl Gateway {
                 by: self.instance,
             };
             let now = self.now();
-            let next = call::next(&asked.at.tool, Some(&record), &event, now);
-            let next = next.map_err(|_| ErrorKind::StoreUnavailable)?;
-            let change = match (next.action, next.change) {
-                (Action::Answer, _) => return Ok(Alike::Settled(record.into())),
-                (Action::TakeNames, Some(change)) => change,
-                (Action::Wait, _) => {
+            let tool = &asked.at.tool;
+            let moved = transition::apply(self, tool, record, &event, now, OnConflict::GiveUp);
+            match moved.await {
+                Ok(Moved::Written { record, .. } | Moved::Unchanged(record, Action::Answer)) => {
+                    return Ok(Alike::Settled(record.into()));
+                }
+                Ok(Moved::Unchanged(record, Action::Wait)) => {
                     let retry_after = match record.state {
                         State::Running => Some(self.retry_after_of(&asked.at, &record)),
                         _ => unknown::next_look(&record, now),
@@ -72,19 +74,17 @@ impl Gateway {
                         retry_after,
                     }));
                 }
-                (Action::RefuseReused, _) => return Ok(Alike::Again),
-                _ => return Err(ErrorKind::Refused(Refusal::Similar { call_id })),
-            };
-            let replaced = self.store.replace(&change, &record).await;
-            match self.counted_for(intent, "replace", replaced) {
-                Ok(Replaced::Done(record)) => return Ok(Alike::Settled(record.into())),
-                Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == call_id => {
-                    there = Some(newer)
+                Ok(Moved::Unchanged(_, Action::RefuseReused)) => return Ok(Alike::Again),
+                Ok(Moved::Unchanged(..)) => {
+                    return Err(ErrorKind::Refused(Refusal::Similar { call_id }));
                 }
-                Ok(Replaced::Lost(_) | Replaced::Barred(_)) => return Ok(Alike::Again),
+                Ok(Moved::Lost(Some(newer))) if newer.intent.call_id == call_id => {
+                    there = Some(newer);
+                }
+                Ok(Moved::Lost(_)) => return Ok(Alike::Again),
                 // It may have been written: what is stored says so.
                 Err(Error::Ambiguous(_)) => there = load().await.map_err(unavailable)?,
-                Err(_) => return Err(ErrorKind::StoreUnavailable),
+                Ok(Moved::Refused(..)) | Err(_) => return Err(ErrorKind::StoreUnavailable),
             }
         }
         Err(ErrorKind::StoreUnavailable)

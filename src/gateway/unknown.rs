@@ -10,17 +10,18 @@ use tokio::time::Instant;
 
 use super::call::Asked;
 use super::health::Permit;
-use super::run::{Begun, Keep, ROUNDS};
+use super::run::{Begun, Keep};
 use super::trace::Trace;
+use super::transition::{self, Moved, OnConflict};
 use super::{Error, ErrorKind, Gateway, ToolAt, new_attempt};
-use crate::core::call::{self, Action, Event, Illegal};
+use crate::core::call::{Action, Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::session::SessionId;
 use crate::core::unknown::{Finding, Hindrance, Policy, Resolution, read_probe};
 use crate::crash;
 use crate::downstream::{Deadline, Party};
-use crate::store::{self, Replaced};
+use crate::store;
 
 /// Calls of one tool that are taken up in one go.
 const BATCH: u32 = 32;
@@ -138,32 +139,27 @@ impl Gateway {
             attempt,
         };
         let deadline = Deadline::after(at.tool.deadline);
-        let Ok(next) = call::next(&at.tool, Some(&record), &event, now) else {
-            return false;
-        };
-        let Some(change) = next.change else {
-            return false;
-        };
-        let replaced = self.store.replace(&change, &record).await;
-        let record = match self.counted_for(&record.intent, "replace", replaced) {
-            Ok(Replaced::Done(record)) => record,
-            // Somebody was faster.
-            Ok(Replaced::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => {
+        let due = record.clone();
+        let moved = transition::apply(&self, &at.tool, due, &event, now, OnConflict::GiveUp).await;
+        let (record, action) = match moved {
+            Ok(Moved::Written { record, action, .. }) => (record, action),
+            // Another gateway works on it.
+            Ok(Moved::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => {
                 return false;
             }
-            Ok(Replaced::Lost(_)) if sends => {
+            Ok(Moved::Lost(_)) if sends => {
                 return self.put_off(&record, Hindrance::KeyGone, now).await;
             }
             Err(store::Error::Refused(_)) if sends => {
                 return self.put_off(&record, Hindrance::Store, now).await;
             }
-            Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => return false,
+            Ok(_) | Err(_) => return false,
         };
         crash::point("in_recheck");
         let trace = Trace::of(&record.intent.trace_id, self.limits.sample);
         let mut asked = Asked::again(at.clone(), &record, trace);
         asked.trace.begin_recheck(&record);
-        let record = match next.action {
+        let record = match action {
             Action::Probe => {
                 // Before the request leaves: what the tool says it knows is what it knew no earlier.
                 let asked_at = now.max(self.now());
@@ -225,12 +221,9 @@ impl Gateway {
         event: &Event,
         now: Timestamp,
     ) -> Option<Record> {
-        let next = call::next(&self.policy_of(record), Some(record), event, now).ok()?;
-        let replaced = self.store.replace(&next.change?, record).await;
-        match self.counted_for(&record.intent, "replace", replaced) {
-            Ok(Replaced::Done(record)) => Some(record),
-            Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => None,
-        }
+        let (tool, record) = (self.policy_of(record), record.clone());
+        let moved = transition::apply(self, &tool, record, event, now, OnConflict::GiveUp).await;
+        moved.ok()?.written()
     }
 
     fn say_rested(&self, record: &Record) {
@@ -249,43 +242,24 @@ impl Gateway {
     /// be written, the next one finds it.
     async fn note_finding(
         &self,
-        mut record: Record,
+        record: Record,
         (finding, retry_after): (Finding, Option<Duration>),
         asked_at: Timestamp,
     ) -> Record {
-        let attempt = record.attempt.id;
         let event = Event::Probed {
             by: self.instance,
             asked_at,
             finding,
             retry_after,
         };
-        for _ in 0..ROUNDS {
-            // Another attempt was made since: it may have been executed after the tool was asked.
-            if record.attempt.id != attempt {
-                return record;
-            }
-            let next = call::next(
-                &self.policy_of(&record),
-                Some(&record),
-                &event,
-                asked_at.max(self.now()),
-            );
-            let Some(change) = next.ok().and_then(|next| next.change) else {
-                return record;
-            };
-            let replaced = self.store.replace(&change, &record).await;
-            record = match self.counted_for(&record.intent, "replace", replaced) {
-                Ok(Replaced::Done(noted)) => return noted,
-                Ok(Replaced::Lost(Some(newer)))
-                    if newer.intent.call_id == record.intent.call_id =>
-                {
-                    newer
-                }
-                Ok(Replaced::Lost(_) | Replaced::Barred(_)) | Err(_) => return record,
-            };
+        // A further attempt may have been executed after the tool was asked.
+        let retry = OnConflict::RetryOnSameAttempt;
+        let (tool, now) = (self.policy_of(&record), asked_at.max(self.now()));
+        match transition::apply(self, &tool, record.clone(), &event, now, retry).await {
+            Ok(Moved::Written { record, .. }) => record,
+            Ok(Moved::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => newer,
+            Ok(_) | Err(_) => record,
         }
-        record
     }
 
     /// What the tool says, and how long it asks to wait.
@@ -327,39 +301,29 @@ impl Gateway {
             call_id: Some(call_id),
             ..ErrorKind::WrongState(why).alone()
         };
-        let said = reason;
-        let (by, reason) = (caller.name.clone(), reason.to_owned());
         let event = Event::Resolved {
-            by,
-            reason,
+            by: caller.name.clone(),
+            reason: reason.to_owned(),
             resolution: resolution.clone(),
         };
-        for _ in 0..ROUNDS {
-            let record = self
-                .counted("load", self.store.load(call_id).await)
-                .map_err(unavailable)?;
-            let record = record.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
-            let next = match call::next(&self.policy_of(&record), Some(&record), &event, self.now())
-            {
-                Ok(next) => next,
-                Err(Illegal::MayStillRun) => {
-                    let until = record.attempt.lease_until;
-                    return Err(wrong(format!(
-                        "its request may still be executed until {until:.0}"
-                    )));
-                }
-                Err(_) => {
-                    return Err(wrong(format!(
-                        "the call is {}, not unknown or stuck",
-                        record.state.as_str()
-                    )));
-                }
-            };
-            let Some(change) = next.change else { break };
-            let was_stuck = matches!(record.state, State::Stuck(_));
-            let replaced = self.store.replace(&change, &record).await;
-            let replaced = self.counted_for(&record.intent, "replace", replaced);
-            if let Replaced::Done(mut record) = replaced.map_err(unavailable)? {
+        let moved =
+            transition::load_and_apply(self, call_id, &event, OnConflict::RetryOnLatest).await;
+        match moved.map_err(unavailable)? {
+            None => Err(ErrorKind::UnknownCall.alone()),
+            Some(Moved::Refused(record, Illegal::MayStillRun)) => {
+                let until = record.attempt.lease_until;
+                Err(wrong(format!(
+                    "its request may still be executed until {until:.0}"
+                )))
+            }
+            Some(Moved::Refused(record, _)) => Err(wrong(format!(
+                "the call is {}, not unknown or stuck",
+                record.state.as_str()
+            ))),
+            Some(Moved::Unchanged(..) | Moved::Lost(_)) => Err(ErrorKind::StoreUnavailable.alone()),
+            Some(Moved::Written {
+                mut record, was, ..
+            }) => {
                 tracing::warn!(
                     %call_id,
                     trace_id = record.intent.trace_id,
@@ -367,14 +331,13 @@ impl Gateway {
                     state = record.state.as_str(),
                     "a call was resolved"
                 );
-                if was_stuck {
-                    self.go_on_after(&record, &format!("token {}", caller.name), said)
+                if matches!(was, State::Stuck(_)) {
+                    self.go_on_after(&record, &format!("token {}", caller.name), reason)
                         .await;
                 }
                 self.mask(&mut record);
-                return Ok(record);
+                Ok(record)
             }
         }
-        Err(ErrorKind::StoreUnavailable.alone())
     }
 }

@@ -157,6 +157,30 @@ fn every_log_line_of_a_call_has_its_trace() {
     assert!(seen > 10, "the test reads nothing");
 }
 
+/// What core decides about a call is written in one way, with one answer to a faster writer.
+#[test]
+fn one_file_asks_core_about_calls_and_writes_what_it_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut asks = Vec::new();
+    for path in sources(&root) {
+        let inside = path.strip_prefix(&root).expect("below src");
+        let source = fs::read_to_string(&path).expect("a source");
+        let writes = [
+            ".replace(&change",
+            ".claim(&change",
+            ".replace(change",
+            ".claim(change",
+        ];
+        let is_store = inside.starts_with("store") || inside.ends_with("timed.rs");
+        if source.contains("call::next(") && !inside.starts_with("core")
+            || writes.iter().any(|write| source.contains(write)) && !is_store
+        {
+            asks.push(inside.to_owned());
+        }
+    }
+    assert_eq!(asks, [Path::new("gateway/transition.rs")]);
+}
+
 /// A break that does not fit the code any more would be noticed only by a run of all of them.
 #[test]
 fn every_deliberate_break_fits_the_code() {

@@ -1,0 +1,342 @@
+//! Changes of calls: load, ask `core::call::next`, compare and swap.
+//!
+//! Nothing else asks core and then writes. Each change says by name what happens if another writer was faster.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::sleep;
+
+use super::Gateway;
+use crate::core::call::{self, Action, Change, Event, Illegal, Next};
+use crate::core::outcome::Evidence;
+use crate::core::record::{CallId, Record, State};
+use crate::core::session::{Bar, Line, Terms};
+use crate::core::tool::Tool;
+use crate::crash;
+use crate::store::{self, Claimed, Replaced};
+
+/// How often a change meets a record that has just changed before it is given up.
+pub(super) const ROUNDS: usize = 8;
+/// How often a store that did not answer is asked whether the claim is ours.
+pub(super) const CLAIM_TRIES: usize = 3;
+/// How long to wait before an outcome is offered to the store again.
+const WRITE_AGAIN: Duration = Duration::from_millis(200);
+/// How often an outcome is offered to the store once the gateway has run out of time.
+const LAST_TRIES: usize = 5;
+
+/// What happens if another writer was faster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnConflict {
+    /// The other change stands, and nothing is written.
+    GiveUp,
+    /// Core is asked again with the newer record of the same call.
+    RetryOnLatest,
+    /// The same, as long as no further attempt has begun.
+    RetryOnSameAttempt,
+}
+
+impl OnConflict {
+    fn retries(self, ours: &Record, newer: &Record) -> bool {
+        newer.intent.call_id == ours.intent.call_id
+            && match self {
+                Self::GiveUp => false,
+                Self::RetryOnLatest => true,
+                Self::RetryOnSameAttempt => newer.attempt.id == ours.attempt.id,
+            }
+    }
+}
+
+/// What came of a change.
+pub(super) enum Moved {
+    /// It is written. `was`: the state before it.
+    Written {
+        record: Record,
+        was: State,
+        action: Action,
+    },
+    /// Core wants nothing written.
+    Unchanged(Record, Action),
+    Refused(Record, Illegal),
+    /// Another writer was faster; the newer record, if there is one.
+    Lost(Option<Record>),
+}
+
+impl Moved {
+    /// The record as it was written.
+    pub(super) fn written(self) -> Option<Record> {
+        match self {
+            Self::Written { record, .. } => Some(record),
+            Self::Unchanged(..) | Self::Refused(..) | Self::Lost(_) => None,
+        }
+    }
+}
+
+/// What core says to an event. Nothing is written.
+pub(super) fn ask(
+    tool: &Tool,
+    record: Option<&Record>,
+    event: &Event,
+    now: Timestamp,
+) -> Result<Next, Illegal> {
+    call::next(tool, record, event, now)
+}
+
+/// Applies an event to a call that was loaded. The time is `now`, or later after a conflict.
+///
+/// # Errors
+/// The store failed. If it did not answer, the change may be written.
+pub(super) async fn apply(
+    gateway: &Gateway,
+    tool: &Tool,
+    mut record: Record,
+    event: &Event,
+    mut now: Timestamp,
+    on_conflict: OnConflict,
+) -> Result<Moved, store::Error> {
+    for _ in 0..ROUNDS {
+        let Next { change, action } = match ask(tool, Some(&record), event, now) {
+            Ok(next) => next,
+            Err(illegal) => return Ok(Moved::Refused(record, illegal)),
+        };
+        let Some(change) = change else {
+            return Ok(Moved::Unchanged(record, action));
+        };
+        let replaced = gateway.store.replace(&change, &record).await;
+        match gateway.counted_for(&record.intent, "replace", replaced)? {
+            Replaced::Done(written) => {
+                return Ok(Moved::Written {
+                    record: written,
+                    was: record.state,
+                    action,
+                });
+            }
+            Replaced::Lost(Some(newer)) if on_conflict.retries(&record, &newer) => record = newer,
+            Replaced::Lost(newer) => return Ok(Moved::Lost(newer)),
+            // Only a call that begins has terms.
+            Replaced::Barred(_) => return Ok(Moved::Lost(None)),
+        }
+        now = now.max(gateway.now());
+    }
+    Ok(Moved::Lost(Some(record)))
+}
+
+/// Loads a call and applies an event to it by the rules of its tool. `None`: there is no such call.
+///
+/// # Errors
+/// The store failed. If it did not answer, the change may be written.
+pub(super) async fn load_and_apply(
+    gateway: &Gateway,
+    call_id: CallId,
+    event: &Event,
+    on_conflict: OnConflict,
+) -> Result<Option<Moved>, store::Error> {
+    let Some(record) = gateway.counted("load", gateway.store.load(call_id).await)? else {
+        return Ok(None);
+    };
+    let tool = gateway.policy_of(&record);
+    let moved = apply(gateway, &tool, record, event, gateway.now(), on_conflict).await?;
+    Ok(Some(moved))
+}
+
+/// How a run begins in the store.
+#[derive(Clone, Copy)]
+pub(super) enum Begin<'a> {
+    /// The names are claimed.
+    Claim { instead_of: &'a [Record] },
+    /// A failed call runs again.
+    Again { held: &'a Record },
+}
+
+/// Whether a run has begun.
+pub(super) enum Begun {
+    Ours(Record),
+    /// The record that is there instead.
+    Not(Option<Record>),
+    Barred(Bar),
+    /// The store never confirmed it, and may have it: this must not be run.
+    Unconfirmed(Record),
+}
+
+/// Begins a run. If the answer is lost the store is asked again: it knows the attempt.
+///
+/// # Errors
+/// The store refused; nothing has begun.
+pub(super) async fn begin(
+    gateway: &Gateway,
+    mut change: Change,
+    how: Begin<'_>,
+    longest_line: u32,
+) -> Result<Begun, store::Error> {
+    if let Some(Terms {
+        lock: Some(Line::Waits { longest }),
+        ..
+    }) = &mut change.terms
+    {
+        *longest = longest_line;
+    }
+    let mut in_doubt = false;
+    for _ in 0..CLAIM_TRIES {
+        match begin_once(gateway, &change, how).await {
+            // An earlier try may still be carried out: no call waits for a session behind that.
+            Ok(Begun::Barred(_)) if in_doubt => {}
+            Ok(begun) => return Ok(begun),
+            Err(store::Error::Ambiguous(_)) => in_doubt = true,
+            Err(error) if !in_doubt => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(Begun::Unconfirmed(change.record))
+}
+
+async fn begin_once(
+    gateway: &Gateway,
+    change: &Change,
+    how: Begin<'_>,
+) -> Result<Begun, store::Error> {
+    let intent = &change.record.intent;
+    match how {
+        Begin::Claim { instead_of } => {
+            let claimed = gateway.store.claim(change, instead_of).await;
+            let claimed = gateway.counted_for(intent, "claim", claimed)?;
+            Ok(match claimed {
+                Claimed::Yours(record) => Begun::Ours(record),
+                Claimed::Existing(record) => Begun::Not(Some(record)),
+                Claimed::Barred(bar) => Begun::Barred(bar),
+            })
+        }
+        Begin::Again { held } => {
+            let replaced = gateway.store.replace(change, held).await;
+            let replaced = gateway.counted_for(intent, "replace", replaced)?;
+            Ok(match replaced {
+                Replaced::Done(record) => Begun::Ours(record),
+                Replaced::Lost(newer) => Begun::Not(newer),
+                Replaced::Barred(bar) => Begun::Barred(bar),
+            })
+        }
+    }
+}
+
+/// How the end of an attempt was written down.
+pub(super) struct Completed {
+    /// As it is stored now; if nothing was written, as it was.
+    pub(super) record: Record,
+    /// How long to wait before the record's further attempt, if one was begun.
+    pub(super) retry_after: Option<Duration>,
+    /// The tool has executed what counts as not executed.
+    pub(super) is_alarm: bool,
+    /// Another writer took the call from this owner.
+    pub(super) is_stale: bool,
+}
+
+/// Writes down how an attempt ended, however long the store takes. `unwritten` is told once if it has to wait.
+///
+/// A further attempt is begun only if the store takes it; where it does not, the call ends without one.
+pub(super) async fn complete(
+    gateway: &Gateway,
+    tool: &Tool,
+    mut record: Record,
+    event: &Event,
+    unwritten: impl Fn(&Record),
+) -> Completed {
+    // A late answer to a call that is unknown already has nothing to lose.
+    let mut owns = record.state == State::Running;
+    let mut is_stale = false;
+    let (mut for_good, mut begun, mut failures) = (None::<Event>, None, 0);
+    for _ in 0..ROUNDS {
+        let event = for_good.as_ref().unwrap_or(event);
+        let next = match ask(tool, Some(&record), event, gateway.now()) {
+            Ok(next) => next,
+            Err(illegal) => {
+                is_stale |= owns && illegal != Illegal::StillUnknown;
+                break;
+            }
+        };
+        let Some(change) = next.change else { break };
+        let replaced = if let Action::Retry { .. } = next.action {
+            begun = Some(change.record.attempt.id);
+            let replaced = gateway.store.replace(&change, &record).await;
+            match gateway.counted_for(&record.intent, "replace", replaced) {
+                Ok(replaced) => replaced,
+                // Nothing may be begun now; but that nothing was executed can be written.
+                Err(_) => {
+                    failures += 1;
+                    if failures < CLAIM_TRIES {
+                        sleep(WRITE_AGAIN).await;
+                    } else {
+                        for_good = Some(event.without_retry());
+                    }
+                    continue;
+                }
+            }
+        } else {
+            crash::point("before_completion");
+            let replaced = write_until_taken(gateway, &change, &record, &unwritten).await;
+            crash::point("after_completion");
+            let Some(replaced) = replaced else { break };
+            replaced
+        };
+        let newer = match replaced {
+            Replaced::Done(stored) => {
+                return Completed {
+                    record: stored,
+                    retry_after: match next.action {
+                        Action::Retry { after } => Some(after),
+                        _ => None,
+                    },
+                    is_alarm: next.action == Action::Alarm,
+                    is_stale,
+                };
+            }
+            // The key stands for another call by now, or for none.
+            Replaced::Lost(Some(newer)) if newer.intent.call_id == record.intent.call_id => newer,
+            Replaced::Lost(_) | Replaced::Barred(_) => break,
+        };
+        if Some(newer.attempt.id) == begun {
+            // Our own further attempt, whose beginning was not confirmed and which was not sent.
+            let why = "its beginning was not confirmed by the store in time".into();
+            for_good = Some(Event::Ended {
+                attempt: newer.attempt.id,
+                fencing: newer.fencing,
+                evidence: Evidence::NotSent { why },
+                retry: None,
+            });
+        } else if newer.attempt.id != record.attempt.id || newer.state != State::Running {
+            // Another gateway took the call for lost. What it wrote stands, and core is asked again.
+            is_stale |= std::mem::take(&mut owns);
+        }
+        // Otherwise a person has written into its history meanwhile; it is ours as before.
+        record = newer;
+    }
+    Completed {
+        record,
+        retry_after: None,
+        is_alarm: false,
+        is_stale,
+    }
+}
+
+/// Writes a change, however long it takes. `None`: the gateway ran out of time, and the next start finds the call
+/// as running.
+async fn write_until_taken(
+    gateway: &Gateway,
+    change: &Change,
+    expected: &Record,
+    unwritten: impl Fn(&Record),
+) -> Option<Replaced> {
+    let mut last_tries = LAST_TRIES;
+    let mut is_told = false;
+    loop {
+        let replaced = gateway.store.replace(change, expected).await;
+        match gateway.counted_for(&expected.intent, "replace", replaced) {
+            Ok(replaced) => return Some(replaced),
+            Err(_) if last_tries == 0 => return None,
+            Err(_) if gateway.abandoned.is_cancelled() => last_tries -= 1,
+            Err(_) => {}
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            unwritten(expected);
+        }
+        sleep(WRITE_AGAIN).await;
+    }
+}
