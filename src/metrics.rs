@@ -9,7 +9,8 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
-use crate::core::outcome::{FailureKind, Outcome};
+use crate::core::outcome::Outcome;
+use crate::core::record::FailureKind;
 use crate::core::session::Refusal;
 use crate::store::{Census, Durability, Readiness};
 

@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use crate::core::compensation::{Part, Policy, Template};
 use crate::core::key::Pointer;
-use crate::core::session;
 use crate::core::tool::{Effect, Tool};
 use crate::gateway::ToolAt;
 
@@ -36,7 +35,7 @@ pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
 
 /// It is called in the session of the call that it undoes.
 fn lacks_session(tool: &Tool, by: &Tool) -> Option<String> {
-    let may_lack = session::is_exclusive(by) && !session::is_exclusive(tool);
+    let may_lack = by.is_exclusive() && !tool.is_exclusive();
     may_lack.then(|| {
         format!(
             "{} is exclusive and is never called without a session_id; this tool may be",

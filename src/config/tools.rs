@@ -10,9 +10,10 @@ use serde_json::Value;
 use super::reader::{Count, Section, Spot, Switch};
 use crate::core::compensation::{self, Template};
 use crate::core::key::{self, Pointer};
-use crate::core::session::{self, Budget, Mode, OnSimilar, Per, Similar};
-use crate::core::tool::{Declared, Effect, Schema, SuccessTest, Tool};
-use crate::core::unknown::{self, Dedup, Schedule};
+use crate::core::schema::Schema;
+use crate::core::tool::{Budget, Mode, OnSimilar, OnUnknown, Per, SessionPolicy, Similar};
+use crate::core::tool::{Declared, Effect, SuccessTest, Tool};
+use crate::core::tool::{Dedup, Recheck};
 use crate::core::{breaker, redact, retry};
 use crate::downstream::{Endpoint, secret_header};
 use crate::gateway::ToolAt;
@@ -199,18 +200,16 @@ fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
     })
 }
 
-fn unknown_policy(section: &mut Section<'_, '_>) -> unknown::Policy {
-    let probe = unknown::Policy::Probe {
+fn unknown_policy(section: &mut Section<'_, '_>) -> OnUnknown {
+    let probe = OnUnknown::Probe {
         negative_final_after: None,
     };
     let words = [
-        ("hold", unknown::Policy::Hold),
+        ("hold", OnUnknown::Hold),
         ("probe", probe),
-        ("retry", unknown::Policy::Retry),
+        ("retry", OnUnknown::Retry),
     ];
-    section
-        .word("unknown", &words)
-        .unwrap_or(unknown::Policy::Hold)
+    section.word("unknown", &words).unwrap_or(OnUnknown::Hold)
 }
 
 fn redact_policy(mut section: Section<'_, '_>) -> redact::Policy {
@@ -275,9 +274,9 @@ fn breaker_policy(mut section: Section<'_, '_>) -> breaker::Policy {
     policy
 }
 
-fn schedule(mut section: Section<'_, '_>) -> Schedule {
-    let default = Schedule::default();
-    let schedule = Schedule {
+fn schedule(mut section: Section<'_, '_>) -> Recheck {
+    let default = Recheck::default();
+    let schedule = Recheck {
         base: section.get_or("base", default.base),
         max: section.get_or("max", default.max),
         give_up_after: section.get_or("give_up_after", default.give_up_after),
@@ -304,10 +303,10 @@ fn schedule(mut section: Section<'_, '_>) -> Schedule {
 /// A tool that is asked has the door's rules.
 fn with_probe(tool: Tool, probe: Option<&Probe>) -> Tool {
     match (tool.unknown, probe) {
-        (unknown::Policy::Probe { .. }, Some(probe)) => {
+        (OnUnknown::Probe { .. }, Some(probe)) => {
             let negative_final_after = probe.negative_final_after;
             Tool {
-                unknown: unknown::Policy::Probe {
+                unknown: OnUnknown::Probe {
                     negative_final_after,
                 },
                 ..tool
@@ -319,35 +318,35 @@ fn with_probe(tool: Tool, probe: Option<&Probe>) -> Tool {
 
 fn check_unknown(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
     match tool.unknown {
-        unknown::Policy::Hold | unknown::Policy::Elsewhere => {}
+        OnUnknown::Hold | OnUnknown::Elsewhere => {}
         _ if tool.effect == Effect::Read => {
             section.mistake(
                 "unknown",
                 "this is for tools that write; a read is never unknown",
             );
         }
-        unknown::Policy::Probe { .. } if !has_probe => {
+        OnUnknown::Probe { .. } if !has_probe => {
             section.mistake("unknown", "\"probe\" needs probe = { url = \"…{key}…\" }");
         }
-        unknown::Policy::Retry if tool.dedup != Dedup::Key => {
+        OnUnknown::Retry if tool.dedup != Dedup::Key => {
             section.mistake(
                 "unknown",
                 "\"retry\" needs dedup = \"key\": a tool that does not deduplicate would do it twice",
             );
         }
-        unknown::Policy::Retry if session::is_exclusive(tool) => {
+        OnUnknown::Retry if tool.is_exclusive() => {
             section.mistake(
                 "unknown",
                 "\"retry\" would run beside later calls of an exclusive session",
             );
         }
-        unknown::Policy::Retry if !tool.redact.args.is_empty() => {
+        OnUnknown::Retry if !tool.redact.args.is_empty() => {
             section.mistake(
                 "redact",
                 "unknown = \"retry\" cannot send arguments again that are not kept",
             );
         }
-        unknown::Policy::Probe { .. } | unknown::Policy::Retry => {}
+        OnUnknown::Probe { .. } | OnUnknown::Retry => {}
     }
 }
 
@@ -386,8 +385,8 @@ fn key_policy(mut section: Section<'_, '_>) -> key::Policy {
     policy
 }
 
-fn session_policy(section: &mut Section<'_, '_>) -> session::Policy {
-    let default = session::Policy::default();
+fn session_policy(section: &mut Section<'_, '_>) -> SessionPolicy {
+    let default = SessionPolicy::default();
     let modes = [
         ("exclusive", Mode::Exclusive),
         ("fenced", Mode::Fenced),
@@ -400,7 +399,7 @@ fn session_policy(section: &mut Section<'_, '_>) -> session::Policy {
             "nobody waits for a session for more than ten minutes",
         );
     }
-    session::Policy {
+    SessionPolicy {
         mode: section.word("session", &modes).unwrap_or(default.mode),
         wait,
     }

@@ -43,11 +43,12 @@ pub use self::undo::undoes_unknown;
 use self::undo::{not_joined, resolve_stuck, saga_ended, skip, to_compensate, undo_ended};
 use self::verify::{begin_to_verify, verified};
 use super::key::Lookup;
-use super::outcome::{Content, Evidence, FailureKind, Outcome};
-use super::recipe::Prints;
+use super::outcome::{Evidence, Outcome};
+use super::recipe::prints::Prints;
 use super::record::{
     Attempt, AttemptId, CallId, Compensation, Entry, InstanceId, Intent, Record, State,
 };
+use super::record::{Content, FailureKind};
 use super::replay::Fresh;
 use super::session::{Brought, Release, Terms};
 use super::tool::{Effect, Tool};

@@ -1,12 +1,14 @@
 //! How unknown calls come to rest, event by event.
 
 use super::*;
-use crate::core::unknown::{Check, Dedup, Policy, Schedule};
+use crate::core::outcome::Sent;
+use crate::core::record::Check;
+use crate::core::tool::{Dedup, OnUnknown, Recheck};
 
 fn probing(negative_final_after: Option<u64>) -> Tool {
     let negative_final_after = negative_final_after.map(Duration::from_secs);
     Tool {
-        unknown: Policy::Probe {
+        unknown: OnUnknown::Probe {
             negative_final_after,
         },
         ..tool("t")
@@ -15,7 +17,7 @@ fn probing(negative_final_after: Option<u64>) -> Tool {
 
 fn retrying() -> Tool {
     Tool {
-        unknown: Policy::Retry,
+        unknown: OnUnknown::Retry,
         dedup: Dedup::Key,
         ..tool("t")
     }
@@ -88,7 +90,7 @@ fn that_a_call_was_sent_again_is_still_known_when_it_has_succeeded() {
     let succeeded = change(&tool, &again, &ended_with(2, answer(200), None), 10).record;
     assert!(matches!(succeeded.state, State::Succeeded(_)) && succeeded.doubted);
     assert!(
-        !succeeded.sent().doubted,
+        !Sent::of(&succeeded).doubted,
         "what is sent once more to compare is no further attempt"
     );
 }
@@ -205,10 +207,10 @@ fn what_a_tool_may_have_forgotten_proves_nothing() {
 
 #[test]
 fn waits_are_spread_between_half_and_all() {
-    let recheck = Schedule {
+    let recheck = Recheck {
         base: Duration::from_secs(8),
         max: Duration::from_secs(16),
-        ..Schedule::default()
+        ..Recheck::default()
     };
     let tool = Tool {
         recheck,
@@ -327,7 +329,7 @@ fn who_does_not_know_the_tool_leaves_its_calls_to_who_does() {
     let (here, elsewhere) = (
         probing(None),
         Tool {
-            unknown: Policy::Elsewhere,
+            unknown: OnUnknown::Elsewhere,
             ..tool("t")
         },
     );

@@ -11,7 +11,8 @@ use super::*;
 use crate::core::ledger::Position;
 use crate::core::outcome::{self, Evidence};
 use crate::core::tool::tests::tool;
-use crate::core::{compensation, key, session, unknown};
+use crate::core::tool::{Dedup, Mode, OnUnknown, SessionPolicy};
+use crate::core::{compensation, key, unknown};
 use proptest::prelude::*;
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
@@ -465,7 +466,7 @@ fn the_whole_grid() {
         remember_rejections: true,
         ..tool("t")
     };
-    let probe = unknown::Policy::Probe {
+    let probe = OnUnknown::Probe {
         negative_final_after: Some(Duration::from_secs(5)),
     };
     let probes = Tool {
@@ -473,12 +474,12 @@ fn the_whole_grid() {
         ..tool("t")
     };
     let retries = Tool {
-        unknown: unknown::Policy::Retry,
-        dedup: unknown::Dedup::Key,
+        unknown: OnUnknown::Retry,
+        dedup: Dedup::Key,
         ..tool("t")
     };
     let elsewhere = Tool {
-        unknown: unknown::Policy::Elsewhere,
+        unknown: OnUnknown::Elsewhere,
         ..tool("t")
     };
     let undoes = Tool {
@@ -829,8 +830,8 @@ fn only_the_run_that_has_lost_its_lock_is_told_of_it() {
 #[test]
 fn a_session_is_given_free_when_the_outcome_is_known_and_else_when_the_lease_ends() {
     let exclusive = Tool {
-        session: session::Policy {
-            mode: session::Mode::Exclusive,
+        session: SessionPolicy {
+            mode: Mode::Exclusive,
             ..Default::default()
         },
         ..tool("t")
@@ -890,10 +891,9 @@ fn a_session_is_given_free_when_the_outcome_is_known_and_else_when_the_lease_end
 
 #[test]
 fn not_found_proves_nothing_before_the_lease_and_the_operators_time_are_over() {
-    use unknown::{Dedup, Policy};
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     let tool = |negative_final_after, dedup| {
-        let unknown = Policy::Probe {
+        let unknown = OnUnknown::Probe {
             negative_final_after,
         };
         Tool {
@@ -976,16 +976,15 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 /// The policies that a configuration allows.
-fn any_policy() -> impl Strategy<Value = (unknown::Policy, unknown::Dedup)> {
-    use unknown::{Dedup, Policy};
-    let probe = Policy::Probe {
+fn any_policy() -> impl Strategy<Value = (OnUnknown, Dedup)> {
+    let probe = OnUnknown::Probe {
         negative_final_after: None,
     };
     prop_oneof![
-        Just((Policy::Hold, Dedup::None)),
+        Just((OnUnknown::Hold, Dedup::None)),
         Just((probe, Dedup::None)),
         Just((probe, Dedup::Key)),
-        Just((Policy::Retry, Dedup::Key)),
+        Just((OnUnknown::Retry, Dedup::Key)),
     ]
 }
 
@@ -1007,7 +1006,7 @@ proptest! {
         let (unknown, dedup) = policy;
         let compensation = cancel(undoes_unknown);
         let tool = Tool { effect, remember_rejections, unknown, dedup, compensation, ..tool("t") };
-        let sends_again = unknown == unknown::Policy::Retry;
+        let sends_again = unknown == OnUnknown::Retry;
         let mut record: Option<Record> = None;
         let mut seconds = 0;
         for (event, pause) in steps {
@@ -1018,7 +1017,7 @@ proptest! {
             let writes = dispatches || matches!(action, Action::Finish | Action::Probe | Action::Verify | Action::Alarm | Action::TakeNames);
             prop_assert_eq!(change.is_some(), writes);
             if action == Action::Verify {
-                prop_assert!(read || dedup == unknown::Dedup::Key, "sent again to a tool that executes it again");
+                prop_assert!(read || dedup == Dedup::Key, "sent again to a tool that executes it again");
             }
             if let (Action::Alarm, Some(before), Some(change)) = (&action, before, &change) {
                 prop_assert_eq!(&before.state, &change.record.state, "too late to change anything");
@@ -1056,7 +1055,7 @@ proptest! {
                             *attempt == before.attempt.id || is_done
                         }
                         Event::Probed { finding: Finding::Found(_), .. } | Event::Resolved { .. } | Event::Reconciled { .. } => true,
-                        Event::Probed { finding: Finding::NotFound, .. } => dedup == unknown::Dedup::Key,
+                        Event::Probed { finding: Finding::NotFound, .. } => dedup == Dedup::Key,
                         Event::CheckDue { .. } => sends_again && change.record.state == State::Running,
                         Event::ToCompensate { .. } => undoes_unknown && before.attempt.lease_until <= at(seconds),
                         _ => false,
@@ -1077,7 +1076,7 @@ proptest! {
                 prop_assert_eq!(change.record.retain_until.is_some(), done, "only what is done is deleted");
                 prop_assert!(!(read && matches!(change.record.state, State::Unknown(_))));
                 let has_check = change.record.check.is_some_and(|check| check.at.is_some());
-                prop_assert!(!has_check || (unknown != unknown::Policy::Hold && !done), "worked on for nothing");
+                prop_assert!(!has_check || (unknown != OnUnknown::Hold && !done), "worked on for nothing");
                 prop_assert!(change.record.attempt.number <= tool.retry.attempts);
                 prop_assert!(change.record.attempt.lease_until >= at(seconds) || !dispatches);
                 record = Some(change.record);

@@ -1,23 +1,17 @@
-//! How a call is undone: by another call, whose arguments are taken from what is kept of the first.
-//!
-//! Must not know when a call is undone, nor in which order; that is `saga`'s.
+//! How a tool's calls are undone, as an operator declares it.
 
-use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::json;
-use super::key::{self, Pointer};
-use super::outcome::Content;
-use super::record::{CallId, Record};
+use super::key::Pointer;
 use super::redact;
 
 /// How a tool's calls are undone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Policy {
-    /// Nobody has said. A person has to see to it.
+    /// Not declared: a person has to undo its calls.
     #[default]
     Undeclared,
-    /// There is nothing to undo, an operator says.
+    /// The operator says that there is nothing to undo.
     Needless,
     By(Template),
 }
@@ -27,8 +21,8 @@ pub enum Policy {
 pub struct Template {
     pub tool: String,
     pub args: Vec<(String, Part)>,
-    /// Whether a call is undone of which nobody knows whether it was executed. Only for a compensation that
-    /// does no harm where there is nothing to undo.
+    /// Whether calls with an unknown outcome are undone, too. Only for a compensation that does no harm
+    /// where there is nothing to undo.
     pub undoes_unknown: bool,
 }
 
@@ -123,133 +117,19 @@ fn holds_mask(value: &Value) -> bool {
 }
 
 impl Template {
-    /// The arguments of the call that undoes this one, as one JSON object.
+    /// The arguments of the compensation, as one JSON object.
     ///
     /// # Errors
     /// What cannot be found: then nothing must be sent.
-    pub fn args(&self, record: &Record) -> Result<Value, String> {
-        let result = match record.state.content() {
-            Some(Content::Kept(json)) => read(json),
-            Some(Content::Unavailable(_)) | None => None,
-        };
-        self.args_from(record, result.as_ref())
+    pub(super) fn make(&self, from: &Value) -> Result<Value, String> {
+        Ok(Value::Object(make_members(&self.args, from)?))
     }
-
-    /// The same, with another result than the one that is kept.
-    ///
-    /// # Errors
-    /// As [`args`](Self::args).
-    pub fn args_from(&self, record: &Record, result: Option<&Value>) -> Result<Value, String> {
-        let mut from = Map::new();
-        from.insert("call".into(), about(record));
-        if let Some(args) = read(&record.intent.args) {
-            from.insert("args".into(), args);
-        }
-        if let Some(result) = result {
-            from.insert("result".into(), result.clone());
-        }
-        Ok(Value::Object(make_members(
-            &self.args,
-            &Value::Object(from),
-        )?))
-    }
-
-    /// The same for an effect of which no call is known: there is only what a system says of it.
-    ///
-    /// # Errors
-    /// As [`args`](Self::args).
-    pub fn args_of_effect(&self, effect: &Value) -> Result<Value, String> {
-        Ok(Value::Object(make_members(
-            &self.args,
-            &json!({ "result": effect }),
-        )?))
-    }
-}
-
-/// What a compensation may say of the call that it undoes.
-fn about(record: &Record) -> Value {
-    let intent = &record.intent;
-    json!({
-        "call_id": intent.call_id.to_string(),
-        "tool": intent.tool,
-        "key": intent.key,
-        "tool_key": intent.lookup.for_tool(),
-        "user_id": intent.user_id,
-        "session_id": intent.session_id,
-        "saga_id": intent.saga_id,
-        "trace_id": intent.trace_id,
-        "fencing": record.fencing,
-    })
-}
-
-fn read(json: &Bytes) -> Option<Value> {
-    json::parse(str::from_utf8(json).ok()?).ok()
-}
-
-/// The key of the call that undoes this one.
-pub fn key_of(call_id: CallId) -> String {
-    format!("{}{call_id}", key::COMPENSATION)
-}
-
-/// The call that a call with this key undoes; `None`: it undoes no call of ours.
-pub fn undone_by(key: &str) -> Option<CallId> {
-    key.strip_prefix(key::COMPENSATION)?
-        .parse()
-        .ok()
-        .map(CallId)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::call::tests::succeeded;
-
-    fn template(args: Value) -> Result<Template, String> {
-        let Value::Object(args) = args else {
-            return Err("no object".into());
-        };
-        Ok(Template {
-            tool: "cancel".into(),
-            args: read_members(args)?,
-            undoes_unknown: false,
-        })
-    }
-
-    #[test]
-    fn arguments_come_from_what_is_kept_of_the_call() {
-        let call = succeeded("{\"order_id\":7,\"lines\":[{\"id\":\"a\"}]}");
-        let args = template(json!({
-            "order": "/result/order_id",
-            "lines": [{ "id": "/result/lines/0/id", "why": "undone" }],
-            "call": "/call/call_id",
-            "force": true,
-        }));
-        let made = args.expect("a template").args(&call).expect("arguments");
-        let expected = json!({
-            "order": 7,
-            "lines": [{ "id": "a", "why": "undone" }],
-            "call": call.intent.call_id.to_string(),
-            "force": true,
-        });
-        assert_eq!(made, expected);
-    }
-
-    #[test]
-    fn what_is_not_there_or_not_kept_is_never_sent() {
-        let mut call = succeeded("{\"order_id\":7}");
-        let missing = template(json!({ "order": "/result/id" })).expect("a template");
-        assert_eq!(
-            missing.args(&call),
-            Err("there is nothing at /result/id".into())
-        );
-        std::sync::Arc::make_mut(&mut call.intent).args =
-            format!("{{\"card\":{{\"no\":\"{}\"}}}}", redact::MASK).into();
-        let masked = template(json!({ "card": "/args/card" })).expect("a template");
-        assert_eq!(
-            masked.args(&call),
-            Err("what stood at /args/card is not kept".into())
-        );
-    }
+    use serde_json::json;
 
     #[test]
     fn a_pointer_begins_with_what_there_is() {

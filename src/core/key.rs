@@ -308,6 +308,13 @@ pub(super) fn derive(tool: &str, user_id: &str, args: &Value, secret: Option<&Se
 /// ignores. Never shown.
 pub type Fingerprint = [u8; 32];
 
+/// How many bytes of a fingerprint, the first, name the secret that it was made with.
+pub(super) const SECRET_ID: usize = 4;
+
+/// Names the calls that one budget counts, or that look alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GroupKey(pub [u8; 32]);
+
 /// A name under which a call is claimed: SHA-256 over (tenant, tool, key), each behind its length in eight
 /// big-endian bytes. Its last byte follows from the tenant alone: all names of a tenant lie in one partition
 /// of a store, where one step claims several of them.

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::outcome::Content;
+use super::record::Content;
 use super::record::{CallId, Entry, Record, State};
 
 /// Calls in one answer, if nothing is said, and at the most.

@@ -6,7 +6,7 @@
 pub mod breaker; // when a tool is left alone
 pub mod call; // the states of a call and the one function that moves it
 pub mod caller; // who is calling and what they may do
-pub mod compensation; // how a call is undone
+pub mod compensation; // how a tool's calls are undone
 pub mod document; // what is kept beside the calls
 pub mod json; // strict JSON and its canonical form (RFC 8785)
 pub mod key; // what counts as the same call
@@ -23,10 +23,12 @@ pub mod redact; // what is never kept, or never shown
 pub mod replay; // whether a tool would answer today as it did then
 pub mod retry; // when to try again
 pub mod saga; // a group of calls that is completed or undone as a whole
+pub mod schema; // what a tool's arguments must be like
 pub mod secret; // what fingerprints are made with
 pub mod session; // what bounds the parallel branches of one conversation
 pub mod share; // how much of a budget one party may hold
 pub mod shown; // what a model is shown of a tool
 pub mod tool; // the policy of one tool
 pub mod trace; // where in which trace a call belongs
+pub mod undo; // the call that undoes another one
 pub mod unknown; // how an unknown outcome comes to rest

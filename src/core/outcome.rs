@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::record::{Content, Failure, FailureKind, Record, State};
 use super::tool::{Declared, SuccessTest, Tool};
 
 /// What was observed of one attempt.
@@ -66,6 +67,18 @@ pub struct Sent {
     pub fencing: Option<u64>,
 }
 
+impl Sent {
+    /// What a call's newest attempt was sent with.
+    ///
+    /// What is sent once more of a call that has succeeded settles nothing.
+    pub fn of(record: &Record) -> Self {
+        Self {
+            doubted: record.doubted && !matches!(record.state, State::Succeeded(_)),
+            fencing: record.fencing,
+        }
+    }
+}
+
 /// What an attempt proved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -96,67 +109,6 @@ impl Outcome {
             Self::Executed(_) => "executed",
             Self::NotExecuted(_) => "not_executed",
             Self::Unknown => "unknown",
-        }
-    }
-}
-
-/// What is kept of an executed call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
-    /// One JSON text: the tool's own, byte for byte, or a wrapper around what is none.
-    Kept(Bytes),
-    /// The tool executed, but its answer could not be read; says why.
-    Unavailable(String),
-}
-
-/// Why a call surely had no effect.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    pub kind: FailureKind,
-    /// The tool's status, if it answered.
-    pub status: Option<u16>,
-    /// The tool's body as one JSON text, if it answered with a rejection.
-    pub body: Option<Bytes>,
-    /// How long the tool asked to wait.
-    pub retry_after: Option<Duration>,
-    /// A sentence for an engineer; nothing secret.
-    pub why: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureKind {
-    /// The tool refused this request. Never retried by the gateway.
-    Rejected,
-    /// The tool has seen a newer fencing token of the session. Never retried by the gateway.
-    Fenced,
-    /// The tool was not reached.
-    Unreachable,
-    /// The tool is there but did not take the request now.
-    Unavailable,
-    /// It was unknown for a while, and has turned out not to have been executed.
-    NotExecuted,
-    /// Its saga takes no calls any more. Never sent, and never will be.
-    SagaClosed,
-}
-
-impl FailureKind {
-    pub const ALL: [Self; 6] = [
-        Self::Rejected,
-        Self::Fenced,
-        Self::Unreachable,
-        Self::Unavailable,
-        Self::NotExecuted,
-        Self::SagaClosed,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Rejected => "rejected",
-            Self::Fenced => "fenced",
-            Self::Unreachable => "unreachable",
-            Self::Unavailable => "unavailable",
-            Self::NotExecuted => "not_executed",
-            Self::SagaClosed => "saga_closed",
         }
     }
 }

@@ -9,8 +9,8 @@ use uuid::Uuid;
 use super::pairing::is_same;
 use super::*;
 use crate::core::key::{Lookup, Source};
-use crate::core::outcome::{Content, Failure, FailureKind};
 use crate::core::record::{Attempt, AttemptId, InstanceId, Intent, Record, State};
+use crate::core::record::{Content, Failure, FailureKind};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).expect("a time")

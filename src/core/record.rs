@@ -4,16 +4,14 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::key;
-use super::outcome::{Content, Failure, Sent};
+use super::key::{self, GroupKey};
 use super::recipe::RecipeId;
-use super::session::Room;
-use super::unknown::Check;
 
 /// Names one call for ever; ordered by time (UUIDv7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,7 +78,7 @@ pub struct Intent {
     /// The name of the token with which it was made; empty for the gateway's own calls.
     pub made_by: String,
     /// Where calls that look like this one are found, if the tool asks for that.
-    pub similar: Option<Room>,
+    pub similar: Option<GroupKey>,
     /// The arguments as the tool gets them: one JSON object.
     pub args: Bytes,
     pub created_at: Timestamp,
@@ -149,15 +147,6 @@ pub struct Record {
 }
 
 impl Record {
-    /// What its newest attempt was sent with. What is sent once more of a call that has succeeded settles nothing.
-    pub fn sent(&self) -> Sent {
-        let doubted = self.doubted && !matches!(self.state, State::Succeeded(_));
-        Sent {
-            doubted,
-            fencing: self.fencing,
-        }
-    }
-
     /// The same without what the caller and the tool have said: what is looked at of many calls at once. It must
     /// not be written back.
     #[must_use]
@@ -268,6 +257,78 @@ impl State {
             Self::Running | Self::Failed(_) | Self::Unknown(_) => None,
         }
     }
+}
+
+/// What is kept of an executed call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// One JSON text: the tool's own, byte for byte, or a wrapper around what is none.
+    Kept(Bytes),
+    /// The tool executed, but its answer could not be read; says why.
+    Unavailable(String),
+}
+
+/// Why a call surely had no effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: FailureKind,
+    /// The tool's status, if it answered.
+    pub status: Option<u16>,
+    /// The tool's body as one JSON text, if it answered with a rejection.
+    pub body: Option<Bytes>,
+    /// How long the tool asked to wait.
+    pub retry_after: Option<Duration>,
+    /// A sentence for an engineer; nothing secret.
+    pub why: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The tool refused this request. Never retried by the gateway.
+    Rejected,
+    /// The tool has seen a newer fencing token of the session. Never retried by the gateway.
+    Fenced,
+    /// The tool was not reached.
+    Unreachable,
+    /// The tool is there but did not take the request now.
+    Unavailable,
+    /// It was unknown for a while, and has turned out not to have been executed.
+    NotExecuted,
+    /// Its saga takes no calls any more. Never sent, and never will be.
+    SagaClosed,
+}
+
+impl FailureKind {
+    pub const ALL: [Self; 6] = [
+        Self::Rejected,
+        Self::Fenced,
+        Self::Unreachable,
+        Self::Unavailable,
+        Self::NotExecuted,
+        Self::SagaClosed,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rejected => "rejected",
+            Self::Fenced => "fenced",
+            Self::Unreachable => "unreachable",
+            Self::Unavailable => "unavailable",
+            Self::NotExecuted => "not_executed",
+            Self::SagaClosed => "saga_closed",
+        }
+    }
+}
+
+/// When an unknown call is worked on next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Check {
+    /// Since when it is unknown.
+    pub since: Timestamp,
+    /// `None`: it is given up.
+    pub at: Option<Timestamp>,
+    /// How often it has been worked on.
+    pub number: u32,
 }
 
 /// One dispatch, from the decision to make it.

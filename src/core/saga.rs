@@ -28,7 +28,7 @@ use jiff::{SignedDuration, Timestamp};
 pub use self::plan::{Step, plan};
 use super::pace::Pace;
 use super::record::{CallId, Entry};
-use super::{compensation, retry};
+use super::{retry, undo};
 
 /// Names a saga for ever, within its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -197,7 +197,7 @@ impl Saga {
         Self {
             id: SagaId {
                 tenant: tenant.to_owned(),
-                id: compensation::key_of(call_id),
+                id: undo::key_of(call_id),
             },
             version: 1,
             state: State::Compensating,

@@ -8,12 +8,12 @@ use uuid::Uuid;
 
 use super::*;
 use crate::core::call::{self, UndoEnd};
+use crate::core::compensation;
 use crate::core::compensation::Template;
-use crate::core::outcome::Content;
+use crate::core::record::{Check, Content};
 use crate::core::record::{Compensation, InstanceId, Record, State as CallState, Undo};
 use crate::core::tool::tests::tool;
-use crate::core::tool::{Effect, Tool};
-use crate::core::unknown;
+use crate::core::tool::{Effect, OnUnknown, Tool};
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
 
@@ -420,7 +420,7 @@ fn what_an_earlier_saga_of_the_same_name_has_let_go_is_not_undone_with_a_later_o
     );
     assert_eq!(plan(&undoing(), &[(&released, &tool)], at(99)), Step::Done);
     let gone = Tool {
-        unknown: unknown::Policy::Elsewhere,
+        unknown: OnUnknown::Elsewhere,
         ..Tool::new("t")
     };
     assert_eq!(plan(&undoing(), &[(&released, &gone)], at(99)), Step::Done);
@@ -523,7 +523,7 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
         sends: false,
     };
     let tool = Tool {
-        unknown: unknown::Policy::Retry,
+        unknown: OnUnknown::Retry,
         ..tool_of(&planned)
     };
     let call = |number: u128, session: &str, begun_s: i64, token_s: i64| {
@@ -636,10 +636,10 @@ fn what_has_nothing_to_undo_is_waited_for_as_long_as_it_may_be_sent_again() {
     let mut record = call_of(1, &planned);
     let needless = Tool {
         compensation: compensation::Policy::Needless,
-        unknown: unknown::Policy::Retry,
+        unknown: OnUnknown::Retry,
         ..tool_of(&planned)
     };
-    record.check = Some(unknown::Check {
+    record.check = Some(Check {
         since: at(0),
         at: Some(at(1)),
         number: 0,
@@ -648,7 +648,7 @@ fn what_has_nothing_to_undo_is_waited_for_as_long_as_it_may_be_sent_again() {
         plan(&undoing(), &[(&record, &needless)], at(99)),
         Step::Wait(_, Hindrance::Unknown, _)
     ));
-    record.check = Some(unknown::Check {
+    record.check = Some(Check {
         since: at(0),
         at: None,
         number: 0,

@@ -11,89 +11,15 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::json::canonical;
-use super::key::{self, Pointer};
+use super::key::{self, GroupKey, Pointer};
 use super::record::{CallId, Entry, Intent, Record, State};
 use super::secret::Secret;
-use super::tool::{Effect, Tool};
+use super::tool::{Budget, Effect, Mode, OnSimilar, Per, SessionPolicy, Tool};
 
 /// How long a place in the line outlives the last time that its gateway asked.
 pub const LINE_PLACE: Duration = Duration::from_secs(3);
 /// Calls that wait for one session's lock at once; more are refused.
 pub const LINE_LENGTH: u32 = 100;
-
-/// How the write calls of one session go together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// One runs at a time, over all gateways; the others wait in the order in which they came.
-    Exclusive,
-    /// They run in parallel, and their tokens order them: a caller with an old one is refused.
-    Fenced,
-    /// They run in parallel, whatever token the caller has.
-    Shared,
-}
-
-impl Mode {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Exclusive => "exclusive",
-            Self::Fenced => "fenced",
-            Self::Shared => "shared",
-        }
-    }
-}
-
-/// A tool's rules about the session of its calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
-    pub mode: Mode,
-    /// How long a call waits for an exclusive session.
-    pub wait: Duration,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            mode: Mode::Fenced,
-            wait: Duration::from_secs(5),
-        }
-    }
-}
-
-/// Whose calls a budget counts together. Those that name no session, or no user, are counted as one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Per {
-    Session,
-    User,
-}
-
-/// How many calls of a tool may begin within a window. A replay costs nothing; nor does a failed call
-/// that runs again within it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budget {
-    pub per: Per,
-    pub max: u32,
-    pub window: Duration,
-}
-
-/// What is done with a call that looks like an earlier one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnSimilar {
-    /// It runs, and says so.
-    Flag,
-    /// It is refused until the caller names the earlier one.
-    Refuse,
-    /// It gets the result of the earlier one, if that has succeeded; else it is refused.
-    Replay,
-}
-
-/// When a call looks like an earlier one of the same user, although its key is another.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Similar {
-    /// What they have in common. One that is missing counts as missing in both.
-    pub fields: Vec<Pointer>,
-    pub window: Duration,
-    pub action: OnSimilar,
-}
 
 /// Names a session: no tenant meets another's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -111,10 +37,6 @@ impl SessionId {
         }
     }
 }
-
-/// Names what calls are counted or compared in: a budget, or whatever looks alike.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Room(pub [u8; 32]);
 
 /// What an arrival says about its session, beside its intent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -160,7 +82,7 @@ pub enum Line {
 /// There are fewer than `max` other calls in the room that began within the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spending {
-    pub room: Room,
+    pub room: GroupKey,
     pub max: u32,
     pub window: Duration,
 }
@@ -169,7 +91,7 @@ pub struct Spending {
 /// set or it is the confirmed one. The store answers which it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Likeness {
-    pub room: Room,
+    pub room: GroupKey,
     pub window: Duration,
     pub refuses: bool,
     pub confirmed: Option<CallId>,
@@ -183,7 +105,7 @@ pub struct Release {
     /// If the store has lost who has the lock, it is this call's until then.
     pub retakes_lock: bool,
     /// Where nothing shall look like this call any more.
-    pub similar: Option<Room>,
+    pub similar: Option<GroupKey>,
 }
 
 /// The lock of a session.
@@ -294,7 +216,7 @@ pub fn terms(
     if tool.effect == Effect::Read {
         return Ok(None);
     }
-    if is_exclusive(tool) && intent.session_id.is_empty() {
+    if tool.is_exclusive() && intent.session_id.is_empty() {
         return Err("session_id is missing, and this tool runs one call of a session at a time");
     }
     let token = match (tool.session.mode, brought.fencing) {
@@ -327,15 +249,10 @@ pub fn terms(
         });
     Ok(Some(Terms {
         token,
-        lock: is_exclusive(tool).then_some(line),
+        lock: tool.is_exclusive().then_some(line),
         budget,
         similar,
     }))
-}
-
-/// Whether the tool's calls take their session's lock.
-pub fn is_exclusive(tool: &Tool) -> bool {
-    tool.effect == Effect::Write && tool.session.mode == Mode::Exclusive
 }
 
 /// Where calls with these arguments look alike; `None` if they have none of the fields.
@@ -345,7 +262,7 @@ pub fn similar_room(
     user_id: &str,
     args: &Value,
     secret: &Secret,
-) -> Option<Room> {
+) -> Option<GroupKey> {
     let similar = tool
         .similar
         .as_ref()
@@ -361,17 +278,17 @@ pub fn similar_room(
         return None;
     }
     let common = canonical(&Value::Object(common));
-    Some(Room(
+    Some(GroupKey(
         secret.mac("similar", [tenant, &tool.name, user_id, &common]),
     ))
 }
 
-fn budget_room(budget: &Budget, intent: &Intent) -> Room {
+fn budget_room(budget: &Budget, intent: &Intent) -> GroupKey {
     let (per, whose) = match budget.per {
         Per::Session => ("session", &intent.session_id),
         Per::User => ("user", &intent.user_id),
     };
-    Room(key::digest([
+    GroupKey(key::digest([
         "budget",
         per,
         &intent.tenant,
@@ -382,7 +299,7 @@ fn budget_room(budget: &Budget, intent: &Intent) -> Room {
 
 /// What a bar means to a call that has waited for so long. `usual`: how long such calls take.
 pub fn verdict(
-    policy: &Policy,
+    policy: &SessionPolicy,
     bar: &Bar,
     waited: Duration,
     usual: Duration,

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::core::record::{Attempt, AttemptId, InstanceId};
+use crate::core::tool::Similar;
 use crate::core::tool::tests::tool;
 
 fn at(seconds: i64) -> Timestamp {
@@ -34,7 +35,7 @@ fn intent(session_id: &str, user_id: &str) -> Intent {
         saga_id: String::new(),
         trace_id: String::new(),
         made_by: "agent".into(),
-        similar: Some(Room([7; 32])),
+        similar: Some(GroupKey([7; 32])),
         args: "{}".into(),
         created_at: at(0),
     }
@@ -42,9 +43,9 @@ fn intent(session_id: &str, user_id: &str) -> Intent {
 
 fn with_mode(mode: Mode) -> Tool {
     Tool {
-        session: Policy {
+        session: SessionPolicy {
             mode,
-            ..Policy::default()
+            ..SessionPolicy::default()
         },
         ..tool("t")
     }
@@ -225,7 +226,7 @@ fn lock() -> Lock {
 
 #[test]
 fn a_call_waits_for_its_turn_and_for_nothing_else() {
-    let policy = Policy {
+    let policy = SessionPolicy {
         mode: Mode::Exclusive,
         wait: Duration::from_secs(5),
     };
@@ -331,7 +332,7 @@ proptest! {
     /// However long it takes: who is refused was told when to come again, and nobody waits for ever.
     #[test]
     fn a_wait_ends(waited in 0..100_u64, wait in 0..50_u64, free_from in prop::option::of(-100..100_i64), in_line: bool) {
-        let policy = Policy { mode: Mode::Exclusive, wait: Duration::from_secs(wait) };
+        let policy = SessionPolicy { mode: Mode::Exclusive, wait: Duration::from_secs(wait) };
         let lock = Lock { free_from: free_from.map(at), ..lock() };
         let bar = Bar::Busy { lock: Some(lock), behind: in_line.then(|| call(9)) };
         match verdict(&policy, &bar, Duration::from_secs(waited), USUAL, at(0)) {

@@ -6,7 +6,8 @@
 use serde_json::{Map, Value, json};
 
 use super::key::{MAX_LEN, MODEL_MEMBER};
-use super::tool::{Effect, Schema, Tool, in_place};
+use super::schema::{Schema, in_place};
+use super::tool::{Effect, Tool};
 
 /// A key as a regular expression of JSON Schema: ASCII 0x21 to 0x7E.
 pub const KEY_PATTERN: &str = "^[!-~]{1,255}$";

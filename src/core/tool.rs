@@ -1,23 +1,14 @@
 //! The policy of one tool, as far as the rules need it. Where the tool lives is `downstream`'s business.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::key::{self, Pointer};
 use super::pace::Pace;
-use super::{breaker, compensation, redact, retry, session, unknown};
-
-/// The most mistakes that one refusal of arguments names.
-const MAX_SCHEMA_MISTAKES: usize = 20;
-/// The longest sentence about one of them, and the longest way to its place, in bytes.
-const MAX_SENTENCE: usize = 200;
-/// Arguments of more values than this are told that they do not fit, and not where.
-const MAX_VALUES_TOLD: usize = 10_000;
-/// How deep a schema's parts may lie in each other and still be looked into for a name.
-const MAX_PARTS: usize = 6;
+use super::schema::Schema;
+use super::{breaker, compensation, redact, retry};
 
 /// Whether a tool changes the world. Undeclared is `Write`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +49,125 @@ pub struct SuccessTest {
     pub otherwise: Declared,
 }
 
+/// How the write calls of one session go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// One runs at a time, over all gateways; the others wait in the order in which they came.
+    Exclusive,
+    /// They run in parallel, and their tokens order them: a caller with an old one is refused.
+    Fenced,
+    /// They run in parallel, whatever token the caller has.
+    Shared,
+}
+
+impl Mode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Fenced => "fenced",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+/// A tool's rules about the session of its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionPolicy {
+    pub mode: Mode,
+    /// How long a call waits for an exclusive session.
+    pub wait: Duration,
+}
+
+impl Default for SessionPolicy {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Fenced,
+            wait: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Whose calls a budget counts together. Those that name no session, or no user, are counted as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Per {
+    Session,
+    User,
+}
+
+/// How many calls of a tool may begin within a window. A replay costs nothing; nor does a failed call
+/// that runs again within it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    pub per: Per,
+    pub max: u32,
+    pub window: Duration,
+}
+
+/// What is done with a call that looks like an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnSimilar {
+    /// It runs, and says so.
+    Flag,
+    /// It is refused until the caller names the earlier one.
+    Refuse,
+    /// It gets the result of the earlier one, if that has succeeded; else it is refused.
+    Replay,
+}
+
+/// When a call looks like an earlier one of the same user, although its key is another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Similar {
+    /// What they have in common. One that is missing counts as missing in both.
+    pub fields: Vec<Pointer>,
+    pub window: Duration,
+    pub action: OnSimilar,
+}
+
+/// Whether the tool itself executes the same `Idempotency-Key` at most once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dedup {
+    None,
+    Key,
+}
+
+/// What is done about a call whose outcome is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnUnknown {
+    /// It is held until a late answer or a person settles it.
+    Hold,
+    /// The tool is asked whether it knows the key.
+    Probe {
+        /// From when on, counted from the end of the lease, "not found" proves that it was not executed;
+        /// `None`: never.
+        negative_final_after: Option<Duration>,
+    },
+    /// The same key and the same bytes are sent again. Only for [`Dedup::Key`].
+    Retry,
+    /// This gateway does not have the tool in its configuration. One that has it knows what is done.
+    Elsewhere,
+}
+
+/// How often an unknown call is worked on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recheck {
+    /// The wait before the first time; it doubles with each further one.
+    pub base: Duration,
+    /// The upper bound of every wait.
+    pub max: Duration,
+    /// After this long the call stays unknown until a person settles it.
+    pub give_up_after: Duration,
+}
+
+impl Default for Recheck {
+    fn default() -> Self {
+        Self {
+            base: Duration::from_secs(2),
+            max: Duration::from_secs(300),
+            give_up_after: Duration::from_secs(3_600),
+        }
+    }
+}
+
 /// A tool's rules. Built by the configuration, which has checked that they fit together.
 #[derive(Debug, Clone)]
 pub struct Tool {
@@ -77,12 +187,12 @@ pub struct Tool {
     pub key: key::Policy,
     pub retry: retry::Policy,
     pub breaker: breaker::Policy,
-    pub dedup: unknown::Dedup,
-    pub unknown: unknown::Policy,
-    pub recheck: unknown::Schedule,
-    pub session: session::Policy,
-    pub budget: Option<session::Budget>,
-    pub similar: Option<session::Similar>,
+    pub dedup: Dedup,
+    pub unknown: OnUnknown,
+    pub recheck: Recheck,
+    pub session: SessionPolicy,
+    pub budget: Option<Budget>,
+    pub similar: Option<Similar>,
     pub outcomes: BTreeMap<u16, Declared>,
     pub success: Option<SuccessTest>,
     /// Keep the tool's 4xx and replay it like a result, instead of letting the key run again.
@@ -110,10 +220,10 @@ impl Tool {
             key: key::Policy::default(),
             retry: retry::Policy::default(),
             breaker: breaker::Policy::default(),
-            dedup: unknown::Dedup::None,
-            unknown: unknown::Policy::Hold,
-            recheck: unknown::Schedule::default(),
-            session: session::Policy::default(),
+            dedup: Dedup::None,
+            unknown: OnUnknown::Hold,
+            recheck: Recheck::default(),
+            session: SessionPolicy::default(),
             budget: None,
             similar: None,
             outcomes: BTreeMap::new(),
@@ -151,154 +261,27 @@ impl Tool {
         self.dedup_window.unwrap_or(default)
     }
 
+    /// Whether the tool's calls take their session's lock.
+    pub fn is_exclusive(&self) -> bool {
+        self.effect == Effect::Write && self.session.mode == Mode::Exclusive
+    }
+
     /// Whether more than a fencing token has to be compared in the step of the claim.
     pub fn needs_one_master(&self) -> bool {
-        session::is_exclusive(self) || self.budget.is_some() || self.similar.is_some()
+        self.is_exclusive() || self.budget.is_some() || self.similar.is_some()
     }
 
     /// Whether the tool's own schema names this member of `args`.
     pub fn has_property(&self, name: &str) -> bool {
         self.schema
             .as_ref()
-            .is_some_and(|schema| names(&schema.text, &schema.text, name, 0))
-    }
-}
-
-/// The JSON Schema of a tool's arguments.
-#[derive(Clone)]
-pub struct Schema {
-    text: Value,
-    validator: jsonschema::Validator,
-}
-
-impl Schema {
-    /// # Errors
-    /// Says why this is no JSON Schema. A `$ref` to another document is refused: nothing is fetched.
-    pub fn new(text: Value) -> Result<Self, String> {
-        let validator = jsonschema::validator_for(&text).map_err(|error| error.to_string())?;
-        Ok(Self { text, validator })
-    }
-
-    /// The schema as it was written.
-    pub fn text(&self) -> &Value {
-        &self.text
-    }
-
-    /// What is wrong with `args`: the place as a JSON Pointer, and a sentence. At most twenty.
-    ///
-    /// The sentences name what was expected and quote no value: a refusal may be logged by whoever
-    /// gets it. Where the way to a place is too long, it ends at something that holds the place.
-    pub fn mistakes(&self, args: &Value) -> Vec<(String, String)> {
-        if self.validator.is_valid(args) {
-            return Vec::new();
-        }
-        // The validator gathers every mistake before it tells the first.
-        if count(args) > MAX_VALUES_TOLD {
-            return vec![(
-                String::new(),
-                "something in it does not fit; it is too large to say what".into(),
-            )];
-        }
-        let mistakes = self.validator.iter_errors(args).take(MAX_SCHEMA_MISTAKES);
-        mistakes
-            .map(|mistake| {
-                (
-                    holder_of(mistake.instance_path().as_str()),
-                    cut(mistake.masked().to_string()),
-                )
-            })
-            .collect()
-    }
-
-    /// Whether every valid `args` has something at `pointer`.
-    pub fn requires(&self, pointer: &Pointer) -> bool {
-        let mut at = &self.text;
-        for step in pointer.steps() {
-            let named =
-                |required: &Vec<Value>| required.iter().any(|name| name.as_str() == Some(&step));
-            if !at["required"].as_array().is_some_and(named) {
-                return false;
-            }
-            at = &at["properties"][&step];
-        }
-        true
-    }
-}
-
-/// The parts of a schema that look at the same value as the whole.
-pub(super) fn in_place(schema: &Map<String, Value>) -> impl Iterator<Item = &Value> {
-    let listed = ["allOf", "anyOf", "oneOf"]
-        .into_iter()
-        .filter_map(|word| schema.get(word)?.as_array())
-        .flatten();
-    let named = schema
-        .get("dependentSchemas")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flat_map(Map::values);
-    listed.chain(named).chain(
-        ["if", "then", "else", "not"]
-            .into_iter()
-            .filter_map(|word| schema.get(word)),
-    )
-}
-
-/// Whether a schema or a part of it names this property of its value.
-fn names(part: &Value, root: &Value, name: &str, depth: usize) -> bool {
-    let Value::Object(words) = part else {
-        return false;
-    };
-    let place = words
-        .get("$ref")
-        .and_then(Value::as_str)
-        .and_then(|place| place.strip_prefix('#'));
-    words
-        .get("properties")
-        .is_some_and(|properties| properties.get(name).is_some())
-        || depth < MAX_PARTS
-            && (in_place(words).any(|inner| names(inner, root, name, depth + 1))
-                || place
-                    .and_then(|pointer| root.pointer(pointer))
-                    .is_some_and(|inner| names(inner, root, name, depth + 1)))
-}
-
-/// How many values there are in a value, itself among them.
-fn count(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
-        Value::Object(members) => 1 + members.values().map(count).sum::<usize>(),
-        _ => 1,
-    }
-}
-
-/// A place, or what holds it if the way there is too long: names are the caller's.
-fn holder_of(place: &str) -> String {
-    let mut place = place;
-    while place.len() > MAX_SENTENCE {
-        place = place.rsplit_once('/').map_or("", |(holder, _)| holder);
-    }
-    place.to_owned()
-}
-
-/// A sentence may quote the name of a member, which may be long.
-fn cut(mut sentence: String) -> String {
-    if sentence.len() > MAX_SENTENCE {
-        sentence.truncate(sentence.floor_char_boundary(MAX_SENTENCE));
-        sentence.push('…');
-    }
-    sentence
-}
-
-impl fmt::Debug for Schema {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.text.fmt(f)
+            .is_some_and(|schema| schema.has_property(name))
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use serde_json::json;
 
     /// A write tool with every default.
     pub(crate) fn tool(name: &str) -> Tool {
@@ -309,63 +292,6 @@ pub(crate) mod tests {
         pub(crate) fn set_schema(&mut self, schema: Value) {
             self.schema = Some(Schema::new(schema).expect("a schema"));
         }
-    }
-
-    #[test]
-    fn a_schema_names_every_mistake_with_its_place() {
-        let schema = json!({ "type": "object", "required": ["a"], "properties": { "b": { "type": "integer" } } });
-        let schema = Schema::new(schema).expect("a schema");
-        assert_eq!(schema.mistakes(&json!({ "a": 1, "b": 2 })), []);
-        let places: Vec<String> = schema
-            .mistakes(&json!({ "b": "x" }))
-            .into_iter()
-            .map(|(place, _)| place)
-            .collect();
-        assert_eq!(places.len(), 2);
-        assert!(places.contains(&"/b".to_owned()) && places.contains(&String::new()));
-    }
-
-    #[test]
-    fn mistakes_are_few_and_short_and_quote_no_value() {
-        let schema = json!({ "additionalProperties": { "type": "integer", "enum": [1, 2] } });
-        let schema = Schema::new(schema).expect("a schema");
-        let long = "n".repeat(5_000);
-        let args: Map<String, Value> = (0..500)
-            .map(|n| (format!("{n}{long}"), json!("hunter2")))
-            .collect();
-        let mistakes = schema.mistakes(&args.into());
-        assert_eq!(mistakes.len(), MAX_SCHEMA_MISTAKES);
-        for (place, sentence) in mistakes {
-            assert!(
-                place.len() <= MAX_SENTENCE && sentence.len() <= MAX_SENTENCE + 3,
-                "{place} {sentence}"
-            );
-            assert!(!sentence.contains("hunter2"), "{sentence}");
-        }
-        let many = json!({ "list": vec!["x"; MAX_VALUES_TOLD] });
-        assert_eq!(
-            schema.mistakes(&many).len(),
-            1,
-            "and those of large arguments are not gathered"
-        );
-    }
-
-    #[test]
-    fn a_schema_that_is_none_or_lives_elsewhere_is_refused() {
-        assert!(Schema::new(json!({ "type": "nonsense" })).is_err());
-        assert!(Schema::new(json!({ "$ref": "http://127.0.0.1:9/schema.json" })).is_err());
-    }
-
-    #[test]
-    fn a_key_field_is_required_only_if_each_step_to_it_is() {
-        let schema = Schema::new(json!({
-            "required": ["order", "id"],
-            "properties": { "order": { "required": ["id"], "properties": { "id": {}, "note": {} } } },
-        }))
-        .expect("a schema");
-        let requires = |pointer: &str| schema.requires(&pointer.parse().expect("a pointer"));
-        assert!(requires("/id") && requires("/order") && requires("/order/id"));
-        assert!(!requires("/order/note") && !requires("/other") && !requires("/other/id"));
     }
 
     #[test]

@@ -7,71 +7,16 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::outcome::{self, Body, Content};
+use super::outcome::{self, Body};
 use super::record::{AttemptId, Record, State};
+use super::record::{Check, Content};
 use super::retry;
-use super::tool::Tool;
+use super::tool::{Dedup, OnUnknown, Recheck, Tool};
 
 /// The shortest wait that a caller is told.
 const LEAST_WAIT: Duration = Duration::from_secs(1);
 /// How long to wait for a call that is being undone.
 const WHILE_UNDONE: Duration = Duration::from_secs(5);
-
-/// Whether the tool itself executes the same `Idempotency-Key` at most once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dedup {
-    None,
-    Key,
-}
-
-/// What is done about a call whose outcome is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
-    /// It is held until a late answer or a person settles it.
-    Hold,
-    /// The tool is asked whether it knows the key.
-    Probe {
-        /// From when on, counted from the end of the lease, "not found" proves that it was not executed;
-        /// `None`: never.
-        negative_final_after: Option<Duration>,
-    },
-    /// The same key and the same bytes are sent again. Only for [`Dedup::Key`].
-    Retry,
-    /// This gateway does not have the tool in its configuration. One that has it knows what is done.
-    Elsewhere,
-}
-
-/// How often an unknown call is worked on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Schedule {
-    /// The wait before the first time; it doubles with each further one.
-    pub base: Duration,
-    /// The upper bound of every wait.
-    pub max: Duration,
-    /// After this long the call stays unknown until a person settles it.
-    pub give_up_after: Duration,
-}
-
-impl Default for Schedule {
-    fn default() -> Self {
-        Self {
-            base: Duration::from_secs(2),
-            max: Duration::from_secs(300),
-            give_up_after: Duration::from_secs(3_600),
-        }
-    }
-}
-
-/// When an unknown call is worked on next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Check {
-    /// Since when it is unknown.
-    pub since: Timestamp,
-    /// `None`: it is given up.
-    pub at: Option<Timestamp>,
-    /// How often it has been worked on.
-    pub number: u32,
-}
 
 /// What a probe has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,9 +82,9 @@ pub fn first_check(
     retry_after: Option<Duration>,
 ) -> Option<Check> {
     match tool.unknown {
-        Policy::Hold => None,
+        OnUnknown::Hold => None,
         // A gateway that has the tool knows better, and soon.
-        Policy::Probe { .. } | Policy::Retry | Policy::Elsewhere => {
+        OnUnknown::Probe { .. } | OnUnknown::Retry | OnUnknown::Elsewhere => {
             let check = Check {
                 since: now,
                 at: None,
@@ -158,7 +103,7 @@ pub fn next_check(
     now: Timestamp,
     retry_after: Option<Duration>,
 ) -> Check {
-    let Schedule { base, max, .. } = tool.recheck;
+    let Recheck { base, max, .. } = tool.recheck;
     let policy = retry::Policy {
         attempts: u32::MAX,
         base,
@@ -207,7 +152,7 @@ pub fn is_late(tool: &Tool, check: &Check, now: Timestamp) -> bool {
 /// When a call is looked at again that could not be worked on: the later the longer it has been unknown,
 /// so that a history does not fill with nothing. That it was not worked on is no reason to give it up.
 pub fn put_off(tool: &Tool, check: Check, wait: Duration, now: Timestamp) -> Check {
-    let Schedule {
+    let Recheck {
         base,
         max,
         give_up_after,
@@ -253,10 +198,10 @@ pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> b
     let over = |wait| after(record.attempt.lease_until, wait) <= asked_at;
     match tool.unknown {
         _ if tool.dedup == Dedup::Key => over(Duration::ZERO),
-        Policy::Probe {
+        OnUnknown::Probe {
             negative_final_after,
         } => negative_final_after.is_some_and(over),
-        Policy::Hold | Policy::Retry | Policy::Elsewhere => false,
+        OnUnknown::Hold | OnUnknown::Retry | OnUnknown::Elsewhere => false,
     }
 }
 

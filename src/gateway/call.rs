@@ -20,9 +20,11 @@ use super::{Error, ErrorKind, Gateway, ToolAt};
 use crate::core::call::elapsed_ms;
 use crate::core::caller::Caller;
 use crate::core::ledger::Duplicate;
-use crate::core::outcome::{Content, FailureKind};
-use crate::core::recipe::{self, Asking, Name, Prints, Recipe, RecipeId};
+use crate::core::recipe::identity::{Asking, Name};
+use crate::core::recipe::prints::Prints;
+use crate::core::recipe::{Recipe, RecipeId, identity};
 use crate::core::record::{CallId, Intent, Record, State};
+use crate::core::record::{Content, FailureKind};
 use crate::core::secret::Secret;
 use crate::core::session::{self, Brought, LINE_LENGTH};
 use crate::core::tool::Tool;
@@ -176,7 +178,7 @@ impl Asked {
             args: &args,
             secret,
         };
-        let identity = recipe::identify(&self.at.recipe, earlier, &asking);
+        let identity = identity::identify(&self.at.recipe, earlier, &asking);
         let (first, key) = (identity.names.first()?, identity.keys.first()?);
         let intent = Intent {
             lookup: first.lookup,
@@ -397,7 +399,7 @@ pub fn identify(tool: &Tool, request: &Request) -> Result<key::Chosen, Error> {
 
 /// A request that could be read.
 struct Read {
-    identity: recipe::Identity,
+    identity: identity::Identity,
     /// The arguments that count today.
     value: Value,
     /// What the tool will get: the caller's own bytes, unless the model's key had to be taken out.
@@ -440,7 +442,7 @@ fn read_request(
         args: &args,
         secret,
     };
-    let mut identity = recipe::identify(today, earlier, &asking);
+    let mut identity = identity::identify(today, earlier, &asking);
     let counted = identity.counted.take();
     let raw = Bytes::from(request.args.clone());
     let sent = counted
@@ -459,7 +461,7 @@ fn read_request(
 }
 
 /// Why a request is no call by the configuration of today.
-fn complaint(tool: &Tool, identity: &recipe::Identity, value: &Value) -> Option<ErrorKind> {
+fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Option<ErrorKind> {
     let refused = identity.key.as_ref().err();
     let is_bad_key = matches!(
         refused,

@@ -11,7 +11,7 @@ use super::recipes::one_name;
 use super::trace::Trace;
 use super::{ErrorKind, Gateway};
 use crate::core::key::{self, Lookup};
-use crate::core::recipe::Prints;
+use crate::core::recipe::prints::Prints;
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::redact;
 use crate::core::session::{Brought, LINE_LENGTH};

@@ -26,8 +26,7 @@ use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::key::Pointer;
 use crate::core::reconcile::{Kind, Rules, Window};
-use crate::core::tool::Tool;
-use crate::core::unknown::Policy;
+use crate::core::tool::{OnUnknown, Tool};
 use crate::crash;
 use crate::downstream::outside::{Source, Webhook};
 use crate::store::{self, Put};
@@ -87,7 +86,7 @@ impl Reconciliation {
     /// its call, and clocks differ.
     pub fn margin<'a>(&self, tools: impl Iterator<Item = &'a Tool>) -> SignedDuration {
         let time = |tool: &Tool| match tool.unknown {
-            Policy::Retry => tool.lease() + tool.recheck.give_up_after,
+            OnUnknown::Retry => tool.lease() + tool.recheck.give_up_after,
             _ => tool.lease(),
         };
         let longest = tools.map(time).max().unwrap_or_default();

@@ -12,7 +12,8 @@ use super::transition::{self, Moved, OnConflict};
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
-use crate::core::outcome::{Body, Content, Evidence, Outcome, classify};
+use crate::core::outcome::{Body, Evidence, Outcome, Sent, classify};
+use crate::core::record::Content;
 use crate::core::record::{CallId, Record, State};
 use crate::core::redact;
 use crate::core::replay::{Fresh, differences};
@@ -199,7 +200,10 @@ fn in_the_way(hindrance: Hindrance) -> ErrorKind {
 
 /// A result to compare with, or why there is none.
 fn fresh_result(asked: &Asked, record: &Record, evidence: Evidence) -> Result<Bytes, String> {
-    match (classify(&asked.at.tool, &evidence, record.sent()), evidence) {
+    match (
+        classify(&asked.at.tool, &evidence, Sent::of(record)),
+        evidence,
+    ) {
         ((Outcome::Executed(Content::Kept(json)), _), _) => Ok(json),
         (
             (_, why),

@@ -22,10 +22,10 @@ use super::{ErrorKind, Gateway, jitter, new_attempt};
 use crate::budget::Charge;
 use crate::core::breaker::Sign;
 use crate::core::call::{Action, Event, Next, Retry};
-use crate::core::outcome::{self, Content, Evidence, FailureKind, Outcome};
+use crate::core::outcome::{self, Evidence, Outcome, Sent};
+use crate::core::record::{Content, FailureKind};
 use crate::core::record::{Record, State};
 use crate::core::redact;
-use crate::core::session;
 use crate::core::tool::Effect;
 use crate::core::trace::SpanId;
 use crate::crash;
@@ -64,7 +64,10 @@ impl Gateway {
     pub(super) async fn fly(self: Arc<Self>, mut asked: Asked, pilot: Pilot, began: Instant) {
         asked.trace.begin_call(&asked.intent);
         let claim = asked.trace.claim(&asked.intent);
-        let standing = session::is_exclusive(&asked.at.tool)
+        let standing = asked
+            .at
+            .tool
+            .is_exclusive()
             .then(|| self.lines.stand(&asked.intent, &mut asked.longest_line));
         let Turn {
             held,
@@ -435,7 +438,7 @@ impl Gateway {
             }
         };
         crash::point("after_answer");
-        let (proved, why) = outcome::classify(tool, &evidence, record.sent());
+        let (proved, why) = outcome::classify(tool, &evidence, Sent::of(record));
         span.record("outcome", proved.as_str());
         if !matches!(proved, Outcome::Executed(_)) {
             span.record("error", why);

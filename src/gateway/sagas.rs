@@ -13,11 +13,11 @@ use super::transition::{self, Moved, OnConflict, ROUNDS};
 use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
-use crate::core::compensation;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key::{self, Lookup};
 use crate::core::record::{CallId, Compensation, Intent, Record, State as CallState, Undo};
 use crate::core::saga::{self, Event, Saga, SagaId};
+use crate::core::{compensation, undo};
 use crate::store::{self, Put};
 
 /// A saga with its calls, those that undo others apart.
@@ -136,7 +136,7 @@ impl Gateway {
 
     /// Whether a call that the gateway makes itself is still to be sent: a person may have settled what it undoes.
     async fn is_wanted(&self, intent: &Intent) -> Result<bool, store::Error> {
-        let Some(undone) = compensation::undone_by(&intent.key) else {
+        let Some(undone) = undo::undone_by(&intent.key) else {
             return Ok(true);
         };
         let record = self.counted("load", self.store.load(undone).await)?;
@@ -462,7 +462,7 @@ fn lookup_of(record: &Record, tool: &str) -> Lookup {
     Lookup::new(
         &record.intent.tenant,
         tool,
-        &compensation::key_of(record.intent.call_id),
+        &undo::key_of(record.intent.call_id),
     )
 }
 

@@ -7,7 +7,8 @@ use super::transition::{self, Moved, OnConflict};
 use super::{ErrorKind, Gateway};
 use crate::core::call::{Action, Event};
 use crate::core::record::{CallId, Intent, MAX_ALIASES, Record, State};
-use crate::core::session::{OnSimilar, Refusal};
+use crate::core::session::Refusal;
+use crate::core::tool::OnSimilar;
 use crate::core::unknown;
 use crate::store::Error;
 

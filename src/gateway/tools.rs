@@ -8,8 +8,7 @@ use super::Gateway;
 use super::health::Health;
 use crate::core::recipe::{Recipe, RecipeId};
 use crate::core::record::Record;
-use crate::core::tool::Tool;
-use crate::core::unknown::Policy;
+use crate::core::tool::{OnUnknown, Tool};
 use crate::downstream::{Endpoint, NoClient};
 
 /// A tool's policy with its place, and what is seen of it.
@@ -100,7 +99,7 @@ impl Gateway {
     pub(super) fn policy_of(&self, record: &Record) -> Tool {
         let name = &record.intent.tool;
         let undeclared = || Tool {
-            unknown: Policy::Elsewhere,
+            unknown: OnUnknown::Elsewhere,
             ..Tool::new(name)
         };
         self.tool_at(name)

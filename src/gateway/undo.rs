@@ -14,12 +14,12 @@ use super::{ErrorKind, Gateway, jitter};
 use crate::core::call::{self, Illegal, UndoEnd};
 use crate::core::compensation::{self, Template};
 use crate::core::document::{Document, Kind};
-use crate::core::key;
 use crate::core::ledger::LIMITS;
 use crate::core::record::{Compensation, Record, State};
 use crate::core::saga::{self, Event, Hindrance, Saga, SagaId, Step, Trouble};
 use crate::core::session::Refusal;
 use crate::core::tool::Tool;
+use crate::core::{key, undo};
 use crate::crash;
 use crate::store;
 
@@ -686,7 +686,7 @@ fn own(
     Ok(Own {
         tenant: intent.tenant.clone(),
         tool: by.tool.clone(),
-        key: compensation::key_of(intent.call_id),
+        key: undo::key_of(intent.call_id),
         args: template.args(record)?,
         call_id: Some(by.call_id),
         user_id: intent.user_id.clone(),

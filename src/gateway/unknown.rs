@@ -18,7 +18,8 @@ use crate::core::call::{Action, Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::session::SessionId;
-use crate::core::unknown::{Finding, Hindrance, Policy, Resolution, read_probe};
+use crate::core::tool::OnUnknown;
+use crate::core::unknown::{Finding, Hindrance, Resolution, read_probe};
 use crate::crash;
 use crate::downstream::{Deadline, Party};
 use crate::store;
@@ -85,7 +86,7 @@ impl Gateway {
         let tools = self.tools();
         let has_policy = tools
             .iter()
-            .filter(|(_, at)| at.tool.unknown != Policy::Hold);
+            .filter(|(_, at)| at.tool.unknown != OnUnknown::Hold);
         let tools: Vec<String> = has_policy.map(|(tool, _)| tool.clone()).collect();
         let held = self.readable("unchecked", self.store.unchecked(&tools, TAKEN_UP).await)?;
         let mut taken_up = 0;
@@ -124,7 +125,7 @@ impl Gateway {
         // It may have waited for its turn: a lease that began then would end before the deadline.
         let now = now.max(self.now());
         let attempt = (!self.is_paused(&at.tool.name)).then(new_attempt);
-        let sends = at.tool.unknown == Policy::Retry && attempt.is_some();
+        let sends = at.tool.unknown == OnUnknown::Retry && attempt.is_some();
         let permit = if sends {
             self.may_send(&at, &record).await
         } else {

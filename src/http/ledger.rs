@@ -13,7 +13,7 @@ use super::auth::Known;
 use super::problem::Problem;
 use super::read::{self, call_id, read_body, reason};
 use crate::core::ledger::{Duplicate, Duplicates};
-use crate::core::outcome::Content;
+use crate::core::record::Content;
 use crate::core::record::{Entry, Record, State as CallState};
 use crate::core::unknown::Resolution;
 use crate::gateway::Replay;

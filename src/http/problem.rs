@@ -14,8 +14,8 @@ use utoipa::ToSchema;
 
 pub(super) use self::body::Body;
 use crate::core::key;
-use crate::core::outcome::Failure;
 use crate::core::record::CallId;
+use crate::core::record::Failure;
 use crate::core::session::Refusal;
 use crate::gateway::{Differs, Error, ErrorKind, Reused};
 

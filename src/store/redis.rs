@@ -54,9 +54,9 @@ use crate::core::document::{Document, Kind, Place};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::pace::Pace;
+use crate::core::record::Check;
 use crate::core::record::{CallId, Entry, Holder, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
-use crate::core::unknown::Check;
 
 /// What an operator says about a Redis.
 #[derive(Debug, Clone)]

@@ -20,7 +20,7 @@ use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place as DocumentPlace, digest};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
-use crate::core::outcome::Content;
+use crate::core::record::Content;
 use crate::core::record::{CallId, Entry, Holder, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use oncegate::core::call::{Change, Event, next};
+use oncegate::core::key::GroupKey;
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::recipe::RecipeId;
 use oncegate::core::record::{AttemptId, CallId, Entry, Intent, Record};
-use oncegate::core::session::{
-    Bar, Brought, Budget, Mode, OnSimilar, Per, Policy as Sessions, Room, SessionId, Similar,
-};
+use oncegate::core::session::{Bar, Brought, SessionId};
 use oncegate::core::tool::Tool as Policy;
+use oncegate::core::tool::{Budget, Mode, OnSimilar, Per, SessionPolicy as Sessions, Similar};
 use oncegate::store::{Claimed, Replaced, Store};
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -117,7 +117,7 @@ fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
         saga_id: String::new(),
         trace_id: "trace".into(),
         made_by: "agent".into(),
-        similar: tool.similar.as_ref().map(|_| Room([7; 32])),
+        similar: tool.similar.as_ref().map(|_| GroupKey([7; 32])),
         args: "{}".into(),
         created_at: now(),
     };

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use super::{Action, Change, Next, Takes, after, gateway};
 use crate::core::key;
-use crate::core::outcome::FailureKind;
-use crate::core::recipe::{Prints, Sameness};
+use crate::core::recipe::prints::{Prints, Sameness};
+use crate::core::record::FailureKind;
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use crate::core::session::{self, Brought, Release};
 use crate::core::tool::Tool;

@@ -8,11 +8,12 @@ use super::arrive::in_doubt;
 use super::{
     Action, Change, Illegal, Next, Occasion, Retry, Takes, after, elapsed_ms, ended, gateway,
 };
-use crate::core::outcome::{self, Evidence, Failure, FailureKind, Outcome};
+use crate::core::outcome::{Evidence, Outcome, Sent};
 use crate::core::record::{Attempt, AttemptId, Record, State};
-use crate::core::session::{self, Release};
-use crate::core::tool::{Effect, Tool};
-use crate::core::{key, retry, unknown};
+use crate::core::record::{Check, Failure, FailureKind};
+use crate::core::session::Release;
+use crate::core::tool::{Effect, OnUnknown, Tool};
+use crate::core::{key, outcome, retry, unknown};
 
 /// The running attempt ended.
 pub(super) fn end(
@@ -98,7 +99,7 @@ pub(super) fn end_late(
     evidence: &Evidence,
     now: Timestamp,
 ) -> Result<Next, Illegal> {
-    let (outcome, why) = outcome::classify(tool, evidence, record.sent());
+    let (outcome, why) = outcome::classify(tool, evidence, Sent::of(record));
     match outcome {
         Outcome::Unknown => Err(Illegal::StillUnknown),
         outcome => {
@@ -124,10 +125,10 @@ pub(super) fn end_of_earlier(
         State::Unknown(_) => true,
         // Only a run that goes on after a doubt has earlier attempts; a session's next call would run
         // beside the newest one.
-        State::Running => record.doubted && !session::is_exclusive(tool),
+        State::Running => record.doubted && !tool.is_exclusive(),
         _ => false,
     };
-    let sent = outcome::Sent {
+    let sent = Sent {
         doubted: true,
         fencing: record.fencing,
     };
@@ -201,7 +202,7 @@ pub(super) fn doubt_anew(
     };
     let why = format!("{why}: it may have been sent again since");
     let entry = ended(occasion, record, &Outcome::Unknown, why, now);
-    let lock_from = session::is_exclusive(tool).then_some(prolonged.attempt.lease_until);
+    let lock_from = tool.is_exclusive().then_some(prolonged.attempt.lease_until);
     let release = Release {
         lock_from,
         ..Release::default()
@@ -234,7 +235,7 @@ fn with_a_lease_from(tool: &Tool, record: &Record, now: Timestamp) -> Record {
 /// What the evidence means for this call. A read has no effect to be in doubt about: an attempt of
 /// it that was not answered, or answered with nothing definite, has simply failed.
 fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String) {
-    let (outcome, why) = outcome::classify(tool, evidence, record.sent());
+    let (outcome, why) = outcome::classify(tool, evidence, Sent::of(record));
     match (outcome, tool.effect) {
         (Outcome::Unknown, Effect::Read) => {
             let (status, retry_after) = match evidence {
@@ -279,7 +280,7 @@ fn wait_before_retry(
             !matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced)
         }
         // The tool itself executes the same key at most once.
-        Outcome::Unknown => tool.unknown == unknown::Policy::Retry,
+        Outcome::Unknown => tool.unknown == OnUnknown::Retry,
         Outcome::Executed(_) => false,
     };
     if !may_retry || record.attempt.number >= tool.retry.attempts {
@@ -325,7 +326,7 @@ pub(super) fn finish(
     };
     let check = match record.check {
         _ if known => None,
-        Some(check @ unknown::Check { at: None, .. }) => Some(check),
+        Some(check @ Check { at: None, .. }) => Some(check),
         Some(check) => {
             let next = unknown::next_check(tool, record.attempt.id, check, now, None);
             Some(unknown::unless_too_late(tool, next))
@@ -357,7 +358,7 @@ pub(super) fn finish(
         record.attempt.lease_until
     };
     let release = Release {
-        lock_from: session::is_exclusive(tool).then_some(free_from),
+        lock_from: tool.is_exclusive().then_some(free_from),
         retakes_lock: false,
         // What surely had no effect is no earlier call.
         similar: record

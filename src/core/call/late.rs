@@ -6,8 +6,8 @@ use super::{Action, Change, Next, Occasion, Takes, ended, gateway};
 use crate::core::outcome::{self, Evidence, Outcome, Sent};
 use crate::core::record::{AttemptId, Record, State};
 use crate::core::session::Release;
+use crate::core::tool::Dedup;
 use crate::core::tool::{Effect, Tool};
-use crate::core::unknown::Dedup;
 
 /// Notes that an attempt was executed which counts as not executed. `None`: it contradicts nothing.
 ///

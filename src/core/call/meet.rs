@@ -4,7 +4,8 @@ use jiff::Timestamp;
 
 use super::arrive::{is_past, keeps_key};
 use crate::core::key::Lookup;
-use crate::core::recipe::{Name, Part, Prints, Sameness};
+use crate::core::recipe::identity::{Name, Part};
+use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::record::{Holder, Intent};
 
 /// What an arrival meets. Numbers are places among the holders.

@@ -6,11 +6,12 @@ use jiff::Timestamp;
 
 use super::end::finish;
 use super::{Action, Change, Illegal, Next, Occasion, Takes, after, ended, gateway};
-use crate::core::outcome::{Content, Failure, FailureKind, Outcome};
+use crate::core::outcome::Outcome;
 use crate::core::record::{Attempt, AttemptId, Entry, InstanceId, Record, State};
+use crate::core::record::{Check, Content, Failure, FailureKind};
 use crate::core::redact;
 use crate::core::session::Release;
-use crate::core::tool::Tool;
+use crate::core::tool::{OnUnknown, Tool};
 use crate::core::unknown::{self, Finding, Hindrance, Resolution};
 
 /// It is time to work on an unknown call. Writing that down is also what keeps others from doing it.
@@ -27,7 +28,7 @@ pub(super) fn work_on(
     let later = unknown::next_check(
         tool,
         record.attempt.id,
-        unknown::Check { number, ..check },
+        Check { number, ..check },
         now,
         None,
     );
@@ -38,8 +39,8 @@ pub(super) fn work_on(
         ..record.clone()
     };
     let (event, attempt, detail, worked_on, action) = match (tool.unknown, attempt) {
-        (unknown::Policy::Elsewhere, _) => return Err(Illegal::NotDue),
-        (unknown::Policy::Hold, _) => {
+        (OnUnknown::Elsewhere, _) => return Err(Illegal::NotDue),
+        (OnUnknown::Hold, _) => {
             let detail =
                 "calls of the tool are held: a late answer or a person may settle it".to_owned();
             (
@@ -54,7 +55,7 @@ pub(super) fn work_on(
             )
         }
         // Being asked has no effect, so a paused tool is asked, too.
-        (unknown::Policy::Probe { .. }, _) => {
+        (OnUnknown::Probe { .. }, _) => {
             let detail = format!("the tool is asked whether it knows the key, for time {number}");
             (
                 "probing",
@@ -64,13 +65,13 @@ pub(super) fn work_on(
                 Action::Probe,
             )
         }
-        (unknown::Policy::Retry, _) if unknown::is_late(tool, &check, now) => {
+        (OnUnknown::Retry, _) if unknown::is_late(tool, &check, now) => {
             let detail =
                 "it is too late to send it again: the tool may have forgotten its key; a late \
                 answer or a person may still settle it"
                     .to_owned();
             let given_up = Record {
-                check: Some(unknown::Check { at: None, ..check }),
+                check: Some(Check { at: None, ..check }),
                 ..worked_on
             };
             (
@@ -81,11 +82,11 @@ pub(super) fn work_on(
                 Action::Finish,
             )
         }
-        (unknown::Policy::Retry, _) if !redact::is_whole(&record.intent.args) => {
+        (OnUnknown::Retry, _) if !redact::is_whole(&record.intent.args) => {
             let detail = "it cannot be sent again: not all of its arguments are kept, or readable"
                 .to_owned();
             let given_up = Record {
-                check: Some(unknown::Check { at: None, ..check }),
+                check: Some(Check { at: None, ..check }),
                 ..worked_on
             };
             (
@@ -96,7 +97,7 @@ pub(super) fn work_on(
                 Action::Finish,
             )
         }
-        (unknown::Policy::Retry, None) => {
+        (OnUnknown::Retry, None) => {
             let detail = "it is not sent again as long as its tool is paused".to_owned();
             let later = unknown::put_off(tool, check, Duration::ZERO, now);
             let held_back = Record {
@@ -111,7 +112,7 @@ pub(super) fn work_on(
                 Action::Finish,
             )
         }
-        (unknown::Policy::Retry, Some(attempt)) => {
+        (OnUnknown::Retry, Some(attempt)) => {
             let detail = format!(
                 "the same key is sent to the tool again, for time {number}: it deduplicates"
             );
@@ -168,7 +169,7 @@ pub(super) fn hindered(
         Hindrance::Frozen => (Duration::ZERO, "its session is frozen"),
         Hindrance::Store => (Duration::ZERO, "the store lets nothing begin now"),
         Hindrance::KeyGone | Hindrance::NotWanted => {
-            let given_up = unknown::Check { at: None, ..check };
+            let given_up = Check { at: None, ..check };
             let why = match hindrance {
                 Hindrance::NotWanted => "its saga is being undone, so it is never sent again",
                 _ => "another call has its key by now: it can never be sent again",
@@ -197,7 +198,7 @@ pub(super) fn take_up(
 ) -> Result<Next, Illegal> {
     // What was given up stays so.
     let first = match (record.check, tool.unknown) {
-        (Some(_), _) | (None, unknown::Policy::Elsewhere) => return Err(Illegal::NotDue),
+        (Some(_), _) | (None, OnUnknown::Elsewhere) => return Err(Illegal::NotDue),
         (None, _) => {
             unknown::first_check(tool, record.attempt.id, now, None).ok_or(Illegal::NotDue)?
         }
@@ -207,8 +208,8 @@ pub(super) fn take_up(
 }
 
 /// The check of an unknown call, if it is time for it.
-fn due(record: &Record, now: Timestamp) -> Result<unknown::Check, Illegal> {
-    let is_due = |check: &unknown::Check| check.at.is_some_and(|at| at <= now);
+fn due(record: &Record, now: Timestamp) -> Result<Check, Illegal> {
+    let is_due = |check: &Check| check.at.is_some_and(|at| at <= now);
     record.check.filter(is_due).ok_or(Illegal::NotDue)
 }
 
@@ -217,7 +218,7 @@ fn reschedule(
     record: &Record,
     by: InstanceId,
     event: &'static str,
-    check: Option<unknown::Check>,
+    check: Option<Check>,
     detail: String,
     now: Timestamp,
 ) -> Next {
@@ -298,7 +299,7 @@ pub(super) fn probed(
         let earliest = asked.retry_after.map(|wait| after(now, wait));
         unknown::unless_too_late(
             tool,
-            unknown::Check {
+            Check {
                 at: check
                     .at
                     .map(|at| earliest.map_or(at, |earliest| earliest.max(at))),
@@ -306,7 +307,7 @@ pub(super) fn probed(
             },
         )
     });
-    let has_check = |check: Option<unknown::Check>| check.is_some_and(|check| check.at.is_some());
+    let has_check = |check: Option<Check>| check.is_some_and(|check| check.at.is_some());
     let (event, why) = if has_check(record.check) && !has_check(check) {
         (
             "given_up",

@@ -5,11 +5,13 @@ use jiff::Timestamp;
 use super::end::{finish, kept_until, remembered_until};
 use super::{Action, Change, Illegal, Next, Occasion, Takes, UndoEnd, gateway};
 use crate::core::compensation;
-use crate::core::outcome::{Content, Failure, FailureKind, Outcome};
+use crate::core::outcome::Outcome;
+use crate::core::record::Check;
 use crate::core::record::{Compensation, Entry, InstanceId, Record, State, Undo};
+use crate::core::record::{Content, Failure, FailureKind};
 use crate::core::session::Release;
 use crate::core::tool::{Effect, Tool};
-use crate::core::unknown::{Check, Resolution};
+use crate::core::unknown::Resolution;
 
 /// It was claimed, and is not sent because of its saga.
 pub(super) fn not_joined(

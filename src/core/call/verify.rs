@@ -3,13 +3,13 @@
 use jiff::Timestamp;
 
 use super::{Action, Change, Illegal, Next, Takes, after};
-use crate::core::outcome::Content;
+use crate::core::record::Content;
 use crate::core::record::{Entry, Record, State};
 use crate::core::redact;
 use crate::core::replay::Fresh;
 use crate::core::session::Release;
+use crate::core::tool::Dedup;
 use crate::core::tool::{Effect, Tool};
-use crate::core::unknown::Dedup;
 
 /// Differences that an entry names.
 const NAMED: usize = 10;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{Anomaly, Doubt, Found, Item, Join, Kind, Path, Root, Rules, Window, before, text};
-use crate::core::outcome::Content;
+use crate::core::record::Content;
 use crate::core::record::{CallId, Record, State};
 use crate::core::{json, redact};
 

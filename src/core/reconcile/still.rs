@@ -2,7 +2,7 @@
 
 use super::Kind;
 use super::pairing::names;
-use crate::core::outcome::Content;
+use crate::core::record::Content;
 use crate::core::record::{Record, State};
 use crate::core::unknown::Finding;
 

@@ -7,8 +7,7 @@ use crate::core::call::undoes_unknown;
 use crate::core::compensation;
 use crate::core::ledger::Position;
 use crate::core::record::{Record, State as CallState};
-use crate::core::tool::{Effect, Tool};
-use crate::core::unknown;
+use crate::core::tool::{Effect, OnUnknown, Tool};
 
 /// What is to be done next about a saga that is being undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,8 +77,7 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
         );
     }
     let is_foreign = |record: &Record, tool: &Tool| {
-        tool.unknown == unknown::Policy::Elsewhere
-            && !matches!(record.state, CallState::Compensated(_))
+        tool.unknown == OnUnknown::Elsewhere && !matches!(record.state, CallState::Compensated(_))
     };
     if let Some(record) = find(&is_foreign) {
         return Step::Wait(
@@ -101,7 +99,7 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
     // What is not undone is not waited for, unless it would be sent again meanwhile.
     let is_sent_again = |(record, tool): &(&Record, &Tool)| {
         matches!(record.state, CallState::Unknown(_))
-            && tool.unknown == unknown::Policy::Retry
+            && tool.unknown == OnUnknown::Retry
             && (tool.compensation == compensation::Policy::Needless || record.is_skipped())
             && record.check.is_some_and(|check| check.at.is_some())
     };
@@ -152,7 +150,7 @@ fn newest<'a>(left: &[&(&'a Record, &Tool)]) -> Option<&'a Record> {
 /// When a call was begun. What is sent again because nobody knows of it, which only some tools allow, is still the same
 /// as before; what runs again after it surely had not been executed begins anew.
 fn begun_at(record: &Record, tool: &Tool) -> Timestamp {
-    let may_be_sent_again = record.doubted && tool.unknown == unknown::Policy::Retry;
+    let may_be_sent_again = record.doubted && tool.unknown == OnUnknown::Retry;
     let is_sent_again = may_be_sent_again && record.attempts > record.attempt.number;
     if is_sent_again {
         record.intent.created_at

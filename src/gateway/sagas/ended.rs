@@ -10,7 +10,7 @@ use crate::core::document::Kind;
 use crate::core::ledger::LIMITS;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{self, Event, Saga, SagaId};
-use crate::core::{compensation, key, tool};
+use crate::core::{compensation, key, tool, undo};
 use crate::crash;
 use crate::gateway::{Error, ErrorKind, Gateway};
 use crate::store;
@@ -209,7 +209,7 @@ impl Gateway {
         reason: &str,
     ) {
         let intent = &record.intent;
-        for id in [intent.saga_id.clone(), compensation::key_of(intent.call_id)] {
+        for id in [intent.saga_id.clone(), undo::key_of(intent.call_id)] {
             let id = SagaId {
                 tenant: intent.tenant.clone(),
                 id,
@@ -287,7 +287,7 @@ impl Gateway {
         let tool = self.policy_of(&record);
         let id = SagaId {
             tenant: record.intent.tenant.clone(),
-            id: compensation::key_of(call_id),
+            id: undo::key_of(call_id),
         };
         if let Some(saga) = self.saga(&id).await.map_err(unavailable)? {
             // One that was skipped then may be undone after all.

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::*;
-use crate::core::outcome::FailureKind;
+use crate::core::record::FailureKind;
 
 fn failure(kind: FailureKind) -> Failure {
     Failure {

@@ -2,10 +2,11 @@
 //! touch them on Redis Cluster; so do those of a session, whose partition may be another one.
 
 use crate::core::document::Kind;
+use crate::core::key::GroupKey;
 use crate::core::key::{self, Lookup};
 use crate::core::ledger::{self, Index};
 use crate::core::record::{CallId, Record};
-use crate::core::session::{Room, SessionId};
+use crate::core::session::SessionId;
 
 /// In how many parts the keys are split. Part of the format: with another number nothing is found.
 pub(super) const PARTITIONS: u8 = 64;
@@ -222,6 +223,6 @@ fn of_session(id: &SessionId, name: &str) -> String {
 }
 
 /// The calls that have a place in a room.
-pub(super) fn room(room: Room) -> String {
+pub(super) fn room(room: GroupKey) -> String {
     format!("oncegate:{{r{}}}:places", hex::encode(&room.0[..16]))
 }

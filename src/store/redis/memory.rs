@@ -457,7 +457,7 @@ mod tests {
     use super::*;
     use crate::core::call::tests;
     use crate::core::key;
-    use crate::core::outcome::Content;
+    use crate::core::record::Content;
     use crate::core::record::State::Succeeded;
     use crate::core::record::{Attempt, Intent};
     use crate::core::session::Release;

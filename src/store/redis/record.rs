@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::core::key;
-use crate::core::outcome::{Content, Failure, FailureKind};
+use crate::core::key::GroupKey;
 use crate::core::recipe::RecipeId;
+use crate::core::record::Check;
 use crate::core::record::{
     Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State, Undo,
 };
-use crate::core::session::Room;
-use crate::core::unknown::Check;
+use crate::core::record::{Content, Failure, FailureKind};
 use crate::store::{aliases, undo};
 
 /// The fields of a record, in the order in which [`read`] takes them.
@@ -287,7 +287,12 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
             .made_by
             .map(std::borrow::Cow::into_owned)
             .unwrap_or_default(),
-        similar: intent.similar.as_deref().map(digest).transpose()?.map(Room),
+        similar: intent
+            .similar
+            .as_deref()
+            .map(digest)
+            .transpose()?
+            .map(GroupKey),
         args: args.unwrap_or_default(),
         created_at: time(intent.created_at)?,
     };

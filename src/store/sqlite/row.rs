@@ -10,13 +10,13 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params, params};
 use uuid::Uuid;
 
 use crate::core::key;
-use crate::core::outcome::{Content, Failure, FailureKind};
+use crate::core::key::GroupKey;
 use crate::core::recipe::RecipeId;
+use crate::core::record::Check;
 use crate::core::record::{
     Attempt, AttemptId, CallId, Entry, Holder, InstanceId, Intent, Record, State,
 };
-use crate::core::session::Room;
-use crate::core::unknown::Check;
+use crate::core::record::{Content, Failure, FailureKind};
 use crate::store::{Due, Found, UNREADABLE, aliases, undo};
 
 /// The beginning of a query for whole records: the columns as `record` reads them.
@@ -472,7 +472,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         made_by: columns.read()?,
         args: columns.read::<Vec<u8>>()?.into(),
         created_at: columns.time()?,
-        similar: columns.read::<Option<[u8; 32]>>()?.map(Room),
+        similar: columns.read::<Option<[u8; 32]>>()?.map(GroupKey),
     };
     let version = columns.read::<i64>()?.unsigned_abs();
     let state: String = columns.read()?;

@@ -6,9 +6,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::row::{Columns, Identity, integer};
 use crate::core::call::Change;
+use crate::core::key::GroupKey;
 use crate::core::record::{CallId, Entry, Intent, Record};
 use crate::core::session::{
-    self, Bar, LINE_PLACE, Likeness, Line, Lock, Room, Session, SessionId, Spending, Terms, Token,
+    self, Bar, LINE_PLACE, Likeness, Line, Lock, Session, SessionId, Spending, Terms, Token,
 };
 
 /// Sessions without a call for this long are forgotten. Their next token is still greater than
@@ -142,7 +143,7 @@ fn is_alike(
 /// The newest other call of a room.
 fn newest(
     connection: &Connection,
-    room: Room,
+    room: GroupKey,
     record: &Record,
     now: Timestamp,
 ) -> rusqlite::Result<Option<CallId>> {
@@ -247,7 +248,7 @@ fn draw(
 
 fn take_place(
     connection: &Connection,
-    room: Room,
+    room: GroupKey,
     record: &Record,
     until: Timestamp,
 ) -> rusqlite::Result<()> {
@@ -265,7 +266,7 @@ fn take_place(
     Ok(())
 }
 
-fn forget_oldest(connection: &Connection, room: Room) -> rusqlite::Result<()> {
+fn forget_oldest(connection: &Connection, room: GroupKey) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
             "DELETE FROM places WHERE room = ?1 AND call_id NOT IN

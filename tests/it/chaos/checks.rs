@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use oncegate::core::outcome::Content;
+use oncegate::core::record::Content;
 use oncegate::core::record::{Record, State};
 use tokio::time::Instant;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use oncegate::core::key::Lookup;
-use oncegate::core::outcome::Content;
+use oncegate::core::record::Content;
 use oncegate::core::record::{Entry, Record, State};
 use oncegate::gateway;
 use tokio::task::JoinSet;

@@ -12,13 +12,14 @@ use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::{Change, Takes};
 use oncegate::core::document::{Document, Kind, Place};
+use oncegate::core::key::GroupKey;
 use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{
     Duplicates, Filter, History, Listed, PAGE_BYTES, Page, Placed, Position,
 };
 use oncegate::core::record::{CallId, Entry, Holder, Record, State};
 use oncegate::core::session::{
-    Bar, LINE_PLACE, Line, Lock, Room, Session, SessionId, Terms, Token, brought,
+    Bar, LINE_PLACE, Line, Lock, Session, SessionId, Terms, Token, brought,
 };
 use oncegate::store::{
     Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness,
@@ -64,7 +65,7 @@ struct Kept {
     /// Until when who waits in a line is waited for.
     alive: HashMap<CallId, Timestamp>,
     /// The calls in a room, and until when.
-    rooms: HashMap<Room, Vec<(CallId, Timestamp)>>,
+    rooms: HashMap<GroupKey, Vec<(CallId, Timestamp)>>,
     paused: HashMap<String, Entry>,
     tool_events: HashMap<String, Vec<Entry>>,
     documents: HashMap<(Kind, String, String), Document>,
@@ -349,7 +350,7 @@ impl Kept {
         }
     }
 
-    fn take(&mut self, room: Room, call_id: CallId, until: Timestamp) {
+    fn take(&mut self, room: GroupKey, call_id: CallId, until: Timestamp) {
         let room = self.rooms.entry(room).or_default();
         room.retain(|(id, _)| *id != call_id);
         room.push((call_id, until));

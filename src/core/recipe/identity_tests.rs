@@ -1,9 +1,14 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::stored::Remembered;
 use super::*;
-use crate::core::record::CallId;
+use crate::core::key::{MODEL_MEMBER, Pointer, Prefer};
+use crate::core::recipe::identity::Asking;
+use crate::core::recipe::prints::{Prints, Sameness};
+use crate::core::recipe::stored::Remembered;
+use crate::core::record::{CallId, Intent, Record};
+use crate::core::redact;
+use crate::core::tool::Tool;
 use crate::core::tool::tests::tool;
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;

@@ -1,0 +1,209 @@
+//! Which call a request is: its names and fingerprints by today's recipe and by every earlier one.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::prints::{Print, Prints};
+use super::{Recipe, RecipeId};
+use crate::core::key::{self, Chosen, Fingerprint, Key, Lookup, Per, Refused, Source};
+use crate::core::secret::Secret;
+
+/// A request, as far as it decides which call it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Asking<'a> {
+    pub tenant: &'a str,
+    pub user_id: &'a str,
+    /// The key that the caller's runtime brought.
+    pub runtime: Option<&'a Key>,
+    /// As they came: one object, with the model's key.
+    pub args: &'a Value,
+    /// The store's.
+    pub secret: &'a Secret,
+}
+
+/// A request by one recipe.
+struct Reading<'a> {
+    key: Result<Chosen, Refused>,
+    fingerprint: Fingerprint,
+    counted: Cow<'a, Value>,
+}
+
+/// Which recipe gives a name; the first counts before the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The key by today's recipe: what stands under it is in the way.
+    Today,
+    /// By today's recipe the runtime's key, where the business fields make the key: it counts only where they find
+    /// nothing.
+    Second,
+    /// A key by an earlier recipe: what stands under it is only in the way if it is the same intent.
+    Earlier,
+}
+
+/// A name that an arrival goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    pub lookup: Lookup,
+    pub part: Part,
+    /// It is the key that the caller's runtime brought.
+    pub is_runtime: bool,
+}
+
+/// Which call a request is, by today's recipe and by every earlier one.
+#[derive(Debug)]
+pub struct Identity {
+    /// By today's recipe.
+    pub key: Result<Chosen, Refused>,
+    pub fingerprint: Fingerprint,
+    /// The arguments that count by today's recipe; `None`: as they came.
+    pub counted: Option<Value>,
+    /// No name twice, today's first. Where a recipe gives no key it gives no name.
+    pub names: Vec<Name>,
+    /// The keys behind the names.
+    pub keys: Vec<Chosen>,
+    pub prints: Prints,
+}
+
+/// Reads a request by every recipe. `earlier`: the newest first.
+pub fn identify(
+    today: &Arc<Recipe>,
+    earlier: &[(RecipeId, Arc<Recipe>)],
+    asking: &Asking<'_>,
+) -> Identity {
+    let Reading {
+        key,
+        fingerprint,
+        counted,
+    } = today.read(asking);
+    let (mut names, mut keys): (Vec<Name>, Vec<Chosen>) = (Vec::new(), Vec::new());
+    let mut add = |recipe: &Recipe, chosen: &Chosen, part: Part| {
+        let lookup = Lookup::new(asking.tenant, &recipe.tool, chosen.key.as_str());
+        if names.iter().all(|name| name.lookup != lookup) {
+            names.push(Name {
+                lookup,
+                part,
+                is_runtime: chosen.source == Source::Runtime,
+            });
+            keys.push(chosen.clone());
+        }
+    };
+    if let Ok(chosen) = &key {
+        add(today, chosen, Part::Today);
+    }
+    if let Some(second) = today.second(asking) {
+        add(today, &second, Part::Second);
+    }
+    let mut prints = Vec::with_capacity(earlier.len());
+    for (id, recipe) in earlier {
+        let reading = recipe.read(asking);
+        prints.push(Print::of(*id, recipe, today, reading.fingerprint));
+        if let Ok(chosen) = &reading.key {
+            add(recipe, chosen, Part::Earlier);
+        }
+        if let Some(second) = recipe.second(asking) {
+            add(recipe, &second, Part::Earlier);
+        }
+    }
+    let counted = match counted {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(counted) => Some(counted),
+    };
+    Identity {
+        key,
+        fingerprint,
+        counted,
+        names,
+        keys,
+        prints: Prints::new(today, asking.secret, prints),
+    }
+}
+
+impl Recipe {
+    /// A key that arguments make. Where some of them are not to be kept, it reveals nothing
+    /// about them without the secret.
+    fn derive(&self, asking: &Asking<'_>, user_id: &str, args: &Value) -> Key {
+        let secret = (!self.redacted.is_empty()).then_some(asking.secret);
+        key::derive(&self.tool, user_id, args, secret)
+    }
+
+    /// The key of a call, by the first source that has one. `counted` is without the model's key.
+    fn choose(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
+        let business = || self.business(asking, counted);
+        if self.key.is_business() {
+            return business();
+        }
+        let runtime = asking.runtime.map(|key| Chosen {
+            key: key.clone(),
+            source: Source::Runtime,
+        });
+        // Where there are business fields, a model's key counts for nothing.
+        if !self.key.fields.is_empty() {
+            return runtime.map_or_else(business, Ok);
+        }
+        let model = key::from_model(asking.args)?;
+        if let Some(runtime) = runtime {
+            return Ok(runtime);
+        }
+        if let Some(key) = model {
+            return Ok(Chosen {
+                key,
+                source: Source::Model,
+            });
+        }
+        if self.key.required {
+            return Err(Refused::Missing);
+        }
+        let key = self.derive(asking, asking.user_id, counted);
+        Ok(Chosen {
+            key,
+            source: Source::Derived,
+        })
+    }
+
+    /// The runtime's key, where it is only a second name.
+    fn second(&self, asking: &Asking<'_>) -> Option<Chosen> {
+        let key = asking.runtime.filter(|_| self.key.is_business())?;
+        Some(Chosen {
+            key: key.clone(),
+            source: Source::Runtime,
+        })
+    }
+
+    /// The key that the business fields make.
+    fn business(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
+        let mut fields = Map::new();
+        for field in &self.key.fields {
+            let value = counted.pointer(field.as_str());
+            let value = value.ok_or_else(|| Refused::FieldMissing(field.as_str().to_owned()))?;
+            fields.insert(field.as_str().to_owned(), value.clone());
+        }
+        // Like a call that names no user.
+        let user_id = if self.key.per == Per::Tenant {
+            ""
+        } else {
+            asking.user_id
+        };
+        let key = self.derive(asking, user_id, &Value::Object(fields));
+        Ok(Chosen {
+            key,
+            source: Source::Business,
+        })
+    }
+
+    /// What a request is by this recipe.
+    fn read<'a>(&self, asking: &Asking<'a>) -> Reading<'a> {
+        let counted = self.counted(asking.args);
+        let key = self.choose(asking, &counted);
+        Reading {
+            key,
+            fingerprint: self.fingerprint_of(asking.secret, &counted),
+            counted,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "identity_tests.rs"]
+mod tests;

@@ -1,0 +1,190 @@
+//! Whether a request asks for what a stored call has asked for.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Recipe, RecipeId};
+use crate::core::key::{Fingerprint, Lookup, SECRET_ID};
+use crate::core::record::{Alias, Intent, Record};
+use crate::core::secret::Secret;
+use crate::core::{json, redact};
+
+/// Whether an arrival asks for what a stored call has asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sameness {
+    Same,
+    Other,
+    /// By one of the two recipes it cannot be said: that recipe is not known, or the stored arguments are not whole.
+    Unclear,
+}
+
+/// An arrival's fingerprints by the earlier recipes. By today's it has its own.
+#[derive(Debug, Clone, Default)]
+pub struct Prints {
+    today: Option<(Arc<Recipe>, Secret)>,
+    earlier: Vec<Print>,
+}
+
+/// An arrival's fingerprint by one earlier recipe.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Print {
+    recipe: RecipeId,
+    fingerprint: Fingerprint,
+    /// That recipe makes fingerprints as today's does: what differs by the one differs by the other.
+    is_as_today: bool,
+}
+
+impl Print {
+    pub(super) fn of(
+        id: RecipeId,
+        recipe: &Recipe,
+        today: &Recipe,
+        fingerprint: Fingerprint,
+    ) -> Self {
+        Self {
+            recipe: id,
+            fingerprint,
+            is_as_today: today.key.ignore == recipe.key.ignore
+                && today.keeps_member == recipe.keeps_member,
+        }
+    }
+}
+
+impl Prints {
+    /// Of arguments that are read by today's recipe and by earlier ones.
+    pub fn of(
+        today: &Arc<Recipe>,
+        earlier: &[(RecipeId, Arc<Recipe>)],
+        secret: &Secret,
+        args: &Value,
+    ) -> Self {
+        let print = |(id, recipe): &(RecipeId, Arc<Recipe>)| {
+            Print::of(*id, recipe, today, recipe.fingerprint(secret, args))
+        };
+        Self::new(today, secret, earlier.iter().map(print).collect())
+    }
+
+    pub(super) fn new(today: &Arc<Recipe>, secret: &Secret, earlier: Vec<Print>) -> Self {
+        Self {
+            today: Some((today.clone(), secret.clone())),
+            earlier,
+        }
+    }
+
+    /// Whether a call that was made with this recipe can be compared.
+    pub fn covers(&self, intent: &Intent, recipe: RecipeId) -> bool {
+        recipe == intent.recipe || self.earlier.iter().any(|print| print.recipe == recipe)
+    }
+
+    /// The same with one more recipe, of which the arguments as they came have been read.
+    #[must_use]
+    pub fn with(&self, id: RecipeId, recipe: &Recipe, args: &Value) -> Self {
+        let mut prints = self.clone();
+        if let Some((today, secret)) = &self.today {
+            prints.earlier.push(Print::of(
+                id,
+                recipe,
+                today,
+                recipe.fingerprint(secret, args),
+            ));
+        }
+        prints
+    }
+
+    /// The same if equal by the stored call's recipe or by today's. Where the arrival has the key of an alias
+    /// it counts what that one has asked for.
+    pub fn compare(&self, intent: &Intent, record: &Record) -> Sameness {
+        let has = |name: &Lookup| intent.all_names().any(|asked| asked == name);
+        let aliases = record
+            .aliases
+            .iter()
+            .filter(|alias| alias.names.iter().any(has));
+        let mut found: Vec<Sameness> = aliases
+            .map(|alias| self.compare_alias(intent, alias))
+            .collect();
+        if found.is_empty() || record.intent.all_names().any(has) {
+            found.push(self.compare_own(intent, record));
+        }
+        let of = |wanted| found.contains(&wanted).then_some(wanted);
+        of(Sameness::Same)
+            .or_else(|| of(Sameness::Unclear))
+            .unwrap_or(Sameness::Other)
+    }
+
+    /// The arguments of an alias are not kept.
+    fn compare_alias(&self, intent: &Intent, alias: &Alias) -> Sameness {
+        let same = |fingerprint| {
+            if fingerprint == alias.fingerprint {
+                Sameness::Same
+            } else {
+                Sameness::Other
+            }
+        };
+        if !self.is_of_this_secret(intent, &alias.fingerprint) {
+            return Sameness::Unclear;
+        }
+        if alias.recipe == intent.recipe {
+            return same(intent.fingerprint);
+        }
+        let theirs = self
+            .earlier
+            .iter()
+            .find(|print| print.recipe == alias.recipe);
+        match theirs.map(|print| (print, same(print.fingerprint))) {
+            Some((_, Sameness::Same)) => Sameness::Same,
+            Some((print, other)) if print.is_as_today => other,
+            _ => Sameness::Unclear,
+        }
+    }
+
+    /// Whether a stored fingerprint was made with the secret that the arrival's was made with.
+    fn is_of_this_secret(&self, intent: &Intent, stored: &Fingerprint) -> bool {
+        self.today.is_none() || stored[..SECRET_ID] == intent.fingerprint[..SECRET_ID]
+    }
+
+    fn compare_own(&self, intent: &Intent, record: &Record) -> Sameness {
+        let stored = &record.intent;
+        if !self.is_of_this_secret(intent, &stored.fingerprint) {
+            // Its secret is gone: only the arguments themselves can be compared, as far as they are kept.
+            return match self.by_today(&stored.args) {
+                Some(stored) if stored == intent.fingerprint => Sameness::Same,
+                Some(_) if stored.recipe == intent.recipe => Sameness::Other,
+                Some(_) | None => Sameness::Unclear,
+            };
+        }
+        if stored.recipe == intent.recipe {
+            let is_same = stored.fingerprint == intent.fingerprint;
+            return if is_same {
+                Sameness::Same
+            } else {
+                Sameness::Other
+            };
+        }
+        let theirs = self
+            .earlier
+            .iter()
+            .find(|print| print.recipe == stored.recipe);
+        if theirs.is_some_and(|print| print.fingerprint == stored.fingerprint) {
+            return Sameness::Same;
+        }
+        match (self.by_today(&stored.args), theirs) {
+            (Some(stored), _) if stored == intent.fingerprint => Sameness::Same,
+            // It differs by both recipes; or by theirs, and today's would say the same.
+            (Some(_), Some(_)) => Sameness::Other,
+            (None, Some(theirs)) if theirs.is_as_today => Sameness::Other,
+            // What is stored is not whole, so it cannot be read by today's recipe; or theirs is not known.
+            _ => Sameness::Unclear,
+        }
+    }
+
+    /// What is stored, by today's recipe; `None` if not all of it is kept, or it cannot be read.
+    fn by_today(&self, args: &[u8]) -> Option<Fingerprint> {
+        let (today, secret) = self.today.as_ref()?;
+        if !redact::is_whole(args) {
+            return None;
+        }
+        let args = json::parse(str::from_utf8(args).ok()?).ok()?;
+        Some(today.fingerprint(secret, &args))
+    }
+}

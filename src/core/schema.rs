@@ -1,0 +1,218 @@
+//! The JSON Schema of a tool's arguments, and what is wrong with arguments by it.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::key::Pointer;
+
+/// The most mistakes that one refusal of arguments names.
+const MAX_SCHEMA_MISTAKES: usize = 20;
+
+/// The longest sentence about one of them, and the longest way to its place, in bytes.
+const MAX_SENTENCE: usize = 200;
+
+/// Arguments of more values than this are told that they do not fit, and not where.
+const MAX_VALUES_TOLD: usize = 10_000;
+
+/// How deep a schema's parts may lie in each other and still be looked into for a name.
+const MAX_PARTS: usize = 6;
+
+/// The JSON Schema of a tool's arguments.
+#[derive(Clone)]
+pub struct Schema {
+    text: Value,
+    validator: jsonschema::Validator,
+}
+
+impl Schema {
+    /// # Errors
+    /// Says why this is no JSON Schema. A `$ref` to another document is refused: nothing is fetched.
+    pub fn new(text: Value) -> Result<Self, String> {
+        let validator = jsonschema::validator_for(&text).map_err(|error| error.to_string())?;
+        Ok(Self { text, validator })
+    }
+
+    /// The schema as it was written.
+    pub fn text(&self) -> &Value {
+        &self.text
+    }
+
+    /// What is wrong with `args`: the place as a JSON Pointer, and a sentence. At most twenty.
+    ///
+    /// The sentences name what was expected and quote no value: clients log refusals. Where the way to a place is too long, it ends at something that holds the place.
+    pub fn mistakes(&self, args: &Value) -> Vec<(String, String)> {
+        if self.validator.is_valid(args) {
+            return Vec::new();
+        }
+        // The validator gathers every mistake before it tells the first.
+        if count(args) > MAX_VALUES_TOLD {
+            return vec![(
+                String::new(),
+                "something in it does not fit; it is too large to say what".into(),
+            )];
+        }
+        let mistakes = self.validator.iter_errors(args).take(MAX_SCHEMA_MISTAKES);
+        mistakes
+            .map(|mistake| {
+                (
+                    holder_of(mistake.instance_path().as_str()),
+                    cut(mistake.masked().to_string()),
+                )
+            })
+            .collect()
+    }
+
+    /// Whether the schema names this member of the arguments.
+    pub(super) fn has_property(&self, name: &str) -> bool {
+        names(&self.text, &self.text, name, 0)
+    }
+
+    /// Whether every valid `args` has something at `pointer`.
+    pub fn requires(&self, pointer: &Pointer) -> bool {
+        let mut at = &self.text;
+        for step in pointer.steps() {
+            let named =
+                |required: &Vec<Value>| required.iter().any(|name| name.as_str() == Some(&step));
+            if !at["required"].as_array().is_some_and(named) {
+                return false;
+            }
+            at = &at["properties"][&step];
+        }
+        true
+    }
+}
+
+impl fmt::Debug for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+/// The parts of a schema that look at the same value as the whole.
+pub(super) fn in_place(schema: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    let listed = ["allOf", "anyOf", "oneOf"]
+        .into_iter()
+        .filter_map(|word| schema.get(word)?.as_array())
+        .flatten();
+    let named = schema
+        .get("dependentSchemas")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(Map::values);
+    listed.chain(named).chain(
+        ["if", "then", "else", "not"]
+            .into_iter()
+            .filter_map(|word| schema.get(word)),
+    )
+}
+
+/// Whether a schema or a part of it names this property of its value.
+fn names(part: &Value, root: &Value, name: &str, depth: usize) -> bool {
+    let Value::Object(words) = part else {
+        return false;
+    };
+    let place = words
+        .get("$ref")
+        .and_then(Value::as_str)
+        .and_then(|place| place.strip_prefix('#'));
+    words
+        .get("properties")
+        .is_some_and(|properties| properties.get(name).is_some())
+        || depth < MAX_PARTS
+            && (in_place(words).any(|inner| names(inner, root, name, depth + 1))
+                || place
+                    .and_then(|pointer| root.pointer(pointer))
+                    .is_some_and(|inner| names(inner, root, name, depth + 1)))
+}
+
+/// How many values there are in a value, itself among them.
+fn count(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
+        Value::Object(members) => 1 + members.values().map(count).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// A place, or what holds it if the way there is too long: names are the caller's.
+fn holder_of(place: &str) -> String {
+    let mut place = place;
+    while place.len() > MAX_SENTENCE {
+        place = place.rsplit_once('/').map_or("", |(holder, _)| holder);
+    }
+    place.to_owned()
+}
+
+/// A sentence may quote the name of a member, which may be long.
+fn cut(mut sentence: String) -> String {
+    if sentence.len() > MAX_SENTENCE {
+        sentence.truncate(sentence.floor_char_boundary(MAX_SENTENCE));
+        sentence.push('…');
+    }
+    sentence
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_schema_names_every_mistake_with_its_place() {
+        let schema = json!({ "type": "object", "required": ["a"], "properties": { "b": { "type": "integer" } } });
+        let schema = Schema::new(schema).expect("a schema");
+        assert_eq!(schema.mistakes(&json!({ "a": 1, "b": 2 })), []);
+        let places: Vec<String> = schema
+            .mistakes(&json!({ "b": "x" }))
+            .into_iter()
+            .map(|(place, _)| place)
+            .collect();
+        assert_eq!(places.len(), 2);
+        assert!(places.contains(&"/b".to_owned()) && places.contains(&String::new()));
+    }
+
+    #[test]
+    fn mistakes_are_few_and_short_and_quote_no_value() {
+        let schema = json!({ "additionalProperties": { "type": "integer", "enum": [1, 2] } });
+        let schema = Schema::new(schema).expect("a schema");
+        let long = "n".repeat(5_000);
+        let args: Map<String, Value> = (0..500)
+            .map(|n| (format!("{n}{long}"), json!("hunter2")))
+            .collect();
+        let mistakes = schema.mistakes(&args.into());
+        assert_eq!(mistakes.len(), MAX_SCHEMA_MISTAKES);
+        for (place, sentence) in mistakes {
+            assert!(
+                place.len() <= MAX_SENTENCE && sentence.len() <= MAX_SENTENCE + 3,
+                "{place} {sentence}"
+            );
+            assert!(!sentence.contains("hunter2"), "{sentence}");
+        }
+        let many = json!({ "list": vec!["x"; MAX_VALUES_TOLD] });
+        assert_eq!(
+            schema.mistakes(&many).len(),
+            1,
+            "and those of large arguments are not gathered"
+        );
+    }
+
+    #[test]
+    fn a_schema_that_is_none_or_lives_elsewhere_is_refused() {
+        assert!(Schema::new(json!({ "type": "nonsense" })).is_err());
+        assert!(Schema::new(json!({ "$ref": "http://127.0.0.1:9/schema.json" })).is_err());
+    }
+
+    #[test]
+    fn a_key_field_is_required_only_if_each_step_to_it_is() {
+        let schema = Schema::new(json!({
+            "required": ["order", "id"],
+            "properties": { "order": { "required": ["id"], "properties": { "id": {}, "note": {} } } },
+        }))
+        .expect("a schema");
+        let requires = |pointer: &str| schema.requires(&pointer.parse().expect("a pointer"));
+        assert!(requires("/id") && requires("/order") && requires("/order/id"));
+        assert!(!requires("/order/note") && !requires("/other") && !requires("/other/id"));
+    }
+}
