@@ -1,5 +1,6 @@
-//! Whether the call that undoes another is one that can be made, as far as that is seen from what an operator has
-//! written. What is found only later leaves a saga stuck.
+//! Whether compensating calls can be made, as far as the configuration shows it.
+//!
+//! What is found only when a call is undone leaves its saga stuck.
 
 use serde_json::Value;
 
@@ -125,7 +126,8 @@ fn pointers_in(part: &Part) -> Vec<&Pointer> {
     }
 }
 
-fn is_at_or_below(place: &str, holder: &str) -> bool {
+/// Whether one JSON Pointer is another, or points into it.
+pub(super) fn is_at_or_below(place: &str, holder: &str) -> bool {
     place
         .strip_prefix(holder)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

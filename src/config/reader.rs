@@ -238,7 +238,7 @@ pub(super) struct Spot {
     path: String,
 }
 
-/// One table. Each key is taken once; what is left in the end is unknown.
+/// One table. Each key is taken once; a key that is left when the section is dropped is a mistake.
 pub(super) struct Section<'r, 'a> {
     reader: &'r Reader<'a>,
     path: String,
@@ -288,12 +288,13 @@ impl<'r, 'a> Section<'r, 'a> {
 
     /// The value of a key that must be there.
     pub(super) fn need<T: FromItem>(&mut self, key: &'static str) -> Option<T> {
-        if !self.items.contains_key(key) {
-            self.asked.push(key);
-            self.mistake(key, "this key is missing");
-            return None;
-        }
+        self.require(key);
         self.get(key)
+    }
+
+    /// Notes a mistake if a key is missing.
+    pub(super) fn require(&self, key: &str) {
+        self.check(self.has(key), key, "this key is missing");
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
@@ -313,6 +314,11 @@ impl<'r, 'a> Section<'r, 'a> {
 
     pub(super) fn get_or<T: FromItem>(&mut self, key: &'static str, default: T) -> T {
         self.get(key).unwrap_or(default)
+    }
+
+    /// A number of things, at least one.
+    pub(super) fn count_or(&mut self, key: &'static str, default: usize) -> usize {
+        self.get(key).map_or(default, |Count(count)| count as usize)
     }
 
     /// One of a few words.
@@ -349,10 +355,11 @@ impl<'r, 'a> Section<'r, 'a> {
 
     /// The tables in a table, by name.
     pub(super) fn named_sections(&mut self, key: &'static str) -> Vec<(String, Section<'r, 'a>)> {
-        let Some(outer) = self.section(key) else {
+        let Some(mut outer) = self.section(key) else {
             return Vec::new();
         };
-        let sections = outer.items.into_iter().filter_map(|(name, item)| {
+        let items = std::mem::take(&mut outer.items);
+        let sections = items.into_iter().filter_map(|(name, item)| {
             let path = format!("{}.{name}", outer.path);
             Some((name, self.as_section(item, path)?))
         });
@@ -381,11 +388,11 @@ impl<'r, 'a> Section<'r, 'a> {
         key: &'static str,
         read: impl Fn(&str, &str) -> Result<T, String>,
     ) -> Vec<T> {
-        let Some(section) = self.section(key) else {
+        let Some(mut section) = self.section(key) else {
             return Vec::new();
         };
         let mut entries = Vec::new();
-        for (name, item) in &section.items {
+        for (name, item) in &std::mem::take(&mut section.items) {
             match String::from_item(item, self.reader).and_then(|text| read(name, &text)) {
                 Ok(entry) => entries.push(entry),
                 Err(message) => self.reader.note(
@@ -404,7 +411,14 @@ impl<'r, 'a> Section<'r, 'a> {
             .note(origin, format!("{}: {message}", self.path_to(key)));
     }
 
-    /// Where a key stands, to come back to when more is known.
+    /// Notes a mistake at a key's value if a rule does not hold.
+    pub(super) fn check(&self, holds: bool, key: &str, otherwise: &str) {
+        if !holds {
+            self.mistake(key, otherwise);
+        }
+    }
+
+    /// The place of a key's value, for a mistake that is found later.
     pub(super) fn spot(&self, key: &str) -> Spot {
         let origin = self.taken.get(key).unwrap_or(&self.origin).clone();
         Spot {
@@ -419,22 +433,11 @@ impl<'r, 'a> Section<'r, 'a> {
             .note(spot.origin.clone(), format!("{}: {message}", spot.path));
     }
 
-    /// The section as a whole is a mistake; what stands in it is not looked at.
-    pub(super) fn refuse(self, message: &str) {
+    /// Notes that the section as a whole is a mistake. Its keys are not read.
+    pub(super) fn refuse(mut self, message: &str) {
+        self.items.clear();
         self.reader
-            .note(self.origin, format!("{}: {message}", self.path));
-    }
-
-    /// Every key that nobody asked for is a mistake: a misspelt one must not pass as a default.
-    pub(super) fn finish(self) {
-        for (key, item) in &self.items {
-            let known = self.asked.join(", ");
-            let message = format!(
-                "{}: there is no such key; known here: {known}",
-                self.path_to(key)
-            );
-            self.reader.note(item.origin.clone(), message);
-        }
+            .note(self.origin.clone(), format!("{}: {message}", self.path));
     }
 
     fn take(&mut self, key: &'static str) -> Option<Item> {
@@ -464,29 +467,16 @@ impl<'r, 'a> Section<'r, 'a> {
     }
 }
 
-impl Node {
-    fn leaves(&self, path: String, into: &mut BTreeMap<String, Json>) {
-        match self {
-            Self::Table(members) => {
-                for (name, item) in members {
-                    item.node.leaves(format!("{path}.{name}"), into);
-                }
-            }
-            leaf => drop(into.insert(path, leaf.to_json())),
-        }
-    }
-
-    fn to_json(&self) -> Json {
-        match self {
-            Self::Text(text) => Json::from(text.as_str()),
-            Self::Integer(number) => Json::from(*number),
-            Self::Float(number) => Json::from(*number),
-            Self::Bool(value) => Json::from(*value),
-            Self::List(items) => items.iter().map(|item| item.node.to_json()).collect(),
-            Self::Table(members) => members
-                .iter()
-                .map(|(name, item)| (name.clone(), item.node.to_json()))
-                .collect(),
+impl Drop for Section<'_, '_> {
+    /// Every key that was not read is a mistake: a misspelt one must not pass as a default.
+    fn drop(&mut self) {
+        for (key, item) in &self.items {
+            let known = self.asked.join(", ");
+            let message = format!(
+                "{}: there is no such key; known here: {known}",
+                self.path_to(key)
+            );
+            self.reader.note(item.origin.clone(), message);
         }
     }
 }

@@ -1,38 +1,33 @@
-//! What an operator says of reconciliations, and of the webhook.
+//! The sections `[reconciliations]` and `[webhook]`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 use reqwest::Url;
-use reqwest::header::HeaderMap;
 use serde_json::Value as Json;
 
-use super::reader::{Count, Section};
-use super::tools::{is_in_the_open, placeholder};
+use super::common::is_in_the_open;
+use super::compensations::is_at_or_below;
+use super::reader::Section;
 use crate::core::compensation;
 use crate::core::key::Pointer;
 use crate::core::reconcile::{Compare, Join, Kind, Path, Root, Rules};
 use crate::core::tool::Effect;
 use crate::downstream::outside::{Source, Webhook};
-use crate::downstream::secret_header;
 use crate::gateway::ToolAt;
 use crate::gateway::reconcile::{Action, Reconciliation, SourceAt};
 
 /// More items or anomalies than this are not held in memory.
-const MAX_ITEMS: u32 = 1_000_000;
-const MAX_ANOMALIES: u32 = 10_000;
+const MAX_ITEMS: usize = 1_000_000;
+const MAX_ANOMALIES: usize = 10_000;
 /// A source is not asked more often than this.
 const MIN_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn webhook(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> Option<Webhook> {
-    let url = url(&mut section, &[]);
-    let headers: HeaderMap = section
-        .entries("headers", secret_header)
-        .into_iter()
-        .collect();
+    let url = section.url(&[]);
+    let headers = section.headers();
     let timeout = section.get_or("timeout", Duration::from_secs(5));
-    section.finish();
     let url = url?;
     if is_in_the_open(&url) {
         warnings.push("the webhook's URL is plain http:// to another machine".into());
@@ -42,26 +37,6 @@ pub(super) fn webhook(mut section: Section<'_, '_>, warnings: &mut Vec<String>) 
         headers,
         timeout,
     })
-}
-
-/// A URL in which only these placeholders are filled in.
-fn url(section: &mut Section<'_, '_>, known: &[&str]) -> Option<Url> {
-    let text = section.need::<String>("url")?;
-    match text.parse::<Url>() {
-        Ok(_) if let Some(place) = placeholder(&text, known) => {
-            section.mistake(
-                "url",
-                &format!("{place} would be sent as it stands: nothing fills it in"),
-            );
-            None
-        }
-        Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Some(url),
-        // The text may hold a secret, so it is not repeated.
-        _ => {
-            section.mistake("url", "this is no http:// or https:// URL");
-            None
-        }
-    }
 }
 
 /// What else of the configuration a reconciliation refers to.
@@ -76,15 +51,7 @@ pub(super) fn reconciliation(
     around: &Around<'_>,
     warnings: &mut Vec<String>,
 ) -> Option<Reconciliation> {
-    let plain = name
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-    if !plain || name.is_empty() || name.len() > 64 {
-        section.mistake(
-            "",
-            "a reconciliation's name has 1 to 64 characters of a-z, A-Z, 0-9, _ and -",
-        );
-    }
+    section.check_name(name, "a reconciliation's");
     let names: Vec<String> = section.need("tools").unwrap_or_default();
     let mut tools: Vec<&ToolAt> = Vec::new();
     for tool in &names {
@@ -96,16 +63,12 @@ pub(super) fn reconciliation(
             Some(at) => tools.push(at),
         }
     }
-    if section.has_taken("tools") && names.is_empty() {
-        section.mistake("tools", "without tools there is nothing to compare");
-    }
+    let is_empty = section.has_taken("tools") && names.is_empty();
+    let why = "without tools there is nothing to compare";
+    section.check(!is_empty, "tools", why);
     let sources = section.list_of_sections("sources");
-    if sources.is_empty() {
-        section.mistake(
-            "sources",
-            "without sources there is nothing to compare with",
-        );
-    }
+    let why = "without sources there is nothing to compare with";
+    section.check(!sources.is_empty(), "sources", why);
     let mut found: Vec<SourceAt> = Vec::new();
     for source in sources {
         if let Some(at) = source_at(source, &tools, &found, warnings) {
@@ -115,27 +78,16 @@ pub(super) fn reconciliation(
     let read = Reconciliation {
         name: name.to_owned(),
         every: section.get("every"),
-        lag: section
-            .get("lag")
-            .map_or(SignedDuration::from_mins(1), signed),
-        window: section
-            .get("window")
-            .map_or(SignedDuration::from_hours(1), signed),
-        retention: section
-            .get("retention")
-            .map_or(SignedDuration::from_hours(30 * 24), signed),
-        max_items: section
-            .get("max_items")
-            .map_or(100_000, |Count(count)| count) as usize,
-        max_anomalies: section
-            .get("max_anomalies")
-            .map_or(1_000, |Count(count)| count) as usize,
+        lag: signed(section.get_or("lag", Duration::from_mins(1))),
+        window: signed(section.get_or("window", Duration::from_hours(1))),
+        retention: signed(section.get_or("retention", Duration::from_hours(30 * 24))),
+        max_items: section.count_or("max_items", 100_000),
+        max_anomalies: section.count_or("max_anomalies", 1_000),
         on: section.section("on").map(actions).unwrap_or_default(),
         tools: names,
         sources: found,
     };
     check(&read, &tools, around, &section);
-    section.finish();
     Some(read)
 }
 
@@ -159,54 +111,35 @@ fn actions(mut section: Section<'_, '_>) -> BTreeMap<Kind, Action> {
     for (kind, key) in kinds {
         actions.extend(section.word(key, &words).map(|action| (kind, action)));
     }
-    section.finish();
     actions
 }
 
 fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section: &Section<'_, '_>) {
     if let Some(every) = read.every {
-        if every < MIN_EVERY {
-            section.mistake("every", "no source is asked more often than once a second");
-        }
-        if signed(every) > read.window {
-            section.mistake(
-                "every",
-                "a run looks at one window at the most, so it would fall behind",
-            );
-        }
+        let why = "no source is asked more often than once a second";
+        section.check(every >= MIN_EVERY, "every", why);
+        let why = "a run looks at one window at the most, so it would fall behind";
+        section.check(signed(every) <= read.window, "every", why);
     }
-    if read.window.is_zero() {
-        section.mistake("window", "in no time nothing happens");
-    }
-    if read.max_items > MAX_ITEMS as usize {
-        section.mistake(
-            "max_items",
-            &format!("more than {MAX_ITEMS} items are not held in memory"),
-        );
-    }
-    if read.max_anomalies > MAX_ANOMALIES as usize {
-        section.mistake(
-            "max_anomalies",
-            &format!("more than {MAX_ANOMALIES} anomalies help nobody"),
-        );
-    }
+    let why = "a window must be longer than zero";
+    section.check(!read.window.is_zero(), "window", why);
+    let why = format!("more than {MAX_ITEMS} items are not held in memory");
+    section.check(read.max_items <= MAX_ITEMS, "max_items", &why);
+    let why = format!("more than {MAX_ANOMALIES} anomalies are not held in memory");
+    section.check(read.max_anomalies <= MAX_ANOMALIES, "max_anomalies", &why);
     for at in tools {
         let margin = read.margin(std::iter::once(&at.tool));
-        if read.window.saturating_add(margin.saturating_mul(3)) > signed(at.tool.retention) {
-            let name = &at.tool.name;
-            section.mistake(
-                "window",
-                &format!("the calls of {name} would be deleted before: see its retention"),
-            );
-        }
+        let needed = read.window.saturating_add(margin.saturating_mul(3));
+        let name = &at.tool.name;
+        let why = format!("the calls of {name} would be deleted before: see its retention");
+        section.check(needed <= signed(at.tool.retention), "window", &why);
     }
-    if read.on.values().any(|action| *action == Action::Webhook) && !around.has_webhook {
-        section.mistake("on", "there is no [webhook]");
-    }
+    let needs_webhook = read.on.values().any(|action| *action == Action::Webhook);
+    let why = "there is no [webhook]";
+    section.check(!needs_webhook || around.has_webhook, "on", why);
     let compensates = |kinds: [Kind; 2]| {
-        kinds
-            .iter()
-            .any(|kind| read.on.get(kind) == Some(&Action::Compensate))
+        let is_one = |kind| read.on.get(kind) == Some(&Action::Compensate);
+        kinds.iter().any(is_one)
     };
     let undoes = |at: &ToolAt| matches!(at.tool.compensation, compensation::Policy::By(_));
     let is_needed = compensates([Kind::Missing, Kind::Mismatch])
@@ -226,18 +159,10 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section:
     if compensates([Kind::Orphan, Kind::Duplicate]) {
         for source in &read.sources {
             let name = &source.rules.source;
-            if source.rules.id.is_none() {
-                section.mistake(
-                    "on",
-                    &format!("what is to be undone needs a name: {name} has no id"),
-                );
-            }
-            if source.tool.is_none() {
-                section.mistake(
-                    "on",
-                    &format!("whose effects are undone? {name} has no tool"),
-                );
-            }
+            let why = format!("what is to be undone needs a name: {name} has no id");
+            section.check(source.rules.id.is_some(), "on", &why);
+            let why = format!("it is not said of which tool the effects of {name} are: add tool");
+            section.check(source.tool.is_some(), "on", &why);
         }
     }
 }
@@ -254,10 +179,9 @@ fn source_at(
     {
         section.mistake("name", "a source's name has 1 to 64 characters");
     }
-    if others.iter().any(|other| other.rules.source == name) {
-        section.mistake("name", "another source has this name");
-    }
-    let url = url(&mut section, &["{since}", "{until}", "{cursor}"]);
+    let is_new = others.iter().all(|other| other.rules.source != name);
+    section.check(is_new, "name", "another source has this name");
+    let url = section.url(&["{since}", "{until}", "{cursor}"]);
     let next = pointer(&mut section, "next");
     if let Some(url) = &url {
         check_url(url, next.is_some(), &section);
@@ -267,23 +191,15 @@ fn source_at(
             ));
         }
     }
-    let items: String = section.need("items").unwrap_or_default();
-    let items = if items.is_empty() {
-        None
-    } else {
-        items
-            .parse()
-            .map_err(|why: String| section.mistake("items", &why))
-            .ok()
-    };
+    section.require("items");
+    let items = section.parsed("items", |text| match text {
+        "" => Ok(None),
+        text => text.parse().map(Some),
+    });
     let timeout = section.get_or("timeout", Duration::from_secs(10));
-    let headers: HeaderMap = section
-        .entries("headers", secret_header)
-        .into_iter()
-        .collect();
-    let key: Option<Pointer> = section
-        .need::<String>("key")
-        .and_then(|text| read_pointer(&text, "key", &section));
+    let headers = section.headers();
+    section.require("key");
+    let key: Option<Pointer> = pointer(&mut section, "key");
     let join = section
         .parsed("join", |text| match text {
             "idempotency_key" => Ok(Join::Key),
@@ -302,10 +218,8 @@ fn source_at(
         && section.has_taken("tool")
         && !tools.iter().any(|at| at.tool.name == *tool)
     {
-        section.mistake(
-            "tool",
-            &format!("{tool} is none of the tools of this reconciliation"),
-        );
+        let why = format!("{tool} is none of the tools of this reconciliation");
+        section.mistake("tool", &why);
     }
     let joined = match &join {
         Join::At(path) => Some(path),
@@ -329,16 +243,14 @@ fn source_at(
         ignore: section.get("ignore").unwrap_or_default(),
         ignores_keyless: section.word("without_key", &words).unwrap_or(false),
     };
-    if !rules.ignore.is_empty() && rules.status.is_none() {
-        section.mistake("ignore", "this needs a status");
-    }
+    let is_read = rules.ignore.is_empty() || rules.status.is_some();
+    section.check(is_read, "ignore", "this needs a status");
     let result = pointer(&mut section, "result");
-    section.finish();
     let source = Source {
         url: url?,
         headers,
         timeout,
-        items,
+        items: items.flatten(),
         next,
     };
     Some(SourceAt {
@@ -354,32 +266,19 @@ fn pointer(section: &mut Section<'_, '_>, key: &'static str) -> Option<Pointer> 
     section.parsed(key, |text| text.parse())
 }
 
-fn read_pointer(text: &str, key: &str, section: &Section<'_, '_>) -> Option<Pointer> {
-    text.parse()
-        .map_err(|why: String| section.mistake(key, &why))
-        .ok()
-}
-
 fn check_url(url: &Url, has_next: bool, section: &Section<'_, '_>) {
     let values: Vec<String> = url
         .query_pairs()
         .map(|(_, value)| value.into_owned())
         .collect();
     for place in ["{since}", "{until}"] {
-        if !values.iter().any(|value| value.contains(place)) {
-            section.mistake(
-                "url",
-                &format!("its query must hold {place}, or it answers with more and more"),
-            );
-        }
+        let is_there = values.iter().any(|value| value.contains(place));
+        let why = format!("its query must hold {place}, or it answers with more and more");
+        section.check(is_there, "url", &why);
     }
     let has_cursor = values.iter().any(|value| value == "{cursor}");
-    if has_cursor != has_next {
-        section.mistake(
-            "next",
-            "pages need both: a query value that is {cursor} in url, and next",
-        );
-    }
+    let why = "pages need both: a query value that is {cursor} in url, and next";
+    section.check(has_cursor == has_next, "next", why);
 }
 
 /// A text is a place in the item and, below `/args`, in the call.
@@ -420,24 +319,18 @@ fn compare(section: &mut Section<'_, '_>) -> Vec<Compare> {
     }
 }
 
-/// What is kept nowhere cannot be compared, and what is not shown must not be told by a report.
+/// Notes redacted values that would be compared: they are not kept, or a report must not show them.
 fn check_secret(what: &'static str, path: &Path, tools: &[&ToolAt], section: &Section<'_, '_>) {
     for at in tools {
         let secret = match path.root {
             Root::Args => &at.tool.redact.args,
             Root::Result => &at.tool.redact.result,
         };
-        let is_within = |place: &str, of: &str| {
-            place
-                .strip_prefix(of)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
         let path = path.pointer.as_str();
-        if secret
-            .iter()
-            .any(|secret| is_within(path, secret.as_str()) || is_within(secret.as_str(), path))
-        {
-            section.mistake(what, &format!("{path} is secret in {}", at.tool.name));
-        }
+        let is_part = |secret: &Pointer| {
+            is_at_or_below(path, secret.as_str()) || is_at_or_below(secret.as_str(), path)
+        };
+        let why = format!("{path} is secret in {}", at.tool.name);
+        section.check(!secret.iter().any(is_part), what, &why);
     }
 }

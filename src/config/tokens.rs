@@ -1,19 +1,20 @@
-//! What is said of one bearer token: reading it, and writing down a new one.
+//! Bearer tokens: the entries of `[[auth.tokens]]`, and making a new one.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
+use super::common::token_digest;
 use super::reader::{Count, Section};
 use crate::core::caller::{Caller, Pace, RESERVED_TENANT, Scope, Token};
 use crate::core::rate::Rate;
 
-/// As many as nobody guesses.
+/// Random bytes of a token: too many to guess.
 pub const SECRET_BYTES: usize = 32;
-/// By this a token is known for what it is, when it turns up in a log or a repository.
+/// Beginning of every token, so that scanners find one in a log or a repository.
 const PREFIX: &str = "og_";
-/// More than a gateway can do bounds nothing.
+/// Largest rate: a gateway does not serve more in a second.
 const MAX_RATE: u32 = 1_000_000;
 
 /// A token to be made.
@@ -75,33 +76,17 @@ pub(super) fn tokens(mut section: Section<'_, '_>) -> Vec<Token> {
             check_beside(&section, &tokens, &token);
             tokens.push(token);
         }
-        section.finish();
     }
-    section.finish();
     tokens
 }
 
 fn token(section: &mut Section<'_, '_>) -> Option<Token> {
     let name: Option<String> = section.need("name");
     let tenant: Option<String> = section.need("tenant");
-    if tenant.as_deref() == Some(RESERVED_TENANT) {
-        section.mistake(
-            "tenant",
-            &format!("{RESERVED_TENANT} is the gateway's own: no token may have it"),
-        );
-    }
-    let sha256 = section.need::<String>("sha256").and_then(|text| {
-        let digest = hex::decode(&text)
-            .ok()
-            .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-        if digest.is_none() {
-            section.mistake(
-                "sha256",
-                "this must be the SHA-256 of the token in 64 hex digits",
-            );
-        }
-        digest
-    });
+    let why = format!("{RESERVED_TENANT} is the gateway's own: no token may have it");
+    section.check(tenant.as_deref() != Some(RESERVED_TENANT), "tenant", &why);
+    section.require("sha256");
+    let sha256 = section.parsed("sha256", token_digest);
     let words: Vec<String> = section.need("scopes").unwrap_or_default();
     let mut scopes = Vec::new();
     for word in &words {
@@ -131,13 +116,11 @@ fn rate(section: &mut Section<'_, '_>, key: &'static str) -> Option<Rate> {
     let mut section = section.section(key)?;
     let mut count = |key| {
         let Count(count) = section.need(key)?;
-        if count > MAX_RATE {
-            section.mistake(key, &format!("more than {MAX_RATE} bounds nothing"));
-        }
+        let why = format!("more than {MAX_RATE} bounds nothing");
+        section.check(count <= MAX_RATE, key, &why);
         Some(count)
     };
     let (per_second, burst) = (count("per_second"), count("burst"));
-    section.finish();
     Some(Rate {
         per_second: per_second?,
         burst: burst?,
@@ -146,27 +129,16 @@ fn rate(section: &mut Section<'_, '_>, key: &'static str) -> Option<Rate> {
 
 /// Two tokens of one name are one caller, while the one replaces the other.
 fn check_beside(section: &Section<'_, '_>, others: &[Token], token: &Token) {
-    if others.iter().any(|other| other.sha256 == token.sha256) {
-        section.mistake("sha256", "another entry has the same token");
-    }
+    let is_new = others.iter().all(|other| other.sha256 != token.sha256);
+    section.check(is_new, "sha256", "another entry has the same token");
     let mut twins = others
         .iter()
         .filter(|other| other.caller.name == token.caller.name);
     let Some(twin) = twins.next() else { return };
-    if twins.next().is_some() {
-        section.mistake(
-            "name",
-            "two tokens of one name may be valid at once, while one replaces the other; this is a third",
-        );
-    }
-    if twin.caller.tenant != token.caller.tenant {
-        section.mistake(
-            "tenant",
-            "two tokens of one name are one caller, and the other one has another tenant",
-        );
-    }
-    if twin.caller.pace != token.caller.pace {
-        let why = "two tokens of one name share what they may do: rate and new_keys must be the same for both";
-        section.mistake("name", why);
-    }
+    let why = "two tokens of one name may be valid at once, while one replaces the other; this is a third";
+    section.check(twins.next().is_none(), "name", why);
+    let why = "two tokens of one name are one caller, and the other one has another tenant";
+    section.check(twin.caller.tenant == token.caller.tenant, "tenant", why);
+    let why = "two tokens of one name share what they may do: rate and new_keys must be the same for both";
+    section.check(twin.caller.pace == token.caller.pace, "name", why);
 }

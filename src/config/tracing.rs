@@ -1,4 +1,4 @@
-//! What an operator says of spans.
+//! The section `[tracing]`.
 
 use super::reader::{Section, Share};
 
@@ -18,19 +18,14 @@ pub(super) fn tracing(mut section: Section<'_, '_>) -> (Option<Tracing>, Option<
         section.refuse(why);
         return (None, None);
     }
-    let otlp = if section.has("otlp") {
-        section.parsed("otlp", endpoint)
-    } else {
-        section.need("otlp")
-    };
+    section.require("otlp");
+    let otlp = section.parsed("otlp", endpoint);
     let sample = section.get("sample").map(|Share(share)| share);
     let service_name = section
         .get("service_name")
         .unwrap_or_else(|| "oncegate".to_owned());
-    if service_name.is_empty() {
-        section.mistake("service_name", "this must not be empty");
-    }
-    section.finish();
+    let why = "this must not be empty";
+    section.check(!service_name.is_empty(), "service_name", why);
     (otlp.map(|otlp| Tracing { otlp, service_name }), sample)
 }
 

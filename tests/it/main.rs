@@ -17,7 +17,8 @@ mod calls; // the same call, sent again
 mod chaos; // whatever goes wrong: at most one effect, and nothing is lost
 #[cfg(target_os = "linux")]
 mod cleanup; // what is kept no longer is deleted, and nothing else
-mod config; // what an operator may write
+mod config; // mistakes in a configuration
+mod config_read; // what a good configuration reads as
 mod connections; // how many there may be, and how long they may be silent
 mod contract; // the promises of every store
 mod crash; // kill -9

@@ -1,5 +1,6 @@
-//! What a configuration's value can be read as.
+//! The types that a configuration's value can be read as.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::SpanRelativeTo;
@@ -124,6 +125,35 @@ impl FromItem for Vec<String> {
 impl FromItem for Json {
     fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
         Ok(item.node.to_json())
+    }
+}
+
+impl Node {
+    /// Every value below, by its path.
+    pub(super) fn leaves(&self, path: String, into: &mut BTreeMap<String, Json>) {
+        match self {
+            Self::Table(members) => {
+                for (name, item) in members {
+                    item.node.leaves(format!("{path}.{name}"), into);
+                }
+            }
+            leaf => drop(into.insert(path, leaf.to_json())),
+        }
+    }
+
+    /// The value as JSON.
+    fn to_json(&self) -> Json {
+        match self {
+            Self::Text(text) => Json::from(text.as_str()),
+            Self::Integer(number) => Json::from(*number),
+            Self::Float(number) => Json::from(*number),
+            Self::Bool(value) => Json::from(*value),
+            Self::List(items) => items.iter().map(|item| item.node.to_json()).collect(),
+            Self::Table(members) => members
+                .iter()
+                .map(|(name, item)| (name.clone(), item.node.to_json()))
+                .collect(),
+        }
     }
 }
 

@@ -1,0 +1,144 @@
+//! The section `[server]`: where the gateway listens, and its bounds.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::common::token_digest;
+use super::memory;
+use super::reader::{Bytes, Section};
+use crate::budget::Budget;
+use crate::core::pace::Pace;
+use crate::core::saga;
+use crate::gateway::Limits;
+use crate::serve::{Bounds, Network, Tls, Unfit};
+
+#[derive(Debug, Clone)]
+pub struct Server {
+    pub listen: SocketAddr,
+    /// Where the ops doors are; `None`: at `listen`.
+    pub ops_listen: Option<SocketAddr>,
+    /// The SHA-256 of the token that opens them.
+    pub ops_token: Option<[u8; 32]>,
+    /// Of a request, in bytes.
+    pub max_body: usize,
+    /// How long that may take to arrive.
+    pub body_timeout: Duration,
+    /// Of a tool's answer, in bytes.
+    pub max_result: usize,
+    pub bounds: Bounds,
+    /// How long all is served as before when the gateway is told to stop, so that others may notice.
+    pub drain_delay: Duration,
+    pub tls: Option<Tls>,
+}
+
+/// The longest that a duplicate waits, as long as `Prefer: wait` may ask for.
+const MAX_JOIN_WAIT: Duration = Duration::from_secs(60);
+
+/// Lower bound of the default of `max_connections_per_address`.
+const FEW_CONNECTIONS: usize = 16;
+
+pub(super) fn default_server() -> (Server, Limits) {
+    let server = Server {
+        listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+        ops_listen: None,
+        ops_token: None,
+        max_body: 1 << 20,
+        body_timeout: Duration::from_secs(15),
+        max_result: 1 << 20,
+        bounds: Bounds {
+            max_connections: 10_000,
+            per_address: 5_000,
+            proxies: Vec::new(),
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+        },
+        drain_delay: Duration::ZERO,
+        tls: None,
+    };
+    let limits = Limits {
+        join_wait: Duration::from_secs(10),
+        max_running: 1_000,
+        max_waiting: 10_000,
+        shutdown_grace: Duration::from_secs(30),
+        sample: 1.0,
+        sagas: saga::Policy::default(),
+        pace: Pace::default(),
+        memory: Budget::new(memory::default_budget()),
+    };
+    (server, limits)
+}
+
+pub(super) fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
+    let (server, limits) = default_server();
+    let listen = section.parsed("listen", address).unwrap_or(server.listen);
+    let why = "without [[auth.tokens]] everyone is let in, so the address must be a loopback one";
+    section.check(!is_open || listen.ip().is_loopback(), "listen", why);
+    let ops_listen = section.parsed("ops_listen", address);
+    let is_taken = ops_listen == Some(listen) && listen.port() != 0;
+    let why = "this is server.listen; the ops doors need another address or port";
+    section.check(!is_taken, "ops_listen", why);
+    let ops_token = section.parsed("ops_token", token_digest);
+    let max_connections = section.count_or("max_connections", server.bounds.max_connections);
+    let half = (max_connections / 2).max(FEW_CONNECTIONS);
+    let per_address = section.count_or("max_connections_per_address", half);
+    let server = Server {
+        listen,
+        ops_listen,
+        ops_token,
+        max_body: section.get_or("max_body", Bytes(server.max_body)).0,
+        body_timeout: section.get_or("body_timeout", server.body_timeout),
+        max_result: section.get_or("max_result", Bytes(server.max_result)).0,
+        bounds: Bounds {
+            max_connections,
+            per_address,
+            proxies: proxies(&mut section),
+            header_timeout: section.get_or("header_timeout", server.bounds.header_timeout),
+            idle_timeout: section.get_or("idle_timeout", server.bounds.idle_timeout),
+        },
+        drain_delay: section.get_or("drain_delay", server.drain_delay),
+        tls: section.section("tls").and_then(tls),
+    };
+    let limits = Limits {
+        join_wait: section.get_or("join_wait", limits.join_wait),
+        max_running: section.count_or("max_running", limits.max_running),
+        max_waiting: section.count_or("max_waiting", limits.max_waiting),
+        shutdown_grace: section.get_or("shutdown_grace", limits.shutdown_grace),
+        memory: section
+            .get("max_memory")
+            .map_or(limits.memory, |Bytes(bytes)| Budget::new(bytes)),
+        ..limits
+    };
+    if let Some(why) = memory::mistake(&server, &limits) {
+        section.mistake("max_memory", &why);
+    }
+    let why = "no caller waits for a running call for more than a minute";
+    section.check(limits.join_wait <= MAX_JOIN_WAIT, "join_wait", why);
+    (server, limits)
+}
+
+fn proxies(section: &mut Section<'_, '_>) -> Vec<Network> {
+    let texts: Vec<String> = section.get("proxies").unwrap_or_default();
+    let networks: Result<Vec<Network>, String> =
+        texts.iter().map(|text| Network::parse(text)).collect();
+    networks.unwrap_or_else(|why| {
+        section.mistake("proxies", &why);
+        Vec::new()
+    })
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no address; one looks like \"127.0.0.1:8080\""))
+}
+
+fn tls(mut section: Section<'_, '_>) -> Option<Tls> {
+    let (cert, key): (Option<String>, Option<String>) = (section.need("cert"), section.need("key"));
+    let (cert, key) = (cert?, key?);
+    let read = Tls::read(Path::new(&cert), Path::new(&key));
+    let refused = |unfit| match unfit {
+        Unfit::Cert(why) => section.mistake("cert", &why),
+        Unfit::Key(why) => section.mistake("key", &why),
+    };
+    read.map_err(refused).ok()
+}

@@ -1,0 +1,121 @@
+//! The section `[store]`: where records are kept.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::common::hex_32;
+use super::reader::Section;
+use crate::core::pace::Pace;
+use crate::gateway::ToolAt;
+use crate::store::sealed::Keys;
+use crate::store::{Durability, redis};
+
+/// Where records are kept.
+#[derive(Debug, Clone)]
+pub enum StoreAt {
+    /// A file of this gateway alone.
+    Sqlite(PathBuf),
+    /// Shared with other gateways.
+    Redis(Box<redis::Settings>),
+}
+
+impl fmt::Display for StoreAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Redis(settings) => settings.target.fmt(f),
+        }
+    }
+}
+
+/// Tools with settings that this store does not support.
+pub fn one_master_mistakes(store: &StoreAt, tools: &[ToolAt]) -> Vec<String> {
+    let is_cluster = matches!(store, StoreAt::Redis(settings) if settings.target.is_cluster());
+    let refused = tools
+        .iter()
+        .filter(|at| is_cluster && at.tool.needs_one_master());
+    let why = |at: &ToolAt| {
+        format!(
+            "{}: an exclusive session, a budget and similar calls need a store with one master; on a cluster a session and a call are on different ones",
+            at.tool.name
+        )
+    };
+    refused.map(why).collect()
+}
+
+/// Classes of durability.
+const DURABILITIES: [(&str, Durability); 3] = [
+    ("strict", Durability::Strict),
+    ("bounded", Durability::Bounded),
+    ("relaxed", Durability::Relaxed),
+];
+
+pub(super) fn store(
+    mut section: Section<'_, '_>,
+    warnings: &mut Vec<String>,
+) -> (Option<StoreAt>, Option<Keys>) {
+    // SQLite is of the strictest class, so it meets every demand.
+    let durability = section
+        .word("durability", &DURABILITIES)
+        .unwrap_or(Durability::Strict);
+    section.require("url");
+    let place = section.parsed("url", |url| match url.split_once(':') {
+        Some(("sqlite", path)) if !path.is_empty() => Ok(Place::Sqlite(path.into())),
+        Some((scheme, _)) if scheme.starts_with("redis") => {
+            redis::Target::parse(url).map(Place::Redis)
+        }
+        _ => Err(NO_STORE.to_owned()),
+    });
+    let declared = section.word("declared_durability", &DURABILITIES);
+    let ca: Option<String> = section.get("ca");
+    let watermarks: Option<String> = section.get("watermarks");
+    let store = place.map(|place| match place {
+        Place::Sqlite(path) => {
+            for key in ["declared_durability", "ca", "watermarks"] {
+                section.check(!section.has_taken(key), key, "this is for Redis only");
+            }
+            StoreAt::Sqlite(path)
+        }
+        Place::Redis(target) => {
+            if target.is_plain_and_remote() {
+                warnings.push(format!(
+                    "the store {target} is on another machine and without TLS"
+                ));
+            }
+            StoreAt::Redis(Box::new(redis::Settings {
+                target,
+                durability,
+                declared,
+                ca: ca.map(PathBuf::from),
+                watermarks: watermarks
+                    .unwrap_or_else(|| "oncegate.watermarks".into())
+                    .into(),
+                pace: Pace::default(),
+            }))
+        }
+    });
+    let keys = encryption_keys(&mut section);
+    (store, keys)
+}
+
+const NO_STORE: &str =
+    "this names no store; one looks like \"sqlite:oncegate.db\" or \"redis://HOST:6379\"";
+
+/// A store's URL, read.
+enum Place {
+    Sqlite(PathBuf),
+    Redis(redis::Target),
+}
+
+fn encryption_keys(section: &mut Section<'_, '_>) -> Option<Keys> {
+    let texts: Vec<String> = section.get("encryption_keys").unwrap_or_default();
+    let mut keys = Vec::new();
+    for text in &texts {
+        let key = hex_32(text.trim());
+        // The text is a secret, so it is not repeated.
+        let why = "each key is 64 hex digits: openssl rand -hex 32";
+        section.check(key.is_some(), "encryption_keys", why);
+        keys.extend(key);
+    }
+    Keys::new(&keys)
+}

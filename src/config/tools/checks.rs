@@ -1,0 +1,127 @@
+//! Whether the settings of one tool fit together.
+
+use reqwest::Url;
+
+use crate::config::common::is_in_the_open;
+use crate::config::reader::Section;
+use crate::core::tool::{Declared, Dedup, Effect, Mode, OnUnknown, Tool};
+use crate::core::{compensation, key};
+use crate::downstream::Endpoint;
+
+pub(super) fn check(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
+    check_unknown(tool, has_probe, section);
+    check_times(tool, section);
+    check_key_fields(tool, section);
+    check_session(tool, section);
+}
+
+fn check_unknown(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
+    let (key, why) = match tool.unknown {
+        OnUnknown::Hold | OnUnknown::Elsewhere => return,
+        _ if tool.effect == Effect::Read => (
+            "unknown",
+            "this is for tools that write; a read is never unknown",
+        ),
+        OnUnknown::Probe { .. } if !has_probe => {
+            ("unknown", "\"probe\" needs probe = { url = \"…{key}…\" }")
+        }
+        OnUnknown::Retry if tool.dedup != Dedup::Key => (
+            "unknown",
+            "\"retry\" needs dedup = \"key\": a tool that does not deduplicate would do it twice",
+        ),
+        OnUnknown::Retry if tool.is_exclusive() => (
+            "unknown",
+            "\"retry\" would run beside later calls of an exclusive session",
+        ),
+        OnUnknown::Retry if !tool.redact.args.is_empty() => (
+            "redact",
+            "unknown = \"retry\" cannot send arguments again that are not kept",
+        ),
+        OnUnknown::Probe { .. } | OnUnknown::Retry => return,
+    };
+    section.mistake(key, why);
+}
+
+/// Inner times must end before outer ones: attempt, deadline, window, retention.
+fn check_times(tool: &Tool, section: &Section<'_, '_>) {
+    let why = "a timeout must be longer than zero";
+    section.check(!tool.timeout.is_zero(), "timeout", why);
+    // With full jitter the waits between attempts may be as short as nothing, so the attempts
+    // themselves are what the deadline must have room for; the last is cut off at the deadline.
+    let attempts = tool.timeout.saturating_mul(tool.retry.attempts);
+    let why = format!(
+        "the deadline of {:?} is shorter than {} attempts of {:?}",
+        tool.deadline, tool.retry.attempts, tool.timeout
+    );
+    section.check(tool.deadline >= attempts, "deadline", &why);
+    let lasts = |window| window >= tool.deadline;
+    let why = "a key would be forgotten before its call's deadline";
+    section.check(tool.dedup_window.is_none_or(lasts), "dedup_window", why);
+    let mut windows = key::Source::ALL.iter().map(|source| tool.window(*source));
+    let is_kept = windows.all(|window| window <= tool.retention);
+    let why = "records would be deleted while their keys are remembered";
+    section.check(is_kept, "retention", why);
+}
+
+/// A field that may be missing would give different intents the same key.
+fn check_key_fields(tool: &Tool, section: &Section<'_, '_>) {
+    for field in &tool.key.fields {
+        let schema = tool.schema.as_ref();
+        let is_required = schema.is_some_and(|schema| schema.requires(field));
+        let why = format!("fields: input_schema does not require {}", field.as_str());
+        section.check(is_required, "key", &why);
+    }
+}
+
+/// Bounds on the writes of a session mean nothing for a tool that reads.
+fn check_session(tool: &Tool, section: &Section<'_, '_>) {
+    if tool.effect == Effect::Read {
+        let is_undone = tool.compensation != compensation::Policy::Undeclared;
+        for (key, is_set) in [
+            ("compensation", is_undone),
+            ("session", tool.session.mode != Mode::Fenced),
+            ("budget", tool.budget.is_some()),
+            ("similar", tool.similar.is_some()),
+        ] {
+            section.check(!is_set, key, "this is for tools that write; this one reads");
+        }
+    }
+    let similar = tool.similar.as_ref();
+    let is_kept = similar.is_none_or(|similar| similar.window <= tool.retention);
+    let why = "the window is longer than the retention: the earlier call would be gone";
+    section.check(is_kept, "similar", why);
+}
+
+pub(super) fn warn(tool: &Tool, endpoint: &Endpoint, warnings: &mut Vec<String>) {
+    let name = &tool.name;
+    for (status, declared) in &tool.outcomes {
+        if matches!(
+            declared,
+            Declared::NotExecuted | Declared::Rejected | Declared::Fenced
+        ) {
+            warnings.push(format!(
+                "{name}: status {status} is taken as proof that nothing was executed"
+            ));
+        }
+    }
+    let success = tool.success.as_ref();
+    if success.is_some_and(|test| test.otherwise == Declared::Rejected) {
+        warnings.push(format!(
+            "{name}: a 2xx that fails its success test is taken as proof that nothing was executed"
+        ));
+    }
+    let probe = endpoint
+        .probe
+        .as_ref()
+        .and_then(|url| url.replace("{key}", "0").parse::<Url>().ok());
+    for (what, url) in [
+        ("its URL", Some(&endpoint.url)),
+        ("the URL of its probe", probe.as_ref()),
+    ] {
+        if url.is_some_and(is_in_the_open) {
+            warnings.push(format!(
+                "{name}: {what} is plain http:// to another machine"
+            ));
+        }
+    }
+}
