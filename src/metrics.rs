@@ -86,7 +86,7 @@ pub struct Metrics {
     pub store_errors: IntCounterVec,
     store_operation_duration: HistogramVec,
     /// Calls that their session did not let begin.
-    pub barred: IntCounterVec,
+    pub denied: IntCounterVec,
     /// Calls that were to be undone.
     pub compensations: IntCounterVec,
     /// Requests that came too early.
@@ -250,7 +250,7 @@ impl Metrics {
                     "Sagas that need a person.",
                 )),
             ),
-            barred: counters(
+            denied: counters(
                 "oncegate_barred_total",
                 "Calls that were not begun: frozen or busy session, stale or unknown token, budget, similar call.",
                 &["tool", "reason"],
@@ -538,7 +538,7 @@ impl Metrics {
                 &FailureKind::ALL.map(FailureKind::as_str),
             ),
             (&self.first_arrival_failures, &NO_RESULT),
-            (&self.barred, &Refusal::WORDS),
+            (&self.denied, &Refusal::WORDS),
             (&self.compensations, &UNDONE),
         ] {
             for word in words {

@@ -50,7 +50,7 @@ use super::record::{
 };
 use super::record::{Content, FailureKind};
 use super::replay::Fresh;
-use super::session::{Brought, Release, Terms};
+use super::session::{Admission, Brought, Release};
 use super::tool::{Effect, Tool};
 use super::unknown::{Finding, Hindrance, Resolution};
 
@@ -206,8 +206,8 @@ pub struct Next {
 pub struct Change {
     pub record: Record,
     pub entry: Entry,
-    /// On which terms the call begins; the store writes into the record what follows from them.
-    pub terms: Option<Terms>,
+    /// On which conditions the call begins; the store writes into the record what follows from them.
+    pub admission: Option<Admission>,
     /// What the call gives back.
     pub release: Release,
     /// Names that the call takes beside those that it has. Not of a claim, which takes all of them.
@@ -229,7 +229,7 @@ impl Change {
     #[must_use]
     pub fn as_stored(&self, stored: &Record) -> Record {
         let record = self.record.clone();
-        match self.terms {
+        match self.admission {
             Some(_) => Record {
                 fencing: stored.fencing,
                 similar_to: stored.similar_to,
@@ -620,7 +620,7 @@ fn unlock(tool: &Tool, record: &Record, by: &str, reason: &str, now: Timestamp) 
     let change = Change {
         record: unlocked,
         entry,
-        terms: None,
+        admission: None,
         release,
         takes: Takes::default(),
     };

@@ -137,7 +137,7 @@ proptest! {
         prop_assert_eq!(change.is_some(), action == Action::TakeNames);
         let Some(change) = change else { return Ok(()) };
         let named = &change.record;
-        prop_assert!(change.terms.is_none() && change.release == Release::default());
+        prop_assert!(change.admission.is_none() && change.release == Release::default());
         prop_assert_eq!((&named.state, &named.intent, &named.attempt), (&there.state, &there.intent, &there.attempt));
         prop_assert!(named.expires_at >= there.expires_at && named.retain_until >= there.retain_until);
         prop_assert_eq!(&change.takes.names, &vec![like.lookup]);

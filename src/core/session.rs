@@ -1,9 +1,8 @@
-//! What bounds the parallel branches of one conversation: fencing tokens, the exclusive lock, budgets,
-//! and orders that look like an earlier one.
+//! Whether a write call may begin: fencing tokens, the exclusive lock, budgets, near-duplicates.
 //!
-//! The rules make [`Terms`]: data that a store compares in the same atomic step in which it claims a
-//! key. What it finds in the way comes back as a [`Bar`], and [`verdict`] says what that means. Must
-//! not know how a store keeps any of it.
+//! [`admission`] makes an [`Admission`]: conditions that a store compares in the same atomic step in which it
+//! claims a key. One that does not hold comes back as a [`Denied`], and [`verdict`] says whether the call waits
+//! or is refused. Must not know how a store keeps any of it.
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ pub const LINE_PLACE: Duration = Duration::from_secs(3);
 /// Calls that wait for one session's lock at once; more are refused.
 pub const LINE_LENGTH: u32 = 100;
 
-/// Names a session: no tenant meets another's.
+/// Names a session within its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SessionId {
     pub tenant: String,
@@ -47,15 +46,17 @@ pub struct Brought {
     pub confirmed: Option<CallId>,
 }
 
-/// On which terms a write call begins. A store compares all of them and writes what follows from them
-/// in one step with the claim, or writes nothing but a place in the line.
+/// The conditions on which a write call begins.
+///
+/// A store compares all of them and writes what follows from them in one step with the claim, or writes
+/// nothing but a place in the line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Terms {
+pub struct Admission {
     pub token: Token,
-    /// The session's lock is free, and nobody has waited for it for longer.
+    /// The session's lock is free, and no other call has waited for it for longer.
     pub lock: Option<Line>,
-    pub budget: Option<Spending>,
-    pub similar: Option<Likeness>,
+    pub budget: Option<BudgetRule>,
+    pub similar: Option<NearDuplicateRule>,
 }
 
 /// The fencing token that a call gets.
@@ -63,7 +64,8 @@ pub struct Terms {
 pub enum Token {
     /// The session's next: max(newest + 1, clock in microseconds, every token that this gateway has seen + 1).
     Next,
-    /// This one, if it is the session's newest, or is newer and was given before a loss of data that was accepted.
+    /// This one, if it is the session's newest, or newer and given before an accepted loss of data.
+    ///
     /// Without that bound a caller could make up a token that makes all others of the session stale.
     This(u64),
 }
@@ -71,27 +73,29 @@ pub enum Token {
 /// What becomes of a call that finds the lock held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
-    /// It gets a place in the line, which it keeps for [`LINE_PLACE`] each time it asks, if fewer than `longest` stand
-    /// there.
+    /// It gets a place in the line if fewer than `longest` calls stand there.
+    ///
+    /// It keeps the place for [`LINE_PLACE`] each time it asks.
     Waits {
         longest: u32,
     },
     Leaves,
 }
 
-/// There are fewer than `max` other calls in the room that began within the window.
+/// Budget check: refuse if `max` other calls of this group began within `window`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spending {
-    pub room: GroupKey,
+pub struct BudgetRule {
+    pub group: GroupKey,
     pub max: u32,
     pub window: Duration,
 }
 
-/// The newest other call in the room that began within the window may be there, if `refuses` is not
-/// set or it is the confirmed one. The store answers which it is.
+/// Near-duplicate check: refuse if another call of this group began within `window`.
+///
+/// Not if `refuses` is unset, or that call is the confirmed one. The store answers with the newest such call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Likeness {
-    pub room: GroupKey,
+pub struct NearDuplicateRule {
+    pub group: GroupKey,
     pub window: Duration,
     pub refuses: bool,
     pub confirmed: Option<CallId>,
@@ -120,9 +124,9 @@ pub struct Lock {
     pub free_from: Option<Timestamp>,
 }
 
-/// What is in the way of a call.
+/// Why a store did not let a call begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Bar {
+pub enum Denied {
     /// A person has stopped the session.
     Frozen,
     /// The session has a newer token.
@@ -154,7 +158,7 @@ pub struct Session {
     pub events: Vec<Entry>,
 }
 
-/// What is done about a bar.
+/// What a call does when its admission was denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Ask again when that call has ended, or after a while.
@@ -204,15 +208,15 @@ impl Refusal {
     }
 }
 
-/// The terms of a call that is about to begin; `None` for a read, which waits for nobody.
+/// The conditions on which a call may begin; `None` for a read, which has none.
 ///
 /// # Errors
 /// What the request lacks for it, in a sentence.
-pub fn terms(
+pub fn admission(
     tool: &Tool,
     intent: &Intent,
     brought: Brought,
-) -> Result<Option<Terms>, &'static str> {
+) -> Result<Option<Admission>, &'static str> {
     if tool.effect == Effect::Read {
         return Ok(None);
     }
@@ -230,10 +234,10 @@ pub fn terms(
             longest: LINE_LENGTH,
         }
     };
-    // What undoes something is nobody's spending.
+    // A compensation is never kept back by a budget.
     let spends = intent.key_source != key::Source::Compensation;
-    let budget = tool.budget.filter(|_| spends).map(|budget| Spending {
-        room: budget_room(&budget, intent),
+    let budget = tool.budget.filter(|_| spends).map(|budget| BudgetRule {
+        group: budget_group(&budget, intent),
         max: budget.max,
         window: budget.window,
     });
@@ -241,13 +245,13 @@ pub fn terms(
         .similar
         .as_ref()
         .zip(intent.similar)
-        .map(|(similar, room)| Likeness {
-            room,
+        .map(|(similar, group)| NearDuplicateRule {
+            group,
             window: similar.window,
             refuses: similar.action != OnSimilar::Flag,
             confirmed: brought.confirmed,
         });
-    Ok(Some(Terms {
+    Ok(Some(Admission {
         token,
         lock: tool.is_exclusive().then_some(line),
         budget,
@@ -255,8 +259,8 @@ pub fn terms(
     }))
 }
 
-/// Where calls with these arguments look alike; `None` if they have none of the fields.
-pub fn similar_room(
+/// The near-duplicate group of these arguments; `None` if they have none of the fields.
+pub fn similar_group(
     tool: &Tool,
     tenant: &str,
     user_id: &str,
@@ -283,7 +287,7 @@ pub fn similar_room(
     ))
 }
 
-fn budget_room(budget: &Budget, intent: &Intent) -> GroupKey {
+fn budget_group(budget: &Budget, intent: &Intent) -> GroupKey {
     let (per, whose) = match budget.per {
         Per::Session => ("session", &intent.session_id),
         Per::User => ("user", &intent.user_id),
@@ -297,51 +301,51 @@ fn budget_room(budget: &Budget, intent: &Intent) -> GroupKey {
     ]))
 }
 
-/// What a bar means to a call that has waited for so long. `usual`: how long such calls take.
+/// Whether a denied call waits or is refused. `usual`: how long such calls take.
 pub fn verdict(
     policy: &SessionPolicy,
-    bar: &Bar,
+    denied: &Denied,
     waited: Duration,
     usual: Duration,
     now: Timestamp,
 ) -> Verdict {
     let until = |time: Timestamp| Duration::try_from(time.duration_since(now)).unwrap_or_default();
-    Verdict::Refuse(match bar {
-        Bar::Busy {
+    Verdict::Refuse(match denied {
+        Denied::Busy {
             behind: Some(behind),
             ..
         } if waited < policy.wait => {
             return Verdict::Wait { behind: *behind };
         }
-        Bar::Busy { lock, .. } => {
+        Denied::Busy { lock, .. } => {
             let free_from = lock.and_then(|lock| lock.free_from);
             Refusal::Busy {
                 retry_after: free_from.map_or(usual, until).max(usual),
             }
         }
-        Bar::Frozen => Refusal::Frozen,
-        Bar::Stale => Refusal::Stale,
-        Bar::NotGiven => Refusal::NotGiven,
-        Bar::Spent { frees_at } => Refusal::Spent {
+        Denied::Frozen => Refusal::Frozen,
+        Denied::Stale => Refusal::Stale,
+        Denied::NotGiven => Refusal::NotGiven,
+        Denied::Spent { frees_at } => Refusal::Spent {
             retry_after: until(*frees_at),
         },
-        Bar::Similar { call_id } => Refusal::Similar { call_id: *call_id },
+        Denied::Similar { call_id } => Refusal::Similar { call_id: *call_id },
     })
 }
 
 /// Why a call with this token is refused. `explained`: no token above this was given before a loss of data
 /// that a person has accepted.
-pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Bar> {
+pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Denied> {
     let Token::This(token) = token else {
         return None;
     };
     let newest = newest.unwrap_or(0);
     if token < newest {
-        Some(Bar::Stale)
+        Some(Denied::Stale)
     } else if token > 0 && token <= newest.max(explained) {
         None
     } else {
-        Some(Bar::NotGiven)
+        Some(Denied::NotGiven)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What terms a call gets, and what a bar means to it.
+//! What conditions a call gets, and what a denial means to it.
 
 use std::sync::Arc;
 
@@ -58,8 +58,8 @@ fn only_a_tool_that_writes_has_terms_and_only_an_exclusive_one_takes_the_lock() 
         confirmed: None,
     };
     let asked = |tool: &Tool| {
-        let terms = terms(tool, &intent("S", "U"), brought).expect("it is fit");
-        terms.map(|terms| (terms.token, terms.lock))
+        let admission = admission(tool, &intent("S", "U"), brought).expect("it is fit");
+        admission.map(|admission| (admission.token, admission.lock))
     };
     assert_eq!(
         asked(&with_mode(Mode::Exclusive)),
@@ -93,7 +93,7 @@ fn only_a_tool_that_writes_has_terms_and_only_an_exclusive_one_takes_the_lock() 
 
 #[test]
 fn a_budget_is_a_sessions_or_a_users_and_of_one_tool_and_tenant() {
-    let room = |per, tool_name: &str, tenant: &str, session_id: &str, user_id: &str| {
+    let group = |per, tool_name: &str, tenant: &str, session_id: &str, user_id: &str| {
         let budget = Budget {
             per,
             max: 5,
@@ -106,22 +106,25 @@ fn a_budget_is_a_sessions_or_a_users_and_of_one_tool_and_tenant() {
             budget: Some(budget),
             ..tool(tool_name)
         };
-        let terms = terms(&tool, &intent, Brought::default()).expect("it is fit");
-        terms.and_then(|terms| terms.budget).expect("a budget").room
+        let admission = admission(&tool, &intent, Brought::default()).expect("it is fit");
+        admission
+            .and_then(|admission| admission.budget)
+            .expect("a budget")
+            .group
     };
-    let session = room(Per::Session, "t", "shop", "S", "U");
-    assert_eq!(session, room(Per::Session, "t", "shop", "S", "V"));
-    assert_ne!(session, room(Per::Session, "t", "shop", "T", "U"));
-    assert_ne!(session, room(Per::Session, "u", "shop", "S", "U"));
-    assert_ne!(session, room(Per::Session, "t", "bank", "S", "U"));
+    let session = group(Per::Session, "t", "shop", "S", "U");
+    assert_eq!(session, group(Per::Session, "t", "shop", "S", "V"));
+    assert_ne!(session, group(Per::Session, "t", "shop", "T", "U"));
+    assert_ne!(session, group(Per::Session, "u", "shop", "S", "U"));
+    assert_ne!(session, group(Per::Session, "t", "bank", "S", "U"));
     assert_ne!(
         session,
-        room(Per::User, "t", "shop", "S", "S"),
+        group(Per::User, "t", "shop", "S", "S"),
         "a user may be called as a session is"
     );
     assert_eq!(
-        room(Per::User, "t", "shop", "S", "U"),
-        room(Per::User, "t", "shop", "T", "U")
+        group(Per::User, "t", "shop", "S", "U"),
+        group(Per::User, "t", "shop", "T", "U")
     );
 }
 
@@ -139,10 +142,10 @@ fn what_looks_the_same_has_the_same_in_the_fields_and_is_of_one_user() {
         similar: Some(similar),
         ..tool("t")
     };
-    let room = |user, args| similar_room(&tool, "shop", user, &args, &Secret::new([7; 32]));
-    let first = room("U", json!({ "sku": "w", "amount": 5, "note": 1 })).expect("a room");
+    let group = |user, args| similar_group(&tool, "shop", user, &args, &Secret::new([7; 32]));
+    let first = group("U", json!({ "sku": "w", "amount": 5, "note": 1 })).expect("a group");
     assert_eq!(
-        room("U", json!({ "note": 2, "amount": 5.0, "sku": "w" })),
+        group("U", json!({ "note": 2, "amount": 5.0, "sku": "w" })),
         Some(first)
     );
     for (user, other) in [
@@ -151,15 +154,15 @@ fn what_looks_the_same_has_the_same_in_the_fields_and_is_of_one_user() {
         ("U", json!({ "sku": "w" })),
         ("U", json!({ "sku": "w", "amount": null })),
     ] {
-        assert_ne!(room(user, other.clone()), Some(first), "{other}");
+        assert_ne!(group(user, other.clone()), Some(first), "{other}");
     }
     assert_eq!(
-        room("U", json!({ "note": 1 })),
+        group("U", json!({ "note": 1 })),
         None,
         "they have nothing in common that counts"
     );
     assert_eq!(
-        similar_room(
+        similar_group(
             &Tool {
                 effect: Effect::Read,
                 ..tool
@@ -176,34 +179,34 @@ fn what_looks_the_same_has_the_same_in_the_fields_and_is_of_one_user() {
 #[test]
 fn a_token_is_brought_only_if_the_session_or_an_accepted_loss_explains_it() {
     let explained = 50;
-    for (token, newest, bar) in [
+    for (token, newest, denied) in [
         (7, Some(7), None),
-        (6, Some(7), Some(Bar::Stale)),
+        (6, Some(7), Some(Denied::Stale)),
         (8, Some(7), None),
         (50, Some(7), None),
-        (51, Some(7), Some(Bar::NotGiven)),
+        (51, Some(7), Some(Denied::NotGiven)),
         (50, None, None),
-        (51, None, Some(Bar::NotGiven)),
-        (0, None, Some(Bar::NotGiven)),
-        (0, Some(0), Some(Bar::NotGiven)),
+        (51, None, Some(Denied::NotGiven)),
+        (0, None, Some(Denied::NotGiven)),
+        (0, Some(0), Some(Denied::NotGiven)),
         (70, Some(70), None),
-        (69, Some(70), Some(Bar::Stale)),
-        (u64::MAX, Some(70), Some(Bar::NotGiven)),
+        (69, Some(70), Some(Denied::Stale)),
+        (u64::MAX, Some(70), Some(Denied::NotGiven)),
     ] {
         assert_eq!(
             brought(Token::This(token), newest, explained),
-            bar,
+            denied,
             "{token} {newest:?}"
         );
     }
     assert_eq!(
         brought(Token::This(8), Some(7), 0),
-        Some(Bar::NotGiven),
+        Some(Denied::NotGiven),
         "nothing was lost"
     );
     assert_eq!(brought(Token::Next, Some(7), 0), None);
     assert!(
-        terms(
+        admission(
             &with_mode(Mode::Exclusive),
             &intent("", "U"),
             Brought::default()
@@ -230,15 +233,16 @@ fn a_call_waits_for_its_turn_and_for_nothing_else() {
         mode: Mode::Exclusive,
         wait: Duration::from_secs(5),
     };
-    let busy = |free_from, behind| Bar::Busy {
+    let busy = |free_from, behind| Denied::Busy {
         lock: Some(Lock {
             free_from,
             ..lock()
         }),
         behind,
     };
-    let after =
-        |seconds, bar: &Bar| verdict(&policy, bar, Duration::from_secs(seconds), USUAL, at(10));
+    let after = |seconds, denied: &Denied| {
+        verdict(&policy, denied, Duration::from_secs(seconds), USUAL, at(10))
+    };
     let refused = |refusal| Verdict::Refuse(refusal);
     let waits = Verdict::Wait { behind: call(9) };
     assert_eq!(after(4, &busy(None, Some(call(9)))), waits);
@@ -259,28 +263,28 @@ fn a_call_waits_for_its_turn_and_for_nothing_else() {
             retry_after: Duration::from_secs(30)
         })
     );
-    for (bar, refusal) in [
-        (Bar::Frozen, Refusal::Frozen),
-        (Bar::Stale, Refusal::Stale),
-        (Bar::NotGiven, Refusal::NotGiven),
+    for (denied, refusal) in [
+        (Denied::Frozen, Refusal::Frozen),
+        (Denied::Stale, Refusal::Stale),
+        (Denied::NotGiven, Refusal::NotGiven),
         (
-            Bar::Spent { frees_at: at(70) },
+            Denied::Spent { frees_at: at(70) },
             Refusal::Spent {
                 retry_after: Duration::from_secs(60),
             },
         ),
         (
-            Bar::Spent { frees_at: at(0) },
+            Denied::Spent { frees_at: at(0) },
             Refusal::Spent {
                 retry_after: Duration::ZERO,
             },
         ),
         (
-            Bar::Similar { call_id: call(3) },
+            Denied::Similar { call_id: call(3) },
             Refusal::Similar { call_id: call(3) },
         ),
     ] {
-        assert_eq!(after(0, &bar), refused(refusal));
+        assert_eq!(after(0, &denied), refused(refusal));
     }
 }
 
@@ -334,8 +338,8 @@ proptest! {
     fn a_wait_ends(waited in 0..100_u64, wait in 0..50_u64, free_from in prop::option::of(-100..100_i64), in_line: bool) {
         let policy = SessionPolicy { mode: Mode::Exclusive, wait: Duration::from_secs(wait) };
         let lock = Lock { free_from: free_from.map(at), ..lock() };
-        let bar = Bar::Busy { lock: Some(lock), behind: in_line.then(|| call(9)) };
-        match verdict(&policy, &bar, Duration::from_secs(waited), USUAL, at(0)) {
+        let denied = Denied::Busy { lock: Some(lock), behind: in_line.then(|| call(9)) };
+        match verdict(&policy, &denied, Duration::from_secs(waited), USUAL, at(0)) {
             Verdict::Wait { .. } => prop_assert!(in_line && waited < wait),
             Verdict::Refuse(Refusal::Busy { retry_after }) => {
                 prop_assert!(!in_line || waited >= wait);

@@ -519,7 +519,7 @@ fn ask(
             ..kind.alone()
         });
     };
-    let similar = session::similar_room(
+    let similar = session::similar_group(
         &at.tool,
         &caller.tenant,
         &request.user_id,

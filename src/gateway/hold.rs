@@ -24,7 +24,7 @@ use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::recipe::{Recipe, RecipeId};
 use crate::core::record::FailureKind;
 use crate::core::record::{AttemptId, Holder, Intent, Record};
-use crate::core::session::Bar;
+use crate::core::session::Denied;
 use crate::core::tool::Effect;
 use crate::store;
 
@@ -40,7 +40,7 @@ pub(super) enum Hold {
     /// It is settled, and the record answers.
     Settled(Record),
     /// Nobody has it, but the session does not let the call begin.
-    Barred(Bar, Place),
+    Denied(Denied, Place),
 }
 
 impl Gateway {
@@ -273,7 +273,9 @@ impl Gateway {
                         )
                         .await
                     {
-                        Ok(Begun::Barred(Bar::Similar { call_id })) if similar::replays(asked) => {
+                        Ok(Begun::Denied(Denied::Similar { call_id }))
+                            if similar::replays(asked) =>
+                        {
                             match self
                                 .answer_alike(asked, &intent, call_id, &gives_up)
                                 .await?
@@ -282,7 +284,9 @@ impl Gateway {
                                 Alike::Again => None,
                             }
                         }
-                        Ok(Begun::Barred(bar)) => return Ok(Hold::Barred(bar, Place::of(&intent))),
+                        Ok(Begun::Denied(denied)) => {
+                            return Ok(Hold::Denied(denied, Place::of(&intent)));
+                        }
                         Ok(Begun::Not(there)) => {
                             // Somebody else was faster: it goes back.
                             drop(new_key.take());
@@ -307,7 +311,9 @@ impl Gateway {
                         Ok(Begun::Ours(record)) => {
                             return Ok(Hold::Ours(record, permit.unwrap_or_default()));
                         }
-                        Ok(Begun::Barred(bar)) => return Ok(Hold::Barred(bar, Place::of(&intent))),
+                        Ok(Begun::Denied(denied)) => {
+                            return Ok(Hold::Denied(denied, Place::of(&intent)));
+                        }
                         Ok(Begun::Not(there)) => there,
                         Ok(Begun::Unconfirmed(_)) | Err(_) => break,
                     }

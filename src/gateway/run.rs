@@ -109,7 +109,7 @@ impl Gateway {
                 pilot.end(Ok(Arc::new(record)), false);
             }
             // It is no one's turn for ever: what waited has been refused by now.
-            Ok(Hold::Barred(..)) => pilot.end(Err(ErrorKind::StoreUnavailable), false),
+            Ok(Hold::Denied(..)) => pilot.end(Err(ErrorKind::StoreUnavailable), false),
             Err(ErrorKind::StoreUnavailable)
                 if asked.at.tool.effect == Effect::Read
                     && place.is_some()

@@ -15,7 +15,7 @@ use crate::budget::Charge;
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, Entry, Intent, Record};
-use crate::core::session::{self, Bar, Lock, Refusal, Session, SessionId, Verdict};
+use crate::core::session::{self, Denied, Lock, Refusal, Session, SessionId, Verdict};
 use crate::downstream::Deadline;
 use crate::store::{Due, Listener};
 
@@ -70,8 +70,8 @@ impl Gateway {
             };
             let held = self.hold(asked, place.is_some(), &mut new_key).await;
             drop(alone);
-            let (bar, in_line) = match held {
-                Ok(Hold::Barred(bar, in_line)) => (bar, in_line),
+            let (denied, in_line) = match held {
+                Ok(Hold::Denied(denied, in_line)) => (denied, in_line),
                 // Nothing of it is claimed, so it can wait for the store as it waits for its session.
                 Err(ErrorKind::StoreUnavailable)
                     if line.is_some() && came.elapsed() < policy.wait =>
@@ -103,9 +103,9 @@ impl Gateway {
                 }
             };
             drop((place, room));
-            if let Bar::Busy {
+            if let Denied::Busy {
                 lock: Some(lock), ..
-            } = &bar
+            } = &denied
                 && self.clear_left_over(&in_line.session, lock).await
             {
                 continue;
@@ -118,7 +118,7 @@ impl Gateway {
             };
             let behind = match session::verdict(
                 policy,
-                &bar,
+                &denied,
                 came.elapsed(),
                 asked.at.health.usual_time(),
                 self.now(),
@@ -153,7 +153,7 @@ impl Gateway {
         };
         if let Err(ErrorKind::Refused(refusal)) = &turn.held {
             self.metrics
-                .barred
+                .denied
                 .with_label_values(&[&asked.at.tool.name, refusal.as_str()])
                 .inc();
         }

@@ -182,7 +182,7 @@ impl Trace {
             Ok(Hold::Ours(record, _)) => ("claimed", Some(record)),
             Ok(Hold::Theirs(record)) => ("running", Some(record)),
             Ok(Hold::Settled(record)) => ("settled", Some(record)),
-            Ok(Hold::Barred(..)) | Err(_) => ("refused", None),
+            Ok(Hold::Denied(..)) | Err(_) => ("refused", None),
         };
         claim.record("outcome", outcome);
         for span in [&claim, &self.span] {

@@ -11,7 +11,7 @@ use super::Gateway;
 use crate::core::call::{self, Action, Change, Event, Illegal, Next};
 use crate::core::outcome::Evidence;
 use crate::core::record::{CallId, Record, State};
-use crate::core::session::{Bar, Line, Terms};
+use crate::core::session::{Admission, Denied, Line};
 use crate::core::tool::Tool;
 use crate::crash;
 use crate::store::{self, Claimed, Replaced};
@@ -113,8 +113,8 @@ pub(super) async fn apply(
             }
             Replaced::Lost(Some(newer)) if on_conflict.retries(&record, &newer) => record = newer,
             Replaced::Lost(newer) => return Ok(Moved::Lost(newer)),
-            // Only a call that begins has terms.
-            Replaced::Barred(_) => return Ok(Moved::Lost(None)),
+            // Only a call that begins has conditions.
+            Replaced::Denied(_) => return Ok(Moved::Lost(None)),
         }
         now = now.max(gateway.now());
     }
@@ -153,7 +153,7 @@ pub(super) enum Begun {
     Ours(Record),
     /// The record that is there instead.
     Not(Option<Record>),
-    Barred(Bar),
+    Denied(Denied),
     /// The store never confirmed it, and may have it: this must not be run.
     Unconfirmed(Record),
 }
@@ -168,10 +168,10 @@ pub(super) async fn begin(
     how: Begin<'_>,
     longest_line: u32,
 ) -> Result<Begun, store::Error> {
-    if let Some(Terms {
+    if let Some(Admission {
         lock: Some(Line::Waits { longest }),
         ..
-    }) = &mut change.terms
+    }) = &mut change.admission
     {
         *longest = longest_line;
     }
@@ -179,7 +179,7 @@ pub(super) async fn begin(
     for _ in 0..CLAIM_TRIES {
         match begin_once(gateway, &change, how).await {
             // An earlier try may still be carried out: no call waits for a session behind that.
-            Ok(Begun::Barred(_)) if in_doubt => {}
+            Ok(Begun::Denied(_)) if in_doubt => {}
             Ok(begun) => return Ok(begun),
             Err(store::Error::Ambiguous(_)) => in_doubt = true,
             Err(error) if !in_doubt => return Err(error),
@@ -202,7 +202,7 @@ async fn begin_once(
             Ok(match claimed {
                 Claimed::Yours(record) => Begun::Ours(record),
                 Claimed::Existing(record) => Begun::Not(Some(record)),
-                Claimed::Barred(bar) => Begun::Barred(bar),
+                Claimed::Denied(denied) => Begun::Denied(denied),
             })
         }
         Begin::Again { held } => {
@@ -211,7 +211,7 @@ async fn begin_once(
             Ok(match replaced {
                 Replaced::Done(record) => Begun::Ours(record),
                 Replaced::Lost(newer) => Begun::Not(newer),
-                Replaced::Barred(bar) => Begun::Barred(bar),
+                Replaced::Denied(denied) => Begun::Denied(denied),
             })
         }
     }
@@ -290,7 +290,7 @@ pub(super) async fn complete(
             }
             // The key stands for another call by now, or for none.
             Replaced::Lost(Some(newer)) if newer.intent.call_id == record.intent.call_id => newer,
-            Replaced::Lost(_) | Replaced::Barred(_) => break,
+            Replaced::Lost(_) | Replaced::Denied(_) => break,
         };
         if Some(newer.attempt.id) == begun {
             // Our own further attempt, whose beginning was not confirmed and which was not sent.

@@ -22,7 +22,7 @@ use crate::core::document::{Document, Kind, Place};
 use crate::core::key;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::record::{CallId, Entry, Holder, Record};
-use crate::core::session::{Bar, Lock, Session, SessionId};
+use crate::core::session::{Denied, Lock, Session, SessionId};
 
 /// Why a verb did nothing, or may have.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -86,8 +86,8 @@ pub enum Claimed {
     Yours(Record),
     /// Another call, or another attempt of it, holds one of the names.
     Existing(Record),
-    /// The key is free, but the terms do not hold.
-    Barred(Bar),
+    /// The key is free, but the conditions do not hold.
+    Denied(Denied),
 }
 
 /// What came of a replacement.
@@ -97,8 +97,8 @@ pub enum Replaced {
     Done(Record),
     /// The record has changed since, or is gone. Nothing was written.
     Lost(Option<Record>),
-    /// It is as expected, but the terms do not hold.
-    Barred(Bar),
+    /// It is as expected, but the conditions do not hold.
+    Denied(Denied),
 }
 
 /// What came of writing a document.
@@ -188,12 +188,12 @@ impl Reason {
 /// what it wrote is durable, as far as the store's [`Durability`] goes.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Claims all names of `change.record` for its attempt, if the change's terms hold, and writes its
-    /// first ledger entry and what follows from the terms: the fencing token, the session's lock, its
+    /// Claims all names of `change.record` for its attempt, if the change's conditions hold, and writes its
+    /// first ledger entry and what follows from the conditions: the fencing token, the session's lock, its
     /// place in budgets and among what looks alike.
     ///
-    /// If the terms do not hold, nothing is written but a place in the line for the lock. (Where a
-    /// session and a call are on different servers, what was written for the terms is taken back.)
+    /// If the conditions do not hold, nothing is written but a place in the line for the lock. (Where a
+    /// session and a call are on different servers, what was written for the conditions is taken back.)
     ///
     /// If any of the names is held, nothing is written and the first holder, in the order of the names, is
     /// returned; unless each holder is still exactly one of the records `instead_of`: those give up these
@@ -204,7 +204,7 @@ pub trait Store: Send + Sync + 'static {
     /// Writes `change` if the stored record is still `expected`: same version, attempt and fencing
     /// token. A change by which the call runs needs its names as well: if another call holds one of them by now,
     /// nothing is written and that one is returned. Arguments and fingerprint are written by a change that
-    /// begins an attempt, and by no other. Terms are as in `claim`; what the change releases is
+    /// begins an attempt, and by no other. Admission are as in `claim`; what the change releases is
     /// given back in the same step, and names that it takes are claimed: if another call holds one of them, nothing is
     /// written and that one is returned. Asked again with the same change it answers `Done`.
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error>;
@@ -265,7 +265,7 @@ pub trait Store: Send + Sync + 'static {
     async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error>;
 
     /// Freezes or thaws a session and writes down whose doing it was. Answers whether it was not so
-    /// before. While it is frozen no terms of it hold.
+    /// before. While it is frozen no conditions of it hold.
     async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error>;
 
     /// Gives up a call's place in the line for the session's lock, if it has one.

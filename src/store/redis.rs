@@ -20,7 +20,7 @@ mod pause; // tools that persons have paused
 mod record; // records as fields of a hash
 mod scripts; // one per verb
 mod selftest; // a trial of them
-mod session; // terms, and what persons do to a session
+mod session; // conditions, and what persons do to a session
 mod target; // which Redis
 mod write; // claims and changes of calls
 

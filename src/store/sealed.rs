@@ -293,7 +293,7 @@ impl Store for Sealed {
             match self.store.claim(&self.seal(change)?, instead_of).await? {
                 Claimed::Yours(record) => Claimed::Yours(self.open(record)),
                 Claimed::Existing(record) => Claimed::Existing(self.open(record)),
-                barred @ Claimed::Barred(_) => barred,
+                denied @ Claimed::Denied(_) => denied,
             },
         )
     }
@@ -303,7 +303,7 @@ impl Store for Sealed {
             match self.store.replace(&self.seal(change)?, expected).await? {
                 Replaced::Done(record) => Replaced::Done(self.open(record)),
                 Replaced::Lost(record) => Replaced::Lost(record.map(|record| self.open(record))),
-                barred @ Replaced::Barred(_) => barred,
+                denied @ Replaced::Denied(_) => denied,
             },
         )
     }

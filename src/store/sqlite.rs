@@ -12,7 +12,7 @@ mod open; // start-up checks: file system, lock, schema, integrity
 mod pause; // tools that persons have paused
 mod reserve; // disk space for the outcomes of a full disk
 mod row; // records as rows
-mod session; // terms, and what follows from them
+mod session; // conditions, and what follows from them
 mod together; // whether the file and its log belong together
 mod watermarks; // whether the file still has what was written to it
 mod worker; // the threads, and the group commit of the one that writes
@@ -99,7 +99,7 @@ impl Store for Sqlite {
             }
             let record = match session::enter(connection, &change)? {
                 Ok(record) => record,
-                Err(bar) => return Ok(Claimed::Barred(bar)),
+                Err(denied) => return Ok(Claimed::Denied(denied)),
             };
             row::insert(connection, &record)?;
             row::insert_entry(connection, &record, &change.entry)?;
@@ -152,7 +152,7 @@ impl Store for Sqlite {
             }
             let record = match session::enter(connection, &change)? {
                 Ok(record) => record,
-                Err(bar) => return Ok(Replaced::Barred(bar)),
+                Err(denied) => return Ok(Replaced::Denied(denied)),
             };
             row::update(connection, &record)?;
             if begins {

@@ -337,7 +337,7 @@ async fn of_a_hundred_claims_of_one_key_one_holds_it(home: Home) {
     let (holder, _) = holders[0];
     for (_, answer) in &answers {
         let (Claimed::Yours(record) | Claimed::Existing(record)) = answer else {
-            panic!("barred")
+            panic!("denied")
         };
         assert_eq!(
             record.attempt.id, *holder,
@@ -860,7 +860,7 @@ async fn what_is_deleted_has_come_to_an_end(home: Home) {
         ..policy()
     };
     let mut done = arrival("done", "S", 0, ME);
-    done.terms = None;
+    done.admission = None;
     let done = claimed(store, &done).await;
     let change = ended_by(&short, &done, 200, 1);
     let kept = replaced(

@@ -42,7 +42,7 @@ fn mixed(n: usize) -> Change {
         ..(*change.record.intent).clone()
     };
     change.record.intent = Arc::new(intent);
-    change.terms = None;
+    change.admission = None;
     change
 }
 

@@ -11,6 +11,7 @@ mod abuse_memory; // clients that take memory and give nothing
 mod abuse_ops; // what the ops doors cost, and what they tell
 mod acceptance; // a person accepts that the store has lost data
 mod access; // who may do what
+mod admission; // what every store promises about the conditions of a claim
 mod agent; // an agent that does what it is told
 mod budgets; // how many calls may begin, and those that look alike
 mod calls; // the same call, sent again
@@ -74,7 +75,6 @@ mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order
 mod similar; // what looks like a call gets its result
 mod store; // a file, and a disk that fails
-mod terms; // what every store promises about the terms of a claim
 mod tls; // HTTPS by its own certificate
 mod tokens; // they rise, whatever becomes of store and clock
 mod tools; // what callers and models are told of the tools, and the document of the doors

@@ -143,8 +143,8 @@ pub(super) fn claim(
         Some(old) => format!("the key's earlier call {old} is past its window"),
     };
     let entry = begun("claimed", arrival, detail, now);
-    let terms = match session::terms(tool, arrival.intent, arrival.brought) {
-        Ok(terms) => terms,
+    let admission = match session::admission(tool, arrival.intent, arrival.brought) {
+        Ok(admission) => admission,
         Err(why) => {
             return Next {
                 change: None,
@@ -155,7 +155,7 @@ pub(super) fn claim(
     let change = Change {
         record,
         entry,
-        terms,
+        admission,
         release: Release::default(),
         takes: Takes::default(),
     };
@@ -201,8 +201,8 @@ fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp
     };
     let detail = "the same key came again after a failure".to_owned();
     let entry = begun("run_again", arrival, detail, now);
-    let terms = match session::terms(tool, &record.intent, arrival.brought) {
-        Ok(terms) => terms,
+    let admission = match session::admission(tool, &record.intent, arrival.brought) {
+        Ok(admission) => admission,
         Err(why) => {
             return Next {
                 change: None,
@@ -213,7 +213,7 @@ fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp
     let change = Change {
         record: again,
         entry,
-        terms,
+        admission,
         release: Release::default(),
         takes: Takes::default(),
     };

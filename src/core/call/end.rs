@@ -57,7 +57,7 @@ pub(super) fn end(
         let change = Change {
             record: again,
             entry,
-            terms: None,
+            admission: None,
             release: Release::default(),
             takes: Takes::default(),
         };
@@ -210,7 +210,7 @@ pub(super) fn doubt_anew(
     let change = Change {
         record: prolonged,
         entry,
-        terms: None,
+        admission: None,
         release,
         takes: Takes::default(),
     };
@@ -369,7 +369,7 @@ pub(super) fn finish(
     let change = Change {
         record: finished,
         entry,
-        terms: None,
+        admission: None,
         release,
         takes: Takes::default(),
     };

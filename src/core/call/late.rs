@@ -74,7 +74,7 @@ pub(super) fn contradict(
     let change = Change {
         record: noted,
         entry,
-        terms: None,
+        admission: None,
         release: Release::default(),
         takes: Takes::default(),
     };

@@ -145,7 +145,7 @@ pub(super) fn work_on(
     let change = Change {
         record: worked_on,
         entry,
-        terms: None,
+        admission: None,
         release: Release::default(),
         takes: Takes::default(),
     };
@@ -240,7 +240,7 @@ fn reschedule(
     let change = Change {
         record,
         entry,
-        terms: None,
+        admission: None,
         release: Release::default(),
         takes: Takes::default(),
     };
@@ -326,7 +326,7 @@ pub(super) fn probed(
     let change = Change {
         record: still,
         entry,
-        terms: None,
+        admission: None,
         release: Release::default(),
         takes: Takes::default(),
     };

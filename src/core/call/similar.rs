@@ -96,7 +96,7 @@ pub(super) fn resembled(
     let change = Change {
         record: named,
         entry,
-        terms: None,
+        admission: None,
         release: Release::default(),
         takes,
     };

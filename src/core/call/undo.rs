@@ -296,7 +296,7 @@ fn write(record: Record, event: &'static str, by: &str, detail: String, now: Tim
     let change = Change {
         record,
         entry,
-        terms: None,
+        admission: None,
         release: Release::default(),
         takes: Takes::default(),
     };

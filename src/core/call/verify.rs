@@ -97,7 +97,7 @@ fn note(
         change: Some(Change {
             record: noted,
             entry,
-            terms: None,
+            admission: None,
             release: Release::default(),
             takes: Takes::default(),
         }),

@@ -303,8 +303,8 @@ impl Memory {
     pub(super) fn remember(&self, record: &Record, change: &Change) {
         let mut state = self.state();
         let before = state.running.get(&record.intent.call_id);
-        let is_locked = match &change.terms {
-            Some(terms) => terms.lock.is_some(),
+        let is_locked = match &change.admission {
+            Some(admission) => admission.lock.is_some(),
             None => before.is_some_and(|before| before.is_locked),
         };
         let (record, entry) = (record.clone(), change.entry.clone());
@@ -501,7 +501,7 @@ mod tests {
             let change = Change {
                 record: record.clone(),
                 entry,
-                terms: None,
+                admission: None,
                 release: Release::default(),
                 takes: crate::core::call::Takes::default(),
             };

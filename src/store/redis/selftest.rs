@@ -58,7 +58,7 @@ impl Inner {
         let names = names.map(|name| format!("{prefix}{name}"));
         let [key, call, epoch, .., list, _, _, paused, events] = &names;
         // Every term is asked, and none is in the way.
-        let terms = |call: &str| {
+        let admission = |call: &str| {
             let place = json!({ "max": 2, "window_us": 60_000_000, "refuses": false });
             json!({
                 "call": call, "token": "next", "floor": "1", "lock": true, "lease": "1", "line_us": 3_000_000,
@@ -98,7 +98,7 @@ impl Inner {
                 .arg("{}")
                 .arg("t")
                 .arg(1)
-                .arg(terms(id))
+                .arg(admission(id))
                 .arg("")
                 .arg("")
                 .arg("position")
@@ -226,10 +226,10 @@ impl Inner {
         self.link.ask::<()>(cmd("DEL").arg(paused)).await?;
         let enter = async |id: &str| {
             let mut run = of_session(&self.scripts.enter, &names);
-            reply(self.link.run(run.arg(terms(id))).await?).map(|(word, _)| word)
+            reply(self.link.run(run.arg(admission(id))).await?).map(|(word, _)| word)
         };
         let entered = enter("0").await?;
-        let barred = enter("1").await?;
+        let denied = enter("1").await?;
         let mut run = Run::new(&self.scripts.act);
         run.key(&names[8])
             .key(events)
@@ -266,11 +266,11 @@ impl Inner {
             .await?;
         self.link.ask::<()>(&clean).await?;
         let words = [
-            &claimed, &held, &refused, &begun, &again, &put, &arrived, &entered, &barred, &frozen,
+            &claimed, &held, &refused, &begun, &again, &put, &arrived, &entered, &denied, &frozen,
             &taken_out, &swapped,
         ];
         let right = [
-            "done", "held", "changed", "done", "done", "put", "done", "done", "barred", "done",
+            "done", "held", "changed", "done", "done", "put", "done", "done", "denied", "done",
             "done", "done",
         ];
         if words != right || !found || tried != ["done", "changed", "done", "done"] {

@@ -1,6 +1,6 @@
-//! Terms as scripts are told them, and what persons do to a session. Must not decide anything.
+//! Admission as scripts are told them, and what persons do to a session. Must not decide anything.
 //!
-//! On one master the terms of a call are compared in the same step as its claim. On a cluster its session
+//! On one master the conditions of a call are compared in the same step as its claim. On a cluster its session
 //! is in another slot: there only the fencing token is looked after, before the claim, and tools that need
 //! more are refused by the configuration.
 
@@ -17,11 +17,11 @@ use super::{Inner, call_id, record, reply, text, unreadable};
 use crate::core::call::Change;
 use crate::core::record::{CallId, Entry, Intent, Record};
 use crate::core::session::{
-    Bar, LINE_PLACE, Line, Lock, Session, SessionId, Spending, Terms, Token,
+    Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, Session, SessionId, Token,
 };
 use crate::store::Error;
 
-/// How the terms of a change are met.
+/// How the conditions of a change are met.
 pub(super) enum Met {
     /// There are none.
     NotAsked,
@@ -33,9 +33,9 @@ pub(super) enum Met {
 
 impl Met {
     /// What the script is told.
-    pub(super) fn terms(&self) -> &str {
+    pub(super) fn admission(&self) -> &str {
         match self {
-            Self::InTheSameStep(terms) => terms,
+            Self::InTheSameStep(admission) => admission,
             Self::NotAsked | Self::Before(_) => "",
         }
     }
@@ -46,7 +46,7 @@ impl Met {
     }
 }
 
-/// What follows from terms that hold; empty texts for none.
+/// What follows from conditions that hold; empty texts for none.
 pub(super) struct Entered {
     pub(super) token: String,
     pub(super) similar_to: String,
@@ -75,7 +75,7 @@ impl Entered {
     }
 }
 
-/// Terms as `session.lua` reads them. Of what is left out nothing is asked.
+/// Admission as `session.lua` reads them. Of what is left out nothing is asked.
 #[derive(Default, Serialize)]
 struct Asked {
     call: String,
@@ -123,20 +123,20 @@ impl Asked {
 }
 
 impl Inner {
-    /// The whole of the terms, for one script.
-    pub(super) fn asked(&self, change: &Change, terms: &Terms) -> Result<String, Error> {
-        let mut asked = self.asked_of_session(change, terms)?;
-        asked.budget = terms.budget.map(asked_of_budget);
-        asked.similar = asked_of_similar(terms);
+    /// The whole of the conditions, for one script.
+    pub(super) fn asked(&self, change: &Change, admission: &Admission) -> Result<String, Error> {
+        let mut asked = self.asked_of_session(change, admission)?;
+        asked.budget = admission.budget.map(asked_of_budget);
+        asked.similar = asked_of_similar(admission);
         asked.text()
     }
 
-    fn asked_of_session(&self, change: &Change, terms: &Terms) -> Result<Asked, Error> {
-        let token = match terms.token {
+    fn asked_of_session(&self, change: &Change, admission: &Admission) -> Result<Asked, Error> {
+        let token = match admission.token {
             Token::Next => "next".to_owned(),
             Token::This(token) => token.to_string(),
         };
-        let longest = match terms.lock {
+        let longest = match admission.lock {
             Some(Line::Waits { longest }) => Some(longest),
             Some(Line::Leaves) | None => None,
         };
@@ -144,7 +144,7 @@ impl Inner {
             token: Some(token),
             floor: self.floor()?.to_string(),
             explained: self.accepted_token.load(Ordering::SeqCst),
-            lock: terms.lock.is_some(),
+            lock: admission.lock.is_some(),
             lease: change
                 .record
                 .attempt
@@ -157,21 +157,21 @@ impl Inner {
         })
     }
 
-    /// On a cluster: meets the terms where the session is, which can only be its token. If the claim comes
+    /// On a cluster: meets the conditions where the session is, which can only be its token. If the claim comes
     /// to nothing, what was drawn is taken back.
     pub(super) async fn enter(
         &self,
         change: &Change,
-        terms: &Terms,
-    ) -> Result<Result<Entered, Bar>, Error> {
-        if terms.lock.is_some() || terms.budget.is_some() || terms.similar.is_some() {
+        admission: &Admission,
+    ) -> Result<Result<Entered, Denied>, Error> {
+        if admission.lock.is_some() || admission.budget.is_some() || admission.similar.is_some() {
             let why =
                 "on a cluster a session and a call are on different masters: there is no lock";
             return Err(Error::Refused(why.into()));
         }
         let id = SessionId::of(&change.record.intent);
         let mut run = self.about_session(&self.scripts.enter, &id);
-        run.arg(self.asked_of_session(change, terms)?.text()?);
+        run.arg(self.asked_of_session(change, admission)?.text()?);
         let (word, rest) = reply(self.run_guarded(&run).await?)?;
         match word.as_str() {
             "done" => {
@@ -185,7 +185,7 @@ impl Inner {
                     before,
                 }))
             }
-            "barred" => Ok(Err(bar(&rest)?)),
+            "denied" => Ok(Err(denied(&rest)?)),
             _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
         }
     }
@@ -209,9 +209,9 @@ impl Inner {
     /// What was entered for a call that does not begin. Nobody was given its token.
     pub(super) async fn take_back(&self, change: &Change, entered: &Entered) {
         let is_drawn = change
-            .terms
+            .admission
             .as_ref()
-            .is_some_and(|terms| terms.token == Token::Next);
+            .is_some_and(|admission| admission.token == Token::Next);
         let (Some(before), true) = (&entered.before, is_drawn) else {
             return;
         };
@@ -338,28 +338,28 @@ impl Inner {
     }
 }
 
-/// What is in the way, as a script says it after the word "barred".
-pub(super) fn bar(rest: &[Value]) -> Result<Bar, Error> {
+/// What is in the way, as a script says it after the word "denied".
+pub(super) fn denied(rest: &[Value]) -> Result<Denied, Error> {
     let text = |at| text(rest, at).unwrap_or_default();
     Ok(match text(0).as_str() {
-        "frozen" => Bar::Frozen,
-        "stale" => Bar::Stale,
-        "not_given" => Bar::NotGiven,
-        "spent" => Bar::Spent {
+        "frozen" => Denied::Frozen,
+        "stale" => Denied::Stale,
+        "not_given" => Denied::NotGiven,
+        "spent" => Denied::Spent {
             frees_at: time(&text(1))?,
         },
-        "similar" => Bar::Similar {
+        "similar" => Denied::Similar {
             call_id: identity(&text(1))?,
         },
         "busy" => {
             let behind = Some(text(1)).filter(|id| !id.is_empty());
             let lock = lock([&text(2), &text(3), &text(4), &text(5)])?;
-            Bar::Busy {
+            Denied::Busy {
                 lock,
                 behind: behind.map(|id| identity(&id)).transpose()?,
             }
         }
-        other => return Err(unreadable(format!("{other:?} is no bar"))),
+        other => return Err(unreadable(format!("{other:?} is no denied"))),
     })
 }
 
@@ -388,15 +388,15 @@ fn time(microseconds: &str) -> Result<Timestamp, Error> {
     Timestamp::from_microsecond(microseconds as i64).map_err(unreadable)
 }
 
-fn asked_of_budget(spending: Spending) -> AskedBudget {
+fn asked_of_budget(spending: BudgetRule) -> AskedBudget {
     AskedBudget {
         max: spending.max,
         window_us: micros(spending.window),
     }
 }
 
-fn asked_of_similar(terms: &Terms) -> Option<AskedSimilar> {
-    terms.similar.map(|likeness| AskedSimilar {
+fn asked_of_similar(admission: &Admission) -> Option<AskedSimilar> {
+    admission.similar.map(|likeness| AskedSimilar {
         window_us: micros(likeness.window),
         refuses: likeness.refuses,
         confirmed: likeness.confirmed.map(|call_id| call_id.to_string()),
@@ -427,13 +427,13 @@ pub(super) fn released(change: &Change) -> (String, &'static str) {
 fn rooms(change: &Change) -> [String; 5] {
     let [session, line, alive] = keys::session(&SessionId::of(&change.record.intent));
     let budget = change
-        .terms
+        .admission
         .as_ref()
-        .and_then(|terms| terms.budget.map(|spending| spending.room));
+        .and_then(|admission| admission.budget.map(|spending| spending.group));
     let asked = change
-        .terms
+        .admission
         .as_ref()
-        .and_then(|terms| terms.similar.map(|likeness| likeness.room));
+        .and_then(|admission| admission.similar.map(|likeness| likeness.group));
     let similar = asked.or(change.release.similar);
     let room = |room: Option<_>| room.map_or_else(|| session.clone(), keys::room);
     [session.clone(), line, alive, room(budget), room(similar)]

@@ -1,4 +1,4 @@
-//! Claims, and changes of calls. One script each; on a cluster the terms of a call are met before it,
+//! Claims, and changes of calls. One script each; on a cluster the conditions of a call are met before it,
 //! where its session lives.
 
 use std::sync::PoisonError;
@@ -16,7 +16,7 @@ use crate::core::call::Change;
 use crate::core::key::Lookup;
 use crate::core::ledger::Position;
 use crate::core::record::{Record, State};
-use crate::core::session::{Terms, Token};
+use crate::core::session::{Admission, Token};
 use crate::store::{Claimed, Error, Replaced};
 
 /// How long a call waits for a look at a server that was started anew.
@@ -61,18 +61,20 @@ impl Inner {
 
     async fn try_claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
         self.must_be_open()?;
-        let met = match &change.terms {
+        let met = match &change.admission {
             None => Met::NotAsked,
-            Some(terms) if !self.is_cluster() => Met::InTheSameStep(self.asked(change, terms)?),
+            Some(admission) if !self.is_cluster() => {
+                Met::InTheSameStep(self.asked(change, admission)?)
+            }
             // No token is drawn for a key that is held.
-            Some(terms) => match self.in_the_way(change, instead_of).await? {
+            Some(admission) => match self.in_the_way(change, instead_of).await? {
                 Some(holder) if holder.intent.call_id == change.record.intent.call_id => {
                     Met::Before(Entered::of(&holder))
                 }
                 Some(holder) => return Ok(Claimed::Existing(holder)),
-                None => match self.enter(change, terms).await? {
+                None => match self.enter(change, admission).await? {
                     Ok(entered) => Met::Before(entered),
-                    Err(bar) => return Ok(Claimed::Barred(bar)),
+                    Err(denied) => return Ok(Claimed::Denied(denied)),
                 },
             },
         };
@@ -106,7 +108,7 @@ impl Inner {
         run.arg(record::progress(&change.record))
             .arg(record::entry(&change.entry));
         run.arg(&intent.tool).arg(score(&change.record));
-        run.arg(met.terms());
+        run.arg(met.admission());
         match met {
             Met::Before(entered) => run.arg(&entered.token).arg(&entered.similar_to),
             Met::NotAsked | Met::InTheSameStep(_) => run.arg("").arg(""),
@@ -127,7 +129,7 @@ impl Inner {
                 let missing = || Error::Refused("the record behind a key is missing".into());
                 Ok(Claimed::Existing(holder.ok_or_else(missing)?))
             }
-            "barred" => Ok(Claimed::Barred(super::session::bar(&rest)?)),
+            "denied" => Ok(Claimed::Denied(super::session::denied(&rest)?)),
             _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
         }
     }
@@ -137,10 +139,12 @@ impl Inner {
         change: &Change,
         expected: &Record,
     ) -> Result<Replaced, Error> {
-        let met = match &change.terms {
+        let met = match &change.admission {
             None => Met::NotAsked,
-            Some(terms) if !self.is_cluster() => Met::InTheSameStep(self.asked(change, terms)?),
-            Some(terms) => match self.fields_of(expected.intent.call_id).await? {
+            Some(admission) if !self.is_cluster() => {
+                Met::InTheSameStep(self.asked(change, admission)?)
+            }
+            Some(admission) => match self.fields_of(expected.intent.call_id).await? {
                 // Asked again: it has its token.
                 Some(stored) if record::cas(&stored) == record::cas(&change.record) => {
                     Met::Before(Entered::of(&stored))
@@ -148,9 +152,9 @@ impl Inner {
                 Some(stored) if !is_seen(&stored, std::slice::from_ref(expected)) => {
                     return Ok(Replaced::Lost(Some(stored)));
                 }
-                _ => match self.enter(change, terms).await? {
+                _ => match self.enter(change, admission).await? {
                     Ok(entered) => Met::Before(entered),
-                    Err(bar) => return Ok(Replaced::Barred(bar)),
+                    Err(denied) => return Ok(Replaced::Denied(denied)),
                 },
             },
         };
@@ -201,7 +205,7 @@ impl Inner {
         run.arg(&intent.tool)
             .arg(change.record.state.as_str())
             .arg(score(&change.record));
-        run.arg(retain_until(&change.record)).arg(met.terms());
+        run.arg(retain_until(&change.record)).arg(met.admission());
         match met {
             Met::Before(entered) => run.arg(&entered.token).arg(&entered.similar_to),
             Met::NotAsked | Met::InTheSameStep(_) => run.arg("keep").arg(""),
@@ -231,7 +235,7 @@ impl Inner {
                 self.barrier.pass(partition).await?;
                 Ok(Replaced::Done(record))
             }
-            "barred" => Ok(Replaced::Barred(super::session::bar(&rest)?)),
+            "denied" => Ok(Replaced::Denied(super::session::denied(&rest)?)),
             "gone" if begins => Err(self.has_lost("call")),
             "gone" => self.complete_lost(change).await,
             "changed" => {
@@ -331,11 +335,11 @@ impl Inner {
         // What a caller brings is its session's own affair, but must not be given again after a loss.
         if let (
             Some(token),
-            Some(Terms {
+            Some(Admission {
                 token: Token::This(_),
                 ..
             }),
-        ) = (record.fencing, &change.terms)
+        ) = (record.fencing, &change.admission)
         {
             self.memory.saw_brought(token);
         } else if let Some(token) = record.fencing

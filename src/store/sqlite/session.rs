@@ -1,4 +1,4 @@
-//! Terms, and what follows from them, in the transaction of a claim. Must not decide anything: it
+//! Admission, and what follows from them, in the transaction of a claim. Must not decide anything: it
 //! compares and writes what it is told.
 
 use jiff::Timestamp;
@@ -9,7 +9,8 @@ use crate::core::call::Change;
 use crate::core::key::GroupKey;
 use crate::core::record::{CallId, Entry, Intent, Record};
 use crate::core::session::{
-    self, Bar, LINE_PLACE, Likeness, Line, Lock, Session, SessionId, Spending, Terms, Token,
+    self, Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, NearDuplicateRule, Session,
+    SessionId, Token,
 };
 
 /// Sessions without a call for this long are forgotten. Their next token is still greater than
@@ -17,55 +18,55 @@ use crate::core::session::{
 const SESSION_MEMORY_US: i64 = 7 * 24 * 3_600 * 1_000_000;
 /// What persons have done to a session: the newest that are kept.
 const MAX_EVENTS: u32 = 100;
-/// The newest calls of a room that are kept, where only the newest counts: they may give up their place.
+/// Calls of a near-duplicate group that are kept; only the newest counts.
 const MAX_ALIKE: u32 = 16;
 
-/// The record as it is to be stored, if the change's terms hold; and what follows from them is written.
+/// The record as it is to be stored, if the change's conditions hold; and what follows from them is written.
 /// If they do not, nothing is but a place in the line.
 pub(super) fn enter(
     connection: &Connection,
     change: &Change,
-) -> rusqlite::Result<Result<Record, Bar>> {
+) -> rusqlite::Result<Result<Record, Denied>> {
     let mut record = change.record.clone();
-    let Some(terms) = &change.terms else {
+    let Some(admission) = &change.admission else {
         return Ok(Ok(record));
     };
     let now = record.updated_at;
-    if let Some(bar) = bar(connection, terms, &record, now)? {
-        return Ok(Err(bar));
+    if let Some(denied) = denied(connection, admission, &record, now)? {
+        return Ok(Err(denied));
     }
-    record.fencing = Some(draw(connection, &record.intent, terms.token, now)?);
-    if let Some(spending) = &terms.budget {
+    record.fencing = Some(draw(connection, &record.intent, admission.token, now)?);
+    if let Some(spending) = &admission.budget {
         take_place(
             connection,
-            spending.room,
+            spending.group,
             &record,
             after(now, spending.window),
         )?;
     }
-    if let Some(likeness) = &terms.similar {
-        record.similar_to = newest(connection, likeness.room, &record, now)?;
+    if let Some(likeness) = &admission.similar {
+        record.similar_to = newest(connection, likeness.group, &record, now)?;
         take_place(
             connection,
-            likeness.room,
+            likeness.group,
             &record,
             after(now, likeness.window),
         )?;
-        forget_oldest(connection, likeness.room)?;
+        forget_oldest(connection, likeness.group)?;
     }
-    if terms.lock.is_some() {
+    if admission.lock.is_some() {
         take_lock(connection, &record)?;
     }
     Ok(Ok(record))
 }
 
-/// The first of the terms that does not hold. The lock comes last: nobody waits for it in vain.
-fn bar(
+/// The first of the conditions that does not hold. The lock comes last: nobody waits for it in vain.
+fn denied(
     connection: &Connection,
-    terms: &Terms,
+    admission: &Admission,
     record: &Record,
     now: Timestamp,
-) -> rusqlite::Result<Option<Bar>> {
+) -> rusqlite::Result<Option<Denied>> {
     let intent = &record.intent;
     let newest = connection
         .prepare_cached("SELECT token, frozen FROM sessions WHERE tenant = ?1 AND session_id = ?2")?
@@ -74,28 +75,28 @@ fn bar(
         })
         .optional()?;
     if newest.is_some_and(|(_, frozen)| frozen) {
-        return Ok(Some(Bar::Frozen));
+        return Ok(Some(Denied::Frozen));
     }
-    if let Token::This(_) = terms.token {
+    if let Token::This(_) = admission.token {
         let newest = newest.map(|(token, _)| token.unsigned_abs());
         let mut accepted = connection.prepare_cached("SELECT token FROM ledger")?;
         let accepted: i64 = accepted.query_row([], |row| row.get(0))?;
-        if let Some(bar) = session::brought(terms.token, newest, accepted.unsigned_abs()) {
-            return Ok(Some(bar));
+        if let Some(denied) = session::brought(admission.token, newest, accepted.unsigned_abs()) {
+            return Ok(Some(denied));
         }
     }
     // What is answered by an earlier call costs nothing.
-    if let Some(likeness) = &terms.similar
+    if let Some(likeness) = &admission.similar
         && let Some(call_id) = is_alike(connection, likeness, record, now)?
     {
-        return Ok(Some(Bar::Similar { call_id }));
+        return Ok(Some(Denied::Similar { call_id }));
     }
-    if let Some(spending) = &terms.budget
+    if let Some(spending) = &admission.budget
         && let Some(frees_at) = is_spent(connection, spending, record, now)?
     {
-        return Ok(Some(Bar::Spent { frees_at }));
+        return Ok(Some(Denied::Spent { frees_at }));
     }
-    match terms.lock {
+    match admission.lock {
         Some(line) => is_busy(connection, line, record, now),
         None => Ok(None),
     }
@@ -104,7 +105,7 @@ fn bar(
 /// When there is room again for a call that has no place yet; `None`: there is.
 fn is_spent(
     connection: &Connection,
-    spending: &Spending,
+    spending: &BudgetRule,
     record: &Record,
     now: Timestamp,
 ) -> rusqlite::Result<Option<Timestamp>> {
@@ -117,7 +118,7 @@ fn is_spent(
     let call_id = record.intent.call_id.to_string();
     let frees = frees.query_row(
         params![
-            spending.room.0,
+            spending.group.0,
             now.as_microsecond(),
             call_id,
             spending.max.saturating_sub(1)
@@ -129,21 +130,21 @@ fn is_spent(
 
 fn is_alike(
     connection: &Connection,
-    likeness: &Likeness,
+    likeness: &NearDuplicateRule,
     record: &Record,
     now: Timestamp,
 ) -> rusqlite::Result<Option<CallId>> {
     if !likeness.refuses {
         return Ok(None);
     }
-    let newest = newest(connection, likeness.room, record, now)?;
+    let newest = newest(connection, likeness.group, record, now)?;
     Ok(newest.filter(|newest| Some(*newest) != likeness.confirmed))
 }
 
-/// The newest other call of a room.
+/// The newest other call of a group.
 fn newest(
     connection: &Connection,
-    room: GroupKey,
+    group: GroupKey,
     record: &Record,
     now: Timestamp,
 ) -> rusqlite::Result<Option<CallId>> {
@@ -154,7 +155,7 @@ fn newest(
         )?
         .query_row(
             params![
-                room.0,
+                group.0,
                 now.as_microsecond(),
                 record.intent.call_id.to_string()
             ],
@@ -169,7 +170,7 @@ fn is_busy(
     line: Line,
     record: &Record,
     now: Timestamp,
-) -> rusqlite::Result<Option<Bar>> {
+) -> rusqlite::Result<Option<Denied>> {
     let intent = &record.intent;
     let session = (&intent.tenant, &intent.session_id);
     // Who has not been heard of is not waited for.
@@ -196,7 +197,7 @@ fn is_busy(
         Line::Leaves => false,
     };
     if !has_room {
-        return Ok(Some(Bar::Busy { lock, behind: None }));
+        return Ok(Some(Denied::Busy { lock, behind: None }));
     }
     // Two that come within one microsecond stand as they were written.
     let came_at = waiting.last().map_or(now, |(_, last)| {
@@ -214,7 +215,7 @@ fn is_busy(
             came_at.as_microsecond(),
             after(now, LINE_PLACE).as_microsecond(),
         ])?;
-    Ok(Some(Bar::Busy {
+    Ok(Some(Denied::Busy {
         lock,
         behind: Some(behind),
     }))
@@ -248,7 +249,7 @@ fn draw(
 
 fn take_place(
     connection: &Connection,
-    room: GroupKey,
+    group: GroupKey,
     record: &Record,
     until: Timestamp,
 ) -> rusqlite::Result<()> {
@@ -258,7 +259,7 @@ fn take_place(
              ON CONFLICT DO UPDATE SET place_until = excluded.place_until WHERE place_until <= ?4",
         )?
         .execute(params![
-            room.0,
+            group.0,
             record.intent.call_id.to_string(),
             until.as_microsecond(),
             record.updated_at.as_microsecond(),
@@ -266,13 +267,13 @@ fn take_place(
     Ok(())
 }
 
-fn forget_oldest(connection: &Connection, room: GroupKey) -> rusqlite::Result<()> {
+fn forget_oldest(connection: &Connection, group: GroupKey) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
             "DELETE FROM places WHERE room = ?1 AND call_id NOT IN
              (SELECT call_id FROM places WHERE room = ?1 ORDER BY place_until DESC, call_id DESC LIMIT ?2)",
         )?
-        .execute(params![room.0, MAX_ALIKE])?;
+        .execute(params![group.0, MAX_ALIKE])?;
     Ok(())
 }
 
@@ -313,10 +314,10 @@ pub(super) fn release(connection: &Connection, change: &Change) -> rusqlite::Res
                 change.record.fencing.map(integer),
             ])?;
     }
-    if let Some(room) = change.release.similar {
+    if let Some(group) = change.release.similar {
         connection
             .prepare_cached("DELETE FROM places WHERE room = ?1 AND call_id = ?2")?
-            .execute(params![room.0, call_id])?;
+            .execute(params![group.0, call_id])?;
     }
     Ok(())
 }

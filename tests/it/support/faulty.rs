@@ -399,11 +399,11 @@ impl Store for FaultStore {
         self.note_bar(
             Verb::Claim,
             change,
-            matches!(claimed, Ok(Claimed::Barred(_))),
+            matches!(claimed, Ok(Claimed::Denied(_))),
         );
         let ours = claimed.as_ref().map(|claimed| match claimed {
             Claimed::Yours(record) => Some(record),
-            Claimed::Existing(_) | Claimed::Barred(_) => None,
+            Claimed::Existing(_) | Claimed::Denied(_) => None,
         });
         self.note(Verb::Claim, change, ours);
         claimed
@@ -419,11 +419,11 @@ impl Store for FaultStore {
         self.note_bar(
             Verb::Replace,
             change,
-            matches!(replaced, Ok(Replaced::Barred(_))),
+            matches!(replaced, Ok(Replaced::Denied(_))),
         );
         let done = replaced.as_ref().map(|replaced| match replaced {
             Replaced::Done(record) => Some(record),
-            Replaced::Lost(_) | Replaced::Barred(_) => None,
+            Replaced::Lost(_) | Replaced::Denied(_) => None,
         });
         self.note(Verb::Replace, change, done);
         replaced

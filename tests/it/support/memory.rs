@@ -19,7 +19,7 @@ use oncegate::core::ledger::{
 };
 use oncegate::core::record::{CallId, Entry, Holder, Record, State};
 use oncegate::core::session::{
-    Bar, LINE_PLACE, Line, Lock, Session, SessionId, Terms, Token, brought,
+    Admission, Denied, LINE_PLACE, Line, Lock, Session, SessionId, Token, brought,
 };
 use oncegate::store::{
     Census, Claimed, Due, Durability, Endings, Error, Found, LOST_DATA, Listener, Put, Readiness,
@@ -186,14 +186,14 @@ impl Memory {
 }
 
 impl Inner {
-    /// Writes a change whose terms hold as it is to be stored.
+    /// Writes a change whose conditions hold as it is to be stored.
     fn write(&mut self, change: &Change) -> Record {
         let mut record = change.record.clone();
         self.before.push((self.kept.clone(), record.intent.lookup));
         let call_id = record.intent.call_id;
-        if let Some(terms) = &change.terms {
+        if let Some(admission) = &change.admission {
             self.lines.served += self.kept.waiting(&record, call_id).count();
-            self.kept.enter(terms, &mut record);
+            self.kept.enter(admission, &mut record);
         }
         self.kept.release(change);
         if record.state != State::Running {
@@ -210,17 +210,17 @@ impl Inner {
         record
     }
 
-    /// The first of the terms that does not hold.
-    fn bar(&mut self, change: &Change) -> Option<Bar> {
+    /// The first of the conditions that does not hold.
+    fn denied(&mut self, change: &Change) -> Option<Denied> {
         let (record, call_id) = (&change.record, change.record.intent.call_id);
         let before = self.kept.waiting(record, call_id).count();
-        let bar = self.kept.bar(change);
+        let denied = self.kept.denied(change);
         self.lines.joined += self
             .kept
             .waiting(record, call_id)
             .count()
             .saturating_sub(before);
-        bar
+        denied
     }
 
     fn say_end(&self, call_id: CallId) {
@@ -257,38 +257,38 @@ impl Kept {
             .filter(move |waits| **waits == call_id)
     }
 
-    fn bar(&mut self, change: &Change) -> Option<Bar> {
-        let terms = change.terms.as_ref()?;
+    fn denied(&mut self, change: &Change) -> Option<Denied> {
+        let admission = change.admission.as_ref()?;
         let (call_id, now) = (change.record.intent.call_id, change.record.updated_at);
         let session = self
             .sessions
             .entry(SessionId::of(&change.record.intent))
             .or_default();
         if session.frozen {
-            return Some(Bar::Frozen);
+            return Some(Denied::Frozen);
         }
-        let bar = brought(terms.token, session.token, self.explained);
-        if bar.is_some() {
-            return bar;
+        let denied = brought(admission.token, session.token, self.explained);
+        if denied.is_some() {
+            return denied;
         }
-        if let Some(likeness) = terms.similar.filter(|likeness| likeness.refuses)
-            && let Some(other) = newest(self.rooms.get(&likeness.room), call_id, now)
+        if let Some(likeness) = admission.similar.filter(|likeness| likeness.refuses)
+            && let Some(other) = newest(self.rooms.get(&likeness.group), call_id, now)
             && Some(other) != likeness.confirmed
         {
-            return Some(Bar::Similar { call_id: other });
+            return Some(Denied::Similar { call_id: other });
         }
-        if let Some(spending) = terms.budget {
-            let places = in_time(self.rooms.get(&spending.room), now);
+        if let Some(spending) = admission.budget {
+            let places = in_time(self.rooms.get(&spending.group), now);
             let has_place = places.iter().any(|(id, _)| *id == call_id);
             if let (false, Some(over)) =
                 (has_place, places.len().checked_sub(spending.max as usize))
             {
-                return Some(Bar::Spent {
+                return Some(Denied::Spent {
                     frees_at: places[over].1,
                 });
             }
         }
-        let line = terms.lock?;
+        let line = admission.lock?;
         let alive = &self.alive;
         session
             .waiting
@@ -305,33 +305,33 @@ impl Kept {
             Line::Leaves => false,
         };
         if !has_room {
-            return Some(Bar::Busy { lock, behind: None });
+            return Some(Denied::Busy { lock, behind: None });
         }
         if place.is_none() {
             session.waiting.push((call_id, now));
         }
         self.alive.insert(call_id, now + LINE_PLACE);
-        Some(Bar::Busy {
+        Some(Denied::Busy {
             lock,
             behind: Some(behind),
         })
     }
 
-    /// Writes what follows from terms that hold.
-    fn enter(&mut self, terms: &Terms, record: &mut Record) {
+    /// Writes what follows from conditions that hold.
+    fn enter(&mut self, admission: &Admission, record: &mut Record) {
         let (call_id, now) = (record.intent.call_id, record.updated_at);
         let session = self
             .sessions
             .entry(SessionId::of(&record.intent))
             .or_default();
         let clock = u64::try_from(now.as_microsecond()).expect("after 1970");
-        let token = match terms.token {
+        let token = match admission.token {
             Token::Next => clock.max(session.token.unwrap_or(0) + 1),
             Token::This(token) => token,
         };
         session.token = Some(token);
         record.fencing = Some(token);
-        if terms.lock.is_some() {
+        if admission.lock.is_some() {
             let lease_until = record.attempt.lease_until;
             session.lock = Some(Lock {
                 call_id,
@@ -341,12 +341,12 @@ impl Kept {
             });
             session.waiting.retain(|(id, _)| *id != call_id);
         }
-        if let Some(spending) = terms.budget {
-            self.take(spending.room, call_id, now + spending.window);
+        if let Some(spending) = admission.budget {
+            self.take(spending.group, call_id, now + spending.window);
         }
-        if let Some(likeness) = terms.similar {
-            record.similar_to = newest(self.rooms.get(&likeness.room), call_id, now);
-            self.take(likeness.room, call_id, now + likeness.window);
+        if let Some(likeness) = admission.similar {
+            record.similar_to = newest(self.rooms.get(&likeness.group), call_id, now);
+            self.take(likeness.group, call_id, now + likeness.window);
         }
     }
 
@@ -421,8 +421,8 @@ impl Store for Memory {
                 return Ok(Claimed::Existing(holder.clone()));
             }
         }
-        if let Some(bar) = inner.bar(change) {
-            return Ok(Claimed::Barred(bar));
+        if let Some(denied) = inner.denied(change) {
+            return Ok(Claimed::Denied(denied));
         }
         let record = inner.write(change);
         for name in record.intent.all_names() {
@@ -479,8 +479,8 @@ impl Store for Memory {
                 if let Some(other) = holders.find(|holder| !is_own(holder) && !gives_up(holder)) {
                     return Ok(Replaced::Lost(Some(other.clone())));
                 }
-                match inner.bar(change) {
-                    Some(bar) => Replaced::Barred(bar),
+                match inner.denied(change) {
+                    Some(denied) => Replaced::Denied(denied),
                     None => {
                         let record = inner.write(change);
                         for name in names {

@@ -1,10 +1,10 @@
--- Claims all names of a call, if its terms hold, with its record, its first ledger entry, its place in the
--- index of running calls, and what follows from the terms. Asked again, it is done.
+-- Claims all names of a call, if its conditions hold, with its record, its first ledger entry, its place in the
+-- index of running calls, and what follows from the conditions. Asked again, it is done.
 --
 -- KEYS: as in common
 -- ARGV: 5 call id, 6 the calls that give up these names, as JSON: { id: cas },
 --       7 cas, 8 intent, 9 args, 10 progress, 11 entry, 12 tool, 13 lease,
---       14 terms or '', 15 and 16 fencing token and similar call, where the terms were met before,
+--       14 conditions or '', 15 and 16 fencing token and similar call, where the conditions were met before,
 --       17 position, 18 tenant
 local gives_up = cjson.decode(ARGV[6])
 local held = each_name(function(name)
@@ -26,11 +26,11 @@ if held then return held end
 local why = missing()
 if why then return { 'lost', why } end
 local token, other = ARGV[15], ARGV[16]
-local terms, now = ARGV[14] ~= '' and cjson.decode(ARGV[14]), clock()
-if terms then
-  local bar = barred(rooms(9), terms, now)
-  if bar then return bar end
-  token, other = enter(rooms(9), terms, now)
+local admission, now = ARGV[14] ~= '' and cjson.decode(ARGV[14]), clock()
+if admission then
+  local denied = denial(rooms(9), admission, now)
+  if denied then return denied end
+  token, other = enter(rooms(9), admission, now)
 end
 
 each_name(function(name) redis.call('SET', name, ARGV[5]) end)

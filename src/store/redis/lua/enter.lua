@@ -3,12 +3,12 @@
 --
 -- KEYS: 1 and 2 the session, 3 epoch, 4 everyone's writes, 5 session, 6 line, 7 who is alive in it,
 --       8 and 9 again the session
--- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 terms
+-- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 conditions
 local why = missing()
 if why then return { 'lost', why } end
-local terms, now = cjson.decode(ARGV[5]), clock()
-local bar = barred(rooms(5), terms, now)
-if bar then return bar end
+local admission, now = cjson.decode(ARGV[5]), clock()
+local denied = denial(rooms(5), admission, now)
+if denied then return denied end
 local before = redis.call('HGET', KEYS[1], 'token') or ''
-local token = enter(rooms(5), terms, now)
+local token = enter(rooms(5), admission, now)
 return { 'done', token, before, count() }

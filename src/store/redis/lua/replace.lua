@@ -4,8 +4,8 @@
 -- KEYS: as in common
 -- ARGV: 3 is '' if nothing is to be sent after it and no name is taken; 5 call id, 6 expected cas, 7 expected fencing token,
 --       8 cas, 9 progress, 10 '1' if there is a result, 11 result, 12 entry's field, 13 entry, 14 tool,
---       15 state, 16 score, 17 from when on it may be deleted or '', 18 terms or '', 19 and 20 'keep', or fencing token and
---       similar call, where the terms were met before; 21 from when on the session's lock is free, 'now' or
+--       15 state, 16 score, 17 from when on it may be deleted or '', 18 conditions or '', 19 and 20 'keep', or fencing token and
+--       similar call, where the conditions were met before; 21 from when on the session's lock is free, 'now' or
 --       '', 22 '1' if nothing shall look like it any more, 23 'PUBLISH', 'SPUBLISH' or '', 24 '1' if the call
 --       retakes the lock when no call has it, 25 position, 26 how many of the last keys are names that the call
 --       takes, 27 the calls that give these up, as JSON: { id: cas }, 28 and 29 intent and args, if something is
@@ -37,11 +37,11 @@ end
 
 local token, other = stored[2], stored[4] or ''
 if not again then
-  local terms, now = ARGV[18] ~= '' and cjson.decode(ARGV[18]), clock()
-  if terms then
-    local bar = barred(rooms(9), terms, now)
-    if bar then return bar end
-    token, other = enter(rooms(9), terms, now)
+  local admission, now = ARGV[18] ~= '' and cjson.decode(ARGV[18]), clock()
+  if admission then
+    local denied = denial(rooms(9), admission, now)
+    if denied then return denied end
+    token, other = enter(rooms(9), admission, now)
   elseif ARGV[19] ~= 'keep' then
     token, other = ARGV[19], ARGV[20]
   end

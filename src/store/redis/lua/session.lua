@@ -1,7 +1,7 @@
--- Sessions, budgets and what looks alike, for the scripts that begin a call or end one. `terms` are as
+-- Sessions, budgets and what looks alike, for the scripts that begin a call or end one. `admission` are as
 -- the gateway has made them: here they are compared, and what follows from them is written.
 --
--- terms: call, token ('next' or a number), floor, explained, lock, lease, line_us, budget { max, window_us },
+-- conditions: call, token ('next' or a number), floor, explained, lock, lease, line_us, budget { max, window_us },
 --        similar { window_us, refuses, confirmed }; what is not there is not asked for. Numbers beyond
 --        what a double prints in full are texts.
 
@@ -49,7 +49,7 @@ local function take(room, call, window_us, now)
 end
 
 -- Who is in the way to the lock; then the call has a place in the line, if it waits and there is room.
-local function busy(keys, terms, now)
+local function busy(keys, admission, now)
   -- Who has not been heard of is not waited for.
   for _, gone in ipairs(redis.call('ZRANGEBYSCORE', keys.alive, '-inf', digits(now))) do
     redis.call('ZREM', keys.alive, gone)
@@ -57,84 +57,84 @@ local function busy(keys, terms, now)
   end
   local lock = redis.call('HMGET', keys.session, 'lock', 'lock_token', 'lock_lease', 'lock_from')
   local free_from = tonumber(lock[4] or '')
-  local is_held = lock[1] and lock[1] ~= terms.call and not (free_from and free_from <= now)
-  local place = redis.call('ZRANK', keys.line, terms.call)
+  local is_held = lock[1] and lock[1] ~= admission.call and not (free_from and free_from <= now)
+  local place = redis.call('ZRANK', keys.line, admission.call)
   local length = redis.call('ZCARD', keys.line)
   local ahead = place or length
-  if lock[1] == terms.call or (not is_held and ahead == 0) then return nil end
+  if lock[1] == admission.call or (not is_held and ahead == 0) then return nil end
   if not is_held then lock = { '', '', '', '' } end
   local behind = lock[1]
   if ahead > 0 then behind = redis.call('ZRANGE', keys.line, ahead - 1, ahead - 1)[1] end
-  if not terms.line_us or (not place and length >= terms.line_length) then
+  if not admission.line_us or (not place and length >= admission.line_length) then
     behind = ''
   else
     if not place then
       local last = redis.call('ZRANGE', keys.line, -1, -1, 'WITHSCORES')[2]
-      redis.call('ZADD', keys.line, digits(math.max(now, (tonumber(last or '') or 0) + 1)), terms.call)
+      redis.call('ZADD', keys.line, digits(math.max(now, (tonumber(last or '') or 0) + 1)), admission.call)
     end
-    redis.call('ZADD', keys.alive, digits(now + terms.line_us), terms.call)
-    redis.call('PEXPIRE', keys.line, math.ceil(terms.line_us / 500))
-    redis.call('PEXPIRE', keys.alive, math.ceil(terms.line_us / 500))
+    redis.call('ZADD', keys.alive, digits(now + admission.line_us), admission.call)
+    redis.call('PEXPIRE', keys.line, math.ceil(admission.line_us / 500))
+    redis.call('PEXPIRE', keys.alive, math.ceil(admission.line_us / 500))
   end
-  return { 'barred', 'busy', behind, lock[1], lock[2], lock[3], lock[4] or '' }
+  return { 'denied', 'busy', behind, lock[1], lock[2], lock[3], lock[4] or '' }
 end
 
--- The first of the terms that does not hold. The lock comes last: nobody waits for it in vain.
-local function barred(keys, terms, now)
-  if terms.token then
+-- The first of the conditions that does not hold. The lock comes last: nobody waits for it in vain.
+local function denial(keys, admission, now)
+  if admission.token then
     local stored = redis.call('HMGET', keys.session, 'token', 'frozen')
-    if stored[2] then return { 'barred', 'frozen' } end
-    if terms.token ~= 'next' then
-      local token, newest = tonumber(terms.token), tonumber(stored[1] or '0')
-      if token < newest then return { 'barred', 'stale' } end
+    if stored[2] then return { 'denied', 'frozen' } end
+    if admission.token ~= 'next' then
+      local token, newest = tonumber(admission.token), tonumber(stored[1] or '0')
+      if token < newest then return { 'denied', 'stale' } end
       -- A newer one was given out only before a loss of data that was accepted.
-      if token == 0 or token > math.max(newest, terms.explained) then return { 'barred', 'not_given' } end
+      if token == 0 or token > math.max(newest, admission.explained) then return { 'denied', 'not_given' } end
     end
   end
   -- What is answered by an earlier call costs nothing.
-  if terms.similar and terms.similar.refuses then
-    local other = newest(keys.similar, terms.call, now)
-    if other and other ~= terms.similar.confirmed then return { 'barred', 'similar', other } end
+  if admission.similar and admission.similar.refuses then
+    local other = newest(keys.similar, admission.call, now)
+    if other and other ~= admission.similar.confirmed then return { 'denied', 'similar', other } end
   end
-  if terms.budget then
+  if admission.budget then
     local counts = '(' .. digits(now)
-    local place = tonumber(redis.call('ZSCORE', keys.budget, terms.call) or '')
+    local place = tonumber(redis.call('ZSCORE', keys.budget, admission.call) or '')
     local spent = redis.call('ZCOUNT', keys.budget, counts, '+inf')
-    if not (place and place > now) and spent >= terms.budget.max then
+    if not (place and place > now) and spent >= admission.budget.max then
       -- The place whose end makes room.
       local frees = redis.call('ZRANGE', keys.budget, counts, '+inf', 'BYSCORE',
-        'LIMIT', spent - terms.budget.max, 1, 'WITHSCORES')
-      return { 'barred', 'spent', frees[2] }
+        'LIMIT', spent - admission.budget.max, 1, 'WITHSCORES')
+      return { 'denied', 'spent', frees[2] }
     end
   end
-  if terms.lock then return busy(keys, terms, now) end
+  if admission.lock then return busy(keys, admission, now) end
   return nil
 end
 
--- Writes what follows from terms that hold: the token, and the newest call that looks the same or ''.
+-- Writes what follows from conditions that hold: the token, and the newest call that looks the same or ''.
 -- The token is max(previous + 1, this server's clock in microseconds, floor): it rises even if the key,
 -- or the clock, was set back.
-local function enter(keys, terms, now)
+local function enter(keys, admission, now)
   local token, other = '', ''
-  if terms.token then
-    token = terms.token
+  if admission.token then
+    token = admission.token
     if token == 'next' then
       local previous = tonumber(redis.call('HGET', keys.session, 'token') or '0')
-      token = digits(math.max(previous + 1, now, tonumber(terms.floor)))
+      token = digits(math.max(previous + 1, now, tonumber(admission.floor)))
     end
     redis.call('HSET', keys.session, 'token', token)
-    if terms.lock then
-      redis.call('HSET', keys.session, 'lock', terms.call, 'lock_token', token, 'lock_lease', terms.lease)
+    if admission.lock then
+      redis.call('HSET', keys.session, 'lock', admission.call, 'lock_token', token, 'lock_lease', admission.lease)
       redis.call('HDEL', keys.session, 'lock_from')
-      redis.call('ZREM', keys.line, terms.call)
-      redis.call('ZREM', keys.alive, terms.call)
+      redis.call('ZREM', keys.line, admission.call)
+      redis.call('ZREM', keys.alive, admission.call)
     end
     remember(keys.session)
   end
-  if terms.budget then take(keys.budget, terms.call, terms.budget.window_us, now) end
-  if terms.similar then
-    other = newest(keys.similar, terms.call, now) or ''
-    take(keys.similar, terms.call, terms.similar.window_us, now)
+  if admission.budget then take(keys.budget, admission.call, admission.budget.window_us, now) end
+  if admission.similar then
+    other = newest(keys.similar, admission.call, now) or ''
+    take(keys.similar, admission.call, admission.similar.window_us, now)
     -- Only the newest counts; the others are there because it may give up its place.
     redis.call('ZREMRANGEBYRANK', keys.similar, 0, -17)
   end

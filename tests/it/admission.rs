@@ -1,4 +1,4 @@
-//! What every store promises about the terms of a claim, asked of SQLite, of a Redis and of a Redis
+//! What every store promises about the conditions of a claim, asked of SQLite, of a Redis and of a Redis
 //! Cluster. The times are this machine's: a Redis goes by its own clock.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use oncegate::core::key::GroupKey;
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::recipe::RecipeId;
 use oncegate::core::record::{AttemptId, CallId, Entry, Intent, Record};
-use oncegate::core::session::{Bar, Brought, SessionId};
+use oncegate::core::session::{Brought, Denied, SessionId};
 use oncegate::core::tool::Tool as Policy;
 use oncegate::core::tool::{Budget, Mode, OnSimilar, Per, SessionPolicy as Sessions, Similar};
 use oncegate::store::{Claimed, Replaced, Store};
@@ -156,10 +156,10 @@ async fn ends(store: &dyn Store, tool: &Policy, record: &Record, status: u16) ->
 }
 
 #[track_caller]
-fn barred(claimed: Claimed) -> Bar {
+fn denied(claimed: Claimed) -> Denied {
     match claimed {
-        Claimed::Barred(bar) => bar,
-        other => panic!("not barred: {other:?}"),
+        Claimed::Denied(denied) => denied,
+        other => panic!("not denied: {other:?}"),
     }
 }
 
@@ -190,16 +190,16 @@ async fn a_claim_that_is_barred_writes_nothing_but_its_place_in_the_line(home: H
     let (store, tool) = (&*home.store, with_budget(2, exclusive()));
     let first = claimed(store, &asks(&tool, "a")).await;
     let gives_up = asks(&tool, "x");
-    barred(claim(store, &gives_up).await);
+    denied(claim(store, &gives_up).await);
     store
         .leave_line(&session(), id(&gives_up))
         .await
         .expect("an answer");
     let waits = asks(&tool, "b");
-    let Bar::Busy {
+    let Denied::Busy {
         lock: Some(lock),
         behind,
-    } = barred(claim(store, &waits).await)
+    } = denied(claim(store, &waits).await)
     else {
         panic!("not the lock")
     };
@@ -232,9 +232,9 @@ async fn a_claim_that_is_barred_writes_nothing_but_its_place_in_the_line(home: H
     );
     ends(store, &tool, &first, 200).await;
     claimed(store, &waits).await;
-    let spent = barred(claim(store, &asks(&tool, "c")).await);
+    let spent = denied(claim(store, &asks(&tool, "c")).await);
     assert!(
-        matches!(spent, Bar::Spent { .. }),
+        matches!(spent, Denied::Spent { .. }),
         "two have begun, and who gave up is not counted: {spent:?}"
     );
 }
@@ -243,8 +243,8 @@ async fn the_lock_goes_to_whoever_has_waited_longest(home: Home) {
     let (store, tool) = (&*home.store, exclusive());
     let first = claimed(store, &asks(&tool, "a")).await;
     let line: Vec<Change> = ["b", "c", "d"].map(|key| asks(&tool, key)).into();
-    let behind = async |change: &Change| match barred(claim(store, change).await) {
-        Bar::Busy { behind, .. } => behind,
+    let behind = async |change: &Change| match denied(claim(store, change).await) {
+        Denied::Busy { behind, .. } => behind,
         other => panic!("{other:?}"),
     };
     assert_eq!(behind(&line[0]).await, Some(first.intent.call_id));
@@ -276,9 +276,9 @@ async fn an_unknown_outcome_holds_the_lock_until_its_lease_ends(home: Home) {
     let first = claimed(store, &asks(&tool, "a")).await;
     let unknown = ends(store, &tool, &first, 500).await;
     let waits = asks(&tool, "b");
-    let Bar::Busy {
+    let Denied::Busy {
         lock: Some(lock), ..
-    } = barred(claim(store, &waits).await)
+    } = denied(claim(store, &waits).await)
     else {
         panic!("not the lock")
     };
@@ -322,7 +322,7 @@ async fn a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it(home: Home) 
     assert!(!unlock(lock).await, "an earlier run of the same call");
     assert!(matches!(
         claim(store, &asks(&tool, "b")).await,
-        Claimed::Barred(_)
+        Claimed::Denied(_)
     ));
     store
         .leave_line(&session(), CallId(Uuid::new_v4()))
@@ -363,9 +363,9 @@ async fn of_a_hundred_claims_a_budget_lets_in_as_many_as_it_has_room_for(home: H
         7
     );
     for answer in answers {
-        if let Claimed::Barred(bar) = answer {
-            let Bar::Spent { frees_at } = bar else {
-                panic!("{bar:?}")
+        if let Claimed::Denied(denied) = answer {
+            let Denied::Spent { frees_at } = denied else {
+                panic!("{denied:?}")
             };
             let left = frees_at.duration_since(now()).as_secs();
             assert!((590..=600).contains(&left), "{left}");
@@ -385,8 +385,8 @@ async fn a_call_costs_its_budget_once_however_often_it_is_asked_for_and_run(home
     ends(store, &tool, &second, 200).await;
     claimed(store, &asks(&tool, "b")).await;
     assert!(matches!(
-        barred(claim(store, &asks(&tool, "c")).await),
-        Bar::Spent { .. }
+        denied(claim(store, &asks(&tool, "c")).await),
+        Denied::Spent { .. }
     ));
 }
 
@@ -416,7 +416,7 @@ async fn the_newest_that_looks_the_same_must_be_known(home: Home) {
         );
         match claim(store, &change).await {
             Claimed::Yours(record) => Ok(record),
-            Claimed::Barred(Bar::Similar { call_id }) => Err(call_id),
+            Claimed::Denied(Denied::Similar { call_id }) => Err(call_id),
             other => panic!("{other:?}"),
         }
     };
@@ -454,7 +454,7 @@ async fn the_newest_that_looks_the_same_must_be_known(home: Home) {
         .expect("an answer");
     assert_eq!(
         rerun,
-        Replaced::Barred(Bar::Similar {
+        Replaced::Denied(Denied::Similar {
             call_id: third.intent.call_id
         })
     );
@@ -476,19 +476,22 @@ async fn a_frozen_session_lets_nothing_begin_and_says_who_froze_it(home: Home) {
     };
     assert!(set(true, "frozen").await);
     assert!(!set(true, "frozen").await, "it was so before");
-    assert_eq!(barred(claim(store, &asks(&tool, "b")).await), Bar::Frozen);
+    assert_eq!(
+        denied(claim(store, &asks(&tool, "b")).await),
+        Denied::Frozen
+    );
     let rerun = store
         .replace(&again(&tool, &failed), &failed)
         .await
         .expect("an answer");
-    assert_eq!(rerun, Replaced::Barred(Bar::Frozen));
+    assert_eq!(rerun, Replaced::Denied(Denied::Frozen));
     store
         .prune(now() + Duration::from_secs(90 * 24 * 3_600), 100)
         .await
         .expect("pruned");
     assert_eq!(
-        barred(claim(store, &asks(&tool, "b")).await),
-        Bar::Frozen,
+        denied(claim(store, &asks(&tool, "b")).await),
+        Denied::Frozen,
         "that is not forgotten"
     );
     assert!(set(false, "thawed").await);
@@ -523,8 +526,8 @@ async fn an_older_token_is_refused_and_so_is_one_that_was_never_given_out(home: 
         )
     };
     assert_eq!(
-        barred(claim(store, &brings("b", first - 1)).await),
-        Bar::Stale
+        denied(claim(store, &brings("b", first - 1)).await),
+        Denied::Stale
     );
     assert_eq!(
         claimed(store, &brings("b", first)).await.fencing,
@@ -537,8 +540,8 @@ async fn an_older_token_is_refused_and_so_is_one_that_was_never_given_out(home: 
         (1 << 53) - 1,
     ] {
         assert_eq!(
-            barred(claim(store, &brings("c", never)).await),
-            Bar::NotGiven
+            denied(claim(store, &brings("c", never)).await),
+            Denied::NotGiven
         );
     }
     let newest = claimed(store, &asks(&tool, "c"))
@@ -546,7 +549,10 @@ async fn an_older_token_is_refused_and_so_is_one_that_was_never_given_out(home: 
         .fencing
         .expect("a token");
     assert!(newest > first);
-    assert_eq!(barred(claim(store, &brings("d", first)).await), Bar::Stale);
+    assert_eq!(
+        denied(claim(store, &brings("d", first)).await),
+        Denied::Stale
+    );
     assert_eq!(
         claimed(store, &brings("d", newest)).await.fencing,
         Some(newest)
