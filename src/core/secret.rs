@@ -1,12 +1,65 @@
-//! The secret of a store: without it an HMAC reveals nothing about the arguments.
+//! The secrets of a store: without them an HMAC reveals nothing about the arguments.
 
 use std::fmt;
 
 use ring::hmac;
 
+/// Secrets that a store keeps at most. Each further one costs a lookup for each name that depends on it.
+pub const MAX_SECRETS: usize = 4;
+
 /// Thirty-two random bytes, made once for a store. Not printed by accident.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
+
+/// The secret that is used today, and those that calls may have been made with.
+///
+/// There are earlier ones only after an accepted loss of data: until then a second secret was in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Secrets {
+    pub today: Secret,
+    pub earlier: Vec<Secret>,
+}
+
+impl Secrets {
+    pub const fn one(today: Secret) -> Self {
+        Self {
+            today,
+            earlier: Vec::new(),
+        }
+    }
+
+    /// `None`: there is none, or there are too many.
+    pub fn of(all: Vec<Secret>) -> Option<Self> {
+        if all.len() > MAX_SECRETS {
+            return None;
+        }
+        let mut all = all.into_iter();
+        Some(Self {
+            today: all.next()?,
+            earlier: all.collect(),
+        })
+    }
+
+    /// All of them, today's first.
+    pub fn all(&self) -> impl Iterator<Item = &Secret> {
+        std::iter::once(&self.today).chain(&self.earlier)
+    }
+
+    pub fn has_all_of(&self, others: &Self) -> bool {
+        others.all().all(|other| self.all().any(|one| one == other))
+    }
+
+    /// These, and behind them those of others, as far as there is room.
+    #[must_use]
+    pub fn with(mut self, others: &Self) -> Self {
+        for other in others.all() {
+            if self.all().all(|one| one != other) && self.earlier.len() + 1 < MAX_SECRETS {
+                self.earlier.push(other.clone());
+            }
+        }
+        self
+    }
+}
 
 impl Secret {
     pub const fn new(bytes: [u8; 32]) -> Self {

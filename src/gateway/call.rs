@@ -25,7 +25,7 @@ use crate::core::recipe::prints::Prints;
 use crate::core::recipe::{Recipe, RecipeId, identity};
 use crate::core::record::{CallId, Intent, Record, State};
 use crate::core::record::{Content, FailureKind};
-use crate::core::secret::Secret;
+use crate::core::secret::{Secret, Secrets};
 use crate::core::session::{self, Brought, LINE_LENGTH};
 use crate::core::tool::Tool;
 use crate::core::{json, key, redact, unknown};
@@ -115,8 +115,8 @@ pub(super) struct Asked {
     pub names: Arc<[Name]>,
     /// What it is by earlier recipes.
     pub prints: Arc<Prints>,
-    /// Those recipes. `None`: its names follow from none.
-    pub read_by: Option<Arc<[RecipeId]>>,
+    /// What its names follow from. `None`: from nothing that changes.
+    pub read_by: Option<ReadWith>,
     /// The key that the caller's runtime brought.
     pub runtime: Option<key::Key>,
     /// The arguments as they came, until it is known which call it is.
@@ -136,6 +136,14 @@ pub(super) struct Asked {
     pub new_keys: Option<Arc<NewKeys>>,
     /// Where what is done for it belongs.
     pub trace: Trace,
+}
+
+/// What a request was read with beside today's recipe.
+#[derive(Clone)]
+pub(super) struct ReadWith {
+    /// The earlier ones.
+    pub recipes: Arc<[RecipeId]>,
+    pub secrets: Arc<Secrets>,
 }
 
 impl Asked {
@@ -161,11 +169,11 @@ impl Asked {
         }
     }
 
-    /// The same request, read by other earlier recipes. `None`: its arguments are not there any more.
+    /// The same request, read by other earlier recipes or secrets. `None`: its arguments are not there any more.
     pub(super) fn read_again(
         &self,
         earlier: &[(RecipeId, Arc<Recipe>)],
-        secret: &Secret,
+        secrets: Arc<Secrets>,
     ) -> Option<Self> {
         let args = json::parse(str::from_utf8(&self.raw).ok()?).ok()?;
         let Intent {
@@ -176,22 +184,29 @@ impl Asked {
             user_id,
             runtime: self.runtime.as_ref(),
             args: &args,
-            secret,
+            secrets: &secrets,
         };
         let identity = identity::identify(&self.at.recipe, earlier, &asking);
         let (first, key) = (identity.names.first()?, identity.keys.first()?);
+        let value = identity.counted.as_ref().unwrap_or(&args);
+        let similar = session::similar_group(&self.at.tool, tenant, user_id, value, &secrets.today);
         let intent = Intent {
             lookup: first.lookup,
             names: identity.names[1..].iter().map(|name| name.lookup).collect(),
             key: key.key.as_str().to_owned(),
             key_source: key.source,
+            fingerprint: identity.fingerprint,
+            similar,
             ..(*self.intent).clone()
         };
         Some(Self {
             intent: Arc::new(intent),
             names: identity.names.into(),
             prints: Arc::new(identity.prints),
-            read_by: Some(ids_of(earlier)),
+            read_by: Some(ReadWith {
+                recipes: ids_of(earlier),
+                secrets,
+            }),
             ..self.clone()
         })
     }
@@ -327,11 +342,11 @@ impl Gateway {
         seen: &Seen,
     ) -> Result<Asked, Error> {
         let may_claim = self.know_recipes(&at).await.map_err(ErrorKind::alone)?;
-        let (earlier, secret) = (self.recipes.earlier(&at), self.secret());
+        let (earlier, secrets) = (self.recipes.earlier(&at), self.secrets());
         let (bytes, share, now) = (request.args.len(), self.limits.sample, self.now());
         let by = ReadBy {
             earlier: &earlier,
-            secret: &secret,
+            secrets: &secrets,
         };
         let ask = || ask(at, &by, caller, request, seen, share, now);
         let asked = self.read_off_workers(bytes, ask).await?;
@@ -380,7 +395,7 @@ impl Gateway {
 /// The request cannot be read, does not fit the tool's schema, or has no good key.
 pub fn identify(tool: &Tool, request: &Request) -> Result<key::Chosen, Error> {
     // Without redact.args no key depends on it.
-    let none = Secret::new([0; 32]);
+    let none = Secrets::one(Secret::new([0; 32]));
     let read = read_request(tool, &Arc::new(Recipe::of(tool)), &[], "", request, &none)?;
     let refuse = |kind: ErrorKind| Error {
         key: read.brought(),
@@ -425,7 +440,7 @@ fn read_request(
     earlier: &[(RecipeId, Arc<Recipe>)],
     tenant: &str,
     request: &Request,
-    secret: &Secret,
+    secrets: &Secrets,
 ) -> Result<Read, Error> {
     let unreadable = |why: String| ErrorKind::InvalidRequest(why).alone();
     let args =
@@ -440,7 +455,7 @@ fn read_request(
         user_id: &request.user_id,
         runtime: runtime.as_ref(),
         args: &args,
-        secret,
+        secrets,
     };
     let mut identity = identity::identify(today, earlier, &asking);
     let counted = identity.counted.take();
@@ -481,7 +496,7 @@ fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Optio
 /// What a request is read by beside today's recipe.
 struct ReadBy<'a> {
     earlier: &'a [(RecipeId, Arc<Recipe>)],
-    secret: &'a Secret,
+    secrets: &'a Arc<Secrets>,
 }
 
 fn ask(
@@ -499,7 +514,7 @@ fn ask(
         by.earlier,
         &caller.tenant,
         &request,
-        by.secret,
+        by.secrets,
     )?;
     let brought = read.brought();
     let Read {
@@ -524,7 +539,7 @@ fn ask(
         &caller.tenant,
         &request.user_id,
         &value,
-        by.secret,
+        &by.secrets.today,
     );
     let intent = Intent {
         call_id: new_call_id(&first.lookup),
@@ -559,7 +574,10 @@ fn ask(
         intent: Arc::new(intent),
         names: names.into(),
         prints: Arc::new(identity.prints),
-        read_by: Some(ids_of(by.earlier)),
+        read_by: Some(ReadWith {
+            recipes: ids_of(by.earlier),
+            secrets: by.secrets.clone(),
+        }),
         runtime,
         raw,
         complaint,

@@ -114,6 +114,9 @@ impl Gateway {
             self.counted("prepare_acceptance", prepared)
                 .map_err(refused)?;
         }
+        self.join_secrets()
+            .await
+            .map_err(|error| ErrorKind::of_store(error).alone())?;
         crash::point("loss_prepared");
         // Before anybody may go on with them. If it breaks off here, the store stays closed, and the loss is
         // accepted once more.

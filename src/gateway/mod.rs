@@ -64,7 +64,7 @@ pub use self::refusals::TokenRefused;
 pub use self::replay::Replay;
 pub use self::sagas::{SagaAt, SagaQuery};
 use self::scrape::Recent;
-use self::secret::Secrets;
+use self::secret::KnownSecrets;
 use self::throttle::Throttle;
 use self::timed::Timed;
 use self::tools::tools_after;
@@ -134,7 +134,7 @@ pub struct Gateway {
     throttle: Throttle,
     pauses: Pauses,
     recipes: Recipes,
-    secrets: Secrets,
+    secrets: KnownSecrets,
     refusals: Refusals,
     /// Every call's task, so that none is dropped in mid-flight.
     tasks: TaskTracker,
@@ -342,7 +342,7 @@ impl Gateway {
             throttle: Throttle::new(),
             pauses: Pauses::default(),
             recipes: Recipes::default(),
-            secrets: Secrets::default(),
+            secrets: KnownSecrets::default(),
             refusals: Refusals::default(),
             tasks: TaskTracker::new(),
             unreadable: Mutex::default(),
@@ -384,6 +384,8 @@ impl Gateway {
         }
         if readiness.reasons.is_empty() {
             self.look_at_recipes(&mut readiness).await;
+        } else if self.has_lost_secret() {
+            readiness.reasons.extend(self.trouble_with_secret());
         }
         if self.leaving.is_cancelled() {
             let reason = Reason::new("shutting_down", "the gateway is shutting down");

@@ -50,9 +50,9 @@ impl Gateway {
         let complaint = mistakes.map(ErrorKind::InvalidArguments);
         let lookup = Lookup::new(&own.tenant, &own.tool, &own.key);
         let args: bytes::Bytes = own.args.to_string().into();
-        let secret = self.secret();
-        let fingerprint = at.recipe.fingerprint(&secret, &own.args);
-        let prints = Prints::of(&at.recipe, &self.recipes.earlier(&at), &secret, &own.args);
+        let secrets = self.secrets();
+        let fingerprint = at.recipe.fingerprint(&secrets.today, &own.args);
+        let prints = Prints::of(&at.recipe, &self.recipes.earlier(&at), &secrets, &own.args);
         let intent = Intent {
             call_id: own.call_id.unwrap_or_else(|| new_call_id(&lookup)),
             tenant: own.tenant,

@@ -133,7 +133,8 @@ impl Gateway {
     /// # Errors
     /// Nothing was ever read, so that not even a repetition is recognised.
     pub(super) async fn know_recipes(&self, at: &ToolAt) -> Result<bool, ErrorKind> {
-        if self.learn_until(at, || self.recipes.serves(at)).await {
+        let serves = || self.recipes.serves(at) && self.trouble_with_secret().is_none();
+        if self.learn_until(at, serves).await {
             return Ok(true);
         }
         let may_look = self.recipes.seen.load().read_at.is_some() || at.tool.effect == Effect::Read;
@@ -193,13 +194,13 @@ impl Gateway {
                 .await
     }
 
-    /// The request with its names by the recipes that are known now, if there are others than when it came.
+    /// The request with its names by the recipes and secrets that are known now, if there are others than when it came.
     pub(super) fn with_newer_names(&self, asked: &Asked) -> Option<Asked> {
-        let read_by = asked.read_by.as_deref()?;
-        if self.recipes.are_earlier(&asked.at, read_by) {
+        let (read_by, secrets) = (asked.read_by.as_ref()?, self.secrets());
+        if self.recipes.are_earlier(&asked.at, &read_by.recipes) && secrets == read_by.secrets {
             return None;
         }
-        asked.read_again(&self.recipes.earlier(&asked.at), &self.secret())
+        asked.read_again(&self.recipes.earlier(&asked.at), secrets)
     }
 
     /// How long until every gateway claims names by the tool's recipe of today, too; `None`: all do. Until then no
@@ -274,9 +275,10 @@ impl Gateway {
     /// The caller has the lock.
     async fn learn(&self, tools: impl Iterator<Item = &ToolAt> + Clone) -> Result<(), Error> {
         let now = self.now();
+        let began = Instant::now();
         // What was made with the recipes was made with the secret.
         self.learn_secret().await?;
-        self.read_recipes(now).await?;
+        self.read_recipes(now, began).await?;
         let seen = self.recipes.seen.load_full();
         // A tool that is closed keeps no other from being served.
         let open = tools.filter(|at| !seen.is_unreadable(&at.tool.name));
@@ -285,7 +287,7 @@ impl Gateway {
             has_written |= self.write_recipe(at, now).await?;
         }
         if has_written {
-            self.read_recipes(now).await?;
+            self.read_recipes(now, began).await?;
         }
         let ids: Vec<RecipeId> = open.map(|at| at.recipe_id).collect();
         self.recipes.change(|seen| seen.served.extend(&ids));
@@ -358,9 +360,9 @@ impl Gateway {
         Err(store::Error::Refused("a recipe is written by many at once".into()).into())
     }
 
-    /// Reads what is stored. What this gateway knows and the store has lost is written again.
-    async fn read_recipes(&self, now: Timestamp) -> Result<(), Error> {
-        let began = Instant::now();
+    /// Reads what is stored. What this gateway knows and the store has lost is written again. `began`: before the
+    /// secret was read, too.
+    async fn read_recipes(&self, now: Timestamp, began: Instant) -> Result<(), Error> {
         let (mut stored, mut unreadable) = (Vec::<Document>::new(), Vec::<String>::new());
         let mut before: Option<Place> = None;
         loop {

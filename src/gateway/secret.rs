@@ -1,43 +1,64 @@
 //! The store's secret. It is a document, so that all gateways of a store have the same, and it is sealed like any
 //! other where there are encryption keys. Each gateway keeps a copy beside its watermarks, by which it is put back
 //! where the store has lost it: it never changes as long as one copy is there.
+//!
+//! A gateway that knows another secret than the store has takes it for lost data. Once a person has accepted that, the
+//! store keeps both, so that the calls of either are recognised.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::Gateway;
 use crate::core::document::{Document, Kind};
-use crate::core::secret::Secret;
+use crate::core::secret::{Secret, Secrets};
 use crate::store::{self, LOST_DATA, Put, Reason};
 
 /// What its document is called.
 const ID: &str = "secret";
 
 /// What is known of the secret.
-pub(super) struct Secrets {
-    known: ArcSwapOption<Secret>,
+pub(super) struct KnownSecrets {
+    known: ArcSwapOption<Secrets>,
     /// For requests that claim nothing, until the store's own is known.
-    spare: Arc<Secret>,
-    /// There are calls, and no copy of the secret with which they were made.
-    is_lost: AtomicBool,
-    /// The document was sealed with the newest key, or is about to be.
+    spare: Arc<Secrets>,
+    trouble: ArcSwapOption<Trouble>,
+    /// This process has sealed the document with its newest key.
     is_sealed_anew: AtomicBool,
 }
 
-impl Default for Secrets {
+impl Default for KnownSecrets {
     fn default() -> Self {
         Self {
             known: ArcSwapOption::empty(),
-            spare: Arc::new(new_secret()),
-            is_lost: AtomicBool::new(false),
+            spare: Arc::new(Secrets::one(new_secret())),
+            trouble: ArcSwapOption::empty(),
             is_sealed_anew: AtomicBool::new(false),
         }
     }
+}
+
+/// Why nothing is claimed until a person accepts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Trouble {
+    #[error("there are calls, but the secret with which they were made is gone")]
+    Lost,
+    #[error(
+        "the store's secret is not the one that this gateway knows: the store was begun anew, so that its calls are not \
+         recognised"
+    )]
+    Differs,
+    #[error(
+        "the copy of the store's secret beside the watermarks cannot be read; if it was sealed with a key that is \
+         missing in store.encryption_keys, add that key"
+    )]
+    Copy,
 }
 
 /// Rounds to wait for gateways that may know the secret.
@@ -54,15 +75,39 @@ enum Before {
 #[derive(Serialize, Deserialize)]
 struct Stored {
     secret: String,
+    /// Of an accepted loss.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<String>,
     /// Names the key that has sealed it.
     sealed_with: String,
 }
 
-impl Stored {
-    fn secret_in(document: &Document) -> Option<(Secret, String)> {
-        let stored: Self = serde_json::from_slice(&document.body).ok()?;
-        Some((read_secret(stored.secret.as_bytes())?, stored.sealed_with))
-    }
+fn read(document: &Document) -> Result<(Secrets, String), store::Error> {
+    let damaged = || store::Error::Unreadable("the store's secret was damaged".into());
+    let stored: Stored = serde_json::from_slice(&document.body).map_err(|_| damaged())?;
+    let all = std::iter::once(&stored.secret).chain(&stored.earlier);
+    let all: Option<Vec<Secret>> = all.map(|digits| read_secret(digits.as_bytes())).collect();
+    let secrets = all.and_then(Secrets::of).ok_or_else(damaged)?;
+    Ok((secrets, stored.sealed_with))
+}
+
+fn body_of(secrets: &Secrets, sealed_with: String) -> Bytes {
+    let stored = Stored {
+        secret: hex::encode(secrets.today.bytes()),
+        earlier: (secrets.earlier.iter().map(|one| hex::encode(one.bytes()))).collect(),
+        sealed_with,
+    };
+    serde_json::to_vec(&stored).unwrap_or_default().into()
+}
+
+/// What is written beside the watermarks.
+fn copy_of(secrets: &Secrets) -> Bytes {
+    let all: Vec<u8> = secrets.all().flat_map(|one| *one.bytes()).collect();
+    hex::encode(all).into()
+}
+
+fn read_copy(copy: &[u8]) -> Option<Secrets> {
+    Secrets::of(copy.chunks(64).map(read_secret).collect::<Option<_>>()?)
 }
 
 fn read_secret(hex_digits: &[u8]) -> Option<Secret> {
@@ -81,85 +126,144 @@ fn new_secret() -> Secret {
 
 impl Gateway {
     /// What names and fingerprints are made with.
-    pub(super) fn secret(&self) -> Arc<Secret> {
+    pub(super) fn secrets(&self) -> Arc<Secrets> {
         self.secrets
             .known
             .load_full()
             .unwrap_or_else(|| self.secrets.spare.clone())
     }
 
+    /// Whether nothing is claimed because of the secret until a person accepts it.
     pub(super) fn has_lost_secret(&self) -> bool {
-        self.secrets.is_lost.load(Ordering::SeqCst)
+        self.secrets.trouble.load().is_some()
     }
 
     /// Why nothing can be claimed, as far as the secret goes.
     pub(super) fn trouble_with_secret(&self) -> Option<Reason> {
+        if let Some(trouble) = &*self.secrets.trouble.load() {
+            let why = format!(
+                "{trouble}; nothing is claimed here until a person accepts that: POST /v1/store/accept-loss"
+            );
+            return Some(Reason::new(LOST_DATA, why));
+        }
         if self.secrets.known.load().is_some() {
             return None;
         }
-        if self.has_lost_secret() {
-            let why = "there are calls, but the secret with which they were made is gone; nothing is claimed until a \
-                       person accepts that: POST /v1/store/accept-loss";
-            return Some(Reason::new(LOST_DATA, why));
-        }
         let why = "the store's secret is not known; if no key opens it, add the missing one to store.encryption_keys";
         Some(Reason::new("secret", why))
+    }
+
+    fn is_closed_by(&self, trouble: Trouble) -> store::Error {
+        let before = self.secrets.trouble.swap(Some(Arc::new(trouble)));
+        if before.as_deref() != Some(&trouble) {
+            tracing::error!("{trouble}");
+        }
+        store::Error::Refused(trouble.to_string())
+    }
+
+    /// What this gateway knows, or has known.
+    fn known_secrets(&self) -> Result<Option<Secrets>, store::Error> {
+        if let Some(known) = &*self.secrets.known.load() {
+            return Ok(Some(Secrets::clone(known)));
+        }
+        match self.store.remembered_secret() {
+            Ok(Some(copy)) if !copy.is_empty() => match read_copy(&copy) {
+                Some(known) => Ok(Some(known)),
+                None => Err(self.is_closed_by(Trouble::Copy)),
+            },
+            Ok(_) => Ok(None),
+            Err(error) => {
+                tracing::error!(%error, "the copy of the store's secret cannot be read");
+                Err(self.is_closed_by(Trouble::Copy))
+            }
+        }
     }
 
     /// Makes sure that the secret is known, and that the store and the file of watermarks have it. The first gateway
     /// of a store makes it.
     ///
     /// # Errors
-    /// The store failed, what it has cannot be read, or it has lost the secret of its calls.
+    /// The store failed, what it has cannot be read, or it has not the secret of its calls.
     pub(super) async fn learn_secret(&self) -> Result<(), store::Error> {
         let found = self.store.document(Kind::Secret, "", ID).await;
         let Some(document) = self.counted("document", found)? else {
             return self.make_secret().await;
         };
-        let (secret, sealed_with) = read(&document)?;
-        self.take_secret(secret);
+        let (secrets, sealed_with) = read(&document)?;
+        self.take_secrets(secrets)?;
         let sealing = self.store.sealing_key();
-        if sealed_with != sealing && !self.secrets.is_sealed_anew.swap(true, Ordering::SeqCst) {
-            let body = body_of(&self.secret(), sealing);
+        // Once: gateways with other keys may do the same.
+        if sealed_with != sealing && !self.secrets.is_sealed_anew.load(Ordering::SeqCst) {
+            let body = body_of(&self.secrets(), sealing);
             let next = Document {
                 version: document.version + 1,
                 body,
                 ..document
             };
-            // A store that is closed keeps it as it is; the next start tries again.
-            drop(self.counted("put_document", self.store.put_document(&next).await));
+            // A store that is closed keeps it as it is; the next look tries again.
+            let put = self.counted("put_document", self.store.put_document(&next).await);
+            let is_done = matches!(put, Ok(Put::Done));
+            (self.secrets.is_sealed_anew).store(is_done, Ordering::SeqCst);
         }
         Ok(())
     }
 
     /// The store has no secret. One that is known is put back.
     async fn make_secret(&self) -> Result<(), store::Error> {
-        let known = self
-            .secrets
-            .known
-            .load_full()
-            .map(|secret| (*secret).clone());
-        let known = known.or_else(|| read_secret(&self.store.remembered_secret()?));
-        if let Some(secret) = known {
-            self.take_secret(secret.clone());
+        if let Some(known) = self.known_secrets()? {
+            self.take_secrets(known.clone())?;
             // It is known here, and a store that does not take it now takes it later.
-            drop(self.write_secret(&secret, Before::Known).await);
+            drop(self.write_secrets(known, Before::Known).await);
             return Ok(());
         }
-        if !self
-            .counted("tenants", self.store.tenants().await)?
-            .is_empty()
-        {
-            if !self.secrets.is_lost.swap(true, Ordering::SeqCst) {
-                tracing::error!(
-                    "there are calls, but the secret with which they were made is gone"
-                );
-            }
-            return Err(store::Error::Refused(
-                "the store has lost its secret".into(),
-            ));
+        let tenants = self.counted("tenants", self.store.tenants().await)?;
+        if !tenants.is_empty() {
+            return Err(self.is_closed_by(Trouble::Lost));
         }
-        self.write_secret(&new_secret(), Before::None).await
+        self.write_secrets(Secrets::one(new_secret()), Before::None)
+            .await
+    }
+
+    /// A person accepts that the store has lost data, and nothing is claimed before that is done: if the store's
+    /// secret and the one that is known here differ, the store keeps both.
+    pub(super) async fn join_secrets(&self) -> Result<(), store::Error> {
+        let trouble = self.secrets.trouble.load_full();
+        if trouble.as_deref() == Some(&Trouble::Copy) {
+            self.store.remember_secret(&Bytes::new());
+        }
+        let max_age = self.limits.pace.recipes_max_age;
+        for _ in 0..ROUNDS {
+            let found = self.store.document(Kind::Secret, "", ID).await;
+            let Some(document) = self.counted("document", found)? else {
+                return Ok(());
+            };
+            let there = read(&document)?.0;
+            let known = self.known_secrets()?.unwrap_or_else(|| there.clone());
+            if !there.has_all_of(&known) {
+                let body = body_of(&known.with(&there), self.store.sealing_key());
+                let next = Document {
+                    version: document.version + 1,
+                    body,
+                    ..document
+                };
+                let put = self.store.put_back_document(&next).await;
+                if let Put::Lost(_) = self.counted("put_document", put)? {
+                    continue;
+                }
+            } else if self.now().duration_since(document.created_at)
+                > SignedDuration::try_from(max_age).unwrap_or(SignedDuration::MAX)
+            {
+                return Ok(());
+            }
+            // Other gateways may still claim by what they have read before.
+            if self.store.is_shared() {
+                sleep(max_age).await;
+            }
+            return Ok(());
+        }
+        Err(store::Error::Refused(
+            "the secret is written by many at once; look again".into(),
+        ))
     }
 
     /// After a loss was accepted: others that know the secret put it back within a round of theirs, which is waited for
@@ -174,18 +278,19 @@ impl Gateway {
             if is_there || !self.store.is_shared() || self.secrets.known.load().is_some() {
                 break;
             }
-            tokio::time::sleep(self.limits.pace.recover_every).await;
+            sleep(self.limits.pace.recover_every).await;
         }
         match self.learn_secret().await {
-            Err(_) if self.has_lost_secret() => {
-                self.write_secret(&new_secret(), Before::None).await
+            Err(_) if self.secrets.trouble.load().as_deref() == Some(&Trouble::Lost) => {
+                self.write_secrets(Secrets::one(new_secret()), Before::None)
+                    .await
             }
             learned => learned,
         }
     }
 
-    /// Concurrent writers all take the secret that won.
-    async fn write_secret(&self, secret: &Secret, before: Before) -> Result<(), store::Error> {
+    /// Writes what is no document yet. Of concurrent writers all take the secret that won.
+    async fn write_secrets(&self, secrets: Secrets, before: Before) -> Result<(), store::Error> {
         let document = Document {
             kind: Kind::Secret,
             tenant: String::new(),
@@ -195,49 +300,34 @@ impl Gateway {
             created_at: self.now(),
             due_at: None,
             retain_until: None,
-            body: body_of(secret, self.store.sealing_key()),
+            body: body_of(&secrets, self.store.sealing_key()),
         };
         let put = match before {
             Before::Known => self.store.put_back_document(&document).await,
             Before::None => self.store.put_document(&document).await,
         };
-        let secret = match self.counted("put_document", put)? {
-            Put::Done => secret.clone(),
-            Put::Lost(Some(there)) => read(&there)?.0,
-            Put::Lost(None) => {
-                return Err(store::Error::Ambiguous("the secret was lost again".into()));
-            }
-        };
-        self.take_secret(secret);
+        match self.counted("put_document", put)? {
+            Put::Done => self.take_secrets(secrets),
+            Put::Lost(Some(there)) => self.take_secrets(read(&there)?.0),
+            Put::Lost(None) => Err(store::Error::Ambiguous("the secret was lost again".into())),
+        }
+    }
+
+    /// From now on these are the secrets, unless one that is known here is not among them.
+    fn take_secrets(&self, secrets: Secrets) -> Result<(), store::Error> {
+        let known = self.known_secrets()?;
+        if known
+            .as_ref()
+            .is_some_and(|known| !secrets.has_all_of(known))
+        {
+            return Err(self.is_closed_by(Trouble::Differs));
+        }
+        if known.as_ref() != Some(&secrets) || self.secrets.known.load().is_none() {
+            // Also to seal the copy with the newest key.
+            self.store.remember_secret(&copy_of(&secrets));
+            self.secrets.known.store(Some(Arc::new(secrets)));
+        }
+        self.secrets.trouble.store(None);
         Ok(())
     }
-
-    /// From now on this is the secret.
-    fn take_secret(&self, secret: Secret) {
-        let known = self.secrets.known.load();
-        if known.as_ref().is_none_or(|known| **known != secret) {
-            if known.is_some() {
-                tracing::error!(
-                    "the store's secret has changed: it does not recognise earlier calls"
-                );
-            }
-            self.store
-                .remember_secret(&Bytes::from(hex::encode(secret.bytes())));
-            self.secrets.known.store(Some(Arc::new(secret)));
-        }
-        self.secrets.is_lost.store(false, Ordering::SeqCst);
-    }
-}
-
-fn read(document: &Document) -> Result<(Secret, String), store::Error> {
-    Stored::secret_in(document)
-        .ok_or_else(|| store::Error::Unreadable("the store's secret was damaged".into()))
-}
-
-fn body_of(secret: &Secret, sealed_with: String) -> Bytes {
-    let stored = Stored {
-        secret: hex::encode(secret.bytes()),
-        sealed_with,
-    };
-    serde_json::to_vec(&stored).unwrap_or_default().into()
 }

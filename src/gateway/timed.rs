@@ -265,7 +265,7 @@ impl Store for Timed {
         self.store.sealing_key()
     }
 
-    fn remembered_secret(&self) -> Option<Bytes> {
+    fn remembered_secret(&self) -> Result<Option<Bytes>, Error> {
         self.store.remembered_secret()
     }
 

@@ -292,7 +292,7 @@ pub trait Store: Send + Sync + 'static {
     /// one while it is not known that all data is there.
     async fn put_document(&self, document: &Document) -> Result<Put, Error>;
 
-    /// Writes a first version that was there before, also while data is known to be missing; otherwise as
+    /// Writes what was there before, or is in other hands, also while data is known to be missing; otherwise as
     /// [`put_document`](Self::put_document).
     async fn put_back_document(&self, document: &Document) -> Result<Put, Error>;
 
@@ -359,8 +359,11 @@ pub trait Store: Send + Sync + 'static {
     /// Names the key that seals what is written now; empty if nothing is sealed.
     fn sealing_key(&self) -> String;
 
-    /// The copy of the store's secret beside the watermarks, if there is one that can be opened.
-    fn remembered_secret(&self) -> Option<Bytes>;
+    /// The copy of the store's secret beside the watermarks; empty or `None`: there is none.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    fn remembered_secret(&self) -> Result<Option<Bytes>, Error>;
 
     /// Keeps a copy of the store's secret beside the watermarks.
     fn remember_secret(&self, secret: &Bytes);

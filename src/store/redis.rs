@@ -389,7 +389,7 @@ impl Store for Redis {
         String::new()
     }
 
-    fn remembered_secret(&self) -> Option<Bytes> {
+    fn remembered_secret(&self) -> Result<Option<Bytes>, Error> {
         self.0.memory.secret()
     }
 

@@ -156,6 +156,7 @@ impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.what {
             "document" => write!(f, "document {}", self.call_id.0.simple()),
+            "secret" => f.write_str("copy of the secret"),
             what => write!(f, "{what} of call {}", self.call_id),
         }
     }
@@ -551,13 +552,9 @@ impl Store for Sealed {
             .unwrap_or_default()
     }
 
-    fn remembered_secret(&self) -> Option<Bytes> {
-        let opened = self.keys.open(SECRET, &self.store.remembered_secret()?);
-        opened
-            .inspect_err(
-                |error| tracing::error!(%error, "the copy of the store's secret cannot be opened"),
-            )
-            .ok()
+    fn remembered_secret(&self) -> Result<Option<Bytes>, Error> {
+        let copy = self.store.remembered_secret()?;
+        copy.map(|copy| self.keys.open(SECRET, &copy)).transpose()
     }
 
     fn remember_secret(&self, secret: &Bytes) {

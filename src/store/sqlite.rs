@@ -505,8 +505,8 @@ impl Store for Sqlite {
         String::new()
     }
 
-    fn remembered_secret(&self) -> Option<Bytes> {
-        self.watermarks.secret()
+    fn remembered_secret(&self) -> Result<Option<Bytes>, Error> {
+        Ok(self.watermarks.secret())
     }
 
     fn remember_secret(&self, secret: &Bytes) {

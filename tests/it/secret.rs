@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use oncegate::core::document::{Kind, digest};
 use oncegate::core::key;
@@ -12,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::secrets::{all_bytes, key};
 use crate::support::gateway::one_tool;
 use crate::support::stores::{Stores, on_both_stores};
-use crate::support::{Answer, Gateway, Tool, until};
+use crate::support::{Act, Answer, Gateway, Tool, until};
 
 on_both_stores! {
     what_was_redacted_cannot_be_guessed_from_what_is_shown,
@@ -20,6 +21,9 @@ on_both_stores! {
     a_store_that_was_emptied_gets_its_secret_back,
     calls_without_their_secret_are_lost_data,
     a_secret_that_no_key_opens_closes_the_store,
+    a_store_that_was_begun_anew_is_closed_until_accepted_and_then_keeps_both_secrets,
+    a_copy_that_no_key_opens_closes_the_store_until_accepted,
+    a_request_that_waits_is_claimed_under_the_secret_that_was_learned_meanwhile,
 }
 
 const CARD: &str = "4111111111111111";
@@ -119,6 +123,12 @@ async fn ask(url: &str, command: &[&str]) -> i64 {
     ::redis::from_redis_value(answer).unwrap_or_default()
 }
 
+/// Where a Redis keeps the secret.
+fn document_key() -> String {
+    let name = digest(Kind::Secret, "", "secret");
+    format!("oncegate:{{p000}}:document:{}", hex::encode(name))
+}
+
 fn sqlite_in(folder: &Path) -> String {
     format!("sqlite:{}", folder.join("oncegate.db").display())
 }
@@ -201,11 +211,7 @@ async fn calls_without_their_secret_are_lost_data(stores: &Stores) {
             Gateway::again(folder, &url, &config).await
         }
         Stores::Redis(url) => {
-            let name = hex::encode(digest(Kind::Secret, "", "secret"));
-            assert_eq!(
-                ask(url, &["DEL", &format!("oncegate:{{p000}}:document:{name}")]).await,
-                1
-            );
+            assert_eq!(ask(url, &["DEL", &document_key()]).await, 1);
             // Another one, which has no copy.
             Gateway::sharing(url, &config).await
         }
@@ -289,5 +295,207 @@ async fn a_secret_that_no_key_opens_closes_the_store(stores: &Stores) {
         "it is the same call, of which no key opens the result"
     );
     assert_eq!(tool.effects(), 1);
+    gateway.stop().await;
+}
+
+/// By a gateway that was never there, before any that was.
+async fn a_store_that_was_begun_anew_is_closed_until_accepted_and_then_keeps_both_secrets(
+    stores: &Stores,
+) {
+    let tool = Tool::start().await;
+    let config = paying(&tool, "");
+    let old = stores.gateway(&config).await;
+    pay(&old, json!({ "card": CARD })).await.expect_ok();
+    let folder = old.stop().await;
+    if let Stores::Redis(url) = stores {
+        ask(url, &["FLUSHALL"]).await;
+    }
+    let new = stores.gateway(&config).await;
+    pay(&new, json!({ "card": "other" })).await.expect_ok();
+    let (old, new) = match stores {
+        Stores::Sqlite => {
+            let begun = new.stop().await;
+            fs::copy(
+                begun.path().join("oncegate.db"),
+                folder.path().join("oncegate.db"),
+            )
+            .expect("copied");
+            let url = sqlite_in(folder.path());
+            (Gateway::again(folder, &url, &config).await, None)
+        }
+        Stores::Redis(url) => (Gateway::again(folder, url, &config).await, Some(new)),
+    };
+    until("it is noticed", async || {
+        old.reasons().await.contains("secret is not the one")
+    })
+    .await;
+    pay(&old, json!({ "card": CARD }))
+        .await
+        .expect_problem("store-unavailable");
+    old.accept_loss("it was begun anew").await.expect_ok();
+    old.until_ready().await;
+    let again = pay(&old, json!({ "card": "other" })).await.expect_ok();
+    assert_eq!(again.at("/replayed"), true, "it was made with the new one");
+    let again = pay(&old, json!({ "card": CARD })).await.expect_ok();
+    assert_eq!(again.at("/replayed"), false, "the store has lost it");
+    let old = match new {
+        None => stores.again(old, &config).await,
+        Some(new) => {
+            new.until_ready().await;
+            for card in [CARD, "other"] {
+                let again = pay(&new, json!({ "card": card })).await.expect_ok();
+                assert_eq!(again.at("/replayed"), true, "{card}");
+            }
+            let Stores::Redis(url) = stores else {
+                unreachable!()
+            };
+            Gateway::again(old.stop().await, url, &config).await
+        }
+    };
+    old.until_ready().await;
+    for card in [CARD, "other"] {
+        let again = pay(&old, json!({ "card": card })).await.expect_ok();
+        assert_eq!(again.at("/replayed"), true, "{card}");
+    }
+    let seen = tool.seen();
+    let keys: Vec<_> = (seen.iter().map(|seen| seen.header("idempotency-key"))).collect();
+    assert_eq!(keys.len(), 3);
+    assert_eq!(keys[0], keys[2], "a tool that deduplicates knows it");
+    old.stop().await;
+}
+
+async fn a_copy_that_no_key_opens_closes_the_store_until_accepted(stores: &Stores) {
+    let tool = Tool::start().await;
+    let with = |keys: &[u8]| {
+        let keys: Vec<String> = keys.iter().map(|n| key(*n)).collect();
+        format!("{}[store]\nencryption_keys = {keys:?}\n", paying(&tool, ""))
+    };
+    let gateway = stores.gateway(&with(&[1])).await;
+    pay(&gateway, json!({ "card": CARD })).await.expect_ok();
+    let folder = gateway.stop().await;
+    // It was not there while the keys were changed.
+    let (folder, url) = match stores {
+        Stores::Sqlite => {
+            let (url, marks) = (
+                sqlite_in(folder.path()),
+                folder.path().join("oncegate.db.watermarks"),
+            );
+            let copy_in = |text: &str| text.lines().nth(1).expect("a copy").to_owned();
+            let before = copy_in(&fs::read_to_string(&marks).expect("read"));
+            let gateway = Gateway::again(folder, &url, &with(&[2, 1])).await;
+            gateway.until_ready().await;
+            let folder = gateway.stop().await;
+            let after = fs::read_to_string(&marks).expect("read");
+            let older = after.replace(&copy_in(&after), &before);
+            assert_ne!(older, after);
+            fs::write(&marks, older).expect("written");
+            (folder, url)
+        }
+        Stores::Redis(url) => {
+            let client = ::redis::Client::open(url.as_str()).expect("a URL");
+            let mut connection = (client.get_multiplexed_async_connection().await).expect("one");
+            let mut get = ::redis::cmd("HGET");
+            let get = get.arg(document_key()).arg("body");
+            let mut sealed =
+                async || -> Vec<u8> { get.query_async(&mut connection).await.expect("an answer") };
+            let before = sealed().await;
+            let other = Gateway::sharing(url, &with(&[2, 1])).await;
+            until("it is sealed anew", async || sealed().await != before).await;
+            other.stop().await;
+            (folder, url.clone())
+        }
+    };
+    let gateway = Gateway::again(folder, &url, &with(&[2])).await;
+    until("it says why", async || {
+        let reasons = gateway.reasons().await;
+        reasons.contains("store.encryption_keys") && reasons.contains("accept-loss")
+    })
+    .await;
+    pay(&gateway, json!({ "card": CARD }))
+        .await
+        .expect_problem("store-unavailable");
+    gateway.accept_loss("the key is gone").await.expect_ok();
+    gateway.until_ready().await;
+    let again = pay(&gateway, json!({ "card": CARD })).await;
+    assert_eq!(again.problem(), "result-unavailable", "it is the same call");
+    let gateway = Gateway::again(gateway.stop().await, &url, &with(&[2])).await;
+    gateway.until_ready().await;
+    assert_eq!(tool.effects(), 1);
+    gateway.stop().await;
+}
+
+/// In the session S.
+fn begin_paying(gateway: &Gateway, card: &str) -> tokio::task::JoinHandle<Answer> {
+    let body = json!({ "args": { "card": card }, "session_id": "S" }).to_string();
+    let request = gateway.client.post(gateway.url("/v1/tools/act/calls"));
+    let request = request.body(body).send();
+    tokio::spawn(async move { Answer::read(request.await.expect("an answer")).await })
+}
+
+/// Puts a secret before the one that is there, as an accepted loss does.
+async fn put_secret_before(stores: &Stores, gateway: &Gateway) {
+    let with_other = |body: &str| {
+        let mut body: Value = serde_json::from_str(body).expect("JSON");
+        body["earlier"] = json!([body["secret"]]);
+        body["secret"] = "08".repeat(32).into();
+        body.to_string()
+    };
+    match stores {
+        Stores::Sqlite => {
+            let file = rusqlite::Connection::open(gateway.database()).expect("a store");
+            file.busy_timeout(Duration::from_secs(10)).expect("set");
+            let ask = "SELECT CAST(body AS TEXT) FROM documents WHERE kind = 'secret'";
+            let body: String = file.query_row(ask, [], |row| row.get(0)).expect("it");
+            let write = "UPDATE documents SET body = CAST(?1 AS BLOB) WHERE kind = 'secret'";
+            file.execute(write, [with_other(&body)]).expect("written");
+        }
+        Stores::Redis(url) => {
+            let client = ::redis::Client::open(url.as_str()).expect("a URL");
+            let connection = client.get_multiplexed_async_connection().await;
+            let mut connection = connection.expect("a connection");
+            let name = document_key();
+            let mut body = ::redis::cmd("HGET");
+            let body = body.arg(&name).arg("body");
+            let body: String = body.query_async(&mut connection).await.expect("it");
+            let mut set = ::redis::cmd("HSET");
+            let set = set.arg(&name).arg("body").arg(with_other(&body));
+            let () = set.query_async(&mut connection).await.expect("written");
+        }
+    }
+}
+
+async fn a_request_that_waits_is_claimed_under_the_secret_that_was_learned_meanwhile(
+    stores: &Stores,
+) {
+    let tool = Tool::start().await;
+    let config = paying(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"");
+    let gateway = stores.gateway(&config).await;
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
+    let first = begin_paying(&gateway, CARD);
+    until("it runs", async || tool.requests() == 1).await;
+    let waits = begin_paying(&gateway, "other");
+    until("it waits", async || {
+        gateway.session().await.at("/waiting/0") != Value::Null
+    })
+    .await;
+    let key_of = async || {
+        let body = json!({ "args": { "card": "other" }, "session_id": "S" });
+        let request = gateway.client.post(gateway.url("/v1/tools/act/key"));
+        let answer = request.body(body.to_string()).send().await.expect("it");
+        Answer::read(answer).await.at("/idempotency_key")
+    };
+    let before = key_of().await;
+    put_secret_before(stores, &gateway).await;
+    until("it is learned", async || key_of().await != before).await;
+    drop(hold);
+    first.await.expect("no panic").expect_ok();
+    let waited = waits.await.expect("no panic").expect_ok();
+    assert_eq!(waited.at("/idempotency_key"), key_of().await);
+    for card in [CARD, "other"] {
+        let again = begin_paying(&gateway, card).await.expect("no panic");
+        assert_eq!(again.expect_ok().at("/replayed"), true, "{card}");
+    }
+    assert_eq!(tool.effects(), 2);
     gateway.stop().await;
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::prints::{Print, Prints};
+use super::prints::Prints;
 use super::{Recipe, RecipeId};
 use crate::core::key::{self, Chosen, Fingerprint, Key, Lookup, Per, Refused, Source};
-use crate::core::secret::Secret;
+use crate::core::secret::Secrets;
 
 /// A request, as far as it decides which call it is.
 #[derive(Debug, Clone, Copy)]
@@ -20,14 +20,7 @@ pub struct Asking<'a> {
     /// As they came: one object, with the model's key.
     pub args: &'a Value,
     /// The store's.
-    pub secret: &'a Secret,
-}
-
-/// A request by one recipe.
-struct Reading<'a> {
-    key: Result<Chosen, Refused>,
-    fingerprint: Fingerprint,
-    counted: Cow<'a, Value>,
+    pub secrets: &'a Secrets,
 }
 
 /// Which recipe gives a name; the first counts before the others.
@@ -72,13 +65,10 @@ pub fn identify(
     earlier: &[(RecipeId, Arc<Recipe>)],
     asking: &Asking<'_>,
 ) -> Identity {
-    let Reading {
-        key,
-        fingerprint,
-        counted,
-    } = today.read(asking);
+    let counted = today.counted(asking.args);
+    let key = today.choose(asking, &counted);
     let (mut names, mut keys): (Vec<Name>, Vec<Chosen>) = (Vec::new(), Vec::new());
-    let mut add = |recipe: &Recipe, chosen: &Chosen, part: Part| {
+    let mut add = |recipe: &Recipe, chosen: Chosen, part: Part| {
         let lookup = Lookup::new(asking.tenant, &recipe.tool, chosen.key.as_str());
         if names.iter().all(|name| name.lookup != lookup) {
             names.push(Name {
@@ -86,26 +76,19 @@ pub fn identify(
                 part,
                 is_runtime: chosen.source == Source::Runtime,
             });
-            keys.push(chosen.clone());
+            keys.push(chosen);
         }
     };
-    if let Ok(chosen) = &key {
-        add(today, chosen, Part::Today);
+    for (chosen, part) in today.names(asking, &key, Part::Today, Part::Second) {
+        add(today, chosen, part);
     }
-    if let Some(second) = today.second(asking) {
-        add(today, &second, Part::Second);
-    }
-    let mut prints = Vec::with_capacity(earlier.len());
-    for (id, recipe) in earlier {
-        let reading = recipe.read(asking);
-        prints.push(Print::of(*id, recipe, today, reading.fingerprint));
-        if let Ok(chosen) = &reading.key {
-            add(recipe, chosen, Part::Earlier);
-        }
-        if let Some(second) = recipe.second(asking) {
-            add(recipe, &second, Part::Earlier);
+    for (_, recipe) in earlier {
+        let key = recipe.choose(asking, &recipe.counted(asking.args));
+        for (chosen, part) in recipe.names(asking, &key, Part::Earlier, Part::Earlier) {
+            add(recipe, chosen, part);
         }
     }
+    let fingerprint = today.fingerprint_of(&asking.secrets.today, &counted);
     let counted = match counted {
         Cow::Borrowed(_) => None,
         Cow::Owned(counted) => Some(counted),
@@ -116,7 +99,7 @@ pub fn identify(
         counted,
         names,
         keys,
-        prints: Prints::new(today, asking.secret, prints),
+        prints: Prints::of(today, earlier, asking.secrets, asking.args),
     }
 }
 
@@ -124,7 +107,7 @@ impl Recipe {
     /// A key that arguments make. Where some of them are not to be kept, it reveals nothing
     /// about them without the secret.
     fn derive(&self, asking: &Asking<'_>, user_id: &str, args: &Value) -> Key {
-        let secret = (!self.redacted.is_empty()).then_some(asking.secret);
+        let secret = (!self.redacted.is_empty()).then_some(&asking.secrets.today);
         key::derive(&self.tool, user_id, args, secret)
     }
 
@@ -192,15 +175,27 @@ impl Recipe {
         })
     }
 
-    /// What a request is by this recipe.
-    fn read<'a>(&self, asking: &Asking<'a>) -> Reading<'a> {
-        let counted = self.counted(asking.args);
-        let key = self.choose(asking, &counted);
-        Reading {
-            key,
-            fingerprint: self.fingerprint_of(asking.secret, &counted),
-            counted,
+    /// The names that a request has by this recipe: the keys under every secret, and the runtime's key. `as_key`: what
+    /// the keys count for.
+    fn names(
+        &self,
+        asking: &Asking<'_>,
+        key: &Result<Chosen, Refused>,
+        as_key: Part,
+        as_second: Part,
+    ) -> Vec<(Chosen, Part)> {
+        let mut names: Vec<_> = key.iter().map(|key| (key.clone(), as_key)).collect();
+        let depends = |key: &Chosen| matches!(key.source, Source::Business | Source::Derived);
+        if !self.redacted.is_empty() && key.as_ref().is_ok_and(depends) {
+            let counted = self.counted(asking.args);
+            for earlier in &asking.secrets.earlier {
+                let secrets = &Secrets::one(earlier.clone());
+                let key = self.choose(&Asking { secrets, ..*asking }, &counted);
+                names.extend(key.map(|key| (key, as_key)));
+            }
         }
+        names.extend(self.second(asking).map(|second| (second, as_second)));
+        names
     }
 }
 

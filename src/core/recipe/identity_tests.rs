@@ -8,12 +8,14 @@ use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::recipe::stored::Remembered;
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::redact;
+use crate::core::secret::Secret;
 use crate::core::tool::Tool;
 use crate::core::tool::tests::tool;
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
 static SECRET: Secret = Secret::new([7; 32]);
+static SECRETS: Secrets = Secrets::one(Secret::new([7; 32]));
 
 /// The key and the fingerprint by a tool's recipe.
 fn read(
@@ -21,14 +23,15 @@ fn read(
     runtime: Option<&Key>,
     args: &Value,
 ) -> (Result<Chosen, Refused>, Fingerprint) {
-    let reading = Recipe::of(tool).read(&Asking {
+    let asking = Asking {
         tenant: "shop",
         user_id: "U123",
         runtime,
         args,
-        secret: &SECRET,
-    });
-    (reading.key, reading.fingerprint)
+        secrets: &SECRETS,
+    };
+    let identity = identify(&Arc::new(Recipe::of(tool)), &[], &asking);
+    (identity.key, identity.fingerprint)
 }
 
 #[test]
@@ -253,7 +256,7 @@ fn compare(today: &Tool, arrives: &Value, by: &Tool, there: &Value, is_known: bo
         call_id: CallId(uuid::Uuid::nil()),
         ..(*record.intent).clone()
     };
-    Prints::of(&today, &earlier, &SECRET, arrives).compare(&intent, &record)
+    Prints::of(&today, &earlier, &SECRETS, arrives).compare(&intent, &record)
 }
 
 #[test]
@@ -302,10 +305,9 @@ fn keys_of_arguments_that_are_redacted_take_the_secret_and_others_do_not() {
             user_id: "U",
             runtime,
             args: &args,
-            secret,
+            secrets: &Secrets::one(secret.clone()),
         };
-        Recipe::of(tool)
-            .read(&asking)
+        identify(&Arc::new(Recipe::of(tool)), &[], &asking)
             .key
             .expect("a key")
             .key
@@ -359,7 +361,7 @@ fn what_was_made_with_another_secret_is_compared_by_the_arguments_that_are_kept(
             fingerprint: recipe.fingerprint(&SECRET, &one),
             ..(*intent).clone()
         };
-        let prints = Prints::of(&recipe, &[], &SECRET, &one);
+        let prints = Prints::of(&recipe, &[], &SECRETS, &one);
         assert_eq!(prints.compare(&arrives, &record), expected, "{there}");
     }
 }
@@ -390,9 +392,9 @@ proptest! {
         let today = Arc::new(Recipe::of(&all[today]));
         let earlier: Vec<_> = earlier.iter().map(|n| Arc::new(Recipe::of(&all[*n]))).map(|one| (one.id(), one)).collect();
         let args = if has_id { json!({ "id": 1 }) } else { json!({ "n": 1 }) };
-        let asking = Asking { tenant: "shop", user_id: "U1", runtime: None, args: &args, secret: &SECRET };
+        let asking = Asking { tenant: "shop", user_id: "U1", runtime: None, args: &args, secrets: &SECRETS };
         let identity = identify(&today, &earlier, &asking);
-        let key_of = |recipe: &Recipe| recipe.read(&asking).key.ok().map(|chosen| Lookup::new("shop", "act", chosen.key.as_str()));
+        let key_of = |recipe: &Recipe| identify(&Arc::new(recipe.clone()), &[], &asking).key.ok().map(|chosen| Lookup::new("shop", "act", chosen.key.as_str()));
         let mut expected: Vec<Lookup> = Vec::new();
         for lookup in std::iter::once(key_of(&today)).chain(earlier.iter().map(|(_, one)| key_of(one))).flatten() {
             if !expected.contains(&lookup) {

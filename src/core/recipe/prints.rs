@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Recipe, RecipeId};
 use crate::core::key::{Fingerprint, Lookup, SECRET_ID};
 use crate::core::record::{Alias, Intent, Record};
-use crate::core::secret::Secret;
+use crate::core::secret::{Secret, Secrets};
 use crate::core::{json, redact};
 
 /// Whether an arrival asks for what a stored call has asked for.
@@ -24,11 +24,13 @@ pub enum Sameness {
 pub struct Prints {
     today: Option<(Arc<Recipe>, Secret)>,
     earlier: Vec<Print>,
+    /// The same under each earlier secret, with the fingerprint by today's recipe.
+    older: Vec<(Fingerprint, Prints)>,
 }
 
 /// An arrival's fingerprint by one earlier recipe.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Print {
+struct Print {
     recipe: RecipeId,
     fingerprint: Fingerprint,
     /// That recipe makes fingerprints as today's does: what differs by the one differs by the other.
@@ -36,12 +38,7 @@ pub(super) struct Print {
 }
 
 impl Print {
-    pub(super) fn of(
-        id: RecipeId,
-        recipe: &Recipe,
-        today: &Recipe,
-        fingerprint: Fingerprint,
-    ) -> Self {
+    fn of(id: RecipeId, recipe: &Recipe, today: &Recipe, fingerprint: Fingerprint) -> Self {
         Self {
             recipe: id,
             fingerprint,
@@ -56,19 +53,25 @@ impl Prints {
     pub fn of(
         today: &Arc<Recipe>,
         earlier: &[(RecipeId, Arc<Recipe>)],
-        secret: &Secret,
+        secrets: &Secrets,
         args: &Value,
     ) -> Self {
-        let print = |(id, recipe): &(RecipeId, Arc<Recipe>)| {
-            Print::of(*id, recipe, today, recipe.fingerprint(secret, args))
+        let under = |secret: &Secret| {
+            let print = |(id, recipe): &(RecipeId, Arc<Recipe>)| {
+                Print::of(*id, recipe, today, recipe.fingerprint(secret, args))
+            };
+            Self {
+                today: Some((today.clone(), secret.clone())),
+                earlier: earlier.iter().map(print).collect(),
+                older: Vec::new(),
+            }
         };
-        Self::new(today, secret, earlier.iter().map(print).collect())
-    }
-
-    pub(super) fn new(today: &Arc<Recipe>, secret: &Secret, earlier: Vec<Print>) -> Self {
+        let older = secrets.earlier.iter();
         Self {
-            today: Some((today.clone(), secret.clone())),
-            earlier,
+            older: older
+                .map(|secret| (today.fingerprint(secret, args), under(secret)))
+                .collect(),
+            ..under(&secrets.today)
         }
     }
 
@@ -88,6 +91,9 @@ impl Prints {
                 today,
                 recipe.fingerprint(secret, args),
             ));
+        }
+        for (_, older) in &mut prints.older {
+            *older = older.with(id, recipe, args);
         }
         prints
     }
@@ -121,13 +127,13 @@ impl Prints {
                 Sameness::Other
             }
         };
-        if !self.is_of_this_secret(intent, &alias.fingerprint) {
+        let Some((prints, asked)) = self.under_secret_of(intent, &alias.fingerprint) else {
             return Sameness::Unclear;
-        }
+        };
         if alias.recipe == intent.recipe {
-            return same(intent.fingerprint);
+            return same(*asked);
         }
-        let theirs = self
+        let theirs = prints
             .earlier
             .iter()
             .find(|print| print.recipe == alias.recipe);
@@ -138,38 +144,48 @@ impl Prints {
         }
     }
 
-    /// Whether a stored fingerprint was made with the secret that the arrival's was made with.
-    fn is_of_this_secret(&self, intent: &Intent, stored: &Fingerprint) -> bool {
-        self.today.is_none() || stored[..SECRET_ID] == intent.fingerprint[..SECRET_ID]
+    /// The arrival's fingerprints, the second one by today's recipe, under the secret of a stored one. `None`: that
+    /// secret is not known.
+    fn under_secret_of<'a>(
+        &'a self,
+        intent: &'a Intent,
+        stored: &Fingerprint,
+    ) -> Option<(&'a Self, &'a Fingerprint)> {
+        let is_its = |own: &Fingerprint| stored[..SECRET_ID] == own[..SECRET_ID];
+        if self.today.is_none() || is_its(&intent.fingerprint) {
+            return Some((self, &intent.fingerprint));
+        }
+        let older = self.older.iter().find(|(own, _)| is_its(own));
+        older.map(|(own, prints)| (prints, own))
     }
 
     fn compare_own(&self, intent: &Intent, record: &Record) -> Sameness {
         let stored = &record.intent;
-        if !self.is_of_this_secret(intent, &stored.fingerprint) {
+        let Some((prints, asked)) = self.under_secret_of(intent, &stored.fingerprint) else {
             // Its secret is gone: only the arguments themselves can be compared, as far as they are kept.
             return match self.by_today(&stored.args) {
                 Some(stored) if stored == intent.fingerprint => Sameness::Same,
                 Some(_) if stored.recipe == intent.recipe => Sameness::Other,
                 Some(_) | None => Sameness::Unclear,
             };
-        }
+        };
         if stored.recipe == intent.recipe {
-            let is_same = stored.fingerprint == intent.fingerprint;
+            let is_same = stored.fingerprint == *asked;
             return if is_same {
                 Sameness::Same
             } else {
                 Sameness::Other
             };
         }
-        let theirs = self
+        let theirs = prints
             .earlier
             .iter()
             .find(|print| print.recipe == stored.recipe);
         if theirs.is_some_and(|print| print.fingerprint == stored.fingerprint) {
             return Sameness::Same;
         }
-        match (self.by_today(&stored.args), theirs) {
-            (Some(stored), _) if stored == intent.fingerprint => Sameness::Same,
+        match (prints.by_today(&stored.args), theirs) {
+            (Some(stored), _) if stored == *asked => Sameness::Same,
             // It differs by both recipes; or by theirs, and today's would say the same.
             (Some(_), Some(_)) => Sameness::Other,
             (None, Some(theirs)) if theirs.is_as_today => Sameness::Other,

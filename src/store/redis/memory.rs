@@ -201,9 +201,11 @@ impl Memory {
         }
     }
 
-    pub(super) fn secret(&self) -> Option<Bytes> {
-        let secret = hex::decode(&self.state().marks.secret).ok()?;
-        (!secret.is_empty()).then(|| secret.into())
+    pub(super) fn secret(&self) -> Result<Option<Bytes>, crate::store::Error> {
+        let secret = hex::decode(&self.state().marks.secret);
+        let secret =
+            secret.map_err(|_| super::unreadable("the copy of the secret is no hexadecimal"))?;
+        Ok((!secret.is_empty()).then(|| secret.into()))
     }
 
     /// Keeps a copy of the store's secret. Blocks.

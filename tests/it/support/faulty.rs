@@ -679,7 +679,7 @@ impl Store for FaultStore {
         self.store.sealing_key()
     }
 
-    fn remembered_secret(&self) -> Option<Bytes> {
+    fn remembered_secret(&self) -> Result<Option<Bytes>, Error> {
         self.store.remembered_secret()
     }
 

@@ -932,8 +932,8 @@ impl Store for Memory {
         String::new()
     }
 
-    fn remembered_secret(&self) -> Option<Bytes> {
-        self.lock().secret.clone()
+    fn remembered_secret(&self) -> Result<Option<Bytes>, Error> {
+        Ok(self.lock().secret.clone())
     }
 
     fn remember_secret(&self, secret: &Bytes) {
