@@ -24,9 +24,8 @@ use crate::http::{self, Http, MaxBody, Ops, Tokens};
 use crate::metrics::Metrics;
 use crate::serve::{self, Bounds, Doors, Ends, Tls};
 use crate::store::redis::{self, Redis};
-use crate::store::sealed::{Keys, Sealed};
 use crate::store::sqlite::{self, Sqlite};
-use crate::store::{self, Store};
+use crate::store::{self, Encrypted, Keys, Store};
 
 /// How often it is looked which tools are paused: so often that one look may fail, or be late, before what
 /// was seen is too old to claim on.
@@ -75,7 +74,7 @@ pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
         StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &CancellationToken::new())?),
         StoreAt::Redis(settings) => Arc::new(Redis::visit(*settings.clone()).await?),
     };
-    let store = seal(store, config.store_keys);
+    let store = encrypt(store, config.store_keys);
     let gateway = new_gateway(
         store.clone(),
         config.tools,
@@ -150,7 +149,7 @@ impl App {
             StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &fatal)?),
             StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(*settings.clone())).await?),
         };
-        let store = seal(store, config.store_keys);
+        let store = encrypt(store, config.store_keys);
         let gateway = new_gateway(
             store,
             config.tools,
@@ -407,10 +406,10 @@ impl App {
     }
 }
 
-/// Encrypts what is kept, if there are keys.
-fn seal(store: Arc<dyn Store>, keys: Option<Keys>) -> Arc<dyn Store> {
+/// The store with its texts encrypted, if there are keys.
+fn encrypt(store: Arc<dyn Store>, keys: Option<Keys>) -> Arc<dyn Store> {
     match keys {
-        Some(keys) => Arc::new(Sealed::new(store, keys)),
+        Some(keys) => Arc::new(Encrypted::new(store, keys)),
         None => store,
     }
 }

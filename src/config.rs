@@ -30,7 +30,7 @@ use crate::core::saga;
 use crate::downstream::outside::Webhook;
 use crate::gateway::reconcile::Reconciliation;
 use crate::gateway::{Limits, ToolAt};
-use crate::store::sealed::Keys;
+use crate::store::Keys;
 
 /// A configuration that fits together.
 #[derive(Debug)]

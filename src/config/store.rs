@@ -7,7 +7,7 @@ use super::common::hex_32;
 use super::reader::Section;
 use crate::core::pace::Pace;
 use crate::gateway::ToolAt;
-use crate::store::sealed::Keys;
+use crate::store::Keys;
 use crate::store::{Durability, redis};
 
 /// Where records are kept.

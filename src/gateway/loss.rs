@@ -36,7 +36,7 @@ impl Drop for Acceptance<'_> {
     fn drop(&mut self) {
         // The store first: as long as one is counted no saga is set going. Another one that is under way is refused by
         // that, and may be asked for again.
-        self.0.store.break_off_acceptance();
+        self.0.store.cancel_acceptance();
         self.0.acceptances.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -90,7 +90,10 @@ impl Gateway {
             .map_err(|error| ErrorKind::of_store(error).alone())?;
         let (mut marked, mut from) = (0, Some(String::new()));
         while let Some(here) = from {
-            let page = self.counted("doubtful", self.store.doubtful(&here, PAGE).await);
+            let page = self.counted(
+                "doubtful",
+                self.store.calls_at_risk_after_loss(&here, PAGE).await,
+            );
             let (calls, next) = page.map_err(unavailable)?;
             let marking = calls
                 .into_iter()

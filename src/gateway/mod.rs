@@ -9,6 +9,7 @@ mod hold; // getting hold of a key
 mod large; // large requests are read off the workers
 mod ledger; // what is known of calls
 mod loss; // a store that has lost data
+mod measured; // the time and the errors of the store's verbs
 mod own; // calls that the gateway makes itself
 mod pause; // tools that a person has paused
 mod places; // places that tenants and tokens share
@@ -26,7 +27,6 @@ mod secret; // what fingerprints are made with
 mod session; // one's turn in a session, and what persons do to one
 mod similar; // a request that looks like an earlier call
 mod throttle; // how fast a caller may be
-mod timed; // how long the store takes
 mod tools; // the tools as they are configured now
 mod trace; // spans
 mod transition; // core is asked, and what it says is written
@@ -53,6 +53,7 @@ pub use self::clock::local_time;
 use self::flight::Flights;
 pub use self::ledger::Query;
 pub use self::loss::AFTER_LOSS;
+use self::measured::Measured;
 use self::pause::Pauses;
 pub use self::pause::ToolState;
 use self::places::{Lines, Places};
@@ -66,7 +67,6 @@ pub use self::sagas::{SagaAt, SagaQuery};
 use self::scrape::Recent;
 use self::secret::KnownSecrets;
 use self::throttle::Throttle;
-use self::timed::Timed;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
 pub use self::trace::Arrival;
@@ -321,7 +321,7 @@ impl Gateway {
         }
         Self {
             tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
-            store: Arc::new(Timed::new(store, metrics.clone())),
+            store: Arc::new(Measured::new(store, metrics.clone())),
             downstream,
             metrics,
             instance,
@@ -495,36 +495,23 @@ impl Gateway {
         said.len() < MAX_UNREADABLE && said.insert(id.to_owned())
     }
 
-    /// Counts and logs a store operation that failed.
+    /// Returns the result. Errors are counted and logged by the measured store.
     fn counted<T>(
         &self,
-        operation: &str,
+        _operation: &str,
         result: Result<T, store::Error>,
     ) -> Result<T, store::Error> {
-        result.inspect_err(|error| {
-            self.metrics
-                .store_errors
-                .with_label_values(&[operation, error.kind()])
-                .inc();
-            tracing::error!(operation, %error, "store operation failed");
-        })
+        result
     }
 
     /// The same for an operation on behalf of one call.
     fn counted_for<T>(
         &self,
-        intent: &Intent,
-        operation: &str,
+        _intent: &Intent,
+        _operation: &str,
         result: Result<T, store::Error>,
     ) -> Result<T, store::Error> {
-        result.inspect_err(|error| {
-            self.metrics
-                .store_errors
-                .with_label_values(&[operation, error.kind()])
-                .inc();
-            let (call_id, trace_id) = (intent.call_id, intent.trace_id.as_str());
-            tracing::error!(operation, %call_id, trace_id, %error, "store operation failed");
-        })
+        result
     }
 }
 

@@ -72,7 +72,10 @@ impl Gateway {
             .iter()
             .filter(|(_, at)| at.health.checks.available_permits() > 0);
         let tools: Vec<String> = has_place.map(|(tool, _)| tool.clone()).collect();
-        let due = self.readable("to_check", self.store.to_check(now, &tools, BATCH).await)?;
+        let due = self.readable(
+            "to_check",
+            self.store.due_rechecks(now, &tools, BATCH).await,
+        )?;
         let begin = |record| self.tasks.spawn(self.clone().work_on(record, now));
         Ok(due.into_iter().map(begin).collect())
     }
@@ -88,7 +91,10 @@ impl Gateway {
             .iter()
             .filter(|(_, at)| at.tool.unknown != OnUnknown::Hold);
         let tools: Vec<String> = has_policy.map(|(tool, _)| tool.clone()).collect();
-        let held = self.readable("unchecked", self.store.unchecked(&tools, TAKEN_UP).await)?;
+        let held = self.readable(
+            "unchecked",
+            self.store.unscheduled_unknown(&tools, TAKEN_UP).await,
+        )?;
         let mut taken_up = 0;
         for record in held {
             let event = Event::CheckMissing { by: self.instance };

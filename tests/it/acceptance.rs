@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use oncegate::core::caller::Caller;
 use oncegate::core::document::{Document, Kind};
-use oncegate::store::{LOST_DATA, Store};
+use oncegate::store::LOST_DATA;
+use oncegate::store::{Documents as _, Health as _};
 use serde_json::{Value, json};
 
 use crate::contract::ME;

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use oncegate::core::record::{CallId, Record};
 use oncegate::gateway::new_instance;
-use oncegate::store::{LOST_DATA, Store};
+use oncegate::store::{Calls as _, Health as _, LOST_DATA, Ledger as _, LossRecovery as _, Store};
 use serde_json::json;
 use uuid::Uuid;
 

@@ -13,6 +13,7 @@ use oncegate::core::recipe::RecipeId;
 use oncegate::core::record::{AttemptId, CallId, Entry, InstanceId, Intent, Record};
 use oncegate::core::session::Brought;
 use oncegate::core::tool::{Effect, Tool as Policy};
+use oncegate::store::Health as _;
 use oncegate::store::redis::{Redis as RedisStore, Settings, Target};
 use oncegate::store::sqlite::Sqlite;
 use oncegate::store::{Claimed, Durability, Replaced, Store};
@@ -298,7 +299,10 @@ pub(crate) async fn claim(store: &dyn Store, change: &Change) -> Claimed {
 pub(crate) async fn doubtful(store: &dyn Store, limit: u32) -> Vec<CallId> {
     let (mut all, mut from) = (Vec::new(), Some(String::new()));
     while let Some(here) = from {
-        let (page, next) = store.doubtful(&here, limit).await.expect("a page");
+        let (page, next) = store
+            .calls_at_risk_after_loss(&here, limit)
+            .await
+            .expect("a page");
         all.extend(page);
         from = next;
     }

@@ -4,8 +4,9 @@
 use ::redis::FromRedisValue as _;
 use jiff::Timestamp;
 use oncegate::core::document::{Document, Kind, Place};
-use oncegate::store::sealed::{Keys, Sealed};
-use oncegate::store::{Put, Store};
+use oncegate::store::{
+    Documents as _, Encrypted, Health as _, Keys, LossRecovery as _, Put, Store,
+};
 use tokio::task::JoinSet;
 
 use crate::contract::{Home, at, contract, open_redis};
@@ -332,7 +333,8 @@ async fn only_documents_whose_time_is_over_are_deleted(home: Home) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sealed_document_opens_only_in_its_place_and_asked_again_is_the_same() {
     let home = Home::sqlite().await;
-    let sealed = |key: u8| Sealed::new(home.store.clone(), Keys::new(&[[key; 32]]).expect("keys"));
+    let sealed =
+        |key: u8| Encrypted::new(home.store.clone(), Keys::new(&[[key; 32]]).expect("keys"));
     let (store, plain) = (sealed(1), home.store.as_ref());
     let first = put(&store, &document("shop", "s", 1)).await;
     put(&store, &first).await;

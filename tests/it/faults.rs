@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncegate::core::record::CallId;
 use oncegate::gateway::{self, Gateway};
-use oncegate::store::Store;
+use oncegate::store::Ledger as _;
 use oncegate::store::sqlite::Sqlite;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use oncegate::core::record::InstanceId;
 use oncegate::gateway::local_time;
+use oncegate::store::LOST_DATA;
 use oncegate::store::sqlite::Sqlite;
-use oncegate::store::{LOST_DATA, Store as _};
+use oncegate::store::{Calls as _, Documents as _, Health as _, LossRecovery as _};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;

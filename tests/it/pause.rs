@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oncegate::core::record::{Entry, InstanceId};
-use oncegate::store::Store;
+use oncegate::store::Pauses as _;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;

@@ -9,6 +9,7 @@ use jiff::SignedDuration;
 use oncegate::core::document::Kind;
 use oncegate::core::pace::Pace;
 use oncegate::core::record::InstanceId;
+use oncegate::store::Documents as _;
 use oncegate::store::Store;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 #[cfg(target_os = "linux")]
-use oncegate::{core::pace::Pace, store::Store, store::redis::Redis as RedisStore};
+use oncegate::store::Health as _;
+use oncegate::{core::pace::Pace, store::redis::Redis as RedisStore};
 use serde_json::{Value, json};
 
 #[cfg(target_os = "linux")]

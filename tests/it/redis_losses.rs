@@ -9,7 +9,7 @@ use oncegate::core::record::CallId;
 use oncegate::core::saga::{Policy, Saga, SagaId};
 use oncegate::gateway::new_instance;
 use oncegate::store::redis::Redis as RedisStore;
-use oncegate::store::{self, Put, Store};
+use oncegate::store::{self, Calls as _, Documents as _, Health as _, LossRecovery as _, Put};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -570,7 +570,10 @@ async fn calls_in_doubt_are_asked_for_in_pages_and_all_of_them_are_met() {
     }
     let (mut met, mut from) = (Vec::new(), Some(String::new()));
     while let Some(here) = from {
-        let (page, next) = store.doubtful(&here, 100).await.expect("a page");
+        let (page, next) = store
+            .calls_at_risk_after_loss(&here, 100)
+            .await
+            .expect("a page");
         assert!(page.len() <= 200, "{} at once", page.len());
         met.extend(page);
         from = next;
@@ -640,7 +643,7 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
             .any(|reason| reason.code == store::LOST_DATA)
     })
     .await;
-    store.panic_at_doubtful();
+    store.panic_at(crate::support::faulty::Verb::CallsAtRiskAfterLoss);
     assert!(
         gateway
             .accept_loss(Caller::operator(), "flushed".into())

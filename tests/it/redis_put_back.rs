@@ -2,7 +2,7 @@
 
 use oncegate::core::record::CallId;
 use oncegate::store::redis::Redis as RedisStore;
-use oncegate::store::{self, Claimed, Store};
+use oncegate::store::{self, Calls as _, Claimed, Health as _, LossRecovery as _};
 
 use crate::contract::{ME, arrival, claimed, ended, name_of, open_redis, replaced, with_names};
 use crate::support::redis::Redis;

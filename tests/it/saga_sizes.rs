@@ -8,8 +8,8 @@ use oncegate::core::document::Kind;
 use oncegate::core::key::Source;
 use oncegate::core::record::{CallId, InstanceId, Record};
 use oncegate::core::saga::{Policy, Saga, SagaId, State};
-use oncegate::store::sealed::{Keys, Sealed};
-use oncegate::store::{Put, Store};
+use oncegate::store::Documents as _;
+use oncegate::store::{Encrypted, Keys, Put, Store};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -179,7 +179,8 @@ async fn calls_that_undo_others_do_not_count_over_redis() {
 
 /// What was written while another key was there, which nobody has any more.
 async fn sealed_by_another_key(home: &Home, forward: usize) -> (Arc<dyn Store>, Vec<Saga>) {
-    let sealed = |key: u8| Sealed::new(home.store.clone(), Keys::new(&[[key; 32]]).expect("keys"));
+    let sealed =
+        |key: u8| Encrypted::new(home.store.clone(), Keys::new(&[[key; 32]]).expect("keys"));
     let closed: Arc<dyn Store> = Arc::new(sealed(1));
     let mut sagas = Vec::new();
     for n in 0..forward {
@@ -265,7 +266,7 @@ async fn what_no_key_opens_is_put_aside(home: Home) {
         .expect("an answer")
         .expect("it is kept");
     assert_eq!(good.state, "compensated");
-    let opens = Sealed::new(home.store.clone(), Keys::new(&[[1; 32]]).expect("keys"));
+    let opens = Encrypted::new(home.store.clone(), Keys::new(&[[1; 32]]).expect("keys"));
     for before in closed {
         let there = opens
             .document(Kind::Saga, "shop", &before.id.id)

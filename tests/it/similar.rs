@@ -4,7 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::key::Lookup;
 use oncegate::gateway::local_time;
-use oncegate::store::Store as _;
+use oncegate::store::Calls as _;
 use serde_json::{Value, json};
 
 use crate::contract::ME;

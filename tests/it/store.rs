@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use oncegate::core::record::InstanceId;
-use oncegate::store::Store as _;
+use oncegate::store::Health as _;
 use oncegate::store::sqlite::{OpenError, Sqlite};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;

@@ -1,8 +1,9 @@
-//! What is kept beside the calls. Must not know what it means.
+//! Documents. Must not know what they mean.
 //!
 //! All of it is in the first partition, so that a list is one question on a cluster, too: there are few of
 //! them, beside calls.
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 use redis::{FromRedisValue, Value, cmd};
@@ -10,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::{self, Partition};
 use super::scripts::Run;
-use super::{Inner, reply, text, unreadable};
+use super::{Inner, Redis, reply, text, unreadable};
 use crate::core::document::{Document, Kind, Place, digest};
-use crate::store::{Error, Found, Put, UNREADABLE};
+use crate::store::{Documents, Error, Found, Put, UNREADABLE};
 
 const PARTITION: Partition = Partition::FIRST;
 /// The fields of a document, as `read` reads them.
@@ -28,8 +29,9 @@ struct Rest {
     retain_until: Option<i64>,
 }
 
-impl Inner {
-    pub(super) async fn document(
+#[async_trait]
+impl Documents for Redis {
+    async fn document(
         &self,
         kind: Kind,
         tenant: &str,
@@ -41,7 +43,7 @@ impl Inner {
         read(kind, self.link.ask(&ask).await?)
     }
 
-    pub(super) async fn put_document(&self, document: &Document) -> Result<Put, Error> {
+    async fn put_document(&self, document: &Document) -> Result<Put, Error> {
         let begins = document.version == 1;
         // What has begun goes on as long as it is known that all data is there, or if a person is at it.
         let is_accepting = self.is_accepting();
@@ -52,11 +54,90 @@ impl Inner {
             .await
     }
 
-    pub(super) async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+    async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
         // Also while data is missing: it existed before, and triggers no sending.
         self.write_document(document, String::new(), true).await
     }
 
+    async fn due_documents(
+        &self,
+        kind: Kind,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Found<Document>, Error> {
+        let mut due = Found::default();
+        // What may have been lost is not worked on.
+        if self.is_in_doubt() {
+            return Ok(due);
+        }
+        // Those that cannot be read may stand before the others.
+        for from in (0..=UNREADABLE).step_by(limit.max(1) as usize) {
+            let mut ask = cmd("ZRANGEBYSCORE");
+            ask.arg(keys::documents_due(kind))
+                .arg("-inf")
+                .arg(now.as_microsecond());
+            let digests: Vec<Vec<u8>> =
+                self.link.ask(ask.arg("LIMIT").arg(from).arg(limit)).await?;
+            let found = self.read_documents(kind, &digests).await?;
+            due.calls.extend(found.calls);
+            due.unreadable.extend(found.unreadable);
+            if due.calls.len() >= limit as usize || digests.len() < limit as usize {
+                break;
+            }
+        }
+        due.calls.truncate(limit as usize);
+        Ok(due)
+    }
+
+    async fn documents(
+        &self,
+        kind: Kind,
+        tenant: Option<&str>,
+        state: Option<&str>,
+        before: Option<&Place>,
+        limit: u32,
+    ) -> Result<(Found<Document>, Option<Place>), Error> {
+        let newest = before.map_or_else(
+            || b"+".to_vec(),
+            |before| [&b"("[..], &before.to_bytes()[..]].concat(),
+        );
+        let mut ask = cmd("ZRANGE");
+        ask.arg(keys::documents(kind, tenant, state))
+            .arg(newest)
+            .arg("-");
+        ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(limit);
+        let places: Vec<Vec<u8>> = self.link.ask(&ask).await?;
+        let places: Option<Vec<Place>> = places
+            .iter()
+            .map(|bytes| Place::from_bytes(bytes))
+            .collect();
+        let places = places.ok_or_else(|| unreadable("this is no place"))?;
+        let digests: Vec<Vec<u8>> = places.iter().map(|place| place.digest.to_vec()).collect();
+        let found = self.read_documents(kind, &digests).await?;
+        let next = places
+            .last()
+            .copied()
+            .filter(|_| places.len() >= limit as usize);
+        Ok((found, next))
+    }
+
+    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
+        let counts: Vec<(String, i64)> = self
+            .link
+            .ask(cmd("HGETALL").arg(keys::documents_count(kind)))
+            .await?;
+        let mut counts: Vec<(String, u64)> = counts
+            .into_iter()
+            .filter_map(|(state, count)| {
+                Some((state, u64::try_from(count).ok().filter(|count| *count > 0)?))
+            })
+            .collect();
+        counts.sort();
+        Ok(counts)
+    }
+}
+
+impl Redis {
     /// `epoch`: of the data that it is written to; empty for whatever is there. `is_looked_at`: also to a server that
     /// was started anew.
     async fn write_document(
@@ -130,84 +211,9 @@ impl Inner {
             _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
         }
     }
+}
 
-    pub(super) async fn due_documents(
-        &self,
-        kind: Kind,
-        now: Timestamp,
-        limit: u32,
-    ) -> Result<Found<Document>, Error> {
-        let mut due = Found::default();
-        // What may have been lost is not worked on.
-        if self.is_in_doubt() {
-            return Ok(due);
-        }
-        // Those that cannot be read may stand before the others.
-        for from in (0..=UNREADABLE).step_by(limit.max(1) as usize) {
-            let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(keys::documents_due(kind))
-                .arg("-inf")
-                .arg(now.as_microsecond());
-            let digests: Vec<Vec<u8>> =
-                self.link.ask(ask.arg("LIMIT").arg(from).arg(limit)).await?;
-            let found = self.read_documents(kind, &digests).await?;
-            due.calls.extend(found.calls);
-            due.unreadable.extend(found.unreadable);
-            if due.calls.len() >= limit as usize || digests.len() < limit as usize {
-                break;
-            }
-        }
-        due.calls.truncate(limit as usize);
-        Ok(due)
-    }
-
-    pub(super) async fn documents(
-        &self,
-        kind: Kind,
-        tenant: Option<&str>,
-        state: Option<&str>,
-        before: Option<&Place>,
-        limit: u32,
-    ) -> Result<(Found<Document>, Option<Place>), Error> {
-        let newest = before.map_or_else(
-            || b"+".to_vec(),
-            |before| [&b"("[..], &before.to_bytes()[..]].concat(),
-        );
-        let mut ask = cmd("ZRANGE");
-        ask.arg(keys::documents(kind, tenant, state))
-            .arg(newest)
-            .arg("-");
-        ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(limit);
-        let places: Vec<Vec<u8>> = self.link.ask(&ask).await?;
-        let places: Option<Vec<Place>> = places
-            .iter()
-            .map(|bytes| Place::from_bytes(bytes))
-            .collect();
-        let places = places.ok_or_else(|| unreadable("this is no place"))?;
-        let digests: Vec<Vec<u8>> = places.iter().map(|place| place.digest.to_vec()).collect();
-        let found = self.read_documents(kind, &digests).await?;
-        let next = places
-            .last()
-            .copied()
-            .filter(|_| places.len() >= limit as usize);
-        Ok((found, next))
-    }
-
-    pub(super) async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
-        let counts: Vec<(String, i64)> = self
-            .link
-            .ask(cmd("HGETALL").arg(keys::documents_count(kind)))
-            .await?;
-        let mut counts: Vec<(String, u64)> = counts
-            .into_iter()
-            .filter_map(|(state, count)| {
-                Some((state, u64::try_from(count).ok().filter(|count| *count > 0)?))
-            })
-            .collect();
-        counts.sort();
-        Ok(counts)
-    }
-
+impl Inner {
     /// Deletes documents that are kept no longer, and answers how many.
     pub(super) async fn forget_documents(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
         let mut forgotten = 0;

@@ -292,7 +292,7 @@ impl Inner {
 
     /// A person accepts what is missing: a new epoch begins, which those who remember the old one know
     /// as its successor.
-    pub(super) async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
+    pub(super) async fn accept(&self, reason: &str) -> Result<(), Error> {
         let prepared = self
             .prepared
             .lock()
@@ -300,7 +300,7 @@ impl Inner {
             .take();
         let mut manifest = match prepared {
             Some(manifest) => manifest,
-            None => self.prepare_acceptance(reason).await?,
+            None => self.prepare(reason).await?,
         };
         *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let sight = self.sight().await?;
@@ -320,7 +320,7 @@ impl Inner {
     }
 
     /// Begins the new epoch, but nobody goes by it as long as its manifest is not complete.
-    pub(super) async fn prepare_acceptance(&self, reason: &str) -> Result<Manifest, Error> {
+    pub(super) async fn prepare(&self, reason: &str) -> Result<Manifest, Error> {
         self.put_all_back().await?;
         let sight = self.sight().await?;
         let remembered = self.memory.epoch();
@@ -390,7 +390,7 @@ impl Inner {
     }
 
     /// One page of the calls about which a store that has lost data may be wrong. `from`: index, partition and cursor.
-    pub(super) async fn doubtful(
+    pub(super) async fn at_risk_after_loss(
         &self,
         from: &str,
         limit: u32,

@@ -1,22 +1,23 @@
-//! What the ledger is asked, and what is forgotten. Must not decide anything.
+//! The ledger: listing calls, their duplicates, forgetting them. Must not decide anything.
 //!
 //! Each tenant has lists of its calls, by each property that calls are found by: sorted sets of positions in
 //! the tenant's partition, written in the same step as the call.
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use redis::{FromRedisValue, Value, cmd};
 
 use super::keys::Partition;
 use super::scripts::Run;
-use super::{Inner, call_id, record, reply, text, unreadable};
+use super::{Inner, Redis, call_id, record, reply, text, unreadable};
 use crate::core::ledger::{
     self, Duplicate, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, PAGE_BYTES,
     Page, Position,
 };
 use crate::core::record::{CallId, Record};
-use crate::store::Error;
+use crate::store::{Error, Ledger};
 
 /// Calls that one script deletes: it keeps all others waiting for some milliseconds.
 const FORGOTTEN_AT_ONCE: usize = 100;
@@ -29,8 +30,53 @@ const LOOKS_AT_ONCE: usize = 64;
 const READ_AT_ONCE: usize = 32;
 const READ_BYTES: usize = 4 << 20;
 
-impl Inner {
-    pub(super) async fn list(
+#[async_trait]
+impl Ledger for Redis {
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
+        let Some(mut fields) = self
+            .fields_of_many(&[call_id], &record::FIELDS)
+            .await?
+            .pop()
+        else {
+            return Ok(None);
+        };
+        let duplicates = read_duplicates(fields.split_off(record::FIELDS.len()));
+        let Some(record) = record::read(fields).map_err(unreadable)? else {
+            return Ok(None);
+        };
+        let record = self.settled(record).await?;
+        // Each version has one entry.
+        let oldest = record.version.saturating_sub(u64::from(limit)) + 1;
+        let mut ask = cmd("HMGET");
+        ask.arg(Partition::of_call(call_id).call(call_id));
+        for version in oldest..=record.version {
+            ask.arg(record::entry_field(version));
+        }
+        let texts: Vec<Option<Vec<u8>>> = self.link.ask(&ask).await?;
+        let entries = texts.iter().flatten().map(|text| record::read_entry(text));
+        let entries = entries.collect::<Result<_, _>>().map_err(unreadable)?;
+        Ok(Some(History {
+            record,
+            entries,
+            duplicates,
+        }))
+    }
+
+    async fn tenants(&self) -> Result<Vec<String>, Error> {
+        let mut tenants = Vec::new();
+        for found in self
+            .link
+            .ask_each(|partition| cmd("SMEMBERS").arg(partition.tenants()).to_owned())
+            .await?
+        {
+            tenants.extend(Vec::<String>::from_redis_value(found).map_err(unreadable)?);
+        }
+        tenants.sort();
+        tenants.dedup();
+        Ok(tenants)
+    }
+
+    async fn list(
         &self,
         tenant: &str,
         filter: &Filter,
@@ -69,6 +115,54 @@ impl Inner {
         }
     }
 
+    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
+        let mut run = Run::new(&self.scripts.arrived);
+        run.key(Partition::of_call(call_id).call(call_id))
+            .arg(later.count)
+            .arg(LISTED_DUPLICATES);
+        for one in later.last.iter().take(LISTED_DUPLICATES) {
+            let line = (one.at.as_microsecond(), &one.by, &one.kind);
+            run.arg(serde_json::to_string(&line).map_err(unreadable)?);
+        }
+        self.link.run(&run).await.map(drop)
+    }
+
+    /// Deletes finished calls and documents whose retention is over, with all that leads to them.
+    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+        // What was lost is put back before anything is deleted.
+        if self.is_in_doubt() {
+            return Ok(0);
+        }
+        let mut forgotten = self.forget_documents(now, limit).await?;
+        let now = now.as_microsecond();
+        let over = self.link.ask_each(|partition| {
+            cmd("ZCOUNT")
+                .arg(partition.retained())
+                .arg("-inf")
+                .arg(now)
+                .to_owned()
+        });
+        let mut left = limit as usize;
+        for (partition, count) in Partition::all().zip(over.await?) {
+            let mut over = usize::from_redis_value(count).map_err(unreadable)?;
+            while over > 0 && left > 0 {
+                let found = self
+                    .forget_some(partition, now, left.min(FORGOTTEN_AT_ONCE))
+                    .await?;
+                forgotten += found as u64;
+                left -= found;
+                over = if found == 0 {
+                    0
+                } else {
+                    over.saturating_sub(found)
+                };
+            }
+        }
+        Ok(forgotten)
+    }
+}
+
+impl Inner {
     /// Where the next calls are that the filter's index finds.
     async fn positions(
         &self,
@@ -207,104 +301,6 @@ impl Inner {
         self.link
             .ask_many(ids.iter().copied().map(ask).collect())
             .await
-    }
-
-    pub(super) async fn history(
-        &self,
-        call_id: CallId,
-        limit: u32,
-    ) -> Result<Option<History>, Error> {
-        let Some(mut fields) = self
-            .fields_of_many(&[call_id], &record::FIELDS)
-            .await?
-            .pop()
-        else {
-            return Ok(None);
-        };
-        let duplicates = read_duplicates(fields.split_off(record::FIELDS.len()));
-        let Some(record) = record::read(fields).map_err(unreadable)? else {
-            return Ok(None);
-        };
-        let record = self.settled(record).await?;
-        // Each version has one entry.
-        let oldest = record.version.saturating_sub(u64::from(limit)) + 1;
-        let mut ask = cmd("HMGET");
-        ask.arg(Partition::of_call(call_id).call(call_id));
-        for version in oldest..=record.version {
-            ask.arg(record::entry_field(version));
-        }
-        let texts: Vec<Option<Vec<u8>>> = self.link.ask(&ask).await?;
-        let entries = texts.iter().flatten().map(|text| record::read_entry(text));
-        let entries = entries.collect::<Result<_, _>>().map_err(unreadable)?;
-        Ok(Some(History {
-            record,
-            entries,
-            duplicates,
-        }))
-    }
-
-    pub(super) async fn tenants(&self) -> Result<Vec<String>, Error> {
-        let mut tenants = Vec::new();
-        for found in self
-            .link
-            .ask_each(|partition| cmd("SMEMBERS").arg(partition.tenants()).to_owned())
-            .await?
-        {
-            tenants.extend(Vec::<String>::from_redis_value(found).map_err(unreadable)?);
-        }
-        tenants.sort();
-        tenants.dedup();
-        Ok(tenants)
-    }
-
-    pub(super) async fn count_duplicates(
-        &self,
-        call_id: CallId,
-        later: &Duplicates,
-    ) -> Result<(), Error> {
-        let mut run = Run::new(&self.scripts.arrived);
-        run.key(Partition::of_call(call_id).call(call_id))
-            .arg(later.count)
-            .arg(LISTED_DUPLICATES);
-        for one in later.last.iter().take(LISTED_DUPLICATES) {
-            let line = (one.at.as_microsecond(), &one.by, &one.kind);
-            run.arg(serde_json::to_string(&line).map_err(unreadable)?);
-        }
-        self.link.run(&run).await.map(drop)
-    }
-
-    /// Deletes finished calls and documents whose retention is over, with all that leads to them.
-    pub(super) async fn forget_old(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
-        // What was lost is put back before anything is deleted.
-        if self.is_in_doubt() {
-            return Ok(0);
-        }
-        let mut forgotten = self.forget_documents(now, limit).await?;
-        let now = now.as_microsecond();
-        let over = self.link.ask_each(|partition| {
-            cmd("ZCOUNT")
-                .arg(partition.retained())
-                .arg("-inf")
-                .arg(now)
-                .to_owned()
-        });
-        let mut left = limit as usize;
-        for (partition, count) in Partition::all().zip(over.await?) {
-            let mut over = usize::from_redis_value(count).map_err(unreadable)?;
-            while over > 0 && left > 0 {
-                let found = self
-                    .forget_some(partition, now, left.min(FORGOTTEN_AT_ONCE))
-                    .await?;
-                forgotten += found as u64;
-                left -= found;
-                over = if found == 0 {
-                    0
-                } else {
-                    over.saturating_sub(found)
-                };
-            }
-        }
-        Ok(forgotten)
     }
 
     /// Deletes the next calls of a partition whose time is over, in one step. Answers how many it has looked at.

@@ -1,16 +1,18 @@
-//! Tools that persons have paused, and what persons have done to a tool: in the first partition, for all
-//! gateways. Must not know what that means.
+//! Paused tools, and what operators have done to a tool: in the first partition, for all gateways.
+//! Must not know what that means.
 
+use async_trait::async_trait;
 use redis::cmd;
 
 use super::keys::{self, Partition};
 use super::scripts::Run;
-use super::{Inner, record, reply, unreadable};
+use super::{Redis, record, reply, unreadable};
 use crate::core::record::Entry;
-use crate::store::Error;
+use crate::store::{Error, Pauses};
 
-impl Inner {
-    pub(super) async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+#[async_trait]
+impl Pauses for Redis {
+    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
         let tools: Vec<(String, Vec<u8>)> =
             self.link.ask(cmd("HGETALL").arg(keys::paused())).await?;
         let tools = tools
@@ -21,12 +23,7 @@ impl Inner {
             .map_err(unreadable)
     }
 
-    pub(super) async fn set_paused(
-        &self,
-        tool: &str,
-        what: &str,
-        entry: &Entry,
-    ) -> Result<bool, Error> {
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
         const PARTITION: Partition = Partition::FIRST;
         let mut run = Run::new(&self.scripts.pause);
         run.key(keys::paused())
@@ -37,14 +34,16 @@ impl Inner {
             .arg(self.memory.gateway())
             .arg(self.memory.epoch())
             .arg(self.memory.writes(PARTITION));
-        run.arg(what).arg(tool).arg(record::entry(entry));
+        run.arg(if paused { "pause" } else { "resume" })
+            .arg(tool)
+            .arg(record::entry(entry));
         let (word, rest) = reply(self.link.run(&run).await?)?;
         self.saw_count(PARTITION, &rest, 0);
         self.barrier.pass(PARTITION).await?;
         Ok(word == "done")
     }
 
-    pub(super) async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
         let mut ask = cmd("LRANGE");
         ask.arg(keys::tool_events(tool)).arg(0).arg(-1);
         let events: Vec<Vec<u8>> = self.link.ask(&ask).await?;

@@ -1,4 +1,4 @@
-//! Admission as scripts are told them, and what persons do to a session. Must not decide anything.
+//! The conditions of a claim as scripts are told them. Must not decide anything.
 //!
 //! On one master the conditions of a call are compared in the same step as its claim. On a cluster its session
 //! is in another slot: there only the fencing token is looked after, before the claim, and tools that need
@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
-use redis::{FromRedisValue, Script, Value, cmd};
+use redis::{Script, Value};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -15,9 +15,9 @@ use super::keys::{self, Partition};
 use super::scripts::Run;
 use super::{Inner, call_id, record, reply, text, unreadable};
 use crate::core::call::Change;
-use crate::core::record::{CallId, Entry, Intent, Record};
+use crate::core::record::{CallId, Intent, Record};
 use crate::core::session::{
-    Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, Session, SessionId, Token,
+    Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, SessionId, Token,
 };
 use crate::store::Error;
 
@@ -75,7 +75,7 @@ impl Entered {
     }
 }
 
-/// Admission as `session.lua` reads them. Of what is left out nothing is asked.
+/// The conditions as `session.lua` reads them. What is left out is not asked.
 #[derive(Default, Serialize)]
 struct Asked {
     call: String,
@@ -234,11 +234,7 @@ impl Inner {
             .or_else(|| (gives_back && !self.is_cluster()).then(|| rooms(change)))
     }
 
-    pub(super) async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
-        self.leave(id, call_id, "1", ["", ""]).await
-    }
-
-    async fn leave(
+    pub(super) async fn leave(
         &self,
         id: &SessionId,
         call_id: CallId,
@@ -254,87 +250,11 @@ impl Inner {
         Ok(())
     }
 
-    /// What a person does to a session. Answers whether it was not so before. Refused where the script finds that
-    /// data is missing, and while that is not known.
-    pub(super) async fn act(
-        &self,
-        id: &SessionId,
-        what: &str,
-        entry: &Entry,
-        lock: Option<&Lock>,
-    ) -> Result<bool, Error> {
-        if self.is_in_doubt() {
-            self.must_be_open()?;
-        }
-        let (partition, [session, ..]) = (keys::partition_of(id), keys::session(id));
-        let mut run = Run::new(&self.scripts.act);
-        run.key(session)
-            .key(keys::session_events(id))
-            .key(partition.epoch())
-            .key(partition.writes());
-        run.arg("")
-            .arg(self.memory.gateway())
-            .arg(self.memory.epoch())
-            .arg(self.memory.writes(partition));
-        run.arg(what).arg(record::entry(entry));
-        run.arg(
-            lock.map(|lock| lock.call_id.to_string())
-                .unwrap_or_default(),
-        );
-        run.arg(lock.map(|lock| lock.token.to_string()).unwrap_or_default());
-        let (word, rest) = reply(self.run_guarded(&run).await?)?;
-        if word == "lost" {
-            return Err(self.has_lost(&text(&rest, 0).unwrap_or_default()));
-        }
-        self.saw_count(partition, &rest, 0);
-        self.barrier.pass(partition).await?;
-        Ok(word == "done")
-    }
-
     /// Takes note of how many writes a script has counted.
     pub(super) fn saw_count(&self, partition: Partition, rest: &[Value], at: usize) {
         if let Some(writes) = text(rest, at).and_then(|writes| writes.parse().ok()) {
             self.memory.saw_writes(partition, writes);
         }
-    }
-
-    pub(super) async fn look_at(&self, id: &SessionId) -> Result<Session, Error> {
-        let [session, line, _] = keys::session(id);
-        let mut run = Run::new(&self.scripts.look);
-        run.key(session).key(line).key(keys::session_events(id));
-        type Found = (Vec<Option<String>>, Vec<(String, f64)>, Vec<Vec<u8>>);
-        let (fields, line, events) =
-            Found::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
-        let field = |at: usize| fields.get(at).cloned().flatten().unwrap_or_default();
-        let waiting = line.into_iter().map(|(id, came_at)| {
-            let id = id.parse().map(CallId).map_err(unreadable)?;
-            Ok((
-                id,
-                Timestamp::from_microsecond(came_at as i64).map_err(unreadable)?,
-            ))
-        });
-        // The newest was put in front.
-        let events = events
-            .iter()
-            .rev()
-            .map(|text| record::read_entry(text).map_err(unreadable));
-        Ok(Session {
-            token: Some(field(0))
-                .filter(|token| !token.is_empty())
-                .and_then(|token| token.parse().ok()),
-            frozen: !field(1).is_empty(),
-            lock: lock([&field(2), &field(3), &field(4), &field(5)])?,
-            waiting: waiting.collect::<Result<_, Error>>()?,
-            events: events.collect::<Result<_, _>>()?,
-        })
-    }
-
-    /// Wakes those who wait for a call, also on other gateways. Only a hint.
-    pub(super) async fn announce(&self, call_id: CallId) {
-        let mut say = cmd(self.announcement(false));
-        say.arg(Partition::of_call(call_id).endings())
-            .arg(call_id.to_string());
-        self.link.ask::<()>(&say).await.ok();
     }
 }
 
@@ -359,12 +279,12 @@ pub(super) fn denied(rest: &[Value]) -> Result<Denied, Error> {
                 behind: behind.map(|id| identity(&id)).transpose()?,
             }
         }
-        other => return Err(unreadable(format!("{other:?} is no denied"))),
+        other => return Err(unreadable(format!("{other:?} is no word for a denial"))),
     })
 }
 
 /// Call, token, lease and from when on it is free; empty texts for none.
-fn lock([call_id, token, lease, free_from]: [&str; 4]) -> Result<Option<Lock>, Error> {
+pub(super) fn lock([call_id, token, lease, free_from]: [&str; 4]) -> Result<Option<Lock>, Error> {
     if call_id.is_empty() {
         return Ok(None);
     }

@@ -23,43 +23,25 @@ use crate::store::{Claimed, Error, Replaced};
 const LOOK_TIME: Duration = Duration::from_secs(2);
 
 impl Inner {
-    pub(super) async fn claim(
-        &self,
-        change: &Change,
-        instead_of: &[Record],
-    ) -> Result<Claimed, Error> {
-        let intent = &change.record.intent;
-        match self.try_claim(change, instead_of).await {
-            // What is there can be told all the same; but nothing runs on it.
-            Err(Error::Refused(why)) if self.is_reached() => {
-                match self.in_the_way(change, instead_of).await {
-                    Ok(Some(holder)) if holder.intent.call_id == intent.call_id => {
-                        Err(Error::Ambiguous(why))
-                    }
-                    Ok(Some(holder)) => Ok(Claimed::Existing(self.settled(holder).await?)),
-                    _ => Err(Error::Refused(why)),
-                }
-            }
-            Ok(Claimed::Existing(holder)) => Ok(Claimed::Existing(self.settled(holder).await?)),
-            claimed => claimed,
-        }
-    }
-
     /// The first call that holds a name of this one and does not give it up.
-    async fn in_the_way(
+    pub(super) async fn in_the_way(
         &self,
         change: &Change,
         instead_of: &[Record],
     ) -> Result<Option<Record>, Error> {
         let names: Vec<Lookup> = change.record.intent.all_names().copied().collect();
-        let holders = self.holders(&names).await?;
+        let holders = self.held(&names).await?;
         Ok(holders
             .into_iter()
             .map(|holder| holder.record)
             .find(|holder| !is_seen(holder, instead_of)))
     }
 
-    async fn try_claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+    pub(super) async fn try_claim(
+        &self,
+        change: &Change,
+        instead_of: &[Record],
+    ) -> Result<Claimed, Error> {
         self.must_be_open()?;
         let met = match &change.admission {
             None => Met::NotAsked,
@@ -134,40 +116,7 @@ impl Inner {
         }
     }
 
-    pub(super) async fn replace(
-        &self,
-        change: &Change,
-        expected: &Record,
-    ) -> Result<Replaced, Error> {
-        let met = match &change.admission {
-            None => Met::NotAsked,
-            Some(admission) if !self.is_cluster() => {
-                Met::InTheSameStep(self.asked(change, admission)?)
-            }
-            Some(admission) => match self.fields_of(expected.intent.call_id).await? {
-                // Asked again: it has its token.
-                Some(stored) if record::cas(&stored) == record::cas(&change.record) => {
-                    Met::Before(Entered::of(&stored))
-                }
-                Some(stored) if !is_seen(&stored, std::slice::from_ref(expected)) => {
-                    return Ok(Replaced::Lost(Some(stored)));
-                }
-                _ => match self.enter(change, admission).await? {
-                    Ok(entered) => Met::Before(entered),
-                    Err(denied) => return Ok(Replaced::Denied(denied)),
-                },
-            },
-        };
-        let replaced = self.replace_with(change, expected, &met).await;
-        if let (Met::Before(entered), Ok(Replaced::Lost(_)) | Err(Error::Refused(_))) =
-            (&met, &replaced)
-        {
-            self.take_back(change, entered).await;
-        }
-        replaced
-    }
-
-    async fn replace_with(
+    pub(super) async fn replace_with(
         &self,
         change: &Change,
         expected: &Record,
@@ -387,7 +336,7 @@ impl Inner {
 }
 
 /// Whether the holder of a name is still one of the records that were seen.
-fn is_seen(holder: &Record, seen: &[Record]) -> bool {
+pub(super) fn is_seen(holder: &Record, seen: &[Record]) -> bool {
     seen.iter().any(|seen| {
         seen.intent.call_id == holder.intent.call_id && record::cas(seen) == record::cas(holder)
     })

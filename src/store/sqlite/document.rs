@@ -1,12 +1,15 @@
-//! What is kept beside the calls, as rows. Must not know what it means.
+//! Documents as rows. Must not know what they mean.
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::Sqlite;
 use super::row::{self, Columns};
+use super::worker::Need;
 use crate::core::document::{Document, Kind, Place, digest};
-use crate::store::{Found, Put, UNREADABLE};
+use crate::store::{Documents, Error, Found, Put, UNREADABLE};
 
 /// A query for whole documents: the columns as `read` reads them.
 macro_rules! select {
@@ -18,7 +21,77 @@ macro_rules! select {
     };
 }
 
-pub(super) fn by_id(
+#[async_trait]
+impl Documents for Sqlite {
+    async fn document(
+        &self,
+        kind: Kind,
+        tenant: &str,
+        id: &str,
+    ) -> Result<Option<Document>, Error> {
+        let (tenant, id) = (tenant.to_owned(), id.to_owned());
+        let load = move |connection: &Connection| by_id(connection, kind, &tenant, &id);
+        self.readers.calls.read(load).await
+    }
+
+    async fn put_document(&self, document: &Document) -> Result<Put, Error> {
+        let (document, gate) = (document.to_the_microsecond(), self.gate.clone());
+        // What has begun is finished on a full disk, too.
+        let begins = document.version == 1;
+        let need = if begins { Need::Plain } else { Need::Reserve };
+        let put = move |connection: &Connection| {
+            gate.must_keep_documents()?;
+            if begins {
+                gate.may_begin()?;
+            }
+            put(connection, &document)
+        };
+        self.writer.run(need, put).await
+    }
+
+    async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+        let document = document.to_the_microsecond();
+        let put = move |connection: &Connection| put(connection, &document);
+        self.writer.run(Need::Plain, put).await
+    }
+
+    async fn due_documents(
+        &self,
+        kind: Kind,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Found<Document>, Error> {
+        if self.gate.has_lost_data() {
+            return Ok(Found::default());
+        }
+        let find = move |connection: &Connection| due(connection, kind, now, limit);
+        self.readers.due.read(find).await
+    }
+
+    async fn documents(
+        &self,
+        kind: Kind,
+        tenant: Option<&str>,
+        state: Option<&str>,
+        before: Option<&Place>,
+        limit: u32,
+    ) -> Result<(Found<Document>, Option<Place>), Error> {
+        let (tenant, state) = (tenant.map(str::to_owned), state.map(str::to_owned));
+        let before = before.copied();
+        let list = move |connection: &Connection| {
+            let (tenant, state) = (tenant.as_deref(), state.as_deref());
+            list(connection, kind, tenant, state, before, limit)
+        };
+        self.readers.ledger.read(list).await
+    }
+
+    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
+        let count = move |connection: &Connection| count(connection, kind);
+        self.readers.ledger.read(count).await
+    }
+}
+
+fn by_id(
     connection: &Connection,
     kind: Kind,
     tenant: &str,
@@ -31,7 +104,7 @@ pub(super) fn by_id(
 }
 
 /// Writes a document if what is stored has still the version before it.
-pub(super) fn put(connection: &Connection, document: &Document) -> rusqlite::Result<Put> {
+fn put(connection: &Connection, document: &Document) -> rusqlite::Result<Put> {
     let stored = by_id(connection, document.kind, &document.tenant, &document.id)?;
     if stored.as_ref() == Some(document) {
         return Ok(Put::Done);
@@ -59,7 +132,7 @@ pub(super) fn put(connection: &Connection, document: &Document) -> rusqlite::Res
     Ok(Put::Done)
 }
 
-pub(super) fn due(
+fn due(
     connection: &Connection,
     kind: Kind,
     now: Timestamp,
@@ -76,7 +149,7 @@ pub(super) fn due(
     .0)
 }
 
-pub(super) fn list(
+fn list(
     connection: &Connection,
     kind: Kind,
     tenant: Option<&str>,
@@ -137,7 +210,7 @@ fn readable(
     Ok((found, true))
 }
 
-pub(super) fn count(connection: &Connection, kind: Kind) -> rusqlite::Result<Vec<(String, u64)>> {
+fn count(connection: &Connection, kind: Kind) -> rusqlite::Result<Vec<(String, u64)>> {
     let mut counts = connection.prepare_cached(
         "SELECT state, count(*) FROM documents WHERE kind = ?1 GROUP BY state ORDER BY state",
     )?;

@@ -1,11 +1,11 @@
-//! The files of a database: nobody else's while it is open, and still those that were opened.
+//! The files of a database: locked while it is open, and still those that were opened.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::open::{OpenError, io};
+use super::error::{OpenError, io};
 use crate::store::{Reason, private};
 
 /// Held for as long as the database is open.

@@ -1,13 +1,16 @@
-//! What the ledger is asked. Must not decide anything.
+//! The ledger: listing calls, their duplicates, forgetting them. Must not decide anything.
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::row;
+use super::worker::Need;
+use super::{Sqlite, calls, document, row, sessions};
 use crate::core::ledger::{
-    Duplicate, Duplicates, Filter, Index, Listed, PAGE_BYTES, Page, Position,
+    Duplicate, Duplicates, Filter, History, Index, Listed, PAGE_BYTES, Page, Position,
 };
 use crate::core::record::CallId;
+use crate::store::{Error, Ledger};
 
 /// Calls that one page looks at: one that finds little is shorter, rather than slower.
 const LOOKS: usize = 2_000;
@@ -27,8 +30,71 @@ macro_rules! listing {
     };
 }
 
+#[async_trait]
+impl Ledger for Sqlite {
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
+        let read = move |connection: &Connection| {
+            let Some(record) = calls::by_id(connection, call_id)? else {
+                return Ok(None);
+            };
+            let entries = row::entries(connection, call_id, limit)?;
+            let duplicates = duplicates(connection, call_id)?;
+            Ok(Some(History {
+                record,
+                entries,
+                duplicates,
+            }))
+        };
+        self.readers.ledger.read(read).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<String>, Error> {
+        self.readers.ledger.read(tenants).await
+    }
+
+    async fn list(
+        &self,
+        tenant: &str,
+        filter: &Filter,
+        before: Option<Position>,
+        limit: u32,
+    ) -> Result<Page<Listed>, Error> {
+        let (tenant, filter) = (tenant.to_owned(), filter.clone());
+        let list = move |connection: &Connection| list(connection, &tenant, &filter, before, limit);
+        self.readers.ledger.read(list).await
+    }
+
+    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
+        let later = later.clone();
+        let count = move |connection: &Connection| count(connection, call_id, &later);
+        self.writer.run(Need::Plain, count).await
+    }
+
+    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+        // A call that is over by what is there may not be over by what was lost.
+        if self.gate.has_lost_data() {
+            return Ok(0);
+        }
+        let now = now.as_microsecond();
+        let prune = move |connection: &Connection| {
+            let mut over = connection.prepare_cached(
+                "SELECT call_id FROM calls WHERE retain_until <= ?1 ORDER BY retain_until LIMIT ?2",
+            )?;
+            let over: Vec<String> = over
+                .query_map(params![now, limit], |row| row.get(0))?
+                .collect::<Result<_, _>>()?;
+            for call_id in &over {
+                forget(connection, call_id)?;
+            }
+            let documents = document::prune(connection, now, limit)?;
+            Ok((over.len() + sessions::prune(connection, now, limit)? + documents) as u64)
+        };
+        self.writer.run(Need::Plain, prune).await
+    }
+}
+
 /// The calls of a tenant that pass the filter.
-pub(super) fn list(
+fn list(
     connection: &Connection,
     tenant: &str,
     filter: &Filter,
@@ -114,8 +180,8 @@ pub(super) fn list(
     Ok(page)
 }
 
-/// Everyone who has made a call.
-pub(super) fn tenants(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+/// All tenants with a call.
+fn tenants(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     // From one to the next in the index, without looking at what lies between.
     let mut next = connection.prepare_cached(
         "SELECT tenant FROM calls WHERE tenant > ?1 ORDER BY tenant, created_at LIMIT 1",
@@ -137,7 +203,7 @@ pub(super) fn tenants(connection: &Connection) -> rusqlite::Result<Vec<String>> 
     Ok(tenants)
 }
 
-pub(super) fn duplicates(connection: &Connection, call_id: CallId) -> rusqlite::Result<Duplicates> {
+fn duplicates(connection: &Connection, call_id: CallId) -> rusqlite::Result<Duplicates> {
     let mut found =
         connection.prepare_cached("SELECT count, last FROM duplicates WHERE call_id = ?1")?;
     let found = found.query_row([call_id.to_string()], |row| {
@@ -153,11 +219,7 @@ pub(super) fn duplicates(connection: &Connection, call_id: CallId) -> rusqlite::
 }
 
 /// Adds to the duplicates of a call, if it is still kept.
-pub(super) fn count(
-    connection: &Connection,
-    call_id: CallId,
-    later: &Duplicates,
-) -> rusqlite::Result<()> {
+fn count(connection: &Connection, call_id: CallId, later: &Duplicates) -> rusqlite::Result<()> {
     let mut all = duplicates(connection, call_id)?;
     all.add(later);
     let mut write = connection.prepare_cached(
@@ -194,7 +256,7 @@ fn read_last(text: &str) -> Vec<Duplicate> {
 }
 
 /// Forgets a call that is kept no longer.
-pub(super) fn forget(connection: &Connection, call_id: &str) -> rusqlite::Result<()> {
+fn forget(connection: &Connection, call_id: &str) -> rusqlite::Result<()> {
     row::free_names(connection, call_id)?;
     for sql in [
         "DELETE FROM events WHERE call_id = ?1",

@@ -11,7 +11,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::error::{LAYOUT, OpenError, database, io};
 use super::files::{Files, beside};
+use super::gate::Gate;
 use super::log::Log;
 use super::reserve::Reserve;
 use super::together::{self, Alone, Together};
@@ -22,8 +24,6 @@ use crate::core::record::InstanceId;
 
 /// "once" in ASCII: says that the file is one of ours.
 const APPLICATION_ID: i32 = 0x6f6e_6365;
-/// The layout of the tables: `user_version` of every file that is served from. It rises with each change of the schema.
-const LAYOUT: i64 = 10;
 const SCHEMA: [&str; 8] = [
     include_str!("schema.sql"),
     include_str!("sessions.sql"),
@@ -41,53 +41,6 @@ const DURABLE: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
     PRAGMA fullfsync = 1; PRAGMA checkpoint_fullfsync = 1;";
 /// Statements kept prepared; there are fewer.
 const STATEMENTS: usize = 64;
-
-/// Why the file is not served from.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("{path}: {error}")]
-    Io {
-        path: PathBuf,
-        error: std::io::Error,
-    },
-    #[error("{0} is in use by another gateway; a SQLite store belongs to one process")]
-    InUse(PathBuf),
-    #[error(
-        "{0} has another name (a hard link), under which another gateway may use it; remove one of them"
-    )]
-    Linked(PathBuf),
-    #[error("{0} is a symbolic link, which is not followed; remove it")]
-    Link(PathBuf),
-    #[error("{0} lies on a network file system, where locks and fsync cannot be trusted")]
-    NotLocal(PathBuf),
-    #[error("{path}: {error}")]
-    Database {
-        path: PathBuf,
-        error: rusqlite::Error,
-    },
-    #[error("{0} is a SQLite file, but not one of oncegate")]
-    NotOurs(PathBuf),
-    #[error(
-        "{0} was written by another version of oncegate (layout {1}, this one has {LAYOUT}); serve from it with that \
-         version, or start with another file and reconcile"
-    )]
-    OtherLayout(PathBuf, i64),
-    #[error(
-        "{0} and the write-ahead log beside it (-wal) do not belong together: {1}. Nothing was changed. Put the file \
-         there that belongs to the log; or remove -wal and -shm, start, and accept the loss"
-    )]
-    Apart(PathBuf, String),
-    #[error("{0} is damaged: {1}; restore a backup, or start with another file and reconcile")]
-    Damaged(PathBuf, String),
-    #[error("{path}: SQLite would not give {pragma}, it says {got}")]
-    Pragma {
-        path: PathBuf,
-        pragma: &'static str,
-        got: String,
-    },
-    #[error("SQLite {0} is too old")]
-    OldSqlite(&'static str),
-}
 
 impl Sqlite {
     /// Opens the file at `path`, or makes it, after every start-up check.
@@ -260,8 +213,10 @@ impl Opened {
             writer,
             readers: Arc::new(readers),
             instance,
-            short_of_space,
-            watermarks,
+            gate: Gate {
+                short_of_space,
+                watermarks,
+            },
             files: Arc::downgrade(files),
             endings: Arc::default(),
         })
@@ -284,24 +239,6 @@ fn lacks_room(error: &OpenError) -> bool {
         extended,
         ffi::SQLITE_IOERR_SHMSIZE | ffi::SQLITE_IOERR_SHMOPEN | ffi::SQLITE_IOERR_SHMMAP
     )
-}
-
-pub(super) fn io(path: &Path, error: std::io::Error) -> OpenError {
-    OpenError::Io {
-        path: path.to_owned(),
-        error,
-    }
-}
-
-/// A page that cannot be read may be met before the whole file is checked.
-fn database(path: &Path, error: rusqlite::Error) -> OpenError {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged(path.to_owned(), error.to_string()),
-        _ => OpenError::Database {
-            path: path.to_owned(),
-            error,
-        },
-    }
 }
 
 /// The path without links; the file itself may not be there yet.
@@ -471,7 +408,7 @@ mod tests {
 
     use super::*;
 
-    /// Who changes the schema raises `LAYOUT`, and then this digest.
+    /// A change of the schema raises `LAYOUT`, and then this digest.
     #[test]
     fn a_layout_is_one_schema() {
         let code = |line: &str| {

@@ -1,21 +1,44 @@
-//! Tools that persons have paused, and what persons have done to a tool. Must not know what that means.
+//! Paused tools, and what operators have done to a tool. Must not know what that means.
 
-use rusqlite::{Connection, Row, params};
+use async_trait::async_trait;
+use rusqlite::{Connection, params};
 
-use super::row::Columns;
+use super::Sqlite;
+use super::row::event;
+use super::worker::Need;
 use crate::core::record::Entry;
+use crate::store::{Error, Pauses};
 
-/// What persons have done to a tool: the newest that are kept.
+/// The newest entries of a tool that are kept.
 const MAX_EVENTS: u32 = 100;
 
-pub(super) fn paused(connection: &Connection) -> rusqlite::Result<Vec<(String, Entry)>> {
+#[async_trait]
+impl Pauses for Sqlite {
+    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+        self.readers.calls.read(paused).await
+    }
+
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
+        let (tool, entry) = (tool.to_owned(), entry.clone());
+        let set = move |connection: &Connection| set_paused(connection, &tool, paused, &entry);
+        self.writer.run(Need::Plain, set).await
+    }
+
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+        let tool = tool.to_owned();
+        let read = move |connection: &Connection| events(connection, &tool);
+        self.readers.ledger.read(read).await
+    }
+}
+
+fn paused(connection: &Connection) -> rusqlite::Result<Vec<(String, Entry)>> {
     let mut tools =
         connection.prepare_cached("SELECT at, event, actor, detail, tool FROM paused_tools")?;
-    let tools = tools.query_map([], |row| Ok((row.get("tool")?, entry(row)?)))?;
+    let tools = tools.query_map([], |row| Ok((row.get("tool")?, event(row)?)))?;
     tools.collect()
 }
 
-pub(super) fn set_paused(
+fn set_paused(
     connection: &Connection,
     tool: &str,
     paused: bool,
@@ -50,22 +73,10 @@ pub(super) fn set_paused(
     Ok(changed > 0)
 }
 
-pub(super) fn events(connection: &Connection, tool: &str) -> rusqlite::Result<Vec<Entry>> {
+fn events(connection: &Connection, tool: &str) -> rusqlite::Result<Vec<Entry>> {
     let mut events = connection.prepare_cached(
         "SELECT at, event, actor, detail FROM tool_events WHERE tool = ?1 ORDER BY seq",
     )?;
-    let events = events.query_map([tool], entry)?;
+    let events = events.query_map([tool], event)?;
     events.collect()
-}
-
-fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
-    let mut columns = Columns::of(row);
-    Ok(Entry {
-        at: columns.time()?,
-        event: columns.read::<String>()?.into(),
-        attempt: None,
-        outcome: None,
-        by: columns.read()?,
-        detail: columns.read()?,
-    })
 }

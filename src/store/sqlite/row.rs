@@ -13,11 +13,9 @@ use crate::core::key;
 use crate::core::key::GroupKey;
 use crate::core::recipe::RecipeId;
 use crate::core::record::Check;
-use crate::core::record::{
-    Attempt, AttemptId, CallId, Entry, Holder, InstanceId, Intent, Record, State,
-};
+use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
 use crate::core::record::{Content, Failure, FailureKind};
-use crate::store::{Due, Found, UNREADABLE, aliases, undo};
+use crate::store::{aliases, undo};
 
 /// The beginning of a query for whole records: the columns as `record` reads them.
 macro_rules! columns {
@@ -35,154 +33,10 @@ pub(super) use columns;
 /// A query for whole records on this condition.
 macro_rules! select {
     ($condition:literal) => {
-        concat!(columns!(), " FROM calls WHERE ", $condition)
+        concat!(super::row::columns!(), " FROM calls WHERE ", $condition)
     };
 }
-
-pub(super) fn holder_of(
-    connection: &Connection,
-    lookup: &key::Lookup,
-) -> rusqlite::Result<Option<Record>> {
-    let sql = select!("seq = (SELECT seq FROM names WHERE lookup = ?1)");
-    connection
-        .prepare_cached(sql)?
-        .query_row([&lookup.0], record)
-        .optional()
-}
-
-/// The calls that hold these names, in the order of the names.
-pub(super) fn holders(
-    connection: &Connection,
-    lookups: &[key::Lookup],
-) -> rusqlite::Result<Vec<Holder>> {
-    let mut holders: Vec<Holder> = Vec::new();
-    for lookup in lookups {
-        let Some(record) = holder_of(connection, lookup)? else {
-            continue;
-        };
-        let call_id = record.intent.call_id;
-        match holders
-            .iter_mut()
-            .find(|holder| holder.record.intent.call_id == call_id)
-        {
-            Some(holder) => holder.names.push(*lookup),
-            None => holders.push(Holder {
-                record,
-                names: vec![*lookup],
-            }),
-        }
-    }
-    Ok(holders)
-}
-
-pub(super) fn by_id(connection: &Connection, call_id: CallId) -> rusqlite::Result<Option<Record>> {
-    let sql = select!("call_id = ?1");
-    connection
-        .prepare_cached(sql)?
-        .query_row([call_id.to_string()], record)
-        .optional()
-}
-
-/// Running calls whose lease is over, or whose owner is another than this instance.
-pub(super) fn due(
-    connection: &Connection,
-    now: Timestamp,
-    instance: InstanceId,
-    limit: u32,
-) -> rusqlite::Result<Found<Due>> {
-    let sql = select!(
-        "state = 'running' AND (lease_until <= ?1 OR owner <> ?2) ORDER BY lease_until LIMIT ?3"
-    );
-    let most = limit.saturating_add(UNREADABLE);
-    let due = params![now.as_microsecond(), instance.to_string(), most];
-    let due = readable(connection, sql, due, limit)?;
-    Ok(due.map(|record| Due {
-        owner_ended: record.attempt.owner != instance,
-        record,
-    }))
-}
-
-/// Unknown calls of these tools that it is time to work on, at most `each` of one.
-pub(super) fn to_check(
-    connection: &Connection,
-    now: Timestamp,
-    tools: &[String],
-    each: u32,
-) -> rusqlite::Result<Found<Record>> {
-    let sql =
-        select!("state = 'unknown' AND tool = ?1 AND check_at <= ?2 ORDER BY check_at LIMIT ?3");
-    let mut found = Found::default();
-    for tool in tools {
-        let due = params![tool, now.as_microsecond(), each];
-        let Found { calls, unreadable } = readable(connection, sql, due, u32::MAX)?;
-        found.calls.extend(calls);
-        found.unreadable.extend(unreadable);
-    }
-    // Whatever their tools are, those that wait longest come first.
-    found
-        .calls
-        .sort_by_key(|record| record.check.and_then(|check| check.at));
-    Ok(found)
-}
-
-/// Of the running, the failed and the unknown calls those whose ids come after this one.
-pub(super) fn doubtful(
-    connection: &Connection,
-    after: &str,
-    limit: u32,
-) -> rusqlite::Result<Vec<CallId>> {
-    let sql =
-        "SELECT call_id FROM calls WHERE state IN ('running', 'failed', 'unknown') AND call_id > ?1
-               ORDER BY call_id LIMIT ?2";
-    let mut doubtful = connection.prepare_cached(sql)?;
-    let doubtful = doubtful.query_map(params![after, limit], |row| {
-        row.get::<_, Identity>(0).map(|id| CallId(id.0))
-    })?;
-    doubtful.collect()
-}
-
-/// Unknown calls of these tools that have no time to be worked on and were not given up.
-pub(super) fn unchecked(
-    connection: &Connection,
-    tools: &[String],
-    limit: u32,
-) -> rusqlite::Result<Found<Record>> {
-    let sql = select!(
-        "state = 'unknown' AND check_since IS NULL AND tool IN (SELECT value FROM json_each(?1)) LIMIT ?2"
-    );
-    readable(
-        connection,
-        sql,
-        params![serde_json::json!(tools).to_string(), limit],
-        limit,
-    )
-}
-
-/// The records of a query, at most `limit`. Rows that cannot be read are passed over.
-fn readable(
-    connection: &Connection,
-    sql: &str,
-    params: impl rusqlite::Params,
-    limit: u32,
-) -> rusqlite::Result<Found<Record>> {
-    let mut query = connection.prepare_cached(sql)?;
-    let mut rows = query.query(params)?;
-    let mut found = Found::default();
-    while found.calls.len() < limit as usize
-        && let Some(row) = rows.next()?
-    {
-        match record(row) {
-            Ok(record) => found.calls.push(record),
-            Err(error) => {
-                found.unreadable.push((
-                    row.get::<_, String>(0).unwrap_or_default(),
-                    error.to_string(),
-                ));
-            }
-        }
-    }
-    Ok(found)
-}
+pub(super) use select;
 
 /// The newest entries of a call, oldest first.
 pub(super) fn entries(
@@ -209,6 +63,19 @@ pub(super) fn entries(
     let mut entries = newest.collect::<Result<Vec<Entry>, _>>()?;
     entries.reverse();
     Ok(entries)
+}
+
+/// An entry about a session or a tool, which has no attempt and no outcome.
+pub(super) fn event(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    let mut columns = Columns::of(row);
+    Ok(Entry {
+        at: columns.time()?,
+        event: columns.read::<String>()?.into(),
+        attempt: None,
+        outcome: None,
+        by: columns.read()?,
+        detail: columns.read()?,
+    })
 }
 
 pub(super) fn insert_entry(

@@ -1,4 +1,4 @@
-//! Admission, and what follows from them, in the transaction of a claim. Must not decide anything: it
+//! The conditions of a claim, and what follows from them, in its transaction. Must not decide anything: it
 //! compares and writes what it is told.
 
 use jiff::Timestamp;
@@ -7,17 +7,12 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::row::{Columns, Identity, integer};
 use crate::core::call::Change;
 use crate::core::key::GroupKey;
-use crate::core::record::{CallId, Entry, Intent, Record};
+use crate::core::record::{CallId, Intent, Record};
 use crate::core::session::{
-    self, Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, NearDuplicateRule, Session,
-    SessionId, Token,
+    self, Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, NearDuplicateRule, SessionId,
+    Token,
 };
 
-/// Sessions without a call for this long are forgotten. Their next token is still greater than
-/// every earlier one, because tokens never fall behind the clock.
-const SESSION_MEMORY_US: i64 = 7 * 24 * 3_600 * 1_000_000;
-/// What persons have done to a session: the newest that are kept.
-const MAX_EVENTS: u32 = 100;
 /// Calls of a near-duplicate group that are kept; only the newest counts.
 const MAX_ALIKE: u32 = 16;
 
@@ -322,24 +317,7 @@ pub(super) fn release(connection: &Connection, change: &Change) -> rusqlite::Res
     Ok(())
 }
 
-pub(super) fn look(connection: &Connection, id: &SessionId) -> rusqlite::Result<Session> {
-    let found = connection
-        .prepare_cached("SELECT token, frozen FROM sessions WHERE tenant = ?1 AND session_id = ?2")?
-        .query_row([&id.tenant, &id.id], |row| {
-            Ok((row.get::<_, i64>(0)?, row.get(1)?))
-        })
-        .optional()?;
-    let (token, frozen) = found.unwrap_or_default();
-    Ok(Session {
-        token: (token > 0).then_some(token.unsigned_abs()),
-        lock: lock_of(connection, &id.tenant, &id.id)?,
-        waiting: line_of(connection, &id.tenant, &id.id)?,
-        frozen,
-        events: events_of(connection, id)?,
-    })
-}
-
-fn lock_of(
+pub(super) fn lock_of(
     connection: &Connection,
     tenant: &str,
     session_id: &str,
@@ -361,7 +339,7 @@ fn lock_of(
         .optional()
 }
 
-fn line_of(
+pub(super) fn line_of(
     connection: &Connection,
     tenant: &str,
     session_id: &str,
@@ -376,90 +354,6 @@ fn line_of(
     line.collect()
 }
 
-fn events_of(connection: &Connection, id: &SessionId) -> rusqlite::Result<Vec<Entry>> {
-    let mut events = connection.prepare_cached(
-        "SELECT at, event, actor, detail FROM session_events WHERE tenant = ?1 AND session_id = ?2 ORDER BY seq",
-    )?;
-    let events = events.query_map([&id.tenant, &id.id], |row| {
-        let mut columns = Columns::of(row);
-        Ok(Entry {
-            at: columns.time()?,
-            event: columns.read::<String>()?.into(),
-            attempt: None,
-            outcome: None,
-            by: columns.read()?,
-            detail: columns.read()?,
-        })
-    })?;
-    events.collect()
-}
-
-pub(super) fn unlock(
-    connection: &Connection,
-    id: &SessionId,
-    lock: &Lock,
-    entry: &Entry,
-) -> rusqlite::Result<bool> {
-    let unlocked = connection
-        .prepare_cached(
-            "UPDATE sessions SET lock_call = NULL, lock_free_from = NULL
-             WHERE tenant = ?1 AND session_id = ?2 AND lock_call = ?3 AND lock_token = ?4",
-        )?
-        .execute(params![
-            id.tenant,
-            id.id,
-            lock.call_id.to_string(),
-            integer(lock.token)
-        ])?;
-    if unlocked > 0 {
-        insert_event(connection, id, entry)?;
-    }
-    Ok(unlocked > 0)
-}
-
-pub(super) fn set_frozen(
-    connection: &Connection,
-    id: &SessionId,
-    frozen: bool,
-    entry: &Entry,
-) -> rusqlite::Result<bool> {
-    connection
-        .prepare_cached(
-            "INSERT INTO sessions (tenant, session_id, token) VALUES (?1, ?2, 0) ON CONFLICT DO NOTHING",
-        )?
-        .execute([&id.tenant, &id.id])?;
-    let changed = connection
-        .prepare_cached(
-            "UPDATE sessions SET frozen = ?3 WHERE tenant = ?1 AND session_id = ?2 AND frozen <> ?3",
-        )?
-        .execute(params![id.tenant, id.id, frozen])?;
-    if changed > 0 {
-        insert_event(connection, id, entry)?;
-    }
-    Ok(changed > 0)
-}
-
-fn insert_event(connection: &Connection, id: &SessionId, entry: &Entry) -> rusqlite::Result<()> {
-    let at = entry.at.as_microsecond();
-    connection
-        .prepare_cached(
-            "INSERT INTO session_events (tenant, session_id, at, event, actor, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        )?
-        .execute(params![id.tenant, id.id, at, entry.event, entry.by, entry.detail])?;
-    connection
-        .prepare_cached(
-            "DELETE FROM session_events WHERE tenant = ?1 AND session_id = ?2 AND seq NOT IN
-             (SELECT seq FROM session_events WHERE tenant = ?1 AND session_id = ?2 ORDER BY seq DESC LIMIT ?3)",
-        )?
-        .execute(params![id.tenant, id.id, MAX_EVENTS])?;
-    connection
-        .prepare_cached(
-            "UPDATE sessions SET touched_at = ?3 WHERE tenant = ?1 AND session_id = ?2",
-        )?
-        .execute(params![id.tenant, id.id, at])?;
-    Ok(())
-}
-
 pub(super) fn leave_line(
     connection: &Connection,
     id: &SessionId,
@@ -469,43 +363,6 @@ pub(super) fn leave_line(
         .prepare_cached("DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND call_id = ?3")?
         .execute([&id.tenant, &id.id, &call_id.to_string()])?;
     Ok(())
-}
-
-/// Deletes what counts no longer, at most `limit` of each, and answers how many there were of the
-/// most frequent.
-pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::Result<usize> {
-    let places = connection
-        .prepare_cached(
-            "DELETE FROM places WHERE (room, call_id) IN
-             (SELECT room, call_id FROM places WHERE place_until <= ?1 LIMIT ?2)",
-        )?
-        .execute(params![now, limit])?;
-    let line = connection
-        .prepare_cached(
-            "DELETE FROM line WHERE (tenant, session_id, call_id) IN
-             (SELECT tenant, session_id, call_id FROM line WHERE place_until <= ?1 LIMIT ?2)",
-        )?
-        .execute(params![now, limit])?;
-    let mut resting = connection.prepare_cached(
-        "SELECT tenant, session_id FROM sessions
-         WHERE token < ?1 AND touched_at < ?1 AND frozen = 0
-            AND (lock_call IS NULL OR lock_free_from < ?1) LIMIT ?2",
-    )?;
-    let resting = resting.query_map(params![now - SESSION_MEMORY_US, limit], |row| {
-        Ok([row.get::<_, String>(0)?, row.get(1)?])
-    })?;
-    let resting = resting.collect::<Result<Vec<_>, _>>()?;
-    for session in &resting {
-        for sql in [
-            "DELETE FROM session_events WHERE tenant = ?1 AND session_id = ?2",
-            "DELETE FROM sessions WHERE tenant = ?1 AND session_id = ?2",
-        ] {
-            connection
-                .prepare_cached(sql)?
-                .execute([&session[0], &session[1]])?;
-        }
-    }
-    Ok(places.max(line).max(resting.len()))
 }
 
 fn after(time: Timestamp, span: std::time::Duration) -> Timestamp {

@@ -156,6 +156,15 @@ impl Worker {
         answer.await.map_err(gone)?
     }
 
+    /// Runs `work`, which only reads.
+    pub(super) async fn read<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Fn(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        self.run(Need::Plain, work).await
+    }
+
     /// Nothing is done any more after what waits already. Answers when the first of the threads has closed its
     /// connection.
     pub(super) async fn stop(&self) {
@@ -394,22 +403,6 @@ impl Failed {
     }
 }
 
-/// The error that a full disk gives.
-pub(super) fn full() -> rusqlite::Error {
-    rusqlite::Error::SqliteFailure(
-        ffi::Error::new(ffi::SQLITE_FULL),
-        Some("the disk is full".into()),
-    )
-}
-
-/// The error of a store that has lost data, as long as nobody has accepted that.
-pub(super) fn lost() -> rusqlite::Error {
-    rusqlite::Error::SqliteFailure(
-        ffi::Error::new(ffi::SQLITE_READONLY),
-        Some("the store has lost data".into()),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use uuid::Uuid;
@@ -417,8 +410,8 @@ mod tests {
     use super::*;
     use crate::core::key::Lookup;
     use crate::core::record::{CallId, InstanceId};
-    use crate::store::Store as _;
     use crate::store::sqlite::Sqlite;
+    use crate::store::{Calls as _, Health as _, Pauses as _};
 
     /// Two questions take as long as they like, and a third one waits behind them.
     #[tokio::test(flavor = "multi_thread")]
@@ -469,7 +462,7 @@ mod tests {
         assert_eq!(store.due(now, 9).await.expect("an answer").calls, []);
         assert_eq!(
             store
-                .to_check(now, &["t".to_owned()], 9)
+                .due_rechecks(now, &["t".to_owned()], 9)
                 .await
                 .expect("an answer")
                 .calls,

@@ -1,0 +1,142 @@
+//! A layer around the store: the time of each verb is measured, its errors are counted and logged.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::core::call::Change;
+use crate::core::document::{Document, Kind, Place};
+use crate::core::key::Lookup;
+use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
+use crate::core::record::{CallId, Entry, Holder, Record};
+use crate::core::session::{Lock, Session, SessionId};
+use crate::metrics::Metrics;
+use crate::store::verbs::{LABELS, each_verb, forward_health, forward_secrets};
+use crate::store::{
+    Calls, Census, Claimed, Documents, Due, Error, Found, Ledger, LossRecovery, Pauses, Put,
+    Replaced, Sessions, Store,
+};
+
+/// The store as the gateway asks it. What it measures includes all other layers: encryption, too.
+pub(super) struct Measured {
+    store: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
+}
+
+impl Measured {
+    /// Each verb is in the metrics before it is asked for, so that its first error is an increase.
+    pub(super) fn new(store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
+        LABELS.iter().for_each(|verb| metrics.expect_verb(verb));
+        Self { store, metrics }
+    }
+
+    fn done(&self, operation: &str, began: Instant, about: About<'_>, error: Option<&Error>) {
+        self.metrics.took(operation, began.elapsed().as_secs_f64());
+        let Some(error) = error else { return };
+        let errors = &self.metrics.store_errors;
+        errors.with_label_values(&[operation, error.kind()]).inc();
+        let About { call_id, trace_id } = about;
+        let call_id = call_id.map(tracing::field::display);
+        tracing::error!(operation, call_id, trace_id, %error, "store operation failed");
+    }
+}
+
+macro_rules! measured {
+    ($(
+        $(#[$about:meta])*
+        $aggregate:ident { $(
+            $(#[$doc:meta])*
+            async fn $verb:ident($($arg:ident: $ty:ty),*) -> $answer:ty $(as $label:literal)?;
+        )* }
+    )*) => { $(
+        #[async_trait]
+        impl $aggregate for Measured { $(
+            async fn $verb(&self, $($arg: $ty),*) -> Result<$answer, Error> {
+                let began = Instant::now();
+                let answer = self.store.$verb($($arg),*).await;
+                let about = [$($arg.about()),*].into_iter().fold(About::default(), About::or);
+                let label = [$($label,)? stringify!($verb)][0];
+                self.done(label, began, about, answer.as_ref().err());
+                answer
+            }
+        )* }
+    )* };
+}
+each_verb!(measured);
+
+forward_health!(Measured);
+forward_secrets!(Measured);
+
+/// The call that a verb is about, for the log.
+#[derive(Default)]
+struct About<'a> {
+    call_id: Option<CallId>,
+    trace_id: Option<&'a str>,
+}
+
+impl<'a> About<'a> {
+    fn or(self, other: Self) -> Self {
+        Self {
+            call_id: self.call_id.or(other.call_id),
+            trace_id: self.trace_id.or(other.trace_id),
+        }
+    }
+}
+
+/// An argument of a verb: most are about no single call.
+trait Argument {
+    fn about(&self) -> About<'_> {
+        About::default()
+    }
+}
+
+impl Argument for Record {
+    fn about(&self) -> About<'_> {
+        About {
+            call_id: Some(self.intent.call_id),
+            trace_id: Some(&self.intent.trace_id),
+        }
+    }
+}
+
+impl Argument for Change {
+    fn about(&self) -> About<'_> {
+        self.record.about()
+    }
+}
+
+impl Argument for CallId {
+    fn about(&self) -> About<'_> {
+        About {
+            call_id: Some(*self),
+            trace_id: None,
+        }
+    }
+}
+
+macro_rules! about_no_call {
+    ($($ty:ty),*) => { $(impl Argument for $ty {})* };
+}
+about_no_call!(
+    [Record],
+    [Lookup],
+    [String],
+    str,
+    u32,
+    bool,
+    Timestamp,
+    Filter,
+    Duplicates
+);
+about_no_call!(
+    SessionId,
+    Lock,
+    Entry,
+    Document,
+    Kind,
+    Option<&str>,
+    Option<&Place>
+);
+about_no_call!(Option<Position>);

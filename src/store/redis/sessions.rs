@@ -1,0 +1,111 @@
+//! Sessions as operators see them, and what they do to them. Must not decide anything.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use redis::{FromRedisValue, cmd};
+
+use super::keys::{self, Partition};
+use super::scripts::Run;
+use super::session::lock;
+use super::{Inner, Redis, record, reply, text, unreadable};
+use crate::core::record::{CallId, Entry};
+use crate::core::session::{Lock, Session, SessionId};
+use crate::store::{Error, Sessions};
+
+#[async_trait]
+impl Sessions for Redis {
+    async fn session(&self, id: &SessionId) -> Result<Session, Error> {
+        let [session, line, _] = keys::session(id);
+        let mut run = Run::new(&self.scripts.look);
+        run.key(session).key(line).key(keys::session_events(id));
+        type Found = (Vec<Option<String>>, Vec<(String, f64)>, Vec<Vec<u8>>);
+        let (fields, line, events) =
+            Found::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
+        let field = |at: usize| fields.get(at).cloned().flatten().unwrap_or_default();
+        let waiting = line.into_iter().map(|(id, came_at)| {
+            let id = id.parse().map(CallId).map_err(unreadable)?;
+            Ok((
+                id,
+                Timestamp::from_microsecond(came_at as i64).map_err(unreadable)?,
+            ))
+        });
+        // The newest was put in front.
+        let events = events
+            .iter()
+            .rev()
+            .map(|text| record::read_entry(text).map_err(unreadable));
+        Ok(Session {
+            token: Some(field(0))
+                .filter(|token| !token.is_empty())
+                .and_then(|token| token.parse().ok()),
+            frozen: !field(1).is_empty(),
+            lock: lock([&field(2), &field(3), &field(4), &field(5)])?,
+            waiting: waiting.collect::<Result<_, Error>>()?,
+            events: events.collect::<Result<_, _>>()?,
+        })
+    }
+
+    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
+        let unlocked = self.act(id, "unlock", entry, Some(lock)).await?;
+        self.announce(lock.call_id).await;
+        Ok(unlocked)
+    }
+
+    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
+        self.act(id, if frozen { "freeze" } else { "thaw" }, entry, None)
+            .await
+    }
+
+    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
+        self.leave(id, call_id, "1", ["", ""]).await?;
+        self.announce(call_id).await;
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Applies an operator's act to a session; answers whether it changed it. Refused where the script finds that
+    /// data is missing, and while that is not known.
+    async fn act(
+        &self,
+        id: &SessionId,
+        what: &str,
+        entry: &Entry,
+        lock: Option<&Lock>,
+    ) -> Result<bool, Error> {
+        if self.is_in_doubt() {
+            self.must_be_open()?;
+        }
+        let (partition, [session, ..]) = (keys::partition_of(id), keys::session(id));
+        let mut run = Run::new(&self.scripts.act);
+        run.key(session)
+            .key(keys::session_events(id))
+            .key(partition.epoch())
+            .key(partition.writes());
+        run.arg("")
+            .arg(self.memory.gateway())
+            .arg(self.memory.epoch())
+            .arg(self.memory.writes(partition));
+        run.arg(what).arg(record::entry(entry));
+        run.arg(
+            lock.map(|lock| lock.call_id.to_string())
+                .unwrap_or_default(),
+        );
+        run.arg(lock.map(|lock| lock.token.to_string()).unwrap_or_default());
+        let (word, rest) = reply(self.run_guarded(&run).await?)?;
+        if word == "lost" {
+            return Err(self.has_lost(&text(&rest, 0).unwrap_or_default()));
+        }
+        self.saw_count(partition, &rest, 0);
+        self.barrier.pass(partition).await?;
+        Ok(word == "done")
+    }
+
+    /// Wakes those who wait for a call, also on other gateways. Only a hint.
+    async fn announce(&self, call_id: CallId) {
+        let mut say = cmd(self.announcement(false));
+        say.arg(Partition::of_call(call_id).endings())
+            .arg(call_id.to_string());
+        self.link.ask::<()>(&say).await.ok();
+    }
+}

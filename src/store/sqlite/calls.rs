@@ -1,0 +1,327 @@
+//! Calls: claims, changes, and finding those that need work.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::row::{self, Identity, record, select};
+use super::worker::Need;
+use super::{Sqlite, session};
+use crate::core::call::Change;
+use crate::core::key;
+use crate::core::record::{AttemptId, CallId, Holder, InstanceId, Record, State};
+use crate::store::{Calls, Census, Claimed, Due, Error, Found, Replaced, UNREADABLE};
+
+#[async_trait]
+impl Calls for Sqlite {
+    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+        let change = change.clone();
+        let instead_of: Vec<Seen> = instead_of.iter().map(Seen::of).collect();
+        let gate = self.gate.clone();
+        let claim = move |connection: &Connection| {
+            for name in change.record.intent.all_names() {
+                let Some(holder) = holder_of(connection, name)? else {
+                    continue;
+                };
+                let seen = Seen::of(&holder);
+                if seen == Seen::of(&change.record) {
+                    return Ok(Claimed::Yours(holder));
+                }
+                if !instead_of.contains(&seen) {
+                    return Ok(Claimed::Existing(holder));
+                }
+            }
+            gate.may_begin()?;
+            let record = match session::enter(connection, &change)? {
+                Ok(record) => record,
+                Err(denied) => return Ok(Claimed::Denied(denied)),
+            };
+            row::insert(connection, &record)?;
+            row::insert_entry(connection, &record, &change.entry)?;
+            Ok(Claimed::Yours(record))
+        };
+        self.writer.run(Need::Plain, claim).await
+    }
+
+    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+        let (change, expected) = (change.clone(), expected.clone());
+        // What is to be sent next needs room for its outcome: it waits until there is room again.
+        let begins = matches!(change.record.state, State::Running)
+            && change.record.attempt.id != expected.attempt.id;
+        let claims = begins || !change.takes.names.is_empty();
+        let need = if claims { Need::Plain } else { Need::Reserve };
+        let instead_of: Vec<Seen> = change.takes.instead_of.iter().map(Seen::of).collect();
+        let gate = self.gate.clone();
+        let replace = move |connection: &Connection| {
+            if matches!(change.record.state, State::Running) {
+                for name in change.record.intent.all_names() {
+                    let holder = holder_of(connection, name)?;
+                    if let Some(holder) = holder
+                        && holder.intent.call_id != change.record.intent.call_id
+                    {
+                        return Ok(Replaced::Lost(Some(holder)));
+                    }
+                }
+            }
+            if !row::is_still(connection, &expected)? {
+                // Another change may have come to the same version: only what is the same was ours.
+                let is_ours = |stored: &Record| *stored == change.as_stored(stored);
+                return Ok(match by_id(connection, expected.intent.call_id)? {
+                    Some(stored) if is_ours(&stored) => Replaced::Done(stored),
+                    stored => Replaced::Lost(stored),
+                });
+            }
+            for name in &change.takes.names {
+                if let Some(holder) = holder_of(connection, name)?
+                    && holder.intent.call_id != change.record.intent.call_id
+                    && !instead_of.contains(&Seen::of(&holder))
+                {
+                    return Ok(Replaced::Lost(Some(holder)));
+                }
+            }
+            if claims {
+                gate.may_begin()?;
+            }
+            let record = match session::enter(connection, &change)? {
+                Ok(record) => record,
+                Err(denied) => return Ok(Replaced::Denied(denied)),
+            };
+            row::update(connection, &record)?;
+            if begins {
+                row::update_asked(connection, &record)?;
+            }
+            if let Some(seq) = row::seq_of(connection, record.intent.call_id, &change.takes.names)?
+            {
+                row::take_names(connection, seq, change.takes.names.iter())?;
+            }
+            row::insert_entry(connection, &record, &change.entry)?;
+            session::release(connection, &change)?;
+            Ok(Replaced::Done(record))
+        };
+        let replaced = self.writer.run(need, replace).await?;
+        if let Replaced::Done(record) = &replaced
+            && !matches!(record.state, State::Running)
+        {
+            self.endings.say(record.intent.call_id);
+        }
+        Ok(replaced)
+    }
+
+    async fn holders(&self, names: &[key::Lookup]) -> Result<Vec<Holder>, Error> {
+        let names = names.to_vec();
+        let find = move |connection: &Connection| holders(connection, &names);
+        self.readers.calls.read(find).await
+    }
+
+    async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
+        let load = move |connection: &Connection| by_id(connection, call_id);
+        self.readers.calls.read(load).await
+    }
+
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
+        let instance = self.instance;
+        let find = move |connection: &Connection| due(connection, now, instance, limit);
+        self.readers.due.read(find).await
+    }
+
+    async fn due_rechecks(
+        &self,
+        now: Timestamp,
+        tools: &[String],
+        each: u32,
+    ) -> Result<Found<Record>, Error> {
+        if self.gate.has_lost_data() {
+            return Ok(Found::default());
+        }
+        let tools = tools.to_vec();
+        let find = move |connection: &Connection| due_rechecks(connection, now, &tools, each);
+        self.readers.due.read(find).await
+    }
+
+    async fn unscheduled_unknown(
+        &self,
+        tools: &[String],
+        limit: u32,
+    ) -> Result<Found<Record>, Error> {
+        let tools = tools.to_vec();
+        let find = move |connection: &Connection| unscheduled_unknown(connection, &tools, limit);
+        self.readers.due.read(find).await
+    }
+
+    async fn census(&self) -> Result<Vec<Census>, Error> {
+        self.readers.ledger.read(census).await
+    }
+}
+
+fn holder_of(connection: &Connection, lookup: &key::Lookup) -> rusqlite::Result<Option<Record>> {
+    let sql = select!("seq = (SELECT seq FROM names WHERE lookup = ?1)");
+    connection
+        .prepare_cached(sql)?
+        .query_row([&lookup.0], record)
+        .optional()
+}
+
+/// The calls that hold these names, in the order of the names.
+fn holders(connection: &Connection, lookups: &[key::Lookup]) -> rusqlite::Result<Vec<Holder>> {
+    let mut holders: Vec<Holder> = Vec::new();
+    for lookup in lookups {
+        let Some(record) = holder_of(connection, lookup)? else {
+            continue;
+        };
+        let call_id = record.intent.call_id;
+        match holders
+            .iter_mut()
+            .find(|holder| holder.record.intent.call_id == call_id)
+        {
+            Some(holder) => holder.names.push(*lookup),
+            None => holders.push(Holder {
+                record,
+                names: vec![*lookup],
+            }),
+        }
+    }
+    Ok(holders)
+}
+
+pub(super) fn by_id(connection: &Connection, call_id: CallId) -> rusqlite::Result<Option<Record>> {
+    let sql = select!("call_id = ?1");
+    connection
+        .prepare_cached(sql)?
+        .query_row([call_id.to_string()], record)
+        .optional()
+}
+
+/// Running calls whose lease is over, or whose owner is not this instance.
+fn due(
+    connection: &Connection,
+    now: Timestamp,
+    instance: InstanceId,
+    limit: u32,
+) -> rusqlite::Result<Found<Due>> {
+    let sql = select!(
+        "state = 'running' AND (lease_until <= ?1 OR owner <> ?2) ORDER BY lease_until LIMIT ?3"
+    );
+    let most = limit.saturating_add(UNREADABLE);
+    let due = params![now.as_microsecond(), instance.to_string(), most];
+    let due = readable(connection, sql, due, limit)?;
+    Ok(due.map(|record| Due {
+        owner_ended: record.attempt.owner != instance,
+        record,
+    }))
+}
+
+/// Unknown calls of these tools whose next check is due, at most `each` of one.
+fn due_rechecks(
+    connection: &Connection,
+    now: Timestamp,
+    tools: &[String],
+    each: u32,
+) -> rusqlite::Result<Found<Record>> {
+    let sql =
+        select!("state = 'unknown' AND tool = ?1 AND check_at <= ?2 ORDER BY check_at LIMIT ?3");
+    let mut found = Found::default();
+    for tool in tools {
+        let due = params![tool, now.as_microsecond(), each];
+        let Found { calls, unreadable } = readable(connection, sql, due, u32::MAX)?;
+        found.calls.extend(calls);
+        found.unreadable.extend(unreadable);
+    }
+    // Of all tools together those that wait longest come first.
+    found
+        .calls
+        .sort_by_key(|record| record.check.and_then(|check| check.at));
+    Ok(found)
+}
+
+/// Running, failed and unknown calls whose ids come after this one.
+pub(super) fn at_risk_after_loss(
+    connection: &Connection,
+    after: &str,
+    limit: u32,
+) -> rusqlite::Result<Vec<CallId>> {
+    let sql =
+        "SELECT call_id FROM calls WHERE state IN ('running', 'failed', 'unknown') AND call_id > ?1
+               ORDER BY call_id LIMIT ?2";
+    let mut ids = connection.prepare_cached(sql)?;
+    let ids = ids.query_map(params![after, limit], |row| {
+        row.get::<_, Identity>(0).map(|id| CallId(id.0))
+    })?;
+    ids.collect()
+}
+
+/// Unknown calls of these tools without a next check that were not given up.
+fn unscheduled_unknown(
+    connection: &Connection,
+    tools: &[String],
+    limit: u32,
+) -> rusqlite::Result<Found<Record>> {
+    let sql = select!(
+        "state = 'unknown' AND check_since IS NULL AND tool IN (SELECT value FROM json_each(?1)) LIMIT ?2"
+    );
+    readable(
+        connection,
+        sql,
+        params![serde_json::json!(tools).to_string(), limit],
+        limit,
+    )
+}
+
+/// The records of a query, at most `limit`. Rows that cannot be read are passed over.
+fn readable(
+    connection: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+    limit: u32,
+) -> rusqlite::Result<Found<Record>> {
+    let mut query = connection.prepare_cached(sql)?;
+    let mut rows = query.query(params)?;
+    let mut found = Found::default();
+    while found.calls.len() < limit as usize
+        && let Some(row) = rows.next()?
+    {
+        match record(row) {
+            Ok(record) => found.calls.push(record),
+            Err(error) => {
+                found.unreadable.push((
+                    row.get::<_, String>(0).unwrap_or_default(),
+                    error.to_string(),
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn census(connection: &Connection) -> rusqlite::Result<Vec<Census>> {
+    let mut counts = connection.prepare_cached(
+        "SELECT tool, 'running', count(*) FROM calls WHERE state = 'running' GROUP BY tool
+         UNION ALL SELECT tool, 'unknown', count(*) FROM calls WHERE state = 'unknown' GROUP BY tool",
+    )?;
+    let rows = counts.query_map([], |row| {
+        let calls = row.get::<_, i64>(2)?.unsigned_abs();
+        Ok(Census {
+            tool: row.get(0)?,
+            state: row.get(1)?,
+            calls,
+        })
+    })?;
+    rows.collect()
+}
+
+/// Which version of which call a record is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    call_id: CallId,
+    version: u64,
+    attempt: AttemptId,
+}
+
+impl Seen {
+    fn of(record: &Record) -> Self {
+        Self {
+            call_id: record.intent.call_id,
+            version: record.version,
+            attempt: record.attempt.id,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Why a file is not opened.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::ErrorCode;
+
+/// The layout of the tables: `user_version` of every file that is served from. It rises with each change of the schema.
+pub(super) const LAYOUT: i64 = 10;
+
+/// Why the file is not served from.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{path}: {error}")]
+    Io {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    #[error("{0} is in use by another gateway; a SQLite store belongs to one process")]
+    InUse(PathBuf),
+    #[error(
+        "{0} has another name (a hard link), under which another gateway may use it; remove one of them"
+    )]
+    Linked(PathBuf),
+    #[error("{0} is a symbolic link, which is not followed; remove it")]
+    Link(PathBuf),
+    #[error("{0} lies on a network file system, where locks and fsync cannot be trusted")]
+    NotLocal(PathBuf),
+    #[error("{path}: {error}")]
+    Database {
+        path: PathBuf,
+        error: rusqlite::Error,
+    },
+    #[error("{0} is a SQLite file, but not one of oncegate")]
+    NotOurs(PathBuf),
+    #[error(
+        "{0} was written by another version of oncegate (layout {1}, this one has {LAYOUT}); serve from it with that \
+         version, or start with another file and reconcile"
+    )]
+    OtherLayout(PathBuf, i64),
+    #[error(
+        "{0} and the write-ahead log beside it (-wal) do not belong together: {1}. Nothing was changed. Put the file \
+         there that belongs to the log; or remove -wal and -shm, start, and accept the loss"
+    )]
+    Apart(PathBuf, String),
+    #[error("{0} is damaged: {1}; restore a backup, or start with another file and reconcile")]
+    Damaged(PathBuf, String),
+    #[error("{path}: SQLite would not give {pragma}, it says {got}")]
+    Pragma {
+        path: PathBuf,
+        pragma: &'static str,
+        got: String,
+    },
+    #[error("SQLite {0} is too old")]
+    OldSqlite(&'static str),
+}
+
+pub(super) fn io(path: &Path, error: std::io::Error) -> OpenError {
+    OpenError::Io {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+/// A page that cannot be read may be met before the whole file is checked.
+pub(super) fn database(path: &Path, error: rusqlite::Error) -> OpenError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged(path.to_owned(), error.to_string()),
+        _ => OpenError::Database {
+            path: path.to_owned(),
+            error,
+        },
+    }
+}
