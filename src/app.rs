@@ -17,9 +17,8 @@ use crate::budget::Budget;
 use crate::config::{Config, Server, StoreAt};
 use crate::core::caller::Caller;
 use crate::core::pace::Pace;
-use crate::core::record::InstanceId;
 use crate::downstream::{Downstream, NoClient};
-use crate::gateway::{self, Gateway, Limits, RecipesError, ToolAt, Tools};
+use crate::gateway::{self, Gateway, Parts, RecipesError, ToolAt, Tools};
 use crate::http::{self, Http, MaxBody, Ops, Tokens};
 use crate::metrics::Metrics;
 use crate::serve::{self, Bounds, Doors, Ends, Tls};
@@ -75,15 +74,19 @@ pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
         StoreAt::Redis(settings) => Arc::new(Redis::visit(*settings.clone()).await?),
     };
     let store = encrypt(store, config.store_keys);
-    let gateway = new_gateway(
-        store.clone(),
-        config.tools,
-        config.server.max_result,
+    let (tools, max_result) = (config.tools, config.server.max_result);
+    let gateway = Gateway::new(Parts {
+        downstream: downstream(&tools, max_result)?,
+        store: store.clone(),
+        tools,
+        metrics: Arc::new(Metrics::new()),
         instance,
-        config.limits,
-    )?;
-    let gateway = Arc::new(gateway);
+        limits: config.limits,
+        reconciliations: Vec::new(),
+        webhook: None,
+    });
     let accepted = gateway
+        .loss
         .accept_loss(Caller::operator(), reason.to_owned())
         .await;
     if !store.is_shared() {
@@ -97,19 +100,9 @@ pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
     })
 }
 
-fn new_gateway(
-    store: Arc<dyn Store>,
-    tools: Vec<ToolAt>,
-    max_result: usize,
-    instance: InstanceId,
-    limits: Limits,
-) -> Result<Gateway, Error> {
+fn downstream(tools: &[ToolAt], max_result: usize) -> Result<Downstream, Error> {
     let endpoints = tools.iter().map(|at| &at.endpoint);
-    let downstream = Downstream::new(endpoints, max_result).map_err(Error::Client)?;
-    let metrics = Arc::new(Metrics::new());
-    Ok(Gateway::new(
-        store, downstream, tools, metrics, instance, limits,
-    ))
+    Downstream::new(endpoints, max_result).map_err(Error::Client)
 }
 
 /// A gateway that is ready to serve: its store is open and recovered, its address is bound.
@@ -150,32 +143,35 @@ impl App {
             StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(*settings.clone())).await?),
         };
         let store = encrypt(store, config.store_keys);
-        let gateway = new_gateway(
+        let downstream = downstream(&config.tools, config.server.max_result)?;
+        let gateway = Arc::new(Gateway::new(Parts {
             store,
-            config.tools,
-            config.server.max_result,
+            downstream,
+            tools: config.tools,
+            metrics: Arc::new(Metrics::new()),
             instance,
-            config.limits,
-        )?;
-        let gateway = Arc::new(gateway.reconciling(config.reconciliations, config.webhook));
-        let settled = match gateway.recover_all(gateway.now()).await {
+            limits: config.limits,
+            reconciliations: config.reconciliations,
+            webhook: config.webhook,
+        }));
+        let settled = match gateway.lost.recover_all(gateway.now()).await {
             Ok(settled) => settled,
             // A Redis may come later; until then nothing is claimed.
             Err(_) if matches!(config.store, StoreAt::Redis(_)) => 0,
             // A disk may have room later.
-            Err(_) if !gateway.readiness().await.reasons.is_empty() => 0,
+            Err(_) if !gateway.status.readiness().await.reasons.is_empty() => 0,
             Err(error) => return Err(error.into()),
         };
-        gateway.free_sagas().await;
-        gateway.free_anomalies().await;
+        gateway.saga_worker.free_sagas().await;
+        gateway.reconciler.free_anomalies().await;
 
-        match gateway.learn_recipes().await {
+        match gateway.recipes.learn_recipes().await {
             // Nothing is claimed before they are written down; that is tried again and again.
             Ok(()) | Err(RecipesError::Store(_)) => {}
             Err(error @ RecipesError::TooMany(_)) => return Err(Error::Recipes(error)),
         }
 
-        match gateway.look_at_pauses().await {
+        match gateway.pauses.look_at_pauses().await {
             // Nothing is claimed before it has been looked at.
             Err(error) if !matches!(config.store, StoreAt::Redis(_)) => return Err(error.into()),
             Ok(()) | Err(_) => {}
@@ -209,7 +205,7 @@ impl App {
             listen = %listener.local_addr().unwrap_or(address),
             ops_listen = ops_listener.as_ref().and_then(|ops| ops.local_addr().ok()).map(|at| at.to_string()),
             store = %config.store,
-            ready = gateway.readiness().await.reasons.is_empty(),
+            ready = gateway.status.readiness().await.reasons.is_empty(),
             tls = tls.is_some(),
             tokens = tokens.now().len(),
             open_mode = tokens.now().is_empty(),
@@ -218,7 +214,10 @@ impl App {
             version = env!("CARGO_PKG_VERSION"),
             "oncegate starts",
         );
-        gateway.metrics.configured(gateway.wall_time().as_second());
+        gateway
+            .base
+            .metrics
+            .configured(gateway.base.wall_time().as_second());
         let (store, written) = (config.store, config.written);
         let reloader = Reloader {
             gateway: gateway.clone(),
@@ -285,7 +284,7 @@ impl App {
 
     /// What counts the log lines that were dropped.
     pub fn log_lines_dropped(&self) -> IntCounter {
-        self.gateway.metrics.log_lines_dropped.clone()
+        self.gateway.base.metrics.log_lines_dropped.clone()
     }
 
     /// Puts another configuration into the gateway while it runs.
@@ -305,7 +304,7 @@ impl App {
         at_once: CancellationToken,
     ) -> Result<(), Error> {
         let ends = Ends::default();
-        let open = self.gateway.metrics.connections.clone();
+        let open = self.gateway.base.metrics.connections.clone();
         let ops_bounds = Bounds {
             max_connections: OPS_CONNECTIONS,
             ..self.bounds.clone()
@@ -424,7 +423,7 @@ fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> 
         stop,
         &mut loops,
         |gateway| async move {
-            drop(gateway.recover_all(gateway.now()).await);
+            drop(gateway.lost.recover_all(gateway.now()).await);
         },
     );
     // By itself: however much there is to delete, calls that have lost their owner do not wait for it.
@@ -443,7 +442,7 @@ fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> 
         stop,
         &mut loops,
         |gateway| async move {
-            drop(gateway.look_at_pauses().await);
+            drop(gateway.pauses.look_at_pauses().await);
         },
     );
     every(
@@ -452,7 +451,7 @@ fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> 
         stop,
         &mut loops,
         |gateway| async move {
-            drop(gateway.keep_recipes_once(gateway.now()).await);
+            drop(gateway.recipes.keep_recipes_once(gateway.now()).await);
         },
     );
     every(
@@ -461,7 +460,7 @@ fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> 
         stop,
         &mut loops,
         |gateway| async move {
-            gateway.write_duplicates().await;
+            gateway.duplicates.write_duplicates().await;
         },
     );
     every(
@@ -470,7 +469,7 @@ fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> 
         stop,
         &mut loops,
         |gateway| async move {
-            drop(gateway.begin_saga_work(gateway.now()).await);
+            drop(gateway.saga_worker.begin_saga_work(gateway.now()).await);
         },
     );
     every(
@@ -479,7 +478,7 @@ fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> 
         stop,
         &mut loops,
         |gateway| async move {
-            drop(gateway.reconcile_due(gateway.now()).await);
+            drop(gateway.reconciler.reconcile_due(gateway.now()).await);
         },
     );
     every(
@@ -488,7 +487,12 @@ fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> 
         stop,
         &mut loops,
         |gateway| async move {
-            drop(gateway.work_on_anomalies_once(gateway.now()).await);
+            drop(
+                gateway
+                    .reconciler
+                    .work_on_anomalies_once(gateway.now())
+                    .await,
+            );
         },
     );
     loops.spawn(recheck(gateway.clone(), pace.look_every, stop.clone()));
@@ -519,18 +523,18 @@ async fn recheck(gateway: Arc<Gateway>, every: Duration, stop: CancellationToken
     // Once at the start, and again whenever the tools have changed.
     let mut taken_up: Option<Arc<Tools>> = None;
     while pause(every, &stop).await {
-        let tools = gateway.tools();
+        let tools = gateway.base.tools();
         let is_taken_up = taken_up
             .as_ref()
             .is_some_and(|before| Arc::ptr_eq(before, &tools));
         // A store that is not there yet may come later.
         if !is_taken_up
-            && gateway.readiness().await.reasons.is_empty()
-            && gateway.take_up_once().await.is_ok()
+            && gateway.status.readiness().await.reasons.is_empty()
+            && gateway.rechecks.take_up_once().await.is_ok()
         {
             taken_up = Some(tools);
         }
-        drop(gateway.begin_rechecks(gateway.now()).await);
+        drop(gateway.rechecks.begin_rechecks(gateway.now()).await);
     }
 }
 

@@ -29,9 +29,9 @@ impl Reloader {
             Ok(config) => self.take_over(config).await,
             Err(mistakes) => Err(mistakes),
         };
-        let metrics = &self.gateway.metrics;
+        let metrics = &self.gateway.base.metrics;
         match &taken_over {
-            Ok(_) => metrics.reloaded(self.gateway.wall_time().as_second()),
+            Ok(_) => metrics.reloaded(self.gateway.base.wall_time().as_second()),
             Err(mistakes) => {
                 metrics.reload_failed();
                 for mistake in mistakes {
@@ -47,7 +47,7 @@ impl Reloader {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        for warning in config.warnings_at(self.gateway.wall_time()) {
+        for warning in config.warnings_at(self.gateway.base.wall_time()) {
             tracing::warn!("{warning}");
         }
         let restart = self
@@ -68,6 +68,7 @@ impl Reloader {
         }
         // Before anything is claimed by them; what is refused here has changed nothing.
         self.gateway
+            .recipes
             .adopt_recipes(&config.tools)
             .await
             .map_err(|error| vec![error.to_string()])?;
@@ -90,7 +91,7 @@ impl Reloader {
     fn misfits(&self, config: &Config) -> Vec<String> {
         let mut mistakes = one_master_mistakes(&self.store, &config.tools);
         // That of sagas stays as it was until a restart.
-        let shorter = retention_mistakes(self.gateway.saga_policy(), &config.tools);
+        let shorter = retention_mistakes(self.gateway.base.saga_policy(), &config.tools);
         mistakes.extend(
             shorter
                 .iter()

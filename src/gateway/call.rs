@@ -11,12 +11,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use uuid::Uuid;
 
+use super::engine::Engine;
+use super::error::{Error, ErrorKind};
 use super::flight::Phase;
+use super::ids::new_call_id;
 use super::places::Owner;
-use super::run::heard;
+use super::session::heard;
 use super::throttle::NewKeys;
+use super::tools::ToolAt;
 use super::trace::{Arrival as Seen, Trace};
-use super::{Error, ErrorKind, Gateway, ToolAt};
 use crate::core::call::elapsed_ms;
 use crate::core::caller::Caller;
 use crate::core::ledger::Duplicate;
@@ -216,7 +219,7 @@ fn ids_of(recipes: &[(RecipeId, Arc<Recipe>)]) -> Arc<[RecipeId]> {
     recipes.iter().map(|(id, _)| *id).collect()
 }
 
-impl Gateway {
+impl Engine {
     /// Runs a call, or answers with what is known of it.
     ///
     /// Dropping the future does not stop a call that was begun.
@@ -232,21 +235,22 @@ impl Gateway {
         let seen = std::mem::take(&mut request.arrival);
         let patience = request.patience;
         // A gateway that drains waits for those who were let in before.
-        let let_in = self.tasks.token();
+        let let_in = self.base.tasks.token();
         let at = self.tool_for(caller, &request.tool)?;
         seen.is_for(&at.tool.name);
         let asked = match self.ask(at.clone(), caller, request, &seen).await {
             Ok(asked) => asked,
             Err(error) => {
                 seen.came_to(Arrival::Refused.as_str(), None);
-                self.count_arrival(&at.tool.name, Arrival::Refused, began);
+                self.runner
+                    .count_arrival(&at.tool.name, Arrival::Refused, began);
                 return Err(error);
             }
         };
         let (key, names) = (asked.told_key.clone(), asked.names.clone());
         let came = Instant::now();
         let (intent, new_keys) = (&asked.intent, asked.new_keys.clone());
-        let (phases, pilot) = self.flights.join_or_begin((
+        let (phases, pilot) = self.runs.join_or_begin((
             intent.lookup,
             intent.fingerprint,
             asked.brought,
@@ -255,7 +259,7 @@ impl Gateway {
         ));
         let first = pilot.is_some();
         match pilot {
-            Some(pilot) => drop(self.tasks.spawn(self.clone().fly(asked, pilot, began))),
+            Some(pilot) => drop(self.base.tasks.spawn(self.clone().fly(asked, pilot, began))),
             // Who joins and waits need not keep its arguments in memory.
             None => drop(asked),
         }
@@ -268,7 +272,7 @@ impl Gateway {
             // The first has its place by being the first; the bound is for those who join it.
             let place = self.waiting.take(Owner::of_caller(caller));
             let wait = if place.is_some() {
-                self.limits.join_wait
+                self.base.limits.join_wait
             } else {
                 Duration::ZERO
             };
@@ -292,19 +296,20 @@ impl Gateway {
         seen.came_to(arrival.as_str(), phase.record().map(Arc::as_ref));
         // A flight counts the arrival that ran it by itself, for its caller may have gone.
         if !(first && phase.is_ours()) {
-            self.count_arrival(&at.tool.name, arrival, began);
+            self.runner.count_arrival(&at.tool.name, arrival, began);
             if let Some(record) = phase.record() {
                 let (by, kind) = (caller.name.clone(), arrival.as_str().to_owned());
-                self.note_duplicate(
+                self.duplicates.note_duplicate(
                     record.intent.call_id,
                     Duplicate {
-                        at: self.now(),
+                        at: self.base.now(),
                         by,
                         kind,
                     },
                 );
-                let gap = elapsed_ms(record.intent.created_at, self.now()) as f64 / 1000.0;
-                self.metrics
+                let gap = elapsed_ms(record.intent.created_at, self.base.now()) as f64 / 1000.0;
+                self.base
+                    .metrics
                     .duplicate_gap
                     .with_label_values(&[&at.tool.name])
                     .observe(gap);
@@ -316,7 +321,7 @@ impl Gateway {
             patience,
             first,
             self.retry_after(&at, &phase),
-            self.now(),
+            self.base.now(),
         );
         let told = told.map(|answer| answer.for_names(&names));
         told.map_err(|(kind, call_id)| {
@@ -341,50 +346,40 @@ impl Gateway {
         request: Request,
         seen: &Seen,
     ) -> Result<Asked, Error> {
-        let may_claim = self.know_recipes(&at).await.map_err(ErrorKind::alone)?;
-        let (earlier, secrets) = (self.recipes.earlier(&at), self.secrets());
-        let (bytes, share, now) = (request.args.len(), self.limits.sample, self.now());
+        let may_claim = self
+            .recipes
+            .know_recipes(&at)
+            .await
+            .map_err(ErrorKind::alone)?;
+        let (earlier, secrets) = (self.recipes.earlier(&at), self.secrets.current());
+        let (bytes, share, now) = (request.args.len(), self.base.limits.sample, self.base.now());
         let by = ReadBy {
             earlier: &earlier,
             secrets: &secrets,
         };
         let ask = || ask(at, &by, caller, request, seen, share, now);
-        let asked = self.read_off_workers(bytes, ask).await?;
+        let asked = self.large.read_off_workers(bytes, ask).await?;
         Ok(Asked { may_claim, ..asked })
     }
 
     /// How soon to ask again for a call that is this far.
     fn retry_after(&self, at: &ToolAt, phase: &Phase) -> Duration {
         match phase.record() {
-            Some(record) => self.retry_after_of(at, record),
+            Some(record) => at.retry_after_of(record, self.base.now()),
             None => at.health.retry_after(Duration::ZERO),
         }
-    }
-
-    /// The same for a call that is running.
-    pub(super) fn retry_after_of(&self, at: &ToolAt, record: &Record) -> Duration {
-        let runs_for = elapsed_ms(record.attempt.run_started_at, self.now());
-        at.health.retry_after(Duration::from_millis(runs_for))
     }
 
     pub(super) fn tool_for(&self, caller: &Caller, name: &str) -> Result<Arc<ToolAt>, Error> {
         if !caller.may_call(name) {
             return Err(ErrorKind::Forbidden.alone());
         }
-        if self.draining.is_cancelled() {
+        if self.base.draining.is_cancelled() {
             return Err(ErrorKind::ShuttingDown.alone());
         }
-        self.tool_at(name)
+        self.base
+            .tool_at(name)
             .ok_or_else(|| ErrorKind::UnknownTool.alone())
-    }
-
-    pub(super) fn count_arrival(&self, tool: &str, arrival: Arrival, began: Instant) {
-        let labels = [tool, arrival.as_str()];
-        self.metrics.arrivals.with_label_values(&labels).inc();
-        self.metrics
-            .call_duration
-            .with_label_values(&labels)
-            .observe(began.elapsed().as_secs_f64());
     }
 }
 
@@ -591,21 +586,7 @@ fn ask(
     })
 }
 
-/// A name for one run of something, ordered by time.
-#[expect(clippy::disallowed_methods, reason = "ids are made here")]
-pub(super) fn new_run_id() -> String {
-    Uuid::now_v7().to_string()
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one place where a call gets its id"
-)]
-pub(super) fn new_call_id(lookup: &key::Lookup) -> CallId {
-    CallId::new(Uuid::now_v7(), lookup)
-}
-
-impl Gateway {
+impl Engine {
     /// Waits for a flight until it is over or the caller will not wait any longer, and answers how
     /// far it was then.
     pub(super) async fn attend(
@@ -651,7 +632,7 @@ impl Gateway {
     }
 }
 
-impl Gateway {
+impl Engine {
     /// Who asks for an unknown call and is willing to wait gets what settles it meanwhile: a late answer,
     /// a probe, a person.
     async fn wait_for_rest(
@@ -674,17 +655,17 @@ impl Gateway {
             return phase;
         };
         let (call_id, until) = (record.intent.call_id, came + wait);
-        let listener = self.store.listen(call_id);
-        let (mut pause, longest_pause) = self.limits.pace.poll;
+        let listener = self.base.store.listen(call_id);
+        let (mut pause, longest_pause) = self.base.limits.pace.poll;
         while Instant::now() < until {
-            match self.counted_for(&record.intent, "load", self.store.load(call_id).await) {
+            match self.base.store.load(call_id).await {
                 Ok(Some(Record {
                     state: State::Unknown(_) | State::Running,
                     ..
                 })) => {}
                 Ok(Some(record)) => {
                     // Without room for its result it is asked for again; that it ran must not be hidden.
-                    let Ok(record) = self.with_room(record) else {
+                    let Ok(record) = self.memory.with_room(record) else {
                         return phase;
                     };
                     return Phase::Ended {

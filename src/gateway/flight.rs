@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::ErrorKind;
+use super::error::ErrorKind;
 use super::throttle::NewKeys;
 use crate::core::key::{Fingerprint, Lookup};
 use crate::core::record::{CallId, Record};

@@ -6,16 +6,20 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 
+use super::base::Base;
 use super::call::Asked;
+use super::error::{Differs, ErrorKind, Reused};
 use super::health::Permit;
-use super::places::Owner;
-use super::recipes::recipes_of;
-use super::run::Keep;
+use super::ids::new_attempt;
+use super::pause::Pauses;
+use super::places::{Owner, Places};
+use super::recipes::{Recipes, recipes_of};
+use super::run::{Keep, Runner};
+use super::secret::KnownSecrets;
 use super::session::Place;
 use super::similar::{self, Alike};
-use super::throttle::NewKey;
+use super::throttle::{NewKey, Throttle};
 use super::transition::{self, Begin, Begun, ROUNDS};
-use super::{Differs, ErrorKind, Gateway, Reused, new_attempt};
 use crate::core::call::{self, Action, Change, Event, Met};
 use crate::core::json;
 use crate::core::key::{Lookup, Source};
@@ -43,7 +47,19 @@ pub(super) enum Hold {
     Denied(Denied, Place),
 }
 
-impl Gateway {
+/// Gets hold of keys.
+pub(super) struct Claimer {
+    pub(super) base: Arc<Base>,
+    pub(super) recipes: Arc<Recipes>,
+    pub(super) secrets: Arc<KnownSecrets>,
+    pub(super) pauses: Arc<Pauses>,
+    pub(super) throttle: Arc<Throttle>,
+    pub(super) runner: Arc<Runner>,
+    /// Places for attempts that were given up and may still be answered.
+    pub(super) listening: Places,
+}
+
+impl Claimer {
     pub(super) fn arrival(&self, asked: &Asked) -> Event {
         self.arrival_as(
             asked,
@@ -65,14 +81,14 @@ impl Gateway {
             prints,
             brought: asked.brought,
             attempt,
-            owner: self.instance,
+            owner: self.base.instance,
         }
     }
 
     /// The calls that hold the names of a request, and what it is by the recipe of each of them.
     pub(super) async fn look_up(&self, asked: &Asked) -> Result<Vec<Holder>, ErrorKind> {
         let names: Vec<Lookup> = asked.names.iter().map(|name| name.lookup).collect();
-        let found = self.counted_for(&asked.intent, "holders", self.store.holders(&names).await);
+        let found = self.base.store.holders(&names).await;
         found.map_err(|_| ErrorKind::StoreUnavailable)
     }
 
@@ -91,6 +107,7 @@ impl Gateway {
             return Ok(prints);
         }
         let met = self
+            .recipes
             .meet_recipes(holders, is_known)
             .await
             .map_err(|_| ErrorKind::StoreUnavailable)?;
@@ -124,21 +141,32 @@ impl Gateway {
                 && holder
                     .record
                     .expires_at
-                    .is_none_or(|until| until > self.now())
+                    .is_none_or(|until| until > self.base.now())
         {
             return Ok(vec![holder]);
         }
         self.look_up(asked).await
     }
 
+    /// The request with its names by the recipes and secrets that are known now, if there are others than when it came.
+    fn with_newer_names(&self, asked: &Asked) -> Option<Asked> {
+        let (read_by, secrets) = (asked.read_by.as_ref()?, self.secrets.current());
+        if self.recipes.are_earlier(&asked.at, &read_by.recipes) && secrets == read_by.secrets {
+            return None;
+        }
+        asked.read_again(&self.recipes.earlier(&asked.at), secrets)
+    }
+
     fn why_nothing_begins(&self, asked: &Asked, has_place: bool) -> Option<ErrorKind> {
-        if self.is_paused(&asked.at.tool.name) {
+        if self.pauses.is_paused(&asked.at.tool.name) {
             return Some(ErrorKind::ToolPaused);
         }
         if !has_place {
             return Some(ErrorKind::RateLimited);
         }
-        self.is_out_of_time().then_some(ErrorKind::StoreUnavailable)
+        self.base
+            .is_out_of_time()
+            .then_some(ErrorKind::StoreUnavailable)
     }
 
     /// Gets hold of the key, or finds out who has it. Without a place to run nothing is claimed, but
@@ -158,6 +186,7 @@ impl Gateway {
         let mut prints = asked.prints.clone();
         let mut has_looked = false;
         let unknown_pauses = self
+            .pauses
             .know_pauses()
             .await
             .err()
@@ -184,12 +213,12 @@ impl Gateway {
         }
         let (came, mut renamed) = (asked, None::<Asked>);
         for _ in 0..ROUNDS {
-            let now = self.now();
+            let now = self.base.now();
             let asked = renamed.as_ref().unwrap_or(came);
             // After `now`: what counts as free at that time is claimed by no older names.
             let is_harmless = tool.effect == Effect::Read && asked.complaint.is_some();
             let knows_names =
-                is_harmless || asked.may_claim && self.has_recent_recipes(&asked.at).await;
+                is_harmless || asked.may_claim && self.recipes.has_recent_recipes(&asked.at).await;
             if let Some(newer) = self.with_newer_names(asked) {
                 (has_looked, prints) = (true, newer.prints.clone());
                 holders = self.look_up(&newer).await?;
@@ -214,7 +243,7 @@ impl Gateway {
                     let old = instead_of.iter().filter_map(|old| holders.get(*old));
                     gives_up = old.map(|holder| holder.record.clone()).collect();
                     if !left.is_empty() {
-                        if let Some(retry_after) = self.names_settle_in(&asked.at, now) {
+                        if let Some(retry_after) = self.recipes.names_settle_in(&asked.at, now) {
                             return Err(ErrorKind::KeysSettle { retry_after });
                         }
                         Arc::make_mut(&mut intent)
@@ -246,7 +275,8 @@ impl Gateway {
                 }
                 (Action::Claim { .. }, ..)
                     if new_key.is_none()
-                        && let Err(retry_after) = self.take_new_key(asked, new_key) =>
+                        && let Err(retry_after) =
+                            self.throttle.take_new_key(asked.new_keys.as_ref(), new_key) =>
                 {
                     return Err(ErrorKind::TooManyNewKeys { retry_after });
                 }
@@ -354,13 +384,13 @@ impl Gateway {
         change: Change,
         how: Begin<'_>,
     ) -> Result<Begun, store::Error> {
-        let begun = transition::begin(self, change, how, asked.longest_line).await?;
+        let begun = transition::begin(&self.base, change, how, asked.longest_line).await?;
         // Where there are too many of them, recovery finds it when its lease is over.
         if let Begun::Unconfirmed(record) = &begun
             && let Some(place) = self.listening.take(Owner::of(&asked.intent))
         {
             let disown = self.clone().disown(asked.clone(), record.clone());
-            drop(self.tasks.spawn(async move {
+            drop(self.base.tasks.spawn(async move {
                 disown.await;
                 drop(place);
             }));
@@ -376,11 +406,11 @@ impl Gateway {
         let mut looks = 0;
         while looks < CLAIM_LOOKS && Instant::now() < until {
             tokio::select! {
-                () = sleep(self.limits.pace.look_for_claim) => {}
-                () = self.abandoned.cancelled() => return,
+                () = sleep(self.base.limits.pace.look_for_claim) => {}
+                () = self.base.abandoned.cancelled() => return,
             }
-            let found = self.store.load(begun.intent.call_id).await;
-            match self.counted_for(&begun.intent, "load", found) {
+            let found = self.base.store.load(begun.intent.call_id).await;
+            match found {
                 Ok(Some(record))
                     if record.attempt.id == begun.attempt.id && record.version == begun.version =>
                 {
@@ -396,13 +426,14 @@ impl Gateway {
                     } else {
                         // Its saga may not have begun.
                         Event::NotJoined {
-                            by: self.instance,
+                            by: self.base.instance,
                             attempt,
                             kind: FailureKind::Unreachable,
                             why,
                         }
                     };
                     let (record, _) = self
+                        .runner
                         .settle(&asked, record, &event, None, Keep::Stored)
                         .await;
                     tracing::warn!(
@@ -415,7 +446,7 @@ impl Gateway {
                     return;
                 }
                 // A gateway that stops does not wait for what most likely never was.
-                Ok(_) if self.draining.is_cancelled() => looks += CLAIM_LOOKS / 2,
+                Ok(_) if self.base.draining.is_cancelled() => looks += CLAIM_LOOKS / 2,
                 Ok(_) => looks += 1,
                 Err(_) => {}
             }

@@ -2,12 +2,24 @@
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use super::Gateway;
+use tokio::sync::Semaphore;
 
 /// From this size on, in bytes, reading a request takes longer than a worker may be kept busy.
 const LARGE: usize = 64 * 1024;
 
-impl Gateway {
+/// Places for large requests that are being read.
+pub struct LargeRequests {
+    pub(super) reading: Semaphore,
+}
+
+impl LargeRequests {
+    pub(super) fn new() -> Self {
+        let places = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            reading: Semaphore::new(places),
+        }
+    }
+
     /// Reads a request of so many bytes. Of large ones only a few are read at the same time.
     pub async fn read_off_workers<T>(&self, bytes: usize, read: impl FnOnce() -> T) -> T {
         if bytes < LARGE {

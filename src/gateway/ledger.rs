@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::{Error, ErrorKind, Gateway};
+use super::base::Base;
+use super::error::{Error, ErrorKind};
 use crate::core::caller::Caller;
 use crate::core::ledger::{Filter, History, Listed, PAGE_BYTES, Page, Position};
 use crate::core::record::{CallId, Record};
@@ -50,14 +51,28 @@ pub struct Query {
     pub limit: u32,
 }
 
-impl Gateway {
+/// Answers questions about calls.
+pub struct Ledger {
+    base: Arc<Base>,
+    /// The tenants of those who read everything now.
+    exports: Arc<Mutex<Vec<String>>>,
+}
+
+impl Ledger {
+    pub(super) fn new(base: Arc<Base>) -> Self {
+        Self {
+            base,
+            exports: Arc::default(),
+        }
+    }
+
     /// A call with its history.
     ///
     /// # Errors
     /// Another's call is unknown, just as one that is not there: a token reads the calls that it made itself, and
     /// with the scope `read` those of its tenant.
     pub async fn find_call(&self, caller: &Caller, call_id: CallId) -> Result<History, Error> {
-        let found = self.counted("history", self.store.history(call_id, MAX_ENTRIES).await);
+        let found = self.base.store.history(call_id, MAX_ENTRIES).await;
         let found = found.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
         let mut history = found
             .filter(|history| {
@@ -71,7 +86,7 @@ impl Gateway {
 
     /// Takes out of a record what is not to be shown.
     pub(super) fn mask(&self, record: &mut Record) {
-        let at = self.tool_at(&record.intent.tool);
+        let at = self.base.tool_at(&record.intent.tool);
         let mask = |json: &Bytes| {
             at.as_ref()
                 .map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result))
@@ -116,13 +131,11 @@ impl Gateway {
             let mut pages = Vec::with_capacity(tenants.len());
             for tenant in &tenants {
                 let found = self
+                    .base
                     .store
                     .list(tenant, &query.filter, page.next, share)
                     .await;
-                pages.push(
-                    self.counted("list", found)
-                        .map_err(|_| ErrorKind::StoreUnavailable.alone())?,
-                );
+                pages.push(found.map_err(|_| ErrorKind::StoreUnavailable.alone())?);
             }
             let mut more = Page::merge(pages, wanted);
             let fits = more.found.iter().take_while(|listed| {
@@ -152,7 +165,7 @@ impl Gateway {
         if query.tenant.is_some() || !caller.is_admin() {
             return Ok(vec![tenant.clone()]);
         }
-        let tenants = self.counted("tenants", self.store.tenants().await);
+        let tenants = self.base.store.tenants().await;
         tenants.map_err(|_| ErrorKind::StoreUnavailable.alone())
     }
 

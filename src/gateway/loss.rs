@@ -5,8 +5,11 @@ use std::sync::atomic::Ordering;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
+use super::base::Base;
+use super::error::{Error, ErrorKind};
+use super::sagas::SagaRegistry;
+use super::secret::KnownSecrets;
 use super::transition::{self, Moved, OnConflict};
-use super::{Error, ErrorKind, Gateway};
 use crate::core::call::Event;
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, State};
@@ -23,11 +26,11 @@ const AT_ONCE: usize = 32;
 
 /// One acceptance that is under way. It is counted until this is dropped, also after a panic; then the store is no
 /// longer prepared for it.
-struct Acceptance<'a>(&'a Gateway);
+struct Acceptance<'a>(&'a LossAcceptance);
 
 impl<'a> Acceptance<'a> {
-    fn begin(gateway: &'a Gateway) -> Self {
-        gateway.acceptances.fetch_add(1, Ordering::SeqCst);
+    fn begin(gateway: &'a LossAcceptance) -> Self {
+        gateway.sagas.acceptances.fetch_add(1, Ordering::SeqCst);
         Self(gateway)
     }
 }
@@ -36,12 +39,31 @@ impl Drop for Acceptance<'_> {
     fn drop(&mut self) {
         // The store first: as long as one is counted no saga is set going. Another one that is under way is refused by
         // that, and may be asked for again.
-        self.0.store.cancel_acceptance();
-        self.0.acceptances.fetch_sub(1, Ordering::SeqCst);
+        self.0.base.store.cancel_acceptance();
+        self.0.sagas.acceptances.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Gateway {
+/// Opens a store again that has lost data, when a person accepts it.
+pub struct LossAcceptance {
+    base: Arc<Base>,
+    secrets: Arc<KnownSecrets>,
+    sagas: Arc<SagaRegistry>,
+}
+
+impl LossAcceptance {
+    pub(super) fn new(
+        base: Arc<Base>,
+        secrets: Arc<KnownSecrets>,
+        sagas: Arc<SagaRegistry>,
+    ) -> Self {
+        Self {
+            base,
+            secrets,
+            sagas,
+        }
+    }
+
     /// Accepts that the store has lost its newest writes. First every call about which the store may
     /// now be wrong in the dangerous direction becomes unknown: one that runs may have ended, and one
     /// that has failed may have run again. Then the store counts as whole.
@@ -60,7 +82,7 @@ impl Gateway {
         }
         // In a task of its own: who asked may hang up, and half of it is of no use.
         let gateway = self.clone();
-        let accepting = self.tasks.spawn(async move {
+        let accepting = self.base.tasks.spawn(async move {
             let _counted = Acceptance::begin(&gateway);
             gateway.mark_and_accept(&caller, &reason).await
         });
@@ -70,30 +92,28 @@ impl Gateway {
     }
 
     async fn mark_and_accept(&self, caller: &Caller, reason: &str) -> Result<usize, Error> {
-        let readiness = self.store.readiness().await;
+        let readiness = self.base.store.readiness().await;
         if readiness.durability.is_none() {
             return Err(ErrorKind::StoreUnavailable.alone());
         }
         // It may be only the secret that is gone. Whether it is known is looked at again below.
-        drop(self.learn_secret().await);
+        drop(self.secrets.learn_secret().await);
         let is_lost = readiness
             .reasons
             .iter()
             .any(|reason| reason.code == store::LOST_DATA);
-        if !is_lost && !self.has_lost_secret() {
+        if !is_lost && !self.secrets.has_lost_secret() {
             return Err(ErrorKind::WrongState("the store has not lost any data".into()).alone());
         }
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
         // Before anything is changed.
-        self.sagas_at_stake()
+        self.sagas
+            .sagas_at_stake()
             .await
             .map_err(|error| ErrorKind::of_store(error).alone())?;
         let (mut marked, mut from) = (0, Some(String::new()));
         while let Some(here) = from {
-            let page = self.counted(
-                "doubtful",
-                self.store.calls_at_risk_after_loss(&here, PAGE).await,
-            );
+            let page = self.base.store.calls_at_risk_after_loss(&here, PAGE).await;
             let (calls, next) = page.map_err(unavailable)?;
             let marking = calls
                 .into_iter()
@@ -113,24 +133,26 @@ impl Gateway {
             }
         };
         if is_lost {
-            let prepared = self.store.prepare_acceptance(reason).await;
-            self.counted("prepare_acceptance", prepared)
-                .map_err(refused)?;
+            let prepared = self.base.store.prepare_acceptance(reason).await;
+            prepared.map_err(refused)?;
         }
-        self.join_secrets()
+        self.secrets
+            .join_secrets()
             .await
             .map_err(|error| ErrorKind::of_store(error).alone())?;
         crash::point("loss_prepared");
         // Before anybody may go on with them. If it breaks off here, the store stays closed, and the loss is
         // accepted once more.
-        let stopped = self.stop_sagas(&caller.name, reason).await;
+        let stopped = self.sagas.stop_sagas(&caller.name, reason).await;
         stopped.map_err(|error| ErrorKind::of_store(error).alone())?;
         crash::point("loss_stopped");
         if is_lost {
-            self.counted("accept_loss", self.store.accept_loss(reason).await)
-                .map_err(refused)?;
+            self.base.store.accept_loss(reason).await.map_err(refused)?;
         }
-        self.learn_secret_after_loss().await.map_err(unavailable)?;
+        self.secrets
+            .learn_secret_after_loss()
+            .await
+            .map_err(unavailable)?;
         tracing::warn!(
             by = caller.name,
             reason,
@@ -138,16 +160,6 @@ impl Gateway {
             "the loss of data is accepted; {AFTER_LOSS}"
         );
         Ok(marked)
-    }
-
-    /// What a person does is refused while data is known to be lost: it may rest on what is not so any more, and be
-    /// lost itself. (A tool may be paused, so that it is when the store opens.)
-    pub(super) async fn must_know_all_data(&self) -> Result<(), Error> {
-        let reasons = self.store.readiness().await.reasons;
-        if reasons.iter().any(|reason| reason.code == store::LOST_DATA) {
-            return Err(ErrorKind::StoreUnavailable.alone());
-        }
-        Ok(())
     }
 
     /// Makes a call unknown about which the store may be wrong. Answers whether it was not unknown before.
@@ -161,7 +173,8 @@ impl Gateway {
             by: caller.name.clone(),
             reason: reason.to_owned(),
         };
-        let moved = transition::load_and_apply(self, call_id, &event, OnConflict::GiveUp).await?;
+        let moved =
+            transition::load_and_apply(&self.base, call_id, &event, OnConflict::GiveUp).await?;
         // One that was unknown before is only in doubt for longer.
         Ok(matches!(moved, Some(Moved::Written { was, .. }) if !matches!(was, State::Unknown(_))))
     }

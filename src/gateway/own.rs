@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::call::{Asked, Patience, new_call_id};
+use super::call::{Asked, Patience};
+use super::engine::Engine;
+use super::error::ErrorKind;
 use super::flight::Phase;
+use super::ids::new_call_id;
 use super::recipes::one_name;
 use super::trace::Trace;
-use super::{ErrorKind, Gateway};
 use crate::core::key::{self, Lookup};
 use crate::core::recipe::prints::Prints;
 use crate::core::record::{CallId, Intent, Record};
@@ -31,15 +33,15 @@ pub(super) struct Own {
     pub(super) trace_id: String,
 }
 
-impl Gateway {
+impl Engine {
     /// Makes a call of the gateway's own, by the same way as any other: it is claimed, kept in the ledger,
     /// retried, and held when its outcome is unknown. Asked again it is the same call.
     ///
     /// # Errors
     /// Why nothing was sent; or that it is not known yet how it ended.
     pub(super) async fn run_own(self: &Arc<Self>, own: Own) -> Result<Arc<Record>, ErrorKind> {
-        let at = self.tool_at(&own.tool).ok_or(ErrorKind::UnknownTool)?;
-        let may_claim = self.know_recipes(&at).await?;
+        let at = self.base.tool_at(&own.tool).ok_or(ErrorKind::UnknownTool)?;
+        let may_claim = self.recipes.know_recipes(&at).await?;
         // It may have been made before the configuration was another.
         let mistakes = at
             .tool
@@ -50,7 +52,7 @@ impl Gateway {
         let complaint = mistakes.map(ErrorKind::InvalidArguments);
         let lookup = Lookup::new(&own.tenant, &own.tool, &own.key);
         let args: bytes::Bytes = own.args.to_string().into();
-        let secrets = self.secrets();
+        let secrets = self.secrets.current();
         let fingerprint = at.recipe.fingerprint(&secrets.today, &own.args);
         let prints = Prints::of(&at.recipe, &self.recipes.earlier(&at), &secrets, &own.args);
         let intent = Intent {
@@ -70,11 +72,11 @@ impl Gateway {
             made_by: String::new(),
             similar: None,
             args: redact::mask(&args, &at.tool.redact.args),
-            created_at: self.now(),
+            created_at: self.base.now(),
         };
         let (wait, session_wait) = (at.tool.longest(), at.tool.session.wait);
         let brought = Brought::default();
-        let trace = Trace::of(&intent.trace_id, self.limits.sample);
+        let trace = Trace::of(&intent.trace_id, self.base.limits.sample);
         let asked = Asked {
             at,
             intent: Arc::new(intent),
@@ -94,11 +96,12 @@ impl Gateway {
         };
         let saga_id = asked.intent.saga_id.clone();
         let (phases, pilot) =
-            self.flights
+            self.runs
                 .join_or_begin((lookup, fingerprint, brought, saga_id, None));
         if let Some(pilot) = pilot {
             drop(
-                self.tasks
+                self.base
+                    .tasks
                     .spawn(self.clone().fly(asked, pilot, Instant::now())),
             );
         }

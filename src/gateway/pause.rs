@@ -2,14 +2,15 @@
 //! now and then and not with each call, so that a pause holds everywhere a moment later.
 
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::base::Base;
+use super::error::{Error, ErrorKind};
 use super::transition::CLAIM_TRIES;
-use super::{Error, ErrorKind, Gateway};
 use crate::core::caller::Caller;
 use crate::core::pause::is_resumed;
 use crate::core::record::Entry;
@@ -20,8 +21,8 @@ use crate::store;
 const FRESH: Duration = Duration::from_secs(2);
 
 /// What is known of paused tools.
-#[derive(Default)]
-pub(super) struct Pauses {
+pub struct Pauses {
+    base: Arc<Base>,
     seen: RwLock<Seen>,
     /// One looks for all, and a look never overtakes a change.
     looking: Mutex<()>,
@@ -43,6 +44,14 @@ pub struct ToolState {
 }
 
 impl Pauses {
+    pub(super) fn new(base: Arc<Base>) -> Self {
+        Self {
+            base,
+            seen: RwLock::default(),
+            looking: Mutex::default(),
+        }
+    }
+
     fn is_fresh(&self, is_shared: bool) -> bool {
         let looked_at = self.read(|seen| seen.looked_at);
         looked_at.is_some_and(|at| !is_shared || at.elapsed() < FRESH)
@@ -57,29 +66,27 @@ impl Pauses {
     }
 }
 
-impl Gateway {
+impl Pauses {
     /// Looks which tools are paused.
     ///
     /// # Errors
     /// The store failed; what was known stays so.
     pub async fn look_at_pauses(&self) -> Result<(), store::Error> {
-        let _looking = self.pauses.looking.lock().await;
+        let _looking = self.looking.lock().await;
         self.look().await
     }
 
     /// The caller has the lock.
     async fn look(&self) -> Result<(), store::Error> {
         let looked_at = Instant::now();
-        let found = self.counted("paused", self.store.paused().await);
+        let found = self.base.store.paused().await;
         let found = match found {
             Ok(found) => self.put_back_lost(found.into_iter().collect()).await,
             Err(error) => Err(error),
         };
-        let tools = found.inspect_err(|_| {
-            self.pauses
-                .write(|seen| seen.failed_at = Some(Instant::now()))
-        })?;
-        self.pauses.write(|seen| {
+        let tools =
+            found.inspect_err(|_| self.write(|seen| seen.failed_at = Some(Instant::now())))?;
+        self.write(|seen| {
             for (tool, entry) in tools
                 .iter()
                 .filter(|(tool, _)| !seen.tools.contains_key(*tool))
@@ -108,20 +115,17 @@ impl Gateway {
         &self,
         mut found: BTreeMap<String, Entry>,
     ) -> Result<BTreeMap<String, Entry>, store::Error> {
-        let known = self.pauses.read(|seen| seen.tools.clone());
+        let known = self.read(|seen| seen.tools.clone());
         for (tool, entry) in known
             .into_iter()
             .filter(|(tool, _)| !found.contains_key(tool))
             .collect::<Vec<_>>()
         {
-            let events = self.counted("tool_events", self.store.tool_events(&tool).await)?;
+            let events = self.base.store.tool_events(&tool).await?;
             if is_resumed(&entry, &events) {
                 continue;
             }
-            self.counted(
-                "set_paused",
-                self.store.set_paused(&tool, true, &entry).await,
-            )?;
+            self.base.store.set_paused(&tool, true, &entry).await?;
             tracing::error!(
                 tool,
                 by = entry.by,
@@ -134,20 +138,17 @@ impl Gateway {
 
     /// Makes sure that what is known of pauses is not too old to claim on.
     pub(super) async fn know_pauses(&self) -> Result<(), store::Error> {
-        let is_shared = self.store.is_shared();
-        if self.pauses.is_fresh(is_shared) {
+        let is_shared = self.base.store.is_shared();
+        if self.is_fresh(is_shared) {
             return Ok(());
         }
         let asked = Instant::now();
-        let _looking = self.pauses.looking.lock().await;
-        if self.pauses.is_fresh(is_shared) {
+        let _looking = self.looking.lock().await;
+        if self.is_fresh(is_shared) {
             return Ok(());
         }
         // Who waited for a look that failed need not fail as slowly once more.
-        if self
-            .pauses
-            .read(|seen| seen.failed_at.is_some_and(|failed| failed >= asked))
-        {
+        if self.read(|seen| seen.failed_at.is_some_and(|failed| failed >= asked)) {
             return Err(store::Error::Refused(
                 "which tools are paused could not be looked up".into(),
             ));
@@ -163,7 +164,7 @@ impl Gateway {
     }
 
     pub(super) fn is_paused(&self, tool: &str) -> bool {
-        self.pauses.read(|seen| seen.tools.contains_key(tool))
+        self.read(|seen| seen.tools.contains_key(tool))
     }
 
     /// What an operator should know: that tools are paused, and why.
@@ -175,8 +176,8 @@ impl Gateway {
                 format!("tool {tool} is paused by {by}: {}", entry.detail),
             )
         };
-        let tools = self.tools();
-        self.pauses.read(|seen| {
+        let tools = self.base.tools();
+        self.read(|seen| {
             seen.tools
                 .iter()
                 .filter(|(tool, _)| tools.contains_key(*tool))
@@ -220,14 +221,14 @@ impl Gateway {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
-        if self.tool_at(name).is_none() {
+        if self.base.tool_at(name).is_none() {
             return Err(ErrorKind::UnknownTool.alone());
         }
         if !paused {
-            self.must_know_all_data().await?;
+            self.base.must_know_all_data().await?;
         }
         let event = if paused { "paused" } else { "resumed" }.into();
-        let (at, by) = (self.now(), format!("token {}", caller.name));
+        let (at, by) = (self.base.now(), format!("token {}", caller.name));
         let entry = Entry {
             at,
             event,
@@ -236,18 +237,15 @@ impl Gateway {
             by,
             detail: reason.to_owned(),
         };
-        let _looking = self.pauses.looking.lock().await;
+        let _looking = self.looking.lock().await;
         // A pause that the store has lost is put back first: a resume must find it, or the loss of it would
         // stay open and the tool be paused once more.
         self.look()
             .await
             .map_err(|_| ErrorKind::StoreUnavailable.alone())?;
         // No call claims on what was known until it is read back, also when the caller hangs up meanwhile.
-        self.pauses.write(|seen| seen.looked_at = None);
-        let changed = self.counted(
-            "set_paused",
-            self.store.set_paused(name, paused, &entry).await,
-        );
+        self.write(|seen| seen.looked_at = None);
+        let changed = self.base.store.set_paused(name, paused, &entry).await;
         let changed = changed.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
         let seen = self.look().await;
         if !changed {
@@ -265,10 +263,10 @@ impl Gateway {
             paused,
             "a person paused or resumed a tool"
         );
-        let events = self.counted("tool_events", self.store.tool_events(name).await);
+        let events = self.base.store.tool_events(name).await;
         Ok(ToolState {
             paused: match seen {
-                Ok(()) => self.pauses.read(|seen| seen.tools.get(name).cloned()),
+                Ok(()) => self.read(|seen| seen.tools.get(name).cloned()),
                 Err(_) => paused.then(|| entry.clone()),
             },
             events: events.unwrap_or_else(|_| vec![entry]),

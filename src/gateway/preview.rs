@@ -4,10 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::call::Request;
 use super::call::{Asked, read};
+use super::engine::Engine;
+use super::error::{Error, ErrorKind};
 use super::hold::{expired, reused};
+use super::trace::Arrival;
 use super::transition;
-use super::{Arrival, Error, ErrorKind, Gateway, Request, ToolAt};
 use crate::core::call::{self, Action, Met};
 use crate::core::caller::Caller;
 use crate::core::record::{Intent, Record};
@@ -35,14 +38,7 @@ pub enum Would {
     Refuse(ErrorKind),
 }
 
-impl Gateway {
-    /// The tools that a caller may call, by name; an administrator sees all of them.
-    pub fn tools_of(&self, caller: &Caller) -> Vec<Arc<ToolAt>> {
-        let tools = self.tools();
-        let may_see = |at: &&Arc<ToolAt>| caller.is_admin() || caller.may_call(&at.tool.name);
-        tools.values().filter(may_see).cloned().collect()
-    }
-
+impl Engine {
     /// Reads a request as a call does, and looks once what is there under its key.
     ///
     /// # Errors
@@ -55,12 +51,13 @@ impl Gateway {
             key: asked.told_key.clone(),
             ..kind.alone()
         };
-        let holders = self.look_up(&asked).await.map_err(with_key)?;
+        let holders = self.claims.look_up(&asked).await.map_err(with_key)?;
         let prints = self
+            .claims
             .compared(&asked, asked.prints.clone(), &holders)
             .await
             .map_err(with_key)?;
-        let now = self.now();
+        let now = self.base.now();
         let record = |place: usize| holders.get(place).map(|holder| holder.record.clone());
         let (mut is_expired, mut old) = (false, None);
         let holder = match call::meet(&holders, &asked.names, intent, &prints, now) {
@@ -81,7 +78,7 @@ impl Gateway {
         let next = transition::ask(
             &asked.at.tool,
             holder.as_ref().or(old.as_ref()),
-            &self.arrival(&arrival),
+            &self.claims.arrival(&arrival),
             now,
         );
         let next = next.map_err(|_| with_key(ErrorKind::StoreUnavailable))?;
@@ -102,7 +99,12 @@ impl Gateway {
             (Action::Claim { .. } | Action::Run, _) => Would::Run,
             (Action::Wait, _) => Would::Wait,
             (Action::Answer, Some(held)) => {
-                match read(&Arc::new(held.clone()), true, Duration::ZERO, self.now()) {
+                match read(
+                    &Arc::new(held.clone()),
+                    true,
+                    Duration::ZERO,
+                    self.base.now(),
+                ) {
                     Ok(_) => Would::Replay,
                     Err(kind) => Would::Refuse(kind),
                 }

@@ -11,8 +11,10 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::call::Asked;
-use super::{ErrorKind, Gateway, ToolAt};
+use super::base::Base;
+use super::error::ErrorKind;
+use super::secret::KnownSecrets;
+use super::tools::ToolAt;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key::Lookup;
 use crate::core::ledger::{Filter, Position};
@@ -43,8 +45,9 @@ pub enum Error {
 }
 
 /// What is known of recipes.
-#[derive(Default)]
-pub(super) struct Recipes {
+pub struct Recipes {
+    base: Arc<Base>,
+    secrets: Arc<KnownSecrets>,
     seen: ArcSwap<Seen>,
     /// One reads for all.
     learning: Mutex<()>,
@@ -85,6 +88,17 @@ impl Seen {
 }
 
 impl Recipes {
+    pub(super) fn new(base: Arc<Base>, secrets: Arc<KnownSecrets>) -> Self {
+        Self {
+            base,
+            secrets,
+            seen: ArcSwap::default(),
+            learning: Mutex::default(),
+            failed_at: Guard::default(),
+            looked_for: Guard::default(),
+        }
+    }
+
     /// The recipes of a tool but today's, the newest first.
     pub(super) fn earlier(&self, at: &ToolAt) -> Vec<(RecipeId, Arc<Recipe>)> {
         let seen = self.seen.load();
@@ -96,7 +110,7 @@ impl Recipes {
     }
 
     /// Whether these are the recipes of a tool but today's.
-    fn are_earlier(&self, at: &ToolAt, ids: &[RecipeId]) -> bool {
+    pub(super) fn are_earlier(&self, at: &ToolAt, ids: &[RecipeId]) -> bool {
         let seen = self.seen.load();
         let of_tool = seen.all.get(&at.tool.name).into_iter().flatten();
         of_tool
@@ -127,17 +141,17 @@ impl Recipes {
     }
 }
 
-impl Gateway {
+impl Recipes {
     /// Makes sure that calls of a tool are recognised. Answers whether new ones may be claimed.
     ///
     /// # Errors
     /// Nothing was ever read, so that not even a repetition is recognised.
     pub(super) async fn know_recipes(&self, at: &ToolAt) -> Result<bool, ErrorKind> {
-        let serves = || self.recipes.serves(at) && self.trouble_with_secret().is_none();
+        let serves = || self.serves(at) && self.secrets.trouble_with_secret().is_none();
         if self.learn_until(at, serves).await {
             return Ok(true);
         }
-        let may_look = self.recipes.seen.load().read_at.is_some() || at.tool.effect == Effect::Read;
+        let may_look = self.seen.load().read_at.is_some() || at.tool.effect == Effect::Read;
         if may_look {
             Ok(false)
         } else {
@@ -151,10 +165,9 @@ impl Gateway {
             return true;
         }
         let asked = Instant::now();
-        let _learning = self.recipes.learning.lock().await;
+        let _learning = self.learning.lock().await;
         // A request that waited for a failed read does not repeat it.
         let failed_at = *self
-            .recipes
             .failed_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -162,11 +175,10 @@ impl Gateway {
             && failed_at.is_none_or(|failed_at| failed_at < asked)
             && !self.is_just_read(at, asked)
         {
-            let tools = self.tools();
+            let tools = self.base.tools();
             if let Err(error) = self.learn(tools.values().map(Arc::as_ref)).await {
                 tracing::error!(tool = at.tool.name, %error, "the recipes of keys are not known");
                 *self
-                    .recipes
                     .failed_at
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
@@ -178,40 +190,28 @@ impl Gateway {
     /// Whether another request has read the recipes since this one asked; and of a tool that is closed because one of
     /// them cannot be read, whether that was a moment ago.
     fn is_just_read(&self, at: &ToolAt, asked: Instant) -> bool {
-        let seen = self.recipes.seen.load();
+        let seen = self.seen.load();
         let is_closed = seen.is_unreadable(&at.tool.name);
-        let pause = self.limits.pace.ask_store_every;
+        let pause = self.base.limits.pace.ask_store_every;
         seen.read_at
             .is_some_and(|read_at| read_at >= asked || is_closed && read_at.elapsed() < pause)
     }
 
     /// Whether the list of recipes is young enough to claim by: other gateways may have added to it.
     pub(super) async fn has_recent_recipes(&self, at: &ToolAt) -> bool {
-        let max_age = self.limits.pace.recipes_max_age;
-        !self.store.is_shared()
-            || self
-                .learn_until(at, || self.recipes.is_younger(max_age))
-                .await
-    }
-
-    /// The request with its names by the recipes and secrets that are known now, if there are others than when it came.
-    pub(super) fn with_newer_names(&self, asked: &Asked) -> Option<Asked> {
-        let (read_by, secrets) = (asked.read_by.as_ref()?, self.secrets());
-        if self.recipes.are_earlier(&asked.at, &read_by.recipes) && secrets == read_by.secrets {
-            return None;
-        }
-        asked.read_again(&self.recipes.earlier(&asked.at), secrets)
+        let max_age = self.base.limits.pace.recipes_max_age;
+        !self.base.store.is_shared() || self.learn_until(at, || self.is_younger(max_age)).await
     }
 
     /// How long until every gateway claims names by the tool's recipe of today, too; `None`: all do. Until then no
     /// name by an earlier recipe may be left out of a claim: it is all that a gateway which does not know today's
     /// looks for.
     pub(super) fn names_settle_in(&self, at: &ToolAt, now: Timestamp) -> Option<Duration> {
-        if !self.store.is_shared() {
+        if !self.base.store.is_shared() {
             return None;
         }
-        let max_age = self.limits.pace.recipes_max_age;
-        let seen = self.recipes.seen.load();
+        let max_age = self.base.limits.pace.recipes_max_age;
+        let seen = self.seen.load();
         seen.find(&at.tool.name, at.recipe_id)
             .map_or(Some(max_age), |today| today.settles_in(max_age, now))
     }
@@ -219,17 +219,17 @@ impl Gateway {
     /// Says which tools take no new calls because of their recipes.
     pub(super) async fn look_at_recipes(&self, readiness: &mut store::Readiness) {
         let (mut is_unwritten, mut closed) = (false, Vec::new());
-        for at in self.tools().values() {
+        for at in self.base.tools().values() {
             if self.know_recipes(at).await.unwrap_or(false) {
                 continue;
             }
-            if self.recipes.seen.load().is_unreadable(&at.tool.name) {
+            if self.seen.load().is_unreadable(&at.tool.name) {
                 closed.push(at.tool.name.clone());
             } else {
                 is_unwritten = true;
             }
         }
-        if let Some(reason) = self.trouble_with_secret() {
+        if let Some(reason) = self.secrets.trouble_with_secret() {
             readiness.reasons.push(reason);
             return;
         }
@@ -246,7 +246,7 @@ impl Gateway {
             closed.join(", ")
         );
         let reason = store::Reason::new("recipe_unreadable", text);
-        if closed.len() == self.tools().len() {
+        if closed.len() == self.base.tools().len() {
             readiness.reasons.push(reason);
         } else {
             readiness.warnings.push(reason);
@@ -258,8 +258,8 @@ impl Gateway {
     /// # Errors
     /// The store failed, or there are too many; what was known stays so.
     pub async fn learn_recipes(&self) -> Result<(), Error> {
-        let _learning = self.recipes.learning.lock().await;
-        let tools = self.tools();
+        let _learning = self.learning.lock().await;
+        let tools = self.base.tools();
         self.learn(tools.values().map(Arc::as_ref)).await
     }
 
@@ -268,18 +268,18 @@ impl Gateway {
     /// # Errors
     /// They must not be served.
     pub async fn adopt_recipes(&self, tools: &[ToolAt]) -> Result<(), Error> {
-        let _learning = self.recipes.learning.lock().await;
+        let _learning = self.learning.lock().await;
         self.learn(tools.iter()).await
     }
 
     /// The caller has the lock.
     async fn learn(&self, tools: impl Iterator<Item = &ToolAt> + Clone) -> Result<(), Error> {
-        let now = self.now();
+        let now = self.base.now();
         let began = Instant::now();
         // What was made with the recipes was made with the secret.
-        self.learn_secret().await?;
+        self.secrets.learn_secret().await?;
         self.read_recipes(now, began).await?;
-        let seen = self.recipes.seen.load_full();
+        let seen = self.seen.load_full();
         // A tool that is closed keeps no other from being served.
         let open = tools.filter(|at| !seen.is_unreadable(&at.tool.name));
         let mut has_written = false;
@@ -290,13 +290,13 @@ impl Gateway {
             self.read_recipes(now, began).await?;
         }
         let ids: Vec<RecipeId> = open.map(|at| at.recipe_id).collect();
-        self.recipes.change(|seen| seen.served.extend(&ids));
+        self.change(|seen| seen.served.extend(&ids));
         Ok(())
     }
 
     /// Writes down that a tool is served by its recipe. Whether that was not known before.
     async fn write_recipe(&self, at: &ToolAt, now: Timestamp) -> Result<bool, Error> {
-        let seen = self.recipes.seen.load_full();
+        let seen = self.seen.load_full();
         let keep = at.tool.retention;
         if let Some(known) = seen.find(&at.tool.name, at.recipe_id) {
             if let Some(renewed) = known.renewed(keep, now) {
@@ -327,20 +327,19 @@ impl Gateway {
         for _ in 0..super::transition::ROUNDS {
             let began = Instant::now();
             if is_new {
-                recipe.known_since = self.now();
+                recipe.known_since = self.base.now();
             }
-            let put = self.counted(
-                "put_document",
-                self.store.put_document(&recipe.to_document()).await,
-            )?;
+            let put = self.base.store.put_document(&recipe.to_document()).await?;
             let there = match put {
                 // Others count from a time at which it was not there yet.
-                Put::Done if is_new && began.elapsed() > self.limits.pace.recipes_max_age / 2 => {
+                Put::Done
+                    if is_new && began.elapsed() > self.base.limits.pace.recipes_max_age / 2 =>
+                {
                     recipe.version += 1;
                     continue;
                 }
                 Put::Done => {
-                    self.recipes.change(|seen| seen.put(recipe.clone()));
+                    self.change(|seen| seen.put(recipe.clone()));
                     return Ok(());
                 }
                 Put::Lost(there) => there,
@@ -367,10 +366,11 @@ impl Gateway {
         let mut before: Option<Place> = None;
         loop {
             let found = self
+                .base
                 .store
                 .documents(Kind::Recipe, None, None, before.as_ref(), PAGE)
                 .await;
-            let (page, next) = self.counted("documents", found)?;
+            let (page, next) = found?;
             stored.extend(page.calls);
             unreadable.extend(page.unreadable.into_iter().map(|(id, _)| id));
             before = next;
@@ -392,7 +392,7 @@ impl Gateway {
             }
         }
         for id in &unreadable {
-            if self.is_first_said(id) {
+            if self.base.is_first_said(id) {
                 tracing::error!(
                     recipe = id,
                     "a stored recipe cannot be read: its tool takes no new calls"
@@ -403,7 +403,7 @@ impl Gateway {
                 None => read.is_any_unreadable = true,
             }
         }
-        let known = self.recipes.seen.load_full();
+        let known = self.seen.load_full();
         for one in known.all.values().flatten() {
             if unreadable.contains(&name_of(&one.recipe.tool, one.id)) {
                 read.put(one.clone());
@@ -426,7 +426,7 @@ impl Gateway {
             read.served.remove(&one.id);
             read.put(one.clone());
         }
-        self.recipes.seen.store(Arc::new(read));
+        self.seen.store(Arc::new(read));
         let mut all = Ok(());
         for one in lost {
             // One that cannot be written must not keep the others.
@@ -455,17 +455,18 @@ impl Gateway {
                 if is_known(id) || met.iter().any(|(there, _)| *there == id) {
                     continue;
                 }
-                if let Some(one) = self.recipes.seen.load().find(tool, id) {
+                if let Some(one) = self.seen.load().find(tool, id) {
                     met.push((id, one.recipe.clone()));
                     continue;
                 }
                 let found = self
+                    .base
                     .store
                     .document(Kind::Recipe, "", &name_of(tool, id))
                     .await;
-                let found = self.counted("document", found)?;
+                let found = found?;
                 if let Some(one) = found.as_ref().and_then(Remembered::from_document) {
-                    self.recipes.change(|seen| seen.put(one.clone()));
+                    self.change(|seen| seen.put(one.clone()));
                     met.push((id, one.recipe));
                 }
             }
@@ -480,8 +481,9 @@ impl Gateway {
     /// The store failed; what was done so far stays so.
     pub async fn keep_recipes_once(&self, now: Timestamp) -> Result<(), Error> {
         self.learn_recipes().await?;
-        let current: BTreeSet<RecipeId> = self.tools().values().map(|at| at.recipe_id).collect();
-        let seen = self.recipes.seen.load_full();
+        let current: BTreeSet<RecipeId> =
+            self.base.tools().values().map(|at| at.recipe_id).collect();
+        let seen = self.seen.load_full();
         for one in seen
             .all
             .values()
@@ -491,11 +493,11 @@ impl Gateway {
             if !self.is_looked_for(one.id, now) || self.has_calls_of(one).await? {
                 continue;
             }
-            let put = self.store.put_document(&one.forgotten(now)).await;
-            if matches!(self.counted("put_document", put)?, Put::Done) {
+            let put = self.base.store.put_document(&one.forgotten(now)).await;
+            if matches!(put?, Put::Done) {
                 let (tool, recipe) = (&one.recipe.tool, one.id);
                 tracing::info!(tool, %recipe, "an earlier setting of the tool's key is forgotten: no call of it is kept");
-                self.recipes.change(|seen| {
+                self.change(|seen| {
                     seen.all
                         .entry(tool.clone())
                         .or_default()
@@ -509,7 +511,6 @@ impl Gateway {
     /// Whether it is time to look for the calls of a recipe.
     fn is_looked_for(&self, id: RecipeId, now: Timestamp) -> bool {
         let mut looked_for = self
-            .recipes
             .looked_for
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -530,11 +531,11 @@ impl Gateway {
             until: Some(one.made_until()),
             ..Filter::default()
         };
-        for tenant in self.counted("tenants", self.store.tenants().await)? {
+        for tenant in self.base.store.tenants().await? {
             let mut before: Option<Position> = None;
             for page in 0.. {
-                let found = self.store.list(&tenant, &filter, before, PAGE).await;
-                let found = self.counted("list", found)?;
+                let found = self.base.store.list(&tenant, &filter, before, PAGE).await;
+                let found = found?;
                 let is_of_it = found
                     .found
                     .iter()

@@ -16,19 +16,25 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use self::report::micros;
 pub use self::report::{Act, Listed, Overview, Report, RunState};
-use super::call::new_run_id;
-use super::{Error, ErrorKind, Gateway};
+use super::base::Base;
+use super::engine::Engine;
+use super::error::{Error, ErrorKind};
+use super::ids::new_run_id;
+use super::sagas::{SagaRegistry, Sagas};
+use super::webhook::Notifier;
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::key::Pointer;
 use crate::core::reconcile::{Kind, Rules, Window};
 use crate::core::tool::{OnUnknown, Tool};
 use crate::crash;
-use crate::downstream::outside::{Source, Webhook};
+use crate::downstream::Downstream;
+use crate::downstream::outside::Source;
 use crate::store::{self, Put};
 
 /// How long one run may take.
@@ -36,7 +42,7 @@ const RUN_TIME: Duration = Duration::from_secs(600);
 /// How long others leave a scheduled run alone that somebody has begun.
 const TAKEN: SignedDuration = SignedDuration::from_secs(660);
 /// Runs that one gateway makes at once: each holds its items in memory.
-pub(super) const AT_ONCE: usize = 2;
+const AT_ONCE: usize = 2;
 
 /// What is done about an anomaly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,13 +114,6 @@ impl Reconciliation {
     }
 }
 
-/// All that is configured of reconciliations.
-#[derive(Debug, Default)]
-pub(super) struct Reconciling {
-    all: BTreeMap<String, Reconciliation>,
-    pub(super) webhook: Option<Webhook>,
-}
-
 /// What is kept of a reconciliation between its runs, beside when it is due.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Progress {
@@ -131,22 +130,47 @@ pub struct Asked {
     pub until: Option<Timestamp>,
 }
 
-impl Gateway {
-    /// With these reconciliations, and this webhook.
-    #[must_use]
-    pub fn reconciling(mut self, all: Vec<Reconciliation>, webhook: Option<Webhook>) -> Self {
+/// Holds the ledger against the systems behind the tools.
+pub struct Reconciler {
+    base: Arc<Base>,
+    downstream: Arc<Downstream>,
+    engine: Arc<Engine>,
+    registry: Arc<SagaRegistry>,
+    sagas: Arc<Sagas>,
+    notifier: Arc<Notifier>,
+    all: BTreeMap<String, Reconciliation>,
+    /// Places for reconciliations that run.
+    places: Semaphore,
+}
+
+impl Reconciler {
+    pub(super) fn new(
+        base: Arc<Base>,
+        downstream: Arc<Downstream>,
+        engine: Arc<Engine>,
+        registry: Arc<SagaRegistry>,
+        sagas: Arc<Sagas>,
+        notifier: Arc<Notifier>,
+        all: Vec<Reconciliation>,
+    ) -> Self {
         for one in &all {
-            self.metrics
+            base.metrics
                 .has_reconciliation(&one.name, &Kind::ALL.map(Kind::as_str));
         }
-        let all = all.into_iter().map(|one| (one.name.clone(), one)).collect();
-        self.reconciling = Reconciling { all, webhook };
-        self
+        Self {
+            base,
+            downstream,
+            engine,
+            registry,
+            sagas,
+            notifier,
+            all: all.into_iter().map(|one| (one.name.clone(), one)).collect(),
+            places: Semaphore::new(AT_ONCE),
+        }
     }
 
     fn reconciliation(&self, name: &str) -> Result<&Reconciliation, Error> {
-        self.reconciling
-            .all
+        self.all
             .get(name)
             .ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
     }
@@ -157,16 +181,11 @@ impl Gateway {
     /// # Errors
     /// The store failed; what was done so far stays so.
     pub async fn reconcile_due(self: &Arc<Self>, now: Timestamp) -> Result<usize, store::Error> {
-        if self.draining.is_cancelled() || self.is_out_of_time() {
+        if self.base.draining.is_cancelled() || self.base.is_out_of_time() {
             return Ok(0);
         }
         let (mut made, mut failed) = (0, None);
-        for reconciliation in self
-            .reconciling
-            .all
-            .values()
-            .filter(|one| one.every.is_some())
-        {
+        for reconciliation in self.all.values().filter(|one| one.every.is_some()) {
             match self.run_if_due(reconciliation, now).await {
                 Ok(was_made) => made += usize::from(was_made),
                 // What cannot be read of one is not in the way of the others.
@@ -186,10 +205,11 @@ impl Gateway {
         };
         let name = of.name.as_str();
         let found = self
+            .base
             .store
             .document(DocumentKind::Reconciliation, "", name)
             .await;
-        let found = self.counted("document", found)?;
+        let found = found?;
         let progress: Progress = found
             .as_ref()
             .and_then(|found| serde_json::from_slice(&found.body).ok())
@@ -220,7 +240,7 @@ impl Gateway {
             body: json_of(&taken),
         };
         // The one who writes this makes the run.
-        match self.counted("put_document", self.store.put_document(&document).await)? {
+        match self.base.store.put_document(&document).await? {
             Put::Done => {}
             Put::Lost(_) => return Ok(false),
         }
@@ -253,7 +273,7 @@ impl Gateway {
             run,
         });
         // Whoever has taken it since, because this run took too long, goes on from there.
-        drop(self.counted("put_document", self.store.put_document(&document).await)?);
+        drop(self.base.store.put_document(&document).await?);
         Ok(true)
     }
 
@@ -277,7 +297,7 @@ impl Gateway {
     }
 
     fn margin(&self, of: &Reconciliation) -> SignedDuration {
-        let tools = self.tools();
+        let tools = self.base.tools();
         of.margin(
             of.tools
                 .iter()
@@ -288,7 +308,7 @@ impl Gateway {
 
     /// Of what came before, calls may have been deleted.
     fn oldest(&self, of: &Reconciliation, now: Timestamp) -> Timestamp {
-        let tools = self.tools();
+        let tools = self.base.tools();
         let kept = of
             .tools
             .iter()
@@ -318,10 +338,10 @@ impl Gateway {
             return Err(ErrorKind::Forbidden.alone());
         }
         let of = self.reconciliation(name)?.clone();
-        if self.draining.is_cancelled() {
+        if self.base.draining.is_cancelled() {
             return Err(ErrorKind::ShuttingDown.alone());
         }
-        let now = self.now();
+        let now = self.base.now();
         let refuse = |why: &str| ErrorKind::InvalidRequest(why.to_owned()).alone();
         let until = asked.until.unwrap_or(now).min(earlier(now, of.lag));
         let since = asked.since.unwrap_or_else(|| earlier(until, of.window));
@@ -343,6 +363,7 @@ impl Gateway {
         let (gateway, by) = (self.clone(), format!("token {}", caller.name));
         // A caller that hangs up does not break it off.
         let run = self
+            .base
             .tasks
             .spawn(async move { gateway.reconcile(&of, &new_run_id(), window, &by).await });
         let report = run.await.ok().and_then(Result::ok);
@@ -357,13 +378,13 @@ impl Gateway {
         window: Window,
         by: &str,
     ) -> Result<Report, store::Error> {
-        let _place = self.reconciliations.acquire().await;
-        let (begun, started_at) = (Instant::now(), self.now());
+        let _place = self.places.acquire().await;
+        let (begun, started_at) = (Instant::now(), self.base.now());
         let looked = tokio::select! {
             looked = tokio::time::timeout(RUN_TIME, self.look_at_sources(of, window)) => {
                 looked.unwrap_or_else(|_| Err("it took too long".into()))
             }
-            () = self.draining.cancelled() => Err("the gateway is shutting down".into()),
+            () = self.base.draining.cancelled() => Err("the gateway is shutting down".into()),
         };
         let mut report = Report::new(of, run, window, by, started_at);
         let fail = |report: &mut Report, why: String| {
@@ -408,14 +429,14 @@ impl Gateway {
             self.act_on(&report).await;
             report.state = RunState::Done;
         }
-        report.finished_at = Some(micros(self.now()));
+        report.finished_at = Some(micros(self.base.now()));
         self.keep_report(of, &report, 2).await?;
         let is_done = report.state == RunState::Done;
-        self.metrics.reconciled(
+        self.base.metrics.reconciled(
             &of.name,
             is_done,
             begun.elapsed(),
-            self.wall_time().as_second(),
+            self.base.wall_time().as_second(),
         );
         tracing::info!(
             reconciliation = of.name,

@@ -1,19 +1,19 @@
-//! Calls whose owner is gone: what they did nobody can say, so they become unknown. What is kept no
-//! longer is deleted here, too.
+//! Calls whose owner is gone: what they did nobody can say, so they become unknown.
+
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::base::Base;
+use super::flight::Flights;
+use super::sagas::SagaRegistry;
 use super::transition::{self, OnConflict};
-use super::{Gateway, clock};
 use crate::core::call::Event;
 use crate::crash;
-use crate::store::{self, Due, NO_ROOM};
+use crate::store::{self, Due};
 
 /// Calls in one go, so that live traffic is not held up.
 const BATCH: u32 = 100;
-
-/// Calls of a shared store that are deleted in one go. The store does that in smaller steps between live traffic.
-const SHARED_BATCH: u32 = 1_000;
 
 /// Calls in one go where those before them do not move.
 const MOST: u32 = 3_200;
@@ -27,7 +27,18 @@ pub struct Report {
     pub settled: usize,
 }
 
-impl Gateway {
+/// Settles calls that have lost their owner.
+pub struct LostCalls {
+    base: Arc<Base>,
+    sagas: Arc<SagaRegistry>,
+    runs: Arc<Flights>,
+}
+
+impl LostCalls {
+    pub(super) fn new(base: Arc<Base>, sagas: Arc<SagaRegistry>, runs: Arc<Flights>) -> Self {
+        Self { base, sagas, runs }
+    }
+
     /// Settles a bounded number of calls that have lost their owner. Doing it twice, or on two
     /// gateways at once, has the effect of once.
     ///
@@ -38,7 +49,9 @@ impl Gateway {
     }
 
     async fn recover_some(&self, now: Timestamp, most: u32) -> Result<Report, store::Error> {
-        let due = self.readable("due", self.store.due(now, most).await)?;
+        let due = self
+            .base
+            .readable("due", self.base.store.due(now, most).await)?;
         let mut report = Report {
             due: due.len(),
             settled: 0,
@@ -71,41 +84,6 @@ impl Gateway {
         }
     }
 
-    /// Deletes every record whose retention is over, in small steps between live traffic.
-    ///
-    /// Goes by the store's clock, with the smallest offset that was ever seen; and deletes nothing while the store is
-    /// not as it should be, unless all that it lacks is room. A clock that is wrong deletes nothing, whoever's it is.
-    ///
-    /// # Errors
-    /// The store failed; what was deleted stays so.
-    pub async fn prune_all(&self) -> Result<(), store::Error> {
-        let batch = if self.store.is_shared() {
-            SHARED_BATCH
-        } else {
-            BATCH
-        };
-        loop {
-            let readiness = self.readiness().await;
-            let is_clock_off = readiness
-                .warnings
-                .iter()
-                .any(|warning| warning.code == "clock");
-            let offset = self.clock.least_offset(self.store.clock_offset());
-            if is_clock_off
-                || !readiness
-                    .reasons
-                    .iter()
-                    .all(|reason| NO_ROOM.contains(&reason.code))
-            {
-                return Ok(());
-            }
-            let now = self.now().min(clock::wall(offset));
-            if self.counted("prune", self.store.prune(now, batch).await)? < u64::from(batch) {
-                return Ok(());
-            }
-        }
-    }
-
     /// Whether it was this run that settled it.
     pub(super) async fn settle_lost(
         &self,
@@ -118,17 +96,17 @@ impl Gateway {
         } = lost;
         // Whatever the clock says: what runs here is not lost.
         if !owner_ended
-            && record.attempt.owner == self.instance
-            && self.flights.runs(record.intent.call_id)
+            && record.attempt.owner == self.base.instance
+            && self.runs.runs(record.intent.call_id)
         {
             return Ok(false);
         }
-        let tool = self.policy_of(&record);
-        let by = self.instance;
+        let tool = self.base.policy_of(&record);
+        let by = self.base.instance;
         // What no saga knows of is not undone. A saga that cannot be had keeps only its own calls waiting.
-        if let Err(error) = self.find_saga_of(&record.intent).await {
+        if let Err(error) = self.sagas.find_saga_of(&record.intent).await {
             let (call_id, trace_id) = (record.intent.call_id, &record.intent.trace_id);
-            if self.is_first_said(&call_id.to_string()) {
+            if self.base.is_first_said(&call_id.to_string()) {
                 tracing::error!(%call_id, trace_id, %error, "the saga of a lost call cannot be had");
             }
             return Ok(false);
@@ -139,7 +117,8 @@ impl Gateway {
             Event::LeaseOver { by }
         };
         crash::point("in_recovery");
-        let moved = transition::apply(self, &tool, record, &event, now, OnConflict::GiveUp).await?;
+        let moved =
+            transition::apply(&self.base, &tool, record, &event, now, OnConflict::GiveUp).await?;
         let Some(settled) = moved.written() else {
             return Ok(false);
         };

@@ -1,11 +1,11 @@
 //! Requests whose token was refused: counted by reason, each reason logged once a minute at most.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Gateway;
+use crate::metrics::Metrics;
 
 /// How often one reason is logged.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
@@ -36,8 +36,10 @@ impl TokenRefused {
 }
 
 /// When each reason was logged last, and how many came since.
-#[derive(Default)]
-pub(super) struct Refusals(Mutex<[Noted; TokenRefused::ALL.len()]>);
+pub struct Refusals {
+    metrics: Arc<Metrics>,
+    noted: Mutex<[Noted; TokenRefused::ALL.len()]>,
+}
 
 #[derive(Default, Clone, Copy)]
 struct Noted {
@@ -46,9 +48,35 @@ struct Noted {
 }
 
 impl Refusals {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        // There before the first one, which would be no increase otherwise.
+        for why in TokenRefused::ALL {
+            metrics.refused_tokens.with_label_values(&[why.as_str()]);
+        }
+        Self {
+            metrics,
+            noted: Mutex::default(),
+        }
+    }
+
+    /// Notes that a request was refused because of its token. Nothing of the token is kept or logged.
+    pub fn note_refused(&self, why: TokenRefused) {
+        self.metrics
+            .refused_tokens
+            .with_label_values(&[why.as_str()])
+            .inc();
+        if let Some(requests) = self.note(why, Instant::now()) {
+            tracing::warn!(
+                reason = why.as_str(),
+                requests,
+                "requests were refused because of their token"
+            );
+        }
+    }
+
     /// How many there were since the last line, if it is time for another one.
     fn note(&self, why: TokenRefused, now: Instant) -> Option<u64> {
-        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let Noted { logged_at, since } = &mut noted[why as usize];
         *since += 1;
         if logged_at.is_some_and(|at| now.duration_since(at) < LOGGED_EVERY) {
@@ -59,30 +87,13 @@ impl Refusals {
     }
 }
 
-impl Gateway {
-    /// Notes that a request was refused because of its token. Nothing of the token is kept or logged.
-    pub fn note_refused(&self, why: TokenRefused) {
-        self.metrics
-            .refused_tokens
-            .with_label_values(&[why.as_str()])
-            .inc();
-        if let Some(requests) = self.refusals.note(why, Instant::now()) {
-            tracing::warn!(
-                reason = why.as_str(),
-                requests,
-                "requests were refused because of their token"
-            );
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn each_reason_is_logged_once_a_minute_with_how_many_there_were() {
-        let (refusals, start) = (Refusals::default(), Instant::now());
+        let (refusals, start) = (Refusals::new(Arc::new(Metrics::new())), Instant::now());
         let note = |why, seconds| refusals.note(why, start + Duration::from_secs(seconds));
         assert_eq!(note(TokenRefused::Unknown, 0), Some(1));
         for second in 1..60 {

@@ -1,5 +1,4 @@
-//! The way of a call, on the side of the one who runs it: dispatch, and write down what came of it.
-//! Each step loads, asks `core::call::next`, saves and acts.
+//! Attempts of a call: dispatch, and write down what came of it.
 //!
 //! The claim is durable before the first byte leaves, and an outcome is told only when it is durable.
 
@@ -9,29 +8,27 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::{Instant, sleep};
 
+use super::base::Base;
 use super::call::Asked;
 use super::flight::{Phase, Pilot};
 use super::health::Permit;
-use super::hold::Hold;
-use super::places::Owner;
-use super::room::move_in;
-use super::session::Turn;
+use super::ids::{jitter, new_attempt};
+use super::pause::Pauses;
+use super::sagas::SagaRegistry;
+use super::tools::ToolAt;
 use super::trace::new_span_id;
 use super::transition;
-use super::{ErrorKind, Gateway, jitter, new_attempt};
-use crate::budget::Charge;
 use crate::core::breaker::Sign;
-use crate::core::call::{Action, Event, Next, Retry};
+use crate::core::call::{Action, Event, Retry};
 use crate::core::outcome::{self, Evidence, Outcome, Sent};
-use crate::core::record::{Content, FailureKind};
-use crate::core::record::{Record, State};
+use crate::core::record::{Content, Intent, Record, State};
 use crate::core::redact;
-use crate::core::tool::Effect;
+use crate::core::session::SessionId;
 use crate::core::trace::SpanId;
+use crate::core::unknown::{Finding, Hindrance, read_probe};
 use crate::crash;
-use crate::downstream::{self, Deadline, Exchange, Party};
+use crate::downstream::{self, Deadline, Downstream, Exchange, Party};
 use crate::metrics::Arrival;
-use crate::store::Listener;
 
 /// Whether what comes of a run is written down.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,239 +56,15 @@ pub(super) struct Attempted {
     silent: Option<Exchange>,
 }
 
-impl Gateway {
-    /// Flies a flight to its end: the whole life of a call in this process.
-    pub(super) async fn fly(self: Arc<Self>, mut asked: Asked, pilot: Pilot, began: Instant) {
-        asked.trace.begin_call(&asked.intent);
-        let claim = asked.trace.claim(&asked.intent);
-        let standing = asked
-            .at
-            .tool
-            .is_exclusive()
-            .then(|| self.lines.stand(&asked.intent, &mut asked.longest_line));
-        let Turn {
-            held,
-            place,
-            mut room,
-            deadline,
-        } = self.hold_in_turn(&asked, &pilot).await;
-        drop(standing);
-        asked.trace.claimed(claim, &held);
-        asked.raw = bytes::Bytes::new();
-        match held {
-            Ok(Hold::Ours(record, permit)) => {
-                // Claimed first and asked after: whoever closes the saga in between finds the call.
-                crash::point("saga_claimed");
-                if let Err(kind) = self.join_saga(&record.intent).await {
-                    return self.turn_away(&asked, record, kind, pilot, began).await;
-                }
-                crash::point("saga_joined");
-                let begun = Begun {
-                    record,
-                    permit,
-                    deadline,
-                };
-                // Boxed, so that a replay need not carry the room for a run.
-                let silent = Box::pin(self.run(&asked, begun, &mut room, pilot, began)).await;
-                drop(place);
-                if let Some((record, exchange)) = silent
-                    && let Some(_place) = self.listening.take(Owner::of(&asked.intent))
-                {
-                    self.listen_late(&asked, record, exchange, deadline).await;
-                }
-            }
-            Ok(Hold::Theirs(record)) => {
-                drop((place, room));
-                self.watch(record, pilot, Owner::of(&asked.intent)).await;
-            }
-            Ok(Hold::Settled(mut record)) => {
-                move_in(&mut record, &mut room);
-                pilot.end(Ok(Arc::new(record)), false);
-            }
-            // It is no one's turn for ever: what waited has been refused by now.
-            Ok(Hold::Denied(..)) => pilot.end(Err(ErrorKind::StoreUnavailable), false),
-            Err(ErrorKind::StoreUnavailable)
-                if asked.at.tool.effect == Effect::Read
-                    && place.is_some()
-                    && !self.is_paused(&asked.at.tool.name) =>
-            {
-                self.pass_through(&asked, &mut room, pilot, began, deadline)
-                    .await;
-            }
-            Err(kind) => pilot.end(Err(kind), false),
-        }
-    }
+/// Sends calls to their tools; nothing else does.
+pub(super) struct Runner {
+    pub(super) base: Arc<Base>,
+    pub(super) downstream: Arc<Downstream>,
+    pub(super) pauses: Arc<Pauses>,
+    pub(super) sagas: Arc<SagaRegistry>,
+}
 
-    /// Ends a call that was claimed and is not sent, because of its saga.
-    async fn turn_away(
-        &self,
-        asked: &Asked,
-        record: Record,
-        kind: ErrorKind,
-        pilot: Pilot,
-        began: Instant,
-    ) {
-        let attempt = record.attempt.id;
-        let (failure, why) = match &kind {
-            ErrorKind::WrongState(why) => (FailureKind::SagaClosed, why.clone()),
-            kind => (FailureKind::Unavailable, kind.to_string()),
-        };
-        let event = Event::NotJoined {
-            by: self.instance,
-            attempt,
-            kind: failure,
-            why,
-        };
-        let (record, _) = self.settle(asked, record, &event, None, Keep::Stored).await;
-        self.ended(asked, &record, began);
-        let is_closed = matches!(&record.state, State::Failed(failure) if failure.kind == FailureKind::SagaClosed);
-        pilot.end(
-            if is_closed {
-                Ok(Arc::new(record))
-            } else {
-                Err(kind)
-            },
-            true,
-        );
-    }
-
-    /// Runs a read without a store: it has no effect that could be doubled.
-    async fn pass_through(
-        &self,
-        asked: &Asked,
-        room: &mut Option<Charge>,
-        pilot: Pilot,
-        began: Instant,
-        deadline: Deadline,
-    ) {
-        let tool = &asked.at.tool;
-        let next = transition::ask(tool, None, &self.arrival(asked), self.now());
-        let Ok(Next {
-            change: Some(change),
-            ..
-        }) = next
-        else {
-            return pilot.end(Err(ErrorKind::StoreUnavailable), false);
-        };
-        self.metrics
-            .passed_through
-            .with_label_values(&[&tool.name])
-            .inc();
-        asked.at.health.earn_retry();
-        let begun = Begun {
-            record: change.record,
-            permit: Permit::default(),
-            deadline,
-        };
-        let (mut record, _) = self
-            .run_attempts(asked, begun, Some(&pilot), Keep::Nothing)
-            .await;
-        self.ended(asked, &record, began);
-        move_in(&mut record, room);
-        pilot.end(Ok(Arc::new(record)), true);
-    }
-
-    /// Follows a call that somebody else runs, until it is settled or nobody here asks any more. What is
-    /// heard of its end only says when to look.
-    async fn watch(&self, mut record: Record, pilot: Pilot, asks: Owner) {
-        let (intent, call_id, version) =
-            (record.intent.clone(), record.intent.call_id, record.version);
-        let Some(_place) = self.waiting.take(asks) else {
-            return pilot.end(Ok(Arc::new(record)), false);
-        };
-        let listener = self.store.listen(call_id);
-        pilot.say(Phase::Running {
-            record: Arc::new(record.clone()),
-            ours: false,
-        });
-        let (mut pause, longest_pause) = self.limits.pace.poll;
-        let mut is_first = listener.is_some();
-        while !pilot.leave_if_alone() {
-            // It may have ended before anybody listened.
-            if !std::mem::take(&mut is_first) {
-                tokio::select! {
-                    () = sleep(pause) => {}
-                    () = heard(listener.as_ref()) => {}
-                    // Others can be asked how it ends.
-                    () = self.draining.cancelled() => return pilot.end(Ok(Arc::new(record)), false),
-                }
-                pause = (pause * 2).min(longest_pause);
-            }
-            match self.counted_for(&intent, "load", self.store.load(call_id).await) {
-                Ok(Some(
-                    running @ Record {
-                        state: State::Running,
-                        ..
-                    },
-                )) => record = running,
-                // A store that has gone back knows less of it than we have seen.
-                Ok(Some(record)) if record.version < version => {
-                    return pilot.end(Err(ErrorKind::StoreUnavailable), false);
-                }
-                Ok(Some(record)) => return pilot.end(self.with_room(record).map(Arc::new), false),
-                Ok(None) | Err(_) => return pilot.end(Err(ErrorKind::StoreUnavailable), false),
-            }
-        }
-    }
-
-    /// Runs a call that is ours and tells everyone. Answers with the call and its exchange if it is in
-    /// doubt and may still be answered.
-    async fn run(
-        &self,
-        asked: &Asked,
-        begun: Begun,
-        room: &mut Option<Charge>,
-        pilot: Pilot,
-        began: Instant,
-    ) -> Option<(Record, Exchange)> {
-        crash::point("after_claim");
-        pilot.say(Phase::Running {
-            record: Arc::new(begun.record.clone()),
-            ours: true,
-        });
-        // Not by a recheck, which is itself a repetition.
-        asked.at.health.earn_retry();
-        let (mut record, silent) = self
-            .run_attempts(asked, begun, Some(&pilot), Keep::Stored)
-            .await;
-        self.ended(asked, &record, began);
-        move_in(&mut record, room);
-        if record.state == State::Running {
-            // Nobody runs it any more, and how it ended could not be written: the flight breaks off.
-            return None;
-        }
-        let in_doubt = matches!(record.state, State::Unknown(_));
-        pilot.end(Ok(Arc::new(record.clone())), true);
-        silent
-            .filter(|_| in_doubt)
-            .map(|exchange| (record, exchange))
-    }
-
-    /// Counts and logs how a run ended.
-    fn ended(&self, asked: &Asked, record: &Record, began: Instant) {
-        let tool = &asked.at.tool;
-        self.count_arrival(&tool.name, Arrival::First, began);
-        asked.trace.ended(record, failure_of(record));
-        if let Some(reason) = failure_of(record) {
-            self.metrics
-                .first_arrival_failures
-                .with_label_values(&[&tool.name, reason])
-                .inc();
-        }
-        tracing::info!(
-            call_id = %record.intent.call_id,
-            tool = tool.name,
-            trace_id = record.intent.trace_id,
-            key = record.intent.lookup.short(),
-            key_source = record.intent.key_source.as_str(),
-            state = record.state.as_str(),
-            reason = failure_of(record),
-            attempts = record.attempts,
-            latency_ms = record.latency_ms,
-            "call ended",
-        );
-    }
-
+impl Runner {
     /// Attempt after attempt, until one settles the call. Answers with the stored record, and with
     /// the exchange if it was left without an answer.
     pub(super) async fn run_attempts(
@@ -320,8 +93,8 @@ impl Gateway {
             };
             // Taken out of hand until it is known whether it is made; what is executed needs none.
             let may_retry = !is_executed
-                && !self.abandoned.is_cancelled()
-                && !self.is_paused(&tool.name)
+                && !self.base.abandoned.is_cancelled()
+                && !self.pauses.is_paused(&tool.name)
                 && record.attempt.number < tool.retry.attempts
                 && health.try_spend_retry();
             let retry = may_retry.then_some(retry);
@@ -363,7 +136,7 @@ impl Gateway {
             );
             tokio::select! {
                 () = sleep(wait) => {}
-                () = self.abandoned.cancelled() => {}
+                () = self.base.abandoned.cancelled() => {}
             }
         }
     }
@@ -377,7 +150,7 @@ impl Gateway {
         deadline: Deadline,
     ) -> Attempted {
         let tool = &asked.at.tool;
-        if self.abandoned.is_cancelled() {
+        if self.base.abandoned.is_cancelled() {
             let evidence = Evidence::NotSent {
                 why: "the gateway is shutting down".into(),
             };
@@ -388,7 +161,7 @@ impl Gateway {
             };
         }
         // What is under way goes on, but nothing is sent again.
-        if record.attempt.number > 1 && self.is_paused(&tool.name) {
+        if record.attempt.number > 1 && self.pauses.is_paused(&tool.name) {
             let evidence = Evidence::NotSent {
                 why: "a person has paused the tool".into(),
             };
@@ -399,7 +172,7 @@ impl Gateway {
             };
         }
         let began = Instant::now();
-        let trace = asked.trace.for_call(record, self.limits.sample);
+        let trace = asked.trace.for_call(record, self.base.limits.sample);
         // A replay that asks the tool is no attempt of the call, and its span is another one.
         let is_attempt = record.state == State::Running;
         let span_id = if is_attempt {
@@ -426,7 +199,7 @@ impl Gateway {
         let observed = tokio::select! {
             observed = exchange.until(head_by, deadline.at) => observed,
             () = crash::point_after(is_sent, "after_last_byte") => None,
-            () = self.abandoned.cancelled() => Some(exchange.give_up("the gateway is shutting down")),
+            () = self.base.abandoned.cancelled() => Some(exchange.give_up("the gateway is shutting down")),
         };
         let (evidence, silent) = match observed {
             Some(evidence) => (evidence, None),
@@ -444,11 +217,13 @@ impl Gateway {
             span.record("error", why);
         }
         drop(span);
-        self.metrics
+        self.base
+            .metrics
             .attempts
             .with_label_values(&[&tool.name, proved.as_str()])
             .inc();
-        self.metrics
+        self.base
+            .metrics
             .attempt_duration
             .with_label_values(&[&tool.name])
             .observe(began.elapsed().as_secs_f64());
@@ -468,36 +243,6 @@ impl Gateway {
         }
     }
 
-    /// An answer to an attempt that was given up as unknown still settles the call.
-    async fn listen_late(
-        &self,
-        asked: &Asked,
-        record: Record,
-        mut exchange: Exchange,
-        deadline: Deadline,
-    ) {
-        let until = deadline.at + asked.at.tool.lease_margin;
-        let observed = tokio::select! {
-            observed = exchange.until(until, until) => observed,
-            () = self.abandoned.cancelled() => None,
-        };
-        let Some(evidence) = observed else { return };
-        let event = Event::Ended {
-            attempt: record.attempt.id,
-            fencing: record.fencing,
-            evidence,
-            retry: None,
-        };
-        let (record, _) = self.settle(asked, record, &event, None, Keep::Stored).await;
-        tracing::info!(
-            call_id = %record.intent.call_id,
-            tool = asked.at.tool.name,
-            trace_id = record.intent.trace_id,
-            state = record.state.as_str(),
-            "a late answer",
-        );
-    }
-
     /// Applies how an attempt ended to the record and writes it. Answers with the record as stored,
     /// and how long to wait if another attempt is to be made.
     pub(super) async fn settle(
@@ -510,12 +255,12 @@ impl Gateway {
     ) -> (Record, Option<Duration>) {
         let span = asked
             .trace
-            .for_call(&record, self.limits.sample)
+            .for_call(&record, self.base.limits.sample)
             .completion(&record);
         let (record, wait) = match keep {
             Keep::Stored => self.write_outcome(asked, record, event, pilot).await,
             Keep::Nothing => {
-                let next = transition::ask(&asked.at.tool, Some(&record), event, self.now());
+                let next = transition::ask(&asked.at.tool, Some(&record), event, self.base.now());
                 match next.map(|next| (next.change, next.action)) {
                     Ok((Some(change), Action::Retry { after })) => (change.record, Some(after)),
                     Ok((Some(change), _)) => (change.record, None),
@@ -541,10 +286,11 @@ impl Gateway {
                 });
             }
         };
-        let completed = transition::complete(self, &asked.at.tool, record, event, unwritten).await;
+        let completed =
+            transition::complete(&self.base, &asked.at.tool, record, event, unwritten).await;
         let record = completed.record;
         if completed.is_stale {
-            self.metrics.stale_owners.inc();
+            self.base.metrics.stale_owners.inc();
             tracing::warn!(
                 call_id = %record.intent.call_id,
                 trace_id = record.intent.trace_id,
@@ -553,7 +299,8 @@ impl Gateway {
             );
         }
         if completed.is_alarm {
-            self.metrics
+            self.base
+                .metrics
                 .late_executions
                 .with_label_values(&[&record.intent.tool])
                 .inc();
@@ -567,13 +314,83 @@ impl Gateway {
         }
         (record, completed.retry_after)
     }
-}
 
-/// Waits for word of a call's end; for ever if there is nobody to say it.
-pub(super) async fn heard(listener: Option<&Listener>) {
-    match listener {
-        Some(listener) => listener.heard().await,
-        None => std::future::pending().await,
+    /// Whether the call may be sent to its tool now. What a person has stopped, or what keeps failing, is
+    /// left alone as if it were a new call.
+    pub(super) async fn may_send(&self, at: &ToolAt, record: &Record) -> Result<Permit, Hindrance> {
+        let permit = at
+            .health
+            .admit(&record.intent.tenant)
+            .map_err(Hindrance::Resting)?;
+        let session = self
+            .base
+            .store
+            .session(&SessionId::of(&record.intent))
+            .await;
+        match session {
+            Ok(session) if session.frozen => return Err(Hindrance::Frozen),
+            Ok(_) => {}
+            Err(_) => return Err(Hindrance::Store),
+        }
+        match self.sagas.is_wanted_again(&record.intent).await {
+            Ok(true) => Ok(permit),
+            Ok(false) => Err(Hindrance::NotWanted),
+            Err(_) => Err(Hindrance::Store),
+        }
+    }
+
+    /// What the tool says, and how long it asks to wait.
+    pub(super) async fn probe(&self, at: &ToolAt, intent: &Intent) -> (Finding, Option<Duration>) {
+        let by = Instant::now() + at.tool.timeout;
+        let (party, key) = (
+            Party::tool(&intent.tenant, &intent.tool),
+            intent.lookup.for_tool(),
+        );
+        tokio::select! {
+            answer = self.downstream.probe(&at.endpoint, party, &key, by) => match answer {
+                Ok((status, body, retry_after)) => (read_probe(&at.tool, status, &body), retry_after),
+                Err(why) => (Finding::Unclear(why), None),
+            },
+            () = self.base.abandoned.cancelled() => {
+                (Finding::Unclear("the gateway is shutting down".into()), None)
+            }
+        }
+    }
+
+    /// Counts and logs how a run ended.
+    pub(super) fn ended(&self, asked: &Asked, record: &Record, began: Instant) {
+        let tool = &asked.at.tool;
+        self.count_arrival(&tool.name, Arrival::First, began);
+        asked.trace.ended(record, failure_of(record));
+        if let Some(reason) = failure_of(record) {
+            self.base
+                .metrics
+                .first_arrival_failures
+                .with_label_values(&[&tool.name, reason])
+                .inc();
+        }
+        tracing::info!(
+            call_id = %record.intent.call_id,
+            tool = tool.name,
+            trace_id = record.intent.trace_id,
+            key = record.intent.lookup.short(),
+            key_source = record.intent.key_source.as_str(),
+            state = record.state.as_str(),
+            reason = failure_of(record),
+            attempts = record.attempts,
+            latency_ms = record.latency_ms,
+            "call ended",
+        );
+    }
+
+    pub(super) fn count_arrival(&self, tool: &str, arrival: Arrival, began: Instant) {
+        let labels = [tool, arrival.as_str()];
+        self.base.metrics.arrivals.with_label_values(&labels).inc();
+        self.base
+            .metrics
+            .call_duration
+            .with_label_values(&labels)
+            .observe(began.elapsed().as_secs_f64());
     }
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::Gateway;
+use super::base::Base;
 use crate::core::document::{Document, Kind};
 use crate::core::secret::{Secret, Secrets};
 use crate::store::{self, LOST_DATA, Put, Reason};
@@ -25,23 +25,13 @@ const ID: &str = "secret";
 
 /// What is known of the secret.
 pub(super) struct KnownSecrets {
+    base: Arc<Base>,
     known: ArcSwapOption<Secrets>,
     /// For requests that claim nothing, until the store's own is known.
     spare: Arc<Secrets>,
     trouble: ArcSwapOption<Trouble>,
     /// This process has sealed the document with its newest key.
     is_sealed_anew: AtomicBool,
-}
-
-impl Default for KnownSecrets {
-    fn default() -> Self {
-        Self {
-            known: ArcSwapOption::empty(),
-            spare: Arc::new(Secrets::one(new_secret())),
-            trouble: ArcSwapOption::empty(),
-            is_sealed_anew: AtomicBool::new(false),
-        }
-    }
 }
 
 /// Why nothing is claimed until a person accepts it.
@@ -124,29 +114,36 @@ fn new_secret() -> Secret {
     Secret::new(bytes)
 }
 
-impl Gateway {
+impl KnownSecrets {
+    pub(super) fn new(base: Arc<Base>) -> Self {
+        Self {
+            base,
+            known: ArcSwapOption::empty(),
+            spare: Arc::new(Secrets::one(new_secret())),
+            trouble: ArcSwapOption::empty(),
+            is_sealed_anew: AtomicBool::new(false),
+        }
+    }
+
     /// What names and fingerprints are made with.
-    pub(super) fn secrets(&self) -> Arc<Secrets> {
-        self.secrets
-            .known
-            .load_full()
-            .unwrap_or_else(|| self.secrets.spare.clone())
+    pub(super) fn current(&self) -> Arc<Secrets> {
+        self.known.load_full().unwrap_or_else(|| self.spare.clone())
     }
 
     /// Whether nothing is claimed because of the secret until a person accepts it.
     pub(super) fn has_lost_secret(&self) -> bool {
-        self.secrets.trouble.load().is_some()
+        self.trouble.load().is_some()
     }
 
     /// Why nothing can be claimed, as far as the secret goes.
     pub(super) fn trouble_with_secret(&self) -> Option<Reason> {
-        if let Some(trouble) = &*self.secrets.trouble.load() {
+        if let Some(trouble) = &*self.trouble.load() {
             let why = format!(
                 "{trouble}; nothing is claimed here until a person accepts that: POST /v1/store/accept-loss"
             );
             return Some(Reason::new(LOST_DATA, why));
         }
-        if self.secrets.known.load().is_some() {
+        if self.known.load().is_some() {
             return None;
         }
         let why = "the store's secret is not known; if no key opens it, add the missing one to store.encryption_keys";
@@ -154,7 +151,7 @@ impl Gateway {
     }
 
     fn is_closed_by(&self, trouble: Trouble) -> store::Error {
-        let before = self.secrets.trouble.swap(Some(Arc::new(trouble)));
+        let before = self.trouble.swap(Some(Arc::new(trouble)));
         if before.as_deref() != Some(&trouble) {
             tracing::error!("{trouble}");
         }
@@ -163,10 +160,10 @@ impl Gateway {
 
     /// What this gateway knows, or has known.
     fn known_secrets(&self) -> Result<Option<Secrets>, store::Error> {
-        if let Some(known) = &*self.secrets.known.load() {
+        if let Some(known) = &*self.known.load() {
             return Ok(Some(Secrets::clone(known)));
         }
-        match self.store.remembered_secret() {
+        match self.base.store.remembered_secret() {
             Ok(Some(copy)) if !copy.is_empty() => match read_copy(&copy) {
                 Some(known) => Ok(Some(known)),
                 None => Err(self.is_closed_by(Trouble::Copy)),
@@ -185,25 +182,25 @@ impl Gateway {
     /// # Errors
     /// The store failed, what it has cannot be read, or it has not the secret of its calls.
     pub(super) async fn learn_secret(&self) -> Result<(), store::Error> {
-        let found = self.store.document(Kind::Secret, "", ID).await;
-        let Some(document) = self.counted("document", found)? else {
+        let found = self.base.store.document(Kind::Secret, "", ID).await;
+        let Some(document) = found? else {
             return self.make_secret().await;
         };
         let (secrets, sealed_with) = read(&document)?;
         self.take_secrets(secrets)?;
-        let sealing = self.store.sealing_key();
+        let sealing = self.base.store.sealing_key();
         // Once: gateways with other keys may do the same.
-        if sealed_with != sealing && !self.secrets.is_sealed_anew.load(Ordering::SeqCst) {
-            let body = body_of(&self.secrets(), sealing);
+        if sealed_with != sealing && !self.is_sealed_anew.load(Ordering::SeqCst) {
+            let body = body_of(&self.current(), sealing);
             let next = Document {
                 version: document.version + 1,
                 body,
                 ..document
             };
             // A store that is closed keeps it as it is; the next look tries again.
-            let put = self.counted("put_document", self.store.put_document(&next).await);
+            let put = self.base.store.put_document(&next).await;
             let is_done = matches!(put, Ok(Put::Done));
-            (self.secrets.is_sealed_anew).store(is_done, Ordering::SeqCst);
+            (self.is_sealed_anew).store(is_done, Ordering::SeqCst);
         }
         Ok(())
     }
@@ -216,7 +213,7 @@ impl Gateway {
             drop(self.write_secrets(known, Before::Known).await);
             return Ok(());
         }
-        let tenants = self.counted("tenants", self.store.tenants().await)?;
+        let tenants = self.base.store.tenants().await?;
         if !tenants.is_empty() {
             return Err(self.is_closed_by(Trouble::Lost));
         }
@@ -227,36 +224,36 @@ impl Gateway {
     /// A person accepts that the store has lost data, and nothing is claimed before that is done: if the store's
     /// secret and the one that is known here differ, the store keeps both.
     pub(super) async fn join_secrets(&self) -> Result<(), store::Error> {
-        let trouble = self.secrets.trouble.load_full();
+        let trouble = self.trouble.load_full();
         if trouble.as_deref() == Some(&Trouble::Copy) {
-            self.store.remember_secret(&Bytes::new());
+            self.base.store.remember_secret(&Bytes::new());
         }
-        let max_age = self.limits.pace.recipes_max_age;
+        let max_age = self.base.limits.pace.recipes_max_age;
         for _ in 0..ROUNDS {
-            let found = self.store.document(Kind::Secret, "", ID).await;
-            let Some(document) = self.counted("document", found)? else {
+            let found = self.base.store.document(Kind::Secret, "", ID).await;
+            let Some(document) = found? else {
                 return Ok(());
             };
             let there = read(&document)?.0;
             let known = self.known_secrets()?.unwrap_or_else(|| there.clone());
             if !there.has_all_of(&known) {
-                let body = body_of(&known.with(&there), self.store.sealing_key());
+                let body = body_of(&known.with(&there), self.base.store.sealing_key());
                 let next = Document {
                     version: document.version + 1,
                     body,
                     ..document
                 };
-                let put = self.store.put_back_document(&next).await;
-                if let Put::Lost(_) = self.counted("put_document", put)? {
+                let put = self.base.store.put_back_document(&next).await;
+                if let Put::Lost(_) = put? {
                     continue;
                 }
-            } else if self.now().duration_since(document.created_at)
+            } else if self.base.now().duration_since(document.created_at)
                 > SignedDuration::try_from(max_age).unwrap_or(SignedDuration::MAX)
             {
                 return Ok(());
             }
             // Other gateways may still claim by what they have read before.
-            if self.store.is_shared() {
+            if self.base.store.is_shared() {
                 sleep(max_age).await;
             }
             return Ok(());
@@ -271,17 +268,18 @@ impl Gateway {
     pub(super) async fn learn_secret_after_loss(&self) -> Result<(), store::Error> {
         for _ in 0..ROUNDS {
             let is_there = self
+                .base
                 .store
                 .document(Kind::Secret, "", ID)
                 .await
                 .is_ok_and(|there| there.is_some());
-            if is_there || !self.store.is_shared() || self.secrets.known.load().is_some() {
+            if is_there || !self.base.store.is_shared() || self.known.load().is_some() {
                 break;
             }
-            sleep(self.limits.pace.recover_every).await;
+            sleep(self.base.limits.pace.recover_every).await;
         }
         match self.learn_secret().await {
-            Err(_) if self.secrets.trouble.load().as_deref() == Some(&Trouble::Lost) => {
+            Err(_) if self.trouble.load().as_deref() == Some(&Trouble::Lost) => {
                 self.write_secrets(Secrets::one(new_secret()), Before::None)
                     .await
             }
@@ -297,16 +295,16 @@ impl Gateway {
             id: ID.to_owned(),
             version: 1,
             state: "kept".to_owned(),
-            created_at: self.now(),
+            created_at: self.base.now(),
             due_at: None,
             retain_until: None,
-            body: body_of(&secrets, self.store.sealing_key()),
+            body: body_of(&secrets, self.base.store.sealing_key()),
         };
         let put = match before {
-            Before::Known => self.store.put_back_document(&document).await,
-            Before::None => self.store.put_document(&document).await,
+            Before::Known => self.base.store.put_back_document(&document).await,
+            Before::None => self.base.store.put_document(&document).await,
         };
-        match self.counted("put_document", put)? {
+        match put? {
             Put::Done => self.take_secrets(secrets),
             Put::Lost(Some(there)) => self.take_secrets(read(&there)?.0),
             Put::Lost(None) => Err(store::Error::Ambiguous("the secret was lost again".into())),
@@ -322,12 +320,12 @@ impl Gateway {
         {
             return Err(self.is_closed_by(Trouble::Differs));
         }
-        if known.as_ref() != Some(&secrets) || self.secrets.known.load().is_none() {
+        if known.as_ref() != Some(&secrets) || self.known.load().is_none() {
             // Also to seal the copy with the newest key.
-            self.store.remember_secret(&copy_of(&secrets));
-            self.secrets.known.store(Some(Arc::new(secrets)));
+            self.base.store.remember_secret(&copy_of(&secrets));
+            self.known.store(Some(Arc::new(secrets)));
         }
-        self.secrets.trouble.store(None);
+        self.trouble.store(None);
         Ok(())
     }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::call::Asked;
+use super::error::ErrorKind;
+use super::hold::Claimer;
 use super::transition::{self, Moved, OnConflict};
-use super::{ErrorKind, Gateway};
 use crate::core::call::{Action, Event};
 use crate::core::record::{CallId, Intent, MAX_ALIASES, Record, State};
 use crate::core::session::Refusal;
@@ -34,7 +35,7 @@ pub(super) fn replays(asked: &Asked) -> bool {
         .is_some_and(|similar| similar.action == OnSimilar::Replay)
 }
 
-impl Gateway {
+impl Claimer {
     /// Answers a request with the result of a call that it looks like, once its key is a name of that call.
     ///
     /// # Errors
@@ -47,7 +48,7 @@ impl Gateway {
         instead_of: &[Record],
     ) -> Result<Alike, ErrorKind> {
         let unavailable = |_| ErrorKind::StoreUnavailable;
-        let load = async || self.counted_for(intent, "load", self.store.load(call_id).await);
+        let load = async || self.base.store.load(call_id).await;
         let mut there = load().await.map_err(unavailable)?;
         for _ in 0..TRIES {
             let Some(record) = there.take() else {
@@ -56,18 +57,19 @@ impl Gateway {
             let event = Event::Resembled {
                 intent: intent.clone(),
                 instead_of: instead_of.to_vec(),
-                by: self.instance,
+                by: self.base.instance,
             };
-            let now = self.now();
+            let now = self.base.now();
             let tool = &asked.at.tool;
-            let moved = transition::apply(self, tool, record, &event, now, OnConflict::GiveUp);
+            let moved =
+                transition::apply(&self.base, tool, record, &event, now, OnConflict::GiveUp);
             match moved.await {
                 Ok(Moved::Written { record, .. } | Moved::Unchanged(record, Action::Answer)) => {
                     return Ok(Alike::Settled(record.into()));
                 }
                 Ok(Moved::Unchanged(record, Action::Wait)) => {
                     let retry_after = match record.state {
-                        State::Running => Some(self.retry_after_of(&asked.at, &record)),
+                        State::Running => Some(asked.at.retry_after_of(&record, now)),
                         _ => unknown::next_look(&record, now),
                     };
                     return Err(ErrorKind::Refused(Refusal::SimilarPending {

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::call::Asked;
-use super::{Error, ErrorKind, Gateway};
+use super::error::{Error, ErrorKind};
 use crate::core::caller::Caller;
 use crate::core::rate::{Rate, Spent};
+use crate::metrics::Metrics;
 
 /// What all callers have taken. There are as many as the configuration names.
-pub(super) struct Throttle {
+pub struct Throttle {
+    metrics: Arc<Metrics>,
     start: Instant,
     callers: Mutex<HashMap<String, Taken>>,
 }
@@ -41,8 +42,9 @@ pub(super) struct NewKey<'a> {
 }
 
 impl Throttle {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
         Self {
+            metrics,
             start: Instant::now(),
             callers: Mutex::default(),
         }
@@ -56,16 +58,46 @@ impl Throttle {
         )
     }
 
-    /// The right to claim one new key, or how long to wait for it.
-    pub(super) fn take_new_key(&self, of: &Arc<NewKeys>) -> Result<NewKey<'_>, Duration> {
+    /// Takes the right to claim a new key, where new keys are bounded, or says how long to wait for it.
+    pub(super) fn take_new_key<'a>(
+        &'a self,
+        of: Option<&Arc<NewKeys>>,
+        new_key: &mut Option<NewKey<'a>>,
+    ) -> Result<(), Duration> {
+        let Some(of) = of else { return Ok(()) };
         let mut callers = self.callers();
         let taken = callers.entry(of.name.clone()).or_default();
-        of.rate.take(&mut taken.new_keys, self.start.elapsed())?;
-        Ok(NewKey {
+        let taken = of.rate.take(&mut taken.new_keys, self.start.elapsed());
+        taken.inspect_err(|_| self.count(&of.name, "new_keys"))?;
+        drop(callers);
+        *new_key = Some(NewKey {
             throttle: self,
             of: of.clone(),
             is_used: false,
-        })
+        });
+        Ok(())
+    }
+
+    fn count(&self, name: &str, what: &str) {
+        self.metrics
+            .throttled
+            .with_label_values(&[name, what])
+            .inc();
+    }
+
+    /// Counts a request of this caller, whatever it asks for.
+    ///
+    /// # Errors
+    /// It comes too early; nothing of it is to be looked at.
+    pub fn admit_request(&self, caller: &Caller) -> Result<(), Error> {
+        let Some(rate) = caller.pace.rate else {
+            return Ok(());
+        };
+        self.take_request(&caller.name, rate)
+            .map_err(|retry_after| {
+                self.count(&caller.name, "rate");
+                ErrorKind::TooFast { retry_after }.alone()
+            })
     }
 
     fn callers(&self) -> MutexGuard<'_, HashMap<String, Taken>> {
@@ -101,45 +133,5 @@ impl NewKeys {
                 rate,
             })
         })
-    }
-}
-
-impl Gateway {
-    /// Takes the right to claim a new key, where new keys are bounded, or says how long to wait for it.
-    pub(super) fn take_new_key<'a>(
-        &'a self,
-        asked: &Asked,
-        new_key: &mut Option<NewKey<'a>>,
-    ) -> Result<(), Duration> {
-        let Some(of) = &asked.new_keys else {
-            return Ok(());
-        };
-        let taken = self.throttle.take_new_key(of);
-        *new_key = Some(taken.inspect_err(|_| {
-            self.metrics
-                .throttled
-                .with_label_values(&[&of.name, "new_keys"])
-                .inc()
-        })?);
-        Ok(())
-    }
-
-    /// Counts a request of this caller, whatever it asks for.
-    ///
-    /// # Errors
-    /// It comes too early; nothing of it is to be looked at.
-    pub fn admit_request(&self, caller: &Caller) -> Result<(), Error> {
-        let Some(rate) = caller.pace.rate else {
-            return Ok(());
-        };
-        self.throttle
-            .take_request(&caller.name, rate)
-            .map_err(|retry_after| {
-                self.metrics
-                    .throttled
-                    .with_label_values(&[&caller.name, "rate"])
-                    .inc();
-                ErrorKind::TooFast { retry_after }.alone()
-            })
     }
 }

@@ -3,13 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::Gateway;
+use jiff::Timestamp;
+
 use super::health::Health;
+use crate::core::call::elapsed_ms;
 use crate::core::recipe::{Recipe, RecipeId};
 use crate::core::record::Record;
-use crate::core::tool::{OnUnknown, Tool};
-use crate::downstream::{Endpoint, NoClient};
+use crate::core::tool::Tool;
+use crate::downstream::Endpoint;
 
 /// A tool's policy with its place, and what is seen of it.
 pub struct ToolAt {
@@ -33,6 +36,12 @@ impl ToolAt {
             recipe_id,
             health,
         }
+    }
+
+    /// How soon to ask again for a call that is running.
+    pub(super) fn retry_after_of(&self, record: &Record, now: Timestamp) -> Duration {
+        let runs_for = elapsed_ms(record.attempt.run_started_at, now);
+        self.health.retry_after(Duration::from_millis(runs_for))
     }
 
     /// What was seen of a tool counts on if it is still in the same place and judged in the same way.
@@ -69,40 +78,4 @@ pub(super) fn tools_after(before: &Tools, tools: Vec<ToolAt>) -> Tools {
         .into_iter()
         .map(|at| (at.tool.name.clone(), Arc::new(at.seen_before(before))))
         .collect()
-}
-
-impl Gateway {
-    /// The tools as they are now. Take them once: a moment later they may be others.
-    pub fn tools(&self) -> Arc<Tools> {
-        self.tools.load_full()
-    }
-
-    /// One tool as it is now.
-    pub(super) fn tool_at(&self, name: &str) -> Option<Arc<ToolAt>> {
-        self.tools.load().get(name).cloned()
-    }
-
-    /// From now on these are the tools. Calls that run go on with what they began with; those of a tool that
-    /// is gone are held as they are.
-    ///
-    /// # Errors
-    /// The connections to them cannot be had; then nothing has changed.
-    pub fn set_tools(&self, tools: Vec<ToolAt>) -> Result<(), NoClient> {
-        self.downstream.serve(tools.iter().map(|at| &at.endpoint))?;
-        let tools = tools_after(&self.tools(), tools);
-        self.tools.store(Arc::new(tools));
-        Ok(())
-    }
-
-    /// A tool's rules. One that is not configured here is treated as undeclared, it writes; what is done
-    /// about its unknown calls is decided where it is configured.
-    pub(super) fn policy_of(&self, record: &Record) -> Tool {
-        let name = &record.intent.tool;
-        let undeclared = || Tool {
-            unknown: OnUnknown::Elsewhere,
-            ..Tool::new(name)
-        };
-        self.tool_at(name)
-            .map_or_else(undeclared, |at| at.tool.clone())
-    }
 }

@@ -7,8 +7,6 @@ use tracing::field::Empty;
 use tracing::{Span, info_span};
 use uuid::Uuid;
 
-use super::ErrorKind;
-use super::hold::Hold;
 use crate::core::record::{Intent, Record};
 use crate::core::trace::{self, Context, SpanId};
 
@@ -177,13 +175,7 @@ impl Trace {
     }
 
     /// The key is got hold of, or not.
-    pub(super) fn claimed(&self, claim: Span, held: &Result<Hold, ErrorKind>) {
-        let (outcome, record) = match held {
-            Ok(Hold::Ours(record, _)) => ("claimed", Some(record)),
-            Ok(Hold::Theirs(record)) => ("running", Some(record)),
-            Ok(Hold::Settled(record)) => ("settled", Some(record)),
-            Ok(Hold::Denied(..)) | Err(_) => ("refused", None),
-        };
+    pub(super) fn claimed(&self, claim: Span, outcome: &str, record: Option<&Record>) {
         claim.record("outcome", outcome);
         for span in [&claim, &self.span] {
             say_call(span, record);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::sleep;
 
-use super::Gateway;
+use super::base::Base;
 use crate::core::call::{self, Action, Change, Event, Illegal, Next};
 use crate::core::outcome::Evidence;
 use crate::core::record::{CallId, Record, State};
@@ -87,7 +87,7 @@ pub(super) fn ask(
 /// # Errors
 /// The store failed. If it did not answer, the change may be written.
 pub(super) async fn apply(
-    gateway: &Gateway,
+    base: &Base,
     tool: &Tool,
     mut record: Record,
     event: &Event,
@@ -102,8 +102,8 @@ pub(super) async fn apply(
         let Some(change) = change else {
             return Ok(Moved::Unchanged(record, action));
         };
-        let replaced = gateway.store.replace(&change, &record).await;
-        match gateway.counted_for(&record.intent, "replace", replaced)? {
+        let replaced = base.store.replace(&change, &record).await;
+        match replaced? {
             Replaced::Done(written) => {
                 return Ok(Moved::Written {
                     record: written,
@@ -116,7 +116,7 @@ pub(super) async fn apply(
             // Only a call that begins has conditions.
             Replaced::Denied(_) => return Ok(Moved::Lost(None)),
         }
-        now = now.max(gateway.now());
+        now = now.max(base.now());
     }
     Ok(Moved::Lost(Some(record)))
 }
@@ -126,17 +126,29 @@ pub(super) async fn apply(
 /// # Errors
 /// The store failed. If it did not answer, the change may be written.
 pub(super) async fn load_and_apply(
-    gateway: &Gateway,
+    base: &Base,
     call_id: CallId,
     event: &Event,
     on_conflict: OnConflict,
 ) -> Result<Option<Moved>, store::Error> {
-    let Some(record) = gateway.counted("load", gateway.store.load(call_id).await)? else {
+    let Some(record) = base.store.load(call_id).await? else {
         return Ok(None);
     };
-    let tool = gateway.policy_of(&record);
-    let moved = apply(gateway, &tool, record, event, gateway.now(), on_conflict).await?;
+    let tool = base.policy_of(&record);
+    let moved = apply(base, &tool, record, event, base.now(), on_conflict).await?;
     Ok(Some(moved))
+}
+
+/// The record after an event that leads to nothing else; `None` if it could not be written.
+pub(super) async fn change(
+    base: &Base,
+    record: &Record,
+    event: &Event,
+    now: Timestamp,
+) -> Option<Record> {
+    let (tool, record) = (base.policy_of(record), record.clone());
+    let moved = apply(base, &tool, record, event, now, OnConflict::GiveUp).await;
+    moved.ok()?.written()
 }
 
 /// How a run begins in the store.
@@ -163,7 +175,7 @@ pub(super) enum Begun {
 /// # Errors
 /// The store refused; nothing has begun.
 pub(super) async fn begin(
-    gateway: &Gateway,
+    base: &Base,
     mut change: Change,
     how: Begin<'_>,
     longest_line: u32,
@@ -177,7 +189,7 @@ pub(super) async fn begin(
     }
     let mut in_doubt = false;
     for _ in 0..CLAIM_TRIES {
-        match begin_once(gateway, &change, how).await {
+        match begin_once(base, &change, how).await {
             // An earlier try may still be carried out: no call waits for a session behind that.
             Ok(Begun::Denied(_)) if in_doubt => {}
             Ok(begun) => return Ok(begun),
@@ -189,16 +201,11 @@ pub(super) async fn begin(
     Ok(Begun::Unconfirmed(change.record))
 }
 
-async fn begin_once(
-    gateway: &Gateway,
-    change: &Change,
-    how: Begin<'_>,
-) -> Result<Begun, store::Error> {
-    let intent = &change.record.intent;
+async fn begin_once(base: &Base, change: &Change, how: Begin<'_>) -> Result<Begun, store::Error> {
     match how {
         Begin::Claim { instead_of } => {
-            let claimed = gateway.store.claim(change, instead_of).await;
-            let claimed = gateway.counted_for(intent, "claim", claimed)?;
+            let claimed = base.store.claim(change, instead_of).await;
+            let claimed = claimed?;
             Ok(match claimed {
                 Claimed::Yours(record) => Begun::Ours(record),
                 Claimed::Existing(record) => Begun::Not(Some(record)),
@@ -206,8 +213,8 @@ async fn begin_once(
             })
         }
         Begin::Again { held } => {
-            let replaced = gateway.store.replace(change, held).await;
-            let replaced = gateway.counted_for(intent, "replace", replaced)?;
+            let replaced = base.store.replace(change, held).await;
+            let replaced = replaced?;
             Ok(match replaced {
                 Replaced::Done(record) => Begun::Ours(record),
                 Replaced::Lost(newer) => Begun::Not(newer),
@@ -233,7 +240,7 @@ pub(super) struct Completed {
 ///
 /// A further attempt is begun only if the store takes it; where it does not, the call ends without one.
 pub(super) async fn complete(
-    gateway: &Gateway,
+    base: &Base,
     tool: &Tool,
     mut record: Record,
     event: &Event,
@@ -245,7 +252,7 @@ pub(super) async fn complete(
     let (mut for_good, mut begun, mut failures) = (None::<Event>, None, 0);
     for _ in 0..ROUNDS {
         let event = for_good.as_ref().unwrap_or(event);
-        let next = match ask(tool, Some(&record), event, gateway.now()) {
+        let next = match ask(tool, Some(&record), event, base.now()) {
             Ok(next) => next,
             Err(illegal) => {
                 is_stale |= owns && illegal != Illegal::StillUnknown;
@@ -255,8 +262,8 @@ pub(super) async fn complete(
         let Some(change) = next.change else { break };
         let replaced = if let Action::Retry { .. } = next.action {
             begun = Some(change.record.attempt.id);
-            let replaced = gateway.store.replace(&change, &record).await;
-            match gateway.counted_for(&record.intent, "replace", replaced) {
+            let replaced = base.store.replace(&change, &record).await;
+            match replaced {
                 Ok(replaced) => replaced,
                 // Nothing may be begun now; but that nothing was executed can be written.
                 Err(_) => {
@@ -271,7 +278,7 @@ pub(super) async fn complete(
             }
         } else {
             crash::point("before_completion");
-            let replaced = write_until_taken(gateway, &change, &record, &unwritten).await;
+            let replaced = write_until_taken(base, &change, &record, &unwritten).await;
             crash::point("after_completion");
             let Some(replaced) = replaced else { break };
             replaced
@@ -319,7 +326,7 @@ pub(super) async fn complete(
 /// Writes a change, however long it takes. `None`: the gateway ran out of time, and the next start finds the call
 /// as running.
 async fn write_until_taken(
-    gateway: &Gateway,
+    base: &Base,
     change: &Change,
     expected: &Record,
     unwritten: impl Fn(&Record),
@@ -327,11 +334,11 @@ async fn write_until_taken(
     let mut last_tries = LAST_TRIES;
     let mut is_told = false;
     loop {
-        let replaced = gateway.store.replace(change, expected).await;
-        match gateway.counted_for(&expected.intent, "replace", replaced) {
+        let replaced = base.store.replace(change, expected).await;
+        match replaced {
             Ok(replaced) => return Some(replaced),
             Err(_) if last_tries == 0 => return None,
-            Err(_) if gateway.abandoned.is_cancelled() => last_tries -= 1,
+            Err(_) if base.abandoned.is_cancelled() => last_tries -= 1,
             Err(_) => {}
         }
         if !std::mem::replace(&mut is_told, true) {

@@ -6,11 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use super::base::Base;
+use super::engine::Engine;
+use super::error::ErrorKind;
+use super::ids::jitter;
 use super::own::Own;
-use super::sagas::{Marked, Member, Unlisted};
-use super::{ErrorKind, Gateway, jitter};
+use super::sagas::{Marked, Member, SagaRegistry, Unlisted};
+use super::transition;
+use super::webhook::Notifier;
 use crate::core::call::{self, Illegal, UndoEnd};
 use crate::core::compensation::{self, Template};
 use crate::core::document::{Document, Kind};
@@ -26,7 +32,7 @@ use crate::store;
 /// Sagas that are taken up in one go.
 const BATCH: u32 = 32;
 /// Sagas that one gateway works on at once.
-pub(super) const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 16;
 
 /// The same where all its calls are let go, however many they are.
 const LETTING_GO: Duration = Duration::from_mins(1);
@@ -54,7 +60,32 @@ enum Undone {
     Hindered(Option<Box<Saga>>),
 }
 
-impl Gateway {
+/// Works on sagas that are due: deadlines, and what is to be undone.
+pub struct SagaWorker {
+    base: Arc<Base>,
+    registry: Arc<SagaRegistry>,
+    engine: Arc<Engine>,
+    notifier: Arc<Notifier>,
+    /// Places for sagas that are worked on.
+    undoing: Arc<Semaphore>,
+}
+
+impl SagaWorker {
+    pub(super) fn new(
+        base: Arc<Base>,
+        registry: Arc<SagaRegistry>,
+        engine: Arc<Engine>,
+        notifier: Arc<Notifier>,
+    ) -> Self {
+        Self {
+            base,
+            registry,
+            engine,
+            notifier,
+            undoing: Arc::new(Semaphore::new(AT_ONCE)),
+        }
+    }
+
     /// Works on a bounded number of sagas whose time has come: deadlines, and what is to be undone. Many
     /// gateways may do it at once: each saga is worked on by one of them.
     ///
@@ -83,8 +114,8 @@ impl Gateway {
         self: &Arc<Self>,
         now: Timestamp,
     ) -> Result<Vec<JoinHandle<bool>>, store::Error> {
-        let due = self.store.due_documents(Kind::Saga, now, BATCH).await;
-        let due = self.readable("due_documents", due)?;
+        let due = self.base.store.due_documents(Kind::Saga, now, BATCH).await;
+        let due = self.base.readable("due_documents", due)?;
         let mut begun = Vec::new();
         for document in due {
             if let Err(why) = Saga::from_document(&document) {
@@ -99,7 +130,7 @@ impl Gateway {
                 id: document.id,
             };
             let gateway = self.clone();
-            begun.push(self.tasks.spawn(async move {
+            begun.push(self.base.tasks.spawn(async move {
                 let worked = gateway.work_on_saga(&id, now).await;
                 drop(place);
                 worked
@@ -111,7 +142,7 @@ impl Gateway {
     /// Takes up the sagas that the last run of this gateway has left in the middle. Only where no other gateway can
     /// be at them. What cannot be freed now is due when its time is over.
     pub async fn free_sagas(&self) {
-        if self.store.is_shared() {
+        if self.base.store.is_shared() {
             return;
         }
         for state in [
@@ -123,10 +154,11 @@ impl Gateway {
             while std::mem::take(&mut is_first) || before.is_some() {
                 let state = Some(state.as_str());
                 let found = self
+                    .base
                     .store
                     .documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1)
                     .await;
-                let Ok((found, next)) = self.readable_page(found) else {
+                let Ok((found, next)) = self.base.readable_page(found) else {
                     return;
                 };
                 for document in found {
@@ -134,7 +166,7 @@ impl Gateway {
                         continue;
                     };
                     if saga.is_taken {
-                        drop(self.change_saga(&saga.id, &Event::Freed).await);
+                        drop(self.registry.change_saga(&saga.id, &Event::Freed).await);
                     }
                 }
                 before = next;
@@ -155,15 +187,15 @@ impl Gateway {
             due_at,
             ..document
         };
-        drop(self.counted("put_document", self.store.put_document(&later).await));
+        drop(self.base.store.put_document(&later).await);
     }
 
     /// Begins to undo what can be undone of a saga at once. If there is no room for it, the next round does it.
     pub(super) fn begin_undoing(self: &Arc<Self>, id: &SagaId) {
         if let Ok(place) = self.undoing.clone().try_acquire_owned() {
             let (gateway, id) = (self.clone(), id.clone());
-            drop(self.tasks.spawn(async move {
-                gateway.work_on_saga(&id, gateway.now()).await;
+            drop(self.base.tasks.spawn(async move {
+                gateway.work_on_saga(&id, gateway.base.now()).await;
                 drop(place);
             }));
         }
@@ -171,10 +203,10 @@ impl Gateway {
 
     /// Whether this gateway has worked on it. Errors are said where they happen; the next round goes on.
     async fn work_on_saga(self: &Arc<Self>, id: &SagaId, now: Timestamp) -> bool {
-        if self.is_out_of_time() || self.draining.is_cancelled() {
+        if self.base.is_out_of_time() || self.base.draining.is_cancelled() {
             return false;
         }
-        let Ok(Some(saga)) = self.saga(id).await else {
+        let Ok(Some(saga)) = self.registry.saga(id).await else {
             return false;
         };
         // The one who writes this does the work.
@@ -183,7 +215,7 @@ impl Gateway {
             saga::State::Completed | saga::State::Compensated
         );
         let until = self.busy_until(
-            now.max(self.now()),
+            now.max(self.base.now()),
             if is_over { LETTING_GO } else { Duration::ZERO },
         );
         let Some(mut saga) = self.move_on(&saga, &Event::Taken { until }, now).await else {
@@ -193,7 +225,7 @@ impl Gateway {
         while let Some(next) = self.work_a_step(&saga).await {
             saga = next;
             // What is left waits for the next gateway.
-            if self.draining.is_cancelled() {
+            if self.base.draining.is_cancelled() {
                 break;
             }
         }
@@ -202,8 +234,14 @@ impl Gateway {
 
     /// The saga after an event; `None`: it does not fit, or somebody has changed the saga.
     async fn move_on(&self, saga: &Saga, event: &Event, now: Timestamp) -> Option<Saga> {
-        let changed = saga::next(saga, event, &self.limits.sagas, now.max(self.now())).ok()?;
-        self.put_saga(&changed).await.ok()?.ok()?;
+        let changed = saga::next(
+            saga,
+            event,
+            &self.base.limits.sagas,
+            now.max(self.base.now()),
+        )
+        .ok()?;
+        self.registry.put_saga(&changed).await.ok()?.ok()?;
         if changed.state != saga.state {
             tracing::info!(
                 saga = saga.id.id,
@@ -231,11 +269,11 @@ impl Gateway {
         match saga.state {
             saga::State::Open => {
                 let overdue = Event::Overdue { by: self.name() };
-                self.move_on(saga, &overdue, self.now()).await
+                self.move_on(saga, &overdue, self.base.now()).await
             }
             saga::State::Completed | saga::State::Compensated => {
                 let all = self.release(saga).await.ok()?;
-                self.move_on(saga, &Event::Released { all }, self.now())
+                self.move_on(saga, &Event::Released { all }, self.base.now())
                     .await;
                 None
             }
@@ -245,7 +283,7 @@ impl Gateway {
     }
 
     fn name(&self) -> String {
-        format!("gateway {}", self.instance)
+        format!("gateway {}", self.base.instance)
     }
 
     /// Says aloud that a saga needs a person. Answers with the saga after that.
@@ -270,7 +308,7 @@ impl Gateway {
                 "a saga needs a person"
             );
         }
-        let delivered = match self.reconciling.webhook {
+        let delivered = match self.notifier.webhook {
             None => true,
             Some(_) => {
                 let body = serde_json::json!({
@@ -288,14 +326,17 @@ impl Gateway {
                     .map_or(saga.created_at, |entry| entry.at)
                     .as_microsecond();
                 let about = key::digest(["saga", &saga.id.tenant, &saga.id.id, &at.to_string()]);
-                let told = self.notify("saga", &hex::encode(&about[..16]), &body).await;
+                let told = self
+                    .notifier
+                    .notify("saga", &hex::encode(&about[..16]), &body)
+                    .await;
                 if let Err(error) = &told {
                     tracing::warn!(saga = saga.id.id, error, "the webhook was not told");
                 }
                 told.is_ok()
             }
         };
-        self.move_on(saga, &Event::Told { delivered }, self.now())
+        self.move_on(saga, &Event::Told { delivered }, self.base.now())
             .await
     }
 
@@ -303,17 +344,22 @@ impl Gateway {
     async fn release(&self, saga: &Saga) -> Result<bool, store::Error> {
         let mut all = true;
         let let_go = async |record: &Record| {
-            let event = call::Event::SagaEnded { by: self.instance };
-            record.retain_until.is_some() || self.change(record, &event, self.now()).await.is_some()
+            let event = call::Event::SagaEnded {
+                by: self.base.instance,
+            };
+            record.retain_until.is_some()
+                || transition::change(&self.base, record, &event, self.base.now())
+                    .await
+                    .is_some()
         };
         if let Some(only) = saga.only
-            && let Some(record) = self.counted("load", self.store.load(only).await)?
+            && let Some(record) = self.base.store.load(only).await?
         {
             all &= let_go(&record).await;
         }
         let mut before = None;
         loop {
-            let page = self.page_of(saga, before).await?;
+            let page = self.registry.page_of(saga, before).await?;
             // What cannot be read is looked at again later.
             all &= page.unreadable == 0;
             for record in page
@@ -321,7 +367,7 @@ impl Gateway {
                 .iter()
                 .filter(|record| record.retain_until.is_none())
             {
-                let whole = self.counted("load", self.store.load(record.intent.call_id).await)?;
+                let whole = self.base.store.load(record.intent.call_id).await?;
                 match whole {
                     Some(whole) => all &= let_go(&whole).await,
                     None => all = false,
@@ -332,7 +378,7 @@ impl Gateway {
                 return Ok(all);
             }
             // What is left waits for the next gateway.
-            if self.draining.is_cancelled() {
+            if self.base.draining.is_cancelled() {
                 return Ok(false);
             }
         }
@@ -340,7 +386,7 @@ impl Gateway {
 
     /// Does what is next about a saga that is being undone. Answers with the saga if there is more to do at once.
     async fn undo_next(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
-        let mut calls = match self.calls_of(saga).await {
+        let mut calls = match self.registry.calls_of(saga).await {
             Ok(calls) => calls,
             Err(Unlisted::Store) => return self.not_listed(saga).await,
             Err(Unlisted::Broken(why)) => {
@@ -359,7 +405,7 @@ impl Gateway {
                 .map(Member::record)
                 .filter_map(|record| Some((record, tools.get(&record.intent.tool)?)))
                 .collect();
-            let record = match saga::plan(&saga, &members, self.now()) {
+            let record = match saga::plan(&saga, &members, self.base.now()) {
                 // All are marked in one go, and undone in one go: what is at rest does not move by itself.
                 Step::Mark(record) | Step::Undo(record) => record,
                 // They are listed once more before anything else is taken from that.
@@ -367,7 +413,7 @@ impl Gateway {
                 step => return self.do_step(&saga, step).await,
             };
             // What is written is never what was only looked at.
-            let record = match self.counted("load", self.store.load(record.intent.call_id).await) {
+            let record = match self.base.store.load(record.intent.call_id).await {
                 Ok(Some(whole)) if whole.version == record.version => whole,
                 // Somebody was faster: they are looked at again.
                 Ok(_) => return Some(saga),
@@ -396,7 +442,7 @@ impl Gateway {
                 *member = Member::of(changed.clone());
             }
             // What is left waits for the next gateway.
-            if self.draining.is_cancelled() {
+            if self.base.draining.is_cancelled() {
                 return Some(saga);
             }
         }
@@ -405,7 +451,7 @@ impl Gateway {
     /// The calls of a saga could not be listed. A store that is not ready is waited for; one that is ready and fails
     /// again and again needs a person.
     async fn not_listed(&self, saga: &Saga) -> Option<Saga> {
-        if !self.store.readiness().await.reasons.is_empty() {
+        if !self.base.store.readiness().await.reasons.is_empty() {
             return None;
         }
         let why = "its calls could not be listed".to_owned();
@@ -417,7 +463,7 @@ impl Gateway {
         let mut tools = HashMap::new();
         for record in calls.iter().map(Member::record) {
             if !tools.contains_key(&record.intent.tool) {
-                tools.insert(record.intent.tool.clone(), self.policy_of(record));
+                tools.insert(record.intent.tool.clone(), self.base.policy_of(record));
             }
         }
         tools
@@ -426,7 +472,11 @@ impl Gateway {
     /// Writes down that a call is to be undone, and by which. If it could not: the saga, if there is more to do
     /// about it at once.
     async fn mark(&self, saga: &Saga, record: &Record) -> Result<Record, Option<Box<Saga>>> {
-        match self.to_compensate(record, &self.name(), &saga.reason).await {
+        match self
+            .registry
+            .to_compensate(record, &self.name(), &saga.reason)
+            .await
+        {
             Marked::Done(marked) => {
                 crash::point("saga_marked");
                 Ok(*marked)
@@ -456,9 +506,9 @@ impl Gateway {
         let (saga, tried) = match self.look_at_compensation(record).await {
             Some(tried) => (saga.clone(), tried),
             None => {
-                let until = self.busy_until(self.now(), self.time_of_compensation(record));
+                let until = self.busy_until(self.base.now(), self.time_of_compensation(record));
                 let prolonged = self
-                    .move_on(saga, &Event::Prolonged { until }, self.now())
+                    .move_on(saga, &Event::Prolonged { until }, self.base.now())
                     .await;
                 let Some(saga) = prolonged else {
                     return Undone::Hindered(None);
@@ -471,15 +521,16 @@ impl Gateway {
             Tried::Undone => {
                 crash::point("saga_undone");
                 let event = call::Event::UndoEnded {
-                    by: self.instance,
+                    by: self.base.instance,
                     end: UndoEnd::Undone,
                 };
-                let changed = self.change(record, &event, self.now()).await;
+                let changed = transition::change(&self.base, record, &event, self.base.now()).await;
                 if changed.is_some() {
-                    self.count_undo(record, "compensated");
+                    self.registry.count_undo(record, "compensated");
                 }
                 crash::point("saga_noted");
-                let Some(saga) = self.move_on(&saga, &Event::Advanced, self.now()).await else {
+                let Some(saga) = self.move_on(&saga, &Event::Advanced, self.base.now()).await
+                else {
                     return Undone::Hindered(None);
                 };
                 let saga = Box::new(saga);
@@ -502,7 +553,7 @@ impl Gateway {
                 self.hindered(saga, Some(record), hindrance, why.to_owned())
                     .await
             }
-            Step::Rest => self.move_on(saga, &Event::Rested, self.now()).await,
+            Step::Rest => self.move_on(saga, &Event::Rested, self.base.now()).await,
             // They were done by who asks.
             Step::Mark(_) | Step::Undo(_) => Some(saga.clone()),
             Step::Stuck(record) => {
@@ -512,7 +563,7 @@ impl Gateway {
             }
             Step::Done => {
                 let undone = self
-                    .move_on(saga, &Event::Undone { by: self.name() }, self.now())
+                    .move_on(saga, &Event::Undone { by: self.name() }, self.base.now())
                     .await?;
                 crash::point("saga_compensated");
                 Some(undone)
@@ -522,7 +573,7 @@ impl Gateway {
 
     /// Until when others leave a saga alone, if a compensation may take so long.
     pub(super) fn busy_until(&self, now: Timestamp, time: Duration) -> Timestamp {
-        let span = self.limits.pace.work_margin + time;
+        let span = self.base.limits.pace.work_margin + time;
         let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
         now.checked_add(span).unwrap_or(Timestamp::MAX)
     }
@@ -533,7 +584,7 @@ impl Gateway {
             .undo
             .as_ref()
             .and_then(|undo| undo.compensation.as_ref());
-        let at = compensation.and_then(|compensation| self.tool_at(&compensation.tool));
+        let at = compensation.and_then(|compensation| self.base.tool_at(&compensation.tool));
         at.map_or(Duration::ZERO, |at| at.tool.longest())
     }
 
@@ -556,25 +607,28 @@ impl Gateway {
             hindrance,
             jitter: jitter(),
         };
-        let ahead = saga::next(saga, &event, &self.limits.sagas, self.now()).ok()?;
+        let ahead = saga::next(saga, &event, &self.base.limits.sagas, self.base.now()).ok()?;
         let gives_up = ahead.state == saga::State::Stuck && !ahead.looks_on;
         match record {
             Some(record) if gives_up && matches!(record.state, State::Compensating(_)) => {
                 let stuck = call::Event::UndoEnded {
-                    by: self.instance,
+                    by: self.base.instance,
                     end: UndoEnd::Stuck(why),
                 };
-                self.apply(record.intent.call_id, &stuck)
+                self.registry
+                    .apply(record.intent.call_id, &stuck)
                     .await
                     .ok()??
                     .ok()?;
-                self.count_undo(record, "stuck");
+                self.registry.count_undo(record, "stuck");
                 crash::point("saga_stuck");
             }
-            Some(record) if hindrance == Hindrance::Failed => self.count_undo(record, "failed"),
+            Some(record) if hindrance == Hindrance::Failed => {
+                self.registry.count_undo(record, "failed")
+            }
             _ => {}
         }
-        self.put_saga(&ahead).await.ok()?.ok()?;
+        self.registry.put_saga(&ahead).await.ok()?.ok()?;
         ahead.to_tell.then_some(ahead)
     }
 
@@ -588,7 +642,7 @@ impl Gateway {
             let why = "its tool declares no compensation".to_owned();
             return Some(Tried::Hindered(Hindrance::Final, why));
         };
-        match self.counted("load", self.store.load(compensation.call_id).await) {
+        match self.base.store.load(compensation.call_id).await {
             Ok(
                 Some(Record {
                     state: State::Failed(_),
@@ -604,7 +658,7 @@ impl Gateway {
     /// Sends what undoes a call.
     async fn try_to_undo(self: &Arc<Self>, saga: &Saga, record: &Record) -> Tried {
         let undo = record.undo.as_ref();
-        let tool = self.policy_of(record);
+        let tool = self.base.policy_of(record);
         let (compensation, template) = match (
             undo.and_then(|undo| undo.compensation.as_ref()),
             &tool.compensation,
@@ -624,7 +678,7 @@ impl Gateway {
             Ok(own) => own,
             Err(why) => return Tried::Hindered(Hindrance::Final, why),
         };
-        match self.run_own(own).await {
+        match self.engine.run_own(own).await {
             Ok(record) => read(&record),
             Err(kind) => Tried::Hindered(hindrance_of(&kind), kind.to_string()),
         }

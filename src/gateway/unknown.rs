@@ -6,22 +6,21 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
+use super::base::Base;
 use super::call::Asked;
 use super::health::Permit;
-use super::run::{Begun, Keep};
+use super::ids::new_attempt;
+use super::pause::Pauses;
+use super::run::{Begun, Keep, Runner};
 use super::trace::Trace;
 use super::transition::{self, Moved, OnConflict};
-use super::{Error, ErrorKind, Gateway, ToolAt, new_attempt};
-use crate::core::call::{Action, Event, Illegal};
-use crate::core::caller::Caller;
-use crate::core::record::{CallId, Intent, Record, State};
-use crate::core::session::SessionId;
+use crate::core::call::{Action, Event};
+use crate::core::record::{Record, State};
 use crate::core::tool::OnUnknown;
-use crate::core::unknown::{Finding, Hindrance, Resolution, read_probe};
+use crate::core::unknown::{Finding, Hindrance};
 use crate::crash;
-use crate::downstream::{Deadline, Party};
+use crate::downstream::Deadline;
 use crate::store;
 
 /// Calls of one tool that are taken up in one go.
@@ -38,7 +37,22 @@ pub struct Rested {
     pub settled: usize,
 }
 
-impl Gateway {
+/// Works on unknown calls.
+pub struct Rechecks {
+    base: Arc<Base>,
+    pauses: Arc<Pauses>,
+    runner: Arc<Runner>,
+}
+
+impl Rechecks {
+    pub(super) fn new(base: Arc<Base>, pauses: Arc<Pauses>, runner: Arc<Runner>) -> Self {
+        Self {
+            base,
+            pauses,
+            runner,
+        }
+    }
+
     /// Works on a bounded number of unknown calls whose time has come, as their tools' policies say. Many
     /// gateways may do it at once: each call is worked on by one of them.
     ///
@@ -65,18 +79,18 @@ impl Gateway {
         self: &Arc<Self>,
         now: Timestamp,
     ) -> Result<Vec<JoinHandle<bool>>, store::Error> {
-        self.know_pauses().await?;
+        self.pauses.know_pauses().await?;
         // Where all places are taken calls may wait already. What is not configured here is not our business.
-        let tools = self.tools();
+        let tools = self.base.tools();
         let has_place = tools
             .iter()
             .filter(|(_, at)| at.health.checks.available_permits() > 0);
         let tools: Vec<String> = has_place.map(|(tool, _)| tool.clone()).collect();
-        let due = self.readable(
+        let due = self.base.readable(
             "to_check",
-            self.store.due_rechecks(now, &tools, BATCH).await,
+            self.base.store.due_rechecks(now, &tools, BATCH).await,
         )?;
-        let begin = |record| self.tasks.spawn(self.clone().work_on(record, now));
+        let begin = |record| self.base.tasks.spawn(self.clone().work_on(record, now));
         Ok(due.into_iter().map(begin).collect())
     }
 
@@ -86,19 +100,25 @@ impl Gateway {
     /// # Errors
     /// The store failed; what was taken up stays so.
     pub async fn take_up_once(&self) -> Result<usize, store::Error> {
-        let tools = self.tools();
+        let tools = self.base.tools();
         let has_policy = tools
             .iter()
             .filter(|(_, at)| at.tool.unknown != OnUnknown::Hold);
         let tools: Vec<String> = has_policy.map(|(tool, _)| tool.clone()).collect();
-        let held = self.readable(
+        let held = self.base.readable(
             "unchecked",
-            self.store.unscheduled_unknown(&tools, TAKEN_UP).await,
+            self.base.store.unscheduled_unknown(&tools, TAKEN_UP).await,
         )?;
         let mut taken_up = 0;
         for record in held {
-            let event = Event::CheckMissing { by: self.instance };
-            taken_up += usize::from(self.change(&record, &event, self.now()).await.is_some());
+            let event = Event::CheckMissing {
+                by: self.base.instance,
+            };
+            taken_up += usize::from(
+                transition::change(&self.base, &record, &event, self.base.now())
+                    .await
+                    .is_some(),
+            );
         }
         if taken_up > 0 {
             tracing::info!(
@@ -111,29 +131,30 @@ impl Gateway {
 
     /// Whether the call is not unknown any more.
     async fn work_on(self: Arc<Self>, record: Record, now: Timestamp) -> bool {
-        let Some(at) = self.tool_at(&record.intent.tool) else {
+        let Some(at) = self.base.tool_at(&record.intent.tool) else {
             return false;
         };
         let _place = tokio::select! {
             place = at.health.checks.acquire() => place,
-            () = self.draining.cancelled() => return false,
+            () = self.base.draining.cancelled() => return false,
         };
-        if self.is_out_of_time() || self.draining.is_cancelled() {
+        if self.base.is_out_of_time() || self.base.draining.is_cancelled() {
             return false;
         }
         // It may have waited while other rules were put in force; the next round goes by them.
         if !self
+            .base
             .tool_at(&at.tool.name)
             .is_some_and(|now| Arc::ptr_eq(&now, &at))
         {
             return false;
         }
         // It may have waited for its turn: a lease that began then would end before the deadline.
-        let now = now.max(self.now());
-        let attempt = (!self.is_paused(&at.tool.name)).then(new_attempt);
+        let now = now.max(self.base.now());
+        let attempt = (!self.pauses.is_paused(&at.tool.name)).then(new_attempt);
         let sends = at.tool.unknown == OnUnknown::Retry && attempt.is_some();
         let permit = if sends {
-            self.may_send(&at, &record).await
+            self.runner.may_send(&at, &record).await
         } else {
             Ok(Permit::default())
         };
@@ -142,12 +163,13 @@ impl Gateway {
             Err(hindrance) => return self.put_off(&record, hindrance, now).await,
         };
         let event = Event::CheckDue {
-            by: self.instance,
+            by: self.base.instance,
             attempt,
         };
         let deadline = Deadline::after(at.tool.deadline);
         let due = record.clone();
-        let moved = transition::apply(&self, &at.tool, due, &event, now, OnConflict::GiveUp).await;
+        let moved =
+            transition::apply(&self.base, &at.tool, due, &event, now, OnConflict::GiveUp).await;
         let (record, action) = match moved {
             Ok(Moved::Written { record, action, .. }) => (record, action),
             // Another gateway works on it.
@@ -163,14 +185,14 @@ impl Gateway {
             Ok(_) | Err(_) => return false,
         };
         crash::point("in_recheck");
-        let trace = Trace::of(&record.intent.trace_id, self.limits.sample);
+        let trace = Trace::of(&record.intent.trace_id, self.base.limits.sample);
         let mut asked = Asked::again(at.clone(), &record, trace);
         asked.trace.begin_recheck(&record);
         let record = match action {
             Action::Probe => {
                 // Before the request leaves: what the tool says it knows is what it knew no earlier.
-                let asked_at = now.max(self.now());
-                let found = self.probe(&asked.at, &asked.intent).await;
+                let asked_at = now.max(self.base.now());
+                let found = self.runner.probe(&asked.at, &asked.intent).await;
                 self.note_finding(record, found, asked_at).await
             }
             Action::Run => {
@@ -179,7 +201,10 @@ impl Gateway {
                     permit,
                     deadline,
                 };
-                let (record, _) = self.run_attempts(&asked, begun, None, Keep::Stored).await;
+                let (record, _) = self
+                    .runner
+                    .run_attempts(&asked, begun, None, Keep::Stored)
+                    .await;
                 record
             }
             _ => record,
@@ -189,48 +214,16 @@ impl Gateway {
         !matches!(record.state, State::Unknown(_) | State::Running)
     }
 
-    /// Whether the call may be sent to its tool now. What a person has stopped, or what keeps failing, is
-    /// left alone as if it were a new call.
-    pub(super) async fn may_send(&self, at: &ToolAt, record: &Record) -> Result<Permit, Hindrance> {
-        let permit = at
-            .health
-            .admit(&record.intent.tenant)
-            .map_err(Hindrance::Resting)?;
-        let session = self.store.session(&SessionId::of(&record.intent)).await;
-        match self.counted_for(&record.intent, "session", session) {
-            Ok(session) if session.frozen => return Err(Hindrance::Frozen),
-            Ok(_) => {}
-            Err(_) => return Err(Hindrance::Store),
-        }
-        match self.is_wanted_again(&record.intent).await {
-            Ok(true) => Ok(permit),
-            Ok(false) => Err(Hindrance::NotWanted),
-            Err(_) => Err(Hindrance::Store),
-        }
-    }
-
     /// Nothing is sent; the call is looked at again later. Never settles it.
     async fn put_off(&self, record: &Record, hindrance: Hindrance, now: Timestamp) -> bool {
         let event = Event::CheckHindered {
-            by: self.instance,
+            by: self.base.instance,
             hindrance,
         };
-        if let Some(record) = self.change(record, &event, now).await {
+        if let Some(record) = transition::change(&self.base, record, &event, now).await {
             self.say_rested(&record);
         }
         false
-    }
-
-    /// The record after an event that leads to nothing else; `None` if it could not be written.
-    pub(super) async fn change(
-        &self,
-        record: &Record,
-        event: &Event,
-        now: Timestamp,
-    ) -> Option<Record> {
-        let (tool, record) = (self.policy_of(record), record.clone());
-        let moved = transition::apply(self, &tool, record, event, now, OnConflict::GiveUp).await;
-        moved.ok()?.written()
     }
 
     fn say_rested(&self, record: &Record) {
@@ -254,97 +247,18 @@ impl Gateway {
         asked_at: Timestamp,
     ) -> Record {
         let event = Event::Probed {
-            by: self.instance,
+            by: self.base.instance,
             asked_at,
             finding,
             retry_after,
         };
         // A further attempt may have been executed after the tool was asked.
         let retry = OnConflict::RetryOnSameAttempt;
-        let (tool, now) = (self.policy_of(&record), asked_at.max(self.now()));
-        match transition::apply(self, &tool, record.clone(), &event, now, retry).await {
+        let (tool, now) = (self.base.policy_of(&record), asked_at.max(self.base.now()));
+        match transition::apply(&self.base, &tool, record.clone(), &event, now, retry).await {
             Ok(Moved::Written { record, .. }) => record,
             Ok(Moved::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => newer,
             Ok(_) | Err(_) => record,
-        }
-    }
-
-    /// What the tool says, and how long it asks to wait.
-    pub(super) async fn probe(&self, at: &ToolAt, intent: &Intent) -> (Finding, Option<Duration>) {
-        let by = Instant::now() + at.tool.timeout;
-        let (party, key) = (
-            Party::tool(&intent.tenant, &intent.tool),
-            intent.lookup.for_tool(),
-        );
-        tokio::select! {
-            answer = self.downstream.probe(&at.endpoint, party, &key, by) => match answer {
-                Ok((status, body, retry_after)) => (read_probe(&at.tool, status, &body), retry_after),
-                Err(why) => (Finding::Unclear(why), None),
-            },
-            () = self.abandoned.cancelled() => {
-                (Finding::Unclear("the gateway is shutting down".into()), None)
-            }
-        }
-    }
-
-    /// A person says what became of an unknown call. Its duplicates get that from now on.
-    ///
-    /// # Errors
-    /// Who asks is no administrator, the call is not unknown, or it is to count as failed while its request
-    /// may still be under way.
-    pub async fn resolve(
-        self: &Arc<Self>,
-        caller: &Caller,
-        call_id: CallId,
-        reason: &str,
-        resolution: &Resolution,
-    ) -> Result<Record, Error> {
-        if !caller.is_admin() {
-            return Err(ErrorKind::Forbidden.alone());
-        }
-        self.must_know_all_data().await?;
-        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
-        let wrong = |why: String| Error {
-            call_id: Some(call_id),
-            ..ErrorKind::WrongState(why).alone()
-        };
-        let event = Event::Resolved {
-            by: caller.name.clone(),
-            reason: reason.to_owned(),
-            resolution: resolution.clone(),
-        };
-        let moved =
-            transition::load_and_apply(self, call_id, &event, OnConflict::RetryOnLatest).await;
-        match moved.map_err(unavailable)? {
-            None => Err(ErrorKind::UnknownCall.alone()),
-            Some(Moved::Refused(record, Illegal::MayStillRun)) => {
-                let until = record.attempt.lease_until;
-                Err(wrong(format!(
-                    "its request may still be executed until {until:.0}"
-                )))
-            }
-            Some(Moved::Refused(record, _)) => Err(wrong(format!(
-                "the call is {}, not unknown or stuck",
-                record.state.as_str()
-            ))),
-            Some(Moved::Unchanged(..) | Moved::Lost(_)) => Err(ErrorKind::StoreUnavailable.alone()),
-            Some(Moved::Written {
-                mut record, was, ..
-            }) => {
-                tracing::warn!(
-                    %call_id,
-                    trace_id = record.intent.trace_id,
-                    by = caller.name,
-                    state = record.state.as_str(),
-                    "a call was resolved"
-                );
-                if matches!(was, State::Stuck(_)) {
-                    self.go_on_after(&record, &format!("token {}", caller.name), reason)
-                        .await;
-                }
-                self.mask(&mut record);
-                Ok(record)
-            }
         }
     }
 }

@@ -1,16 +1,25 @@
-//! Telling somebody outside.
+//! Telling a system outside.
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Gateway;
+use crate::downstream::Downstream;
+use crate::downstream::outside::Webhook;
 
-impl Gateway {
+/// Tells the configured webhook, if there is one.
+pub(super) struct Notifier {
+    pub(super) downstream: Arc<Downstream>,
+    pub(super) webhook: Option<Webhook>,
+}
+
+impl Notifier {
     /// Tells the webhook. Told again, it is the same `Idempotency-Key`, `event:id`.
     ///
     /// # Errors
-    /// It may not have been heard; says why. Whoever wants it told tries again later.
+    /// It may not have been heard; says why. The caller tries again later.
     pub(super) async fn notify(&self, event: &str, id: &str, body: &Value) -> Result<(), String> {
-        match &self.reconciling.webhook {
+        match &self.webhook {
             Some(webhook) => self.downstream.tell(webhook, event, id, body).await,
             None => Err("there is no [webhook] in the configuration".into()),
         }

@@ -54,15 +54,15 @@ impl FromRequestParts<Http> for Known {
             return Ok(Self(caller));
         }
         let refused = |why, problem: Problem| {
-            http.gateway.note_refused(why);
+            http.gateway.refusals.note_refused(why);
             problem
         };
         let digest = bearer_digest(&parts.headers)
             .ok_or_else(|| refused(TokenRefused::Missing, Problem::unauthenticated()))?;
-        match caller::find(&tokens, &digest, http.gateway.wall_time()) {
+        match caller::find(&tokens, &digest, http.gateway.base.wall_time()) {
             // Before anything else of the request is looked at.
             Ok(caller) => {
-                http.gateway.admit_request(caller)?;
+                http.gateway.throttle.admit_request(caller)?;
                 make_room(parts, caller, http)?;
                 Ok(Self(caller.clone()))
             }
@@ -80,7 +80,7 @@ pub(super) async fn count_forbidden(
 ) -> Response {
     let response = next.run(request).await;
     if response.extensions().get::<Slug>() == Some(&Slug::Forbidden) {
-        http.gateway.note_refused(TokenRefused::Scope);
+        http.gateway.refusals.note_refused(TokenRefused::Scope);
     }
     response
 }
@@ -99,9 +99,9 @@ fn make_room(parts: &Parts, caller: &Caller, http: &Http) -> Result<(), Problem>
         // The gateway makes room for a result before it claims the call.
         (&Method::POST, "/v1/tools/{tool}/calls") => 0,
         (&Method::GET, "/v1/calls" | "/v1/sagas" | "/v1/reconciliations/{name}") => {
-            (2 * PAGE_BYTES).min(http.gateway.memory().total() / 8)
+            (2 * PAGE_BYTES).min(http.gateway.engine.memory.budget.total() / 8)
         }
-        _ => 2 * (http.max_body.bytes + http.gateway.max_result()),
+        _ => 2 * (http.max_body.bytes + http.gateway.engine.memory.max_result),
     };
     guest
         .is_known(&caller.tenant, room)

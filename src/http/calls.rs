@@ -80,12 +80,14 @@ pub(super) async fn call(
     let bytes = read_body(body, http.max_body).await?;
     let read = http
         .gateway
+        .engine
+        .large
         .read_off_workers(bytes.len(), || parse(tool, &headers, &bytes))
         .await?;
     let request = Request { arrival, ..read };
     // Who waits for a call need not keep its request in memory.
     drop(bytes);
-    match http.gateway.call(&caller, request).await? {
+    match http.gateway.engine.call(&caller, request).await? {
         Answer::Result(stored) => Ok(result(&stored)),
         Answer::Accepted(record) => Ok(accepted(&record)),
     }

@@ -24,7 +24,7 @@ pub(super) async fn show(
     Known(caller): Known,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    let history = http.gateway.find_call(&caller, call_id(id)?).await?;
+    let history = http.gateway.ledger.find_call(&caller, call_id(id)?).await?;
     let events = history.entries.iter().map(EventView::of).collect();
     let view = CallView {
         events: Some(events),
@@ -93,6 +93,7 @@ pub(super) async fn resolve(
     let reason = reason(body.reason)?;
     let record = http
         .gateway
+        .operator
         .resolve(&caller, call_id, &reason, &resolution)
         .await?;
     Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
@@ -125,8 +126,18 @@ pub(super) async fn replay(
     let bytes = read_body(body, http.max_body).await?;
     let body: ReplayBody = read::object(&bytes)?;
     let replay = match body.mode {
-        Mode::Stored => http.gateway.replay_stored(&caller, call_id).await?,
-        Mode::Verify => http.gateway.replay_verified(&caller, call_id).await?,
+        Mode::Stored => {
+            http.gateway
+                .operator
+                .replay_stored(&caller, call_id)
+                .await?
+        }
+        Mode::Verify => {
+            http.gateway
+                .operator
+                .replay_verified(&caller, call_id)
+                .await?
+        }
     };
     Ok(axum::Json(ReplayView::of(&replay)).into_response())
 }

@@ -70,7 +70,7 @@ pub(super) async fn list(
     {
         return stream_lines(http, caller, query).await;
     }
-    let page = http.gateway.list_calls(&caller, &query).await?;
+    let page = http.gateway.ledger.list_calls(&caller, &query).await?;
     Ok(axum::Json(PageView::of(&page)).into_response())
 }
 
@@ -128,13 +128,13 @@ fn view(listed: &Listed) -> CallView<'_> {
 /// Every call from here on, a line each. A page is read when the one before it is sent, so no more than one
 /// is ever in memory. If the store fails on the way, the answer breaks off: it is not whole then.
 async fn stream_lines(http: Http, caller: Caller, query: Query) -> Result<Response, Problem> {
-    let place = http.gateway.place_to_export(&caller)?;
+    let place = http.gateway.ledger.place_to_export(&caller)?;
     let query = Query {
         limit: STREAMED_AT_ONCE,
         ..query
     };
     // The first page now, for whoever may not read it, or asks while the store is away.
-    let first = http.gateway.list_calls(&caller, &query).await?;
+    let first = http.gateway.ledger.list_calls(&caller, &query).await?;
     let begin = (Some(first), query, place);
     let pages = stream::try_unfold(begin, move |(page, query, place)| {
         let (http, caller) = (http.clone(), caller.clone());
@@ -142,7 +142,7 @@ async fn stream_lines(http: Http, caller: Caller, query: Query) -> Result<Respon
             let page = match (page, query.before) {
                 (Some(page), _) => page,
                 (None, None) => return Ok(None),
-                (None, Some(_)) => http.gateway.list_calls(&caller, &query).await?,
+                (None, Some(_)) => http.gateway.ledger.list_calls(&caller, &query).await?,
             };
             let query = Query {
                 before: page.next,

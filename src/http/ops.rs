@@ -97,7 +97,7 @@ pub(super) struct ReadinessView {
 
 /// Whether write tools may be called, and if not, why.
 pub(super) async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Response {
-    let readiness = http.gateway.recent_readiness().await;
+    let readiness = http.gateway.status.recent_readiness().await;
     let shows_sentences = http.ops.shows_sentences(&headers);
     let said = |reason: Reason| {
         if shows_sentences {
@@ -134,7 +134,7 @@ pub(super) async fn metrics(
         Ops::CodesOnly | Ops::Guarded(_) | Ops::Open => {}
     }
     let kind = (CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
-    let text = http.gateway.scrape().await;
+    let text = http.gateway.status.scrape().await;
     let shared = Extension(Elsewhere(text.len()));
     Ok((shared, [kind], text).into_response())
 }
@@ -155,7 +155,7 @@ pub(super) async fn accept_loss(
     body: Body,
 ) -> Result<Response, Problem> {
     let reason = read_reason(body, http.max_body).await?;
-    let marked = http.gateway.accept_loss(caller, reason).await?;
+    let marked = http.gateway.loss.accept_loss(caller, reason).await?;
     Ok(Json(LossAccepted {
         accepted: true,
         calls_now_unknown: marked,

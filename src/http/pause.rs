@@ -26,7 +26,11 @@ pub(super) async fn pause(
 ) -> Result<Response, Problem> {
     let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let reason = read_reason(body, http.max_body).await?;
-    let state = http.gateway.pause_tool(&caller, &tool, &reason).await?;
+    let state = http
+        .gateway
+        .pauses
+        .pause_tool(&caller, &tool, &reason)
+        .await?;
     Ok(Json(ToolView::of(&tool, &state)).into_response())
 }
 
@@ -39,7 +43,11 @@ pub(super) async fn resume(
 ) -> Result<Response, Problem> {
     let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let reason = read_optional_reason(body, http.max_body).await?;
-    let state = http.gateway.resume_tool(&caller, &tool, &reason).await?;
+    let state = http
+        .gateway
+        .pauses
+        .resume_tool(&caller, &tool, &reason)
+        .await?;
     Ok(Json(ToolView::of(&tool, &state)).into_response())
 }
 

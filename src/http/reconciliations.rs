@@ -54,7 +54,11 @@ pub(super) async fn list(
     State(http): State<Http>,
     Known(caller): Known,
 ) -> Result<Response, Problem> {
-    let all = http.gateway.list_reconciliations(&caller).await?;
+    let all = http
+        .gateway
+        .reconciler
+        .list_reconciliations(&caller)
+        .await?;
     let reconciliations = all.iter().map(OverviewView::of).collect();
     Ok(Json(ListView { reconciliations }).into_response())
 }
@@ -73,7 +77,11 @@ pub(super) async fn run(
         since: moment("since", body.since)?,
         until: moment("until", body.until)?,
     };
-    let report = http.gateway.reconcile_now(&caller, &name, asked).await?;
+    let report = http
+        .gateway
+        .reconciler
+        .reconcile_now(&caller, &name, asked)
+        .await?;
     shown(&http, &report, 0, LIMITS.1 as usize).await
 }
 
@@ -90,6 +98,7 @@ pub(super) async fn show(
     let from: usize = cursor(wanted.cursor, |text| text.parse().ok())?.unwrap_or_default();
     let report = http
         .gateway
+        .reconciler
         .find_report(&caller, &name, wanted.run.as_deref())
         .await?;
     shown(&http, &report, from, limit as usize).await
@@ -108,7 +117,7 @@ async fn shown(
 ) -> Result<Response, Problem> {
     let end = report.anomalies.len().min(from.saturating_add(limit));
     let mut anomalies = report.anomalies.get(from..end).unwrap_or_default().to_vec();
-    http.gateway.refresh(&mut anomalies).await?;
+    http.gateway.reconciler.refresh(&mut anomalies).await?;
     let next = (end < report.anomalies.len()).then(|| end.to_string());
     Ok(Json(ReportView::of(report, &anomalies, next)).into_response())
 }

@@ -61,7 +61,7 @@ pub(super) async fn list(
         before: cursor(asked.cursor, Place::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,
     };
-    let (sagas, next) = http.gateway.list_sagas(&caller, &query).await?;
+    let (sagas, next) = http.gateway.sagas.list_sagas(&caller, &query).await?;
     let page = PageView {
         sagas: sagas.iter().map(SagaView::of).collect(),
         next_cursor: next.map(|place| place.to_cursor()),
@@ -72,7 +72,11 @@ pub(super) async fn list(
 /// `GET /v1/sagas/{id}`
 pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Response, Problem> {
     Ok(shown(
-        &http.gateway.find_saga(&named.caller, &id(&named)).await?,
+        &http
+            .gateway
+            .sagas
+            .find_saga(&named.caller, &id(&named))
+            .await?,
     ))
 }
 
@@ -86,6 +90,7 @@ pub(super) async fn complete(
     Ok(shown(
         &http
             .gateway
+            .sagas
             .complete_saga(&named.caller, &id(&named), &reason)
             .await?,
     ))
@@ -96,6 +101,7 @@ pub(super) async fn abort(State(http): State<Http>, act: Act) -> Result<Response
     Ok(shown(
         &http
             .gateway
+            .sagas
             .abort_saga(&act.on.caller, &id(&act.on), &act.reason)
             .await?,
     ))
@@ -106,6 +112,7 @@ pub(super) async fn retry(State(http): State<Http>, act: Act) -> Result<Response
     Ok(shown(
         &http
             .gateway
+            .sagas
             .retry_saga(&act.on.caller, &id(&act.on), &act.reason)
             .await?,
     ))
@@ -116,6 +123,7 @@ pub(super) async fn skip(State(http): State<Http>, act: Act) -> Result<Response,
     Ok(shown(
         &http
             .gateway
+            .sagas
             .skip_stuck(&act.on.caller, &id(&act.on), &act.reason)
             .await?,
     ))
@@ -138,7 +146,11 @@ pub(super) async fn compensate(
     let call_id = call_id(id)?;
     let reason = read_reason(body, http.max_body).await?;
     Ok(shown(
-        &http.gateway.compensate(&caller, call_id, &reason).await?,
+        &http
+            .gateway
+            .sagas
+            .compensate(&caller, call_id, &reason)
+            .await?,
     ))
 }
 

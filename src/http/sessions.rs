@@ -15,7 +15,11 @@ use crate::core::session::{Lock, Session, SessionId};
 /// `GET /v1/sessions/{id}`
 pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Response, Problem> {
     let id = id(&named);
-    let session = http.gateway.find_session(&named.caller, &id).await?;
+    let session = http
+        .gateway
+        .sessions
+        .find_session(&named.caller, &id)
+        .await?;
     Ok(Json(SessionView::of(&id, &session)).into_response())
 }
 
@@ -23,6 +27,7 @@ pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Respo
 pub(super) async fn unlock(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
     let lock = http
         .gateway
+        .sessions
         .unlock_session(&act.on.caller, &id(&act.on), &act.reason)
         .await?;
     Ok(Json(Unlocked {
@@ -36,6 +41,7 @@ pub(super) async fn unlock(State(http): State<Http>, act: Act) -> Result<Respons
 pub(super) async fn freeze(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
     let id = id(&act.on);
     http.gateway
+        .sessions
         .freeze_session(&act.on.caller, &id, &act.reason)
         .await?;
     Ok(Json(Frozen::of(&id, true)).into_response())
@@ -45,6 +51,7 @@ pub(super) async fn freeze(State(http): State<Http>, act: Act) -> Result<Respons
 pub(super) async fn thaw(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
     let id = id(&act.on);
     http.gateway
+        .sessions
         .thaw_session(&act.on.caller, &id, &act.reason)
         .await?;
     Ok(Json(Frozen::of(&id, false)).into_response())

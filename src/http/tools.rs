@@ -96,7 +96,7 @@ pub(super) async fn list(
         Some(Format::Mcp) => Shown::Mcp(McpTool::of(tool, keys)),
     };
     // A model is shown what it may call; an administrator may look at the others, too.
-    let tools = http.gateway.tools_of(&caller);
+    let tools = http.gateway.base.tools_of(&caller);
     let tools = tools
         .iter()
         .map(|at| &at.tool)
@@ -329,13 +329,15 @@ pub(super) async fn key(
     let bytes = read_body(body, http.max_body).await?;
     let request = http
         .gateway
+        .engine
+        .large
         .read_off_workers(bytes.len(), || parse(tool, &headers, &bytes))
         .await?;
     let Preview {
         intent,
         would,
         meets,
-    } = http.gateway.preview(&caller, request).await?;
+    } = http.gateway.engine.preview(&caller, request).await?;
     let (would, problem) = match would {
         Would::Run => ("run", None),
         Would::Wait => ("wait", None),
@@ -403,7 +405,7 @@ struct PublishedTool {
 
 /// `GET /.well-known/idempotency`
 pub(super) async fn well_known(State(http): State<Http>, Known(caller): Known) -> Json<Published> {
-    let tools = http.gateway.tools_of(&caller);
+    let tools = http.gateway.base.tools_of(&caller);
     let tools = tools.iter().map(|at| &at.tool).map(|tool| PublishedTool {
         name: tool.name.clone(),
         effect: tool.effect.as_str(),

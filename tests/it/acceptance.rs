@@ -206,7 +206,7 @@ async fn an_acceptance_that_breaks_off_closes_documents_again(mut place: Place) 
     let store = place.open(folder.path()).await;
     let bare = Bare::over_shared(store.clone(), ME, &tool, "").await;
     until("it is ready", async || {
-        bare.gateway.readiness().await.reasons.is_empty()
+        bare.gateway.status.readiness().await.reasons.is_empty()
     })
     .await;
     let body = json!({ "args": {}, "saga_id": "G" }).to_string();
@@ -247,6 +247,7 @@ async fn an_acceptance_that_breaks_off_closes_documents_again(mut place: Place) 
 
     let accept = async || {
         bare.gateway
+            .loss
             .accept_loss(Caller::operator(), "put back".into())
             .await
     };

@@ -245,6 +245,7 @@ async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     let Bare { gateway, .. } = Bare::over(store, new_instance(), &tool, "").await;
     let is_closed = async || {
         gateway
+            .status
             .readiness()
             .await
             .reasons
@@ -256,7 +257,7 @@ async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     assert_eq!(calls_of(&cluster).await, before, "while it is wrong");
     clock.set_ahead(0);
     until("the clock is right again", async || {
-        gateway.readiness().await.reasons.is_empty()
+        gateway.status.readiness().await.reasons.is_empty()
     })
     .await;
     gateway.prune_all().await.expect("an answer");

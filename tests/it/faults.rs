@@ -129,11 +129,21 @@ async fn a_claim_that_is_never_confirmed_is_never_run() {
         .expect_problem("call-in-progress");
     let later = gateway.gateway.now() + jiff::SignedDuration::from_mins(5);
     assert_eq!(
-        gateway.gateway.recover_all(later).await.expect("recovered"),
+        gateway
+            .gateway
+            .lost
+            .recover_all(later)
+            .await
+            .expect("recovered"),
         1
     );
     assert_eq!(
-        gateway.gateway.recover_all(later).await.expect("recovered"),
+        gateway
+            .gateway
+            .lost
+            .recover_all(later)
+            .await
+            .expect("recovered"),
         0,
         "twice is once"
     );
@@ -200,16 +210,26 @@ async fn a_zombie_is_refused_and_its_late_answer_counts_all_the_same() {
     let lost = async {
         until("the tool was asked", async || tool.requests() == 1).await;
         let later = gateway.gateway.now() + jiff::SignedDuration::from_mins(5);
-        let own = gateway.gateway.recover_all(later).await.expect("recovered");
+        let own = gateway
+            .gateway
+            .lost
+            .recover_all(later)
+            .await
+            .expect("recovered");
         assert_eq!(own, 0, "whatever the clock says: it runs here");
-        let settled = other.gateway.recover_all(later).await.expect("recovered");
+        let settled = other
+            .gateway
+            .lost
+            .recover_all(later)
+            .await
+            .expect("recovered");
         drop(hold);
         settled
     };
     let (answer, settled) = tokio::join!(call, lost);
     assert_eq!(settled, 1, "another gateway took the call for lost");
     answer.expect_ok();
-    let scraped = gateway.gateway.scrape().await;
+    let scraped = gateway.gateway.status.scrape().await;
     let scraped = String::from_utf8_lossy(&scraped);
     assert!(
         scraped.contains("oncegate_stale_owners_total 1"),

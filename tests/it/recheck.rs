@@ -109,7 +109,11 @@ impl Bare {
     /// Works on what is due in so many seconds.
     async fn rest_in(&self, seconds: u64) -> Rested {
         let now = self.gateway.now() + Duration::from_secs(seconds);
-        self.gateway.recheck_once(now).await.expect("an answer")
+        self.gateway
+            .rechecks
+            .recheck_once(now)
+            .await
+            .expect("an answer")
     }
 }
 
@@ -128,7 +132,7 @@ async fn a_finding_is_not_lost_because_another_gateway_asks_too() {
     let unknown = first.ask("k").await.expect_problem("outcome-unknown");
     let gateway = Arc::clone(&first.gateway);
     let now = gateway.now() + Duration::from_secs(3);
-    let asks = tokio::spawn(async move { gateway.recheck_once(now).await });
+    let asks = tokio::spawn(async move { gateway.rechecks.recheck_once(now).await });
     until("it is asked", async || tool.requests() == 2).await;
     // The tool is slow to say it, and the next check is due meanwhile.
     assert_eq!(second.rest_in(60).await, Rested { due: 1, settled: 0 });
@@ -184,7 +188,7 @@ async fn rules_that_changed_while_a_recheck_waited_for_its_turn_hold_for_it() {
         .collect();
     let gateway = Arc::clone(&bare.gateway);
     let now = gateway.now() + Duration::from_secs(60);
-    let rests = tokio::spawn(async move { gateway.recheck_once(now).await });
+    let rests = tokio::spawn(async move { gateway.rechecks.recheck_once(now).await });
     until("as many are sent as may be at once", async || {
         tool.requests() == 9
     })
@@ -312,7 +316,12 @@ async fn a_gateway_without_the_tool_leaves_its_calls_to_one_that_has_it() {
     until("it is at the tool", async || tool.requests() == 3).await;
     let later = has_not.gateway.now() + Duration::from_secs(60);
     assert_eq!(
-        has_not.gateway.recover_all(later).await.expect("an answer"),
+        has_not
+            .gateway
+            .lost
+            .recover_all(later)
+            .await
+            .expect("an answer"),
         1
     );
     running.abort();
@@ -329,7 +338,15 @@ async fn what_was_held_is_taken_up_when_the_configuration_says_more() {
     let memory = Memory::default();
     let holds = over(&memory, &tool, "retry = { attempts = 1 }").await;
     let unknown = holds.ask("k").await.expect_problem("outcome-unknown");
-    assert_eq!(holds.gateway.take_up_once().await.expect("an answer"), 0);
+    assert_eq!(
+        holds
+            .gateway
+            .rechecks
+            .take_up_once()
+            .await
+            .expect("an answer"),
+        0
+    );
     let probes = over(&memory, &tool, &probing(&tool, "")).await;
     let given_up = probes.ask("gone").await.expect_problem("outcome-unknown");
     probes.rest_in(7_200).await;
@@ -338,11 +355,24 @@ async fn what_was_held_is_taken_up_when_the_configuration_says_more() {
         "given_up"
     );
     assert_eq!(
-        probes.gateway.take_up_once().await.expect("an answer"),
+        probes
+            .gateway
+            .rechecks
+            .take_up_once()
+            .await
+            .expect("an answer"),
         1,
         "not what was given up"
     );
-    assert_eq!(probes.gateway.take_up_once().await.expect("an answer"), 0);
+    assert_eq!(
+        probes
+            .gateway
+            .rechecks
+            .take_up_once()
+            .await
+            .expect("an answer"),
+        0
+    );
     tool.always(Act::Ok("{\"order\":1}"));
     assert_eq!(probes.rest_in(60).await, Rested { due: 1, settled: 1 });
     assert_eq!(
@@ -373,7 +403,12 @@ async fn a_tool_that_hangs_keeps_no_other_waiting() {
         .always(Act::Ok("{\"order\":1}"));
     let unknown = bare.ask("k").await.expect_problem("outcome-unknown");
     let now = bare.gateway.now() + Duration::from_secs(60);
-    let begun = bare.gateway.begin_rechecks(now).await.expect("begun");
+    let begun = bare
+        .gateway
+        .rechecks
+        .begin_rechecks(now)
+        .await
+        .expect("begun");
     assert_eq!(begun.len(), 7);
     until("the other tool's call is settled", async || {
         bare.state(&unknown).await == "succeeded"
@@ -383,7 +418,12 @@ async fn a_tool_that_hangs_keeps_no_other_waiting() {
         slow.requests() == 6 + 4
     })
     .await;
-    let more = bare.gateway.begin_rechecks(now).await.expect("begun");
+    let more = bare
+        .gateway
+        .rechecks
+        .begin_rechecks(now)
+        .await
+        .expect("begun");
     assert_eq!(more.len(), 0, "those that wait are not taken up again");
     drop(hold);
     for work in begun {
@@ -485,6 +525,7 @@ async fn nobody_settles_a_call_that_is_sent_again_just_now() {
     tool.then(held);
     let begun = bare
         .gateway
+        .rechecks
         .begin_rechecks(bare.gateway.now() + Duration::from_secs(3))
         .await
         .expect("begun");

@@ -559,25 +559,33 @@ async fn a_recipe_is_forgotten_when_no_call_of_it_is_kept_and_not_before() {
     let gateway = &second.gateway;
     let in_hours = |hours: i64| gateway.now() + SignedDuration::from_hours(hours);
     gateway
+        .recipes
         .keep_recipes_once(gateway.now())
         .await
         .expect("kept");
     assert_eq!(kept().await, 2);
     // The call is unknown, so it is kept, and so is what it is recognised by.
     gateway
+        .recipes
         .keep_recipes_once(in_hours(24 * 365))
         .await
         .expect("kept");
     assert_eq!(kept().await, 2);
     memory.forget_calls();
-    gateway.keep_recipes_once(in_hours(26)).await.expect("kept");
+    gateway
+        .recipes
+        .keep_recipes_once(in_hours(26))
+        .await
+        .expect("kept");
     assert_eq!(kept().await, 2, "it is not time yet");
     gateway
+        .recipes
         .keep_recipes_once(in_hours(24 * 367))
         .await
         .expect("kept");
     assert_eq!(kept().await, 1);
     gateway
+        .recipes
         .keep_recipes_once(in_hours(24 * 367))
         .await
         .expect("kept");

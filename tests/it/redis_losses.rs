@@ -631,11 +631,12 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = FaultStore::over(open_redis(&redis.url(), folder.path()).await);
     let Bare { gateway, url, .. } = Bare::over(store.clone(), new_instance(), &tool, "").await;
-    let ready = async || gateway.readiness().await.reasons.is_empty();
+    let ready = async || gateway.status.readiness().await.reasons.is_empty();
     until("it is ready", ready).await;
     redis.ask(&["FLUSHALL"]).await;
     until("the loss is noticed", async || {
         gateway
+            .status
             .readiness()
             .await
             .reasons
@@ -646,6 +647,7 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
     store.panic_at(crate::support::faulty::Verb::CallsAtRiskAfterLoss);
     assert!(
         gateway
+            .loss
             .accept_loss(Caller::operator(), "flushed".into())
             .await
             .is_err()
@@ -654,6 +656,7 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
     until("it is accepted", async || {
         drop(
             gateway
+                .loss
                 .accept_loss(Caller::operator(), "flushed".into())
                 .await,
         );

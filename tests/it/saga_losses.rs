@@ -138,6 +138,7 @@ impl Shop {
         while self
             .bare
             .gateway
+            .saga_worker
             .work_on_sagas_once(now)
             .await
             .expect("worked")

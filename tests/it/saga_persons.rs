@@ -290,6 +290,7 @@ async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(home: Hom
     .await;
     let later = bare.gateway.now() + SignedDuration::from_hours(3);
     bare.gateway
+        .saga_worker
         .work_on_sagas_once(later)
         .await
         .expect("an answer");

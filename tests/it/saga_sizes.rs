@@ -89,6 +89,7 @@ impl Large {
             let later = self.bare.gateway.now() + SignedDuration::from_mins(10 * round);
             self.bare
                 .gateway
+                .saga_worker
                 .work_on_sagas_once(later)
                 .await
                 .expect("an answer");
@@ -242,6 +243,7 @@ async fn what_no_key_opens_is_put_aside(home: Home) {
 
     assert_eq!(
         bare.gateway
+            .lost
             .recover_all(bare.gateway.now())
             .await
             .expect("an answer"),
@@ -256,6 +258,7 @@ async fn what_no_key_opens_is_put_aside(home: Home) {
 
     for _ in 0..6 {
         bare.gateway
+            .saga_worker
             .work_on_sagas_once(bare.gateway.now())
             .await
             .expect("an answer");

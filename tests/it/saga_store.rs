@@ -90,7 +90,13 @@ impl Life {
         loop {
             // Whoever had taken it up may have been cut off.
             let later = self.gateway.gateway.now() + SignedDuration::from_mins(5);
-            drop(self.gateway.gateway.work_on_sagas_once(later).await);
+            drop(
+                self.gateway
+                    .gateway
+                    .saga_worker
+                    .work_on_sagas_once(later)
+                    .await,
+            );
             let saga = self
                 .client
                 .get(self.url("/v1/sagas/G"))
@@ -216,13 +222,25 @@ async fn a_saga_whose_calls_cannot_be_listed_again_and_again_is_stuck_and_told()
         .await;
     until("a person is asked for", async || {
         let later = life.gateway.gateway.now() + SignedDuration::from_mins(5);
-        drop(life.gateway.gateway.work_on_sagas_once(later).await);
+        drop(
+            life.gateway
+                .gateway
+                .saga_worker
+                .work_on_sagas_once(later)
+                .await,
+        );
         get("/metrics").await.contains("oncegate_stuck_sagas 1")
     })
     .await;
     until("somebody is told", async || {
         let later = life.gateway.gateway.now() + SignedDuration::from_mins(5);
-        drop(life.gateway.gateway.work_on_sagas_once(later).await);
+        drop(
+            life.gateway
+                .gateway
+                .saga_worker
+                .work_on_sagas_once(later)
+                .await,
+        );
         life.tool
             .seen()
             .iter()

@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use super::mend::is_surplus;
 use super::report::AT_ONCE;
-use super::{Act, Action, Listed, Reconciliation, Report, json_of, later, signed};
+use super::{Act, Action, Listed, Reconciler, Reconciliation, Report, json_of, later, signed};
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::{Anomaly, Kind};
 use crate::crash;
-use crate::gateway::{Gateway, jitter};
+use crate::gateway::ids::jitter;
 use crate::store::{self, Put};
 
 /// The state of an anomaly about which something is still to be done.
@@ -174,7 +174,7 @@ pub(super) fn plan(of: &Reconciliation, run: &str, anomaly: Anomaly) -> (Listed,
     (listed, stored)
 }
 
-impl Gateway {
+impl Reconciler {
     /// Writes down an anomaly; one of which nothing more was to be done may be taken up again. Answers whether no
     /// run had found it before.
     pub(super) async fn write_anomaly(
@@ -184,7 +184,7 @@ impl Gateway {
         by_person: ByPerson,
         until: Timestamp,
     ) -> Result<bool, store::Error> {
-        let now = self.now();
+        let now = self.base.now();
         let is_open = listed.action != Act::Report;
         let document = Document {
             kind: DocumentKind::Anomaly,
@@ -197,7 +197,7 @@ impl Gateway {
             retain_until: Some(until).filter(|_| !is_open),
             body: json_of(stored),
         };
-        let found = match self.counted("put_document", self.store.put_document(&document).await)? {
+        let found = match self.base.store.put_document(&document).await? {
             Put::Done => return Ok(true),
             Put::Lost(None) => return Ok(false),
             Put::Lost(Some(found)) => found,
@@ -222,7 +222,7 @@ impl Gateway {
                 ..next(found)
             };
             // Whoever was faster takes it up.
-            drop(self.counted("put_document", self.store.put_document(&again).await)?);
+            drop(self.base.store.put_document(&again).await?);
         }
         Ok(false)
     }
@@ -237,10 +237,14 @@ impl Gateway {
         {
             let (gateway, id) = (self.clone(), listed.id.clone());
             work.push(async move {
-                let found = gateway.store.document(DocumentKind::Anomaly, "", &id).await;
-                match gateway.counted("document", found) {
+                let found = gateway
+                    .base
+                    .store
+                    .document(DocumentKind::Anomaly, "", &id)
+                    .await;
+                match found {
                     Ok(Some(document))
-                        if document.due_at.is_some_and(|due| due <= gateway.now()) =>
+                        if document.due_at.is_some_and(|due| due <= gateway.base.now()) =>
                     {
                         gateway.work_on_anomaly(document).await;
                     }
@@ -263,14 +267,15 @@ impl Gateway {
         self: &Arc<Self>,
         now: Timestamp,
     ) -> Result<usize, store::Error> {
-        if self.draining.is_cancelled() || self.is_out_of_time() {
+        if self.base.draining.is_cancelled() || self.base.is_out_of_time() {
             return Ok(0);
         }
         let due = self
+            .base
             .store
             .due_documents(DocumentKind::Anomaly, now, BATCH)
             .await;
-        let due = self.readable("due_documents", due)?;
+        let due = self.base.readable("due_documents", due)?;
         let count = due.len();
         let mut work = Vec::new();
         for document in due {
@@ -287,12 +292,13 @@ impl Gateway {
     /// Makes due what the last run of this gateway has left in the middle. Only where no other gateway can be at it.
     /// What cannot be freed now is due when its time is over.
     pub async fn free_anomalies(&self) {
-        if self.store.is_shared() {
+        if self.base.store.is_shared() {
             return;
         }
         let (mut before, mut is_first) = (None, true);
         while std::mem::take(&mut is_first) || before.is_some() {
             let found = self
+                .base
                 .store
                 .documents(
                     DocumentKind::Anomaly,
@@ -302,7 +308,7 @@ impl Gateway {
                     LISTED,
                 )
                 .await;
-            let Ok((found, next_page)) = self.readable_page(found) else {
+            let Ok((found, next_page)) = self.base.readable_page(found) else {
                 return;
             };
             for document in found {
@@ -314,11 +320,11 @@ impl Gateway {
                     ..stored
                 });
                 let freed = Document {
-                    due_at: Some(self.now()),
+                    due_at: Some(self.base.now()),
                     body,
                     ..next(document)
                 };
-                drop(self.counted("put_document", self.store.put_document(&freed).await));
+                drop(self.base.store.put_document(&freed).await);
             }
             before = next_page;
         }
@@ -329,18 +335,18 @@ impl Gateway {
             tracing::error!(id = document.id, "an anomaly cannot be read");
             // It is not in the way of the others.
             let later = Document {
-                due_at: Some(later(self.now(), ELSEWHERE)),
+                due_at: Some(later(self.base.now(), ELSEWHERE)),
                 ..next(document)
             };
-            drop(self.counted("put_document", self.store.put_document(&later).await));
+            drop(self.base.store.put_document(&later).await);
             return;
         };
-        let Some(of) = self.reconciling.all.get(&stored.reconciliation) else {
+        let Some(of) = self.all.get(&stored.reconciliation) else {
             let later = Document {
-                due_at: Some(later(self.now(), ELSEWHERE)),
+                due_at: Some(later(self.base.now(), ELSEWHERE)),
                 ..next(document)
             };
-            drop(self.counted("put_document", self.store.put_document(&later).await));
+            drop(self.base.store.put_document(&later).await);
             return;
         };
         stored.tries += 1;
@@ -351,7 +357,7 @@ impl Gateway {
             // What is in the way is said when it is acted on.
             stored.undoing = self.undoing(of, &stored).await.ok();
         }
-        let due_at = Some(later(self.now(), self.time_for(of, &stored)));
+        let due_at = Some(later(self.base.now(), self.time_for(of, &stored)));
         stored.is_taken = true;
         let taken = Document {
             due_at,
@@ -359,7 +365,7 @@ impl Gateway {
             ..next(document)
         };
         // The one who writes this does the work.
-        let put = self.counted("put_document", self.store.put_document(&taken).await);
+        let put = self.base.store.put_document(&taken).await;
         if !matches!(put, Ok(Put::Done)) {
             return;
         }
@@ -378,20 +384,20 @@ impl Gateway {
             Act::Webhook => self.tell_of(&stored).await,
         };
         crash::point("anomaly_acted");
-        let is_over = later(stored.found_at(&taken), of.retention) <= self.now();
+        let is_over = later(stored.found_at(&taken), of.retention) <= self.base.now();
         let acted = acted.bounded(stored.listed.action, stored.tries, is_over);
         if matches!(acted, Acted::Hindered(_)) {
             stored.tries -= 1;
             stored.waits += 1;
         }
         let pause = wait(stored.tries.max(stored.waits));
-        let retain_until = Some(later(self.now(), of.retention));
+        let retain_until = Some(later(self.base.now(), of.retention));
         let (state, due_at, retain_until, error) = match acted {
             Acted::Done => ("done", None, retain_until, None),
             Acted::Reported => ("reported", None, retain_until, None),
             Acted::Never(why) => ("given_up", None, retain_until, Some(why)),
             Acted::Again(why) | Acted::Hindered(why) => {
-                (OPEN, Some(later(self.now(), pause)), None, Some(why))
+                (OPEN, Some(later(self.base.now(), pause)), None, Some(why))
             }
         };
         if let Some(why) = &error {
@@ -415,19 +421,19 @@ impl Gateway {
             body,
             ..next(taken)
         };
-        drop(self.counted("put_document", self.store.put_document(&ended).await));
+        drop(self.base.store.put_document(&ended).await);
     }
 
     /// Whether calls may be missing by now that were known then; `None`: that cannot be seen.
     async fn has_lost_since(&self, then: Timestamp) -> Option<bool> {
-        let whole_since = self.store.readiness().await.whole_since?;
+        let whole_since = self.base.store.readiness().await.whole_since?;
         Some(then < whole_since)
     }
 
     fn time_for(&self, of: &Reconciliation, stored: &Stored) -> SignedDuration {
         let work = match stored.listed.action {
             Act::Webhook => self
-                .reconciling
+                .notifier
                 .webhook
                 .as_ref()
                 .map(|webhook| webhook.timeout),
@@ -435,18 +441,18 @@ impl Gateway {
             Act::Compensate if is_surplus(&stored.listed) => {
                 let undoes = self
                     .template_for(of, &stored.listed)
-                    .and_then(|by| self.tool_at(&by.tool));
+                    .and_then(|by| self.base.tool_at(&by.tool));
                 undoes.map(|at| at.tool.longest())
             }
             Act::Compensate => of
                 .tools
                 .iter()
-                .filter_map(|tool| self.tool_at(tool))
+                .filter_map(|tool| self.base.tool_at(tool))
                 .map(|at| at.tool.timeout)
                 .max(),
             Act::Report | Act::Settle => None,
         };
-        signed(self.limits.pace.work_margin + work.unwrap_or_default())
+        signed(self.base.limits.pace.work_margin + work.unwrap_or_default())
     }
 }
 

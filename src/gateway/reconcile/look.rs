@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::{Reconciliation, SourceAt};
+use super::{Reconciler, Reconciliation, SourceAt};
 use crate::core::ledger::{Filter, Listed, Page, Position};
 use crate::core::reconcile::{Doubt, Found, Name, Pairing, Window};
 use crate::core::record::Record;
 use crate::downstream::outside::Room;
-use crate::gateway::Gateway;
+use crate::gateway::base::Base;
 
 /// Calls that are read at once.
 const AT_ONCE: u32 = 500;
@@ -47,19 +47,19 @@ fn add(all: &mut [Waiting<'_>], record: &Record) {
     }
 }
 
-impl Gateway {
+impl Reconciler {
     pub(super) async fn look_at_sources(
         &self,
         of: &Reconciliation,
         window: Window,
     ) -> Result<Looked, String> {
-        let tools = self.tools();
+        let tools = self.base.tools();
         if let Some(gone) = of.tools.iter().find(|tool| !tools.contains_key(*tool)) {
             return Err(format!("the tool {gone} is not configured any more"));
         }
         let (mut all, mut items, mut room) = (Vec::new(), 0, Room::default());
         for at in &of.sources {
-            let times = window.of_source(self.now());
+            let times = window.of_source(self.base.now());
             let found = self
                 .downstream
                 .collect(&at.source, times, of.max_items, &at.rules, &mut room)
@@ -73,7 +73,7 @@ impl Gateway {
         }
         let most = of.max_items.saturating_mul(CALLS_PER_ITEM);
         let mut read = 0;
-        let mut calls = Calls::of(self, of, (Some(window.of_ledger()), None)).await?;
+        let mut calls = Calls::of(&self.base, of, (Some(window.of_ledger()), None)).await?;
         while let Some(page) = calls.next().await? {
             let page = whole(page)?;
             read += page.len();
@@ -84,7 +84,7 @@ impl Gateway {
         }
         let mut doubts = self.look_further(of, window, &mut all).await?;
         // Asked last: a loss that was accepted meanwhile counts.
-        let whole_since = self.store.readiness().await.whole_since;
+        let whole_since = self.base.store.readiness().await.whole_since;
         doubts.extend((!window.is_known_since(whole_since)).then_some(Doubt::Young));
         let found = all
             .into_iter()
@@ -110,7 +110,7 @@ impl Gateway {
             .flat_map(|waiting| waiting.pairing.names_to_look_for())
             .collect();
         for call_id in named {
-            let found = self.counted("load", self.store.load(call_id).await);
+            let found = self.base.store.load(call_id).await;
             if let Some(record) = found.map_err(|error| error.to_string())? {
                 add(all, &record);
             }
@@ -123,7 +123,7 @@ impl Gateway {
             }
         }
         let mut read = 0;
-        let mut older = Calls::of(self, of, (None, Some(window.of_ledger()))).await?;
+        let mut older = Calls::of(&self.base, of, (None, Some(window.of_ledger()))).await?;
         while all.iter().any(|waiting| waiting.pairing.has_strangers()) {
             let Some(page) = older.next().await? else {
                 break;
@@ -136,7 +136,7 @@ impl Gateway {
             page.iter().for_each(|listed| add(all, &listed.record));
         }
         let mut read = 0;
-        let mut others = Calls::of_all_tools(self).await?;
+        let mut others = Calls::of_all_tools(&self.base).await?;
         while all.iter().any(|waiting| waiting.pairing.has_nobodys()) {
             let Some(page) = others.next().await? else {
                 break;
@@ -166,10 +166,12 @@ impl Gateway {
         };
         let (mut before, mut read) = (None, 0);
         loop {
-            let page = self.store.list(&tenant, &filter, before, AT_ONCE).await;
             let page = self
-                .counted("list", page)
-                .map_err(|error| error.to_string())?;
+                .base
+                .store
+                .list(&tenant, &filter, before, AT_ONCE)
+                .await;
+            let page = page.map_err(|error| error.to_string())?;
             read += page.found.len();
             if page.unreadable > 0 || read > MAX_OLDER {
                 return Ok(false);
@@ -195,7 +197,7 @@ fn whole(page: Page<Listed>) -> Result<Vec<Listed>, String> {
 
 /// The calls of some tools that were made in some time, page after page.
 struct Calls<'a> {
-    gateway: &'a Gateway,
+    base: &'a Base,
     /// Tenants with tools that are still to be read.
     places: Vec<(String, Option<String>)>,
     since: Option<Timestamp>,
@@ -205,11 +207,11 @@ struct Calls<'a> {
 
 impl<'a> Calls<'a> {
     async fn of(
-        gateway: &'a Gateway,
+        base: &'a Base,
         of: &Reconciliation,
         (since, until): (Option<Timestamp>, Option<Timestamp>),
     ) -> Result<Self, String> {
-        let tenants = gateway.counted("tenants", gateway.store.tenants().await);
+        let tenants = base.store.tenants().await;
         let mut places = Vec::new();
         for tenant in tenants.map_err(|error| error.to_string())? {
             places.extend(
@@ -219,7 +221,7 @@ impl<'a> Calls<'a> {
             );
         }
         Ok(Self {
-            gateway,
+            base,
             places,
             since,
             until,
@@ -227,12 +229,12 @@ impl<'a> Calls<'a> {
         })
     }
 
-    async fn of_all_tools(gateway: &'a Gateway) -> Result<Self, String> {
-        let tenants = gateway.counted("tenants", gateway.store.tenants().await);
+    async fn of_all_tools(base: &'a Base) -> Result<Self, String> {
+        let tenants = base.store.tenants().await;
         let tenants = tenants.map_err(|error| error.to_string())?;
         let places = tenants.into_iter().map(|tenant| (tenant, None)).collect();
         Ok(Self {
-            gateway,
+            base,
             places,
             since: None,
             until: None,
@@ -253,14 +255,11 @@ impl<'a> Calls<'a> {
             ..Filter::default()
         };
         let page = self
-            .gateway
+            .base
             .store
             .list(&tenant, &filter, self.before, AT_ONCE)
             .await;
-        let page = self
-            .gateway
-            .counted("list", page)
-            .map_err(|error| error.to_string())?;
+        let page = page.map_err(|error| error.to_string())?;
         self.before = page.next;
         if page.next.is_none() {
             self.places.pop();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::act::{Acted, Stored, Undoing};
-use super::{Listed, Reconciliation};
+use super::{Listed, Reconciler, Reconciliation};
 use crate::core::call::Event;
 use crate::core::caller::RESERVED_TENANT;
 use crate::core::compensation::{Policy, Template};
@@ -17,15 +17,15 @@ use crate::core::reconcile::still::{self, Still};
 use crate::core::record::Content;
 use crate::core::record::{CallId, Record, State};
 use crate::core::saga::Hindrance;
+use crate::gateway::error::ErrorKind;
 use crate::gateway::own::Own;
 use crate::gateway::undo::hindrance_of;
-use crate::gateway::{ErrorKind, Gateway};
 
-impl Gateway {
+impl Reconciler {
     /// How an effect at a source is undone.
     pub(super) fn template_for(&self, of: &Reconciliation, listed: &Listed) -> Option<Template> {
         let tool = of.source(&listed.source)?.tool.as_ref()?;
-        match &self.tool_at(tool)?.tool.compensation {
+        match &self.base.tool_at(tool)?.tool.compensation {
             Policy::By(template) => Some(template.clone()),
             Policy::Undeclared | Policy::Needless => None,
         }
@@ -47,13 +47,13 @@ impl Gateway {
             by: of.name.clone(),
             content,
         };
-        match self.apply(call_id, &event).await {
+        match self.registry.apply(call_id, &event).await {
             Ok(Some(Ok(record))) => {
                 tracing::warn!(%call_id, tool = record.intent.tool, trace_id = record.intent.trace_id, "an unknown call was settled by a source");
                 Acted::Done
             }
             // It is not unknown any more, but it may be again.
-            Ok(Some(Err(_))) => match self.counted("load", self.store.load(call_id).await) {
+            Ok(Some(Err(_))) => match self.base.store.load(call_id).await {
                 Ok(record) => match still::unsettled(record.as_ref()) {
                     Still::Holds => Acted::Done,
                     Still::NotYet(why) => Acted::Hindered(why),
@@ -74,7 +74,7 @@ impl Gateway {
         let Some(call_id) = call_id(stored) else {
             return Acted::Never("its call has no id".into());
         };
-        match self.counted("load", self.store.load(call_id).await) {
+        match self.base.store.load(call_id).await {
             Ok(Some(record)) if record.is_skipped() => {
                 return Acted::Never("a person has decided that its effect stands".into());
             }
@@ -86,10 +86,10 @@ impl Gateway {
             }
             // Two looks at one list are one witness; the tool is another.
             Ok(Some(record)) if listed.kind == Kind::Missing.as_str() => {
-                let Some(at) = self.tool_at(&record.intent.tool) else {
+                let Some(at) = self.base.tool_at(&record.intent.tool) else {
                     return Acted::Hindered("its tool is not configured here".into());
                 };
-                let (found, _) = self.probe(&at, &record.intent).await;
+                let (found, _) = self.engine.runner.probe(&at, &record.intent).await;
                 match still::missing(&found) {
                     Still::Holds => {}
                     Still::NotYet(why) => return Acted::Again(why),
@@ -100,7 +100,11 @@ impl Gateway {
             Err(error) => return Acted::Hindered(error.to_string()),
         }
         let by = format!("reconciliation {}", of.name);
-        match self.compensate_call(call_id, &by, &listed.detail).await {
+        match self
+            .sagas
+            .compensate_call(call_id, &by, &listed.detail)
+            .await
+        {
             // From here on the queue of compensations sees to it.
             Ok(_) => Acted::Done,
             Err(error) => match error.kind {
@@ -154,7 +158,7 @@ impl Gateway {
         let Some(call_id) = call_id(stored) else {
             return Ok(None);
         };
-        let found = self.counted("load", self.store.load(call_id).await);
+        let found = self.base.store.load(call_id).await;
         found.map_err(|error| Acted::Hindered(error.to_string()))
     }
 
@@ -194,7 +198,7 @@ impl Gateway {
             saga_id: String::new(),
             trace_id: call.map_or_else(String::new, |call| call.trace_id.clone()),
         };
-        match self.run_own(own).await {
+        match self.engine.run_own(own).await {
             Ok(record) => ended(&record),
             Err(ErrorKind::InvalidArguments(mistakes)) => {
                 Acted::Never(format!("its arguments: {mistakes:?}"))
@@ -213,7 +217,11 @@ impl Gateway {
             "run": stored.run,
             "anomaly": stored.listed,
         });
-        match self.notify("anomaly", &stored.listed.id, &told).await {
+        match self
+            .notifier
+            .notify("anomaly", &stored.listed.id, &told)
+            .await
+        {
             Ok(()) => Acted::Done,
             Err(why) => Acted::Again(why),
         }

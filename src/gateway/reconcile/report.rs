@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::act::{self, ByPerson, Stored};
 use super::look::Looked;
-use super::{Progress, Reconciliation, json_of, later};
+use super::{Progress, Reconciler, Reconciliation, json_of, later};
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::{Anomaly, Window};
-use crate::gateway::{Error, ErrorKind, Gateway};
+use crate::gateway::error::{Error, ErrorKind};
 use crate::store::{self, Put};
 
 /// Anomalies that are listed of a run that has found too many.
@@ -192,7 +192,7 @@ impl Listed {
     }
 }
 
-impl Gateway {
+impl Reconciler {
     /// Writes down what was found: first the report, then each anomaly with what is to be done about it. From
     /// then on it is done, also if this gateway ends.
     pub(super) async fn write_down(
@@ -207,7 +207,7 @@ impl Gateway {
             .collect();
         report.anomalies = found.iter().map(|(listed, _)| listed.clone()).collect();
         self.keep_report(of, report, 1).await?;
-        let until = later(self.now(), of.retention);
+        let until = later(self.base.now(), of.retention);
         let by_person = if report.by == SCHEDULE {
             ByPerson::No
         } else {
@@ -228,7 +228,8 @@ impl Gateway {
             listed.new = is_new?;
             if listed.new {
                 *report.new.entry(listed.kind.clone()).or_default() += 1;
-                self.metrics
+                self.base
+                    .metrics
                     .anomalies
                     .with_label_values(&[&of.name, &listed.kind])
                     .inc();
@@ -253,7 +254,7 @@ impl Gateway {
         version: u64,
     ) -> Result<(), store::Error> {
         let started_at =
-            Timestamp::from_microsecond(report.started_at).unwrap_or_else(|_| self.now());
+            Timestamp::from_microsecond(report.started_at).unwrap_or_else(|_| self.base.now());
         let mut document = Document {
             kind: DocumentKind::Report,
             tenant: String::new(),
@@ -263,14 +264,14 @@ impl Gateway {
             state: of.name.clone(),
             created_at: started_at,
             due_at: None,
-            retain_until: Some(later(self.now(), of.retention)),
+            retain_until: Some(later(self.base.now(), of.retention)),
             body: json_of(report),
         };
-        let put = self.counted("put_document", self.store.put_document(&document).await)?;
+        let put = self.base.store.put_document(&document).await?;
         // A run that failed has written nothing before.
         if put == Put::Lost(None) {
             document.version = 1;
-            drop(self.counted("put_document", self.store.put_document(&document).await)?);
+            drop(self.base.store.put_document(&document).await?);
         }
         Ok(())
     }
@@ -290,16 +291,20 @@ impl Gateway {
         }
         self.reconciliation(name)?;
         let found = match run {
-            Some(run) => self.counted(
-                "document",
-                self.store.document(DocumentKind::Report, "", run).await,
-            ),
+            Some(run) => {
+                self.base
+                    .store
+                    .document(DocumentKind::Report, "", run)
+                    .await
+            }
             None => {
                 let last = self
+                    .base
                     .store
                     .documents(DocumentKind::Report, None, Some(name), None, 1)
                     .await;
-                self.readable_page(last)
+                self.base
+                    .readable_page(last)
                     .map(|(found, _)| found.into_iter().next())
             }
         };
@@ -318,11 +323,16 @@ impl Gateway {
         let mut looks = Vec::new();
         for listed in &*anomalies {
             let (gateway, id) = (self.clone(), listed.id.clone());
-            looks.push(async move { gateway.store.document(DocumentKind::Anomaly, "", &id).await });
+            looks.push(async move {
+                gateway
+                    .base
+                    .store
+                    .document(DocumentKind::Anomaly, "", &id)
+                    .await
+            });
         }
         let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).collect().await;
         for (listed, document) in anomalies.iter_mut().zip(found) {
-            let document = self.counted("document", document);
             let Some(document) = document.map_err(|_| ErrorKind::StoreUnavailable.alone())? else {
                 continue;
             };
@@ -342,12 +352,13 @@ impl Gateway {
         }
         let unavailable = |_| ErrorKind::StoreUnavailable.alone();
         let mut all = Vec::new();
-        for of in self.reconciling.all.values() {
+        for of in self.all.values() {
             let kept = self
+                .base
                 .store
                 .document(DocumentKind::Reconciliation, "", &of.name)
                 .await;
-            let kept = self.counted("document", kept).map_err(unavailable)?;
+            let kept = kept.map_err(unavailable)?;
             let progress: Option<Progress> = kept
                 .as_ref()
                 .and_then(|kept| serde_json::from_slice(&kept.body).ok());

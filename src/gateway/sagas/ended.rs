@@ -3,19 +3,107 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Marked, Member, SagaAt, Unlisted};
+use super::members::{Member, Unlisted};
+use super::registry::{Marked, SagaAt, SagaQuery, SagaRegistry, readable};
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
-use crate::core::document::Kind;
-use crate::core::ledger::LIMITS;
+use crate::core::document::{Kind, Place};
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{self, Event, Saga, SagaId};
 use crate::core::{compensation, key, tool, undo};
 use crate::crash;
-use crate::gateway::{Error, ErrorKind, Gateway};
+use crate::gateway::base::Base;
+use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::undo::SagaWorker;
 use crate::store;
 
-impl Gateway {
+/// What persons and callers do about sagas.
+pub struct Sagas {
+    base: Arc<Base>,
+    registry: Arc<SagaRegistry>,
+    worker: Arc<SagaWorker>,
+}
+
+impl Sagas {
+    pub(in crate::gateway) fn new(
+        base: Arc<Base>,
+        registry: Arc<SagaRegistry>,
+        worker: Arc<SagaWorker>,
+    ) -> Self {
+        Self {
+            base,
+            registry,
+            worker,
+        }
+    }
+
+    /// A saga with its calls, as far as the caller may see them.
+    ///
+    /// # Errors
+    /// The caller may not see it, there is no such saga, or the store does not answer.
+    pub async fn find_saga(&self, caller: &Caller, id: &SagaId) -> Result<SagaAt, Error> {
+        if !caller.may_read(&id.tenant) && caller.tenant != id.tenant {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let saga = self
+            .registry
+            .saga(id)
+            .await
+            .map_err(|error| ErrorKind::of_store(error).alone())?;
+        let at = self
+            .registry
+            .with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?)
+            .await?;
+        if caller.may_read(&id.tenant)
+            || caller.may_end(&at.saga, self.registry.saga_tools(&at).as_ref())
+        {
+            Ok(at.for_caller(caller))
+        } else {
+            Err(ErrorKind::UnknownSaga.alone())
+        }
+    }
+
+    /// Sagas without their calls, newest first, and where to go on.
+    ///
+    /// # Errors
+    /// The caller may not read this tenant's calls, or the store does not answer.
+    pub async fn list_sagas(
+        &self,
+        caller: &Caller,
+        query: &SagaQuery,
+    ) -> Result<(Vec<Saga>, Option<Place>), Error> {
+        let own = (!caller.is_admin()).then(|| caller.tenant.clone());
+        let tenant = query.tenant.clone().or(own);
+        let may_read = tenant
+            .as_ref()
+            .map_or_else(|| caller.is_admin(), |tenant| caller.may_read(tenant));
+        if !may_read {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let state = query.state.map(saga::State::as_str);
+        let found = self
+            .base
+            .store
+            .documents(
+                Kind::Saga,
+                tenant.as_deref(),
+                state,
+                query.before.as_ref(),
+                query.limit,
+            )
+            .await;
+        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
+        let (found, next) = self.base.readable_page(found).map_err(unavailable)?;
+        // One that cannot be read keeps no other back.
+        Ok((
+            found
+                .iter()
+                .filter_map(|document| readable(document).ok())
+                .collect(),
+            next,
+        ))
+    }
+
     /// The plan has come to its end: nothing of it is undone any more.
     ///
     /// # Errors
@@ -38,7 +126,7 @@ impl Gateway {
     /// # Errors
     /// As [`complete_saga`](Self::complete_saga).
     pub async fn abort_saga(
-        self: &Arc<Self>,
+        &self,
         caller: &Caller,
         id: &SagaId,
         reason: &str,
@@ -51,24 +139,26 @@ impl Gateway {
         };
         let at = self.end_saga(caller, id, &event).await?;
         crash::point("saga_closed");
-        self.begin_undoing(id);
+        self.worker.begin_undoing(id);
         Ok(at)
     }
 
     async fn end_saga(&self, caller: &Caller, id: &SagaId, event: &Event) -> Result<SagaAt, Error> {
         if !caller.is_admin() {
             let saga = self
+                .registry
                 .saga(id)
                 .await
                 .map_err(|error| ErrorKind::of_store(error).alone())?;
             let at = self
+                .registry
                 .with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?)
                 .await?;
-            if !caller.may_end(&at.saga, self.saga_tools(&at).as_ref()) {
+            if !caller.may_end(&at.saga, self.registry.saga_tools(&at).as_ref()) {
                 return Err(ErrorKind::Forbidden.alone());
             }
         }
-        self.must_know_all_data().await?;
+        self.base.must_know_all_data().await?;
         let saga = self.act_on_saga(id, event).await?;
         tracing::info!(
             saga = saga.id.id,
@@ -76,11 +166,11 @@ impl Gateway {
             state = saga.state.as_str(),
             "a saga was ended"
         );
-        Ok(self.with_calls(saga).await?.for_caller(caller))
+        Ok(self.registry.with_calls(saga).await?.for_caller(caller))
     }
 
     async fn act_on_saga(&self, id: &SagaId, event: &Event) -> Result<Saga, Error> {
-        let changed = self.change_saga(id, event).await;
+        let changed = self.registry.change_saga(id, event).await;
         let changed = changed.map_err(|error| ErrorKind::of_store(error).alone())?;
         let changed = changed.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
         changed.map_err(|illegal| ErrorKind::WrongState(illegal.to_string()).alone())
@@ -91,27 +181,29 @@ impl Gateway {
     /// # Errors
     /// Who asks is no administrator, there is no such saga, or it is not stuck.
     pub async fn retry_saga(
-        self: &Arc<Self>,
+        &self,
         caller: &Caller,
         id: &SagaId,
         reason: &str,
     ) -> Result<SagaAt, Error> {
         let saga = self.stuck_saga(caller, id).await?;
         // Its calls first: if this breaks off here, it is still stuck, and seen.
-        match self.calls_of(&saga).await {
+        match self.registry.calls_of(&saga).await {
             Ok(calls) => {
                 let is_stuck = |record: &&Record| matches!(record.state, CallState::Stuck(_));
                 for stuck in calls.iter().map(Member::record).filter(is_stuck) {
                     let unavailable = || ErrorKind::StoreUnavailable.alone();
-                    let record = self.counted("load", self.store.load(stuck.intent.call_id).await);
+                    let record = self.base.store.load(stuck.intent.call_id).await;
                     // One that has changed since is somebody else's.
                     let record = record
                         .map_err(|_| unavailable())?
                         .filter(|record| is_stuck(&record));
                     let Some(record) = record else { continue };
-                    let record = self.decide_anew(&record).await;
-                    if let Marked::Unwritten =
-                        self.to_compensate(&record, &by(caller), reason).await
+                    let record = self.registry.decide_anew(&record).await;
+                    if let Marked::Unwritten = self
+                        .registry
+                        .to_compensate(&record, &by(caller), reason)
+                        .await
                     {
                         return Err(unavailable());
                     }
@@ -131,8 +223,8 @@ impl Gateway {
             by = caller.name,
             "a stuck saga is tried again"
         );
-        self.begin_undoing(id);
-        self.with_calls(saga).await
+        self.worker.begin_undoing(id);
+        self.registry.with_calls(saga).await
     }
 
     /// A person decides that the call with which a saga is stuck is not undone; the saga goes on with the others.
@@ -140,7 +232,7 @@ impl Gateway {
     /// # Errors
     /// Who asks is no administrator, there is no such saga, or it is not stuck.
     pub async fn skip_stuck(
-        self: &Arc<Self>,
+        &self,
         caller: &Caller,
         id: &SagaId,
         reason: &str,
@@ -148,7 +240,7 @@ impl Gateway {
         self.stuck_saga(caller, id).await?;
         // Before its calls: whoever was about to send what undoes one has to write down the saga first.
         let held = Event::Held {
-            until: self.busy_until(self.now(), Duration::ZERO),
+            until: self.worker.busy_until(self.base.now(), Duration::ZERO),
         };
         let saga = self.act_on_saga(id, &held).await?;
         let Some(call_id) = saga.trouble.as_ref().and_then(|trouble| trouble.call_id) else {
@@ -167,12 +259,12 @@ impl Gateway {
             reason: reason_said,
             compensation,
         };
-        let skipped = self.apply(call_id, &event).await;
+        let skipped = self.registry.apply(call_id, &event).await;
         let skipped = skipped.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
         let mut trace_id = None;
         match skipped {
             Some(Ok(record)) => {
-                self.count_undo(&record, "skipped");
+                self.registry.count_undo(&record, "skipped");
                 trace_id = Some(record.intent.trace_id.clone());
             }
             // Somebody has settled it already; the saga still has to go on.
@@ -185,29 +277,24 @@ impl Gateway {
         };
         let saga = self.act_on_saga(id, &event).await?;
         tracing::warn!(saga = id.id, by = caller.name, %call_id, trace_id, "a call is not undone");
-        self.begin_undoing(id);
-        self.with_calls(saga).await
+        self.worker.begin_undoing(id);
+        self.registry.with_calls(saga).await
     }
 
     /// What there is of the call that undoes another one.
     async fn compensation_of(&self, call_id: CallId) -> Result<Option<Record>, store::Error> {
-        let undone = self.counted("load", self.store.load(call_id).await)?;
+        let undone = self.base.store.load(call_id).await?;
         match undone
             .and_then(|record| record.undo)
             .and_then(|undo| undo.compensation)
         {
-            Some(decided) => self.counted("load", self.store.load(decided.call_id).await),
+            Some(decided) => self.base.store.load(decided.call_id).await,
             None => Ok(None),
         }
     }
 
     /// A person has settled a call that was stuck: the sagas that waited for that go on.
-    pub(in crate::gateway) async fn go_on_after(
-        self: &Arc<Self>,
-        record: &Record,
-        by: &str,
-        reason: &str,
-    ) {
+    pub(in crate::gateway) async fn go_on_after(&self, record: &Record, by: &str, reason: &str) {
         let intent = &record.intent;
         for id in [intent.saga_id.clone(), undo::key_of(intent.call_id)] {
             let id = SagaId {
@@ -219,8 +306,8 @@ impl Gateway {
                 by: by.to_owned(),
                 reason,
             };
-            if let Ok(Some(Ok(_))) = self.change_saga(&id, &event).await {
-                self.begin_undoing(&id);
+            if let Ok(Some(Ok(_))) = self.registry.change_saga(&id, &event).await {
+                self.worker.begin_undoing(&id);
             }
         }
     }
@@ -230,8 +317,9 @@ impl Gateway {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
-        self.must_know_all_data().await?;
+        self.base.must_know_all_data().await?;
         let saga = self
+            .registry
             .saga(id)
             .await
             .map_err(|error| ErrorKind::of_store(error).alone())?;
@@ -252,7 +340,7 @@ impl Gateway {
     /// # Errors
     /// Who asks is no administrator, there is no such call, or it cannot be undone.
     pub async fn compensate(
-        self: &Arc<Self>,
+        &self,
         caller: &Caller,
         call_id: CallId,
         reason: &str,
@@ -260,9 +348,9 @@ impl Gateway {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
-        self.must_know_all_data().await?;
+        self.base.must_know_all_data().await?;
         let saga = self.compensate_call(call_id, &by(caller), reason).await?;
-        self.with_calls(saga).await
+        self.registry.with_calls(saga).await
     }
 
     /// Undoes one call, whatever saga it belongs to. Asked again it is the same undoing.
@@ -270,7 +358,7 @@ impl Gateway {
     /// # Errors
     /// There is no such call, or it cannot be undone.
     pub(in crate::gateway) async fn compensate_call(
-        self: &Arc<Self>,
+        &self,
         call_id: CallId,
         by: &str,
         reason: &str,
@@ -280,16 +368,14 @@ impl Gateway {
             call_id: Some(call_id),
             ..ErrorKind::WrongState(why.to_owned()).alone()
         };
-        let record = self
-            .counted("load", self.store.load(call_id).await)
-            .map_err(unavailable)?;
+        let record = self.base.store.load(call_id).await.map_err(unavailable)?;
         let record = record.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
-        let tool = self.policy_of(&record);
+        let tool = self.base.policy_of(&record);
         let id = SagaId {
             tenant: record.intent.tenant.clone(),
             id: undo::key_of(call_id),
         };
-        if let Some(saga) = self.saga(&id).await.map_err(unavailable)? {
+        if let Some(saga) = self.registry.saga(&id).await.map_err(unavailable)? {
             // One that was skipped then may be undone after all.
             let is_done = matches!(record.state, CallState::Compensated(_));
             let saga = if saga.state == saga::State::Compensated && !is_done {
@@ -302,7 +388,7 @@ impl Gateway {
             } else {
                 saga
             };
-            self.begin_undoing(&id);
+            self.worker.begin_undoing(&id);
             return Ok(saga);
         }
         match &record.state {
@@ -323,87 +409,16 @@ impl Gateway {
             }
             _ => {}
         }
-        let saga = Saga::undo(&id.tenant, call_id, by, reason, self.now());
-        let saga = match self.put_saga(&saga).await.map_err(unavailable)? {
+        let saga = Saga::undo(&id.tenant, call_id, by, reason, self.base.now());
+        let saga = match self.registry.put_saga(&saga).await.map_err(unavailable)? {
             Ok(()) => saga,
             Err(there) => there.ok_or_else(|| ErrorKind::StoreUnavailable.alone())?,
         };
         tracing::warn!(%call_id, trace_id = record.intent.trace_id, by, "a call is undone");
-        self.begin_undoing(&id);
+        self.worker.begin_undoing(&id);
         Ok(saga)
     }
-
-    /// The sagas that are stopped when a loss is accepted.
-    ///
-    /// # Errors
-    /// The store failed, or some of them cannot be read: those would go on as soon as they can be read again.
-    pub(in crate::gateway) async fn sagas_at_stake(&self) -> Result<Vec<SagaId>, store::Error> {
-        let mut sagas = Vec::new();
-        for state in AT_STAKE {
-            let (mut before, mut is_first) = (None, true);
-            while std::mem::take(&mut is_first) || before.is_some() {
-                let state = Some(state.as_str());
-                let found = self
-                    .store
-                    .documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1)
-                    .await;
-                let (found, next) = self.readable_page(found)?;
-                let found = found
-                    .into_iter()
-                    .filter(|document| super::readable(document).is_ok());
-                sagas.extend(found.map(|document| SagaId {
-                    tenant: document.tenant,
-                    id: document.id,
-                }));
-                before = next;
-            }
-        }
-        let counts = self.counted(
-            "count_documents",
-            self.store.count_documents(Kind::Saga).await,
-        )?;
-        let is_at_stake = |name: &str| AT_STAKE.iter().any(|state| state.as_str() == name);
-        let there: u64 = counts
-            .iter()
-            .filter(|(name, _)| is_at_stake(name))
-            .map(|(_, count)| count)
-            .sum();
-        let missing = there.saturating_sub(sagas.len() as u64);
-        if missing > 0 {
-            let why = format!(
-                "{missing} of {there} sagas that are not at their end, so they cannot be stopped; the log names them. \
-                 If no key opens them, add the missing one to store.encryption_keys; then accept the loss again"
-            );
-            return Err(store::Error::Unreadable(why));
-        }
-        Ok(sagas)
-    }
-
-    /// The store has lost data: no saga goes on, nor is one undone when its deadline is over, before a person has
-    /// looked. What was completed or undone since may be forgotten.
-    pub(in crate::gateway) async fn stop_sagas(
-        &self,
-        by: &str,
-        reason: &str,
-    ) -> Result<(), store::Error> {
-        for id in self.sagas_at_stake().await? {
-            let event = Event::StoreLost {
-                by: format!("token {by}"),
-                reason: reason.to_owned(),
-            };
-            // One that has come to its end meanwhile need not be stopped.
-            let _: Option<Result<Saga, saga::Illegal>> = self.change_saga(&id, &event).await?;
-        }
-        Ok(())
-    }
 }
-
-/// The states in which a saga may still go on.
-const AT_STAKE: [saga::State; 3] = [
-    saga::State::Open,
-    saga::State::Compensating,
-    saga::State::Stuck,
-];
 
 fn by(caller: &Caller) -> String {
     format!("token {}", caller.name)

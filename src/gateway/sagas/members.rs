@@ -3,12 +3,12 @@
 
 use std::collections::HashMap;
 
-use super::SagaAt;
+use super::registry::{SagaAt, SagaRegistry};
 use crate::core::key;
 use crate::core::ledger::{Filter, LIMITS, Page, Position};
 use crate::core::record::{Record, State as CallState};
 use crate::core::saga::Saga;
-use crate::gateway::{Error, ErrorKind, Gateway};
+use crate::gateway::error::{Error, ErrorKind};
 use crate::store;
 
 /// Calls of one saga, those that undo others not counted. One that is larger is stuck when it is aborted.
@@ -46,7 +46,7 @@ impl From<store::Error> for Unlisted {
     }
 }
 
-impl Gateway {
+impl SagaRegistry {
     /// Some of the calls that name a saga, newest first, without what was said in them: to be looked at, and never to
     /// be written.
     pub(in crate::gateway) async fn page_of(
@@ -60,6 +60,7 @@ impl Gateway {
             ..Filter::default()
         };
         let page = self
+            .base
             .store
             .list(&saga.id.tenant, &filter, before, LIMITS.1)
             .await;
@@ -67,7 +68,7 @@ impl Gateway {
             found,
             next,
             unreadable,
-        } = self.counted("list", page)?;
+        } = page?;
         Ok(Page {
             found: found.into_iter().map(|listed| listed.record).collect(),
             next,
@@ -80,10 +81,7 @@ impl Gateway {
     pub(in crate::gateway) async fn calls_of(&self, saga: &Saga) -> Result<Vec<Member>, Unlisted> {
         let (mut calls, mut before) = (Vec::new(), None);
         if let Some(only) = saga.only {
-            calls.extend(
-                self.counted("load", self.store.load(only).await)?
-                    .map(Member::of),
-            );
+            calls.extend(self.base.store.load(only).await?.map(Member::of));
         }
         loop {
             let page = self.page_of(saga, before).await?;
@@ -113,9 +111,7 @@ impl Gateway {
         let (mut calls, mut compensations, mut before) = (Vec::new(), HashMap::new(), None);
         let mut is_cut = false;
         if let Some(only) = saga.only {
-            let only = self
-                .counted("load", self.store.load(only).await)
-                .map_err(unavailable)?;
+            let only = self.base.store.load(only).await.map_err(unavailable)?;
             calls.extend(only.map(Member::of));
         }
         loop {
@@ -154,9 +150,7 @@ impl Gateway {
                 && is_done
                 && !compensations.contains_key(&by)
             {
-                let made = self
-                    .counted("load", self.store.load(by).await)
-                    .map_err(unavailable)?;
+                let made = self.base.store.load(by).await.map_err(unavailable)?;
                 compensations.extend(made.map(|made| (by, Member::of(made))));
             }
         }

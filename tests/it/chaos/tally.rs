@@ -38,7 +38,7 @@ impl World {
         let metrics = self
             .gateways
             .each_ref()
-            .map(|at| at.gateway.metrics.clone());
+            .map(|at| at.gateway.base.metrics.clone());
         let ambiguous = |operation: &str| {
             let errors = metrics.iter().map(|metrics| &metrics.store_errors);
             errors

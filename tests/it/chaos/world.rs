@@ -113,7 +113,13 @@ impl World {
                     let (world, at) = (self.clone(), *at);
                     tasks.spawn(async move {
                         // The store may fail it.
-                        drop(world.gateways[at].gateway.recover_all(world.later()).await);
+                        drop(
+                            world.gateways[at]
+                                .gateway
+                                .lost
+                                .recover_all(world.later())
+                                .await,
+                        );
                     });
                 }
                 Step::PauseMs(ms) => sleep(Duration::from_millis(*ms)).await,
@@ -289,8 +295,8 @@ impl World {
         self.check_locks();
         let [one, other] = &self.gateways;
         let recovered = tokio::join!(
-            one.gateway.recover_all(self.later()),
-            other.gateway.recover_all(self.later())
+            one.gateway.lost.recover_all(self.later()),
+            other.gateway.lost.recover_all(self.later())
         );
         recovered.0.and(recovered.1).expect("recovered");
         if self.bounds.any() {
@@ -306,6 +312,7 @@ impl World {
         .await;
         if anew
             .gateway
+            .lost
             .recover_all(self.later())
             .await
             .expect("recovered")

@@ -307,9 +307,16 @@ impl Bare {
             shutdown_grace: Duration::from_secs(10),
             ..config.limits
         };
-        let gateway =
-            gateway::Gateway::new(store, downstream, config.tools, metrics, instance, limits);
-        let gateway = Arc::new(gateway.reconciling(config.reconciliations, config.webhook));
+        let gateway = Arc::new(gateway::Gateway::new(gateway::Parts {
+            store,
+            downstream,
+            tools: config.tools,
+            metrics,
+            instance,
+            limits,
+            reconciliations: config.reconciliations,
+            webhook: config.webhook,
+        }));
         let http = Http {
             gateway: gateway.clone(),
             tokens: Tokens::default(),

@@ -5,11 +5,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::base::Base;
 use super::call::Asked;
-use super::ledger::{MAX_ENTRIES, hidden};
+use super::error::{Error, ErrorKind};
+use super::ledger::{Ledger, MAX_ENTRIES, hidden};
+use super::pause::Pauses;
+use super::run::Runner;
+use super::sagas::Sagas;
+use super::status::Status;
 use super::trace::Trace;
 use super::transition::{self, Moved, OnConflict};
-use super::{Error, ErrorKind, Gateway};
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::outcome::{Body, Evidence, Outcome, Sent, classify};
@@ -18,7 +23,7 @@ use crate::core::record::{CallId, Record, State};
 use crate::core::redact;
 use crate::core::replay::{Fresh, differences};
 use crate::core::session::Refusal;
-use crate::core::unknown::Hindrance;
+use crate::core::unknown::{Hindrance, Resolution};
 use crate::downstream::Deadline;
 
 /// A stored result, and what the tool says today if it was asked.
@@ -32,7 +37,98 @@ pub struct Replay {
     pub differences: Vec<String>,
 }
 
-impl Gateway {
+/// What persons do about single calls.
+pub struct Operator {
+    base: Arc<Base>,
+    pauses: Arc<Pauses>,
+    status: Arc<Status>,
+    runner: Arc<Runner>,
+    ledger: Arc<Ledger>,
+    sagas: Arc<Sagas>,
+}
+
+impl Operator {
+    pub(super) fn new(
+        base: Arc<Base>,
+        pauses: Arc<Pauses>,
+        status: Arc<Status>,
+        runner: Arc<Runner>,
+        ledger: Arc<Ledger>,
+        sagas: Arc<Sagas>,
+    ) -> Self {
+        Self {
+            base,
+            pauses,
+            status,
+            runner,
+            ledger,
+            sagas,
+        }
+    }
+
+    /// A person says what became of an unknown call. Its duplicates get that from now on.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, the call is not unknown, or it is to count as failed while its request
+    /// may still be under way.
+    pub async fn resolve(
+        &self,
+        caller: &Caller,
+        call_id: CallId,
+        reason: &str,
+        resolution: &Resolution,
+    ) -> Result<Record, Error> {
+        if !caller.is_admin() {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        self.base.must_know_all_data().await?;
+        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
+        let wrong = |why: String| Error {
+            call_id: Some(call_id),
+            ..ErrorKind::WrongState(why).alone()
+        };
+        let event = Event::Resolved {
+            by: caller.name.clone(),
+            reason: reason.to_owned(),
+            resolution: resolution.clone(),
+        };
+        let moved =
+            transition::load_and_apply(&self.base, call_id, &event, OnConflict::RetryOnLatest)
+                .await;
+        match moved.map_err(unavailable)? {
+            None => Err(ErrorKind::UnknownCall.alone()),
+            Some(Moved::Refused(record, Illegal::MayStillRun)) => {
+                let until = record.attempt.lease_until;
+                Err(wrong(format!(
+                    "its request may still be executed until {until:.0}"
+                )))
+            }
+            Some(Moved::Refused(record, _)) => Err(wrong(format!(
+                "the call is {}, not unknown or stuck",
+                record.state.as_str()
+            ))),
+            Some(Moved::Unchanged(..) | Moved::Lost(_)) => Err(ErrorKind::StoreUnavailable.alone()),
+            Some(Moved::Written {
+                mut record, was, ..
+            }) => {
+                tracing::warn!(
+                    %call_id,
+                    trace_id = record.intent.trace_id,
+                    by = caller.name,
+                    state = record.state.as_str(),
+                    "a call was resolved"
+                );
+                if matches!(was, State::Stuck(_)) {
+                    self.sagas
+                        .go_on_after(&record, &format!("token {}", caller.name), reason)
+                        .await;
+                }
+                self.ledger.mask(&mut record);
+                Ok(record)
+            }
+        }
+    }
+
     /// What a duplicate of the call gets. Nothing is sent.
     ///
     /// # Errors
@@ -67,6 +163,7 @@ impl Gateway {
         // In a task of its own: who asked may hang up, and what was sent is followed to its end.
         let (gateway, caller) = (self.clone(), caller.clone());
         let verifying = self
+            .base
             .tasks
             .spawn(async move { gateway.verify(&caller, call_id).await });
         verifying
@@ -81,30 +178,28 @@ impl Gateway {
         };
         let unavailable = |_| of_call(ErrorKind::StoreUnavailable);
         let record = self.to_replay(caller, call_id).await?;
-        let Some(at) = self.tool_at(&record.intent.tool) else {
+        let Some(at) = self.base.tool_at(&record.intent.tool) else {
             return Err(of_call(ErrorKind::ReplayUnsafe(
                 "the tool is not configured any more",
             )));
         };
-        let trace = Trace::of(&record.intent.trace_id, self.limits.sample);
+        let trace = Trace::of(&record.intent.trace_id, self.base.limits.sample);
         let asked = Asked::again(at, &record, trace);
-        if self.draining.is_cancelled() {
+        if self.base.draining.is_cancelled() {
             return Err(of_call(ErrorKind::ShuttingDown));
         }
-        self.know_pauses().await.map_err(unavailable)?;
-        if self.is_paused(&record.intent.tool) {
+        self.pauses.know_pauses().await.map_err(unavailable)?;
+        if self.pauses.is_paused(&record.intent.tool) {
             return Err(of_call(ErrorKind::ToolPaused));
         }
-        if !self.readiness().await.reasons.is_empty() {
+        if !self.status.readiness().await.reasons.is_empty() {
             return Err(of_call(ErrorKind::StoreUnavailable));
         }
         // As for any further attempt: a frozen session, a tool that keeps failing, a key that stands for another call.
-        let permit = self.may_send(&asked.at, &record).await;
+        let permit = self.runner.may_send(&asked.at, &record).await;
         let permit = permit.map_err(|hindrance| of_call(in_the_way(hindrance)))?;
-        let holders = self.store.holders(&[record.intent.lookup]).await;
-        let holders = self
-            .counted_for(&record.intent, "holders", holders)
-            .map_err(unavailable)?;
+        let holders = self.base.store.holders(&[record.intent.lookup]).await;
+        let holders = holders.map_err(unavailable)?;
         if holders
             .first()
             .is_none_or(|holder| holder.record.intent.call_id != call_id)
@@ -113,7 +208,7 @@ impl Gateway {
                 "its key does not stand for the call any more",
             )));
         }
-        let history = self.counted("history", self.store.history(call_id, MAX_ENTRIES).await);
+        let history = self.base.store.history(call_id, MAX_ENTRIES).await;
         let entries = history
             .map_err(unavailable)?
             .map(|history| history.entries)
@@ -123,8 +218,9 @@ impl Gateway {
             by: caller.name.clone(),
             by_person,
         };
-        let (tool, now) = (&asked.at.tool, self.now());
-        let moved = transition::apply(self, tool, record, &event, now, OnConflict::GiveUp).await;
+        let (tool, now) = (&asked.at.tool, self.base.now());
+        let moved =
+            transition::apply(&self.base, tool, record, &event, now, OnConflict::GiveUp).await;
         let record = match moved.map_err(unavailable)? {
             Moved::Written { record, .. } => record,
             Moved::Refused(_, Illegal::ReplayUnsafe(why)) => {
@@ -136,7 +232,10 @@ impl Gateway {
             Moved::Lost(_) => return Err(of_call(ErrorKind::JustChanged)),
         };
         let deadline = Deadline::after(asked.at.tool.timeout);
-        let attempted = self.attempt(&asked, &record, &permit, deadline).await;
+        let attempted = self
+            .runner
+            .attempt(&asked, &record, &permit, deadline)
+            .await;
         let fresh = fresh_result(&asked, &record, attempted.evidence);
         let State::Succeeded(Content::Kept(stored)) = record.state.clone() else {
             return Err(without_result(&record));
@@ -164,7 +263,7 @@ impl Gateway {
 
     /// A result of the call's tool without what is secret in it.
     fn shown(&self, record: &Record, json: &Bytes) -> Bytes {
-        let at = self.tool_at(&record.intent.tool);
+        let at = self.base.tool_at(&record.intent.tool);
         at.map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result))
     }
 
@@ -172,7 +271,7 @@ impl Gateway {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
         }
-        let record = self.counted("load", self.store.load(call_id).await);
+        let record = self.base.store.load(call_id).await;
         let record = record.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
         record.ok_or_else(|| ErrorKind::UnknownCall.alone())
     }
@@ -183,9 +282,9 @@ impl Gateway {
             by: caller.name.clone(),
             fresh: found.clone(),
         };
-        let (tool, now) = (self.policy_of(&record), self.now());
+        let (tool, now) = (self.base.policy_of(&record), self.base.now());
         let retry = OnConflict::RetryOnLatest;
-        drop(transition::apply(self, &tool, record, &event, now, retry).await);
+        drop(transition::apply(&self.base, &tool, record, &event, now, retry).await);
     }
 }
 

@@ -1,23 +1,22 @@
-//! Sagas, on the side of those who make calls: joining and looking. What is undone is undone by `undo`; the
-//! rules are in `core::saga`.
-
-mod ended; // completed and aborted, and what persons do about one that is stuck
-mod members; // which calls a saga has
+//! Sagas as they are stored: joining, and the marks on their calls. The rules are in `core::saga`.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(super) use self::members::{Member, Unlisted};
-use super::call::new_call_id;
-use super::transition::{self, Moved, OnConflict, ROUNDS};
-use super::{Error, ErrorKind, Gateway};
+use super::members::Member;
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key::{self, Lookup};
+use crate::core::ledger::LIMITS;
 use crate::core::record::{CallId, Compensation, Intent, Record, State as CallState, Undo};
 use crate::core::saga::{self, Event, Saga, SagaId};
 use crate::core::{compensation, undo};
+use crate::gateway::base::Base;
+use crate::gateway::error::ErrorKind;
+use crate::gateway::ids::new_call_id;
+use crate::gateway::transition::{self, Moved, OnConflict, ROUNDS};
 use crate::store::{self, Put};
 
 /// A saga with its calls, those that undo others apart.
@@ -25,8 +24,8 @@ use crate::store::{self, Put};
 pub struct SagaAt {
     pub saga: Saga,
     /// In the order in which they were made, without what was said in them; so are the others.
-    calls: Vec<Member>,
-    compensations: HashMap<CallId, Member>,
+    pub(super) calls: Vec<Member>,
+    pub(super) compensations: HashMap<CallId, Member>,
     /// There are more than are shown, or some of them cannot be read.
     pub is_cut: bool,
 }
@@ -37,7 +36,7 @@ impl SagaAt {
     }
 
     /// The same for one caller. Without the scope `read` a caller sees only the state and its own calls.
-    pub(super) fn for_caller(self, caller: &Caller) -> Self {
+    pub(in crate::gateway) fn for_caller(self, caller: &Caller) -> Self {
         if caller.may_read(&self.saga.id.tenant) {
             return self;
         }
@@ -85,7 +84,7 @@ pub struct SagaQuery {
 }
 
 /// What came of deciding that a call is undone.
-pub(super) enum Marked {
+pub(in crate::gateway) enum Marked {
     Done(Box<Record>),
     /// Somebody has changed it meanwhile.
     Changed,
@@ -94,10 +93,19 @@ pub(super) enum Marked {
     Illegal(Illegal),
 }
 
-impl Gateway {
-    /// What is done about sagas, as it was at the start.
-    pub fn saga_policy(&self) -> &saga::Policy {
-        &self.limits.sagas
+/// What is stored of sagas: their documents, and the marks on their calls.
+pub(in crate::gateway) struct SagaRegistry {
+    pub(super) base: Arc<Base>,
+    /// How many persons accept a loss of data here just now.
+    pub(in crate::gateway) acceptances: AtomicUsize,
+}
+
+impl SagaRegistry {
+    pub(in crate::gateway) fn new(base: Arc<Base>) -> Self {
+        Self {
+            base,
+            acceptances: AtomicUsize::new(0),
+        }
     }
 
     /// Whether a call that was just claimed may be sent, as far as its saga goes; the first that names a saga
@@ -105,7 +113,7 @@ impl Gateway {
     ///
     /// # Errors
     /// Why it is not sent.
-    pub(super) async fn join_saga(&self, intent: &Intent) -> Result<(), ErrorKind> {
+    pub(in crate::gateway) async fn join_saga(&self, intent: &Intent) -> Result<(), ErrorKind> {
         if intent.key_source == key::Source::Compensation {
             let is_wanted = self
                 .is_wanted(intent)
@@ -139,7 +147,7 @@ impl Gateway {
         let Some(undone) = undo::undone_by(&intent.key) else {
             return Ok(true);
         };
-        let record = self.counted("load", self.store.load(undone).await)?;
+        let record = self.base.store.load(undone).await?;
         Ok(record.is_some_and(|record| {
             let decided = record
                 .undo
@@ -151,7 +159,10 @@ impl Gateway {
     }
 
     /// Whether an unknown call may be sent again, as far as its saga goes.
-    pub(super) async fn is_wanted_again(&self, intent: &Intent) -> Result<bool, store::Error> {
+    pub(in crate::gateway) async fn is_wanted_again(
+        &self,
+        intent: &Intent,
+    ) -> Result<bool, store::Error> {
         if intent.key_source == key::Source::Compensation {
             return self.is_wanted(intent).await;
         }
@@ -172,7 +183,10 @@ impl Gateway {
     ///
     /// # Errors
     /// The saga cannot be read or written; it was said.
-    pub(super) async fn find_saga_of(&self, intent: &Intent) -> Result<(), store::Error> {
+    pub(in crate::gateway) async fn find_saga_of(
+        &self,
+        intent: &Intent,
+    ) -> Result<(), store::Error> {
         if intent.saga_id.is_empty() {
             return Ok(());
         }
@@ -187,7 +201,7 @@ impl Gateway {
     }
 
     /// The saga of this name; it begins now, with a call of this token, if there is none.
-    pub(super) async fn ensure_saga(
+    pub(in crate::gateway) async fn ensure_saga(
         &self,
         id: &SagaId,
         made_by: &str,
@@ -195,7 +209,7 @@ impl Gateway {
         if let Some(saga) = self.saga(id).await? {
             return Ok(saga);
         }
-        let begun = Saga::begin(id.clone(), &self.limits.sagas, self.now());
+        let begun = Saga::begin(id.clone(), &self.base.limits.sagas, self.base.now());
         let begun = Saga {
             begun_by: made_by.to_owned(),
             ..begun
@@ -208,16 +222,17 @@ impl Gateway {
     }
 
     /// What is known of a saga. One that cannot be read is an error, and not an absent one.
-    pub(super) async fn saga(&self, id: &SagaId) -> Result<Option<Saga>, store::Error> {
-        let found = self.counted(
-            "document",
-            self.store.document(Kind::Saga, &id.tenant, &id.id).await,
-        )?;
+    pub(in crate::gateway) async fn saga(&self, id: &SagaId) -> Result<Option<Saga>, store::Error> {
+        let found = self
+            .base
+            .store
+            .document(Kind::Saga, &id.tenant, &id.id)
+            .await?;
         found.as_ref().map(readable).transpose()
     }
 
     /// Writes a saga, unless somebody has changed it since: then that is answered.
-    pub(super) async fn put_saga(
+    pub(in crate::gateway) async fn put_saga(
         &self,
         saga: &Saga,
     ) -> Result<Result<(), Option<Saga>>, store::Error> {
@@ -231,17 +246,14 @@ impl Gateway {
     }
 
     async fn write_saga(&self, saga: &Saga) -> Result<Result<(), Option<Saga>>, store::Error> {
-        match self.counted(
-            "put_document",
-            self.store.put_document(&saga.to_document()).await,
-        )? {
+        match self.base.store.put_document(&saga.to_document()).await? {
             Put::Done => Ok(Ok(())),
             Put::Lost(there) => Ok(Err(there.as_ref().map(readable).transpose()?)),
         }
     }
 
     /// The saga after an event, as it is stored; `None`: there is no such saga.
-    pub(super) async fn change_saga(
+    pub(in crate::gateway) async fn change_saga(
         &self,
         id: &SagaId,
         event: &Event,
@@ -249,7 +261,7 @@ impl Gateway {
         let mut there = self.saga(id).await?;
         for _ in 0..ROUNDS {
             let Some(saga) = there else { return Ok(None) };
-            let changed = match saga::next(&saga, event, &self.limits.sagas, self.now()) {
+            let changed = match saga::next(&saga, event, &self.base.limits.sagas, self.base.now()) {
                 Ok(changed) if changed == saga => return Ok(Some(Ok(saga))),
                 Ok(changed) => changed,
                 Err(illegal) => return Ok(Some(Err(illegal))),
@@ -266,31 +278,9 @@ impl Gateway {
         Err(store::Error::Refused("a saga changes too fast".into()))
     }
 
-    /// A saga with its calls, as far as the caller may see them.
-    ///
-    /// # Errors
-    /// The caller may not see it, there is no such saga, or the store does not answer.
-    pub async fn find_saga(&self, caller: &Caller, id: &SagaId) -> Result<SagaAt, Error> {
-        if !caller.may_read(&id.tenant) && caller.tenant != id.tenant {
-            return Err(ErrorKind::Forbidden.alone());
-        }
-        let saga = self
-            .saga(id)
-            .await
-            .map_err(|error| ErrorKind::of_store(error).alone())?;
-        let at = self
-            .with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?)
-            .await?;
-        if caller.may_read(&id.tenant) || caller.may_end(&at.saga, self.saga_tools(&at).as_ref()) {
-            Ok(at.for_caller(caller))
-        } else {
-            Err(ErrorKind::UnknownSaga.alone())
-        }
-    }
-
     /// The tools of a saga's calls and of what undoes them, as it was decided or is configured now. `None` if not all of
     /// its calls are known.
-    pub(super) fn saga_tools(&self, at: &SagaAt) -> Option<BTreeSet<String>> {
+    pub(in crate::gateway) fn saga_tools(&self, at: &SagaAt) -> Option<BTreeSet<String>> {
         let mut tools = BTreeSet::new();
         for record in at.calls() {
             tools.insert(record.intent.tool.clone());
@@ -299,62 +289,22 @@ impl Gateway {
                 .as_ref()
                 .and_then(|undo| undo.compensation.as_ref());
             tools.extend(decided.map(|decided| decided.tool.clone()));
-            if let compensation::Policy::By(template) = &self.policy_of(record).compensation {
+            if let compensation::Policy::By(template) = &self.base.policy_of(record).compensation {
                 tools.insert(template.tool.clone());
             }
         }
         (!at.is_cut).then_some(tools)
     }
 
-    /// Sagas without their calls, newest first, and where to go on.
-    ///
-    /// # Errors
-    /// The caller may not read this tenant's calls, or the store does not answer.
-    pub async fn list_sagas(
-        &self,
-        caller: &Caller,
-        query: &SagaQuery,
-    ) -> Result<(Vec<Saga>, Option<Place>), Error> {
-        let own = (!caller.is_admin()).then(|| caller.tenant.clone());
-        let tenant = query.tenant.clone().or(own);
-        let may_read = tenant
-            .as_ref()
-            .map_or_else(|| caller.is_admin(), |tenant| caller.may_read(tenant));
-        if !may_read {
-            return Err(ErrorKind::Forbidden.alone());
-        }
-        let state = query.state.map(saga::State::as_str);
-        let found = self
-            .store
-            .documents(
-                Kind::Saga,
-                tenant.as_deref(),
-                state,
-                query.before.as_ref(),
-                query.limit,
-            )
-            .await;
-        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
-        let (found, next) = self.readable_page(found).map_err(unavailable)?;
-        // One that cannot be read keeps no other back.
-        Ok((
-            found
-                .iter()
-                .filter_map(|document| readable(document).ok())
-                .collect(),
-            next,
-        ))
-    }
-
     /// The same call with the compensation that its tool has by now, if that is another one than was decided on
     /// and the old one surely was not executed. Only of a call that is stuck: as long as it is, nothing is sent
     /// for it, so the old one does not run either.
-    async fn decide_anew(&self, record: &Record) -> Record {
+    pub(super) async fn decide_anew(&self, record: &Record) -> Record {
         let decided = record
             .undo
             .as_ref()
             .and_then(|undo| undo.compensation.as_ref());
-        let policy = self.policy_of(record).compensation;
+        let policy = self.base.policy_of(record).compensation;
         let (decided, template) = match (decided, &policy) {
             (Some(decided), compensation::Policy::By(template))
                 if template.tool != decided.tool =>
@@ -363,7 +313,7 @@ impl Gateway {
             }
             _ => return record.clone(),
         };
-        match self.counted("load", self.store.load(decided.call_id).await) {
+        match self.base.store.load(decided.call_id).await {
             Ok(
                 None
                 | Some(Record {
@@ -375,7 +325,7 @@ impl Gateway {
         }
         // One that was decided on before that, and failed, too, holds its key.
         let lookup = lookup_of(record, &template.tool);
-        let call_id = match self.counted("holders", self.store.holders(&[lookup]).await) {
+        let call_id = match self.base.store.holders(&[lookup]).await {
             Ok(there) => there
                 .first()
                 .map_or_else(|| new_call_id(&lookup), |there| there.record.intent.call_id),
@@ -395,8 +345,13 @@ impl Gateway {
     }
 
     /// Decides by which call another one is undone, and writes that down.
-    pub(super) async fn to_compensate(&self, record: &Record, by: &str, reason: &str) -> Marked {
-        let tool = self.policy_of(record);
+    pub(in crate::gateway) async fn to_compensate(
+        &self,
+        record: &Record,
+        by: &str,
+        reason: &str,
+    ) -> Marked {
+        let tool = self.base.policy_of(record);
         let decided = record
             .undo
             .as_ref()
@@ -417,8 +372,8 @@ impl Gateway {
             reason,
             compensation,
         };
-        let (record, now) = (record.clone(), self.now());
-        match transition::apply(self, &tool, record, &event, now, OnConflict::GiveUp).await {
+        let (record, now) = (record.clone(), self.base.now());
+        match transition::apply(&self.base, &tool, record, &event, now, OnConflict::GiveUp).await {
             Ok(Moved::Written { record, .. }) => {
                 if matches!(record.state, CallState::Compensated(_)) {
                     self.count_undo(&record, "empty");
@@ -432,13 +387,13 @@ impl Gateway {
     }
 
     /// A call after an event that leads to nothing else; `None`: there is no such call.
-    pub(super) async fn apply(
+    pub(in crate::gateway) async fn apply(
         &self,
         call_id: CallId,
         event: &call::Event,
     ) -> Result<Option<Result<Record, Illegal>>, store::Error> {
         let retry = OnConflict::RetryOnLatest;
-        let moved = transition::load_and_apply(self, call_id, event, retry).await?;
+        let moved = transition::load_and_apply(&self.base, call_id, event, retry).await?;
         match moved {
             None => Ok(None),
             Some(Moved::Written { record, .. } | Moved::Unchanged(record, _)) => {
@@ -449,13 +404,83 @@ impl Gateway {
         }
     }
 
-    pub(super) fn count_undo(&self, record: &Record, result: &str) {
-        self.metrics
+    /// The sagas that are stopped when a loss is accepted.
+    ///
+    /// # Errors
+    /// The store failed, or some of them cannot be read: those would go on as soon as they can be read again.
+    pub(in crate::gateway) async fn sagas_at_stake(&self) -> Result<Vec<SagaId>, store::Error> {
+        let mut sagas = Vec::new();
+        for state in AT_STAKE {
+            let (mut before, mut is_first) = (None, true);
+            while std::mem::take(&mut is_first) || before.is_some() {
+                let state = Some(state.as_str());
+                let found = self
+                    .base
+                    .store
+                    .documents(Kind::Saga, None, state, before.as_ref(), LIMITS.1)
+                    .await;
+                let (found, next) = self.base.readable_page(found)?;
+                let found = found
+                    .into_iter()
+                    .filter(|document| readable(document).is_ok());
+                sagas.extend(found.map(|document| SagaId {
+                    tenant: document.tenant,
+                    id: document.id,
+                }));
+                before = next;
+            }
+        }
+        let counts = self.base.store.count_documents(Kind::Saga).await?;
+        let is_at_stake = |name: &str| AT_STAKE.iter().any(|state| state.as_str() == name);
+        let there: u64 = counts
+            .iter()
+            .filter(|(name, _)| is_at_stake(name))
+            .map(|(_, count)| count)
+            .sum();
+        let missing = there.saturating_sub(sagas.len() as u64);
+        if missing > 0 {
+            let why = format!(
+                "{missing} of {there} sagas that are not at their end, so they cannot be stopped; the log names them. \
+                 If no key opens them, add the missing one to store.encryption_keys; then accept the loss again"
+            );
+            return Err(store::Error::Unreadable(why));
+        }
+        Ok(sagas)
+    }
+
+    /// The store has lost data: no saga goes on, nor is one undone when its deadline is over, before a person has
+    /// looked. What was completed or undone since may be forgotten.
+    pub(in crate::gateway) async fn stop_sagas(
+        &self,
+        by: &str,
+        reason: &str,
+    ) -> Result<(), store::Error> {
+        for id in self.sagas_at_stake().await? {
+            let event = Event::StoreLost {
+                by: format!("token {by}"),
+                reason: reason.to_owned(),
+            };
+            // One that has come to its end meanwhile need not be stopped.
+            let _: Option<Result<Saga, saga::Illegal>> = self.change_saga(&id, &event).await?;
+        }
+        Ok(())
+    }
+
+    pub(in crate::gateway) fn count_undo(&self, record: &Record, result: &str) {
+        self.base
+            .metrics
             .compensations
             .with_label_values(&[&record.intent.tool, result])
             .inc();
     }
 }
+
+/// The states in which a saga may still go on.
+const AT_STAKE: [saga::State; 3] = [
+    saga::State::Open,
+    saga::State::Compensating,
+    saga::State::Stuck,
+];
 
 /// The lookup key of the call of a tool that undoes this one.
 fn lookup_of(record: &Record, tool: &str) -> Lookup {
@@ -466,7 +491,7 @@ fn lookup_of(record: &Record, tool: &str) -> Lookup {
     )
 }
 
-fn readable(document: &Document) -> Result<Saga, store::Error> {
+pub(super) fn readable(document: &Document) -> Result<Saga, store::Error> {
     Saga::from_document(document).map_err(|why| {
         tracing::error!(saga = document.id, why, "a saga cannot be read");
         store::Error::Unreadable(format!("saga: {why}"))

@@ -1,0 +1,196 @@
+//! What every service of a gateway shares: the store, the clock, the tools and the way to the end.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::clock::{self, Clock};
+use super::error::{Error, ErrorKind};
+use super::measured::Measured;
+use super::tools::{ToolAt, Tools, tools_after};
+use crate::budget::Budget;
+use crate::core::caller::Caller;
+use crate::core::document::{Document, Place};
+use crate::core::pace::Pace;
+use crate::core::record::{InstanceId, Record};
+use crate::core::saga;
+use crate::core::tool::{OnUnknown, Tool};
+use crate::metrics::Metrics;
+use crate::store::{self, Found, Store};
+
+/// Unreadable calls that are named in the log; more are only counted.
+const MAX_UNREADABLE: usize = 1_000;
+
+/// The bounds of a gateway.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// How long a duplicate waits for a running call unless it says so itself.
+    pub join_wait: Duration,
+    /// Calls under way at once; more are refused before they are claimed.
+    pub max_running: usize,
+    /// Requests that wait for a running call at once; more are told at once that it is in progress.
+    pub max_waiting: usize,
+    /// How long running calls may still take when the gateway stops.
+    pub shutdown_grace: Duration,
+    /// The share of the traces that is recorded, where a caller does not say whether it is; 0 to 1.
+    pub sample: f64,
+    pub sagas: saga::Policy,
+    /// Not set by operators.
+    pub pace: Pace,
+    /// For requests and answers; connections have the same.
+    pub memory: Budget,
+}
+
+/// What every service of a gateway shares.
+pub struct Base {
+    pub(super) store: Arc<dyn Store>,
+    pub metrics: Arc<Metrics>,
+    /// This run of the process.
+    pub(super) instance: InstanceId,
+    pub(super) limits: Limits,
+    pub(super) clock: Clock,
+    pub(super) tools: ArcSwap<Tools>,
+    /// Every call's task, so that none is dropped in the middle.
+    pub(super) tasks: TaskTracker,
+    /// Readiness fails from now on; calls are still accepted.
+    pub(super) leaving: CancellationToken,
+    /// No new calls.
+    pub(super) draining: CancellationToken,
+    /// No more time for the running ones.
+    pub(super) abandoned: CancellationToken,
+    /// Stored calls that were said to be unreadable.
+    unreadable: Mutex<HashSet<String>>,
+}
+
+impl Base {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        tools: Vec<ToolAt>,
+        metrics: Arc<Metrics>,
+        instance: InstanceId,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            clock: Clock::start(store.clock_offset()),
+            tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
+            store: Arc::new(Measured::new(store, metrics.clone())),
+            metrics,
+            instance,
+            limits,
+            tasks: TaskTracker::new(),
+            leaving: CancellationToken::new(),
+            draining: CancellationToken::new(),
+            abandoned: CancellationToken::new(),
+            unreadable: Mutex::default(),
+        }
+    }
+
+    /// The time that the rules go by.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now(self.store.clock_offset())
+    }
+
+    /// What the clock on the wall says: unlike [`now`](Self::now) it is believed, too, when it was set
+    /// forward. For credentials, which must not outlive their time in a machine that slept.
+    pub fn wall_time(&self) -> Timestamp {
+        clock::wall(self.store.clock_offset())
+    }
+
+    /// Whether this gateway and others that share its store go by different times: then the one takes for
+    /// over what the other still runs.
+    pub(super) fn is_out_of_time(&self) -> bool {
+        self.store.is_shared() && self.clock.is_ahead(self.store.clock_offset())
+    }
+
+    /// What is done about sagas, as it was at the start.
+    pub fn saga_policy(&self) -> &saga::Policy {
+        &self.limits.sagas
+    }
+
+    /// The tools as they are now. Take them once: a moment later they may be others.
+    pub fn tools(&self) -> Arc<Tools> {
+        self.tools.load_full()
+    }
+
+    /// The tools that a caller may call, by name; an administrator sees all of them.
+    pub fn tools_of(&self, caller: &Caller) -> Vec<Arc<ToolAt>> {
+        let tools = self.tools();
+        let may_see = |at: &&Arc<ToolAt>| caller.is_admin() || caller.may_call(&at.tool.name);
+        tools.values().filter(may_see).cloned().collect()
+    }
+
+    /// One tool as it is now.
+    pub(super) fn tool_at(&self, name: &str) -> Option<Arc<ToolAt>> {
+        self.tools.load().get(name).cloned()
+    }
+
+    /// A tool's rules. One that is not configured here is treated as undeclared, it writes; what is done
+    /// about its unknown calls is decided where it is configured.
+    pub(super) fn policy_of(&self, record: &Record) -> Tool {
+        let name = &record.intent.tool;
+        let undeclared = || Tool {
+            unknown: OnUnknown::Elsewhere,
+            ..Tool::new(name)
+        };
+        self.tool_at(name)
+            .map_or_else(undeclared, |at| at.tool.clone())
+    }
+
+    /// What a person does is refused while data is known to be lost: it may rest on what is not so any more, and be
+    /// lost itself. (A tool may be paused, so that it is when the store opens.)
+    pub(super) async fn must_know_all_data(&self) -> Result<(), Error> {
+        let reasons = self.store.readiness().await.reasons;
+        if reasons.iter().any(|reason| reason.code == store::LOST_DATA) {
+            return Err(ErrorKind::StoreUnavailable.alone());
+        }
+        Ok(())
+    }
+
+    /// What could be read of what a search has found. What could not is counted each time, and said once.
+    pub(super) fn readable<T>(
+        &self,
+        operation: &str,
+        found: Result<Found<T>, store::Error>,
+    ) -> Result<Vec<T>, store::Error> {
+        let Found { calls, unreadable } = found?;
+        self.metrics
+            .store_errors
+            .with_label_values(&[operation, "unreadable"])
+            .inc_by(unreadable.len() as u64);
+        for (call_id, why) in unreadable {
+            if self.is_first_said(&call_id) {
+                tracing::error!(
+                    operation,
+                    call_id,
+                    why,
+                    "a stored call cannot be read, or a document; it is passed over"
+                );
+            }
+        }
+        Ok(calls)
+    }
+
+    /// The documents of a page that could be read, and where the next page begins. Those that could not are counted
+    /// and said as in [`readable`](Self::readable).
+    pub(super) fn readable_page(
+        &self,
+        found: Result<(Found<Document>, Option<Place>), store::Error>,
+    ) -> Result<(Vec<Document>, Option<Place>), store::Error> {
+        let (found, next) = found?;
+        Ok((self.readable("documents", Ok(found))?, next))
+    }
+
+    /// Whether nothing was said yet of what cannot be read of this id; from now on it was.
+    pub(super) fn is_first_said(&self, id: &str) -> bool {
+        let mut said = self
+            .unreadable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        said.len() < MAX_UNREADABLE && said.insert(id.to_owned())
+    }
+}

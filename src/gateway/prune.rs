@@ -1,0 +1,47 @@
+//! What is kept no longer is deleted.
+
+use super::base::Base;
+use super::clock;
+use super::status::Status;
+use crate::store::{self, NO_ROOM};
+
+/// Calls in one go, so that live traffic is not held up.
+const BATCH: u32 = 100;
+
+/// Calls of a shared store that are deleted in one go. The store does that in smaller steps between live traffic.
+const SHARED_BATCH: u32 = 1_000;
+
+/// Deletes every record whose retention is over, in small steps between live traffic.
+///
+/// Goes by the store's clock, with the smallest offset that was ever seen; and deletes nothing while the store is
+/// not as it should be, unless all that it lacks is room. A clock that is wrong deletes nothing, whoever's it is.
+///
+/// # Errors
+/// The store failed; what was deleted stays so.
+pub(super) async fn prune_all(base: &Base, status: &Status) -> Result<(), store::Error> {
+    let batch = if base.store.is_shared() {
+        SHARED_BATCH
+    } else {
+        BATCH
+    };
+    loop {
+        let readiness = status.readiness().await;
+        let is_clock_off = readiness
+            .warnings
+            .iter()
+            .any(|warning| warning.code == "clock");
+        let offset = base.clock.least_offset(base.store.clock_offset());
+        if is_clock_off
+            || !readiness
+                .reasons
+                .iter()
+                .all(|reason| NO_ROOM.contains(&reason.code))
+        {
+            return Ok(());
+        }
+        let now = base.now().min(clock::wall(offset));
+        if base.store.prune(now, batch).await? < u64::from(batch) {
+            return Ok(());
+        }
+    }
+}

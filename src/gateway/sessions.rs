@@ -1,0 +1,170 @@
+//! What persons do to a session. The rules are in `core::session`.
+
+use std::sync::Arc;
+
+use super::base::Base;
+use super::error::{Error, ErrorKind};
+use super::transition::{self, Moved, OnConflict};
+use crate::core::call::{Event, Illegal};
+use crate::core::caller::Caller;
+use crate::core::record::{Entry, Record};
+use crate::core::session::{Lock, Session, SessionId};
+
+/// What persons do to sessions.
+pub struct Sessions {
+    base: Arc<Base>,
+}
+
+impl Sessions {
+    pub(super) fn new(base: Arc<Base>) -> Self {
+        Self { base }
+    }
+
+    /// What a session is like.
+    ///
+    /// # Errors
+    /// The caller may not read this tenant's calls, or the store does not answer.
+    pub async fn find_session(&self, caller: &Caller, id: &SessionId) -> Result<Session, Error> {
+        if !caller.may_read(&id.tenant) {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let found = self.base.store.session(id).await;
+        found.map_err(|_| ErrorKind::StoreUnavailable.alone())
+    }
+
+    /// Breaks a session's lock: the next call runs, whatever the one that has the lock still does. Both
+    /// the session and that call have an event that says so.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, or the lock is free.
+    pub async fn unlock_session(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+        reason: &str,
+    ) -> Result<Lock, Error> {
+        let session = self.session_of(caller, id).await?;
+        let Some(lock) = session.lock else {
+            return Err(ErrorKind::WrongState("the session's lock is free".into()).alone());
+        };
+        let now = self.base.now();
+        let detail = format!(
+            "the lock of call {} was taken away from it ({reason})",
+            lock.call_id
+        );
+        let entry = entry("unlocked", format!("token {}", caller.name), detail, now);
+        let unlocked = self.base.store.unlock(id, &lock, &entry).await;
+        if !unlocked.map_err(|_| ErrorKind::StoreUnavailable.alone())? {
+            return Err(
+                ErrorKind::WrongState("the lock has changed hands meanwhile".into()).alone(),
+            );
+        }
+        let told = self.tell_unlocked(&lock, caller, reason).await;
+        let trace_id = told.as_ref().map(|record| record.intent.trace_id.as_str());
+        tracing::warn!(call_id = %lock.call_id, trace_id, by = caller.name, reason, "a session was unlocked");
+        Ok(lock)
+    }
+
+    /// Writes into a call's history that its lock was taken away. What it does goes on. Answers with the call, if
+    /// it is still the one that had the lock.
+    async fn tell_unlocked(&self, lock: &Lock, caller: &Caller, reason: &str) -> Option<Record> {
+        let event = Event::Unlocked {
+            by: caller.name.clone(),
+            reason: reason.to_owned(),
+            fencing: Some(lock.token),
+        };
+        let moved =
+            transition::load_and_apply(&self.base, lock.call_id, &event, OnConflict::RetryOnLatest);
+        match moved.await.ok()?? {
+            // It was another run that had the lock.
+            Moved::Refused(_, Illegal::NotOwner) | Moved::Lost(None) => None,
+            Moved::Written { record, .. }
+            | Moved::Unchanged(record, _)
+            | Moved::Refused(record, _)
+            | Moved::Lost(Some(record)) => Some(record),
+        }
+    }
+
+    /// Stops a session: no write of it begins until it is thawed. What runs goes on, and what has ended
+    /// is replayed.
+    ///
+    /// # Errors
+    /// Who asks is no administrator, or it is frozen already.
+    pub async fn freeze_session(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+        reason: &str,
+    ) -> Result<(), Error> {
+        self.set_frozen(caller, id, true, reason).await
+    }
+
+    /// # Errors
+    /// Who asks is no administrator, or it is not frozen.
+    pub async fn thaw_session(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+        reason: &str,
+    ) -> Result<(), Error> {
+        self.set_frozen(caller, id, false, reason).await
+    }
+
+    async fn set_frozen(
+        &self,
+        caller: &Caller,
+        id: &SessionId,
+        frozen: bool,
+        reason: &str,
+    ) -> Result<(), Error> {
+        self.session_of(caller, id).await?;
+        let what = if frozen { "frozen" } else { "thawed" };
+        let entry = entry(
+            what,
+            format!("token {}", caller.name),
+            reason.to_owned(),
+            self.base.now(),
+        );
+        let changed = self.base.store.set_frozen(id, frozen, &entry).await;
+        if !changed.map_err(|_| ErrorKind::StoreUnavailable.alone())? {
+            let why = if frozen {
+                "the session is frozen already"
+            } else {
+                "the session is not frozen"
+            };
+            return Err(ErrorKind::WrongState(why.into()).alone());
+        }
+        tracing::warn!(
+            by = caller.name,
+            reason,
+            frozen,
+            "a session was frozen or thawed"
+        );
+        Ok(())
+    }
+
+    /// For somebody who wants to act on it.
+    async fn session_of(&self, caller: &Caller, id: &SessionId) -> Result<Session, Error> {
+        if !caller.is_admin() {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        self.base.must_know_all_data().await?;
+        self.find_session(caller, id).await
+    }
+}
+
+pub(super) fn entry(
+    event: &'static str,
+    by: String,
+    detail: String,
+    now: jiff::Timestamp,
+) -> Entry {
+    Entry {
+        at: now,
+        event: event.into(),
+        attempt: None,
+        outcome: None,
+        by,
+        detail,
+    }
+}
