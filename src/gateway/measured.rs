@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -13,11 +12,8 @@ use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::record::{CallId, Entry, Holder, Record};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::metrics::Metrics;
-use crate::store::verbs::{LABELS, each_verb, forward_health, forward_secrets};
-use crate::store::{
-    Calls, Census, Claimed, Documents, Due, Error, Found, Ledger, LossRecovery, Pauses, Put,
-    Replaced, Sessions, Store,
-};
+use crate::store::verbs::{LABELS, each_verb, forward_health, forward_secrets, implement};
+use crate::store::{Census, Claimed, Due, Error, Found, Put, Replaced, Store};
 
 /// The store as the gateway asks it. What it measures includes all other layers: encryption, too.
 pub(super) struct Measured {
@@ -44,27 +40,15 @@ impl Measured {
 }
 
 macro_rules! measured {
-    ($(
-        $(#[$about:meta])*
-        $aggregate:ident { $(
-            $(#[$doc:meta])*
-            async fn $verb:ident($($arg:ident: $ty:ty),*) -> $answer:ty $(as $label:literal)?;
-        )* }
-    )*) => { $(
-        #[async_trait]
-        impl $aggregate for Measured { $(
-            async fn $verb(&self, $($arg: $ty),*) -> Result<$answer, Error> {
-                let began = Instant::now();
-                let answer = self.store.$verb($($arg),*).await;
-                let about = [$($arg.about()),*].into_iter().fold(About::default(), About::or);
-                let label = [$($label,)? stringify!($verb)][0];
-                self.done(label, began, about, answer.as_ref().err());
-                answer
-            }
-        )* }
-    )* };
+    ($self:ident, $label:expr, $verb:ident($($arg:ident),*)) => {{
+        let began = Instant::now();
+        let answer = $self.store.$verb($($arg),*).await;
+        let about = [$($arg.about()),*].into_iter().fold(About::default(), About::or);
+        $self.done($label, began, about, answer.as_ref().err());
+        answer
+    }};
 }
-each_verb!(measured);
+each_verb!(implement, Measured, measured);
 
 forward_health!(Measured);
 forward_secrets!(Measured);

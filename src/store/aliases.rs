@@ -27,16 +27,20 @@ pub(super) fn read(text: &str) -> Option<Vec<Alias>> {
     }
     let stored: Vec<[String; 3]> = serde_json::from_str(text).ok()?;
     let one = |[fingerprint, recipe, names]: [String; 3]| {
-        let names = hex::decode(names).ok()?;
-        let (names, rest) = names.as_chunks();
-        rest.is_empty().then_some(())?;
         Some(Alias {
-            names: names.iter().copied().map(Lookup).collect(),
+            names: self::names(&hex::decode(names).ok()?)?,
             fingerprint: bytes(&fingerprint)?,
             recipe: RecipeId(bytes(&recipe)?),
         })
     };
     stored.into_iter().map(one).collect()
+}
+
+/// Names that were written one after the other; `None`: they are cut off.
+pub(super) fn names(bytes: &[u8]) -> Option<Vec<Lookup>> {
+    let (names, rest) = bytes.as_chunks();
+    rest.is_empty()
+        .then(|| names.iter().copied().map(Lookup).collect())
 }
 
 fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {

@@ -7,16 +7,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 
 use super::cipher::{Binding, Keys};
-use super::verbs::{each_verb, forward_health};
-use super::{
-    Calls, Census, Claimed, Documents, Due, Error, Found, Ledger, LossRecovery, Pauses, Put,
-    Replaced, Secrets, Sessions, Store,
-};
+use super::verbs::{each_verb, forward_health, implement};
+use super::{Census, Claimed, Due, Error, Found, Put, Replaced, Secrets, Store};
 use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place, digest};
 use crate::core::key::Lookup;
@@ -38,24 +34,13 @@ impl Encrypted {
 }
 
 macro_rules! encrypted {
-    ($(
-        $(#[$about:meta])*
-        $aggregate:ident { $(
-            $(#[$doc:meta])*
-            async fn $verb:ident($($arg:ident: $ty:ty),*) -> $answer:ty $(as $label:literal)?;
-        )* }
-    )*) => { $(
-        #[async_trait]
-        impl $aggregate for Encrypted { $(
-            async fn $verb(&self, $($arg: $ty),*) -> Result<$answer, Error> {
-                $(let $arg = Seal::sealed($arg, &self.keys)?;)*
-                let answer = self.store.$verb($(Seal::lent(&$arg)),*).await?;
-                answer.opened(&self.keys)
-            }
-        )* }
-    )* };
+    ($self:ident, $label:expr, $verb:ident($($arg:ident),*)) => {{
+        $(let $arg = Seal::sealed($arg, &$self.keys)?;)*
+        let answer = $self.store.$verb($(Seal::lent(&$arg)),*).await?;
+        answer.opened(&$self.keys)
+    }};
 }
-each_verb!(encrypted);
+each_verb!(implement, Encrypted, encrypted);
 
 forward_health!(Encrypted);
 

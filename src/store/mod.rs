@@ -10,6 +10,7 @@ mod endings; // hints that a call of another process has ended
 mod private; // files that only one gateway may read
 pub mod redis; // the store that many gateways share
 pub mod sqlite; // the embedded store of one gateway
+mod state; // a state in parts, as both stores keep it
 mod undo; // how a call is undone, as both stores keep it
 pub mod verbs; // what a store is asked
 

@@ -16,14 +16,16 @@ use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use crate::core::record::{CallId, Entry, Holder, Record};
 use crate::core::session::{Lock, Session, SessionId};
 
-/// Hands the list of verbs to the macro of that name.
+/// Hands the list of verbs to the macro of that name, behind what follows the name.
 ///
 /// The answer of each is `Result<_, Error>`. `as` is its name in metrics, where that is another.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! each_store_verb {
-    ($layer:ident) => {
-        $layer! {
+    ($to:ident $(, $with:ident)*) => {
+        $to! {
+            ($($with),*)
+
             /// Calls: claiming their keys, changing them, finding those that need work.
             Calls {
                 /// Claims all names of `change.record` for its attempt, if the change's conditions hold.
@@ -204,7 +206,7 @@ macro_rules! each_store_verb {
 pub use each_store_verb as each_verb;
 
 macro_rules! declare {
-    ($(
+    (() $(
         $(#[$about:meta])*
         $aggregate:ident { $(
             $(#[$doc:meta])*
@@ -230,6 +232,28 @@ macro_rules! declare {
     };
 }
 each_verb!(declare);
+
+/// Implements all verbs for a layer around a store. `$body` is the macro that makes the body of one, of the
+/// layer, the verb's name in metrics, and the call of the verb.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! implement_store_verbs {
+    (($layer:ident, $body:ident) $(
+        $(#[$about:meta])*
+        $aggregate:ident { $(
+            $(#[$doc:meta])*
+            async fn $verb:ident($($arg:ident: $ty:ty),*) -> $answer:ty $(as $label:literal)?;
+        )* }
+    )*) => { $(
+        #[async_trait::async_trait]
+        impl $crate::store::$aggregate for $layer { $(
+            async fn $verb(&self, $($arg: $ty),*) -> Result<$answer, $crate::store::Error> {
+                $body!(self, [$($label,)? stringify!($verb)][0], $verb($($arg),*))
+            }
+        )* }
+    )* };
+}
+pub use implement_store_verbs as implement;
 
 /// The copy of the secret for fingerprints that a gateway keeps beside its watermarks.
 pub trait Secrets: Send + Sync + 'static {

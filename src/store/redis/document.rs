@@ -10,7 +10,6 @@ use redis::{FromRedisValue, Value, cmd};
 use serde::{Deserialize, Serialize};
 
 use super::keys::{self, Partition};
-use super::scripts::Run;
 use super::{Inner, Redis, reply, text, unreadable};
 use crate::core::document::{Document, Kind, Place, digest};
 use crate::store::{Documents, Error, Found, Put, UNREADABLE};
@@ -160,13 +159,9 @@ impl Redis {
         } else {
             &self.scripts.change_document
         };
-        let mut run = Run::new(script);
         let before = stored.as_ref().map(|stored| stored.state.as_str());
+        let mut run = self.writing(script, "", PARTITION, epoch);
         run.key(names(&document, before.unwrap_or(&document.state)));
-        run.arg("")
-            .arg(self.memory.gateway())
-            .arg(epoch)
-            .arg(self.memory.writes(PARTITION));
         run.arg(&Place::of(&document).digest[..])
             .arg(&Place::of(&document).to_bytes()[..]);
         run.arg(
@@ -208,7 +203,7 @@ impl Redis {
                     Vec::from_redis_value(rest.pop().unwrap_or(Value::Nil)).map_err(unreadable)?;
                 Ok(Put::Lost(read(document.kind, fields)?))
             }
-            _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
+            _ => Err(self.lost_as_told(&rest)),
         }
     }
 }
@@ -224,18 +219,15 @@ impl Inner {
                 .arg(now.as_microsecond());
             let digests: Vec<Vec<u8>> = self.link.ask(ask.arg("LIMIT").arg(0).arg(limit)).await?;
             for document in self.read_documents(kind, &digests).await?.calls {
-                let mut run = Run::new(&self.scripts.forget_document);
-                run.key(&names(&document, "")[..10])
-                    .arg("")
-                    .arg(self.memory.gateway());
-                run.arg(self.memory.epoch())
-                    .arg(self.memory.writes(PARTITION));
+                let script = &self.scripts.forget_document;
+                let mut run = self.writing(script, "", PARTITION, self.memory.epoch());
+                run.key(&names(&document, "")[..10]);
                 let place = Place::of(&document);
                 run.arg(&place.digest[..]).arg(&place.to_bytes()[..]);
                 run.arg(now.as_microsecond()).arg(&document.state);
                 let (word, rest) = reply(self.run_deleting(&run).await?)?;
                 if word == "lost" {
-                    return Err(self.has_lost(&text(&rest, 0).unwrap_or_default()));
+                    return Err(self.lost_as_told(&rest));
                 }
                 forgotten += 1;
             }

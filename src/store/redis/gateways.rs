@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use super::keys::{self, Partition};
 use super::loss::{Sight, Writes};
-use super::scripts::Run;
 use super::{Inner, reply, unreadable};
 use crate::store::Error;
 
@@ -167,15 +166,8 @@ impl Inner {
         } else {
             partition.writes()
         };
-        let mut run = Run::new(&self.scripts.forget_gateways);
-        run.key(&tokens)
-            .key(&tokens)
-            .key(partition.epoch())
-            .key(partition.writes());
-        run.arg("")
-            .arg(self.memory.gateway())
-            .arg(self.memory.epoch())
-            .arg(self.memory.writes(partition));
+        let names = [tokens.clone(), tokens];
+        let mut run = self.writing_to(&self.scripts.forget_gateways, partition, names);
         run.arg(if is_first { FORGOTTEN } else { "" });
         for gateway in gone {
             run.arg(*gateway).arg(sight.writes.of(gateway, partition));

@@ -11,7 +11,7 @@ use redis::{FromRedisValue, Value, cmd};
 
 use super::keys::Partition;
 use super::scripts::Run;
-use super::{Inner, Redis, call_id, record, reply, text, unreadable};
+use super::{Inner, Redis, call_id, record, reply, unreadable};
 use crate::core::ledger::{
     self, Duplicate, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, PAGE_BYTES,
     Page, Position,
@@ -379,13 +379,8 @@ impl Inner {
                     .map(move |name| (number, partition.holder(name)))
             })
             .collect();
-        let mut run = Run::new(&self.scripts.forget);
-        run.key(partition.retained()).key(partition.key("failed"));
-        run.key(partition.epoch()).key(partition.writes());
-        run.arg("")
-            .arg(self.memory.gateway())
-            .arg(self.memory.epoch())
-            .arg(self.memory.writes(partition));
+        let names = [partition.retained(), partition.key("failed")];
+        let mut run = self.writing_to(&self.scripts.forget, partition, names);
         run.arg(now).arg(over.len()).arg(holders.len());
         for record in over {
             run.key(partition.call(record.intent.call_id))
@@ -401,9 +396,7 @@ impl Inner {
             run.key(list).arg(calls);
         }
         match reply(self.run_deleting(&run).await?)? {
-            (word, rest) if word == "lost" => {
-                Err(self.has_lost(&text(&rest, 0).unwrap_or_default()))
-            }
+            (word, rest) if word == "lost" => Err(self.lost_as_told(&rest)),
             _ => Ok(()),
         }
     }

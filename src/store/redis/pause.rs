@@ -5,7 +5,6 @@ use async_trait::async_trait;
 use redis::cmd;
 
 use super::keys::{self, Partition};
-use super::scripts::Run;
 use super::{Redis, record, reply, unreadable};
 use crate::core::record::Entry;
 use crate::store::{Error, Pauses};
@@ -25,15 +24,8 @@ impl Pauses for Redis {
 
     async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
         const PARTITION: Partition = Partition::FIRST;
-        let mut run = Run::new(&self.scripts.pause);
-        run.key(keys::paused())
-            .key(keys::tool_events(tool))
-            .key(PARTITION.epoch())
-            .key(PARTITION.writes());
-        run.arg("")
-            .arg(self.memory.gateway())
-            .arg(self.memory.epoch())
-            .arg(self.memory.writes(PARTITION));
+        let names = [keys::paused(), keys::tool_events(tool)];
+        let mut run = self.writing_to(&self.scripts.pause, PARTITION, names);
         run.arg(if paused { "pause" } else { "resume" })
             .arg(tool)
             .arg(record::entry(entry));

@@ -5,7 +5,6 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -20,7 +19,7 @@ use crate::core::record::Check;
 use crate::core::record::{
     Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State, Undo,
 };
-use crate::core::record::{Content, Failure, FailureKind};
+use crate::store::state::{Parts, Read, word};
 use crate::store::{aliases, undo};
 
 /// The fields of a record, in the order in which [`read`] takes them.
@@ -158,14 +157,7 @@ pub(super) fn intent(intent: &Intent) -> String {
 
 /// What changes of a record, but for its fencing token and its result.
 pub(super) fn progress(record: &Record) -> String {
-    let (failure, why) = match &record.state {
-        State::Unknown(why) => (None, Some(why)),
-        State::Failed(failure) => (Some(failure), Some(&failure.why)),
-        state => match state.content() {
-            Some(Content::Unavailable(why)) => (None, Some(why)),
-            Some(Content::Kept(_)) | None => (None, None),
-        },
-    };
+    let parts = Parts::of(&record.state);
     to_json(&Progress {
         version: record.version,
         state: record.state.as_str(),
@@ -187,25 +179,17 @@ pub(super) fn progress(record: &Record) -> String {
         }),
         undo: record.undo.as_ref().map(|undo| undo::write(undo).into()),
         aliases: aliases::write(&record.aliases).into(),
-        failure: failure.map(|failure| failure.kind.as_str()),
-        why: why.map(|why| why.as_str().into()),
-        tool_status: failure.and_then(|failure| failure.status),
-        retry_after_ms: failure
-            .and_then(|failure| failure.retry_after)
-            .map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-        has_result: result(record).is_some(),
+        failure: parts.failure,
+        why: parts.why.map(Into::into),
+        tool_status: parts.tool_status,
+        retry_after_ms: parts.retry_after_ms,
+        has_result: parts.result.is_some(),
     })
 }
 
 /// The result, or the body of a rejection.
 pub(super) fn result(record: &Record) -> Option<&Bytes> {
-    match &record.state {
-        State::Failed(failure) => failure.body.as_ref(),
-        state => match state.content() {
-            Some(Content::Kept(json)) => Some(json),
-            Some(Content::Unavailable(_)) | None => None,
-        },
-    }
+    Parts::of(&record.state).result
 }
 
 /// Version and attempt: no two changes of a call have the same.
@@ -270,12 +254,13 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         call_id: CallId(intent.call_id),
         tenant: intent.tenant.to_owned(),
         tool: intent.tool.to_owned(),
-        lookup: key::Lookup(digest(intent.lookup)?),
+        lookup: key::Lookup(bytes(intent.lookup)?),
         names: names(&intent.names)?,
         recipe: RecipeId(bytes(intent.recipe)?),
         key: intent.key.into_owned(),
-        key_source: word(key::Source::ALL, key::Source::as_str, intent.key_source)?,
-        fingerprint: digest(intent.fingerprint)?,
+        key_source: word(key::Source::ALL, key::Source::as_str, intent.key_source)
+            .ok_or_else(|| Corrupt(format!("{:?} is no source of a key", intent.key_source)))?,
+        fingerprint: bytes(intent.fingerprint)?,
         user_id: intent.user_id.into_owned(),
         session_id: intent.session_id.into_owned(),
         saga_id: intent
@@ -290,7 +275,7 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         similar: intent
             .similar
             .as_deref()
-            .map(digest)
+            .map(bytes)
             .transpose()?
             .map(GroupKey),
         args: args.unwrap_or_default(),
@@ -365,49 +350,26 @@ pub(super) fn read_entry(text: &[u8]) -> Result<Entry, Corrupt> {
 }
 
 fn state(progress: &Progress<'_>, result: Option<Bytes>) -> Result<State, Corrupt> {
-    let why = || progress.why.as_deref().unwrap_or_default().to_owned();
     let result = match (progress.has_result, result) {
         (true, None) => return Err(Corrupt::new("its result is missing")),
         (true, result) => result,
         (false, _) => None,
     };
-    match progress.state {
-        "running" => Ok(State::Running),
-        "unknown" => Ok(State::Unknown(why())),
-        "succeeded" => Ok(State::Succeeded(
-            result.map_or_else(|| Content::Unavailable(why()), Content::Kept),
-        )),
-        "compensating" => Ok(State::Compensating(content(progress, result))),
-        "compensated" => Ok(State::Compensated(content(progress, result))),
-        "stuck" => Ok(State::Stuck(content(progress, result))),
-        "failed" => Ok(State::Failed(Failure {
-            kind: word(
-                FailureKind::ALL,
-                FailureKind::as_str,
-                progress.failure.unwrap_or_default(),
-            )?,
-            status: progress.tool_status,
-            body: result,
-            retry_after: progress.retry_after_ms.map(Duration::from_millis),
-            why: why(),
-        })),
-        other => Err(Corrupt(format!("there is no state {other:?}"))),
-    }
-}
-
-fn content(progress: &Progress<'_>, result: Option<Bytes>) -> Option<Content> {
-    let unavailable = || Some(Content::Unavailable(progress.why.as_deref()?.to_owned()));
-    result.map(Content::Kept).or_else(unavailable)
-}
-
-/// The one of `words` that was written.
-fn word<T: Copy, const N: usize>(
-    words: [T; N],
-    name: fn(T) -> &'static str,
-    written: &str,
-) -> Result<T, Corrupt> {
-    let found = words.into_iter().find(|word| name(*word) == written);
-    found.ok_or_else(|| Corrupt(format!("{written:?} is no word for this")))
+    let read = Read {
+        name: progress.state,
+        result,
+        failure: progress.failure,
+        why: progress.why.as_deref().map(str::to_owned),
+        tool_status: progress.tool_status,
+        retry_after_ms: progress.retry_after_ms,
+    };
+    let unknown = || {
+        Corrupt(format!(
+            "{:?} is no state, or lacks its kind",
+            progress.state
+        ))
+    };
+    read.state().ok_or_else(unknown)
 }
 
 /// What a field holds as text; an empty one is none.
@@ -419,10 +381,6 @@ fn parsed<T: FromStr<Err: ToString>>(field: Option<Bytes>) -> Result<Option<T>, 
     text.parse().map(Some).map_err(Corrupt::new)
 }
 
-fn digest(text: &str) -> Result<[u8; 32], Corrupt> {
-    bytes(text)
-}
-
 fn bytes<const N: usize>(text: &str) -> Result<[u8; N], Corrupt> {
     let mut bytes = [0; N];
     hex::decode_to_slice(text, &mut bytes).map_err(Corrupt::new)?;
@@ -431,11 +389,7 @@ fn bytes<const N: usize>(text: &str) -> Result<[u8; N], Corrupt> {
 
 fn names(text: &str) -> Result<Vec<key::Lookup>, Corrupt> {
     let bytes = hex::decode(text).map_err(Corrupt::new)?;
-    let (names, rest) = bytes.as_chunks::<32>();
-    if !rest.is_empty() {
-        return Err(Corrupt::new("its names are cut off"));
-    }
-    Ok(names.iter().copied().map(key::Lookup).collect())
+    aliases::names(&bytes).ok_or_else(|| Corrupt::new("its names are cut off"))
 }
 
 fn time(microseconds: i64) -> Result<Timestamp, Corrupt> {

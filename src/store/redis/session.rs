@@ -186,23 +186,16 @@ impl Inner {
                 }))
             }
             "denied" => Ok(Err(denied(&rest)?)),
-            _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
+            _ => Err(self.lost_as_told(&rest)),
         }
     }
 
     /// A script about a session, with the keys and the arguments that such scripts begin with.
     fn about_session<'a>(&self, script: &'a Script, id: &SessionId) -> Run<'a> {
         let (partition, keys) = (keys::partition_of(id), keys::session(id));
-        let mut run = Run::new(script);
-        run.key(&keys[0])
-            .key(&keys[0])
-            .key(partition.epoch())
-            .key(partition.writes());
+        let names = [keys[0].clone(), keys[0].clone()];
+        let mut run = self.writing_to(script, partition, names);
         run.key(&of_session(&keys)[..]);
-        run.arg("")
-            .arg(self.memory.gateway())
-            .arg(self.memory.epoch())
-            .arg(self.memory.writes(partition));
         run
     }
 

@@ -7,7 +7,7 @@ use redis::{FromRedisValue, cmd};
 use super::keys::{self, Partition};
 use super::scripts::Run;
 use super::session::lock;
-use super::{Inner, Redis, record, reply, text, unreadable};
+use super::{Inner, Redis, record, reply, unreadable};
 use crate::core::record::{CallId, Entry};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::store::{Error, Sessions};
@@ -77,15 +77,8 @@ impl Inner {
             self.must_be_open()?;
         }
         let (partition, [session, ..]) = (keys::partition_of(id), keys::session(id));
-        let mut run = Run::new(&self.scripts.act);
-        run.key(session)
-            .key(keys::session_events(id))
-            .key(partition.epoch())
-            .key(partition.writes());
-        run.arg("")
-            .arg(self.memory.gateway())
-            .arg(self.memory.epoch())
-            .arg(self.memory.writes(partition));
+        let names = [session, keys::session_events(id)];
+        let mut run = self.writing_to(&self.scripts.act, partition, names);
         run.arg(what).arg(record::entry(entry));
         run.arg(
             lock.map(|lock| lock.call_id.to_string())
@@ -94,7 +87,7 @@ impl Inner {
         run.arg(lock.map(|lock| lock.token.to_string()).unwrap_or_default());
         let (word, rest) = reply(self.run_guarded(&run).await?)?;
         if word == "lost" {
-            return Err(self.has_lost(&text(&rest, 0).unwrap_or_default()));
+            return Err(self.lost_as_told(&rest));
         }
         self.saw_count(partition, &rest, 0);
         self.barrier.pass(partition).await?;

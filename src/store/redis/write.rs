@@ -4,7 +4,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Script, Value};
 use tokio::time::timeout;
 
 use super::keys::Partition;
@@ -23,6 +23,41 @@ use crate::store::{Claimed, Error, Replaced};
 const LOOK_TIME: Duration = Duration::from_secs(2);
 
 impl Inner {
+    /// A run of a script that writes, with the arguments that each of these begins with.
+    ///
+    /// `epoch` is of the data that it may write to; empty for any.
+    pub(super) fn writing<'a>(
+        &self,
+        script: &'a Script,
+        prefix: &str,
+        partition: Partition,
+        epoch: String,
+    ) -> Run<'a> {
+        let mut run = Run::new(script);
+        run.arg(prefix).arg(self.memory.gateway());
+        run.arg(epoch).arg(self.memory.writes(partition));
+        run
+    }
+
+    /// The same of a script about two keys, to the data that this gateway knows.
+    pub(super) fn writing_to<'a>(
+        &self,
+        script: &'a Script,
+        partition: Partition,
+        names: [String; 2],
+    ) -> Run<'a> {
+        let mut run = self.writing(script, "", partition, self.memory.epoch());
+        run.key(&names[..])
+            .key(partition.epoch())
+            .key(partition.writes());
+        run
+    }
+
+    /// The error after a script has answered that data is missing, and which.
+    pub(super) fn lost_as_told(&self, rest: &[Value]) -> Error {
+        self.has_lost(&text(rest, 0).unwrap_or_default())
+    }
+
     /// The first call that holds a name of this one and does not give it up.
     pub(super) async fn in_the_way(
         &self,
@@ -77,11 +112,9 @@ impl Inner {
     ) -> Result<Claimed, Error> {
         let intent = &change.record.intent;
         let partition = Partition::of(&intent.lookup);
-        let mut run = Run::new(&self.scripts.claim);
+        let (script, prefix) = (&self.scripts.claim, partition.prefix());
+        let mut run = self.writing(script, &prefix, partition, self.memory.epoch());
         run.key(partition.of_script(&change.record, met.rooms(change)));
-        run.arg(partition.prefix()).arg(self.memory.gateway());
-        run.arg(self.memory.epoch())
-            .arg(self.memory.writes(partition));
         run.arg(intent.call_id.to_string());
         run.arg(record::gives_up(instead_of));
         run.arg(record::cas(&change.record))
@@ -112,7 +145,7 @@ impl Inner {
                 Ok(Claimed::Existing(holder.ok_or_else(missing)?))
             }
             "denied" => Ok(Claimed::Denied(super::session::denied(&rest)?)),
-            _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
+            _ => Err(self.lost_as_told(&rest)),
         }
     }
 
@@ -134,14 +167,9 @@ impl Inner {
         };
         let intent = &change.record.intent;
         let partition = Partition::of(&intent.lookup);
-        let known = self.memory.writes(partition);
-        let mut run = Run::new(script);
+        let mut run = self.writing(script, &partition.prefix(), partition, epoch);
         run.key(partition.of_script(&change.record, self.rooms_of_replace(change, met)));
         let result = record::result(&change.record);
-        run.arg(partition.prefix())
-            .arg(self.memory.gateway())
-            .arg(epoch)
-            .arg(known);
         run.arg(intent.call_id.to_string())
             .arg(record::cas(expected))
             .arg(record::fencing(expected));
@@ -201,7 +229,7 @@ impl Inner {
                     }
                 }
             }
-            _ => Err(self.has_lost(&text(&rest, 0).unwrap_or_default())),
+            _ => Err(self.lost_as_told(&rest)),
         }
     }
 

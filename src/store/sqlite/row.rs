@@ -1,7 +1,6 @@
 //! Records as rows of `schema.sql`. Must not decide anything.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -14,7 +13,7 @@ use crate::core::key::GroupKey;
 use crate::core::recipe::RecipeId;
 use crate::core::record::Check;
 use crate::core::record::{Attempt, AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
-use crate::core::record::{Content, Failure, FailureKind};
+use crate::store::state::{Parts, Read, word};
 use crate::store::{aliases, undo};
 
 /// The beginning of a query for whole records: the columns as `record` reads them.
@@ -216,7 +215,7 @@ pub(super) fn is_still(connection: &Connection, expected: &Record) -> rusqlite::
 
 /// Writes what changes of a call.
 pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
-    let told = Told::of(&record.state);
+    let parts = Parts::of(&record.state);
     let mut update = connection.prepare_cached(
         "UPDATE calls SET version = :version, state = :state, attempt_id = :attempt_id, owner = :owner,
             attempt_number = :attempt_number, run_started_at = :run_started_at, lease_until = :lease_until,
@@ -239,11 +238,11 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":doubted": record.doubted,
         ":fencing": record.fencing.map(integer),
         ":latency_ms": record.latency_ms.map(integer),
-        ":result": told.result.map(AsRef::<[u8]>::as_ref),
-        ":failure": told.failure,
-        ":why": told.why,
-        ":tool_status": told.tool_status,
-        ":retry_after_ms": told.retry_after_ms,
+        ":result": parts.result.map(AsRef::<[u8]>::as_ref),
+        ":failure": parts.failure,
+        ":why": parts.why,
+        ":tool_status": parts.tool_status,
+        ":retry_after_ms": parts.retry_after_ms.map(integer),
         ":updated_at": record.updated_at.as_microsecond(),
         ":expires_at": record.expires_at.map(Timestamp::as_microsecond),
         ":retain_until": record.retain_until.map(Timestamp::as_microsecond),
@@ -276,47 +275,6 @@ pub(super) fn update_asked(connection: &Connection, record: &Record) -> rusqlite
         recipe.0
     ])?;
     Ok(())
-}
-
-/// The columns that a state fills beside its name.
-#[derive(Default)]
-struct Told<'a> {
-    result: Option<&'a Bytes>,
-    failure: Option<&'static str>,
-    why: Option<&'a str>,
-    tool_status: Option<u16>,
-    retry_after_ms: Option<i64>,
-}
-
-impl<'a> Told<'a> {
-    fn of(state: &'a State) -> Self {
-        match state {
-            State::Unknown(why) => Self {
-                why: Some(why),
-                ..Self::default()
-            },
-            State::Failed(failure) => Self {
-                result: failure.body.as_ref(),
-                failure: Some(failure.kind.as_str()),
-                why: Some(&failure.why),
-                tool_status: failure.status,
-                retry_after_ms: failure
-                    .retry_after
-                    .map(|wait| i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)),
-            },
-            state => match state.content() {
-                Some(Content::Kept(json)) => Self {
-                    result: Some(json),
-                    ..Self::default()
-                },
-                Some(Content::Unavailable(why)) => Self {
-                    why: Some(why),
-                    ..Self::default()
-                },
-                None => Self::default(),
-            },
-        }
-    }
 }
 
 pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
@@ -412,46 +370,21 @@ impl<'a, 'row> Columns<'a, 'row> {
 
     fn names(&mut self) -> rusqlite::Result<Vec<key::Lookup>> {
         let bytes: Vec<u8> = self.read()?;
-        let (names, rest) = bytes.as_chunks::<32>();
-        if !rest.is_empty() {
-            return Err(self.corrupt());
-        }
-        Ok(names.iter().copied().map(key::Lookup).collect())
+        aliases::names(&bytes).ok_or_else(|| self.corrupt())
     }
 
     fn state(&mut self, name: &str) -> rusqlite::Result<State> {
         let result = self.read::<Option<Vec<u8>>>()?.map(Bytes::from);
         let failure: Option<String> = self.read()?;
-        let why = self.read::<Option<String>>()?;
-        let status = self.read()?;
-        let retry_after = self
-            .read::<Option<i64>>()?
-            .map(|ms| Duration::from_millis(ms.unsigned_abs()));
-        let kind = FailureKind::ALL
-            .into_iter()
-            .find(|kind| failure.as_deref() == Some(kind.as_str()));
-        match (name, kind) {
-            ("running", _) => Ok(State::Running),
-            ("unknown", _) => Ok(State::Unknown(why.unwrap_or_default())),
-            ("succeeded", _) => Ok(State::Succeeded(
-                content(result, why).unwrap_or_else(|| Content::Unavailable(String::new())),
-            )),
-            ("failed", Some(kind)) => {
-                let why = why.unwrap_or_default();
-                Ok(State::Failed(Failure {
-                    kind,
-                    status,
-                    body: result,
-                    retry_after,
-                    why,
-                }))
-            }
-            ("compensating", _) => Ok(State::Compensating(content(result, why))),
-            ("compensated", _) => Ok(State::Compensated(content(result, why))),
-            ("stuck", _) => Ok(State::Stuck(content(result, why))),
-            // A corrupt record is never taken for an absent one.
-            _ => Err(self.corrupt()),
-        }
+        let read = Read {
+            name,
+            result,
+            failure: failure.as_deref(),
+            why: self.read()?,
+            tool_status: self.read()?,
+            retry_after_ms: self.read::<Option<i64>>()?.map(i64::unsigned_abs),
+        };
+        read.state().ok_or_else(|| self.corrupt())
     }
 
     /// The one of `words` that the column holds.
@@ -461,10 +394,7 @@ impl<'a, 'row> Columns<'a, 'row> {
         name: fn(T) -> &'static str,
     ) -> rusqlite::Result<T> {
         let held: String = self.read()?;
-        words
-            .into_iter()
-            .find(|word| name(*word) == held)
-            .ok_or_else(|| self.corrupt())
+        word(words, name, &held).ok_or_else(|| self.corrupt())
     }
 
     pub(super) fn time(&mut self) -> rusqlite::Result<Timestamp> {
@@ -488,10 +418,6 @@ impl<'a, 'row> Columns<'a, 'row> {
             Type::Text,
         )
     }
-}
-
-fn content(result: Option<Bytes>, why: Option<String>) -> Option<Content> {
-    result.map(Content::Kept).or(why.map(Content::Unavailable))
 }
 
 /// SQLite has no unsigned integers. Nothing here comes near the border.

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use jiff::Timestamp;
 use oncegate::core::call::Change;
 use oncegate::core::document::{Document, Kind, Place};
@@ -15,11 +14,8 @@ use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
 use oncegate::core::record::{AttemptId, CallId, Entry, Holder, Record, State};
 use oncegate::core::session::{Lock, Session, SessionId};
-use oncegate::store::verbs::{LABELS, each_verb, forward_health, forward_secrets};
-use oncegate::store::{
-    Calls, Census, Claimed, Documents, Due, Error, Found, Ledger, LossRecovery, Pauses, Put,
-    Replaced, Sessions, Store,
-};
+use oncegate::store::verbs::{LABELS, each_verb, forward_health, forward_secrets, implement};
+use oncegate::store::{Census, Claimed, Due, Error, Found, Put, Replaced, Store};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
@@ -394,34 +390,22 @@ async fn pass(way: Duration) {
 }
 
 macro_rules! faulty {
-    ($(
-        $(#[$about:meta])*
-        $aggregate:ident { $(
-            $(#[$doc:meta])*
-            async fn $verb:ident($($arg:ident: $ty:ty),*) -> $answer:ty $(as $label:literal)?;
-        )* }
-    )*) => { $(
-        #[async_trait]
-        impl $aggregate for FaultStore { $(
-            async fn $verb(&self, $($arg: $ty),*) -> Result<$answer, Error> {
-                let label = [$($label,)? stringify!($verb)][0];
-                let kept = ($(Argument::keep($arg),)*);
-                let run = {
-                    let kept = kept.clone();
-                    move |store: Arc<dyn Store>| {
-                        let ($($arg,)*) = kept.clone();
-                        async move { store.$verb($(Argument::lend(&$arg)),*).await }
-                    }
-                };
-                let answer = self.ask(label, run).await;
-                let ($($arg,)*) = &kept;
-                self.note(label, &[$($arg as &(dyn Any + Sync)),*], &answer);
-                answer
+    ($self:ident, $label:expr, $verb:ident($($arg:ident),*)) => {{
+        let kept = ($(Argument::keep($arg),)*);
+        let run = {
+            let kept = kept.clone();
+            move |store: Arc<dyn Store>| {
+                let ($($arg,)*) = kept.clone();
+                async move { store.$verb($(Argument::lend(&$arg)),*).await }
             }
-        )* }
-    )* };
+        };
+        let answer = $self.ask($label, run).await;
+        let ($($arg,)*) = &kept;
+        $self.note($label, &[$($arg as &(dyn Any + Sync)),*], &answer);
+        answer
+    }};
 }
-each_verb!(faulty);
+each_verb!(implement, FaultStore, faulty);
 
 forward_health!(FaultStore);
 forward_secrets!(FaultStore);
