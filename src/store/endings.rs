@@ -1,13 +1,14 @@
-//! Who waits here for a call that another process runs. Only hints: correctness comes from looking.
+//! Waiters for calls that another process runs. Only hints: correctness comes from looking.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
 use crate::core::record::CallId;
+use crate::store::lock::lock;
 
-/// The calls that somebody listens for.
+/// The calls that have listeners here.
 #[derive(Default)]
 pub struct Endings(Mutex<HashMap<CallId, Vec<Arc<Notify>>>>);
 
@@ -32,7 +33,7 @@ impl Endings {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<CallId, Vec<Arc<Notify>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -7,6 +7,7 @@ mod aliases; // further keys that a call answers, as both stores keep them
 mod cipher; // keys that encrypt texts
 mod encrypted; // a layer around a store, which encrypts
 mod endings; // hints that a call of another process has ended
+mod lock; // locks that go on after a panic
 mod private; // files that only one gateway may read
 pub mod redis; // the store that many gateways share
 pub mod sqlite; // the embedded store of one gateway

@@ -10,6 +10,7 @@ mod calls; // claims, changes, and finding calls that need work
 mod checks; // what is looked at, and when
 mod document; // documents
 mod durability; // what a Redis is worth
+mod ears; // hearing the ends of other gateways' calls
 mod epoch; // lost data: noticing it, mending it, accepting it
 mod gateways; // gateways that are gone are forgotten
 mod keys; // names of keys
@@ -30,7 +31,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -52,6 +53,7 @@ use super::{
 use crate::core::pace::Pace;
 use crate::core::record::Check;
 use crate::core::record::{CallId, Record, State};
+use crate::store::lock::read;
 
 /// What an operator says about a Redis.
 #[derive(Debug, Clone)]
@@ -109,7 +111,7 @@ pub struct Inner {
     accepted_token: AtomicU64,
     /// What is remembered has been put back since the loss was noticed.
     is_mended: AtomicBool,
-    /// What begins when a person has accepted a loss; until then it closes the store for everyone.
+    /// The epoch of a prepared acceptance; until it is accepted it closes the store for all gateways.
     prepared: Mutex<Option<Manifest>>,
     /// The servers that the scripts were tried on.
     tried_on: RwLock<String>,
@@ -195,16 +197,12 @@ impl Health for Redis {
 
 impl Inner {
     fn is_reached(&self) -> bool {
-        self.status
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .durability
-            .is_some()
+        read(&self.status).durability.is_some()
     }
 
     /// Whether it is not known yet that all data is there.
     fn is_in_doubt(&self) -> bool {
-        let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
+        let status = read(&self.status);
         let doubts = [
             "unreachable",
             "disconnected",
@@ -221,7 +219,7 @@ impl Inner {
     }
 
     fn must_be_open(&self) -> Result<(), Error> {
-        let status = self.status.read().unwrap_or_else(PoisonError::into_inner);
+        let status = read(&self.status);
         match status.reasons.first() {
             None => Ok(()),
             Some(reason) => Err(Error::Refused(reason.text.clone())),
@@ -239,7 +237,7 @@ const NEVER: i64 = 9_000_000_000_000_000;
 /// The same, of what is given up: told from what was never to be worked on.
 const GIVEN_UP: i64 = NEVER + 1;
 
-/// Where a call stands in the index of its state, in microseconds: when somebody has to look at it.
+/// Where a call stands in the index of its state, in microseconds: when it needs work.
 fn score(record: &Record) -> i64 {
     let time = match &record.state {
         State::Running => record.attempt.lease_until,

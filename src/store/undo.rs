@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use crate::core::record::{CallId, Compensation, Undo};
 
-/// As a JSON text: the tool and the id of the call that undoes it, if there is one, and whether a person has
+/// As a JSON text: the tool and the id of the call that undoes it, if there is one, and whether an operator has
 /// decided that it is not undone.
 pub(super) fn write(undo: &Undo) -> String {
     let call = undo

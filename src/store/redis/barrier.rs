@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -17,6 +17,7 @@ use super::keys::Partition;
 use super::link::{Link, deaf};
 use super::memory::Memory;
 use crate::store::Error;
+use crate::store::lock::lock;
 
 /// How long replicas may take.
 const WAIT: Duration = Duration::from_millis(500);
@@ -25,7 +26,7 @@ const WAITERS: usize = 4_096;
 /// By how much the clocks of two gateways may differ.
 const CLOCKS: SignedDuration = SignedDuration::from_secs(10);
 
-/// One who waits for a barrier.
+/// A waiter for a barrier.
 struct Waiter {
     partition: Partition,
     /// The writes of this gateway that must be on the same server.
@@ -92,7 +93,7 @@ impl Barrier {
         answer.await.map_err(|_| ended())?
     }
 
-    /// The same for what somebody wrote at this time, unless a barrier since then has covered it.
+    /// The same for what any gateway wrote at this time, unless a barrier since then has covered it.
     pub(super) async fn cover(
         &self,
         partition: Partition,
@@ -101,11 +102,11 @@ impl Barrier {
     ) -> Result<(), Error> {
         let lane = self.lane(partition);
         let latest = written_at.checked_add(CLOCKS).unwrap_or(Timestamp::MAX);
-        if self.covered.lock().unwrap_or_else(PoisonError::into_inner)[lane] > latest {
+        if lock(&self.covered)[lane] > latest {
             return Ok(());
         }
         self.pass(partition).await?;
-        let mut covered = self.covered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut covered = lock(&self.covered);
         covered[lane] = covered[lane].max(now);
         Ok(())
     }
@@ -129,7 +130,7 @@ async fn serve(
             link.disconnect();
         }
         for waiter in waiters.drain(..) {
-            // Who has gone need not hear it.
+            // A waiter that has gone need not hear it.
             drop(waiter.passed.send(passed.clone()));
         }
     }

@@ -3,22 +3,22 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use redis::{ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError, cmd};
+use redis::{FromRedisValue, PushInfo, PushKind, cmd};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::barrier::Barrier;
 use super::durability::{self, Demand, Node, Verdict};
-use super::keys::{PARTITIONS, Partition};
-use super::link::{Link, Wire};
+use super::keys::PARTITIONS;
+use super::link::Link;
 use super::memory::{Memory, Need, TOKEN_LIMIT_US};
 use super::scripts::Scripts;
 use super::{Inner, OpenError, Redis, Settings, unreadable};
-use crate::core::record::CallId;
+use crate::store::lock::{lock, read, write};
 use crate::store::{Endings, Error, Readiness, Reason};
 
 /// How often it is tried to reach a Redis that is not reached.
@@ -27,8 +27,6 @@ const TRY_EVERY: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a subscription may take.
 const HEARD: Duration = Duration::from_secs(1);
-/// How long all subscriptions together may take, with their connection.
-const SUBSCRIBED: Duration = Duration::from_secs(2);
 /// How long a start waits for the first look.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// After so many looks in a row that failed, the connection is made anew.
@@ -45,7 +43,7 @@ impl Redis {
         Self::over(settings, memory).await
     }
 
-    /// Opens a store for one act of a person, beside the gateway that the watermarks belong to.
+    /// Opens a store for one act of an operator, beside the gateway that the watermarks belong to.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -109,7 +107,7 @@ impl Redis {
     }
 }
 
-/// Looks as long as there is somebody who has the store open.
+/// Looks as long as a handle of the store is open.
 async fn keep_looking(store: Weak<Inner>) {
     let mut failures: u32 = 0;
     loop {
@@ -140,10 +138,7 @@ async fn keep_looking(store: Weak<Inner>) {
 
 impl Inner {
     pub(super) fn status(&self) -> Readiness {
-        self.status
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        read(&self.status).clone()
     }
 
     pub(super) fn store_time(&self) -> Timestamp {
@@ -200,10 +195,7 @@ impl Inner {
                 .collect::<Vec<_>>()
                 .join(",")
         };
-        let before = std::mem::replace(
-            &mut *self.status.write().unwrap_or_else(PoisonError::into_inner),
-            seen.clone(),
-        );
+        let before = std::mem::replace(&mut *write(&self.status), seen.clone());
         let is_news = codes(&before.reasons) != codes(&seen.reasons)
             || codes(&before.warnings) != codes(&seen.warnings)
             || before.durability != seen.durability;
@@ -238,7 +230,7 @@ impl Inner {
         if !self.link.is_connected() {
             self.connect().await?;
         }
-        self.listen_for_endings().await;
+        self.hear_endings().await;
         let clock_offset_us = self.compare_clocks().await?;
         let nodes = self.ask_nodes().await?;
         let demand = Demand {
@@ -297,7 +289,7 @@ impl Inner {
         let (store, trouble) = (self.weak.clone(), self.link.trouble.clone());
         let hear = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
-                // Whoever answers next may be another one, or the same with other data.
+                // The next server to answer may be another one, or the same with other data.
                 if let Some(store) = store.upgrade() {
                     store.close_for(&Reason::new(
                         "disconnected",
@@ -313,58 +305,6 @@ impl Inner {
             .map_err(|error| Error::Refused(error.to_string()))?;
         self.is_deaf.store(true, Ordering::SeqCst);
         Ok(())
-    }
-
-    /// Listens for the ends of calls, if that is not done already. On a connection of its own: a server cuts off one
-    /// with subscriptions as soon as the answers on it are many megabytes behind.
-    async fn listen_for_endings(&self) {
-        if !self.is_deaf.swap(false, Ordering::SeqCst) {
-            return;
-        }
-        // What an earlier connection still says does not count.
-        let number = self.hearings.fetch_add(1, Ordering::SeqCst) + 1;
-        let (endings, store) = (self.endings.clone(), self.weak.clone());
-        let hear = move |push: PushInfo| match push.kind {
-            PushKind::Message | PushKind::SMessage => {
-                let id = push
-                    .data
-                    .into_iter()
-                    .nth(1)
-                    .and_then(|id| String::from_redis_value(id).ok());
-                if let Some(id) = id.and_then(|id| id.parse().ok()) {
-                    endings.say(CallId(id));
-                }
-            }
-            PushKind::Disconnection => {
-                let store = store.upgrade();
-                if let Some(store) =
-                    store.filter(|store| store.hearings.load(Ordering::SeqCst) == number)
-                {
-                    store.is_deaf.store(true, Ordering::SeqCst);
-                }
-            }
-            _ => {}
-        };
-        let channels: Vec<String> = Partition::all().map(Partition::endings).collect();
-        let subscribe = async {
-            match self.ears.connect(hear).await? {
-                Wire::One(mut manager) => manager.subscribe(&channels).await,
-                Wire::Cluster(mut cluster) => {
-                    for channel in &channels {
-                        cluster.ssubscribe(channel).await?;
-                    }
-                    Ok(())
-                }
-            }
-        };
-        // A server that is connected and says nothing must not keep the look.
-        let subscribed = timeout(SUBSCRIBED, subscribe).await;
-        let late = || Err(RedisError::from((ErrorKind::Io, "no answer in time")));
-        if let Err(error) = subscribed.unwrap_or_else(|_| late()) {
-            // Whoever waits still looks; it only takes longer.
-            tracing::warn!(%error, "the ends of other gateways' calls cannot be heard");
-            self.is_deaf.store(true, Ordering::SeqCst);
-        }
     }
 
     /// Where the masters' clocks are, seen from this machine's, to half of a round trip. What is decided by time
@@ -419,7 +359,7 @@ impl Inner {
         nodes.collect()
     }
 
-    /// Whether somebody may make a replica the master without asking. `answered`: how many masters did.
+    /// Whether a failover may happen without an operator. `answered`: how many masters did.
     async fn fails_over(&self, answered: usize) -> Result<bool, Error> {
         if !self.link.target.is_cluster() {
             return Ok(self.link.target.fails_over());
@@ -437,7 +377,7 @@ impl Inner {
             .filter(|node| has_flag(node, "master") && node.len() > 8)
             .count();
         if masters != answered {
-            // After a failover the connection may not know the new one, which nobody has looked at then.
+            // After a failover the connection may not know the new one, which was not looked at then.
             self.link.disconnect();
             let why = format!("of {masters} masters of the cluster {answered} answered");
             return Err(Error::Refused(why));
@@ -448,7 +388,7 @@ impl Inner {
     /// From now on nothing is claimed, until a look that begins after this finds everything well.
     pub(super) fn close_for(&self, reason: &Reason) {
         self.closings.fetch_add(1, Ordering::SeqCst);
-        let mut status = self.status.write().unwrap_or_else(PoisonError::into_inner);
+        let mut status = write(&self.status);
         if status.reasons.is_empty() {
             tracing::warn!(
                 reason = reason.text,
@@ -461,7 +401,7 @@ impl Inner {
     /// A server that was started anew, or is another than before, may have lost what another gateway
     /// wrote, which only that one can see: it gets the time to look and to say so.
     fn let_others_look(&self, servers: &str) -> Option<Reason> {
-        let mut since = self.met_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = lock(&self.met_at);
         if self.memory.meet(servers) != servers {
             *since = Some(Instant::now());
         }

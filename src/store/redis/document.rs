@@ -44,7 +44,7 @@ impl Documents for Redis {
 
     async fn put_document(&self, document: &Document) -> Result<Put, Error> {
         let begins = document.version == 1;
-        // What has begun goes on as long as it is known that all data is there, or if a person is at it.
+        // What has begun goes on as long as it is known that all data is there, or while an operator accepts a loss.
         let is_accepting = self.is_accepting();
         if begins || self.is_in_doubt() && !is_accepting {
             self.must_be_open()?;

@@ -2,7 +2,6 @@
 //! hides no loss is said in `loss`.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use redis::{Value, cmd};
@@ -12,10 +11,11 @@ use super::keys::{self, Partition};
 use super::loss::{Sight, Writes};
 use super::{Inner, reply, unreadable};
 use crate::store::Error;
+use crate::store::lock::lock;
 
 /// How often a gateway says that it is there.
 const SAY_EVERY: Duration = Duration::from_secs(60);
-/// Who has not been there for this long is forgotten.
+/// A gateway that was not there for this long is forgotten.
 const GONE_AFTER_US: i64 = 3_600 * 1_000_000;
 /// Gateways that are forgotten in one go. One script about so many takes a few milliseconds.
 const AT_ONCE: usize = 100;
@@ -51,7 +51,7 @@ impl Inner {
     ///
     /// A clock that was set makes all of them seem to be gone at once; those that are there say so in that time.
     fn still_gone(&self, overdue: Vec<(String, f64)>) -> Vec<String> {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watched = lock(&self.watched);
         let before = std::mem::take(&mut *watched);
         for (gateway, last) in overdue {
             let known = before.get(&gateway).filter(|(seen, _)| *seen == last);
@@ -72,14 +72,7 @@ impl Inner {
             .forgotten
             .gateways()
             .any(|gateway| gateway == self.memory.gateway());
-        if !was_forgotten
-            && is_said(
-                *self
-                    .said_hello
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner),
-            )
-        {
+        if !was_forgotten && is_said(*lock(&self.said_hello)) {
             return Ok(());
         }
         let now = self.store_time().as_microsecond();
@@ -99,10 +92,7 @@ impl Inner {
         let mut own = cmd("ZADD");
         own.arg(keys::seen()).arg(now).arg(self.memory.gateway());
         self.link.ask_quietly::<()>(&own).await?;
-        *self
-            .said_hello
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *lock(&self.said_hello) = Some(Instant::now());
         Ok(())
     }
 

@@ -74,7 +74,7 @@ impl Partition {
         self.key("retained")
     }
 
-    /// Everyone who has made a call.
+    /// All tenants with a call.
     pub(super) fn tenants(self) -> String {
         self.key("tenants")
     }
@@ -149,17 +149,17 @@ pub(super) fn session(id: &SessionId) -> [String; 3] {
     ["session", "line", "alive"].map(|name| of_session(id, name))
 }
 
-/// What persons have done to a session.
+/// What operators have done to a session.
 pub(super) fn session_events(id: &SessionId) -> String {
     of_session(id, "session_events")
 }
 
-/// The tools that persons have paused: a hash, by tool.
+/// The paused tools: a hash, by tool.
 pub(super) fn paused() -> String {
     Partition::FIRST.key("paused")
 }
 
-/// What persons have done to a tool.
+/// What operators have done to a tool.
 pub(super) fn tool_events(tool: &str) -> String {
     Partition::FIRST.key(&format!("tool_events:{tool}"))
 }
@@ -185,7 +185,7 @@ pub(super) fn document(digest: [u8; 16]) -> String {
     Partition::FIRST.key(&format!("document:{}", hex::encode(digest)))
 }
 
-/// The documents of a kind that somebody has to work on, by when.
+/// The documents of a kind that have a time to be worked on, by that time.
 pub(super) fn documents_due(kind: Kind) -> String {
     Partition::FIRST.key(&format!("documents_due:{}", kind.as_str()))
 }

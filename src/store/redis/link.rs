@@ -3,7 +3,7 @@
 //! Nothing is ever sent again by itself, with one exception: what a server said it has not run
 //! (`MOVED`, `TRYAGAIN`).
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -23,6 +23,7 @@ use super::keys::Partition;
 use super::scripts::Run;
 use super::target::{Kind, Target};
 use crate::store::Error;
+use crate::store::lock::{read, write};
 
 /// How long a command may take. Longer than a slow fsync.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -30,7 +31,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often something that a server has not run is sent again.
 const RESENDS: usize = 5;
 
-/// One connection, shared by everyone who asks for something.
+/// One connection, shared by all requests.
 #[derive(Clone)]
 pub(super) enum Wire {
     One(ConnectionManager),
@@ -104,18 +105,12 @@ impl Link {
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        self.wire
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some()
+        read(&self.wire).is_some()
     }
 
     /// Forgets the connection; the next [`connect`](Self::connect) makes a new one.
     pub(super) fn disconnect(&self) {
-        self.wire
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        write(&self.wire).take();
     }
 
     /// Connects, asking sentinels anew where the master is. `hear` gets what the server pushes.
@@ -149,7 +144,7 @@ impl Link {
                 Wire::One(ConnectionManager::new_with_config(client, config).await?)
             }
         };
-        *self.wire.write().unwrap_or_else(PoisonError::into_inner) = Some(wire.clone());
+        *write(&self.wire) = Some(wire.clone());
         Ok(wire)
     }
 
@@ -202,11 +197,7 @@ impl Link {
     }
 
     fn wire(&self) -> Result<Wire, Error> {
-        let wire = self
-            .wire
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let wire = read(&self.wire).clone();
         wire.ok_or_else(|| Error::Refused("not connected to Redis".into()))
     }
 
@@ -247,7 +238,7 @@ impl Link {
     }
 
     /// Runs one script; `None` if the server does not have it. A server that has been started anew has
-    /// none, so this cannot write to data that nobody has looked at since.
+    /// none, so this cannot write to data that was not looked at since.
     pub(super) async fn run_if_loaded(&self, run: &Run<'_>) -> Result<Option<Value>, Error> {
         match self.send(&run.command()).await? {
             Ok(answer) => Ok(Some(answer)),

@@ -2,16 +2,16 @@
 //!
 //! Each partition holds the *epoch*, a random word that lost or foreign data does not have, and counts
 //! the writes of each gateway. A gateway remembers both, in memory and in a small file, and every claim
-//! compares them in its own atomic step. Where they do not fit nothing may be claimed until a person
+//! compares them in its own atomic step. Where they do not fit nothing may be claimed until an operator
 //! accepts the loss, which begins a new epoch.
 //!
 //! A gateway that has not been seen for long is *forgotten*: another one writes down its counts as its *last counts*,
 //! and takes it out of each partition's counters. That hides no loss from those that are left:
-//! * Whoever remembers a count of a forgotten gateway compares it with the last counts. They were written before the
+//! * A gateway that remembers a count of a forgotten one compares it with the last counts. They were written before the
 //!   counter was deleted, and the counter is deleted only if it still is what they say. So a count that was lost before
 //!   that is too low in both.
-//! * Whoever has dropped the gateway has seen its counter missing in every partition. Taking it out is counted as a
-//!   write of the one who does it, in the same step and the same hash. So whoever saw the partition without the gateway
+//! * A gateway that has dropped the forgotten one has seen its counter missing in every partition. Taking it out is counted as a
+//!   write of the gateway that does it, in the same step and hash. So one that saw the partition without the other
 //!   knows of that write: an older state of the partition, in which the gateway's writes may be missing, lacks it.
 //! * A gateway that comes back finds its own last counts, compares them, and goes on from them.
 
@@ -31,16 +31,16 @@ pub(super) struct Manifest {
     pub(super) format: u32,
     pub(super) partitions: u8,
     pub(super) epoch: String,
-    /// Earlier epochs whose loss a person has accepted, the newest last.
+    /// Earlier epochs whose loss an operator has accepted, the newest last.
     pub(super) follows: Vec<String>,
     /// False until every partition has the epoch.
     pub(super) complete: bool,
-    /// Why a person began this epoch; empty for the first.
+    /// Why an operator began this epoch; empty for the first.
     pub(super) reason: String,
     /// What a gateway has found to be missing; empty if nothing is. Closes the store for everyone.
     #[serde(default)]
     pub(super) lost: String,
-    /// No fencing token above this was given before the epoch began, as far as anybody remembered.
+    /// No fencing token above this was given before the epoch began, as far as any gateway remembered.
     #[serde(default)]
     pub(super) token: u64,
     /// Since when every call is known, in microseconds: since the store was empty, or a loss was accepted.
@@ -174,7 +174,7 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    /// No token above this was given before a person accepted a loss.
+    /// No token above this was given before an operator accepted a loss.
     pub(super) fn accepted_token(&self) -> u64 {
         self.manifest.as_ref().map_or(0, |manifest| manifest.token)
     }
@@ -193,9 +193,9 @@ impl Sight {
 pub(super) enum Finding {
     /// Everything is there.
     Whole,
-    /// Nobody has used this Redis before, or somebody was interrupted at it: begin.
+    /// This Redis was not used before, or its set-up was interrupted: begin.
     Fresh(Manifest),
-    /// A person has accepted a loss, or this gateway is new here: go by the store's words.
+    /// An operator has accepted a loss, or this gateway is new here: go by what the store says.
     Adopt(String),
     /// This is not for this version of the gateway: nothing is written to it.
     Foreign(String),

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use super::loss::{Sight, Writes};
 use crate::core::call::Change;
 use crate::core::record::State::Running;
 use crate::core::record::{CallId, Entry, Record};
+use crate::store::lock::lock;
 use crate::store::{Reason, private};
 
 /// How long a write is remembered to be put back.
@@ -133,10 +134,10 @@ impl State {
 }
 
 impl Memory {
-    /// Reads the file, or begins one. Somebody who only `looks` neither locks nor writes it.
+    /// Reads the file, or begins one. With `looks` it is neither locked nor written.
     pub(super) fn open(path: &Path, looks: bool) -> Result<Self, WatermarksError> {
         let io = |error| WatermarksError::Io(path.to_owned(), error);
-        let lock = if looks { None } else { Some(lock(path)?) };
+        let lock = if looks { None } else { Some(lock_file(path)?) };
         if private::is_link(path) {
             let why = "it is a symbolic link, which is not followed";
             return Err(io(std::io::Error::new(
@@ -251,7 +252,7 @@ impl Memory {
         self.state().saved.token
     }
 
-    /// What no token may be below once a loss is accepted: every one that anybody is known to have given.
+    /// What no token may be below once a loss is accepted: every one that any gateway is known to have given.
     pub(super) fn highest_token(&self) -> u64 {
         let state = self.state();
         state
@@ -288,7 +289,7 @@ impl Memory {
     }
 
     /// From now on this epoch counts, with the store's own counts. If it follows a loss, no token may be
-    /// below what anybody has given. A newcomer goes by what was accepted: the sessions are there.
+    /// below what any gateway has given. A newcomer goes by what was accepted: the sessions are there.
     pub(super) fn adopt(&self, epoch: &str, sight: Sight) {
         let is_new = self.epoch().is_empty();
         let floor = if is_new {
@@ -337,7 +338,7 @@ impl Memory {
             .is_some_and(|remembered| remembered.is_locked)
     }
 
-    /// Somebody else has written the call since.
+    /// Another gateway has written the call since.
     pub(super) fn forget(&self, call_id: CallId) {
         self.state().running.remove(&call_id);
     }
@@ -376,7 +377,7 @@ impl Memory {
         if self.lock.is_none() {
             return Ok(());
         }
-        let _one_at_a_time = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = lock(&self.saving);
         let marks = {
             let state = self.state();
             let (marks, saved) = (&state.marks, &state.saved);
@@ -430,12 +431,12 @@ impl Memory {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
 /// The lock is a file beside it: the file itself is replaced at each save.
-fn lock(path: &Path) -> Result<File, WatermarksError> {
+fn lock_file(path: &Path) -> Result<File, WatermarksError> {
     let io = |error| WatermarksError::Io(path.to_owned(), error);
     let file = private::open(&beside(path, "lock")).map_err(io)?;
     match file.try_lock() {
@@ -453,161 +454,5 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::core::call::tests;
-    use crate::core::key;
-    use crate::core::record::Content;
-    use crate::core::record::State::Succeeded;
-    use crate::core::record::{Attempt, Intent};
-    use crate::core::session::Release;
-    use crate::core::tool::Tool;
-
-    fn partition(number: usize) -> Partition {
-        Partition::all().nth(number).expect("a partition")
-    }
-
-    /// The first call's name moves to the second, and back to a later run of the first.
-    #[test]
-    fn what_is_remembered_is_in_the_order_of_the_newest_runs() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
-        let arrived = |call: u128, version: u64, second: i64, state| {
-            let record = tests::record(&Tool::new("t"), key::Source::Runtime, &[]);
-            let call_id = CallId(Uuid::from_u128(call));
-            let intent = Arc::new(Intent {
-                call_id,
-                ..(*record.intent).clone()
-            });
-            let attempt = Attempt {
-                run_started_at: tests::at(second),
-                ..record.attempt.clone()
-            };
-            let record = Record {
-                intent,
-                version,
-                state,
-                attempt,
-                ..record
-            };
-            let entry = Entry {
-                at: tests::at(second),
-                event: "claimed".into(),
-                attempt: None,
-                outcome: None,
-                by: String::new(),
-                detail: String::new(),
-            };
-            let change = Change {
-                record: record.clone(),
-                entry,
-                admission: None,
-                release: Release::default(),
-                takes: crate::core::call::Takes::default(),
-            };
-            memory.remember(&record, &change);
-        };
-        let over = || Succeeded(Content::Kept("{}".into()));
-        arrived(2, 1, 5, Running);
-        arrived(1, 1, 0, Running);
-        arrived(1, 2, 0, over());
-        arrived(3, 1, 7, Running);
-        arrived(3, 2, 7, over());
-        arrived(2, 2, 5, over());
-        arrived(1, 3, 9, Running);
-        let order: Vec<(u128, u64)> = memory
-            .recent()
-            .iter()
-            .map(|remembered| (remembered.call_id().0.as_u128(), remembered.record.version))
-            .collect();
-        assert_eq!(
-            order,
-            [(2, 1), (2, 2), (3, 1), (3, 2), (1, 1), (1, 2), (1, 3)]
-        );
-    }
-
-    #[test]
-    fn after_a_loss_no_token_is_below_what_others_have_given() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
-        memory.adopt(
-            "d",
-            Sight {
-                tokens: [("other".to_owned(), 9)].into(),
-                ..Sight::default()
-            },
-        );
-        memory.saw_token(5);
-        let tokens = [("other".to_owned(), 70)].into();
-        memory.saw_all(&Sight {
-            tokens,
-            ..Sight::default()
-        });
-        assert_eq!(
-            memory.token(),
-            5,
-            "as long as nothing is lost they are each session's"
-        );
-        let tokens = [("third".to_owned(), 60)].into();
-        memory.adopt(
-            "e",
-            Sight {
-                tokens,
-                ..Sight::default()
-            },
-        );
-        assert_eq!(memory.token(), 70);
-    }
-
-    #[test]
-    fn the_file_is_one_gateways_and_its_tokens_run_ahead() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("watermarks");
-        let memory = Memory::open(&path, false).expect("a memory");
-        assert!(matches!(
-            Memory::open(&path, false),
-            Err(WatermarksError::InUse(_))
-        ));
-        memory.adopt("e", Sight::default());
-        memory.saw_writes(Partition::FIRST, 9);
-        let mut all = Sight::default();
-        all.writes.count("other", partition(1), 4);
-        memory.saw_all(&all);
-        assert!(memory.saw_token(1_000), "not covered yet");
-        memory.save(Need::IfOld).expect("saved");
-        assert!(!memory.saw_token(1_001), "covered");
-        let gateway = memory.gateway();
-        drop(memory);
-        let again = Memory::open(&path, false).expect("a memory");
-        assert_eq!((again.gateway(), again.epoch()), (gateway, "e".into()));
-        assert_eq!(
-            (again.writes(Partition::FIRST), again.writes(partition(1))),
-            (9, 0)
-        );
-        assert_eq!(again.all_writes().of("other", partition(1)), 4);
-        assert!(again.token() >= 1_001, "no token is given twice");
-        let covered = again.covered_token();
-        again.save(Need::IfOld).expect("saved");
-        assert_eq!(
-            again.covered_token(),
-            covered,
-            "a start that draws nothing takes them no further"
-        );
-        again.saw_token(covered + 1);
-        again.save(Need::Token(covered + 1)).expect("saved");
-        assert!(again.covered_token() > covered + 1, "they run ahead");
-        again.save(Need::Last).expect("saved");
-        assert_eq!(
-            again.covered_token(),
-            covered + 1,
-            "nothing is drawn any more"
-        );
-        fs::write(&path, "{").expect("damaged");
-        assert!(matches!(
-            Memory::open(&path, true),
-            Err(WatermarksError::Damaged(..))
-        ));
-    }
-}
+#[path = "memory_tests.rs"]
+mod tests;

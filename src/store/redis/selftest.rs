@@ -1,20 +1,19 @@
 //! A trial of every script, once on each run of the servers: a permission that is missing is found now
 //! and not in the middle of a call. It also loads the scripts.
 
-use std::sync::PoisonError;
-
 use redis::{Script, Value, cmd};
 use serde_json::json;
 
 use super::keys::Partition;
 use super::scripts::Run;
 use super::{Inner, reply, text};
+use crate::store::lock::{read, write};
 use crate::store::{Error, Reason};
 
 impl Inner {
     /// Why the scripts do not work here.
     pub(super) async fn try_scripts(&self, servers: &str) -> Option<Reason> {
-        if *self.tried_on.read().unwrap_or_else(PoisonError::into_inner) == servers {
+        if *read(&self.tried_on) == servers {
             return None;
         }
         let load = async || {
@@ -27,12 +26,7 @@ impl Inner {
         };
         match load().await {
             Ok(()) => {
-                servers.clone_into(
-                    &mut self
-                        .tried_on
-                        .write()
-                        .unwrap_or_else(PoisonError::into_inner),
-                );
+                servers.clone_into(&mut write(&self.tried_on));
                 None
             }
             Err(error) => Some(Reason::new(

@@ -199,7 +199,7 @@ impl Inner {
         run
     }
 
-    /// What was entered for a call that does not begin. Nobody was given its token.
+    /// Takes back what was entered for a call that does not begin. Its token was not handed out.
     pub(super) async fn take_back(&self, change: &Change, entered: &Entered) {
         let is_drawn = change
             .admission

@@ -111,7 +111,7 @@ impl Target {
         })
     }
 
-    /// Whether a failover may happen without anybody's doing.
+    /// Whether a failover may happen without an operator.
     pub(super) fn fails_over(&self) -> bool {
         matches!(self.kind, Kind::Sentinel { .. } | Kind::Cluster)
     }

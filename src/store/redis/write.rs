@@ -1,7 +1,6 @@
 //! Claims, and changes of calls. One script each; on a cluster the conditions of a call are met before it,
 //! where its session lives.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use redis::{Script, Value};
@@ -17,6 +16,7 @@ use crate::core::key::Lookup;
 use crate::core::ledger::Position;
 use crate::core::record::{Record, State};
 use crate::core::session::{Admission, Token};
+use crate::store::lock::write;
 use crate::store::{Claimed, Error, Replaced};
 
 /// How long a call waits for a look at a server that was started anew.
@@ -240,10 +240,7 @@ impl Inner {
             return Ok(answer);
         }
         let mut looks = self.looks.subscribe();
-        self.tried_on
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        write(&self.tried_on).clear();
         self.link.trouble.notify_one();
         // One that has begun before may not have seen it.
         for _ in 0..2 {
@@ -340,7 +337,7 @@ impl Inner {
         self.link.trouble.notify_one();
         let call_id = change.record.intent.call_id;
         match self.fields_of(call_id).await? {
-            // Somebody was faster; what is known here may still settle it.
+            // Another writer was faster; what is known here may still settle it.
             Some(there) if there != change.record => {
                 self.memory.forget(call_id);
                 Ok(Replaced::Lost(Some(there)))

@@ -257,7 +257,7 @@ fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Whether Linux says that the file lies on NFS, SMB or 9P. Elsewhere nobody is asked.
+/// Whether Linux says that the file lies on NFS, SMB or 9P. Elsewhere it is not checked.
 fn on_network(path: &Path) -> bool {
     #[cfg(target_os = "linux")]
     {

@@ -1,4 +1,4 @@
--- The fifth step of the schema: tools that persons have paused.
+-- The fifth step of the schema: paused tools.
 
 CREATE TABLE paused_tools (
   tool   TEXT PRIMARY KEY,
@@ -8,7 +8,7 @@ CREATE TABLE paused_tools (
   detail TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What persons have done to a tool.
+-- What operators have done to a tool.
 CREATE TABLE tool_events (
   seq    INTEGER PRIMARY KEY,
   tool   TEXT NOT NULL,

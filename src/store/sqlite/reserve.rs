@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(2);
 
 pub(super) struct Reserve {
     path: PathBuf,
-    /// Whether the reserve is in use; shared with whoever has to refuse claims.
+    /// Whether the reserve is in use; shared with the code that refuses claims.
     released: Arc<AtomicBool>,
     tried_at: Option<Instant>,
 }

@@ -55,7 +55,7 @@ pub(super) fn enter(
     Ok(Ok(record))
 }
 
-/// The first of the conditions that does not hold. The lock comes last: nobody waits for it in vain.
+/// The first of the conditions that does not hold. The lock comes last: no call waits for it in vain.
 fn denied(
     connection: &Connection,
     admission: &Admission,
@@ -159,7 +159,7 @@ fn newest(
         .optional()
 }
 
-/// Who is in the way to the lock; then the call has a place in the line, if it waits and there is room.
+/// The holder or waiter before this call; then it has a place in the line, if it waits and there is room.
 fn is_busy(
     connection: &Connection,
     line: Line,
@@ -168,7 +168,7 @@ fn is_busy(
 ) -> rusqlite::Result<Option<Denied>> {
     let intent = &record.intent;
     let session = (&intent.tenant, &intent.session_id);
-    // Who has not been heard of is not waited for.
+    // A call that was not heard of is not waited for.
     connection
         .prepare_cached(
             "DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND place_until <= ?3",

@@ -8,7 +8,7 @@ ALTER TABLE sessions ADD COLUMN lock_token INTEGER;
 ALTER TABLE sessions ADD COLUMN lock_lease INTEGER; -- when its lease ends; that alone frees nothing
 ALTER TABLE sessions ADD COLUMN lock_free_from INTEGER;
 ALTER TABLE sessions ADD COLUMN frozen     INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE sessions ADD COLUMN touched_at INTEGER NOT NULL DEFAULT 0; -- by a person
+ALTER TABLE sessions ADD COLUMN touched_at INTEGER NOT NULL DEFAULT 0; -- by an operator
 
 -- The calls that wait for a session's lock.
 CREATE TABLE line (
@@ -31,7 +31,7 @@ CREATE TABLE places (
 CREATE INDEX places_in_time ON places (room, place_until);
 CREATE INDEX places_to_prune ON places (place_until);
 
--- What persons have done to a session.
+-- What operators have done to a session.
 CREATE TABLE session_events (
   seq        INTEGER PRIMARY KEY,
   tenant     TEXT NOT NULL,

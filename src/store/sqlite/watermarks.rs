@@ -3,14 +3,14 @@
 //! The database has a random *epoch* and counts its transactions. Both are also written to a small file beside it,
 //! after the commit and before anything is answered, without an fsync of its own. At the start that file may be
 //! behind the database, after a loss of power; if it is ahead, or of another epoch, the database was deleted,
-//! exchanged or put back. Then the store is closed until a person accepts the loss, which begins another epoch.
+//! exchanged or put back. Then the store is closed until an operator accepts the loss, which begins another epoch.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use rusqlite::{Connection, ffi, params};
@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use super::row::integer;
 use crate::core::key::digest;
+use crate::store::lock::lock;
 use crate::store::private;
 
 const TITLE: &str = "oncegate-watermarks 1";
@@ -167,7 +168,7 @@ pub(super) struct Watermarks {
     secret: Mutex<Option<Bytes>>,
     lost: Mutex<Option<Lost>>,
     is_lost: AtomicBool,
-    /// A person is about to accept the loss: documents may be written.
+    /// An operator is about to accept the loss: documents may be written.
     is_accepting: AtomicBool,
     /// The last write of the file failed, and that was said.
     is_failing: AtomicBool,
@@ -214,10 +215,10 @@ impl Watermarks {
 
     /// What was lost and not accepted yet.
     pub(super) fn lost(&self) -> MutexGuard<'_, Option<Lost>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lost)
     }
 
-    /// Whether data was lost, and nobody has accepted that yet.
+    /// Whether data was lost and the loss is not accepted yet.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::SeqCst)
     }
@@ -227,14 +228,14 @@ impl Watermarks {
         !self.is_lost() || self.is_accepting.load(Ordering::SeqCst)
     }
 
-    /// A person is about to accept the loss. False: nothing is lost.
+    /// An operator is about to accept the loss. False: nothing is lost.
     pub(super) fn prepare(&self) -> bool {
         let is_lost = self.is_lost();
         self.is_accepting.store(is_lost, Ordering::SeqCst);
         is_lost
     }
 
-    /// The person's acceptance was not completed: documents may not be written any more.
+    /// The acceptance was not completed: documents may not be written any more.
     pub(super) fn break_off(&self) {
         self.is_accepting.store(false, Ordering::SeqCst);
     }
@@ -281,16 +282,13 @@ impl Watermarks {
 
     /// The copy of the store's secret.
     pub(super) fn secret(&self) -> Option<Bytes> {
-        self.secret
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.secret).clone()
     }
 
     /// Keeps a copy of the store's secret. Where there is no file yet it is written with that.
     pub(super) fn remember_secret(&self, secret: &Bytes) {
-        *self.secret.lock().unwrap_or_else(PoisonError::into_inner) = Some(secret.clone());
-        let slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        *lock(&self.secret) = Some(secret.clone());
+        let slot = lock(&self.file);
         let Some(file) = &*slot else { return };
         let line = secret_line(secret);
         let written = file
@@ -322,7 +320,7 @@ impl Watermarks {
     }
 
     fn try_write(&self, marks: &Marks, durably: bool) -> io::Result<()> {
-        let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.file);
         let is_new = slot.is_none();
         let file = match &mut *slot {
             Some(file) => file,

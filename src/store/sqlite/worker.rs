@@ -4,7 +4,7 @@
 //! Must not know what the jobs do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
@@ -16,6 +16,7 @@ use super::log::Log;
 use super::reserve::Reserve;
 use super::watermarks::{Marks, Watermarks};
 use crate::store::Error;
+use crate::store::lock::lock;
 
 /// Jobs that may wait before callers do: enough to fill several commits.
 const QUEUE: usize = 4096;
@@ -63,7 +64,7 @@ where
         let Self { done, reply, .. } = *self;
         let answer =
             committed.and_then(|()| done.ok_or(Error::Refused("the job was not run".into())));
-        // Whoever asked may have gone; what was committed stays.
+        // The caller may have gone; what was committed stays.
         drop(reply.send(answer));
     }
 }
@@ -93,8 +94,8 @@ pub(super) struct Messages {
 impl Messages {
     /// The next ones, at most so many. False: there will be none.
     fn receive(&self, messages: &mut Vec<Message>, most: usize) -> bool {
-        // Who waits holds the lock; the others wait for that.
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // The thread that waits holds the lock; the others wait for that.
+        let mut waiting = lock(&self.waiting);
         waiting.blocking_recv_many(messages, most) > 0 && !self.is_stopped.load(Ordering::SeqCst)
     }
 }
@@ -207,10 +208,10 @@ impl Thread {
                     Message::Job(_) => {}
                     Message::Stop { closed, wake } => {
                         waiting.is_stopped.store(true, Ordering::SeqCst);
-                        // Those that wait wake by it; if there is no room for it, nobody waits.
-                        let (nobody, _) = oneshot::channel();
+                        // Waiting threads wake by it; if there is no room for it, none waits.
+                        let (unheard, _) = oneshot::channel();
                         drop(wake.try_send(Message::Stop {
-                            closed: nobody,
+                            closed: unheard,
                             wake: wake.clone(),
                         }));
                         stop = Some(closed);
@@ -272,7 +273,7 @@ impl Thread {
         while let Some(mut job) = jobs.next() {
             let committed = match &together {
                 Ok(()) => Ok(()),
-                // It did not even begin: somebody holds the file, and trying alone would take as long.
+                // It did not even begin: another process holds the file, and trying alone would take as long.
                 Err(Failed::Begin(error)) => Err(Error::Refused(error.to_string())),
                 Err(Failed::Work(error)) if is_one_read => Err(Error::Refused(error.to_string())),
                 // One of them spoilt it for all and nothing was committed: each runs once more, alone.
@@ -413,17 +414,16 @@ mod tests {
     use crate::store::sqlite::Sqlite;
     use crate::store::{Calls as _, Health as _, Pauses as _};
 
+    fn open(folder: &std::path::Path) -> Sqlite {
+        let (path, me) = (folder.join("oncegate.db"), InstanceId(Uuid::from_u128(1)));
+        Sqlite::open(&path, me, &CancellationToken::new()).expect("a store")
+    }
+
     /// Two questions take as long as they like, and a third one waits behind them.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_long_question_to_the_ledger_holds_up_no_call() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("oncegate.db");
-        let store = Sqlite::open(
-            &path,
-            InstanceId(Uuid::from_u128(1)),
-            &CancellationToken::new(),
-        );
-        let store = store.expect("a store");
+        let store = open(folder.path());
         let (begun, mut is_begun) = mpsc::channel(3);
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let ended = Arc::new(Mutex::new(ended));
@@ -435,7 +435,7 @@ mod tests {
                     let ask = move |_: &Connection| {
                         begun.blocking_send(()).expect("a test that listens");
                         // Until the test says so.
-                        let end = ended.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                        let end = lock(&ended).recv();
                         assert!(end.is_err(), "nothing is sent");
                         Ok(())
                     };
@@ -482,13 +482,7 @@ mod tests {
     #[tokio::test]
     async fn a_job_whose_commit_fails_is_not_acknowledged() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("oncegate.db");
-        let store = Sqlite::open(
-            &path,
-            InstanceId(Uuid::from_u128(1)),
-            &CancellationToken::new(),
-        );
-        let store = store.expect("a store");
+        let store = open(folder.path());
         // What is deferred is found wrong at the commit, and not before.
         let fails_late = |connection: &Connection| {
             connection.execute_batch(

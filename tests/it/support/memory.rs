@@ -2,7 +2,7 @@
 //! server does that comes back from an older copy of its data.
 //!
 //! It keeps every promise of the trait but durability. Like a store whose counters show a loss, it
-//! lets nothing begin after one until somebody has accepted it.
+//! lets nothing begin after one until it is accepted.
 
 mod beside;
 mod calls;
@@ -34,7 +34,7 @@ struct Inner {
     /// Every record that was ever written, also what was undone.
     written: Vec<Record>,
     has_lost: bool,
-    /// Who waits for the end of a call, if anybody is told.
+    /// Waiters for the ends of calls, if they are told.
     endings: Option<Arc<Endings>>,
     ahead: SignedDuration,
     lines: Lines,
@@ -58,7 +58,7 @@ struct Kept {
     calls: HashMap<CallId, (Record, Vec<Entry>)>,
     holders: HashMap<Lookup, CallId>,
     sessions: HashMap<SessionId, Session>,
-    /// Until when who waits in a line is waited for.
+    /// Until when each call in a line is waited for.
     alive: HashMap<CallId, Timestamp>,
     /// The calls in a room, and until when.
     rooms: HashMap<GroupKey, Vec<(CallId, Timestamp)>>,
@@ -225,7 +225,7 @@ impl Inner {
         }
     }
 
-    /// After a loss nobody knows which keys are free and which runs have been.
+    /// After a loss it is not known which keys are free and which runs have been.
     fn may_begin(&self) -> Result<(), Error> {
         if self.has_lost {
             Err(Error::Refused("writes were lost".into()))

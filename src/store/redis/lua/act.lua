@@ -1,4 +1,4 @@
--- What a person does to a session: takes the lock away from one run of a call, or freezes or thaws it;
+-- What an operator does to a session: takes the lock away from one run of a call, or freezes or thaws it;
 -- and an entry that says so, if it was not so before. Counted, so that its loss is noticed.
 --
 -- KEYS: 1 session, 2 its events, 3 epoch, 4 everyone's writes

@@ -3,7 +3,7 @@
 -- that it writes are declared, so that a slot on the move is refused before anything runs.
 --
 -- KEYS: 1 the key's holder, 2 the call, 3 epoch, 4 everyone's writes, 5 census, 6 running, 7 unknown, 8 failed,
---       9 to 13 session, line, who is alive in it, budget, what looks alike; or again the call
+--       9 to 13 session, line, its live waiters, budget, what looks alike; or again the call
 --       14 finished calls by when they may be deleted, 15 stream, 16 tenants,
 --       17 to 19 the tenant's lists of running, unknown and failed calls,
 --       20 and more: the other lists in which the call stands,
@@ -78,14 +78,14 @@ local function enlist(position, tenant)
   for n = 20, further - 1 do redis.call('ZADD', KEYS[n], 0, position) end
 end
 
--- Says what happened to a call to whoever follows.
+-- Appends what happened to a call to the stream of changes.
 local function tell(call_id, tool, state, entry)
   redis.call('XADD', KEYS[15], 'MAXLEN', '~', FOLLOWED, '*', 'call_id', call_id, 'tool', tool, 'state', state,
     'entry', entry)
 end
 
--- From when on a finished call may be deleted, or '' for never. No call has a time to live of its own: whoever
--- deletes it takes it out of its lists in the same step.
+-- From when on a finished call may be deleted, or '' for never. No call has a time to live of its own: its
+-- deletion takes it out of its lists in the same step.
 local function retain(call_id, until_when)
   if until_when == '' then
     redis.call('ZREM', KEYS[14], call_id)

@@ -1,7 +1,7 @@
 -- Draws a session's next fencing token, or takes the one that a caller brings, where the session is in
 -- another slot than the call. Answers also with the newest before it. Counted, so that its loss is noticed.
 --
--- KEYS: 1 and 2 the session, 3 epoch, 4 everyone's writes, 5 session, 6 line, 7 who is alive in it,
+-- KEYS: 1 and 2 the session, 3 epoch, 4 everyone's writes, 5 session, 6 line, 7 its live waiters,
 --       8 and 9 again the session
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 conditions
 local why = missing()

@@ -1,5 +1,5 @@
--- Gives up a place in the line, or a token that was drawn for a call that did not begin: nobody was given
--- it, so the one before it is the newest again. A place is not counted: it is forgotten by itself in seconds.
+-- Gives up a place in the line, or a token that was drawn for a call that did not begin: it was not handed
+-- out, so the one before it is the newest again. A place is not counted: it is forgotten by itself in seconds.
 --
 -- KEYS and ARGV 2 to 4: as in enter
 -- ARGV: 5 call id, 6 '1' if it leaves the line, 7 the token or '', 8 the one before it or ''

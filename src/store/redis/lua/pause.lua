@@ -1,4 +1,4 @@
--- What a person does to a tool: pauses or resumes it; and an entry that says so, if it was not so before.
+-- What an operator does to a tool: pauses or resumes it; and an entry that says so, if it was not so before.
 -- Counted, so that its loss is noticed; written also to a store that has lost data, to put a pause back.
 --
 -- KEYS: 1 the paused tools, 2 the tool's events, 3 epoch, 4 everyone's writes

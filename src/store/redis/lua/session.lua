@@ -24,7 +24,7 @@ local function clock()
   return tonumber(now[1]) * 1000000 + tonumber(now[2])
 end
 
--- Sessions that rest for a week are forgotten, but not while somebody holds them.
+-- Sessions that rest for a week are forgotten, but not while a call holds them.
 local function remember(session)
   local held = redis.call('HMGET', session, 'lock', 'frozen', 'lock_from')
   if (held[1] and not held[3]) or held[2] then
@@ -48,9 +48,9 @@ local function take(room, call, window_us, now)
   redis.call('PEXPIRE', room, math.ceil(window_us / 1000))
 end
 
--- Who is in the way to the lock; then the call has a place in the line, if it waits and there is room.
+-- The holder or waiter before this call; then the call has a place in the line, if it waits and there is room.
 local function busy(keys, admission, now)
-  -- Who has not been heard of is not waited for.
+  -- A call that was not heard of is not waited for.
   for _, gone in ipairs(redis.call('ZRANGEBYSCORE', keys.alive, '-inf', digits(now))) do
     redis.call('ZREM', keys.alive, gone)
     redis.call('ZREM', keys.line, gone)
@@ -79,7 +79,7 @@ local function busy(keys, admission, now)
   return { 'denied', 'busy', behind, lock[1], lock[2], lock[3], lock[4] or '' }
 end
 
--- The first of the conditions that does not hold. The lock comes last: nobody waits for it in vain.
+-- The first of the conditions that does not hold. The lock comes last: no call waits for it in vain.
 local function denial(keys, admission, now)
   if admission.token then
     local stored = redis.call('HMGET', keys.session, 'token', 'frozen')

@@ -1,0 +1,69 @@
+//! The connection on which the ends of other gateways' calls are heard.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redis::{ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError};
+use tokio::time::timeout;
+
+use super::Inner;
+use super::keys::Partition;
+use super::link::Wire;
+use crate::core::record::CallId;
+
+/// How long all subscriptions together may take, with their connection.
+const SUBSCRIBED: Duration = Duration::from_secs(2);
+
+impl Inner {
+    /// Subscribes to the ends of calls, if that is not done already. On a connection of its own: a server closes
+    /// one with subscriptions as soon as the answers on it are many megabytes behind.
+    pub(super) async fn hear_endings(&self) {
+        if !self.is_deaf.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        // What an earlier connection still says does not count.
+        let number = self.hearings.fetch_add(1, Ordering::SeqCst) + 1;
+        let (endings, store) = (self.endings.clone(), self.weak.clone());
+        let hear = move |push: PushInfo| match push.kind {
+            PushKind::Message | PushKind::SMessage => {
+                let id = push
+                    .data
+                    .into_iter()
+                    .nth(1)
+                    .and_then(|id| String::from_redis_value(id).ok());
+                if let Some(id) = id.and_then(|id| id.parse().ok()) {
+                    endings.say(CallId(id));
+                }
+            }
+            PushKind::Disconnection => {
+                let store = store.upgrade();
+                if let Some(store) =
+                    store.filter(|store| store.hearings.load(Ordering::SeqCst) == number)
+                {
+                    store.is_deaf.store(true, Ordering::SeqCst);
+                }
+            }
+            _ => {}
+        };
+        let channels: Vec<String> = Partition::all().map(Partition::endings).collect();
+        let subscribe = async {
+            match self.ears.connect(hear).await? {
+                Wire::One(mut manager) => manager.subscribe(&channels).await,
+                Wire::Cluster(mut cluster) => {
+                    for channel in &channels {
+                        cluster.ssubscribe(channel).await?;
+                    }
+                    Ok(())
+                }
+            }
+        };
+        // A server that is connected and says nothing must not keep the look.
+        let subscribed = timeout(SUBSCRIBED, subscribe).await;
+        let late = || Err(RedisError::from((ErrorKind::Io, "no answer in time")));
+        if let Err(error) = subscribed.unwrap_or_else(|_| late()) {
+            // Waiting calls still look for themselves; it only takes longer.
+            tracing::warn!(%error, "the ends of other gateways' calls cannot be heard");
+            self.is_deaf.store(true, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::core::call::tests;
+use crate::core::key;
+use crate::core::record::Content;
+use crate::core::record::State::Succeeded;
+use crate::core::record::{Attempt, Intent};
+use crate::core::session::Release;
+use crate::core::tool::Tool;
+
+fn partition(number: usize) -> Partition {
+    Partition::all().nth(number).expect("a partition")
+}
+
+/// The first call's name moves to the second, and back to a later run of the first.
+#[test]
+fn what_is_remembered_is_in_the_order_of_the_newest_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
+    let arrived = |call: u128, version: u64, second: i64, state| {
+        let record = tests::record(&Tool::new("t"), key::Source::Runtime, &[]);
+        let call_id = CallId(Uuid::from_u128(call));
+        let intent = Arc::new(Intent {
+            call_id,
+            ..(*record.intent).clone()
+        });
+        let attempt = Attempt {
+            run_started_at: tests::at(second),
+            ..record.attempt.clone()
+        };
+        let record = Record {
+            intent,
+            version,
+            state,
+            attempt,
+            ..record
+        };
+        let entry = Entry {
+            at: tests::at(second),
+            event: "claimed".into(),
+            attempt: None,
+            outcome: None,
+            by: String::new(),
+            detail: String::new(),
+        };
+        let change = Change {
+            record: record.clone(),
+            entry,
+            admission: None,
+            release: Release::default(),
+            takes: crate::core::call::Takes::default(),
+        };
+        memory.remember(&record, &change);
+    };
+    let over = || Succeeded(Content::Kept("{}".into()));
+    arrived(2, 1, 5, Running);
+    arrived(1, 1, 0, Running);
+    arrived(1, 2, 0, over());
+    arrived(3, 1, 7, Running);
+    arrived(3, 2, 7, over());
+    arrived(2, 2, 5, over());
+    arrived(1, 3, 9, Running);
+    let order: Vec<(u128, u64)> = memory
+        .recent()
+        .iter()
+        .map(|remembered| (remembered.call_id().0.as_u128(), remembered.record.version))
+        .collect();
+    assert_eq!(
+        order,
+        [(2, 1), (2, 2), (3, 1), (3, 2), (1, 1), (1, 2), (1, 3)]
+    );
+}
+
+#[test]
+fn after_a_loss_no_token_is_below_what_others_have_given() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
+    memory.adopt(
+        "d",
+        Sight {
+            tokens: [("other".to_owned(), 9)].into(),
+            ..Sight::default()
+        },
+    );
+    memory.saw_token(5);
+    let tokens = [("other".to_owned(), 70)].into();
+    memory.saw_all(&Sight {
+        tokens,
+        ..Sight::default()
+    });
+    assert_eq!(
+        memory.token(),
+        5,
+        "as long as nothing is lost they are each session's"
+    );
+    let tokens = [("third".to_owned(), 60)].into();
+    memory.adopt(
+        "e",
+        Sight {
+            tokens,
+            ..Sight::default()
+        },
+    );
+    assert_eq!(memory.token(), 70);
+}
+
+#[test]
+fn the_file_is_one_gateways_and_its_tokens_run_ahead() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("watermarks");
+    let memory = Memory::open(&path, false).expect("a memory");
+    assert!(matches!(
+        Memory::open(&path, false),
+        Err(WatermarksError::InUse(_))
+    ));
+    memory.adopt("e", Sight::default());
+    memory.saw_writes(Partition::FIRST, 9);
+    let mut all = Sight::default();
+    all.writes.count("other", partition(1), 4);
+    memory.saw_all(&all);
+    assert!(memory.saw_token(1_000), "not covered yet");
+    memory.save(Need::IfOld).expect("saved");
+    assert!(!memory.saw_token(1_001), "covered");
+    let gateway = memory.gateway();
+    drop(memory);
+    let again = Memory::open(&path, false).expect("a memory");
+    assert_eq!((again.gateway(), again.epoch()), (gateway, "e".into()));
+    assert_eq!(
+        (again.writes(Partition::FIRST), again.writes(partition(1))),
+        (9, 0)
+    );
+    assert_eq!(again.all_writes().of("other", partition(1)), 4);
+    assert!(again.token() >= 1_001, "no token is given twice");
+    let covered = again.covered_token();
+    again.save(Need::IfOld).expect("saved");
+    assert_eq!(
+        again.covered_token(),
+        covered,
+        "a start that draws nothing takes them no further"
+    );
+    again.saw_token(covered + 1);
+    again.save(Need::Token(covered + 1)).expect("saved");
+    assert!(again.covered_token() > covered + 1, "they run ahead");
+    again.save(Need::Last).expect("saved");
+    assert_eq!(
+        again.covered_token(),
+        covered + 1,
+        "nothing is drawn any more"
+    );
+    fs::write(&path, "{").expect("damaged");
+    assert!(matches!(
+        Memory::open(&path, true),
+        Err(WatermarksError::Damaged(..))
+    ));
+}

@@ -1,0 +1,240 @@
+//! Tokens, ends, and what is kept after them.
+
+use super::*;
+
+pub(super) async fn fencing_tokens_of_a_session_rise_whatever_the_clock_does(home: Home) {
+    let store = &*home.store;
+    let mut last = 0;
+    let mut rises = async |store: &dyn Store, key: String, second: i64| {
+        let token = claimed(store, &arrival(&key, "S", second, ME))
+            .await
+            .fencing
+            .expect("a token");
+        assert!(token > last, "{token} after {last}");
+        assert!(token < 1 << 53, "exact in every JSON reader");
+        last = token;
+    };
+    for (n, second) in [0, 0, 10, 5, -3_600, 7_200, -7_200].into_iter().enumerate() {
+        rises(store, format!("a{n}"), second).await;
+    }
+    let home = home.reopen().await;
+    let store = &*home.store;
+    rises(store, "b".into(), 0).await;
+    store
+        .prune(at(90 * 24 * 3_600), 1_000)
+        .await
+        .expect("pruned");
+    rises(store, "c".into(), 90 * 24 * 3_600).await;
+}
+
+pub(super) async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(home: Home) {
+    let store = &*home.store;
+    let first = claimed(store, &arrival("k", "S", 0, ME)).await;
+    let failed = replaced(store, &ended(&first, 429, 1), &first).await;
+    let change = rerun(&failed, 2);
+    let second = replaced(store, &change, &failed).await;
+    assert!(
+        second.fencing > first.fencing,
+        "{:?} after {:?}",
+        second.fencing,
+        first.fencing
+    );
+    assert_eq!(
+        replaced(store, &change, &failed).await,
+        second,
+        "asked again it is done, with the same token"
+    );
+    let done = replaced(store, &ended(&second, 200, 3), &second).await;
+    assert_eq!(
+        claim(store, &arrival("k", "S", 4, ME)).await,
+        Claimed::Existing(done.clone())
+    );
+    let history = store
+        .history(done.intent.call_id, 10)
+        .await
+        .expect("an answer")
+        .expect("a call")
+        .entries;
+    let events: Vec<&str> = history.iter().map(|entry| entry.event.as_ref()).collect();
+    assert_eq!(events, ["claimed", "ended", "run_again", "ended"]);
+    let newest = store
+        .history(done.intent.call_id, 2)
+        .await
+        .expect("an answer")
+        .expect("a call");
+    assert_eq!(newest.entries, history[2..]);
+}
+
+/// The change by which a failed call runs again.
+pub(crate) fn rerun(failed: &Record, second: i64) -> Change {
+    let (intent, brought) = (failed.intent.clone(), Brought::default());
+    let event = Event::Arrived {
+        intent,
+        prints: Arc::default(),
+        brought,
+        attempt: AttemptId(Uuid::new_v4()),
+        owner: ME,
+    };
+    next(&policy(), Some(failed), &event, at(second))
+        .expect("a rerun")
+        .change
+        .expect("a change")
+}
+
+pub(super) async fn due_are_calls_whose_lease_is_over(home: Home) {
+    let store = &*home.store;
+    let mine = claimed(store, &arrival("mine", "S", 0, ME)).await;
+    let theirs = claimed(
+        store,
+        &arrival("theirs", "S", 0, InstanceId(Uuid::from_u128(2))),
+    )
+    .await;
+    let done = claimed(store, &arrival("done", "S", 0, ME)).await;
+    replaced(store, &ended(&done, 500, 1), &done).await;
+    let due = async |second| {
+        let due = store.due(at(second), 10).await.expect("an answer").calls;
+        due.into_iter()
+            .map(|due| (due.record.intent.call_id, due.owner_ended))
+            .collect::<HashSet<_>>()
+    };
+    // A file is ours alone, so another owner has ended; of a shared store that cannot be known.
+    let is_known = !home.is_shared();
+    let early = HashSet::from([(theirs.intent.call_id, true)]);
+    assert_eq!(due(1).await, if is_known { early } else { HashSet::new() });
+    assert_eq!(
+        due(40).await,
+        HashSet::from([
+            (mine.intent.call_id, false),
+            (theirs.intent.call_id, is_known)
+        ])
+    );
+    assert_eq!(
+        store.due(at(40), 1).await.expect("an answer").calls.len(),
+        1,
+        "bounded"
+    );
+}
+
+pub(super) async fn what_is_deleted_has_come_to_an_end(home: Home) {
+    let store = &*home.store;
+    // It is kept for one second, by the clock of the store.
+    let short = Policy {
+        retention: std::time::Duration::from_secs(1),
+        effect: Effect::Read,
+        ..policy()
+    };
+    let mut done = arrival("done", "S", 0, ME);
+    done.admission = None;
+    let done = claimed(store, &done).await;
+    let change = ended_by(&short, &done, 200, 1);
+    let kept = replaced(
+        store,
+        &Change {
+            record: brief(change.record),
+            ..change
+        },
+        &done,
+    )
+    .await;
+    let unknown = claimed(store, &arrival("unknown", "S", 0, ME)).await;
+    let unknown = replaced(store, &ended(&unknown, 500, 1), &unknown).await;
+    let failed = claimed(store, &arrival("failed", "S", 0, ME)).await;
+    let failed = replaced(store, &ended(&failed, 429, 1), &failed).await;
+    let running = claimed(store, &arrival("running", "S", 0, ME)).await;
+    store.prune(at(1), 10).await.expect("an answer");
+    assert!(
+        store
+            .load(failed.intent.call_id)
+            .await
+            .expect("an answer")
+            .is_some(),
+        "its time has not come"
+    );
+    until("what may go is gone", async || {
+        store.prune(at(3_600), 10).await.expect("an answer");
+        store
+            .history(kept.intent.call_id, 10)
+            .await
+            .expect("an answer")
+            .is_none()
+    })
+    .await;
+    assert_eq!(
+        store
+            .holders(&[kept.intent.lookup])
+            .await
+            .expect("an answer"),
+        [],
+        "and its key is free"
+    );
+    let years = 10 * 365 * 24 * 3_600;
+    store.prune(at(years), 10).await.expect("an answer");
+    for record in [&unknown, &running] {
+        let loaded = store.load(record.intent.call_id).await.expect("an answer");
+        assert_eq!(
+            loaded.as_ref(),
+            Some(record),
+            "nobody settled it, so it stays"
+        );
+    }
+    // Had the store lost its newest writes, each of them may have gone on.
+    let at_risk = calls_at_risk(store, 1).await;
+    assert!(
+        [&unknown, &running]
+            .iter()
+            .all(|record| at_risk.contains(&record.intent.call_id))
+    );
+    let census = store.census().await.expect("an answer");
+    let counted: HashSet<_> = census
+        .iter()
+        .map(|count| (count.state.as_str(), count.calls))
+        .collect();
+    assert_eq!(counted, HashSet::from([("running", 1), ("unknown", 1)]));
+}
+
+pub(super) async fn a_paused_tool_stays_so_and_its_newest_hundred_events_are_kept(home: Home) {
+    let entry = |event: &'static str, n: i64| Entry {
+        at: at(n),
+        event: event.into(),
+        attempt: None,
+        outcome: None,
+        by: "token ops".into(),
+        detail: format!("reason \"{n}\""),
+    };
+    let set = async |store: &dyn Store, tool: &str, paused: bool, n: i64| {
+        let entry = entry(if paused { "paused" } else { "resumed" }, n);
+        store
+            .set_paused(tool, paused, &entry)
+            .await
+            .expect("an answer")
+    };
+    let store = home.store.as_ref();
+    assert_eq!(store.paused().await.expect("an answer"), []);
+    assert!(!set(store, "t", false, 0).await, "it is not paused");
+    for n in 0..101 {
+        assert!(set(store, "t", n % 2 == 0, n).await);
+        assert!(!set(store, "t", n % 2 == 0, 999).await, "it is so already");
+    }
+    assert!(set(store, "other", true, 1).await);
+    assert!(set(store, "other", false, 2).await);
+    let home = home.reopen().await;
+    let paused = home.store.paused().await.expect("an answer");
+    assert_eq!(
+        paused,
+        [("t".to_owned(), entry("paused", 100))],
+        "who, when and why stays known"
+    );
+    let events = home.store.tool_events("t").await.expect("an answer");
+    let all: Vec<Entry> = (1..101)
+        .map(|n| entry(if n % 2 == 0 { "paused" } else { "resumed" }, n))
+        .collect();
+    assert_eq!(events, all, "the newest, the oldest of them first");
+    assert_eq!(
+        home.store
+            .tool_events("other")
+            .await
+            .expect("an answer")
+            .len(),
+        2
+    );
+}
