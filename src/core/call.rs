@@ -35,6 +35,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use self::arrive::{Arrival, arrive_again, claim};
 use self::end::{doubt_anew, end, end_late, end_of_earlier, forget, lose};
+pub use self::end::{judge, may_be_retried};
 use self::late::contradict;
 pub use self::meet::{Met, meet};
 use self::rest::{Asked, hindered, probed, reconciled, resolve, take_up, work_on};

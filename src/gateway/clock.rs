@@ -75,7 +75,7 @@ impl Clock {
     }
 }
 
-/// What this machine's clock says, for whoever has no gateway to ask.
+/// What this machine's clock says, where there is no gateway to ask.
 pub fn local_time() -> Timestamp {
     wall(SignedDuration::ZERO)
 }

@@ -9,7 +9,7 @@ use crate::core::record::Failure;
 use crate::core::session::Refusal;
 use crate::store;
 
-/// Why a request got no result. `http::problem` turns it into a status; nobody else does.
+/// Why a request got no result. `http::problem` alone turns it into a status.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{kind}")]
 pub struct Error {

@@ -1,43 +1,27 @@
 //! The use cases: they load, ask `core`, save and act. Every rule is in `core`, every status in `http`.
 
-mod arrivals; // duplicates are counted
 mod base; // what every service shares
-mod call; // the way of a call, on the side of the one who asks
+mod calls; // the way of a call, and the only one that sends to tools
 mod clock; // the time that the rules go by
-mod engine; // the way of a call
 mod error; // why a request gets no result
-mod flight; // one run, and everyone who waits for it
 mod health; // what is seen of a tool
-mod hold; // getting hold of a key
 mod ids; // random names
-mod large; // large requests are read off the workers
-mod ledger; // what is known of calls
-mod loss; // a store that has lost data
 mod measured; // the time and the errors of the store's verbs
-mod operator; // what persons do about single calls
-mod own; // calls that the gateway makes itself
-mod pause; // tools that a person has paused
+mod operator; // what persons ask and do
+mod pauses; // tools that a person has paused
 mod places; // places that tenants and tokens share
-mod preview; // what a request would meet
-mod prune; // what is kept no longer is deleted
 mod recipes; // by which keys are made
 pub mod reconcile; // the ledger, held against the systems behind the tools
-pub mod recover; // calls whose owner is gone
+pub mod recovery; // lost owners, unknown calls, lost data
 mod refusals; // tokens that were refused
-mod room; // memory for results, before their calls are claimed
-mod run; // attempts: dispatch, write down
 mod sagas; // groups of calls: joined, ended, looked at
 mod secret; // what fingerprints are made with
-mod session; // one's turn in a session
-mod sessions; // what persons do to sessions
-mod similar; // a request that looks like an earlier call
 mod status; // what the ops doors show, asked of the store once a second at most
 mod throttle; // how fast a caller may be
 mod tools; // the tools as they are configured now
 mod trace; // spans
 mod transition; // core is asked, and what it says is written
 mod undo; // what a saga has done is undone
-pub mod unknown; // unknown calls come to rest
 mod webhook; // telling a system outside
 
 use std::sync::Arc;
@@ -45,45 +29,36 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use self::arrivals::Duplicates;
 pub use self::base::{Base, Limits};
-pub use self::call::{Answer, Patience, Request, Stored, identify};
+pub use self::calls::{Answer, Patience, Preview, Request, Stored, Would, identify};
+use self::calls::{
+    Claimer, Duplicates, Engine, LargeRequests, Preparer, ResultMemory, Runner, Sender,
+    SessionQueue, SharedRuns,
+};
 pub use self::clock::local_time;
-use self::engine::Engine;
 pub use self::error::{Differs, Error, ErrorKind, Reused};
-use self::flight::Flights;
-use self::hold::Claimer;
 pub use self::ids::{jitter, new_instance};
-use self::large::LargeRequests;
-use self::ledger::Ledger;
-pub use self::ledger::Query;
-pub use self::loss::AFTER_LOSS;
-use self::loss::LossAcceptance;
-use self::operator::Operator;
-pub use self::operator::Replay;
-use self::pause::Pauses;
-pub use self::pause::ToolState;
+use self::operator::{Ledger, Operator, Sessions};
+pub use self::operator::{Query, Replay};
+use self::pauses::Pauses;
+pub use self::pauses::ToolState;
 use self::places::{Lines, Places};
-pub use self::preview::{Preview, Would};
 pub use self::recipes::Error as RecipesError;
 use self::recipes::Recipes;
 use self::reconcile::{Reconciler, Reconciliation};
-use self::recover::LostCalls;
+pub use self::recovery::AFTER_LOSS;
+use self::recovery::{LossAcceptance, LostCalls, Rechecks, prune_all};
 use self::refusals::Refusals;
 pub use self::refusals::TokenRefused;
-use self::room::ResultMemory;
-use self::run::Runner;
 pub use self::sagas::{SagaAt, SagaQuery};
 use self::sagas::{SagaRegistry, Sagas};
 use self::secret::KnownSecrets;
-use self::sessions::Sessions;
 use self::status::Status;
 use self::throttle::Throttle;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
 pub use self::trace::Arrival;
 use self::undo::SagaWorker;
-use self::unknown::Rechecks;
 use self::webhook::Notifier;
 use crate::core::record::InstanceId;
 use crate::downstream::outside::Webhook;
@@ -154,14 +129,19 @@ impl Gateway {
         ));
         let duplicates = Arc::new(Duplicates::new(base.clone()));
         let registry = Arc::new(SagaRegistry::new(base.clone()));
-        let runs = Arc::<Flights>::default();
+        let runs = Arc::<SharedRuns>::default();
         let lost = LostCalls::new(base.clone(), registry.clone(), runs.clone());
         let lost = Arc::new(lost);
-        let runner = Arc::new(Runner {
+        let sender = Arc::new(Sender {
             base: base.clone(),
             downstream: downstream.clone(),
             pauses: pauses.clone(),
             sagas: registry.clone(),
+        });
+        let runner = Arc::new(Runner {
+            base: base.clone(),
+            pauses: pauses.clone(),
+            sender: sender.clone(),
         });
         let claims = Arc::new(Claimer {
             base: base.clone(),
@@ -172,24 +152,40 @@ impl Gateway {
             runner: runner.clone(),
             listening: Places::new(max_running),
         });
+        let (waiting, large) = (
+            Places::new(base.limits.max_waiting),
+            Arc::new(LargeRequests::new()),
+        );
+        let memory = Arc::new(ResultMemory {
+            budget: base.limits.memory.clone(),
+            max_result: downstream.max_result(),
+        });
         let engine = Arc::new(Engine {
-            recipes: recipes.clone(),
-            secrets: secrets.clone(),
-            pauses: pauses.clone(),
-            sagas: registry.clone(),
-            lost: lost.clone(),
+            prepare: Preparer {
+                base: base.clone(),
+                recipes: recipes.clone(),
+                secrets: secrets.clone(),
+                large: large.clone(),
+            },
+            queue: SessionQueue {
+                base: base.clone(),
+                claims: claims.clone(),
+                lost: lost.clone(),
+                memory: memory.clone(),
+                large: large.clone(),
+                running: Places::new(max_running),
+                waiting: waiting.clone(),
+            },
             claims,
             runner: runner.clone(),
+            sagas: registry.clone(),
+            pauses: pauses.clone(),
             duplicates: duplicates.clone(),
             runs,
-            memory: ResultMemory {
-                budget: base.limits.memory.clone(),
-                max_result: downstream.max_result(),
-            },
-            large: LargeRequests::new(),
-            running: Places::new(max_running),
-            waiting: Places::new(base.limits.max_waiting),
+            waiting,
             lines: Lines::default(),
+            memory,
+            large,
             base: base.clone(),
         });
         let notifier = Arc::new(Notifier {
@@ -207,12 +203,18 @@ impl Gateway {
         let sagas = Arc::new(sagas);
         let ledger = Arc::new(Ledger::new(base.clone()));
         Self {
-            rechecks: Arc::new(Rechecks::new(base.clone(), pauses.clone(), runner.clone())),
+            rechecks: Arc::new(Rechecks::new(
+                base.clone(),
+                pauses.clone(),
+                runner,
+                sender.clone(),
+            )),
             loss: Arc::new(LossAcceptance::new(base.clone(), secrets, registry.clone())),
             reconciler: Arc::new(Reconciler::new(
                 base.clone(),
                 downstream.clone(),
                 engine.clone(),
+                sender.clone(),
                 registry,
                 sagas.clone(),
                 notifier,
@@ -222,7 +224,7 @@ impl Gateway {
                 base.clone(),
                 pauses.clone(),
                 status.clone(),
-                runner,
+                sender.clone(),
                 ledger.clone(),
                 sagas.clone(),
             )),
@@ -253,7 +255,7 @@ impl Gateway {
     /// # Errors
     /// The store failed; what was deleted stays so.
     pub async fn prune_all(&self) -> Result<(), store::Error> {
-        prune::prune_all(&self.base, &self.status).await
+        prune_all(&self.base, &self.status).await
     }
 
     /// From now on these are the tools. Calls that run go on with what they began with; those of a tool that

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use self::report::micros;
 pub use self::report::{Act, Listed, Overview, Report, RunState};
 use super::base::Base;
-use super::engine::Engine;
+use super::calls::{Engine, Sender};
 use super::error::{Error, ErrorKind};
 use super::ids::new_run_id;
 use super::sagas::{SagaRegistry, Sagas};
@@ -135,6 +135,7 @@ pub struct Reconciler {
     base: Arc<Base>,
     downstream: Arc<Downstream>,
     engine: Arc<Engine>,
+    sender: Arc<Sender>,
     registry: Arc<SagaRegistry>,
     sagas: Arc<Sagas>,
     notifier: Arc<Notifier>,
@@ -148,6 +149,7 @@ impl Reconciler {
         base: Arc<Base>,
         downstream: Arc<Downstream>,
         engine: Arc<Engine>,
+        sender: Arc<Sender>,
         registry: Arc<SagaRegistry>,
         sagas: Arc<Sagas>,
         notifier: Arc<Notifier>,
@@ -161,6 +163,7 @@ impl Reconciler {
             base,
             downstream,
             engine,
+            sender,
             registry,
             sagas,
             notifier,

@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::base::Base;
-use super::pause::Pauses;
+use super::pauses::Pauses;
 use super::recipes::Recipes;
 use super::secret::KnownSecrets;
 use crate::core::document::Kind;

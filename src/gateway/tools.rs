@@ -1,5 +1,5 @@
-//! The tools as they are configured now. They are swapped as a whole: whoever asks takes them once and keeps
-//! what they got, so a call that runs goes on as it began.
+//! The tools as they are configured now. They are swapped as a whole: a request takes them once and keeps
+//! them, so a call that runs goes on as it began.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

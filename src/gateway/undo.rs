@@ -10,10 +10,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::base::Base;
-use super::engine::Engine;
+use super::calls::Engine;
+use super::calls::InternalCall;
 use super::error::ErrorKind;
 use super::ids::jitter;
-use super::own::Own;
 use super::sagas::{Marked, Member, SagaRegistry, Unlisted};
 use super::transition;
 use super::webhook::Notifier;
@@ -678,7 +678,7 @@ impl SagaWorker {
             Ok(own) => own,
             Err(why) => return Tried::Hindered(Hindrance::Final, why),
         };
-        match self.engine.run_own(own).await {
+        match self.engine.run_internal(own).await {
             Ok(record) => read(&record),
             Err(kind) => Tried::Hindered(hindrance_of(&kind), kind.to_string()),
         }
@@ -735,9 +735,9 @@ fn own(
     record: &Record,
     by: &Compensation,
     template: &Template,
-) -> Result<Own, String> {
+) -> Result<InternalCall, String> {
     let intent = &record.intent;
-    Ok(Own {
+    Ok(InternalCall {
         tenant: intent.tenant.clone(),
         tool: by.tool.clone(),
         key: undo::key_of(intent.call_id),

@@ -31,6 +31,7 @@ mod faults; // a store that fails
 mod file_losses; // a SQLite file that has lost data
 mod files; // only their user may read them, and nothing else is touched
 mod house; // which room may know which
+mod house_files; // no circles, no long files
 mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result
 mod limits; // how fast a token may be

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use oncegate::core::key::Lookup;
-use oncegate::gateway::{self, unknown::Rested};
+use oncegate::gateway::{self, recovery::Rested};
 use serde_json::json;
 use tokio::time::timeout;
 

@@ -234,7 +234,7 @@ fn with_a_lease_from(tool: &Tool, record: &Record, now: Timestamp) -> Record {
 
 /// What the evidence means for this call. A read has no effect to be in doubt about: an attempt of
 /// it that was not answered, or answered with nothing definite, has simply failed.
-fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String) {
+pub fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String) {
     let (outcome, why) = outcome::classify(tool, evidence, Sent::of(record));
     match (outcome, tool.effect) {
         (Outcome::Unknown, Effect::Read) => {
@@ -266,6 +266,19 @@ fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String)
     }
 }
 
+/// Whether the running attempt may be followed by another one of the same run, if there is time.
+pub fn may_be_retried(tool: &Tool, record: &Record, outcome: &Outcome) -> bool {
+    let is_safe = match outcome {
+        Outcome::NotExecuted(failure) => {
+            !matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced)
+        }
+        // The tool itself executes the same key at most once.
+        Outcome::Unknown => tool.unknown == OnUnknown::Retry,
+        Outcome::Executed(_) => false,
+    };
+    is_safe && record.attempt.number < tool.retry.attempts
+}
+
 /// How long to wait before another attempt of the same run, if there is to be one.
 fn wait_before_retry(
     tool: &Tool,
@@ -275,15 +288,7 @@ fn wait_before_retry(
     jitter: f64,
     now: Timestamp,
 ) -> Option<Duration> {
-    let may_retry = match outcome {
-        Outcome::NotExecuted(failure) => {
-            !matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced)
-        }
-        // The tool itself executes the same key at most once.
-        Outcome::Unknown => tool.unknown == OnUnknown::Retry,
-        Outcome::Executed(_) => false,
-    };
-    if !may_retry || record.attempt.number >= tool.retry.attempts {
+    if !may_be_retried(tool, record, outcome) {
         return None;
     }
     let wait = retry::delay(

@@ -17,8 +17,8 @@ use crate::core::reconcile::still::{self, Still};
 use crate::core::record::Content;
 use crate::core::record::{CallId, Record, State};
 use crate::core::saga::Hindrance;
+use crate::gateway::calls::InternalCall;
 use crate::gateway::error::ErrorKind;
-use crate::gateway::own::Own;
 use crate::gateway::undo::hindrance_of;
 
 impl Reconciler {
@@ -89,7 +89,7 @@ impl Reconciler {
                 let Some(at) = self.base.tool_at(&record.intent.tool) else {
                     return Acted::Hindered("its tool is not configured here".into());
                 };
-                let (found, _) = self.engine.runner.probe(&at, &record.intent).await;
+                let (found, _) = self.sender.probe(&at, &record.intent).await;
                 match still::missing(&found) {
                     Still::Holds => {}
                     Still::NotYet(why) => return Acted::Again(why),
@@ -183,7 +183,7 @@ impl Reconciler {
             Ok(call) => call.map(|record| record.intent),
             Err(acted) => return acted,
         };
-        let own = Own {
+        let own = InternalCall {
             // One effect has one key, whatever it is taken for, and by whom; and no tenant reads of another's.
             tenant: RESERVED_TENANT.to_owned(),
             tool: undoing.tool.clone(),
@@ -198,7 +198,7 @@ impl Reconciler {
             saga_id: String::new(),
             trace_id: call.map_or_else(String::new, |call| call.trace_id.clone()),
         };
-        match self.engine.run_own(own).await {
+        match self.engine.run_internal(own).await {
             Ok(record) => ended(&record),
             Err(ErrorKind::InvalidArguments(mistakes)) => {
                 Acted::Never(format!("its arguments: {mistakes:?}"))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::members::{Member, Unlisted};
+use super::member::{Member, Unlisted};
 use super::registry::{Marked, SagaAt, SagaQuery, SagaRegistry, readable};
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
@@ -353,7 +353,7 @@ impl Sagas {
         self.registry.with_calls(saga).await
     }
 
-    /// Undoes one call, whatever saga it belongs to. Asked again it is the same undoing.
+    /// Undoes one call, whatever saga it belongs to. PreparedCall again it is the same undoing.
     ///
     /// # Errors
     /// There is no such call, or it cannot be undone.

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
+use super::member::{Member, Unlisted};
 use super::registry::{SagaAt, SagaRegistry};
-use crate::core::key;
 use crate::core::ledger::{Filter, LIMITS, Page, Position};
 use crate::core::record::{Record, State as CallState};
 use crate::core::saga::Saga;
@@ -13,38 +13,6 @@ use crate::store;
 
 /// Calls of one saga, those that undo others not counted. One that is larger is stuck when it is aborted.
 const MAX_CALLS: usize = 2_000;
-
-/// A call of a saga, without its arguments and its result: to be looked at, and never to be written.
-#[derive(Debug, Clone)]
-pub(in crate::gateway) struct Member(Record);
-
-impl Member {
-    pub(in crate::gateway) fn of(record: Record) -> Self {
-        Self(record.without_texts())
-    }
-
-    pub(in crate::gateway) fn record(&self) -> &Record {
-        &self.0
-    }
-
-    fn undoes_another(&self) -> bool {
-        self.0.intent.key_source == key::Source::Compensation
-    }
-}
-
-/// Why it is not known which calls a saga has.
-pub(in crate::gateway) enum Unlisted {
-    /// The store did not answer. It was said.
-    Store,
-    /// That would not change by asking again.
-    Broken(String),
-}
-
-impl From<store::Error> for Unlisted {
-    fn from(_: store::Error) -> Self {
-        Self::Store
-    }
-}
 
 impl SagaRegistry {
     /// Some of the calls that name a saga, newest first, without what was said in them: to be looked at, and never to

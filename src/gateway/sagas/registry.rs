@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::members::Member;
+use super::member::Member;
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind, Place};

@@ -110,7 +110,7 @@ impl Pauses {
         Ok(())
     }
 
-    /// Pauses again what is not paused any more although nobody has resumed it: the store has lost it.
+    /// Pauses again what is not paused any more although no person has resumed it: the store has lost it.
     async fn put_back_lost(
         &self,
         mut found: BTreeMap<String, Entry>,

@@ -4,16 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::Request;
-use super::call::{Asked, read};
+use super::answer::read;
 use super::engine::Engine;
-use super::error::{Error, ErrorKind};
-use super::hold::{expired, reused};
-use super::trace::Arrival;
-use super::transition;
+use super::prepared::{PreparedCall, Request};
+use super::refusal::{expired, reused};
 use crate::core::call::{self, Action, Met};
 use crate::core::caller::Caller;
 use crate::core::record::{Intent, Record};
+use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::trace::Arrival;
+use crate::gateway::transition;
 
 /// Which call a request is, and what would become of it.
 #[derive(Debug)]
@@ -44,23 +44,26 @@ impl Engine {
     /// # Errors
     /// Why the request would be refused whatever is there, or the store does not answer.
     pub async fn preview(&self, caller: &Caller, request: Request) -> Result<Preview, Error> {
-        let at = self.tool_for(caller, &request.tool)?;
-        let asked = self.ask(at, caller, request, &Arrival::default()).await?;
-        let intent = &asked.intent;
+        let at = self.prepare.tool_for(caller, &request.tool)?;
+        let call = self
+            .prepare
+            .prepare(at, caller, request, &Arrival::default())
+            .await?;
+        let intent = &call.intent;
         let with_key = |kind: ErrorKind| Error {
-            key: asked.told_key.clone(),
+            key: call.told_key.clone(),
             ..kind.alone()
         };
-        let holders = self.claims.look_up(&asked).await.map_err(with_key)?;
+        let holders = self.claims.look_up(&call).await.map_err(with_key)?;
         let prints = self
             .claims
-            .compared(&asked, asked.prints.clone(), &holders)
+            .compared(&call, call.prints.clone(), &holders)
             .await
             .map_err(with_key)?;
         let now = self.base.now();
         let record = |place: usize| holders.get(place).map(|holder| holder.record.clone());
         let (mut is_expired, mut old) = (false, None);
-        let holder = match call::meet(&holders, &asked.names, intent, &prints, now) {
+        let holder = match call::meet(&holders, &call.names, intent, &prints, now) {
             Met::Call(place) => record(place),
             Met::Expired(place) => {
                 is_expired = true;
@@ -71,19 +74,19 @@ impl Engine {
                 None
             }
         };
-        let arrival = Asked {
+        let arrival = PreparedCall {
             prints,
-            ..asked.clone()
+            ..call.clone()
         };
         let next = transition::ask(
-            &asked.at.tool,
+            &call.at.tool,
             holder.as_ref().or(old.as_ref()),
             &self.claims.arrival(&arrival),
             now,
         );
         let next = next.map_err(|_| with_key(ErrorKind::StoreUnavailable))?;
         // What is found is the answer; if nothing is, why it is no call today.
-        if let Some(complaint) = &asked.complaint
+        if let Some(complaint) = &call.complaint
             && !is_expired
             && matches!(
                 next.action,
@@ -110,8 +113,8 @@ impl Engine {
                 }
             }
             (action @ (Action::RefuseReused | Action::RefuseUnclear), Some(held)) => {
-                let reused = reused(&asked, held, action == Action::RefuseUnclear);
-                Would::Refuse(reused.told_to(caller, &asked.at.tool.name))
+                let reused = reused(&call, held, action == Action::RefuseUnclear);
+                Would::Refuse(reused.told_to(caller, &call.at.tool.name))
             }
             (Action::RefuseExpired, held) => {
                 Would::Refuse(expired(intent, &arrival.prints, held.as_ref()))
@@ -126,7 +129,7 @@ impl Engine {
             caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
         });
         Ok(Preview {
-            intent: asked.intent,
+            intent: call.intent,
             would,
             meets,
         })

@@ -1,8 +1,8 @@
 //! What is kept no longer is deleted.
 
-use super::base::Base;
-use super::clock;
-use super::status::Status;
+use crate::gateway::base::Base;
+use crate::gateway::clock;
+use crate::gateway::status::Status;
 use crate::store::{self, NO_ROOM};
 
 /// Calls in one go, so that live traffic is not held up.
@@ -14,11 +14,14 @@ const SHARED_BATCH: u32 = 1_000;
 /// Deletes every record whose retention is over, in small steps between live traffic.
 ///
 /// Goes by the store's clock, with the smallest offset that was ever seen; and deletes nothing while the store is
-/// not as it should be, unless all that it lacks is room. A clock that is wrong deletes nothing, whoever's it is.
+/// not as it should be, unless all that it lacks is room. A clock that is wrong deletes nothing, be it the store's or this machine's.
 ///
 /// # Errors
 /// The store failed; what was deleted stays so.
-pub(super) async fn prune_all(base: &Base, status: &Status) -> Result<(), store::Error> {
+pub(in crate::gateway) async fn prune_all(
+    base: &Base,
+    status: &Status,
+) -> Result<(), store::Error> {
     let batch = if base.store.is_shared() {
         SHARED_BATCH
     } else {

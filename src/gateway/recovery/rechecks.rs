@@ -7,20 +7,19 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
 
-use super::base::Base;
-use super::call::Asked;
-use super::health::Permit;
-use super::ids::new_attempt;
-use super::pause::Pauses;
-use super::run::{Begun, Keep, Runner};
-use super::trace::Trace;
-use super::transition::{self, Moved, OnConflict};
 use crate::core::call::{Action, Event};
 use crate::core::record::{Record, State};
 use crate::core::tool::OnUnknown;
 use crate::core::unknown::{Finding, Hindrance};
 use crate::crash;
 use crate::downstream::Deadline;
+use crate::gateway::base::Base;
+use crate::gateway::calls::{Begun, Keep, PreparedCall, Runner, Sender};
+use crate::gateway::health::Permit;
+use crate::gateway::ids::new_attempt;
+use crate::gateway::pauses::Pauses;
+use crate::gateway::trace::Trace;
+use crate::gateway::transition::{self, Moved, OnConflict};
 use crate::store;
 
 /// Calls of one tool that are taken up in one go.
@@ -42,14 +41,21 @@ pub struct Rechecks {
     base: Arc<Base>,
     pauses: Arc<Pauses>,
     runner: Arc<Runner>,
+    sender: Arc<Sender>,
 }
 
 impl Rechecks {
-    pub(super) fn new(base: Arc<Base>, pauses: Arc<Pauses>, runner: Arc<Runner>) -> Self {
+    pub(in crate::gateway) fn new(
+        base: Arc<Base>,
+        pauses: Arc<Pauses>,
+        runner: Arc<Runner>,
+        sender: Arc<Sender>,
+    ) -> Self {
         Self {
             base,
             pauses,
             runner,
+            sender,
         }
     }
 
@@ -71,7 +77,7 @@ impl Rechecks {
     }
 
     /// The same, but does not wait for what it has begun: a tool that is slow keeps no other waiting. Each
-    /// answers whether its call is not unknown any more, and goes on if nobody waits for that.
+    /// answers whether its call is not unknown any more, and goes on if its handle is dropped.
     ///
     /// # Errors
     /// The store failed; nothing was begun.
@@ -94,7 +100,7 @@ impl Rechecks {
         Ok(due.into_iter().map(begin).collect())
     }
 
-    /// Takes up unknown calls that nobody works on although their tool has a policy: what was held has one
+    /// Takes up unknown calls without a next check although their tool has a policy: what was held has one
     /// since the configuration changed. Once after a start; a bounded number of calls.
     ///
     /// # Errors
@@ -154,7 +160,7 @@ impl Rechecks {
         let attempt = (!self.pauses.is_paused(&at.tool.name)).then(new_attempt);
         let sends = at.tool.unknown == OnUnknown::Retry && attempt.is_some();
         let permit = if sends {
-            self.runner.may_send(&at, &record).await
+            self.sender.may_send(&at, &record).await
         } else {
             Ok(Permit::default())
         };
@@ -186,13 +192,13 @@ impl Rechecks {
         };
         crash::point("in_recheck");
         let trace = Trace::of(&record.intent.trace_id, self.base.limits.sample);
-        let mut asked = Asked::again(at.clone(), &record, trace);
-        asked.trace.begin_recheck(&record);
+        let mut call = PreparedCall::again(at.clone(), &record, trace);
+        call.trace.begin_recheck(&record);
         let record = match action {
             Action::Probe => {
                 // Before the request leaves: what the tool says it knows is what it knew no earlier.
                 let asked_at = now.max(self.base.now());
-                let found = self.runner.probe(&asked.at, &asked.intent).await;
+                let found = self.sender.probe(&call.at, &call.intent).await;
                 self.note_finding(record, found, asked_at).await
             }
             Action::Run => {
@@ -203,13 +209,13 @@ impl Rechecks {
                 };
                 let (record, _) = self
                     .runner
-                    .run_attempts(&asked, begun, None, Keep::Stored)
+                    .run_attempts(&call, begun, None, Keep::Stored)
                     .await;
                 record
             }
             _ => record,
         };
-        asked.trace.ended(&record, None);
+        call.trace.ended(&record, None);
         self.say_rested(&record);
         !matches!(record.state, State::Unknown(_) | State::Running)
     }

@@ -1,15 +1,15 @@
-//! Calls whose owner is gone: what they did nobody can say, so they become unknown.
+//! Calls whose owner is gone: what they did is not known, so they become unknown.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::base::Base;
-use super::flight::Flights;
-use super::sagas::SagaRegistry;
-use super::transition::{self, OnConflict};
 use crate::core::call::Event;
 use crate::crash;
+use crate::gateway::base::Base;
+use crate::gateway::calls::SharedRuns;
+use crate::gateway::sagas::SagaRegistry;
+use crate::gateway::transition::{self, OnConflict};
 use crate::store::{self, Due};
 
 /// Calls in one go, so that live traffic is not held up.
@@ -31,11 +31,15 @@ pub struct Report {
 pub struct LostCalls {
     base: Arc<Base>,
     sagas: Arc<SagaRegistry>,
-    runs: Arc<Flights>,
+    runs: Arc<SharedRuns>,
 }
 
 impl LostCalls {
-    pub(super) fn new(base: Arc<Base>, sagas: Arc<SagaRegistry>, runs: Arc<Flights>) -> Self {
+    pub(in crate::gateway) fn new(
+        base: Arc<Base>,
+        sagas: Arc<SagaRegistry>,
+        runs: Arc<SharedRuns>,
+    ) -> Self {
         Self { base, sagas, runs }
     }
 
@@ -73,7 +77,7 @@ impl LostCalls {
         loop {
             let report = self.recover_some(now, most).await?;
             settled += report.settled;
-            // Those that were due and did not move are somebody else's by now, or wait for a saga that cannot be
+            // Those that were due and did not move are another gateway's by now, or wait for a saga that cannot be
             // read: then there may be others behind them.
             if report.settled == 0 {
                 if report.due < most as usize || most >= MOST {
@@ -85,7 +89,7 @@ impl LostCalls {
     }
 
     /// Whether it was this run that settled it.
-    pub(super) async fn settle_lost(
+    pub(in crate::gateway) async fn settle_lost(
         &self,
         lost: Due,
         now: Timestamp,

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::base::Base;
-use super::error::{Error, ErrorKind};
-use super::transition::{self, Moved, OnConflict};
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::record::{Entry, Record};
 use crate::core::session::{Lock, Session, SessionId};
+use crate::gateway::base::Base;
+use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::transition::{self, Moved, OnConflict};
 
 /// What persons do to sessions.
 pub struct Sessions {
@@ -16,7 +16,7 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    pub(super) fn new(base: Arc<Base>) -> Self {
+    pub(in crate::gateway) fn new(base: Arc<Base>) -> Self {
         Self { base }
     }
 
@@ -143,7 +143,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// For somebody who wants to act on it.
+    /// The session, for a person who wants to act on it.
     async fn session_of(&self, caller: &Caller, id: &SessionId) -> Result<Session, Error> {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
@@ -153,7 +153,7 @@ impl Sessions {
     }
 }
 
-pub(super) fn entry(
+pub(in crate::gateway) fn entry(
     event: &'static str,
     by: String,
     detail: String,

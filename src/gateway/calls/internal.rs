@@ -5,43 +5,47 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::call::{Asked, Patience};
+use super::answer::follow;
 use super::engine::Engine;
-use super::error::ErrorKind;
-use super::flight::Phase;
-use super::ids::new_call_id;
-use super::recipes::one_name;
-use super::trace::Trace;
+use super::prepared::{Patience, PreparedCall};
+use super::shared_run::Progress;
 use crate::core::key::{self, Lookup};
 use crate::core::recipe::prints::Prints;
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::redact;
 use crate::core::session::{Brought, LINE_LENGTH};
+use crate::gateway::error::ErrorKind;
+use crate::gateway::ids::new_call_id;
+use crate::gateway::recipes::one_name;
+use crate::gateway::trace::Trace;
 
 /// A call that the gateway makes itself.
-pub(super) struct Own {
-    pub(super) tenant: String,
-    pub(super) tool: String,
+pub(in crate::gateway) struct InternalCall {
+    pub(in crate::gateway) tenant: String,
+    pub(in crate::gateway) tool: String,
     /// Begins with [`key::COMPENSATION`], so that no caller can bring it.
-    pub(super) key: String,
-    pub(super) args: serde_json::Value,
+    pub(in crate::gateway) key: String,
+    pub(in crate::gateway) args: serde_json::Value,
     /// The id it gets, if that is decided already.
-    pub(super) call_id: Option<CallId>,
-    pub(super) user_id: String,
-    pub(super) session_id: String,
-    pub(super) saga_id: String,
-    pub(super) trace_id: String,
+    pub(in crate::gateway) call_id: Option<CallId>,
+    pub(in crate::gateway) user_id: String,
+    pub(in crate::gateway) session_id: String,
+    pub(in crate::gateway) saga_id: String,
+    pub(in crate::gateway) trace_id: String,
 }
 
 impl Engine {
     /// Makes a call of the gateway's own, by the same way as any other: it is claimed, kept in the ledger,
-    /// retried, and held when its outcome is unknown. Asked again it is the same call.
+    /// retried, and held when its outcome is unknown. PreparedCall again it is the same call.
     ///
     /// # Errors
     /// Why nothing was sent; or that it is not known yet how it ended.
-    pub(super) async fn run_own(self: &Arc<Self>, own: Own) -> Result<Arc<Record>, ErrorKind> {
+    pub(in crate::gateway) async fn run_internal(
+        self: &Arc<Self>,
+        own: InternalCall,
+    ) -> Result<Arc<Record>, ErrorKind> {
         let at = self.base.tool_at(&own.tool).ok_or(ErrorKind::UnknownTool)?;
-        let may_claim = self.recipes.know_recipes(&at).await?;
+        let may_claim = self.prepare.recipes.know_recipes(&at).await?;
         // It may have been made before the configuration was another.
         let mistakes = at
             .tool
@@ -52,9 +56,14 @@ impl Engine {
         let complaint = mistakes.map(ErrorKind::InvalidArguments);
         let lookup = Lookup::new(&own.tenant, &own.tool, &own.key);
         let args: bytes::Bytes = own.args.to_string().into();
-        let secrets = self.secrets.current();
+        let secrets = self.prepare.secrets.current();
         let fingerprint = at.recipe.fingerprint(&secrets.today, &own.args);
-        let prints = Prints::of(&at.recipe, &self.recipes.earlier(&at), &secrets, &own.args);
+        let prints = Prints::of(
+            &at.recipe,
+            &self.prepare.recipes.earlier(&at),
+            &secrets,
+            &own.args,
+        );
         let intent = Intent {
             call_id: own.call_id.unwrap_or_else(|| new_call_id(&lookup)),
             tenant: own.tenant,
@@ -77,7 +86,7 @@ impl Engine {
         let (wait, session_wait) = (at.tool.longest(), at.tool.session.wait);
         let brought = Brought::default();
         let trace = Trace::of(&intent.trace_id, self.base.limits.sample);
-        let asked = Asked {
+        let call = PreparedCall {
             at,
             intent: Arc::new(intent),
             names: one_name(lookup).into(),
@@ -94,28 +103,15 @@ impl Engine {
             new_keys: None,
             trace,
         };
-        let saga_id = asked.intent.saga_id.clone();
-        let (phases, pilot) =
-            self.runs
-                .join_or_begin((lookup, fingerprint, brought, saga_id, None));
-        if let Some(pilot) = pilot {
-            drop(
-                self.base
-                    .tasks
-                    .spawn(self.clone().fly(asked, pilot, Instant::now())),
-            );
-        }
-        match self
-            .attend(phases, Patience::default(), wait, session_wait)
-            .await
-        {
-            Phase::Ended { record, .. } => record,
-            Phase::Claiming | Phase::Queued | Phase::Running { .. } => {
+        let (progress, _) = self.join_or_begin(call, Instant::now());
+        match follow(progress, Patience::default(), wait, session_wait).await {
+            Progress::Ended { record, .. } => record,
+            Progress::Claiming | Progress::Queued | Progress::Running { .. } => {
                 Err(ErrorKind::CallInProgress {
                     retry_after: Duration::ZERO,
                 })
             }
-            Phase::Unwritten { .. } | Phase::Lost { .. } => {
+            Progress::Unwritten { .. } | Progress::Lost { .. } => {
                 Err(ErrorKind::OutcomeUnknown { retry_after: None })
             }
         }

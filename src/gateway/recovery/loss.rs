@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
-use super::base::Base;
-use super::error::{Error, ErrorKind};
-use super::sagas::SagaRegistry;
-use super::secret::KnownSecrets;
-use super::transition::{self, Moved, OnConflict};
 use crate::core::call::Event;
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, State};
 use crate::crash;
+use crate::gateway::base::Base;
+use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::sagas::SagaRegistry;
+use crate::gateway::secret::KnownSecrets;
+use crate::gateway::transition::{self, Moved, OnConflict};
 use crate::store;
 
 /// What a person is told who has accepted a loss.
@@ -52,7 +52,7 @@ pub struct LossAcceptance {
 }
 
 impl LossAcceptance {
-    pub(super) fn new(
+    pub(in crate::gateway) fn new(
         base: Arc<Base>,
         secrets: Arc<KnownSecrets>,
         sagas: Arc<SagaRegistry>,
@@ -68,7 +68,7 @@ impl LossAcceptance {
     /// now be wrong in the dangerous direction becomes unknown: one that runs may have ended, and one
     /// that has failed may have run again. Then the store counts as whole.
     ///
-    /// Answers how many calls became unknown. What the store has forgotten altogether nobody can mark.
+    /// Answers how many calls became unknown. What the store has forgotten altogether cannot be marked.
     ///
     /// # Errors
     /// Who asks is no administrator, nothing is lost, or the store cannot be written.

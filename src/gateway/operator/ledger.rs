@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::base::Base;
-use super::error::{Error, ErrorKind};
 use crate::core::caller::Caller;
 use crate::core::ledger::{Filter, History, Listed, PAGE_BYTES, Page, Position};
 use crate::core::record::{CallId, Record};
 use crate::core::redact;
+use crate::gateway::base::Base;
+use crate::gateway::error::{Error, ErrorKind};
 
 /// The most entries of a call's history that one answer holds: the newest.
-pub(super) const MAX_ENTRIES: u32 = 500;
+pub(in crate::gateway) const MAX_ENTRIES: u32 = 500;
 /// How often a store is asked for one page: what few calls match takes several pages.
 const ROUNDS: usize = 4;
 
@@ -34,16 +34,16 @@ impl Drop for ExportPlace {
     }
 }
 
-/// In place of a result whose tool this gateway does not have in its configuration: nobody knows what in it is
-/// secret.
-pub(super) fn hidden() -> Bytes {
+/// In place of a result whose tool this gateway does not have in its configuration: what in it is secret is not
+/// known.
+pub(in crate::gateway) fn hidden() -> Bytes {
     Bytes::from_static(b"\"[hidden: the tool is not configured]\"")
 }
 
 /// What is asked of the ledger.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
-    /// Whose calls; if nobody is named, the caller's own, or for an administrator everyone's.
+    /// Whose calls; if none is named, the caller's own, or for an administrator everyone's.
     pub tenant: Option<String>,
     pub filter: Filter,
     /// Only calls before this.
@@ -59,7 +59,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(base: Arc<Base>) -> Self {
+    pub(in crate::gateway) fn new(base: Arc<Base>) -> Self {
         Self {
             base,
             exports: Arc::default(),
@@ -85,7 +85,7 @@ impl Ledger {
     }
 
     /// Takes out of a record what is not to be shown.
-    pub(super) fn mask(&self, record: &mut Record) {
+    pub(in crate::gateway) fn mask(&self, record: &mut Record) {
         let at = self.base.tool_at(&record.intent.tool);
         let mask = |json: &Bytes| {
             at.as_ref()
@@ -169,7 +169,7 @@ impl Ledger {
         tenants.map_err(|_| ErrorKind::StoreUnavailable.alone())
     }
 
-    /// A place for somebody who wants to read everything: there are few, so that calls are not held up, and a
+    /// A place for a caller that reads everything: there are few, so that calls are not held up, and a
     /// tenant that reads slowly leaves some to the others.
     ///
     /// # Errors

@@ -5,16 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::base::Base;
-use super::call::Asked;
-use super::error::{Error, ErrorKind};
 use super::ledger::{Ledger, MAX_ENTRIES, hidden};
-use super::pause::Pauses;
-use super::run::Runner;
-use super::sagas::Sagas;
-use super::status::Status;
-use super::trace::Trace;
-use super::transition::{self, Moved, OnConflict};
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::outcome::{Body, Evidence, Outcome, Sent, classify};
@@ -25,6 +16,14 @@ use crate::core::replay::{Fresh, differences};
 use crate::core::session::Refusal;
 use crate::core::unknown::{Hindrance, Resolution};
 use crate::downstream::Deadline;
+use crate::gateway::base::Base;
+use crate::gateway::calls::{PreparedCall, Sender};
+use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::pauses::Pauses;
+use crate::gateway::sagas::Sagas;
+use crate::gateway::status::Status;
+use crate::gateway::trace::Trace;
+use crate::gateway::transition::{self, Moved, OnConflict};
 
 /// A stored result, and what the tool says today if it was asked.
 #[derive(Debug, Clone)]
@@ -42,17 +41,17 @@ pub struct Operator {
     base: Arc<Base>,
     pauses: Arc<Pauses>,
     status: Arc<Status>,
-    runner: Arc<Runner>,
+    sender: Arc<Sender>,
     ledger: Arc<Ledger>,
     sagas: Arc<Sagas>,
 }
 
 impl Operator {
-    pub(super) fn new(
+    pub(in crate::gateway) fn new(
         base: Arc<Base>,
         pauses: Arc<Pauses>,
         status: Arc<Status>,
-        runner: Arc<Runner>,
+        sender: Arc<Sender>,
         ledger: Arc<Ledger>,
         sagas: Arc<Sagas>,
     ) -> Self {
@@ -60,7 +59,7 @@ impl Operator {
             base,
             pauses,
             status,
-            runner,
+            sender,
             ledger,
             sagas,
         }
@@ -184,7 +183,7 @@ impl Operator {
             )));
         };
         let trace = Trace::of(&record.intent.trace_id, self.base.limits.sample);
-        let asked = Asked::again(at, &record, trace);
+        let call = PreparedCall::again(at, &record, trace);
         if self.base.draining.is_cancelled() {
             return Err(of_call(ErrorKind::ShuttingDown));
         }
@@ -196,7 +195,7 @@ impl Operator {
             return Err(of_call(ErrorKind::StoreUnavailable));
         }
         // As for any further attempt: a frozen session, a tool that keeps failing, a key that stands for another call.
-        let permit = self.runner.may_send(&asked.at, &record).await;
+        let permit = self.sender.may_send(&call.at, &record).await;
         let permit = permit.map_err(|hindrance| of_call(in_the_way(hindrance)))?;
         let holders = self.base.store.holders(&[record.intent.lookup]).await;
         let holders = holders.map_err(unavailable)?;
@@ -218,7 +217,7 @@ impl Operator {
             by: caller.name.clone(),
             by_person,
         };
-        let (tool, now) = (&asked.at.tool, self.base.now());
+        let (tool, now) = (&call.at.tool, self.base.now());
         let moved =
             transition::apply(&self.base, tool, record, &event, now, OnConflict::GiveUp).await;
         let record = match moved.map_err(unavailable)? {
@@ -231,17 +230,14 @@ impl Operator {
             }
             Moved::Lost(_) => return Err(of_call(ErrorKind::JustChanged)),
         };
-        let deadline = Deadline::after(asked.at.tool.timeout);
-        let attempted = self
-            .runner
-            .attempt(&asked, &record, &permit, deadline)
-            .await;
-        let fresh = fresh_result(&asked, &record, attempted.evidence);
+        let deadline = Deadline::after(call.at.tool.timeout);
+        let attempted = self.sender.attempt(&call, &record, &permit, deadline).await;
+        let fresh = fresh_result(&call, &record, attempted.evidence);
         let State::Succeeded(Content::Kept(stored)) = record.state.clone() else {
             return Err(without_result(&record));
         };
         let found = match &fresh {
-            Ok(fresh) => Fresh::Compared(differences(&stored, fresh, &asked.at.tool.replay_ignore)),
+            Ok(fresh) => Fresh::Compared(differences(&stored, fresh, &call.at.tool.replay_ignore)),
             Err(why) => Fresh::Unclear(why.clone()),
         };
         self.note_verified(record.clone(), caller, &found).await;
@@ -298,9 +294,9 @@ fn in_the_way(hindrance: Hindrance) -> ErrorKind {
 }
 
 /// A result to compare with, or why there is none.
-fn fresh_result(asked: &Asked, record: &Record, evidence: Evidence) -> Result<Bytes, String> {
+fn fresh_result(call: &PreparedCall, record: &Record, evidence: Evidence) -> Result<Bytes, String> {
     match (
-        classify(&asked.at.tool, &evidence, Sent::of(record)),
+        classify(&call.at.tool, &evidence, Sent::of(record)),
         evidence,
     ) {
         ((Outcome::Executed(Content::Kept(json)), _), _) => Ok(json),

@@ -9,11 +9,11 @@ const LARGE: usize = 64 * 1024;
 
 /// Places for large requests that are being read.
 pub struct LargeRequests {
-    pub(super) reading: Semaphore,
+    pub(in crate::gateway) reading: Semaphore,
 }
 
 impl LargeRequests {
-    pub(super) fn new() -> Self {
+    pub(in crate::gateway) fn new() -> Self {
         let places = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             reading: Semaphore::new(places),

@@ -4,72 +4,76 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 
-use super::call::Asked;
-use super::engine::Engine;
-use super::error::ErrorKind;
-use super::flight::{Phase, Pilot};
-use super::hold::Hold;
-use super::places::{self, Owner};
-use super::sessions::entry;
+use super::claim::{ClaimOutcome, Claimer, LinePlace};
+use super::large::LargeRequests;
+use super::prepared::PreparedCall;
+use super::result_memory::ResultMemory;
+use super::shared_run::{Progress, RunHandle, heard};
 use crate::budget::Charge;
-use crate::core::record::{CallId, Intent};
+use crate::core::record::{CallId, Entry};
 use crate::core::session::{self, Denied, Lock, Refusal, SessionId, Verdict};
 use crate::downstream::Deadline;
+use crate::gateway::base::Base;
+use crate::gateway::error::ErrorKind;
+use crate::gateway::places::{Owner, Place, Places};
+use crate::gateway::recovery::LostCalls;
 use crate::store::{Due, Listener};
 
 /// What a call has when it is its turn.
-pub(super) struct Turn {
-    pub(super) held: Result<Hold, ErrorKind>,
+pub(in crate::gateway) struct Turn {
+    pub(in crate::gateway) claimed: Result<ClaimOutcome, ErrorKind>,
     /// A place to run.
-    pub(super) place: Option<places::Place>,
+    pub(in crate::gateway) place: Option<Place>,
     /// Room for its result.
-    pub(super) room: Option<Charge>,
+    pub(in crate::gateway) room: Option<Charge>,
     /// Nothing is sent after this.
-    pub(super) deadline: Deadline,
+    pub(in crate::gateway) deadline: Deadline,
 }
 
-/// A call's place in the line of a session.
-pub(super) struct Place {
-    pub(super) session: SessionId,
-    pub(super) call_id: CallId,
+/// Claims keys in the order of their sessions' lines.
+pub(in crate::gateway) struct SessionQueue {
+    pub(in crate::gateway) base: Arc<Base>,
+    pub(in crate::gateway) claims: Arc<Claimer>,
+    pub(in crate::gateway) lost: Arc<LostCalls>,
+    pub(in crate::gateway) memory: Arc<ResultMemory>,
+    pub(in crate::gateway) large: Arc<LargeRequests>,
+    /// Places to run.
+    pub(in crate::gateway) running: Places,
+    /// Places to wait.
+    pub(in crate::gateway) waiting: Places,
 }
 
-impl Place {
-    pub(super) fn of(intent: &Intent) -> Self {
-        Self {
-            session: SessionId::of(intent),
-            call_id: intent.call_id,
-        }
-    }
-}
-
-impl Engine {
+impl SessionQueue {
     /// Gets hold of the key when its session lets it: waits in the session's line for as long as the
     /// tool allows. While it waits nothing is claimed.
-    pub(super) async fn hold_in_turn(self: &Arc<Self>, asked: &Asked, pilot: &Pilot) -> Turn {
-        let policy = &asked.at.tool.session;
+    pub(in crate::gateway) async fn claim_in_session_order(
+        &self,
+        call: &PreparedCall,
+        run: &RunHandle,
+    ) -> Turn {
+        let policy = &call.at.tool.session;
         let came = Instant::now();
-        let (mut line, mut waiting) = (None::<Place>, None);
+        let (mut line, mut waiting) = (None::<LinePlace>, None);
         let (first_pause, longest_pause) = self.base.limits.pace.poll;
         let mut pause = first_pause;
         let mut new_key = None;
         let mut heard_of: Option<(CallId, Option<Listener>)> = None;
         let turn = loop {
-            let room = self.memory.reserve(&asked.intent.tenant, asked.args.len());
+            let room = self.memory.reserve(&call.intent.tenant, call.args.len());
             let place = room
                 .as_ref()
-                .and_then(|_| self.running.take(Owner::of(&asked.intent)));
-            let deadline = Deadline::after(asked.at.tool.deadline);
+                .and_then(|_| self.running.take(Owner::of(&call.intent)));
+            let deadline = Deadline::after(call.at.tool.deadline);
             // Loaded without a memory reservation: few records at once, each for a moment.
             let alone = if room.is_none() {
                 self.large.reading.acquire().await.ok()
             } else {
                 None
             };
-            let held = self.claims.hold(asked, place.is_some(), &mut new_key).await;
+            let held = self.claims.claim(call, place.is_some(), &mut new_key).await;
             drop(alone);
             let (denied, in_line) = match held {
-                Ok(Hold::Denied(denied, in_line)) => (denied, in_line),
+                Ok(ClaimOutcome::Denied(denied, in_line)) => (denied, in_line),
                 // Nothing of it is claimed, so it can wait for the store as it waits for its session.
                 Err(ErrorKind::StoreUnavailable)
                     if line.is_some() && came.elapsed() < policy.wait =>
@@ -79,13 +83,13 @@ impl Engine {
                         () = sleep(first_pause) => continue,
                         () = self.base.draining.cancelled() => {
                             let held = Err(ErrorKind::ShuttingDown);
-                            break Turn { held, place: None, room: None, deadline };
+                            break Turn { claimed: held, place: None, room: None, deadline };
                         }
                     }
                 }
-                Ok(Hold::Settled(_)) if room.is_none() => {
+                Ok(ClaimOutcome::Settled(_)) if room.is_none() => {
                     break Turn {
-                        held: Err(ErrorKind::NoRoom),
+                        claimed: Err(ErrorKind::NoRoom),
                         place: None,
                         room: None,
                         deadline,
@@ -93,7 +97,7 @@ impl Engine {
                 }
                 held => {
                     break Turn {
-                        held,
+                        claimed: held,
                         place,
                         room,
                         deadline,
@@ -109,7 +113,7 @@ impl Engine {
                 continue;
             }
             let refused = |kind| Turn {
-                held: Err(kind),
+                claimed: Err(kind),
                 place: None,
                 room: None,
                 deadline,
@@ -118,7 +122,7 @@ impl Engine {
                 policy,
                 &denied,
                 came.elapsed(),
-                asked.at.health.usual_time(),
+                call.at.health.usual_time(),
                 self.base.now(),
             ) {
                 Verdict::Wait { behind } => behind,
@@ -126,13 +130,13 @@ impl Engine {
             };
             line = Some(in_line);
             if waiting.is_none() {
-                let Some(place) = self.waiting.take(Owner::of(&asked.intent)) else {
+                let Some(place) = self.waiting.take(Owner::of(&call.intent)) else {
                     break refused(ErrorKind::Refused(Refusal::Busy {
-                        retry_after: asked.at.health.usual_time(),
+                        retry_after: call.at.health.usual_time(),
                     }));
                 };
                 waiting = Some(place);
-                pilot.say(Phase::Queued);
+                run.say(Progress::Queued);
             }
             if heard_of.as_ref().is_none_or(|(whom, _)| *whom != behind) {
                 heard_of = Some((behind, self.base.store.listen(behind)));
@@ -149,15 +153,15 @@ impl Engine {
             }
             pause = (pause * 2).min(longest_pause);
         };
-        if let Err(ErrorKind::Refused(refusal)) = &turn.held {
+        if let Err(ErrorKind::Refused(refusal)) = &turn.claimed {
             self.base
                 .metrics
                 .denied
-                .with_label_values(&[&asked.at.tool.name, refusal.as_str()])
+                .with_label_values(&[&call.at.tool.name, refusal.as_str()])
                 .inc();
         }
-        if let (Some(place), false) = (line, matches!(turn.held, Ok(Hold::Ours(..)))) {
-            // Whoever stands behind it need not wait until its place is forgotten.
+        if let (Some(place), false) = (line, matches!(turn.claimed, Ok(ClaimOutcome::Ours(..)))) {
+            // The next in line need not wait until its place is forgotten.
             let left = self
                 .base
                 .store
@@ -181,7 +185,14 @@ impl Engine {
         if session::is_left_over(lock, holder.as_ref(), now) {
             let detail = format!("the lock of call {} was left over", lock.call_id);
             let by = format!("gateway {}", self.base.instance);
-            let entry = entry("left_over", by, detail, now);
+            let entry = Entry {
+                at: now,
+                event: "left_over".into(),
+                attempt: None,
+                outcome: None,
+                by,
+                detail,
+            };
             let unlocked = self
                 .base
                 .store
@@ -212,13 +223,5 @@ impl Engine {
                 .unwrap_or(false),
             None => false,
         }
-    }
-}
-
-/// Waits for word of a call's end; for ever if there is nobody to say it.
-pub(super) async fn heard(listener: Option<&Listener>) {
-    match listener {
-        Some(listener) => listener.heard().await,
-        None => std::future::pending().await,
     }
 }

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
 
-use super::base::Base;
 use crate::core::ledger::{self, Duplicate};
 use crate::core::record::CallId;
+use crate::gateway::base::Base;
 use crate::store;
 
 /// Calls whose duplicates wait to be written down at once; those of further calls are not counted.
@@ -23,7 +23,7 @@ pub struct Duplicates {
 }
 
 impl Duplicates {
-    pub(super) fn new(base: Arc<Base>) -> Self {
+    pub(in crate::gateway) fn new(base: Arc<Base>) -> Self {
         Self {
             base,
             pending: Mutex::default(),
@@ -31,7 +31,7 @@ impl Duplicates {
     }
 
     /// Takes note of a request for a call that did not run it.
-    pub(super) fn note_duplicate(&self, call_id: CallId, duplicate: Duplicate) {
+    pub(in crate::gateway) fn note_duplicate(&self, call_id: CallId, duplicate: Duplicate) {
         let one = ledger::Duplicates {
             count: 1,
             last: vec![duplicate],

@@ -1,8 +1,8 @@
 //! Memory for results: kept before a call is claimed, so that no result is lost for want of it.
 
-use super::error::ErrorKind;
 use crate::budget::{Budget, Charge};
 use crate::core::record::Record;
+use crate::gateway::error::ErrorKind;
 
 /// The memory that results are charged to.
 pub struct ResultMemory {
@@ -13,12 +13,12 @@ pub struct ResultMemory {
 
 impl ResultMemory {
     /// Room for the longest result of a call and for its arguments, if there is any.
-    pub(super) fn reserve(&self, tenant: &str, args: usize) -> Option<Charge> {
+    pub(in crate::gateway) fn reserve(&self, tenant: &str, args: usize) -> Option<Charge> {
         self.budget.charge(tenant, self.max_result + 2 * args).ok()
     }
 
     /// A record that was loaded, with room for its result.
-    pub(super) fn with_room(&self, mut record: Record) -> Result<Record, ErrorKind> {
+    pub(in crate::gateway) fn with_room(&self, mut record: Record) -> Result<Record, ErrorKind> {
         let bytes = record.state.kept_mut().map_or(0, |json| json.len());
         let room = self.budget.charge(&record.intent.tenant, bytes);
         move_in(&mut record, &mut Some(room.map_err(|_| ErrorKind::NoRoom)?));
@@ -27,7 +27,7 @@ impl ResultMemory {
 }
 
 /// From now on the result holds the room that was kept for it, as long as a copy of it is anywhere.
-pub(super) fn move_in(record: &mut Record, room: &mut Option<Charge>) {
+pub(in crate::gateway) fn move_in(record: &mut Record, room: &mut Option<Charge>) {
     if let Some(json) = record.state.kept_mut()
         && let Some(room) = room.take()
     {

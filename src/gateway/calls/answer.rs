@@ -1,0 +1,220 @@
+//! What a caller is told: how long it waits, and what a stored record answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::prepared::Patience;
+use super::shared_run::Progress;
+use crate::core::call::elapsed_ms;
+use crate::core::recipe::identity::Name;
+use crate::core::record::{CallId, Content, FailureKind, Record, State};
+use crate::core::unknown;
+use crate::gateway::error::ErrorKind;
+use crate::metrics::Arrival;
+
+/// How long a caller waits for the claim, however short it wants to wait for the result.
+const CLAIM_WAIT: Duration = Duration::from_secs(10);
+/// How long a caller waits for an outcome that the store will not take.
+const UNWRITTEN_WAIT: Duration = Duration::from_secs(1);
+
+/// What a caller gets.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    Result(Stored),
+    /// The call runs; ask for it later.
+    Accepted(Arc<Record>),
+}
+
+impl Answer {
+    /// As it is told to a request with these names.
+    pub(in crate::gateway) fn for_names(self, names: &[Name]) -> Self {
+        match self {
+            Self::Result(stored) => {
+                let is_similar = stored
+                    .record
+                    .answers_as_similar(names.iter().map(|name| name.lookup));
+                Self::Result(Stored {
+                    is_similar,
+                    ..stored
+                })
+            }
+            accepted @ Self::Accepted(_) => accepted,
+        }
+    }
+}
+
+/// A stored result.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    pub record: Arc<Record>,
+    /// One JSON text, as the tool sent it.
+    pub json: Bytes,
+    /// Of a replay: how long ago the call was asked for first.
+    pub replayed_age_ms: Option<u64>,
+    /// The request has another key than the call, and looks like it.
+    pub is_similar: bool,
+}
+
+/// Waits for a run until it is over or the caller will not wait any longer. Returns how far it was then.
+pub(in crate::gateway) async fn follow(
+    mut updates: watch::Receiver<Progress>,
+    patience: Patience,
+    default: Duration,
+    session_wait: Duration,
+) -> Progress {
+    let came = Instant::now();
+    let default = if patience.respond_async {
+        Duration::ZERO
+    } else {
+        default
+    };
+    let until = came + patience.wait.unwrap_or(default);
+    loop {
+        let progress = updates.borrow_and_update().clone();
+        let until = match &progress {
+            Progress::Ended { .. } | Progress::Lost { .. } => return progress,
+            // It may be written in a moment; after that the caller is told the truth.
+            Progress::Unwritten { .. } => until.min(Instant::now() + UNWRITTEN_WAIT),
+            // Without a claim there is no call that one could ask for later.
+            Progress::Claiming => until.max(came + CLAIM_WAIT),
+            Progress::Queued if patience.wait.is_some() => until,
+            Progress::Queued => until.max(came + session_wait + CLAIM_WAIT),
+            Progress::Running { .. } => until,
+        };
+        match timeout_at(until, updates.changed()).await {
+            Ok(Ok(())) => {}
+            // The run's task has ended, perhaps without a result.
+            Ok(Err(_)) => {
+                return match updates.borrow().clone() {
+                    ended @ Progress::Ended { .. } => ended,
+                    broken => Progress::Lost {
+                        record: broken.record().cloned(),
+                    },
+                };
+            }
+            Err(_) => return progress,
+        }
+    }
+}
+
+/// What a caller is told when a run is this far. `first`: its request began the run.
+pub(in crate::gateway) fn tell(
+    progress: &Progress,
+    patience: Patience,
+    first: bool,
+    retry_after: Duration,
+    now: Timestamp,
+) -> Result<Answer, (ErrorKind, Option<CallId>)> {
+    let id = |record: &Arc<Record>| Some(record.intent.call_id);
+    match progress {
+        Progress::Ended {
+            record: Err(kind), ..
+        } => Err((kind.clone(), None)),
+        Progress::Ended {
+            record: Ok(record),
+            ours,
+        } => read(record, !(first && *ours), retry_after, now).map_err(|kind| (kind, id(record))),
+        Progress::Running { record, .. } if patience.respond_async => {
+            Ok(Answer::Accepted(record.clone()))
+        }
+        Progress::Running { record, .. } => {
+            Err((ErrorKind::CallInProgress { retry_after }, id(record)))
+        }
+        Progress::Claiming | Progress::Queued => {
+            Err((ErrorKind::CallInProgress { retry_after }, None))
+        }
+        // It is offered to the store again and again.
+        Progress::Unwritten { record } => Err((
+            ErrorKind::OutcomeUnknown {
+                retry_after: Some(retry_after),
+            },
+            id(record),
+        )),
+        Progress::Lost { record } => {
+            let next = record
+                .as_ref()
+                .and_then(|record| unknown::next_look(record, now));
+            let retry_after = next.or(Some(retry_after));
+            Err((
+                ErrorKind::OutcomeUnknown { retry_after },
+                record.as_ref().and_then(id),
+            ))
+        }
+    }
+}
+
+/// What a stored record answers.
+pub(in crate::gateway) fn read(
+    record: &Arc<Record>,
+    replayed: bool,
+    retry_after: Duration,
+    now: Timestamp,
+) -> Result<Answer, ErrorKind> {
+    match &record.state {
+        State::Succeeded(Content::Kept(json))
+        | State::Compensating(Some(Content::Kept(json)))
+        | State::Compensated(Some(Content::Kept(json)))
+        | State::Stuck(Some(Content::Kept(json))) => {
+            let age_ms = replayed.then(|| elapsed_ms(record.intent.created_at, now));
+            let (record, json) = (record.clone(), json.clone());
+            Ok(Answer::Result(Stored {
+                record,
+                json,
+                replayed_age_ms: age_ms,
+                is_similar: false,
+            }))
+        }
+        State::Succeeded(Content::Unavailable(why))
+        | State::Compensating(Some(Content::Unavailable(why)))
+        | State::Compensated(Some(Content::Unavailable(why)))
+        | State::Stuck(Some(Content::Unavailable(why))) => {
+            Err(ErrorKind::ResultUnavailable(why.clone()))
+        }
+        State::Failed(failure) => Err(match failure.kind {
+            FailureKind::Rejected => ErrorKind::ToolRejected(failure.clone()),
+            FailureKind::Fenced => ErrorKind::Fenced(failure.clone()),
+            FailureKind::SagaClosed => ErrorKind::WrongState(failure.why.clone()),
+            FailureKind::Unreachable => ErrorKind::ToolUnreachable(failure.clone()),
+            FailureKind::Unavailable | FailureKind::NotExecuted => {
+                ErrorKind::ToolUnavailable(failure.clone())
+            }
+        }),
+        State::Unknown(_) => Err(ErrorKind::OutcomeUnknown {
+            retry_after: unknown::next_look(record, now),
+        }),
+        State::Running => Err(ErrorKind::CallInProgress { retry_after }),
+        State::Compensated(None) => {
+            let why = "the call was taken back before anybody knew that it had run, and will not run any more";
+            Err(ErrorKind::WrongState(why.into()))
+        }
+        // It may have been executed, and may not be undone yet.
+        State::Compensating(None) | State::Stuck(None) => Err(ErrorKind::OutcomeUnknown {
+            retry_after: unknown::next_look(record, now),
+        }),
+    }
+}
+
+/// What became of a request that did not run the call itself.
+pub(in crate::gateway) fn arrival_of(progress: &Progress) -> Arrival {
+    match progress {
+        Progress::Ended { record: Err(_), .. } => Arrival::Refused,
+        Progress::Ended {
+            record: Ok(record),
+            ours,
+        } => match record.state {
+            State::Unknown(_) | State::Running => Arrival::Suppressed,
+            _ if *ours => Arrival::Joined,
+            _ => Arrival::Replayed,
+        },
+        Progress::Claiming
+        | Progress::Queued
+        | Progress::Running { .. }
+        | Progress::Unwritten { .. }
+        | Progress::Lost { .. } => Arrival::Suppressed,
+    }
+}

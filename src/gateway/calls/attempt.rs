@@ -1,0 +1,215 @@
+//! One dispatch of a call and its evidence. Nothing else sends to a tool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use tokio::time::Instant;
+
+use super::prepared::PreparedCall;
+use crate::core::breaker::Sign;
+use crate::core::call::judge;
+use crate::core::outcome::{Evidence, Outcome};
+use crate::core::record::{Intent, Record, State};
+use crate::core::redact;
+use crate::core::session::SessionId;
+use crate::core::trace::SpanId;
+use crate::core::unknown::{Finding, Hindrance, read_probe};
+use crate::crash;
+use crate::downstream::{self, Deadline, Downstream, Exchange, Party};
+use crate::gateway::base::Base;
+use crate::gateway::health::Permit;
+use crate::gateway::pauses::Pauses;
+use crate::gateway::sagas::SagaRegistry;
+use crate::gateway::tools::ToolAt;
+use crate::gateway::trace::new_span_id;
+
+/// What came of one dispatch.
+pub(in crate::gateway) struct Attempted {
+    pub(in crate::gateway) evidence: Evidence,
+    /// What the evidence proves.
+    pub(in crate::gateway) outcome: Outcome,
+    /// The exchange, if it is still under way.
+    pub(in crate::gateway) silent: Option<Exchange>,
+}
+
+/// Sends calls to their tools.
+pub(in crate::gateway) struct Sender {
+    pub(in crate::gateway) base: Arc<Base>,
+    pub(in crate::gateway) downstream: Arc<Downstream>,
+    pub(in crate::gateway) pauses: Arc<Pauses>,
+    pub(in crate::gateway) sagas: Arc<SagaRegistry>,
+}
+
+impl Sender {
+    /// One dispatch.
+    pub(in crate::gateway) async fn attempt(
+        &self,
+        call: &PreparedCall,
+        record: &Record,
+        permit: &Permit,
+        deadline: Deadline,
+    ) -> Attempted {
+        let tool = &call.at.tool;
+        let blocker = if self.base.abandoned.is_cancelled() {
+            Some("the gateway is shutting down")
+        } else if record.attempt.number > 1 && self.pauses.is_paused(&tool.name) {
+            // What is under way goes on, but nothing is sent again.
+            Some("a person has paused the tool")
+        } else {
+            None
+        };
+        if let Some(why) = blocker {
+            let evidence = Evidence::NotSent { why: why.into() };
+            let (outcome, _) = judge(tool, record, &evidence);
+            return Attempted {
+                evidence,
+                outcome,
+                silent: None,
+            };
+        }
+        let began = Instant::now();
+        let trace = call.trace.for_call(record, self.base.limits.sample);
+        // A replay that asks the tool is no attempt of the call, and its span is another one.
+        let is_attempt = record.state == State::Running;
+        let span_id = if is_attempt {
+            SpanId::of(record.attempt.id)
+        } else {
+            new_span_id()
+        };
+        let span = trace.attempt(record, span_id);
+        let request = downstream::Request {
+            party: Party::tool(&record.intent.tenant, &record.intent.tool),
+            call_id: record.intent.call_id,
+            headers: headers(record, trace.told(span_id)),
+            // What was not kept is there only with the request itself.
+            body: if redact::is_whole(&record.intent.args) {
+                record.intent.args.clone()
+            } else {
+                call.args.clone()
+            },
+            send_before: deadline,
+        };
+        let mut exchange = self.downstream.dispatch(&call.at.endpoint, request);
+        let is_sent = exchange.watch_sending();
+        let head_by = deadline.at.min(began + tool.timeout);
+        let observed = tokio::select! {
+            observed = exchange.until(head_by, deadline.at) => observed,
+            () = crash::point_after(is_sent, "after_last_byte") => None,
+            () = self.base.abandoned.cancelled() => Some(exchange.give_up("the gateway is shutting down")),
+        };
+        let (evidence, silent) = match observed {
+            Some(evidence) => (evidence, None),
+            None => {
+                let waited = head_by.duration_since(began).as_millis();
+                let evidence = exchange.give_up(&format!("no answer within {waited} ms"));
+                let silent = matches!(evidence, Evidence::NoAnswer { .. }).then_some(exchange);
+                (evidence, silent)
+            }
+        };
+        crash::point("after_answer");
+        let (outcome, why) = judge(tool, record, &evidence);
+        span.record("outcome", outcome.as_str());
+        if !matches!(outcome, Outcome::Executed(_)) {
+            span.record("error", why);
+        }
+        drop(span);
+        self.base
+            .metrics
+            .attempts
+            .with_label_values(&[&tool.name, outcome.as_str()])
+            .inc();
+        self.base
+            .metrics
+            .attempt_duration
+            .with_label_values(&[&tool.name])
+            .observe(began.elapsed().as_secs_f64());
+        let sign = match &evidence {
+            Evidence::NotSent { .. } => Sign::Unreached,
+            _ if outcome.is_healthy() || evidence.is_sign_of_life() => Sign::Healthy,
+            _ => Sign::Failed,
+        };
+        call.at
+            .health
+            .ended(&record.intent.tenant, sign, permit, began.elapsed());
+        Attempted {
+            evidence,
+            outcome,
+            silent,
+        }
+    }
+
+    /// Whether the call may be sent to its tool now. What a person has stopped, or what keeps failing, is
+    /// left alone as if it were a new call.
+    pub(in crate::gateway) async fn may_send(
+        &self,
+        at: &ToolAt,
+        record: &Record,
+    ) -> Result<Permit, Hindrance> {
+        let permit = at
+            .health
+            .admit(&record.intent.tenant)
+            .map_err(Hindrance::Resting)?;
+        let session = self
+            .base
+            .store
+            .session(&SessionId::of(&record.intent))
+            .await;
+        match session {
+            Ok(session) if session.frozen => return Err(Hindrance::Frozen),
+            Ok(_) => {}
+            Err(_) => return Err(Hindrance::Store),
+        }
+        match self.sagas.is_wanted_again(&record.intent).await {
+            Ok(true) => Ok(permit),
+            Ok(false) => Err(Hindrance::NotWanted),
+            Err(_) => Err(Hindrance::Store),
+        }
+    }
+
+    /// What the tool says, and how long it asks to wait.
+    pub(in crate::gateway) async fn probe(
+        &self,
+        at: &ToolAt,
+        intent: &Intent,
+    ) -> (Finding, Option<Duration>) {
+        let by = Instant::now() + at.tool.timeout;
+        let (party, key) = (
+            Party::tool(&intent.tenant, &intent.tool),
+            intent.lookup.for_tool(),
+        );
+        tokio::select! {
+            answer = self.downstream.probe(&at.endpoint, party, &key, by) => match answer {
+                Ok((status, body, retry_after)) => (read_probe(&at.tool, status, &body), retry_after),
+                Err(why) => (Finding::Unclear(why), None),
+            },
+            () = self.base.abandoned.cancelled() => {
+                (Finding::Unclear("the gateway is shutting down".into()), None)
+            }
+        }
+    }
+}
+
+/// What the gateway says to the tool about a call. Nothing of the caller's own headers.
+fn headers(record: &Record, trace: Vec<(&'static str, String)>) -> HeaderMap {
+    let intent = &record.intent;
+    let mut headers = HeaderMap::new();
+    let mut say = |name: &'static str, value: &str| {
+        // Values were checked when they came in; one that fits no header is left out.
+        if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    };
+    say("idempotency-key", &intent.lookup.for_tool());
+    say("x-call-id", &intent.call_id.to_string());
+    if let Some(token) = record.fencing {
+        say("fencing-token", &token.to_string());
+    }
+    if !intent.session_id.is_empty() {
+        say("x-session-id", &intent.session_id);
+    }
+    for (name, value) in trace {
+        say(name, &value);
+    }
+    headers
+}

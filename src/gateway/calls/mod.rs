@@ -1,0 +1,35 @@
+//! The way of a call. `engine` is its story, from top to bottom.
+
+mod answer; // what a caller is told
+mod attempt; // one dispatch and its evidence
+mod claim; // take the key, or find out who has it
+mod duplicates; // counted, and written down a moment later
+mod engine; // the story of a call
+mod internal; // calls that the gateway makes itself
+mod large; // large requests are read off the workers
+mod prepare; // request, tool and caller → a call with a key
+mod prepared; // a request as it came in, and as it is known to be good
+mod preview; // what a request would meet
+mod queue; // wait for an exclusive session
+mod refusal; // what a request met, and begins nothing
+mod result_memory; // memory for results, kept before their calls are claimed
+mod run; // attempts until core says enough; settle
+mod shared_run; // one run, many waiters
+mod similar; // a request that looks like an earlier call
+
+pub use self::answer::{Answer, Stored};
+pub(super) use self::attempt::Sender;
+pub(super) use self::claim::Claimer;
+pub(super) use self::duplicates::Duplicates;
+pub(super) use self::engine::Engine;
+pub(super) use self::internal::InternalCall;
+pub(super) use self::large::LargeRequests;
+pub(super) use self::prepare::Preparer;
+pub use self::prepare::identify;
+pub(super) use self::prepared::PreparedCall;
+pub use self::prepared::{Patience, Request};
+pub use self::preview::{Preview, Would};
+pub(super) use self::queue::SessionQueue;
+pub(super) use self::result_memory::ResultMemory;
+pub(super) use self::run::{Begun, Keep, Runner};
+pub(super) use self::shared_run::SharedRuns;

@@ -1,0 +1,283 @@
+//! Reading a request: its key, its names, its fingerprint.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::large::LargeRequests;
+use super::prepared::{PreparedCall, ReadWith, Request, ids_of};
+use crate::core::caller::Caller;
+use crate::core::recipe::identity::Asking;
+use crate::core::recipe::{Recipe, RecipeId, identity};
+use crate::core::record::Intent;
+use crate::core::secret::{Secret, Secrets};
+use crate::core::session::{self, LINE_LENGTH};
+use crate::core::tool::Tool;
+use crate::core::{json, key, redact};
+use crate::gateway::base::Base;
+use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::ids::new_call_id;
+use crate::gateway::recipes::Recipes;
+use crate::gateway::secret::KnownSecrets;
+use crate::gateway::throttle::NewKeys;
+use crate::gateway::tools::ToolAt;
+use crate::gateway::trace::Arrival as Seen;
+
+/// Turns requests into calls with a key.
+pub(in crate::gateway) struct Preparer {
+    pub(in crate::gateway) base: Arc<Base>,
+    pub(in crate::gateway) recipes: Arc<Recipes>,
+    pub(in crate::gateway) secrets: Arc<KnownSecrets>,
+    pub(in crate::gateway) large: Arc<LargeRequests>,
+}
+
+impl Preparer {
+    pub(in crate::gateway) fn tool_for(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<Arc<ToolAt>, Error> {
+        if !caller.may_call(name) {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        if self.base.draining.is_cancelled() {
+            return Err(ErrorKind::ShuttingDown.alone());
+        }
+        self.base
+            .tool_at(name)
+            .ok_or_else(|| ErrorKind::UnknownTool.alone())
+    }
+
+    /// Reads a request by the recipe of today and by all that are remembered.
+    ///
+    /// # Errors
+    /// It cannot be read, or gives no name to look for; or the recipes are not known.
+    pub(in crate::gateway) async fn prepare(
+        &self,
+        at: Arc<ToolAt>,
+        caller: &Caller,
+        request: Request,
+        seen: &Seen,
+    ) -> Result<PreparedCall, Error> {
+        let may_claim = self
+            .recipes
+            .know_recipes(&at)
+            .await
+            .map_err(ErrorKind::alone)?;
+        let (earlier, secrets) = (self.recipes.earlier(&at), self.secrets.current());
+        let (bytes, share, now) = (request.args.len(), self.base.limits.sample, self.base.now());
+        let by = ReadBy {
+            earlier: &earlier,
+            secrets: &secrets,
+        };
+        let ask = || prepare(at, &by, caller, request, seen, share, now);
+        let call = self.large.read_off_workers(bytes, ask).await?;
+        Ok(PreparedCall { may_claim, ..call })
+    }
+}
+
+/// The key of a request, by the configuration of today; of a tool that does not redact arguments. Nothing is claimed, and
+/// nothing is looked up.
+///
+/// # Errors
+/// The request cannot be read, does not fit the tool's schema, or has no good key.
+pub fn identify(tool: &Tool, request: &Request) -> Result<key::Chosen, Error> {
+    // Without redact.args no key depends on it.
+    let none = Secrets::one(Secret::new([0; 32]));
+    let read = read_request(tool, &Arc::new(Recipe::of(tool)), &[], "", request, &none)?;
+    let refuse = |kind: ErrorKind| Error {
+        key: read.brought(),
+        ..kind.alone()
+    };
+    if let Some(complaint) = &read.complaint {
+        return Err(refuse(complaint.clone()));
+    }
+    let key = read
+        .identity
+        .key
+        .clone()
+        .map_err(|why| refuse(ErrorKind::Key(why)))?;
+    Ok(key)
+}
+
+/// A request that could be read.
+struct Read {
+    identity: identity::Identity,
+    /// The arguments that count today.
+    value: Value,
+    /// What the tool will get: the caller's own bytes, unless the model's key had to be taken out.
+    args: Bytes,
+    /// The arguments as they came.
+    raw: Bytes,
+    /// Why it is no call by the configuration of today.
+    complaint: Option<ErrorKind>,
+    /// The key that the caller's runtime brought.
+    runtime: Option<key::Key>,
+}
+
+impl Read {
+    fn brought(&self) -> Option<String> {
+        self.runtime.as_ref().map(|key| key.as_str().to_owned())
+    }
+}
+
+/// Reads a request by today's recipe and by earlier ones.
+fn read_request(
+    tool: &Tool,
+    today: &Arc<Recipe>,
+    earlier: &[(RecipeId, Arc<Recipe>)],
+    tenant: &str,
+    request: &Request,
+    secrets: &Secrets,
+) -> Result<Read, Error> {
+    let unreadable = |why: String| ErrorKind::InvalidRequest(why).alone();
+    let args =
+        json::parse_bounded(&request.args).map_err(|error| unreadable(format!("args: {error}")))?;
+    if !args.is_object() {
+        return Err(unreadable("args is no JSON object".into()));
+    }
+    let runtime = key::from_runtime(request.key_header.as_deref(), request.key_member.as_deref());
+    let runtime = runtime.map_err(|why| ErrorKind::Key(why).alone())?;
+    let asking = Asking {
+        tenant,
+        user_id: &request.user_id,
+        runtime: runtime.as_ref(),
+        args: &args,
+        secrets,
+    };
+    let mut identity = identity::identify(today, earlier, &asking);
+    let counted = identity.counted.take();
+    let raw = Bytes::from(request.args.clone());
+    let sent = counted
+        .as_ref()
+        .map_or_else(|| raw.clone(), |counted| counted.to_string().into());
+    let value = counted.unwrap_or(args);
+    let complaint = complaint(tool, &identity, &value);
+    Ok(Read {
+        identity,
+        value,
+        args: sent,
+        raw,
+        complaint,
+        runtime,
+    })
+}
+
+/// Why a request is no call by the configuration of today.
+fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Option<ErrorKind> {
+    let refused = identity.key.as_ref().err();
+    let is_bad_key = matches!(
+        refused,
+        Some(key::Refused::Invalid(..) | key::Refused::Reserved)
+    );
+    let mistakes = tool
+        .schema
+        .as_ref()
+        .filter(|_| !is_bad_key)
+        .map(|schema| schema.mistakes(value));
+    match mistakes.filter(|mistakes| !mistakes.is_empty()) {
+        Some(mistakes) => Some(ErrorKind::InvalidArguments(mistakes)),
+        None => refused.cloned().map(ErrorKind::Key),
+    }
+}
+
+/// What a request is read by beside today's recipe.
+struct ReadBy<'a> {
+    earlier: &'a [(RecipeId, Arc<Recipe>)],
+    secrets: &'a Arc<Secrets>,
+}
+
+fn prepare(
+    at: Arc<ToolAt>,
+    by: &ReadBy<'_>,
+    caller: &Caller,
+    request: Request,
+    seen: &Seen,
+    share: f64,
+    now: Timestamp,
+) -> Result<PreparedCall, Error> {
+    let read = read_request(
+        &at.tool,
+        &at.recipe,
+        by.earlier,
+        &caller.tenant,
+        &request,
+        by.secrets,
+    )?;
+    let brought = read.brought();
+    let Read {
+        identity,
+        value,
+        args,
+        raw,
+        complaint,
+        runtime,
+    } = read;
+    let names = identity.names;
+    // By the configuration of today it may have no key; then it is looked for under its other names.
+    let (Some(first), Some(key)) = (names.first(), identity.keys.first()) else {
+        let kind = complaint.unwrap_or(ErrorKind::Key(key::Refused::Missing));
+        return Err(Error {
+            key: brought,
+            ..kind.alone()
+        });
+    };
+    let similar = session::similar_group(
+        &at.tool,
+        &caller.tenant,
+        &request.user_id,
+        &value,
+        &by.secrets.today,
+    );
+    let intent = Intent {
+        call_id: new_call_id(&first.lookup),
+        tenant: caller.tenant.clone(),
+        tool: at.tool.name.clone(),
+        lookup: first.lookup,
+        names: names[1..].iter().map(|name| name.lookup).collect(),
+        recipe: at.recipe_id,
+        key: key.key.as_str().to_owned(),
+        key_source: key.source,
+        fingerprint: identity.fingerprint,
+        user_id: request.user_id,
+        session_id: request.session_id,
+        saga_id: request.saga_id,
+        trace_id: request
+            .trace_id
+            .unwrap_or_else(|| Uuid::new_v4().simple().to_string()),
+        made_by: caller.name.clone(),
+        similar,
+        args: redact::mask(&args, &at.tool.redact.args),
+        created_at: now,
+    };
+    let (session, new_keys) = (request.brought, NewKeys::of(caller));
+    let trace = seen.belongs_to(&intent, share);
+    let told_key = if complaint.is_some() {
+        brought
+    } else {
+        Some(intent.key.clone())
+    };
+    Ok(PreparedCall {
+        at,
+        intent: Arc::new(intent),
+        names: names.into(),
+        prints: Arc::new(identity.prints),
+        read_by: Some(ReadWith {
+            recipes: ids_of(by.earlier),
+            secrets: by.secrets.clone(),
+        }),
+        runtime,
+        raw,
+        complaint,
+        may_claim: true,
+        told_key,
+        args,
+        brought: session,
+        longest_line: LINE_LENGTH,
+        new_keys,
+        trace,
+    })
+}

@@ -1,0 +1,159 @@
+//! A request for a call, as it came in and as it is known to be good.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::core::recipe::identity::{Asking, Name};
+use crate::core::recipe::prints::Prints;
+use crate::core::recipe::{Recipe, RecipeId, identity};
+use crate::core::record::{Intent, Record};
+use crate::core::secret::Secrets;
+use crate::core::session::{self, Brought, LINE_LENGTH};
+use crate::core::{json, key};
+use crate::gateway::error::ErrorKind;
+use crate::gateway::throttle::NewKeys;
+use crate::gateway::tools::ToolAt;
+use crate::gateway::trace::{Arrival as Seen, Trace};
+
+/// One request for a call, as it came in.
+#[derive(Debug, Default)]
+pub struct Request {
+    pub tool: String,
+    /// JSON, as the caller wrote it.
+    pub args: String,
+    /// Empty if the caller named none; so is `session_id`.
+    pub user_id: String,
+    pub session_id: String,
+    /// Empty if the call belongs to no saga.
+    pub saga_id: String,
+    pub trace_id: Option<String>,
+    /// The request as a span.
+    pub arrival: Seen,
+    /// The value of the `Idempotency-Key` header line.
+    pub key_header: Option<Bytes>,
+    /// The body's `idempotency_key`.
+    pub key_member: Option<String>,
+    pub brought: Brought,
+    pub patience: Patience,
+}
+
+/// How long a caller waits (RFC 7240).
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Patience {
+    /// `wait`: at the most this long.
+    pub wait: Option<Duration>,
+    /// `respond-async`: a running call is answered as accepted rather than waited for.
+    pub respond_async: bool,
+}
+
+/// An arrival whose tool, arguments and key are known to be good.
+#[derive(Clone)]
+pub(in crate::gateway) struct PreparedCall {
+    pub at: Arc<ToolAt>,
+    pub intent: Arc<Intent>,
+    /// What it may be found by, today's key first. Of a stored call that is sent once more: none.
+    pub names: Arc<[Name]>,
+    /// What it is by earlier recipes.
+    pub prints: Arc<Prints>,
+    /// What its names follow from. `None`: from nothing that changes.
+    pub read_by: Option<ReadWith>,
+    /// The key that the caller's runtime brought.
+    pub runtime: Option<key::Key>,
+    /// The arguments as they came, until it is known which call it is.
+    pub raw: Bytes,
+    /// Why it is no call by the configuration of today. It is told if no call is found that is the same.
+    pub complaint: Option<ErrorKind>,
+    /// The recipes of keys are written down, so that it may be claimed.
+    pub may_claim: bool,
+    /// The key that the caller is told where it gets no result.
+    pub told_key: Option<String>,
+    /// What the tool gets. Of the intent's own arguments some may be masked.
+    pub args: Bytes,
+    pub brought: Brought,
+    /// How many calls may be in line for its session before it.
+    pub longest_line: u32,
+    /// The bound on new keys of its caller.
+    pub new_keys: Option<Arc<NewKeys>>,
+    /// Where what is done for it belongs.
+    pub trace: Trace,
+}
+
+/// What a request was read with beside today's recipe.
+#[derive(Clone)]
+pub(in crate::gateway) struct ReadWith {
+    /// The earlier ones.
+    pub recipes: Arc<[RecipeId]>,
+    pub secrets: Arc<Secrets>,
+}
+
+impl PreparedCall {
+    /// A stored call, to be sent once more, for no caller.
+    pub(in crate::gateway) fn again(at: Arc<ToolAt>, record: &Record, trace: Trace) -> Self {
+        let (intent, args) = (record.intent.clone(), record.intent.args.clone());
+        Self {
+            at,
+            intent,
+            names: [].into(),
+            prints: Arc::default(),
+            read_by: None,
+            runtime: None,
+            raw: Bytes::new(),
+            complaint: None,
+            may_claim: true,
+            told_key: None,
+            args,
+            brought: Brought::default(),
+            longest_line: LINE_LENGTH,
+            new_keys: None,
+            trace,
+        }
+    }
+
+    /// The same request, read by other earlier recipes or secrets. `None`: its arguments are not there any more.
+    pub(in crate::gateway) fn read_again(
+        &self,
+        earlier: &[(RecipeId, Arc<Recipe>)],
+        secrets: Arc<Secrets>,
+    ) -> Option<Self> {
+        let args = json::parse(str::from_utf8(&self.raw).ok()?).ok()?;
+        let Intent {
+            tenant, user_id, ..
+        } = &*self.intent;
+        let asking = Asking {
+            tenant,
+            user_id,
+            runtime: self.runtime.as_ref(),
+            args: &args,
+            secrets: &secrets,
+        };
+        let identity = identity::identify(&self.at.recipe, earlier, &asking);
+        let (first, key) = (identity.names.first()?, identity.keys.first()?);
+        let value = identity.counted.as_ref().unwrap_or(&args);
+        let similar = session::similar_group(&self.at.tool, tenant, user_id, value, &secrets.today);
+        let intent = Intent {
+            lookup: first.lookup,
+            names: identity.names[1..].iter().map(|name| name.lookup).collect(),
+            key: key.key.as_str().to_owned(),
+            key_source: key.source,
+            fingerprint: identity.fingerprint,
+            similar,
+            ..(*self.intent).clone()
+        };
+        Some(Self {
+            intent: Arc::new(intent),
+            names: identity.names.into(),
+            prints: Arc::new(identity.prints),
+            read_by: Some(ReadWith {
+                recipes: ids_of(earlier),
+                secrets,
+            }),
+            ..self.clone()
+        })
+    }
+}
+
+pub(in crate::gateway) fn ids_of(recipes: &[(RecipeId, Arc<Recipe>)]) -> Arc<[RecipeId]> {
+    recipes.iter().map(|(id, _)| *id).collect()
+}

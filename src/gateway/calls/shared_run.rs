@@ -1,0 +1,161 @@
+//! One run of a call in this process, shared by all requests that wait for it.
+//!
+//! It must not know how a call runs. The store's claim is the authority; sharing only spares the store the
+//! questions of requests that arrive together.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::core::key::{Fingerprint, Lookup};
+use crate::core::record::{CallId, Record};
+use crate::core::session::Brought;
+use crate::gateway::error::ErrorKind;
+use crate::gateway::throttle::NewKeys;
+use crate::store::Listener;
+
+/// What requests must have in common to share a run.
+///
+/// The bound on new keys is part of it, so that no request is refused because another token was too fast.
+pub(in crate::gateway) type RunKey = (Lookup, Fingerprint, Brought, String, Option<Arc<NewKeys>>);
+
+/// How far a run is.
+#[derive(Debug, Clone)]
+pub(in crate::gateway) enum Progress {
+    Claiming,
+    /// Another call of the session is at it; nothing is claimed.
+    Queued,
+    /// The claim is durable. `ours`: this run sends the call; otherwise another process does.
+    Running {
+        record: Arc<Record>,
+        ours: bool,
+    },
+    /// The outcome is known here, and the store has not taken it: it must not be told yet.
+    Unwritten {
+        record: Arc<Record>,
+    },
+    /// The store knows the end; or why there is none. `ours`: this run sent the call; otherwise it
+    /// found it so.
+    Ended {
+        record: Result<Arc<Record>, ErrorKind>,
+        ours: bool,
+    },
+    /// The task ended without a result; the outcome is unknown.
+    Lost {
+        record: Option<Arc<Record>>,
+    },
+}
+
+impl Progress {
+    /// Whether this run sends the call, or sent it.
+    pub(in crate::gateway) fn is_ours(&self) -> bool {
+        match self {
+            Self::Claiming | Self::Queued | Self::Lost { .. } => false,
+            Self::Running { ours, .. } | Self::Ended { ours, .. } => *ours,
+            Self::Unwritten { .. } => true,
+        }
+    }
+
+    pub(in crate::gateway) fn record(&self) -> Option<&Arc<Record>> {
+        match self {
+            Self::Claiming | Self::Queued | Self::Ended { record: Err(_), .. } => None,
+            Self::Lost { record } => record.as_ref(),
+            Self::Running { record, .. }
+            | Self::Unwritten { record }
+            | Self::Ended {
+                record: Ok(record), ..
+            } => Some(record),
+        }
+    }
+}
+
+/// The runs of a gateway.
+#[derive(Default)]
+pub(in crate::gateway) struct SharedRuns(Mutex<HashMap<RunKey, watch::Sender<Progress>>>);
+
+impl SharedRuns {
+    /// Joins the run of this key, or begins one: then there is a handle, with which it is driven.
+    pub(in crate::gateway) fn join_or_begin(
+        self: &Arc<Self>,
+        id: RunKey,
+    ) -> (watch::Receiver<Progress>, Option<RunHandle>) {
+        let mut runs = self.lock();
+        if let Some(progress) = runs.get(&id) {
+            return (progress.subscribe(), None);
+        }
+        let (progress, seen) = watch::channel(Progress::Claiming);
+        runs.insert(id.clone(), progress.clone());
+        (
+            seen,
+            Some(RunHandle {
+                id,
+                progress,
+                runs: self.clone(),
+            }),
+        )
+    }
+
+    /// Whether a call runs here. Its run may have been found by another name than its first.
+    pub(in crate::gateway) fn runs(&self, call_id: CallId) -> bool {
+        let runs = self.lock();
+        runs.values().any(|progress| match &*progress.borrow() {
+            Progress::Running { record, ours: true } | Progress::Unwritten { record } => {
+                record.intent.call_id == call_id
+            }
+            _ => false,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RunKey, watch::Sender<Progress>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Drives one run. When dropped, also by a panic, the run is over for all who wait.
+pub(in crate::gateway) struct RunHandle {
+    id: RunKey,
+    progress: watch::Sender<Progress>,
+    runs: Arc<SharedRuns>,
+}
+
+impl RunHandle {
+    pub(in crate::gateway) fn say(&self, progress: Progress) {
+        self.progress.send_replace(progress);
+    }
+
+    /// Says the end. Who arrives from now on asks the store.
+    pub(in crate::gateway) fn end(self, record: Result<Arc<Record>, ErrorKind>, ours: bool) {
+        self.say(Progress::Ended { record, ours });
+    }
+
+    /// Ends the run if no request waits for it any more. In one step, so that none joins in between.
+    pub(in crate::gateway) fn leave_if_alone(&self) -> bool {
+        let mut runs = self.runs.lock();
+        let alone = self.progress.receiver_count() == 0;
+        if alone {
+            runs.remove(&self.id);
+        }
+        alone
+    }
+}
+
+impl Drop for RunHandle {
+    fn drop(&mut self) {
+        let mut runs = self.runs.lock();
+        if runs
+            .get(&self.id)
+            .is_some_and(|progress| progress.same_channel(&self.progress))
+        {
+            runs.remove(&self.id);
+        }
+    }
+}
+
+/// Waits for the notification of a call's end; for ever if there is no listener.
+pub(in crate::gateway) async fn heard(listener: Option<&Listener>) {
+    match listener {
+        Some(listener) => listener.heard().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,11 @@
+//! What persons ask and do.
+
+mod calls; // resolve, replay, verify
+mod ledger; // what is known of calls
+mod sessions; // unlock, freeze, thaw
+
+pub(super) use self::calls::Operator;
+pub use self::calls::Replay;
+pub(super) use self::ledger::Ledger;
+pub use self::ledger::Query;
+pub(super) use self::sessions::Sessions;

@@ -1,0 +1,11 @@
+//! What is left over: lost owners, unknown calls, lost data, and what is kept no longer.
+
+mod loss; // a store that has lost data
+mod lost; // calls whose owner is gone
+mod prune; // what is kept no longer is deleted
+mod rechecks; // unknown calls are resolved
+
+pub use self::loss::{AFTER_LOSS, LossAcceptance};
+pub use self::lost::{LostCalls, Report};
+pub(super) use self::prune::prune_all;
+pub use self::rechecks::{Rechecks, Rested};

@@ -1,0 +1,305 @@
+//! The files of the house: none import each other in a circle, none is too long, and no struct does too much.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use regex::Regex;
+
+/// Files of circles that are still to be cut: none may be added.
+const STILL_IN_CIRCLES: [&str; 5] = [
+    "core/call",
+    "gateway/reconcile",
+    "store/redis",
+    "serve",
+    "config/",
+];
+/// Files that are still to be split: none may be added.
+const STILL_TOO_LONG: [&str; 17] = [
+    "app.rs",
+    "metrics.rs",
+    "http/problem.rs",
+    "gateway/undo.rs",
+    "gateway/recipes.rs",
+    "gateway/reconcile/",
+    "store/redis/checks.rs",
+    "store/redis/memory.rs",
+    "store/redis/epoch.rs",
+    "store/sqlite/worker.rs",
+    "store/sqlite/row.rs",
+    "core/saga.rs",
+    "core/call.rs",
+    "core/outcome.rs",
+    "core/shown.rs",
+    "core/reconcile/pairing.rs",
+    "config/",
+];
+const MOST_LINES: usize = 500;
+const MOST_METHODS: usize = 30;
+
+/// Each file of `src` that is no test, without its tests and comments, by its path below `src`.
+fn sources() -> BTreeMap<String, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let inside = path.strip_prefix(&root).expect("below src");
+            let name = inside.to_str().expect("a name").to_owned();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".rs") && !name.ends_with("tests.rs") {
+                found.insert(name, without_tests(&path));
+            }
+        }
+    }
+    assert!(found.len() > 100, "the test reads nothing");
+    found
+}
+
+fn without_tests(path: &PathBuf) -> String {
+    let source = fs::read_to_string(path).expect("a source");
+    let lines = source.lines().map(|line| {
+        let is_comment = line.trim_start().starts_with("//");
+        if is_comment { "" } else { line }
+    });
+    let tests = "#[cfg(test)]\nmod tests";
+    let code = lines.collect::<Vec<_>>().join("\n");
+    code.split(tests).next().expect("a part").to_owned()
+}
+
+type Names = Vec<String>;
+
+/// The module that a file is.
+fn module_of(file: &str) -> Names {
+    let mut names: Names = file
+        .trim_end_matches(".rs")
+        .split('/')
+        .map(str::to_owned)
+        .collect();
+    if matches!(names.last().map(String::as_str), Some("mod" | "lib")) {
+        names.pop();
+    }
+    names
+}
+
+/// The paths in the tree of a `use`.
+fn paths_in(tree: &str, prefix: &[String]) -> Vec<Names> {
+    let (head, inner) = match tree.split_once('{') {
+        Some((head, rest)) => (head, rest.rsplit_once('}').map(|(inner, _)| inner)),
+        None => (tree, None),
+    };
+    let head = head.split(" as ").next().unwrap_or_default();
+    let mut path = prefix.to_vec();
+    let names = head.split("::").map(str::trim);
+    path.extend(
+        names
+            .filter(|name| !name.is_empty() && (*name != "self" || prefix.is_empty()))
+            .map(str::to_owned),
+    );
+    let Some(inner) = inner else {
+        return vec![path];
+    };
+    let (mut depth, mut from, mut parts) = (0, 0, Vec::new());
+    for (at, letter) in inner.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&inner[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&inner[from..]);
+    let parts = parts.into_iter().filter(|part| !part.trim().is_empty());
+    parts.flat_map(|part| paths_in(part, &path)).collect()
+}
+
+/// What a file names, and under which names it gives on what others define.
+#[derive(Default)]
+struct Imports {
+    used: Vec<Names>,
+    given_on: BTreeMap<String, Names>,
+}
+
+struct House {
+    /// Files by their modules.
+    modules: BTreeMap<Names, String>,
+    imports: BTreeMap<Names, Imports>,
+}
+
+impl House {
+    fn read(sources: &BTreeMap<String, String>) -> Self {
+        let files = sources.keys().filter(|file| *file != "main.rs");
+        let modules = files.map(|file| (module_of(file), file.clone())).collect();
+        let mut house = Self {
+            modules,
+            imports: BTreeMap::new(),
+        };
+        let uses = Regex::new(r"(?m)^\s*(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);").expect("a regex");
+        let inline = Regex::new(r"\b(?:crate|super)(?:::\w+)+").expect("a regex");
+        let visibility = Regex::new(r"pub\(in [\w:]+\)").expect("a regex");
+        for (module, file) in &house.modules {
+            let mut imports = Imports::default();
+            let source = &sources[file];
+            for found in uses.captures_iter(source) {
+                for path in paths_in(&found[2], &[]) {
+                    let Some(path) = house.absolute(module, &path) else {
+                        continue;
+                    };
+                    match (found.get(1), path.last()) {
+                        (Some(_), Some(name)) => {
+                            imports.given_on.insert(name.clone(), path.clone());
+                        }
+                        _ => imports.used.push(path),
+                    }
+                }
+            }
+            let body = uses.replace_all(source, "");
+            let body = visibility.replace_all(&body, "");
+            for found in inline.find_iter(&body) {
+                let path = paths_in(found.as_str(), &[]).remove(0);
+                imports.used.extend(house.absolute(module, &path));
+            }
+            house.imports.insert(module.clone(), imports);
+        }
+        house
+    }
+
+    /// A path from the crate on; `None`: it is of another crate.
+    fn absolute(&self, module: &[String], path: &[String]) -> Option<Names> {
+        let mut from = module.to_vec();
+        let mut rest = path;
+        match rest.first()?.as_str() {
+            "crate" => {
+                from.clear();
+                rest = &rest[1..];
+            }
+            "self" => rest = &rest[1..],
+            "super" => {
+                while rest.first().is_some_and(|name| name == "super") {
+                    from.pop();
+                    rest = &rest[1..];
+                }
+            }
+            first => {
+                from.push(first.to_owned());
+                let is_child = self.modules.contains_key(&from);
+                from.pop();
+                if !is_child {
+                    return None;
+                }
+            }
+        }
+        from.extend_from_slice(rest);
+        Some(from)
+    }
+
+    /// The file that defines what a path names, behind all that give it on.
+    fn file_of(&self, path: &[String]) -> Option<&str> {
+        let module = (0..=path.len())
+            .rev()
+            .map(|length| &path[..length])
+            .find(|module| self.modules.contains_key(*module))?;
+        let rest = &path[module.len()..];
+        if let Some(name) = rest.first()
+            && let Some(given_on) = self.imports[module].given_on.get(name)
+            && given_on != path
+        {
+            let further = [given_on.as_slice(), &rest[1..]].concat();
+            return self.file_of(&further);
+        }
+        Some(&self.modules[module])
+    }
+
+    /// The files that each file needs.
+    fn arrows(&self) -> BTreeMap<&str, BTreeSet<&str>> {
+        let arrows = self.modules.iter().map(|(module, file)| {
+            let needed = self.imports[module].used.iter();
+            let needed = needed.filter_map(|path| self.file_of(path));
+            (
+                file.as_str(),
+                needed.filter(|needed| needed != file).collect(),
+            )
+        });
+        arrows.collect()
+    }
+}
+
+fn reaches<'a>(arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &'a str) -> BTreeSet<&'a str> {
+    let (mut reached, mut waiting) = (BTreeSet::new(), vec![from]);
+    while let Some(file) = waiting.pop() {
+        for next in &arrows[file] {
+            if reached.insert(*next) {
+                waiting.push(next);
+            }
+        }
+    }
+    reached
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let sources = sources();
+    let house = House::read(&sources);
+    let arrows = house.arrows();
+    assert!(arrows.values().map(BTreeSet::len).sum::<usize>() > 500);
+    let in_circles = arrows
+        .keys()
+        .filter(|file| reaches(&arrows, file).contains(*file));
+    let new: Vec<_> = in_circles
+        .filter(|file| !STILL_IN_CIRCLES.iter().any(|part| file.starts_with(part)))
+        .map(|file| {
+            let back = arrows[file]
+                .iter()
+                .filter(|next| reaches(&arrows, next).contains(file));
+            (*file, back.collect::<Vec<_>>())
+        })
+        .collect();
+    assert!(new.is_empty(), "in circles: {new:#?}");
+}
+
+#[test]
+fn no_struct_has_more_methods_than_a_reader_can_keep_in_mind() {
+    let block = Regex::new(r"^impl(?:<[^>]*>)? (\w+)(?:<.*>)? \{$").expect("a regex");
+    let method =
+        Regex::new(r"^    (?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?fn (\w+)").expect("a regex");
+    let mut methods = BTreeMap::<(String, String), usize>::new();
+    for (file, source) in sources() {
+        // One struct may have blocks in several files of a folder.
+        let room: Vec<&str> = file.trim_end_matches(".rs").split('/').take(2).collect();
+        let room = room.join("/");
+        let mut of = None::<String>;
+        for line in source.lines() {
+            if let Some(found) = block.captures(line) {
+                of = Some(found[1].to_owned());
+            } else if line == "}" {
+                of = None;
+            } else if let (Some(of), true) = (&of, method.is_match(line)) {
+                *methods.entry((room.clone(), of.clone())).or_default() += 1;
+            }
+        }
+    }
+    assert!(
+        methods.values().sum::<usize>() > 500,
+        "the test reads nothing"
+    );
+    methods.retain(|_, count| *count > MOST_METHODS);
+    assert!(methods.is_empty(), "too many methods: {methods:#?}");
+}
+
+#[test]
+fn no_file_is_too_long_to_be_read_at_once() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let long = sources().into_keys().filter_map(|file| {
+        let source = fs::read_to_string(root.join(&file)).expect("a source");
+        let lines = source.lines().count();
+        let is_known = STILL_TOO_LONG.iter().any(|part| file.starts_with(part));
+        (lines > MOST_LINES && !is_known).then_some((file, lines))
+    });
+    let long: Vec<_> = long.collect();
+    assert!(long.is_empty(), "too long: {long:#?}");
+}
