@@ -80,7 +80,7 @@ breaks:
 	@scripts/setup test
 	@scripts/breaks
 
-# Breaks src/core in every way that cargo-mutants knows; the unit tests must notice. Takes an hour, and cargo-mutants.
+# Breaks src/core in every way that cargo-mutants knows; the unit tests must notice. Takes two hours, and cargo-mutants.
 mutants:
 	@scripts/setup mutants
-	cargo mutants
+	PROPTEST_CASES=32 cargo mutants
