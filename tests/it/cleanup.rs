@@ -242,6 +242,7 @@ async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     clock.set_ahead(400 * 24 * 3_600);
     let folder = tempfile::tempdir().expect("a folder");
     let store = open_redis_as_it_is(&cluster.url(), folder.path()).await;
+    let seen = store.clone();
     let Bare { gateway, .. } = Bare::over(store, new_instance(), &tool, "").await;
     let is_closed = async || {
         gateway
@@ -253,6 +254,10 @@ async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
             .any(|reason| reason.code == "clock")
     };
     until("the clock is seen", is_closed).await;
+    assert!(
+        seen.clock_offset() < SignedDuration::from_hours(1),
+        "the others are right"
+    );
     gateway.prune_all().await.expect("an answer");
     assert_eq!(calls_of(&cluster).await, before, "while it is wrong");
     clock.set_ahead(0);
@@ -262,4 +267,28 @@ async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     .await;
     gateway.prune_all().await.expect("an answer");
     assert_eq!(calls_of(&cluster).await, before, "when it is right again");
+}
+
+/// A gateway that starts meanwhile has no other time to go by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_whose_clock_is_wrong_deletes_nothing() {
+    let (clock, tool) = (Clock::new(), Tool::start().await);
+    let redis = Redis::strict_by(&clock).await;
+    let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
+    gateway.until_ready().await;
+    gateway.call(json!({})).await.expect_ok();
+    gateway.stop().await;
+
+    // Longer than calls are kept.
+    clock.set_ahead(400 * 24 * 3_600);
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open_redis_as_it_is(&redis.url(), folder.path()).await;
+    let Bare { gateway, .. } = Bare::over(store, new_instance(), &tool, "").await;
+    until("only the clock is wrong", async || {
+        let reasons = gateway.status.readiness().await.reasons;
+        reasons.len() == 1 && reasons[0].code == "clock"
+    })
+    .await;
+    gateway.prune_all().await.expect("an answer");
+    assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), 1);
 }

@@ -235,7 +235,7 @@ async fn wherever_a_gateway_ends_a_saga_comes_to_its_end() {
     worlds.join_all().await;
 }
 
-/// Its tool has half a minute, so the turn of the gateway that ended would last for longer than anybody waits here.
+/// The tool that undoes has ten minutes, so the turn of the gateway that ended would last for longer than this waits.
 #[tokio::test]
 async fn after_a_crash_a_saga_over_a_file_goes_on_at_once() {
     let (tool, folder, port) = (
@@ -245,7 +245,8 @@ async fn after_a_crash_a_saga_over_a_file_goes_on_at_once() {
     );
     tool.always(Act::Ok("{\"made\":7}"));
     let config = format!(
-        "[tools.act]\nurl = \"{0}\"\ncompensation = {{ tool = \"undo\" }}\n[tools.undo]\nurl = \"{0}\"\n",
+        "[tools.act]\nurl = \"{0}\"\ncompensation = {{ tool = \"undo\" }}\n\
+         [tools.undo]\nurl = \"{0}\"\ndeadline = \"10m\"\n",
         tool.url()
     );
     let begin = async |points: &str| {

@@ -210,6 +210,10 @@ fn due(
     }))
 }
 
+/// Unknown calls of a tool whose next check is due, by tool, time and limit.
+pub(super) const DUE_RECHECKS: &str =
+    select!("state = 'unknown' AND tool = ?1 AND check_at <= ?2 ORDER BY check_at LIMIT ?3");
+
 /// Unknown calls of these tools whose next check is due, at most `each` of one.
 fn due_rechecks(
     connection: &Connection,
@@ -217,12 +221,10 @@ fn due_rechecks(
     tools: &[String],
     each: u32,
 ) -> rusqlite::Result<Found<Record>> {
-    let sql =
-        select!("state = 'unknown' AND tool = ?1 AND check_at <= ?2 ORDER BY check_at LIMIT ?3");
     let mut found = Found::default();
     for tool in tools {
         let due = params![tool, now.as_microsecond(), each];
-        let Found { calls, unreadable } = readable(connection, sql, due, u32::MAX)?;
+        let Found { calls, unreadable } = readable(connection, DUE_RECHECKS, due, u32::MAX)?;
         found.calls.extend(calls);
         found.unreadable.extend(unreadable);
     }

@@ -1,0 +1,115 @@
+//! Questions take as long as they like, and what is not committed is not acknowledged.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::*;
+use crate::core::key::Lookup;
+use crate::core::record::{CallId, InstanceId};
+use crate::store::sqlite::{Sqlite, calls};
+use crate::store::{Calls as _, Health as _, Pauses as _};
+
+fn open(folder: &std::path::Path) -> Sqlite {
+    let (path, me) = (folder.join("oncegate.db"), InstanceId(Uuid::from_u128(1)));
+    Sqlite::open(&path, me, &CancellationToken::new()).expect("a store")
+}
+
+/// Two questions take as long as they like, and a third one waits behind them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_question_to_the_ledger_holds_up_no_call() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    let (begun, mut is_begun) = mpsc::channel(3);
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let ended = Arc::new(Mutex::new(ended));
+    let questions: Vec<_> = (0..3)
+        .map(|_| {
+            let (begun, ended, ledger) =
+                (begun.clone(), ended.clone(), store.readers.ledger.clone());
+            tokio::spawn(async move {
+                let ask = move |_: &Connection| {
+                    begun.blocking_send(()).expect("a test that listens");
+                    // Until the test says so.
+                    let end = lock(&ended).recv();
+                    assert!(end.is_err(), "nothing is sent");
+                    Ok(())
+                };
+                ledger.run(Need::Plain, ask).await
+            })
+        })
+        .collect();
+    for _ in 0..2 {
+        is_begun.recv().await.expect("a question");
+    }
+    let looks = async {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        assert_eq!(
+            store.holders(&[Lookup([1; 32])]).await.expect("an answer"),
+            []
+        );
+        assert_eq!(
+            store
+                .load(CallId(Uuid::from_u128(1)))
+                .await
+                .expect("an answer"),
+            None
+        );
+        assert_eq!(store.paused().await.expect("an answer"), []);
+        assert_eq!(store.due(now, 9).await.expect("an answer").calls, []);
+        assert_eq!(
+            store
+                .due_rechecks(now, &["t".to_owned()], 9)
+                .await
+                .expect("an answer")
+                .calls,
+            []
+        );
+        assert!(store.readiness().await.reasons.is_empty());
+    };
+    let looked = tokio::time::timeout(Duration::from_secs(60), looks).await;
+    looked.expect("nothing waits for a question");
+    assert!(
+        questions.iter().all(|question| !question.is_finished()),
+        "they still ask"
+    );
+    drop(end);
+    for question in questions {
+        question.await.expect("no panic").expect("an answer");
+    }
+}
+
+#[tokio::test]
+async fn a_job_whose_commit_fails_is_not_acknowledged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    // What is deferred is found wrong at the commit, and not before.
+    let fails_late = |connection: &Connection| {
+        connection.execute_batch(
+            "CREATE TABLE one (id INTEGER PRIMARY KEY);
+             CREATE TABLE other (one INTEGER REFERENCES one DEFERRABLE INITIALLY DEFERRED);
+             INSERT INTO other VALUES (1);",
+        )
+    };
+    let answer = store.writer.run(Need::Plain, fails_late).await;
+    assert!(matches!(answer, Err(Error::Refused(_))), "{answer:?}");
+}
+
+/// With many unknown calls each look would read and sort all of them.
+#[tokio::test]
+async fn what_is_to_be_checked_is_found_by_an_index() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _store = open(folder.path());
+    let connection = Connection::open(folder.path().join("oncegate.db")).expect("opened");
+    let mut plan = connection
+        .prepare(&format!("EXPLAIN QUERY PLAN {}", calls::DUE_RECHECKS))
+        .expect("a statement");
+    let plan: Vec<String> = plan
+        .query_map(("tool", 1, 1), |step| step.get("detail"))
+        .and_then(Iterator::collect)
+        .expect("a plan");
+    assert_eq!(
+        plan,
+        ["SEARCH calls USING INDEX calls_to_check (tool=? AND check_at<?)"]
+    );
+}
