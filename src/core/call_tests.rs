@@ -1,5 +1,7 @@
 //! The grid of states and events as one snapshot, and what must hold on every path.
 
+#[path = "call_again_tests.rs"]
+mod again;
 #[path = "call_rest_tests.rs"]
 mod rest;
 #[path = "call_similar_tests.rs"]
@@ -120,6 +122,14 @@ fn cell(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> St
             change: Some(change),
             action,
         }) => {
+            let replaces = matches!(action, Action::Claim { .. });
+            let before = record.filter(|_| !replaces);
+            let version = before.map_or(0, |record| record.version);
+            assert_eq!(
+                (change.record.version, change.record.updated_at),
+                (version + 1, at(seconds)),
+                "{event:?}"
+            );
             let action = match action {
                 Action::Claim { instead_of: None } => "Claim".to_owned(),
                 Action::Claim {

@@ -306,4 +306,82 @@ mod tests {
             assert!(warns_of.is_none_or(|words| warning.is_some_and(|text| text.contains(words))));
         }
     }
+
+    #[test]
+    fn only_the_scope_of_administrators_makes_one() {
+        for (scopes, is_admin) in [(&["call", "read"][..], false), (&["admin"], true)] {
+            assert_eq!(caller(scopes).is_admin(), is_admin, "{scopes:?}");
+        }
+        assert!(Caller::open().is_admin() && Caller::operator().is_admin());
+    }
+
+    #[test]
+    fn a_call_is_read_by_who_made_it_and_may_call_its_tool_or_reads_the_tenant() {
+        for (scopes, tenant, tool, made_by, may) in [
+            (&["call"][..], "shop", "ship", "agents", true),
+            (&["call:ship"], "shop", "ship", "agents", true),
+            (&["call:ship"], "shop", "pay", "agents", false),
+            (&["call"], "shop", "ship", "others", false),
+            (&["call"], "bank", "ship", "agents", false),
+            (&["read"], "shop", "ship", "others", true),
+            (&["read"], "bank", "ship", "agents", false),
+            (&["admin"], "bank", "ship", "others", true),
+            (&[], "shop", "ship", "agents", false),
+        ] {
+            let got = caller(scopes).may_read_call(tenant, tool, made_by);
+            assert_eq!(got, may, "{scopes:?} {tenant} {tool} {made_by}");
+        }
+    }
+
+    #[test]
+    fn a_saga_is_ended_by_who_began_it_or_may_call_all_of_its_tools() {
+        let policy = crate::core::saga::Policy::default();
+        let saga = |id: &str, begun_by: &str| {
+            let id = crate::core::saga::SagaId {
+                tenant: "shop".into(),
+                id: id.into(),
+            };
+            let saga = Saga::begin(id, &policy, Timestamp::UNIX_EPOCH);
+            Saga {
+                begun_by: begun_by.into(),
+                ..saga
+            }
+        };
+        let (own, others) = (saga("G", "agents"), saga("G", "others"));
+        let single = saga("compensate:1", "agents");
+        let tools = |names: &[&str]| -> BTreeSet<String> {
+            names.iter().map(|name| (*name).to_owned()).collect()
+        };
+        let (ship, both, none) = (tools(&["ship"]), tools(&["pay", "ship"]), tools(&[]));
+        for (number, (scopes, saga, tools, may)) in [
+            (&["call:pay"][..], &own, Some(&ship), true),
+            (&["call:pay"], &own, None, true),
+            (&["read"], &own, Some(&ship), false),
+            (&["call:ship"], &others, Some(&ship), true),
+            (&["call:ship"], &others, Some(&both), false),
+            (&["call"], &others, Some(&both), true),
+            (&["call"], &others, Some(&none), false),
+            (&["call"], &others, None, false),
+            (&["call"], &single, Some(&ship), false),
+            (&["admin"], &single, None, true),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert_eq!(caller(scopes).may_end(saga, tools), may, "row {number}");
+        }
+        let elsewhere = Caller {
+            tenant: "bank".into(),
+            ..caller(&["call"])
+        };
+        assert!(!elsewhere.may_end(&own, Some(&ship)));
+    }
+
+    #[test]
+    fn digests_are_the_same_only_if_every_byte_is() {
+        assert!(is_same(&[7; 32], &[7; 32]));
+        let mut other = [7; 32];
+        other[31] = 8;
+        assert!(!is_same(&[7; 32], &other));
+    }
 }

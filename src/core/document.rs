@@ -187,4 +187,27 @@ mod tests {
             assert!(!names[..n].contains(name));
         }
     }
+
+    #[test]
+    fn times_are_kept_to_the_microsecond() {
+        let time = |nanoseconds| Timestamp::from_nanosecond(nanoseconds).expect("a time");
+        let document = Document {
+            kind: Kind::Saga,
+            tenant: "shop".into(),
+            id: "G".into(),
+            version: 1,
+            state: "open".into(),
+            created_at: time(1_234),
+            due_at: Some(time(5_678)),
+            retain_until: Some(time(9_999)),
+            body: Bytes::new(),
+        };
+        let kept = Document {
+            created_at: time(1_000),
+            due_at: Some(time(5_000)),
+            retain_until: Some(time(9_000)),
+            ..document.clone()
+        };
+        assert_eq!(document.to_the_microsecond(), kept);
+    }
 }

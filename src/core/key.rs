@@ -356,6 +356,9 @@ pub fn digest<const N: usize>(parts: [&str; N]) -> [u8; 32] {
 }
 
 #[cfg(test)]
+#[path = "key_tests.rs"]
+mod words;
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -292,6 +292,9 @@ impl<T: Placed> Page<T> {
 }
 
 #[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod of_calls;
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 

@@ -292,6 +292,9 @@ pub(super) fn keep(body: &Body) -> Content {
 }
 
 #[cfg(test)]
+#[path = "outcome_life_tests.rs"]
+mod life;
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::core::tool::tests::tool;

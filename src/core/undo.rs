@@ -134,4 +134,36 @@ mod tests {
             Err("what stood at /args/card is not kept".into())
         );
     }
+
+    #[test]
+    fn the_key_of_what_undoes_a_call_names_that_call() {
+        let call_id = succeeded("{}").intent.call_id;
+        assert_eq!(key_of(call_id), format!("compensate:{call_id}"));
+        assert_eq!(undone_by(&key_of(call_id)), Some(call_id));
+        for other in ["", "k", "compensate:", "compensate:k"] {
+            assert_eq!(undone_by(other), None, "{other:?}");
+        }
+        assert_eq!(undone_by(&call_id.to_string()), None);
+    }
+
+    #[test]
+    fn an_effect_without_a_call_is_undone_by_what_is_said_of_it() {
+        let template = template(json!({ "order": "/result/id" })).expect("a template");
+        let effect = json!({ "id": 9 });
+        assert_eq!(template.args_of_effect(&effect), Ok(json!({ "order": 9 })));
+        assert!(template.args_of_effect(&json!({})).is_err());
+    }
+
+    #[test]
+    fn what_is_masked_anywhere_in_a_value_is_never_sent() {
+        for masked in [
+            json!({ "lines": [{ "card": redact::MASK }] }),
+            json!({ "lines": redact::MASK }),
+        ] {
+            let mut call = succeeded("{}");
+            std::sync::Arc::make_mut(&mut call.intent).args = masked.to_string().into();
+            let copies = template(json!({ "lines": "/args/lines" })).expect("a template");
+            assert!(copies.args(&call).is_err(), "{masked}");
+        }
+    }
 }

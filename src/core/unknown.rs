@@ -279,4 +279,64 @@ mod tests {
             "what cannot be read cannot be tested"
         );
     }
+
+    #[test]
+    fn a_caller_asks_again_when_something_may_have_changed_and_never_at_once() {
+        use crate::core::call::tests::{at, failed, succeeded};
+        let seconds = Duration::from_secs;
+        let mut record = succeeded("{}");
+        assert_eq!(next_look(&record, at(9)), None);
+        record.state = failed();
+        assert_eq!(next_look(&record, at(9)), None);
+        record.state = State::Running;
+        record.attempt.lease_until = at(20);
+        assert_eq!(next_look(&record, at(9)), Some(seconds(11)));
+        assert_eq!(next_look(&record, at(30)), Some(LEAST_WAIT), "it is over");
+        record.state = State::Unknown("timed out".into());
+        assert_eq!(next_look(&record, at(9)), None, "it is not worked on");
+        let check = |at| Check {
+            since: crate::core::call::tests::at(0),
+            at,
+            number: 0,
+        };
+        record.check = Some(check(Some(at(12))));
+        assert_eq!(next_look(&record, at(9)), Some(seconds(3)));
+        record.check = Some(check(None));
+        assert_eq!(next_look(&record, at(9)), None, "it is given up");
+    }
+
+    #[test]
+    fn what_cannot_be_worked_on_is_put_off_for_half_of_its_age() {
+        use crate::core::call::tests::at;
+        let seconds = Duration::from_secs;
+        let tool = Tool {
+            recheck: Recheck {
+                base: seconds(2),
+                max: seconds(60),
+                give_up_after: seconds(1_000),
+            },
+            ..tool("t")
+        };
+        let check = Check {
+            since: at(0),
+            at: Some(at(1)),
+            number: 3,
+        };
+        let waits = |age, wait| {
+            let put_off = put_off(&tool, check, seconds(wait), at(age));
+            let next = put_off.at.expect("a time").as_second() - at(age).as_second();
+            assert_eq!((put_off.since, put_off.number), (at(0), 3));
+            next
+        };
+        for (age, wait, expected) in [
+            (0, 0, 2),
+            (40, 0, 20),
+            (40, 30, 30),
+            (999, 0, 60),
+            (1_000, 0, 500),
+            (5_000, 0, 1_000),
+        ] {
+            assert_eq!(waits(age, wait), expected, "{age} {wait}");
+        }
+    }
 }

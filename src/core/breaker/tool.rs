@@ -354,4 +354,15 @@ mod tests {
             "one that is left alone is kept"
         );
     }
+
+    #[test]
+    fn a_success_keeps_other_tenants_closed_that_are() {
+        let mut breaker = ToolBreaker::default();
+        fail(&mut breaker, "a", 3, at(1));
+        assert!(!breaker.is_closed(), "of a");
+        succeed(&mut breaker, "b", at(2));
+        assert!(!breaker.is_closed(), "b's success says nothing of a");
+        assert!(breaker.is_closed_for(&POLICY, "b", at(2)));
+        assert!(!breaker.is_closed_for(&POLICY, "a", at(2)));
+    }
 }

@@ -190,7 +190,6 @@ fn run_again(tool: &Tool, record: &Record, arrival: &Arrival<'_>, now: Timestamp
         state: State::Running,
         attempt: first_attempt(tool, arrival, now),
         attempts: record.attempts.saturating_add(1),
-        doubted: in_doubt(record),
         similar_to: None,
         check: None,
         latency_ms: None,

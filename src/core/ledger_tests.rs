@@ -1,0 +1,148 @@
+//! What a filter finds, in which lists a call stands, and how much it holds.
+
+use super::*;
+use crate::core::call::tests::{at, succeeded};
+
+/// A call that can be found by everything.
+fn call() -> Record {
+    let mut record = succeeded("{\"a\":1}");
+    let intent = std::sync::Arc::make_mut(&mut record.intent);
+    intent.trace_id = "T".into();
+    intent.session_id = "S".into();
+    intent.user_id = "U".into();
+    intent.tool = "pay".into();
+    intent.key = "K".into();
+    intent.saga_id = "G".into();
+    intent.created_at = at(10);
+    record
+}
+
+/// A filter that asks for all of it.
+fn filter() -> Filter {
+    Filter {
+        trace_id: Some("T".into()),
+        session_id: Some("S".into()),
+        user_id: Some("U".into()),
+        tool: Some("pay".into()),
+        key: Some("K".into()),
+        saga_id: Some("G".into()),
+        state: Some("succeeded".into()),
+        since: Some(at(10)),
+        until: Some(at(11)),
+        is_brief: false,
+    }
+}
+
+#[test]
+fn a_call_is_found_only_if_all_that_is_asked_for_holds() {
+    assert!(filter().matches(&call()) && Filter::default().matches(&call()));
+    let other = || Some("other".to_owned());
+    let changes: [fn(&mut Filter, Option<String>); 7] = [
+        |filter, other| filter.trace_id = other,
+        |filter, other| filter.session_id = other,
+        |filter, other| filter.user_id = other,
+        |filter, other| filter.tool = other,
+        |filter, other| filter.key = other,
+        |filter, other| filter.saga_id = other,
+        |filter, other| filter.state = other,
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let (mut all, mut alone) = (filter(), Filter::default());
+        change(&mut all, other());
+        change(&mut alone, other());
+        assert!(!all.matches(&call()), "member {number}");
+        assert!(!alone.matches(&call()), "member {number} alone");
+    }
+}
+
+#[test]
+fn a_time_from_which_on_counts_and_one_before_which_does_not() {
+    for (since, until, is_found) in [
+        (Some(9), None, true),
+        (Some(10), None, true),
+        (Some(11), None, false),
+        (None, Some(9), false),
+        (None, Some(10), false),
+        (None, Some(11), true),
+    ] {
+        let filter = Filter {
+            since: since.map(at),
+            until: until.map(at),
+            ..Filter::default()
+        };
+        assert_eq!(filter.matches(&call()), is_found, "{since:?} {until:?}");
+    }
+}
+
+#[test]
+fn a_call_stands_in_the_lists_of_all_that_it_names() {
+    let always = [
+        Index::All,
+        Index::Key("K"),
+        Index::Trace("T"),
+        Index::Tool("pay"),
+    ];
+    let named = [Index::Session("S"), Index::User("U"), Index::Saga("G")];
+    assert_eq!(indexes(&call()), [&always[..], &named].concat());
+    for left_out in 0..3 {
+        let mut record = call();
+        let intent = std::sync::Arc::make_mut(&mut record.intent);
+        *[
+            &mut intent.session_id,
+            &mut intent.user_id,
+            &mut intent.saga_id,
+        ][left_out] = String::new();
+        let mut rest = named.to_vec();
+        rest.remove(left_out);
+        assert_eq!(indexes(&record), [&always[..], &rest].concat());
+    }
+}
+
+#[test]
+fn a_listed_call_is_as_large_as_its_arguments_and_its_result() {
+    let mut record = call();
+    std::sync::Arc::make_mut(&mut record.intent).args = "{\"long\":true}".into();
+    let listed = Listed {
+        record,
+        duplicates: Duplicates::default(),
+    };
+    assert_eq!(listed.size(), 13 + 7 + 1_024);
+}
+
+#[test]
+fn duplicates_are_counted_and_the_newest_of_them_listed() {
+    let seen = |count, seconds: std::ops::Range<i64>| Duplicates {
+        count,
+        last: seconds
+            .map(|second| Duplicate {
+                at: at(second),
+                by: "agent".into(),
+                kind: "replayed".into(),
+            })
+            .collect(),
+    };
+    let mut all = seen(4, 0..3);
+    all.add(&seen(20, 3..12));
+    assert_eq!(all.count, 24);
+    let times: Vec<Timestamp> = all.last.iter().map(|one| one.at).collect();
+    assert_eq!(times, (2..12).rev().map(at).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_page_that_is_just_full_goes_on_where_it_did() {
+    let place = |second| Position {
+        created_at: at(second),
+        call_id: CallId(Uuid::from_u128(1)),
+    };
+    let page = |limit| {
+        let mut page = Page {
+            found: vec![place(3), place(2)],
+            next: Some(place(1)),
+            unreadable: 0,
+        };
+        page.cut(limit);
+        (page.found.len(), page.next)
+    };
+    assert_eq!(page(2), (2, Some(place(1))));
+    assert_eq!(page(1), (1, Some(place(3))));
+}

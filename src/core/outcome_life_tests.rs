@@ -1,0 +1,60 @@
+//! Which answers show that a tool is there.
+
+use super::*;
+
+fn answer(status: u16) -> Evidence {
+    Evidence::Answer {
+        status,
+        body: Body::Whole("{}".into()),
+        retry_after: None,
+        newest_token: None,
+    }
+}
+
+#[test]
+fn a_refusal_is_a_sign_of_life_and_too_many_is_none() {
+    for (status, is_one) in [
+        (200, true),
+        (303, true),
+        (404, true),
+        (499, true),
+        (408, false),
+        (425, false),
+        (429, false),
+        (500, false),
+        (503, false),
+    ] {
+        assert_eq!(answer(status).is_sign_of_life(), is_one, "{status}");
+    }
+    let why = || "nothing came".to_owned();
+    for evidence in [
+        Evidence::NotSent { why: why() },
+        Evidence::NoAnswer { why: why() },
+        Evidence::Lost { why: why() },
+    ] {
+        assert!(!evidence.is_sign_of_life(), "{evidence:?}");
+    }
+}
+
+#[test]
+fn a_tool_is_healthy_that_has_said_something_definite() {
+    let failed = |kind| {
+        Outcome::NotExecuted(Failure {
+            kind,
+            status: None,
+            body: None,
+            retry_after: None,
+            why: String::new(),
+        })
+    };
+    for (outcome, is_healthy) in [
+        (Outcome::Executed(Content::Kept("{}".into())), true),
+        (failed(FailureKind::Rejected), true),
+        (failed(FailureKind::Fenced), true),
+        (failed(FailureKind::Unavailable), false),
+        (failed(FailureKind::Unreachable), false),
+        (Outcome::Unknown, false),
+    ] {
+        assert_eq!(outcome.is_healthy(), is_healthy, "{outcome:?}");
+    }
+}
