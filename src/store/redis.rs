@@ -11,7 +11,7 @@ mod checks; // what is looked at, and when
 mod document; // documents
 mod durability; // what a Redis is worth
 mod ears; // hearing the ends of other gateways' calls
-mod epoch; // lost data: noticing it, mending it, accepting it
+mod epoch; // lost data: noticing it, accepting it
 mod gateways; // gateways that are gone are forgotten
 mod keys; // names of keys
 mod ledger; // listing and forgetting calls
@@ -19,6 +19,7 @@ mod link; // the connection
 mod loss; // whether the store has lost data
 mod memory; // what a gateway remembers of it
 mod pause; // paused tools
+mod put_back; // writes that were lost and are remembered
 mod record; // records as fields of a hash
 mod scripts; // one per verb
 mod selftest; // a trial of them

@@ -7,8 +7,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use oncegate::core::call::{Change, Event, next};
 use oncegate::core::key::GroupKey;
-use oncegate::core::key::{Lookup, Source};
-use oncegate::core::recipe::RecipeId;
 use oncegate::core::record::{AttemptId, CallId, Entry, Intent, Record};
 use oncegate::core::session::{Brought, Denied, SessionId};
 use oncegate::core::tool::Tool as Policy;
@@ -17,7 +15,7 @@ use oncegate::store::{Claimed, Replaced, Store};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::contract::{Home, ME, claim, claimed, contract, ended_by, replaced};
+use crate::contract::{Home, ME, claim, claimed, contract, ended_by, intent, replaced};
 
 contract! {
     a_frozen_session_lets_nothing_begin_and_says_who_froze_it,
@@ -101,25 +99,10 @@ fn asks(tool: &Policy, key: &str) -> Change {
 
 /// The change by which an arrival claims this key in the session S.
 fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
-    let lookup = Lookup::new("shop", "t", key);
     let intent = Intent {
-        call_id: CallId::new(Uuid::new_v4(), &lookup),
-        tenant: "shop".into(),
-        tool: "t".into(),
-        lookup,
-        names: Vec::new(),
-        recipe: RecipeId::default(),
-        key: key.into(),
-        key_source: Source::Runtime,
-        fingerprint: [1; 32],
-        user_id: "U1".into(),
-        session_id: "S".into(),
-        saga_id: String::new(),
-        trace_id: "trace".into(),
-        made_by: "agent".into(),
         similar: tool.similar.as_ref().map(|_| GroupKey([7; 32])),
         args: "{}".into(),
-        created_at: now(),
+        ..intent(key, "S", now())
     };
     let event = Event::Arrived {
         intent: Arc::new(intent),

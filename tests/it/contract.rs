@@ -230,10 +230,10 @@ fn policy() -> Policy {
     Policy::new("t")
 }
 
-/// The change by which an arrival claims this key.
-pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) -> Change {
+/// What a call of the tool t asks for.
+pub(crate) fn intent(key: &str, session: &str, created_at: Timestamp) -> Intent {
     let lookup = Lookup::new("shop", "t", key);
-    let intent = Intent {
+    Intent {
         call_id: CallId::new(Uuid::new_v4(), &lookup),
         tenant: "shop".into(),
         tool: "t".into(),
@@ -250,9 +250,14 @@ pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) 
         made_by: "agent".into(),
         similar: None,
         args: "{\"a\":1}".into(),
-        created_at: at(second),
-    };
-    let (intent, brought) = (Arc::new(intent), Brought::default());
+        created_at,
+    }
+}
+
+/// The change by which an arrival claims this key.
+pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) -> Change {
+    let intent = Arc::new(intent(key, session, at(second)));
+    let brought = Brought::default();
     let event = Event::Arrived {
         intent,
         prints: Arc::default(),

@@ -224,14 +224,13 @@ impl Inner {
         };
         let entered = enter("0").await?;
         let denied = enter("1").await?;
-        let mut run = Run::new(&self.scripts.act);
-        run.key(&names[8])
-            .key(events)
-            .key(&names[2..4])
-            .arg("")
-            .arg("g")
-            .arg("e")
-            .arg(0);
+        let about = |script, name: &str| {
+            let mut run = Run::new(script);
+            run.key(name).key(events).key(&names[2..4]);
+            run.arg("").arg("g").arg("e").arg(0);
+            run
+        };
+        let mut run = about(&self.scripts.act, &names[8]);
         let (frozen, _) = reply(
             self.link
                 .run(run.arg("freeze").arg("{}").arg("").arg(""))
@@ -242,14 +241,7 @@ impl Inner {
             .run(run.key(&names[8]).key(&names[9]).key(events))
             .await?;
         for what in ["pause", "resume"] {
-            let mut run = Run::new(&self.scripts.pause);
-            run.key(paused)
-                .key(events)
-                .key(&names[2..4])
-                .arg("")
-                .arg("g")
-                .arg("e")
-                .arg(0);
+            let mut run = about(&self.scripts.pause, paused);
             self.link.run(run.arg(what).arg("t").arg("{}")).await?;
         }
         self.link.ask::<Value>(cmd("HGETALL").arg(paused)).await?;

@@ -1,0 +1,160 @@
+//! Putting back what a Redis has lost and this gateway still remembers.
+
+use super::keys::Partition;
+use super::memory::Remembered;
+use super::scripts::Run;
+use super::{Inner, call_id, record, reply, retain_until, score, text};
+use crate::core::ledger::Position;
+use crate::core::record::{CallId, Entry, Record, State};
+use crate::store::Error;
+
+impl Inner {
+    /// Puts back every write that is remembered, unless it is there.
+    pub(super) async fn put_all_back(&self) -> Result<(), Error> {
+        let mut all = Ok(());
+        let recent = self.memory.recent();
+        for of_one in recent.chunk_by(|one, next| one.call_id() == next.call_id()) {
+            for Remembered {
+                record,
+                entry,
+                is_locked,
+                ..
+            } in of_one
+            {
+                let put = self.put_names_back(record, entry, *is_locked).await;
+                // Whether a name is another's can be decided only when the whole record is there.
+                let is_newest = of_one
+                    .last()
+                    .is_some_and(|newest| newest.record.version == record.version);
+                let told = match put {
+                    Ok(holders) if is_newest => self.tell_holders(record, holders).await,
+                    put => put.map(drop),
+                };
+                // One that cannot be put back must not keep the others.
+                all = told.and(all);
+            }
+        }
+        all
+    }
+
+    /// Puts a record back that the store has lost, and tells which calls hold names of it by now.
+    pub(super) async fn put_back(
+        &self,
+        record: &Record,
+        entry: &Entry,
+        is_locked: bool,
+    ) -> Result<(), Error> {
+        let holders = self.put_names_back(record, entry, is_locked).await?;
+        self.tell_holders(record, holders).await
+    }
+
+    /// Puts a record back with its names. Answers with the calls that hold a name instead.
+    ///
+    /// Names that are held by calls whose time was over when this one was made go back to it. Done again after it broke
+    /// off, it ends as if it had been done once.
+    async fn put_names_back(
+        &self,
+        record: &Record,
+        entry: &Entry,
+        is_locked: bool,
+    ) -> Result<Vec<CallId>, Error> {
+        let holders = self.try_put_back(record, entry, is_locked, &[]).await?;
+        let mut over = Vec::new();
+        for holder in &holders {
+            over.extend(
+                self.fields_of(*holder)
+                    .await?
+                    .filter(|holder| is_over(holder, record)),
+            );
+        }
+        if over.is_empty() {
+            return Ok(holders);
+        }
+        self.try_put_back(record, entry, is_locked, &over).await
+    }
+
+    /// Logs the holders of a call's names, except those that began after its time was over.
+    async fn tell_holders(&self, record: &Record, holders: Vec<CallId>) -> Result<(), Error> {
+        let intent = &record.intent;
+        for holder in holders {
+            let newest = self.fields_of(intent.call_id).await?;
+            let later = self.fields_of(holder).await?;
+            if newest
+                .zip(later)
+                .is_some_and(|(newest, later)| is_over(&newest, &later))
+            {
+                continue;
+            }
+            tracing::error!(
+                call_id = %intent.call_id,
+                tool = intent.tool,
+                %holder,
+                "a call that the store had lost was put back, but a name of it is held by another call by now: \
+                 the same intent may have run twice",
+            );
+        }
+        Ok(())
+    }
+
+    /// Answers with the calls that hold a name instead.
+    async fn try_put_back(
+        &self,
+        record: &Record,
+        entry: &Entry,
+        is_locked: bool,
+        instead_of: &[Record],
+    ) -> Result<Vec<CallId>, Error> {
+        let intent = &record.intent;
+        let partition = Partition::of(&intent.lookup);
+        let result = record::result(record);
+        let mut run = Run::new(&self.scripts.assert);
+        let rooms = is_locked.then(|| super::session::rooms_of(intent));
+        run.key(&partition.of_script(record, rooms)[..]);
+        run.arg(partition.prefix())
+            .arg(self.memory.gateway())
+            .arg("")
+            .arg(0);
+        run.arg(intent.call_id.to_string())
+            .arg(record.version)
+            .arg(record::cas(record));
+        run.arg(record::intent(intent)).arg(&intent.args[..]);
+        run.arg(record::progress(record))
+            .arg(record::fencing(record));
+        run.arg(u8::from(result.is_some()))
+            .arg(result.map_or(&[][..], AsRef::as_ref));
+        run.arg(&intent.tool)
+            .arg(record.state.as_str())
+            .arg(score(record))
+            .arg(retain_until(record));
+        run.arg(record::entry_field(record.version))
+            .arg(record::entry(entry))
+            .arg(record::gives_up(instead_of));
+        run.arg(record::similar_to(record));
+        let lease = record.attempt.lease_until.as_microsecond().to_string();
+        let lock = match (&record.state, is_locked) {
+            (State::Running, true) => [lease.as_str(), ""],
+            // Its request may be under way until then.
+            (State::Unknown(_), true) => [lease.as_str(), lease.as_str()],
+            _ => ["", ""],
+        };
+        run.arg(&lock[..])
+            .arg(&Position::of(record).to_bytes()[..])
+            .arg(&intent.tenant);
+        let (word, rest) = reply(self.link.run(&run).await?)?;
+        let holders = (0..rest.len()).filter_map(|n| call_id(&text(&rest, n)?));
+        Ok(if word == "conflict" {
+            holders.collect()
+        } else {
+            Vec::new()
+        })
+    }
+}
+
+/// Whether the time of a call was over when the run of another began, which claimed its names.
+///
+/// A request may have waited for its session: its key was claimed when its run began.
+fn is_over(earlier: &Record, later: &Record) -> bool {
+    earlier
+        .expires_at
+        .is_some_and(|expires_at| expires_at <= later.attempt.run_started_at)
+}
