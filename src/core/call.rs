@@ -43,6 +43,7 @@ use self::similar::resembled;
 pub use self::undo::undoes_unknown;
 use self::undo::{not_joined, resolve_stuck, saga_ended, skip, to_compensate, undo_ended};
 use self::verify::{begin_to_verify, verified};
+use super::actor::Actor;
 use super::key::Lookup;
 use super::outcome::{Evidence, Outcome};
 use super::recipe::prints::Prints;
@@ -454,7 +455,7 @@ pub fn next(
             (State::Running, _) | (State::Failed(_), Effect::Write) => {
                 let occasion = Occasion {
                     event: "store_lost",
-                    by: format!("token {by}"),
+                    by: Actor::Token(by).to_string(),
                 };
                 Ok(forget(
                     tool,
@@ -467,7 +468,7 @@ pub fn next(
             (State::Unknown(_), _) => {
                 let occasion = Occasion {
                     event: "store_lost",
-                    by: format!("token {by}"),
+                    by: Actor::Token(by).to_string(),
                 };
                 Ok(doubt_anew(
                     tool,
@@ -611,7 +612,7 @@ fn unlock(tool: &Tool, record: &Record, by: &str, reason: &str, now: Timestamp) 
         event: "unlocked".into(),
         attempt: Some(record.attempt.id),
         outcome: None,
-        by: format!("token {by}"),
+        by: Actor::Token(by).to_string(),
         detail,
     };
     let release = Release {
@@ -656,7 +657,7 @@ fn ended(
 
 /// A gateway as an entry names it: its log says the same at its start.
 fn gateway(instance: InstanceId) -> String {
-    format!("gateway {instance}")
+    Actor::Gateway(instance).to_string()
 }
 
 fn after(time: Timestamp, span: Duration) -> Timestamp {

@@ -3,6 +3,7 @@
 //! This room knows no clock, no network, no randomness, no async. Times, random numbers and
 //! what was observed come in as arguments; what to do goes out as data.
 
+pub mod actor; // who acts, as entries say it
 pub mod breaker; // when a tool is left alone
 pub mod call; // the states of a call and the one function that moves it
 pub mod caller; // who is calling and what they may do

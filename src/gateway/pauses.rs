@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::base::Base;
 use super::error::{Error, ErrorKind};
 use super::transition::CLAIM_TRIES;
+use crate::core::actor::Actor;
 use crate::core::caller::Caller;
 use crate::core::pause::is_resumed;
 use crate::core::record::Entry;
@@ -228,7 +229,7 @@ impl Pauses {
             self.base.must_know_all_data().await?;
         }
         let event = if paused { "paused" } else { "resumed" }.into();
-        let (at, by) = (self.base.now(), format!("token {}", caller.name));
+        let (at, by) = (self.base.now(), Actor::Token(&caller.name).to_string());
         let entry = Entry {
             at,
             event,

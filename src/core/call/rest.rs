@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::end::finish;
 use super::{Action, Change, Illegal, Next, Occasion, Takes, after, ended, gateway};
+use crate::core::actor::Actor;
 use crate::core::outcome::Outcome;
 use crate::core::record::{Attempt, AttemptId, Entry, InstanceId, Record, State};
 use crate::core::record::{Check, Content, Failure, FailureKind};
@@ -354,7 +355,7 @@ pub(super) fn resolve(
     };
     let occasion = Occasion {
         event: "resolved",
-        by: format!("token {by}"),
+        by: Actor::Token(by).to_string(),
     };
     Ok(finish(tool, record, occasion, outcome, why, now))
 }
@@ -369,7 +370,7 @@ pub(super) fn reconciled(
 ) -> Next {
     let occasion = Occasion {
         event: "reconciled",
-        by: format!("reconciliation {by}"),
+        by: Actor::Reconciliation(by).to_string(),
     };
     let why = "the system behind the tool has its effect".to_owned();
     finish(

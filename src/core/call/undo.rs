@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::end::{finish, kept_until, remembered_until};
 use super::{Action, Change, Illegal, Next, Occasion, Takes, UndoEnd, gateway};
+use crate::core::actor::Actor;
 use crate::core::compensation;
 use crate::core::outcome::Outcome;
 use crate::core::record::Check;
@@ -171,7 +172,7 @@ pub(super) fn resolve_stuck(
     write(
         resolved,
         "resolved",
-        &format!("token {by}"),
+        &Actor::Token(by).to_string(),
         format!("a person says that {what} ({reason})"),
         now,
     )
@@ -227,7 +228,7 @@ pub(super) fn skip(
     Ok(write(
         skipped,
         "skipped",
-        &format!("token {by}"),
+        &Actor::Token(by).to_string(),
         format!("it is not undone ({reason})"),
         now,
     ))

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::{Action, Change, Illegal, Next, Takes, after};
+use crate::core::actor::Actor;
 use crate::core::record::Content;
 use crate::core::record::{Entry, Record, State};
 use crate::core::redact;
@@ -84,7 +85,7 @@ fn note(
         updated_at: now,
         ..record.clone()
     };
-    let by = format!("token {by}");
+    let by = Actor::Token(by).to_string();
     let entry = Entry {
         at: now,
         event: event.into(),

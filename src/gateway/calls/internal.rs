@@ -36,7 +36,7 @@ pub(in crate::gateway) struct InternalCall {
 
 impl Engine {
     /// Makes a call of the gateway's own, by the same way as any other: it is claimed, kept in the ledger,
-    /// retried, and held when its outcome is unknown. PreparedCall again it is the same call.
+    /// retried, and held when its outcome is unknown. Asked again it is the same call.
     ///
     /// # Errors
     /// Why nothing was sent; or that it is not known yet how it ended.

@@ -10,6 +10,7 @@ use super::prepared::PreparedCall;
 use super::result_memory::ResultMemory;
 use super::shared_run::{Progress, RunHandle, heard};
 use crate::budget::Charge;
+use crate::core::actor::Actor;
 use crate::core::record::{CallId, Entry};
 use crate::core::session::{self, Denied, Lock, Refusal, SessionId, Verdict};
 use crate::downstream::Deadline;
@@ -184,7 +185,7 @@ impl SessionQueue {
         };
         if session::is_left_over(lock, holder.as_ref(), now) {
             let detail = format!("the lock of call {} was left over", lock.call_id);
-            let by = format!("gateway {}", self.base.instance);
+            let by = Actor::Gateway(self.base.instance).to_string();
             let entry = Entry {
                 at: now,
                 event: "left_over".into(),

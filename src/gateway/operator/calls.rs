@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::ledger::{Ledger, MAX_ENTRIES, hidden};
+use crate::core::actor::Actor;
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::outcome::{Body, Evidence, Outcome, Sent, classify};
@@ -119,7 +120,7 @@ impl Operator {
                 );
                 if matches!(was, State::Stuck(_)) {
                     self.sagas
-                        .go_on_after(&record, &format!("token {}", caller.name), reason)
+                        .go_on_after(&record, &Actor::Token(&caller.name).to_string(), reason)
                         .await;
                 }
                 self.ledger.mask(&mut record);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::core::actor::Actor;
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::record::{Entry, Record};
@@ -52,7 +53,12 @@ impl Sessions {
             "the lock of call {} was taken away from it ({reason})",
             lock.call_id
         );
-        let entry = entry("unlocked", format!("token {}", caller.name), detail, now);
+        let entry = entry(
+            "unlocked",
+            Actor::Token(&caller.name).to_string(),
+            detail,
+            now,
+        );
         let unlocked = self.base.store.unlock(id, &lock, &entry).await;
         if !unlocked.map_err(|_| ErrorKind::StoreUnavailable.alone())? {
             return Err(
@@ -121,7 +127,7 @@ impl Sessions {
         let what = if frozen { "frozen" } else { "thawed" };
         let entry = entry(
             what,
-            format!("token {}", caller.name),
+            Actor::Token(&caller.name).to_string(),
             reason.to_owned(),
             self.base.now(),
         );

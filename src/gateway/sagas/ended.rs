@@ -353,7 +353,7 @@ impl Sagas {
         self.registry.with_calls(saga).await
     }
 
-    /// Undoes one call, whatever saga it belongs to. PreparedCall again it is the same undoing.
+    /// Undoes one call, whatever saga it belongs to. Asked again it is the same undoing.
     ///
     /// # Errors
     /// There is no such call, or it cannot be undone.

@@ -1,0 +1,48 @@
+//! Who acts. Its text is what entries keep, and is frozen.
+
+use std::fmt;
+
+use super::record::InstanceId;
+
+/// Who has done what an entry says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Actor<'a> {
+    /// A run of the process; its log says the same at its start.
+    Gateway(InstanceId),
+    /// A person or a program, by the name of its token.
+    Token(&'a str),
+    Reconciliation(&'a str),
+}
+
+impl fmt::Display for Actor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gateway(instance) => write!(f, "gateway {instance}"),
+            Self::Token(name) => write!(f, "token {name}"),
+            Self::Reconciliation(name) => write!(f, "reconciliation {name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_say_what_they_have_always_said() {
+        let instance = InstanceId(uuid::Uuid::nil());
+        let said = [
+            Actor::Gateway(instance),
+            Actor::Token("ops"),
+            Actor::Reconciliation("orders"),
+        ];
+        assert_eq!(
+            said.map(|actor| actor.to_string()),
+            [
+                "gateway 00000000-0000-0000-0000-000000000000",
+                "token ops",
+                "reconciliation orders"
+            ]
+        );
+    }
+}
