@@ -33,3 +33,4 @@ pub mod tool; // the policy of one tool
 pub mod trace; // where in which trace a call belongs
 pub mod undo; // the call that undoes another one
 pub mod unknown; // how an unknown outcome comes to rest
+pub mod work; // what is due, tried, postponed and given up

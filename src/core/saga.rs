@@ -2,8 +2,8 @@
 //! SIGMOD 1987).
 //!
 //! It begins with the first call that names it, and takes calls while it is open. When it is aborted, what
-//! its calls have done is undone, the newest first, by a call for each. [`next`] moves a saga, [`plan`] says
-//! what is to be done next about one that is being undone. Must not know how a call is sent.
+//! its calls have done is undone, the newest first, by a call for each. [`next`] moves a saga, [`plan::plan`]
+//! says what is done next about one that is being undone. Must not know how a call is sent.
 //!
 //! ```text
 //!            complete
@@ -12,22 +12,22 @@
 //!     ▼                all undone
 //!   compensating ──────────────► compensated
 //!     │  ▲
-//!     ▼  │ a person: retry, skip, resolve; or what it waited for has come to rest
+//!     ▼  │ an operator: retry, skip, resolve; or what it waited for has ended
 //!   stuck
 //! ```
 //!
-//! A saga that is open when the store loses data is stuck, too, until a person completes or aborts it.
+//! A saga that is open when the store loses data is stuck, too, until an operator completes or aborts it.
 
-mod plan; // what is to be done next about one that is being undone
+pub mod plan; // what is done next about one that is being undone
 mod stored; // as a document
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
-pub use self::plan::{Step, plan};
 use super::pace::Pace;
 use super::record::{CallId, Entry};
+use super::work::{self, Blocker, Due, Work, later};
 use super::{retry, undo};
 
 /// Names a saga for ever, within its tenant.
@@ -39,8 +39,10 @@ pub struct SagaId {
 
 /// Entries of its history that are kept.
 const MAX_EVENTS: usize = 100;
-/// How often that is done before a person hears of it: for an hour.
+/// Postponements in a row before an operator is told: an hour of them.
 const MOST_WAITS: u32 = 720;
+/// Tries to tell an operator of one trouble.
+const TELLINGS: u32 = 12;
 
 /// What is done about sagas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,11 +50,11 @@ pub struct Policy {
     /// How long a saga may be open.
     pub deadline: Duration,
     pub on_timeout: OnTimeout,
-    /// How often, and after which waits, one call is tried to be undone before a person has to see to it.
+    /// How often, and how far apart, undoing one call is tried before an operator has to see to it.
     pub retry: retry::Policy,
     /// How long one that has come to its end is kept.
     pub retention: Duration,
-    /// How long the end of a running or unknown call is waited for before it is looked at again, at most.
+    /// The longest pause before the end of a running or unknown call is looked for again.
     pub look_again: Duration,
 }
 
@@ -80,14 +82,26 @@ impl Default for Policy {
     }
 }
 
+impl Policy {
+    fn of_work(&self) -> work::Policy {
+        work::Policy {
+            tries: Some(self.retry.attempts),
+            waits: Some(MOST_WAITS),
+            base: self.retry.base,
+            max: self.retry.max,
+            postponed_by: Some(self.look_again.min(self.retry.max)),
+        }
+    }
+}
+
 /// A saga, as far as it has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saga {
     pub id: SagaId,
     /// Rises by one with every change: what compare-and-swap compares.
     pub version: u64,
-    pub state: State,
-    /// Name of the token that began it; empty for a person or the gateway.
+    pub phase: Phase,
+    /// Name of the token that began it; empty for an operator or the gateway.
     pub begun_by: String,
     /// The one call that it undoes; `None`: all that name it.
     pub only: Option<CallId>,
@@ -95,34 +109,41 @@ pub struct Saga {
     pub reason: String,
     /// What keeps it from going on.
     pub trouble: Option<Trouble>,
-    /// How often in a row the call whose turn it is could not be undone.
-    pub tries: u32,
-    /// How often in a row it could not go on for no fault of anybody's.
-    pub waits: u32,
-    /// Its calls have come to rest: none of them is sent any more.
-    pub at_rest: bool,
-    /// Stuck, but by something that may come to rest by itself.
-    pub looks_on: bool,
-    /// Stuck because data was lost while it was open: a person completes or aborts it.
-    pub was_open: bool,
-    /// Whether `due_at` is the end of somebody's turn to work on it, and no other time.
-    pub is_taken: bool,
+    pub work: Work,
     /// Whether its time was over while it was open.
     pub overdue: bool,
-    /// Whether somebody is still to hear of its trouble, and how often that was tried.
-    pub to_tell: bool,
-    pub tellings: u32,
+    /// How often an operator could not be told of its trouble; `None`: nothing is to be told.
+    pub telling: Option<u32>,
     pub created_at: Timestamp,
     pub deadline: Option<Timestamp>,
     pub updated_at: Timestamp,
-    /// When it is worked on next; `None`: only when a person does something.
-    pub due_at: Option<Timestamp>,
     /// From when on it may be deleted. One that has not come to its end never may.
     pub retain_until: Option<Timestamp>,
     /// The newest of its history, oldest first.
     pub events: Vec<Entry>,
 }
 
+/// How far a saga is, with what only counts there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Calls may join it.
+    Open,
+    Completed,
+    /// Its calls are being undone. `at_rest`: none of them is sent any more.
+    Compensating {
+        at_rest: bool,
+    },
+    Compensated,
+    /// Undoing its calls is given up. `is_transient`: the cause may end without an operator, and is still looked at.
+    Stuck {
+        at_rest: bool,
+        is_transient: bool,
+    },
+    /// Data was lost while it was open. An operator completes or aborts it.
+    OpenAtLoss,
+}
+
+/// How far a saga is, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Open,
@@ -141,6 +162,9 @@ impl State {
         Self::Stuck,
     ];
 
+    /// Those in which a saga may still go on.
+    pub const UNFINISHED: [Self; 3] = [Self::Open, Self::Compensating, Self::Stuck];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -149,6 +173,45 @@ impl State {
             Self::Compensated => "compensated",
             Self::Stuck => "stuck",
         }
+    }
+}
+
+impl Phase {
+    pub fn state(self) -> State {
+        match self {
+            Self::Open => State::Open,
+            Self::Completed => State::Completed,
+            Self::Compensating { .. } => State::Compensating,
+            Self::Compensated => State::Compensated,
+            Self::Stuck { .. } | Self::OpenAtLoss => State::Stuck,
+        }
+    }
+
+    /// Whether its calls are at rest; `None`: they are not being undone.
+    fn at_rest(self) -> Option<bool> {
+        match self {
+            Self::Compensating { at_rest } | Self::Stuck { at_rest, .. } => Some(at_rest),
+            Self::Open | Self::Completed | Self::Compensated | Self::OpenAtLoss => None,
+        }
+    }
+
+    fn may_end(self) -> bool {
+        matches!(self, Self::Open | Self::OpenAtLoss)
+    }
+
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Completed | Self::Compensated)
+    }
+
+    /// Stuck on a transient cause; the worker retries without an operator.
+    pub fn is_stuck_for_now(self) -> bool {
+        matches!(
+            self,
+            Self::Stuck {
+                is_transient: true,
+                ..
+            }
+        )
     }
 }
 
@@ -164,105 +227,113 @@ pub struct Trouble {
 impl Saga {
     /// A saga that begins now.
     pub fn begin(id: SagaId, policy: &Policy, now: Timestamp) -> Self {
-        let deadline = after(now, policy.deadline);
-        let detail = "the first call of the saga".to_owned();
+        let deadline = later(now, policy.deadline);
         Self {
-            id,
-            version: 1,
-            state: State::Open,
-            begun_by: String::new(),
-            only: None,
-            reason: String::new(),
-            trouble: None,
-            tries: 0,
-            waits: 0,
-            at_rest: false,
-            looks_on: false,
-            was_open: false,
-            is_taken: false,
-            overdue: false,
-            to_tell: false,
-            tellings: 0,
-            created_at: now,
             deadline: Some(deadline),
-            updated_at: now,
-            due_at: Some(deadline),
-            retain_until: None,
-            events: vec![entry("begun", "gateway".to_owned(), detail, now)],
+            ..Self::new(id, Phase::Open, deadline, now)
         }
+        .noted("begun", "gateway", "the first call of the saga", now)
     }
 
     /// The undoing of one call, whatever saga it belongs to.
     pub fn undo(tenant: &str, call_id: CallId, by: &str, reason: &str, now: Timestamp) -> Self {
+        let id = SagaId {
+            tenant: tenant.to_owned(),
+            id: undo::key_of(call_id),
+        };
         Self {
-            id: SagaId {
-                tenant: tenant.to_owned(),
-                id: undo::key_of(call_id),
-            },
-            version: 1,
-            state: State::Compensating,
-            begun_by: String::new(),
             only: Some(call_id),
             reason: reason.to_owned(),
+            ..Self::new(id, Phase::Compensating { at_rest: false }, now, now)
+        }
+        .noted("aborted", by, reason, now)
+    }
+
+    fn new(id: SagaId, phase: Phase, due_at: Timestamp, now: Timestamp) -> Self {
+        Self {
+            id,
+            version: 1,
+            phase,
+            begun_by: String::new(),
+            only: None,
+            reason: String::new(),
             trouble: None,
-            tries: 0,
-            waits: 0,
-            at_rest: false,
-            looks_on: false,
-            was_open: false,
-            is_taken: false,
+            work: Work::due_at(due_at),
             overdue: false,
-            to_tell: false,
-            tellings: 0,
+            telling: None,
             created_at: now,
             deadline: None,
             updated_at: now,
-            due_at: Some(now),
             retain_until: None,
-            events: vec![entry("aborted", by.to_owned(), reason.to_owned(), now)],
+            events: Vec::new(),
         }
+    }
+
+    pub fn state(&self) -> State {
+        self.phase.state()
     }
 
     /// Whether calls may join it.
     pub fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.phase == Phase::Open
     }
 
-    /// Whether a call of it, of which nobody knows whether it was executed, may still be sent again: not after
-    /// the others are being undone.
+    /// Whether its unknown calls may still be sent again: not after the others are being undone.
     pub fn may_send_again(&self) -> bool {
-        match self.state {
-            State::Open | State::Completed => true,
-            State::Compensating | State::Stuck => !self.at_rest,
-            State::Compensated => false,
+        match self.phase {
+            Phase::Open | Phase::Completed | Phase::OpenAtLoss => true,
+            Phase::Compensating { at_rest } | Phase::Stuck { at_rest, .. } => !at_rest,
+            Phase::Compensated => false,
         }
     }
 
-    fn changed(&self, now: Timestamp) -> Self {
+    /// In another phase, where what troubled it before does not count.
+    fn enter(self, phase: Phase) -> Self {
         Self {
-            version: self.version + 1,
-            updated_at: now,
-            is_taken: false,
-            ..self.clone()
+            phase,
+            trouble: None,
+            telling: None,
+            ..self
         }
     }
 
-    fn noted(mut self, event: &'static str, by: String, detail: String, now: Timestamp) -> Self {
-        self.events.push(entry(event, by, detail, now));
+    fn due(self, due: Due) -> Self {
+        Self {
+            work: Work { due, ..self.work },
+            ..self
+        }
+    }
+
+    /// As before its first try.
+    fn anew(self, now: Timestamp) -> Self {
+        Self {
+            work: Work::due_at(now),
+            ..self
+        }
+    }
+
+    fn aborted(self, by: &str, reason: &str, now: Timestamp) -> Self {
+        Self {
+            reason: reason.to_owned(),
+            retain_until: None,
+            ..self.enter(Phase::Compensating { at_rest: false })
+        }
+        .anew(now)
+        .noted("aborted", by, reason, now)
+    }
+
+    fn noted(mut self, event: &'static str, by: &str, detail: &str, now: Timestamp) -> Self {
+        self.events.push(Entry {
+            at: now,
+            event: event.into(),
+            attempt: None,
+            outcome: None,
+            by: by.to_owned(),
+            detail: detail.to_owned(),
+        });
         let surplus = self.events.len().saturating_sub(MAX_EVENTS);
         self.events.drain(..surplus);
         self
-    }
-}
-
-fn entry(event: &'static str, by: String, detail: String, now: Timestamp) -> Entry {
-    Entry {
-        at: now,
-        event: event.into(),
-        attempt: None,
-        outcome: None,
-        by,
-        detail,
     }
 }
 
@@ -283,48 +354,35 @@ pub enum Event {
     Taken { until: Timestamp },
     /// The gateway that worked on it has ended, and no other can be at it.
     Freed,
-    /// Something is sent for it now. Who does it needs until then.
+    /// Something is sent for it now; its gateway needs until then.
     Prolonged { until: Timestamp },
-    /// A person is about to settle what it is stuck with: whoever has looked at it before gives way.
+    /// An operator is about to settle what it is stuck with: a gateway that has read it before gives way.
     Held { until: Timestamp },
     /// All of its calls have come to rest. From now on none of them is sent again.
     Rested,
     /// A call of it was found that it may not know of, although it has come to its end.
     CallFound,
-    /// The store has lost its newest writes, and a person accepts that.
+    /// The store has lost its newest writes, and an operator accepts that.
     StoreLost { by: String, reason: String },
     /// It cannot go on now. `jitter` is random, of 0..1.
-    Hindered {
+    Blocked {
         by: String,
         trouble: Trouble,
-        hindrance: Hindrance,
+        blocker: Blocker,
         jitter: f64,
     },
-    /// A call has been undone, or what was in the way is not any more.
+    /// A call has been undone, or what blocked it does not any more.
     Advanced,
     /// All of its calls are undone.
     Undone { by: String },
     /// What was kept for it need not be any longer. `false`: some of its calls are not at rest yet.
     Released { all: bool },
-    /// Whoever is to hear of its trouble was told; `false`: or was not reached.
+    /// An operator was told of its trouble; `false`: or could not be reached.
     Told { delivered: bool },
-    /// A person wants what is stuck to be tried again.
+    /// An operator wants what is stuck to be tried again.
     Retry { by: String, reason: String },
-    /// A person has settled the call with which it was stuck.
+    /// An operator has settled the call with which it was stuck.
     Settled { by: String, reason: String },
-}
-
-/// Why a saga cannot go on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hindrance {
-    /// Something will end soon, or is stopped for a while: it is no failure.
-    Busy,
-    /// Nobody knows what became of a call. It may come to rest by itself.
-    Unknown,
-    /// A call could not be undone this time.
-    Failed,
-    /// A call will never be undone without a person.
-    Final,
 }
 
 /// An event that does not fit the state. Changes nothing.
@@ -338,61 +396,49 @@ pub enum Illegal {
     AfterLoss,
 }
 
+impl From<work::NotDue> for Illegal {
+    fn from(_: work::NotDue) -> Self {
+        Self::NotDue
+    }
+}
+
 /// Decides what an event does to a saga.
 ///
 /// # Errors
 /// The event does not fit the state; nothing changes.
 pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Result<Saga, Illegal> {
-    let wrong = Err(Illegal::State(saga.state));
-    let changed = saga.changed(now);
-    // One that was open when data was lost is not undone before a person has said so.
-    let is_unfinished = matches!(saga.state, State::Compensating | State::Stuck) && !saga.was_open;
-    let may_end = saga.is_open() || saga.was_open;
-    match event {
+    let wrong = Illegal::State(saga.state());
+    let at_rest = saga.phase.at_rest();
+    let is_lost = saga.phase == Phase::OpenAtLoss;
+    let changed = Saga {
+        version: saga.version + 1,
+        updated_at: now,
+        ..saga.clone()
+    };
+    Ok(match event {
         // What is asked for again has been done.
-        Event::Complete { .. } if saga.state == State::Completed => Ok(saga.clone()),
-        Event::Complete { by, reason } if may_end => {
-            let (state, reason) = (State::Completed, reason.clone());
-            let completed = Saga {
-                state,
-                due_at: Some(now),
-                reason: reason.clone(),
-                to_tell: false,
-                ..changed
-            };
-            let completed = Saga {
-                trouble: None,
-                was_open: false,
-                ..completed
-            };
-            Ok(completed.noted("completed", by.clone(), reason, now))
+        Event::Complete { .. } if saga.phase == Phase::Completed => saga.clone(),
+        Event::Abort { .. } if at_rest.is_some() => saga.clone(),
+        Event::Complete { by, reason } if saga.phase.may_end() => Saga {
+            reason: reason.clone(),
+            ..changed.enter(Phase::Completed).due(Due::At(now))
         }
-        Event::Abort { .. } if is_unfinished => Ok(saga.clone()),
+        .noted("completed", by, reason, now),
         Event::Abort {
             after_loss: false, ..
-        } if saga.was_open => Err(Illegal::AfterLoss),
-        Event::Abort { by, reason, .. } if may_end => Ok(abort(changed, by, reason, now)),
+        } if is_lost => return Err(Illegal::AfterLoss),
+        Event::Abort { by, reason, .. } if saga.phase.may_end() => changed.aborted(by, reason, now),
         // Its one call was skipped then, and is to be undone after all.
         Event::Abort { by, reason, .. }
-            if saga.only.is_some() && saga.state == State::Compensated =>
+            if saga.only.is_some() && saga.phase == Phase::Compensated =>
         {
-            Ok(abort(
-                Saga {
-                    retain_until: None,
-                    at_rest: false,
-                    ..changed
-                },
-                by,
-                reason,
-                now,
-            ))
+            changed.aborted(by, reason, now)
         }
-        Event::Complete { .. } | Event::Abort { .. } => wrong,
-        Event::Overdue { .. } if !saga.is_open() => wrong,
+        Event::Overdue { .. } if !saga.is_open() => return Err(wrong),
         Event::Overdue { .. }
             if saga.overdue || saga.deadline.is_none_or(|deadline| now < deadline) =>
         {
-            Err(Illegal::NotDue)
+            return Err(Illegal::NotDue);
         }
         Event::Overdue { by } => {
             let overdue = Saga {
@@ -400,340 +446,207 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
                 ..changed
             };
             match policy.on_timeout {
-                OnTimeout::Abort => Ok(abort(overdue, by, "its deadline is over", now)),
+                OnTimeout::Abort => overdue.aborted(by, "its deadline is over", now),
                 OnTimeout::Report => {
-                    let told = Saga {
-                        due_at: Some(now),
-                        to_tell: true,
-                        ..overdue
-                    };
                     let detail =
                         "its deadline is over; it stays open until somebody completes or aborts it";
-                    Ok(told.noted("overdue", by.clone(), detail.to_owned(), now))
+                    let told = Saga {
+                        telling: Some(0),
+                        ..overdue.due(Due::At(now))
+                    };
+                    told.noted("overdue", by, detail, now)
                 }
             }
         }
-        Event::Taken { .. } if saga.due_at.is_none_or(|due_at| now < due_at) => {
-            Err(Illegal::NotDue)
+        Event::Taken { until } => {
+            let taken = work::Event::Taken { until: *until };
+            worked(changed, taken, policy, now)?.0
         }
-        Event::Taken { until } => Ok(Saga {
-            due_at: Some(*until),
-            is_taken: true,
-            ..changed
-        }),
-        Event::Freed if saga.is_taken => Ok(Saga {
-            due_at: Some(now),
-            ..changed
-        }),
-        Event::Freed => Err(Illegal::NotDue),
-        Event::Held { .. } if saga.state != State::Stuck => wrong,
+        Event::Freed => worked(changed, work::Event::Freed, policy, now)?.0,
         // One that is not worked on is not taken up for that.
-        Event::Held { until } => Ok(Saga {
-            due_at: saga.due_at.map(|due_at| due_at.max(*until)),
-            is_taken: saga.is_taken,
-            ..changed
-        }),
-        Event::Prolonged { .. }
-        | Event::Rested
-        | Event::Hindered { .. }
-        | Event::Advanced
-        | Event::Undone { .. }
-            if !is_unfinished =>
-        {
-            wrong
+        Event::Held { until } if saga.state() == State::Stuck => {
+            changed.due(saga.work.due.not_before(*until))
         }
-        Event::Prolonged { until } => {
-            let (state, due_at) = (State::Compensating, Some(*until));
-            // What was waited for has come to rest: what fails now fails for the first time.
-            let (tries, waits) = if saga.state == State::Stuck {
-                (0, 0)
-            } else {
-                (saga.tries, saga.waits)
-            };
-            let going = Saga {
-                state,
-                due_at,
-                tries,
-                waits,
-                is_taken: true,
-                ..changed
-            };
-            Ok(Saga {
-                trouble: None,
-                looks_on: false,
-                to_tell: false,
-                ..going
-            })
-        }
-        // What is undone after it has its own tries.
-        Event::Rested => {
-            let rested = Saga {
-                state: State::Compensating,
-                at_rest: true,
-                tries: 0,
-                waits: 0,
-                ..changed
-            };
-            let is_taken = saga.is_taken;
-            Ok(Saga {
-                trouble: None,
-                looks_on: false,
-                to_tell: false,
-                is_taken,
-                ..rested
-            })
-        }
-        Event::StoreLost { .. } if !is_unfinished && !may_end => wrong,
-        Event::StoreLost { by, reason } => {
-            let what = if may_end {
-                "it may have been completed or undone since; complete it, or abort it"
-            } else {
-                "what was undone may be forgotten"
+        Event::StoreLost { by, reason } if at_rest.is_some() || saga.phase.may_end() => {
+            let (phase, what) = match at_rest {
+                None => (
+                    Phase::OpenAtLoss,
+                    "it may have been completed or undone since; complete it, or abort it",
+                ),
+                Some(at_rest) => (
+                    Phase::Stuck {
+                        at_rest,
+                        is_transient: false,
+                    },
+                    "what was undone may be forgotten",
+                ),
             };
             let why = format!("the store has lost data ({reason}): {what}");
-            let trouble = Some(Trouble {
-                call_id: None,
-                why: why.clone(),
-            });
-            let (state, due_at) = (State::Stuck, Some(now));
             let lost = Saga {
-                state,
-                due_at,
-                trouble,
-                looks_on: false,
-                to_tell: true,
-                tellings: 0,
-                ..changed
+                trouble: Some(Trouble {
+                    call_id: None,
+                    why: why.clone(),
+                }),
+                telling: Some(0),
+                ..changed.enter(phase).due(Due::At(now))
             };
-            let lost = Saga {
-                was_open: may_end,
-                ..lost
-            };
-            Ok(lost.noted("store_lost", by.clone(), why, now))
+            lost.noted("store_lost", by, &why, now)
         }
-        Event::CallFound if matches!(saga.state, State::Completed | State::Compensated) => {
-            Ok(Saga {
-                due_at: Some(now),
-                retain_until: None,
-                ..changed
-            })
-        }
-        Event::CallFound => wrong,
-        Event::Hindered {
-            by,
-            trouble,
-            hindrance,
-            jitter,
-        } => Ok(hinder(saga, by, trouble, *hindrance, *jitter, policy, now)),
-        Event::Advanced => {
-            let (state, due_at) = (State::Compensating, Some(now));
-            Ok(Saga {
-                state,
-                trouble: None,
-                tries: 0,
-                waits: 0,
-                due_at,
-                to_tell: false,
-                ..changed
-            })
-        }
-        Event::Undone { by } => {
-            let (state, due_at) = (State::Compensated, Some(now));
-            let undone = Saga {
-                state,
-                due_at,
-                trouble: None,
-                tries: 0,
-                to_tell: false,
-                ..changed
-            };
-            Ok(undone.noted(
-                "compensated",
-                by.clone(),
-                "all of it is undone".to_owned(),
-                now,
-            ))
-        }
-        Event::Released { .. } if !matches!(saga.state, State::Completed | State::Compensated) => {
-            wrong
-        }
-        Event::Released { all: true } => Ok(Saga {
-            due_at: None,
-            retain_until: Some(after(now, policy.retention)),
-            ..changed
-        }),
-        Event::Released { all: false } => {
+        Event::CallFound if saga.phase.is_over() => Saga {
+            retain_until: None,
+            ..changed.due(Due::At(now))
+        },
+        Event::Released { all: true } if saga.phase.is_over() => Saga {
+            retain_until: Some(later(now, policy.retention)),
+            ..changed.due(Due::Never)
+        },
+        Event::Released { all: false } if saga.phase.is_over() => {
             // The later the longer it takes.
             let age = Duration::try_from(now.duration_since(saga.created_at)).unwrap_or_default();
             let wait = (age / 2).clamp(policy.look_again, policy.retry.max.max(policy.look_again));
-            Ok(Saga {
-                due_at: Some(after(now, in_milliseconds(wait))),
-                ..changed
-            })
+            changed.due(Due::At(later(now, wait)))
         }
-        Event::Told { .. } if !saga.to_tell => wrong,
-        Event::Told { delivered } => Ok(told(saga, *delivered, policy, now)),
-        Event::Retry { by, reason } | Event::Settled { by, reason }
-            if is_unfinished && saga.state == State::Stuck =>
-        {
-            let (state, due_at) = (State::Compensating, Some(now));
+        Event::Told { delivered } => match saga.telling {
+            None => return Err(wrong),
+            Some(before) => told(changed, before + 1, *delivered, policy, now),
+        },
+        Event::Retry { .. } | Event::Settled { .. } if is_lost => return Err(Illegal::AfterLoss),
+        Event::Retry { by, reason } | Event::Settled { by, reason } => {
+            let Phase::Stuck { at_rest, .. } = saga.phase else {
+                return Err(wrong);
+            };
             let is_settled = matches!(event, Event::Settled { .. });
             // What was decided about the one call of such a saga counts from now on.
-            let at_rest = changed.at_rest || changed.only.is_some() && is_settled;
-            let again = Saga {
-                state,
-                at_rest,
-                due_at,
-                trouble: None,
-                tries: 0,
-                waits: 0,
-                to_tell: false,
-                ..changed
-            };
-            let event = if is_settled { "settled" } else { "retry" };
-            Ok(again.noted(event, by.clone(), reason.clone(), now))
+            let at_rest = at_rest || saga.only.is_some() && is_settled;
+            let again = changed.enter(Phase::Compensating { at_rest }).anew(now);
+            again.noted(
+                if is_settled { "settled" } else { "retry" },
+                by,
+                reason,
+                now,
+            )
         }
-        Event::Retry { .. } | Event::Settled { .. } if saga.was_open => Err(Illegal::AfterLoss),
-        Event::Retry { .. } | Event::Settled { .. } => wrong,
-    }
+        Event::Prolonged { .. }
+        | Event::Rested
+        | Event::Blocked { .. }
+        | Event::Advanced
+        | Event::Undone { .. } => match at_rest {
+            Some(at_rest) => undoing(changed, event, at_rest, policy, now)?,
+            None => return Err(wrong),
+        },
+        Event::Complete { .. }
+        | Event::Abort { .. }
+        | Event::Held { .. }
+        | Event::StoreLost { .. }
+        | Event::CallFound
+        | Event::Released { .. } => return Err(wrong),
+    })
 }
 
-fn abort(saga: Saga, by: &str, reason: &str, now: Timestamp) -> Saga {
-    let (state, due_at, reason) = (State::Compensating, Some(now), reason.to_owned());
-    let aborted = Saga {
-        state,
-        due_at,
-        reason: reason.clone(),
-        to_tell: false,
-        ..saga
-    };
-    let aborted = Saga {
-        trouble: None,
-        was_open: false,
-        ..aborted
-    };
-    aborted.noted("aborted", by.to_owned(), reason, now)
-}
-
-fn hinder(
-    saga: &Saga,
-    by: &str,
-    trouble: &Trouble,
-    hindrance: Hindrance,
-    jitter: f64,
+/// The saga with its work as an event leaves it, and whether that is given up.
+fn worked(
+    saga: Saga,
+    event: work::Event,
     policy: &Policy,
     now: Timestamp,
-) -> Saga {
-    let tries = saga
-        .tries
-        .saturating_add(u32::from(hindrance != Hindrance::Busy));
-    let waits = if hindrance == Hindrance::Busy {
-        saga.waits.saturating_add(1)
-    } else {
-        0
-    };
-    let hindered = Saga {
-        trouble: Some(trouble.clone()),
-        tries,
-        waits,
-        ..saga.changed(now)
-    };
-    let is_over = match hindrance {
-        Hindrance::Busy => waits >= MOST_WAITS,
-        Hindrance::Unknown | Hindrance::Failed => tries >= policy.retry.attempts,
-        Hindrance::Final => true,
-    };
-    let wait = match hindrance {
-        Hindrance::Busy => policy.look_again.min(policy.retry.max),
-        Hindrance::Unknown | Hindrance::Failed | Hindrance::Final => {
-            let most = retry::Policy {
-                attempts: u32::MAX,
-                ..policy.retry
-            };
-            let longest = retry::delay(&most, tries.max(1), 1.0, None);
-            longest.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
+) -> Result<(Saga, bool), work::NotDue> {
+    let next = saga.work.next(&event, &policy.of_work(), now)?;
+    let work = next.work;
+    Ok((Saga { work, ..saga }, next.gives_up))
+}
+
+/// What an event does to a saga whose calls are being undone.
+fn undoing(
+    saga: Saga,
+    event: &Event,
+    at_rest: bool,
+    policy: &Policy,
+    now: Timestamp,
+) -> Result<Saga, Illegal> {
+    let was_stuck = saga.state() == State::Stuck;
+    Ok(match event {
+        Event::Prolonged { until } => {
+            let until = *until;
+            // What was waited for has come to rest: what fails now fails for the first time.
+            let saga = if was_stuck { saga.anew(now) } else { saga };
+            let (saga, _) = worked(saga, work::Event::Prolonged { until }, policy, now)?;
+            saga.enter(Phase::Compensating { at_rest })
         }
-    };
-    let later = Some(after(now, in_milliseconds(wait)));
-    let was_stuck = saga.state == State::Stuck;
-    let noted = |saga: Saga| match hindrance {
-        Hindrance::Busy if !is_over => saga,
-        _ => {
+        // What is undone after it has its own tries.
+        Event::Rested => {
+            let due = saga.work.due;
+            let rested = saga.enter(Phase::Compensating { at_rest: true });
+            rested.anew(now).due(due)
+        }
+        Event::Undone { by } => {
+            let undone = saga.enter(Phase::Compensated).anew(now);
+            undone.noted("compensated", by, "all of it is undone", now)
+        }
+        Event::Blocked {
+            by,
+            trouble,
+            blocker,
+            jitter,
+        } => {
+            let (blocker, jitter) = (*blocker, *jitter);
+            let event = work::Event::Blocked { blocker, jitter };
+            let (saga, gives_up) = worked(saga, event, policy, now)?;
+            let is_transient = matches!(blocker, Blocker::Unknown | Blocker::Busy);
+            let blocked = Saga {
+                trouble: Some(trouble.clone()),
+                phase: if gives_up {
+                    Phase::Stuck {
+                        at_rest,
+                        is_transient,
+                    }
+                } else {
+                    saga.phase
+                },
+                ..saga
+            };
+            if was_stuck {
+                // What may end without an operator is still looked at.
+                let goes_on = !gives_up || is_transient || blocked.telling.is_some();
+                return Ok(if goes_on {
+                    blocked
+                } else {
+                    blocked.due(Due::Never)
+                });
+            }
             let detail = match trouble.call_id {
                 Some(call_id) => format!("call {call_id}: {}", trouble.why),
                 None => trouble.why.clone(),
             };
-            saga.noted(
-                if is_over { "stuck" } else { "hindered" },
-                by.to_owned(),
-                detail,
-                now,
-            )
-        }
-    };
-    if is_over {
-        // What may come to rest by itself is still looked at.
-        let looks_on = matches!(hindrance, Hindrance::Unknown | Hindrance::Busy);
-        let stuck = Saga {
-            state: State::Stuck,
-            looks_on,
-            ..hindered
-        };
-        return if was_stuck {
-            Saga {
-                due_at: later.filter(|_| looks_on || saga.to_tell),
-                ..stuck
+            if gives_up {
+                Saga {
+                    telling: Some(0),
+                    ..blocked.due(Due::At(now))
+                }
+                .noted("stuck", by, &detail, now)
+            } else if blocker == Blocker::Busy {
+                blocked
+            } else {
+                blocked.noted("hindered", by, &detail, now)
             }
-        } else {
-            noted(Saga {
-                due_at: Some(now),
-                to_tell: true,
-                tellings: 0,
-                ..stuck
-            })
-        };
-    }
-    if was_stuck {
-        return Saga {
-            due_at: later,
-            ..hindered
-        };
-    }
-    noted(Saga {
-        due_at: later,
-        ..hindered
+        }
+        _ => saga.enter(Phase::Compensating { at_rest }).anew(now),
     })
 }
 
-/// How often somebody is tried to be told of a trouble.
-const TELLINGS: u32 = 12;
-
-fn told(saga: &Saga, delivered: bool, policy: &Policy, now: Timestamp) -> Saga {
-    let tellings = saga.tellings.saturating_add(1);
+/// After so many tries to tell an operator.
+fn told(saga: Saga, tellings: u32, delivered: bool, policy: &Policy, now: Timestamp) -> Saga {
     let is_over = delivered || tellings >= TELLINGS;
-    let most = retry::Policy {
-        attempts: u32::MAX,
-        ..policy.retry
+    let wait = retry::delay(&policy.retry, tellings, 1.0, None);
+    let goes_on = !is_over || saga.phase.is_stuck_for_now();
+    let due = if goes_on {
+        Due::At(later(now, wait))
+    } else {
+        Due::Never
     };
-    let wait = in_milliseconds(retry::delay(&most, tellings, 1.0, None));
-    let looks_on = saga.state == State::Stuck && saga.looks_on;
-    let due_at = (!is_over || looks_on).then(|| after(now, wait));
     Saga {
-        tellings,
-        to_tell: !is_over,
-        due_at,
-        ..saga.changed(now)
+        telling: (!is_over).then_some(tellings),
+        ..saga.due(due)
     }
-}
-
-fn after(time: Timestamp, span: Duration) -> Timestamp {
-    let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
-    time.checked_add(span).unwrap_or(Timestamp::MAX)
-}
-
-/// Stores keep whole microseconds, and what comes back must be what was written.
-fn in_milliseconds(span: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

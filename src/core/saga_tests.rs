@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use uuid::Uuid;
 
+use super::plan::{Step, plan};
 use super::*;
 use crate::core::call::{self, UndoEnd};
 use crate::core::compensation;
@@ -47,15 +48,15 @@ fn abort() -> Event {
     }
 }
 
-fn hindered(hindrance: Hindrance) -> Event {
+fn hindered(blocker: Blocker) -> Event {
     let trouble = Trouble {
         call_id: Some(CallId(Uuid::from_u128(1))),
         why: "no".into(),
     };
-    Event::Hindered {
+    Event::Blocked {
         by: by(),
         trouble,
-        hindrance,
+        blocker,
         jitter: 1.0,
     }
 }
@@ -68,7 +69,7 @@ fn moved(saga: &Saga, event: &Event, seconds: i64) -> Saga {
 fn sagas() -> Vec<(&'static str, Saga)> {
     let open = Saga::begin(id(), &Policy::default(), at(0));
     let compensating = moved(&open, &abort(), 1);
-    let stuck = moved(&compensating, &hindered(Hindrance::Final), 2);
+    let stuck = moved(&compensating, &hindered(Blocker::Final), 2);
     let told = moved(&stuck, &Event::Told { delivered: true }, 2);
     let lost = Event::StoreLost {
         by: by(),
@@ -116,10 +117,10 @@ fn the_whole_grid() {
                 reason: "an older snapshot".into(),
             },
         ),
-        ("hindered: busy", hindered(Hindrance::Busy)),
-        ("hindered: unknown", hindered(Hindrance::Unknown)),
-        ("hindered: failed", hindered(Hindrance::Failed)),
-        ("hindered: final", hindered(Hindrance::Final)),
+        ("hindered: busy", hindered(Blocker::Busy)),
+        ("hindered: unknown", hindered(Blocker::Unknown)),
+        ("hindered: failed", hindered(Blocker::Failed)),
+        ("hindered: final", hindered(Blocker::Final)),
         ("advanced", Event::Advanced),
         ("undone", Event::Undone { by: by() }),
         ("released", Event::Released { all: true }),
@@ -150,11 +151,17 @@ fn the_whole_grid() {
                 Ok(same) if same == saga => "as it was".to_owned(),
                 Ok(saga) => {
                     let due = saga
-                        .due_at
+                        .work
+                        .due
+                        .at()
                         .map(|due| due.duration_since(at(1_000)).as_secs());
                     let due = due.map_or("never".to_owned(), |due| format!("in {due} s"));
-                    let tells = if saga.to_tell { ", tells" } else { "" };
-                    format!("{}, due {due}{tells}", saga.state.as_str())
+                    let tells = if saga.telling.is_some() {
+                        ", tells"
+                    } else {
+                        ""
+                    };
+                    format!("{}, due {due}{tells}", saga.state().as_str())
                 }
             };
             grid += &format!("  {event_name:<20}{cell}\n");
@@ -169,16 +176,26 @@ fn what_fails_is_tried_again_ever_more_slowly_and_then_a_person_is_called_once()
     let mut saga = moved(&Saga::begin(id(), &policy, at(0)), &abort(), 0);
     let mut waits = Vec::new();
     for _ in 1..policy.retry.attempts {
-        saga = moved(&saga, &hindered(Hindrance::Failed), 0);
-        assert_eq!((saga.state, saga.to_tell), (State::Compensating, false));
-        waits.push(saga.due_at.expect("a time").duration_since(at(0)).as_secs());
+        saga = moved(&saga, &hindered(Blocker::Failed), 0);
+        assert_eq!(
+            (saga.state(), saga.telling.is_some()),
+            (State::Compensating, false)
+        );
+        waits.push(
+            saga.work
+                .due
+                .at()
+                .expect("a time")
+                .duration_since(at(0))
+                .as_secs(),
+        );
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256]);
-    saga = moved(&saga, &hindered(Hindrance::Failed), 0);
-    assert_eq!((saga.state, saga.to_tell), (State::Stuck, true));
+    saga = moved(&saga, &hindered(Blocker::Failed), 0);
+    assert_eq!((saga.state(), saga.telling.is_some()), (State::Stuck, true));
     saga = moved(&saga, &Event::Told { delivered: true }, 1);
     assert_eq!(
-        (saga.to_tell, saga.due_at),
+        (saga.telling.is_some(), saga.work.due.at()),
         (false, None),
         "only a person goes on"
     );
@@ -191,7 +208,7 @@ fn what_fails_is_tried_again_ever_more_slowly_and_then_a_person_is_called_once()
         2,
     );
     assert_eq!(
-        (again.state, again.tries, again.due_at),
+        (again.state(), again.work.tries, again.work.due.at()),
         (State::Compensating, 0, Some(at(2)))
     );
 }
@@ -206,12 +223,12 @@ fn what_may_come_to_rest_by_itself_is_still_looked_at_when_it_is_stuck() {
         ..Policy::default()
     };
     let saga = moved(&Saga::begin(id(), &policy, at(0)), &abort(), 0);
-    let stuck = next(&saga, &hindered(Hindrance::Unknown), &policy, at(0)).expect("stuck");
-    assert_eq!(stuck.state, State::Stuck);
+    let stuck = next(&saga, &hindered(Blocker::Unknown), &policy, at(0)).expect("stuck");
+    assert_eq!(stuck.state(), State::Stuck);
     let told = next(&stuck, &Event::Told { delivered: true }, &policy, at(1)).expect("told");
-    assert!(told.due_at.is_some());
+    assert!(told.work.due.at().is_some());
     let advanced = next(&told, &Event::Advanced, &policy, at(2)).expect("it goes on");
-    assert_eq!(advanced.state, State::Compensating);
+    assert_eq!(advanced.state(), State::Compensating);
 }
 
 #[test]
@@ -495,10 +512,10 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
         call_id: Some(record.intent.call_id),
         why: "nobody knows".into(),
     };
-    let hindered = Event::Hindered {
+    let hindered = Event::Blocked {
         by: by(),
         trouble,
-        hindrance: Hindrance::Final,
+        blocker: Blocker::Final,
         jitter: 0.0,
     };
     let settled = Event::Settled {
@@ -646,7 +663,7 @@ fn what_has_nothing_to_undo_is_waited_for_as_long_as_it_may_be_sent_again() {
     });
     assert!(matches!(
         plan(&undoing(), &[(&record, &needless)], at(99)),
-        Step::Wait(_, Hindrance::Unknown, _)
+        Step::Wait(_, Blocker::Unknown, _)
     ));
     record.check = Some(Check {
         since: at(0),
@@ -668,9 +685,9 @@ fn only_a_saga_that_was_worked_on_is_freed() {
     let at_rest = moved(&taken, &Event::Rested, 2);
     let sending = moved(&at_rest, &Event::Prolonged { until: at(90) }, 3);
     for saga in [&taken, &at_rest, &sending] {
-        assert_eq!(moved(saga, &Event::Freed, 5).due_at, Some(at(5)));
+        assert_eq!(moved(saga, &Event::Freed, 5).work.due.at(), Some(at(5)));
     }
-    let waits = moved(&sending, &hindered(Hindrance::Failed), 4);
+    let waits = moved(&sending, &hindered(Blocker::Failed), 4);
     for saga in [&aborted, &waits, &moved(&taken, &Event::Freed, 5)] {
         assert_eq!(
             next(saga, &Event::Freed, &Policy::default(), at(9)),

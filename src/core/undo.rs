@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 use super::compensation::Template;
 use super::json;
 use super::key;
-use super::record::{CallId, Content, Record};
+use super::record::{CallId, Content, Record, State};
+use super::work::{Blocked, Blocker};
 
 impl Template {
     /// The arguments of the call that undoes this one, as one JSON object.
@@ -66,6 +67,29 @@ fn about(record: &Record) -> Value {
 
 fn read(json: &Bytes) -> Option<Value> {
     json::parse(str::from_utf8(json).ok()?).ok()
+}
+
+/// What the state of a compensation means for the call that it undoes.
+///
+/// # Errors
+/// That call is not undone, and what blocks that.
+pub fn outcome_of(compensation: &Record) -> Result<(), Blocked> {
+    let call_id = compensation.intent.call_id;
+    Err(match &compensation.state {
+        State::Succeeded(_) => return Ok(()),
+        State::Running => Blocked::busy(format!("its compensation {call_id} runs")),
+        State::Failed(failure) => Blocked::failed(format!(
+            "its compensation {call_id} failed: {}",
+            failure.why
+        )),
+        State::Unknown(_) => {
+            let why = format!("nobody knows whether its compensation {call_id} was executed");
+            Blocked::by(Blocker::Unknown, why)
+        }
+        State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
+            Blocked::for_good(format!("its compensation {call_id} was undone itself"))
+        }
+    })
 }
 
 /// The key of the call that undoes this one.

@@ -22,9 +22,11 @@ use crate::core::compensation::{self, Template};
 use crate::core::document::{Document, Kind};
 use crate::core::ledger::LIMITS;
 use crate::core::record::{Compensation, Record, State};
-use crate::core::saga::{self, Event, Hindrance, Saga, SagaId, Step, Trouble};
+use crate::core::saga::plan::{Step, plan};
+use crate::core::saga::{self, Event, Phase, Saga, SagaId, Trouble};
 use crate::core::session::Refusal;
 use crate::core::tool::Tool;
+use crate::core::work::{Blocked, Blocker};
 use crate::core::{key, undo};
 use crate::crash;
 use crate::store;
@@ -46,18 +48,12 @@ pub struct Worked {
     pub worked: usize,
 }
 
-/// What came of trying to undo one call.
-enum Tried {
-    Undone,
-    Hindered(Hindrance, String),
-}
-
 /// What came of one call's turn to be undone.
 enum Undone {
     /// It is undone: the saga, and the call as it is now.
     Further(Box<Saga>, Box<Record>),
     /// It is not: the saga, if there is more to do about it at once.
-    Hindered(Option<Box<Saga>>),
+    Blocked(Option<Box<Saga>>),
 }
 
 /// Works on sagas that are due: deadlines, and what is to be undone.
@@ -145,11 +141,7 @@ impl SagaWorker {
         if self.base.store.is_shared() {
             return;
         }
-        for state in [
-            saga::State::Open,
-            saga::State::Compensating,
-            saga::State::Stuck,
-        ] {
+        for state in saga::State::UNFINISHED {
             let (mut before, mut is_first) = (None, true);
             while std::mem::take(&mut is_first) || before.is_some() {
                 let state = Some(state.as_str());
@@ -165,7 +157,7 @@ impl SagaWorker {
                     let Ok(saga) = Saga::from_document(&document) else {
                         continue;
                     };
-                    if saga.is_taken {
+                    if saga.work.due.is_taken() {
                         drop(self.registry.change_saga(&saga.id, &Event::Freed).await);
                     }
                 }
@@ -210,14 +202,12 @@ impl SagaWorker {
             return false;
         };
         // The one who writes this does the work.
-        let is_over = matches!(
-            saga.state,
-            saga::State::Completed | saga::State::Compensated
-        );
-        let until = self.busy_until(
-            now.max(self.base.now()),
-            if is_over { LETTING_GO } else { Duration::ZERO },
-        );
+        let time = if saga.phase.is_over() {
+            LETTING_GO
+        } else {
+            Duration::ZERO
+        };
+        let until = self.busy_until(now.max(self.base.now()), time);
         let Some(mut saga) = self.move_on(&saga, &Event::Taken { until }, now).await else {
             return false;
         };
@@ -242,10 +232,10 @@ impl SagaWorker {
         )
         .ok()?;
         self.registry.put_saga(&changed).await.ok()?.ok()?;
-        if changed.state != saga.state {
+        if changed.state() != saga.state() {
             tracing::info!(
                 saga = saga.id.id,
-                state = changed.state.as_str(),
+                state = changed.state().as_str(),
                 trouble = changed.trouble.as_ref().map(|trouble| trouble.why.as_str()),
                 "a saga goes on",
             );
@@ -255,30 +245,33 @@ impl SagaWorker {
 
     /// Does the next thing about a saga. Answers with the saga if there is more to do at once.
     async fn work_a_step(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
-        if saga.to_tell {
-            let told = self.tell(saga).await?;
-            // What may come to rest by itself does not wait for somebody who is not reached.
-            let goes_on = told.state == saga::State::Stuck && told.looks_on;
-            // It is told once in a round.
-            return if goes_on {
-                self.undo_next(&told).await.filter(|next| !next.to_tell)
+        if let Some(tellings) = saga.telling {
+            let told = self.tell(saga, tellings).await?;
+            // A transient cause is looked at even while no operator can be told.
+            return if told.phase.is_stuck_for_now() {
+                // It is told once in a round.
+                let next = self.undo_next(&told).await;
+                next.filter(|next| next.telling.is_none())
             } else {
                 None
             };
         }
-        match saga.state {
-            saga::State::Open => {
+        match saga.phase {
+            Phase::Open => {
                 let overdue = Event::Overdue { by: self.name() };
                 self.move_on(saga, &overdue, self.base.now()).await
             }
-            saga::State::Completed | saga::State::Compensated => {
+            Phase::Completed | Phase::Compensated => {
                 let all = self.release(saga).await.ok()?;
                 self.move_on(saga, &Event::Released { all }, self.base.now())
                     .await;
                 None
             }
-            saga::State::Stuck if !saga.looks_on => None,
-            saga::State::Compensating | saga::State::Stuck => self.undo_next(saga).await,
+            Phase::Compensating { .. }
+            | Phase::Stuck {
+                is_transient: true, ..
+            } => self.undo_next(saga).await,
+            Phase::Stuck { .. } | Phase::OpenAtLoss => None,
         }
     }
 
@@ -286,8 +279,8 @@ impl SagaWorker {
         format!("gateway {}", self.base.instance)
     }
 
-    /// Says aloud that a saga needs a person. Answers with the saga after that.
-    async fn tell(&self, saga: &Saga) -> Option<Saga> {
+    /// Tells an operator that a saga needs one. Answers with the saga after that.
+    async fn tell(&self, saga: &Saga, tellings: u32) -> Option<Saga> {
         let why = saga
             .trouble
             .as_ref()
@@ -297,8 +290,8 @@ impl SagaWorker {
             .as_ref()
             .and_then(|trouble| trouble.call_id)
             .map(|call_id| call_id.to_string());
-        if saga.tellings == 0 {
-            let state = saga.state.as_str();
+        if tellings == 0 {
+            let state = saga.state().as_str();
             tracing::error!(
                 saga = saga.id.id,
                 tenant = saga.id.tenant,
@@ -314,7 +307,7 @@ impl SagaWorker {
                 let body = serde_json::json!({
                     "saga_id": saga.id.id,
                     "tenant": saga.id.tenant,
-                    "state": saga.state.as_str(),
+                    "state": saga.state().as_str(),
                     "reason": saga.reason,
                     "call_id": call_id,
                     "why": why,
@@ -390,12 +383,12 @@ impl SagaWorker {
             Ok(calls) => calls,
             Err(Unlisted::Store) => return self.not_listed(saga).await,
             Err(Unlisted::Broken(why)) => {
-                return self.hindered(saga, None, Hindrance::Final, why).await;
+                return self.block(saga, None, Blocked::for_good(why)).await;
             }
         };
         if saga.only.is_some() && calls.is_empty() {
-            let why = "the call is not kept any more".to_owned();
-            return self.hindered(saga, None, Hindrance::Final, why).await;
+            let why = Blocked::for_good("the call is not kept any more");
+            return self.block(saga, None, why).await;
         }
         let tools = self.policies_of(&calls);
         let (mut saga, mut is_fresh) = (saga.clone(), true);
@@ -405,7 +398,7 @@ impl SagaWorker {
                 .map(Member::record)
                 .filter_map(|record| Some((record, tools.get(&record.intent.tool)?)))
                 .collect();
-            let record = match saga::plan(&saga, &members, self.base.now()) {
+            let record = match plan(&saga, &members, self.base.now()) {
                 // All are marked in one go, and undone in one go: what is at rest does not move by itself.
                 Step::Mark(record) | Step::Undo(record) => record,
                 // They are listed once more before anything else is taken from that.
@@ -426,7 +419,7 @@ impl SagaWorker {
                         saga = *further;
                         *changed
                     }
-                    Undone::Hindered(saga) => return saga.map(|saga| *saga),
+                    Undone::Blocked(saga) => return saga.map(|saga| *saga),
                 }
             } else {
                 match self.mark(&saga, &record).await {
@@ -454,8 +447,8 @@ impl SagaWorker {
         if !self.base.store.readiness().await.reasons.is_empty() {
             return None;
         }
-        let why = "its calls could not be listed".to_owned();
-        self.hindered(saga, None, Hindrance::Failed, why).await
+        let why = Blocked::failed("its calls could not be listed");
+        self.block(saga, None, why).await
     }
 
     /// The rules of each of their tools.
@@ -484,24 +477,17 @@ impl SagaWorker {
             // Somebody was faster: they are looked at again.
             Marked::Changed => Err(Some(Box::new(saga.clone()))),
             Marked::Unwritten => Err(None),
-            Marked::Illegal(Illegal::MayStillRun) => {
-                let why = "its request may still reach the tool".to_owned();
-                Err(self
-                    .hindered(saga, Some(record), Hindrance::Busy, why)
-                    .await
-                    .map(Box::new))
-            }
             Marked::Illegal(illegal) => {
-                let why = illegal.to_string();
-                Err(self
-                    .hindered(saga, Some(record), Hindrance::Final, why)
-                    .await
-                    .map(Box::new))
+                let why = match illegal {
+                    Illegal::MayStillRun => Blocked::busy("its request may still reach the tool"),
+                    _ => Blocked::for_good(illegal.to_string()),
+                };
+                Err(self.block(saga, Some(record), why).await.map(Box::new))
             }
         }
     }
 
-    /// Undoes one call, or finds out what is in the way.
+    /// Undoes one call, or writes down what blocks that.
     async fn undo(self: &Arc<Self>, saga: &Saga, record: &Record) -> Undone {
         let (saga, tried) = match self.look_at_compensation(record).await {
             Some(tried) => (saga.clone(), tried),
@@ -511,55 +497,47 @@ impl SagaWorker {
                     .move_on(saga, &Event::Prolonged { until }, self.base.now())
                     .await;
                 let Some(saga) = prolonged else {
-                    return Undone::Hindered(None);
+                    return Undone::Blocked(None);
                 };
                 let tried = self.try_to_undo(&saga, record).await;
                 (saga, tried)
             }
         };
-        match tried {
-            Tried::Undone => {
-                crash::point("saga_undone");
-                let event = call::Event::UndoEnded {
-                    by: self.base.instance,
-                    end: UndoEnd::Undone,
-                };
-                let changed = transition::change(&self.base, record, &event, self.base.now()).await;
-                if changed.is_some() {
-                    self.registry.count_undo(record, "compensated");
-                }
-                crash::point("saga_noted");
-                let Some(saga) = self.move_on(&saga, &Event::Advanced, self.base.now()).await
-                else {
-                    return Undone::Hindered(None);
-                };
-                let saga = Box::new(saga);
-                match changed {
-                    Some(changed) => Undone::Further(saga, Box::new(changed)),
-                    None => Undone::Hindered(Some(saga)),
-                }
-            }
-            Tried::Hindered(hindrance, why) => Undone::Hindered(
-                self.hindered(&saga, Some(record), hindrance, why)
-                    .await
-                    .map(Box::new),
-            ),
+        if let Err(why) = tried {
+            return Undone::Blocked(self.block(&saga, Some(record), why).await.map(Box::new));
+        }
+        crash::point("saga_undone");
+        let event = call::Event::UndoEnded {
+            by: self.base.instance,
+            end: UndoEnd::Undone,
+        };
+        let changed = transition::change(&self.base, record, &event, self.base.now()).await;
+        if changed.is_some() {
+            self.registry.count_undo(record, "compensated");
+        }
+        crash::point("saga_noted");
+        let Some(saga) = self.move_on(&saga, &Event::Advanced, self.base.now()).await else {
+            return Undone::Blocked(None);
+        };
+        let saga = Box::new(saga);
+        match changed {
+            Some(changed) => Undone::Further(saga, Box::new(changed)),
+            None => Undone::Blocked(Some(saga)),
         }
     }
 
     async fn do_step(self: &Arc<Self>, saga: &Saga, step: Step<'_>) -> Option<Saga> {
         match step {
-            Step::Wait(record, hindrance, why) => {
-                self.hindered(saga, Some(record), hindrance, why.to_owned())
-                    .await
+            Step::Wait(record, blocker, why) => {
+                let why = Blocked::by(blocker, why);
+                self.block(saga, Some(record), why).await
             }
             Step::Rest => self.move_on(saga, &Event::Rested, self.base.now()).await,
-            // They were done by who asks.
+            // The caller has done them.
             Step::Mark(_) | Step::Undo(_) => Some(saga.clone()),
             Step::Stuck(record) => {
-                let why = "it could not be undone".to_owned();
-                self.hindered(saga, Some(record), Hindrance::Final, why)
-                    .await
+                let why = Blocked::for_good("it could not be undone");
+                self.block(saga, Some(record), why).await
             }
             Step::Done => {
                 let undone = self
@@ -588,27 +566,23 @@ impl SagaWorker {
         at.map_or(Duration::ZERO, |at| at.tool.longest())
     }
 
-    /// Writes down what is in the way. A call that is given up is marked before its saga is, so that no saga
-    /// goes past it.
-    async fn hindered(
-        &self,
-        saga: &Saga,
-        record: Option<&Record>,
-        hindrance: Hindrance,
-        why: String,
-    ) -> Option<Saga> {
+    /// Writes down what blocks a saga. Answers with the saga if an operator is to be told of it.
+    ///
+    /// A call that is given up is marked before its saga is, so that no saga goes past it.
+    async fn block(&self, saga: &Saga, record: Option<&Record>, blocked: Blocked) -> Option<Saga> {
+        let Blocked { blocker, why } = blocked;
         let trouble = Trouble {
             call_id: record.map(|record| record.intent.call_id),
             why: why.clone(),
         };
-        let event = Event::Hindered {
+        let event = Event::Blocked {
             by: self.name(),
             trouble,
-            hindrance,
+            blocker,
             jitter: jitter(),
         };
         let ahead = saga::next(saga, &event, &self.base.limits.sagas, self.base.now()).ok()?;
-        let gives_up = ahead.state == saga::State::Stuck && !ahead.looks_on;
+        let gives_up = ahead.state() == saga::State::Stuck && !ahead.phase.is_stuck_for_now();
         match record {
             Some(record) if gives_up && matches!(record.state, State::Compensating(_)) => {
                 let stuck = call::Event::UndoEnded {
@@ -623,24 +597,23 @@ impl SagaWorker {
                 self.registry.count_undo(record, "stuck");
                 crash::point("saga_stuck");
             }
-            Some(record) if hindrance == Hindrance::Failed => {
+            Some(record) if blocker == Blocker::Failed => {
                 self.registry.count_undo(record, "failed")
             }
             _ => {}
         }
         self.registry.put_saga(&ahead).await.ok()?.ok()?;
-        ahead.to_tell.then_some(ahead)
+        ahead.telling.is_some().then_some(ahead)
     }
 
-    /// What is there already of the call that undoes another one; `None`: it is to be sent.
-    async fn look_at_compensation(&self, record: &Record) -> Option<Tried> {
+    /// What has come of the call that undoes another one; `None`: it is to be sent.
+    async fn look_at_compensation(&self, record: &Record) -> Option<Result<(), Blocked>> {
         let Some(compensation) = record
             .undo
             .as_ref()
             .and_then(|undo| undo.compensation.as_ref())
         else {
-            let why = "its tool declares no compensation".to_owned();
-            return Some(Tried::Hindered(Hindrance::Final, why));
+            return Some(Err(Blocked::for_good("its tool declares no compensation")));
         };
         match self.base.store.load(compensation.call_id).await {
             Ok(
@@ -650,13 +623,13 @@ impl SagaWorker {
                 })
                 | None,
             ) => None,
-            Ok(Some(there)) => Some(read(&there)),
-            Err(error) => Some(Tried::Hindered(Hindrance::Busy, error.to_string())),
+            Ok(Some(there)) => Some(undo::outcome_of(&there)),
+            Err(error) => Some(Err(Blocked::busy(error.to_string()))),
         }
     }
 
     /// Sends what undoes a call.
-    async fn try_to_undo(self: &Arc<Self>, saga: &Saga, record: &Record) -> Tried {
+    async fn try_to_undo(self: &Arc<Self>, saga: &Saga, record: &Record) -> Result<(), Blocked> {
         let undo = record.undo.as_ref();
         let tool = self.base.policy_of(record);
         let (compensation, template) = match (
@@ -670,46 +643,20 @@ impl SagaWorker {
             }
             // Another gateway may have the configuration with which that was decided.
             _ => {
-                let why = "another compensation was decided on than its tool has here".to_owned();
-                return Tried::Hindered(Hindrance::Unknown, why);
+                let why = "another compensation was decided on than its tool has here";
+                return Err(Blocked::by(Blocker::Unknown, why));
             }
         };
-        let own = match own(saga, record, compensation, template) {
-            Ok(own) => own,
-            Err(why) => return Tried::Hindered(Hindrance::Final, why),
-        };
+        let own = own(saga, record, compensation, template).map_err(Blocked::for_good)?;
         match self.engine.run_internal(own).await {
-            Ok(record) => read(&record),
-            Err(kind) => Tried::Hindered(hindrance_of(&kind), kind.to_string()),
+            Ok(record) => undo::outcome_of(&record),
+            Err(kind) => Err(Blocked::by(blocker_of(&kind), kind.to_string())),
         }
-    }
-}
-
-/// What the state of a compensation means for the call that it undoes.
-fn read(compensation: &Record) -> Tried {
-    let call_id = compensation.intent.call_id;
-    match &compensation.state {
-        State::Succeeded(_) => Tried::Undone,
-        State::Running => {
-            Tried::Hindered(Hindrance::Busy, format!("its compensation {call_id} runs"))
-        }
-        State::Failed(failure) => Tried::Hindered(
-            Hindrance::Failed,
-            format!("its compensation {call_id} failed: {}", failure.why),
-        ),
-        State::Unknown(_) => {
-            let why = format!("nobody knows whether its compensation {call_id} was executed");
-            Tried::Hindered(Hindrance::Unknown, why)
-        }
-        State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => Tried::Hindered(
-            Hindrance::Final,
-            format!("its compensation {call_id} was undone itself"),
-        ),
     }
 }
 
 /// What it means that a compensation was not sent.
-pub(super) fn hindrance_of(kind: &ErrorKind) -> Hindrance {
+pub(super) fn blocker_of(kind: &ErrorKind) -> Blocker {
     match kind {
         ErrorKind::CallInProgress { .. }
         | ErrorKind::ToolPaused
@@ -720,13 +667,13 @@ pub(super) fn hindrance_of(kind: &ErrorKind) -> Hindrance {
         | ErrorKind::KeysSettle { .. }
         | ErrorKind::StoreUnavailable
         | ErrorKind::ShuttingDown
-        | ErrorKind::Refused(Refusal::Frozen | Refusal::Busy { .. }) => Hindrance::Busy,
-        ErrorKind::OutcomeUnknown { .. } | ErrorKind::UnknownTool => Hindrance::Unknown,
+        | ErrorKind::Refused(Refusal::Frozen | Refusal::Busy { .. }) => Blocker::Busy,
+        ErrorKind::OutcomeUnknown { .. } | ErrorKind::UnknownTool => Blocker::Unknown,
         ErrorKind::InvalidArguments(_)
         | ErrorKind::InvalidRequest(_)
         | ErrorKind::KeyReused { .. }
-        | ErrorKind::KeyExpired { .. } => Hindrance::Final,
-        _ => Hindrance::Failed,
+        | ErrorKind::KeyExpired { .. } => Blocker::Final,
+        _ => Blocker::Failed,
     }
 }
 

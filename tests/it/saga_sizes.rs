@@ -7,7 +7,8 @@ use jiff::SignedDuration;
 use oncegate::core::document::Kind;
 use oncegate::core::key::Source;
 use oncegate::core::record::{CallId, InstanceId, Record};
-use oncegate::core::saga::{Policy, Saga, SagaId, State};
+use oncegate::core::saga::{Phase, Policy, Saga, SagaId};
+use oncegate::core::work::Work;
 use oncegate::store::Documents as _;
 use oncegate::store::{Encrypted, Keys, Put, Store};
 use serde_json::json;
@@ -220,9 +221,9 @@ fn a_saga(id: &str, n: usize) -> Saga {
         created_at,
     );
     Saga {
-        due_at: Some(created_at),
+        work: Work::due_at(created_at),
         deadline: Some(created_at),
-        state: State::Compensating,
+        phase: Phase::Compensating { at_rest: false },
         ..saga
     }
 }
@@ -279,13 +280,15 @@ async fn what_no_key_opens_is_put_aside(home: Home) {
         assert_eq!(there.version, 2, "it was put aside once");
         assert!(
             there
-                .due_at
+                .work
+                .due
+                .at()
                 .is_some_and(|due_at| due_at > bare.gateway.now())
         );
         assert_eq!(
             Saga {
                 version: 1,
-                due_at: before.due_at,
+                work: before.work,
                 ..there
             },
             before,

@@ -2,12 +2,13 @@
 
 use jiff::Timestamp;
 
-use super::{Hindrance, Saga};
+use super::{Phase, Saga};
 use crate::core::call::undoes_unknown;
 use crate::core::compensation;
 use crate::core::ledger::Position;
 use crate::core::record::{Record, State as CallState};
 use crate::core::tool::{Effect, OnUnknown, Tool};
+use crate::core::work::Blocker;
 
 /// What is to be done next about a saga that is being undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub enum Step<'a> {
     /// All calls are at rest: that is written down, and they are looked at once more, before the first is marked.
     Rest,
     /// Nothing is undone before this one is at rest.
-    Wait(&'a Record, Hindrance, &'static str),
+    Wait(&'a Record, Blocker, &'static str),
     /// It is to be written down of this call that it is to be undone, before anything is.
     Mark(&'a Record),
     /// This one is undone next.
@@ -32,6 +33,10 @@ pub enum Step<'a> {
 /// undone: no call of the saga has an effect after that. Then the newest is undone first, and none before
 /// those that are newer.
 pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) -> Step<'a> {
+    let at_rest = matches!(
+        saga.phase,
+        Phase::Compensating { at_rest: true } | Phase::Stuck { at_rest: true, .. }
+    );
     let is_begun = |record: &Record| {
         matches!(
             record.state,
@@ -42,7 +47,7 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
         let is_undone =
             tool.effect == Effect::Write && tool.compensation != compensation::Policy::Needless;
         // Who asks for this one by itself wants it undone after all, unless it was skipped after that.
-        let is_asked_for = saga.only == Some(record.intent.call_id) && !saga.at_rest;
+        let is_asked_for = saga.only == Some(record.intent.call_id) && !at_rest;
         let is_skipped = record.is_skipped() && !is_asked_for;
         // An earlier saga of this name had it, and has come to its end.
         let is_released =
@@ -63,7 +68,7 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
         .map(|(record, _)| *record)
         .find(|r| r.state == CallState::Running)
     {
-        return Step::Wait(record, Hindrance::Busy, "it still runs");
+        return Step::Wait(record, Blocker::Busy, "it still runs");
     }
     let may_come = |(record, tool): &(&Record, &Tool)| {
         let is_unknown = matches!(record.state, CallState::Unknown(_));
@@ -72,7 +77,7 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
     if let Some((record, _)) = members.iter().find(|member| may_come(member)) {
         return Step::Wait(
             record,
-            Hindrance::Busy,
+            Blocker::Busy,
             "its request may still reach the tool",
         );
     }
@@ -80,11 +85,7 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
         tool.unknown == OnUnknown::Elsewhere && !matches!(record.state, CallState::Compensated(_))
     };
     if let Some(record) = find(&is_foreign) {
-        return Step::Wait(
-            record,
-            Hindrance::Unknown,
-            "its tool is not configured here",
-        );
+        return Step::Wait(record, Blocker::Unknown, "its tool is not configured here");
     }
     let is_unclear = |record: &Record, tool: &Tool| {
         matches!(record.state, CallState::Unknown(_)) && !undoes_unknown(tool)
@@ -92,7 +93,7 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
     if let Some(record) = find(&is_unclear) {
         return Step::Wait(
             record,
-            Hindrance::Unknown,
+            Blocker::Unknown,
             "nobody knows whether it was executed",
         );
     }
@@ -104,7 +105,7 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
             && record.check.is_some_and(|check| check.at.is_some())
     };
     if let Some((record, _)) = members.iter().find(|member| is_sent_again(member)) {
-        return Step::Wait(record, Hindrance::Unknown, "it may be sent again");
+        return Step::Wait(record, Blocker::Unknown, "it may be sent again");
     }
     let is_unmarked = |record: &Record, _: &Tool| {
         matches!(
@@ -122,7 +123,7 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
         (None, None) => Step::Done,
         // From then on it is not skipped any more, and comes to rest like any other.
         (Some(record), _) if record.is_skipped() => Step::Mark(record),
-        _ if !saga.at_rest => Step::Rest,
+        _ if !at_rest => Step::Rest,
         (Some(record), _) => Step::Mark(record),
         (None, Some(record)) if matches!(record.state, CallState::Stuck(_)) => Step::Stuck(record),
         (None, Some(record)) => Step::Undo(record),

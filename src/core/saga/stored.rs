@@ -6,9 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Saga, SagaId, State, Trouble};
+use super::{Phase, Saga, SagaId, State, Trouble};
 use crate::core::document::{Document, Kind};
 use crate::core::record::{CallId, Entry};
+use crate::core::work::{Due, Work};
 
 /// What a document does not have itself. Times are microseconds since 1970 in UTC.
 #[derive(Serialize, Deserialize)]
@@ -20,7 +21,9 @@ struct Body {
     tries: u32,
     waits: u32,
     at_rest: bool,
+    /// Stuck on a transient cause.
     looks_on: bool,
+    /// Stuck because data was lost while it was open.
     was_open: bool,
     is_taken: bool,
     overdue: bool,
@@ -48,6 +51,7 @@ impl Saga {
             by: entry.by.clone(),
             detail: entry.detail.clone(),
         };
+        let (due_at, is_taken) = self.work.due.to_parts();
         let body = Body {
             begun_by: self.begun_by.clone(),
             only: self.only.map(|call_id| call_id.0),
@@ -58,15 +62,19 @@ impl Saga {
                     trouble.why.clone(),
                 )
             }),
-            tries: self.tries,
-            waits: self.waits,
-            at_rest: self.at_rest,
-            looks_on: self.looks_on,
-            was_open: self.was_open,
-            is_taken: self.is_taken,
+            tries: self.work.tries,
+            waits: self.work.waits,
+            at_rest: match self.phase {
+                Phase::Compensating { at_rest } | Phase::Stuck { at_rest, .. } => at_rest,
+                Phase::Compensated => true,
+                Phase::Open | Phase::Completed | Phase::OpenAtLoss => false,
+            },
+            looks_on: self.phase.is_stuck_for_now(),
+            was_open: self.phase == Phase::OpenAtLoss,
+            is_taken,
             overdue: self.overdue,
-            to_tell: self.to_tell,
-            tellings: self.tellings,
+            to_tell: self.telling.is_some(),
+            tellings: self.telling.unwrap_or(0),
             deadline: self.deadline.map(Timestamp::as_microsecond),
             updated_at: self.updated_at.as_microsecond(),
             events: self.events.iter().map(line).collect(),
@@ -78,9 +86,9 @@ impl Saga {
             tenant: self.id.tenant.clone(),
             id: self.id.id.clone(),
             version: self.version,
-            state: self.state.as_str().to_owned(),
+            state: self.state().as_str().to_owned(),
             created_at: self.created_at,
-            due_at: self.due_at,
+            due_at,
             retain_until: self.retain_until,
             body: body.into(),
         }
@@ -96,6 +104,19 @@ impl Saga {
         let state = State::ALL
             .into_iter()
             .find(|state| state.as_str() == document.state);
+        let state = state.ok_or_else(|| format!("there is no state {:?}", document.state))?;
+        let at_rest = body.at_rest;
+        let phase = match state {
+            State::Open => Phase::Open,
+            State::Completed => Phase::Completed,
+            State::Compensating => Phase::Compensating { at_rest },
+            State::Compensated => Phase::Compensated,
+            State::Stuck if body.was_open => Phase::OpenAtLoss,
+            State::Stuck => Phase::Stuck {
+                at_rest,
+                is_transient: body.looks_on,
+            },
+        };
         let entry = |line: Line| {
             let (event, outcome) = (Cow::Owned(line.event), None);
             Ok(Entry {
@@ -113,7 +134,7 @@ impl Saga {
                 id: document.id.clone(),
             },
             version: document.version,
-            state: state.ok_or_else(|| format!("there is no state {:?}", document.state))?,
+            phase,
             begun_by: body.begun_by,
             only: body.only.map(CallId),
             reason: body.reason,
@@ -121,19 +142,16 @@ impl Saga {
                 call_id: call_id.map(CallId),
                 why,
             }),
-            tries: body.tries,
-            waits: body.waits,
-            at_rest: body.at_rest,
-            looks_on: body.looks_on,
-            was_open: body.was_open,
-            is_taken: body.is_taken,
+            work: Work {
+                due: Due::from_parts(document.due_at, body.is_taken),
+                tries: body.tries,
+                waits: body.waits,
+            },
             overdue: body.overdue,
-            to_tell: body.to_tell,
-            tellings: body.tellings,
+            telling: body.to_tell.then_some(body.tellings),
             created_at: document.created_at,
             deadline: body.deadline.map(time).transpose()?,
             updated_at: time(body.updated_at)?,
-            due_at: document.due_at,
             retain_until: document.retain_until,
             events: body
                 .events

@@ -16,10 +16,10 @@ use crate::core::reconcile::Kind;
 use crate::core::reconcile::still::{self, Still};
 use crate::core::record::Content;
 use crate::core::record::{CallId, Record, State};
-use crate::core::saga::Hindrance;
+use crate::core::work::Blocker;
 use crate::gateway::calls::InternalCall;
 use crate::gateway::error::ErrorKind;
-use crate::gateway::undo::hindrance_of;
+use crate::gateway::undo::blocker_of;
 
 impl Reconciler {
     /// How an effect at a source is undone.
@@ -203,10 +203,10 @@ impl Reconciler {
             Err(ErrorKind::InvalidArguments(mistakes)) => {
                 Acted::Never(format!("its arguments: {mistakes:?}"))
             }
-            Err(kind) => match hindrance_of(&kind) {
-                Hindrance::Busy | Hindrance::Unknown => Acted::Hindered(kind.to_string()),
-                Hindrance::Failed => Acted::Again(kind.to_string()),
-                Hindrance::Final => Acted::Never(kind.to_string()),
+            Err(kind) => match blocker_of(&kind) {
+                Blocker::Busy | Blocker::Unknown => Acted::Hindered(kind.to_string()),
+                Blocker::Failed => Acted::Again(kind.to_string()),
+                Blocker::Final => Acted::Never(kind.to_string()),
             },
         }
     }

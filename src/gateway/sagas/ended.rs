@@ -9,7 +9,7 @@ use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
 use crate::core::document::{Kind, Place};
 use crate::core::record::{CallId, Record, State as CallState};
-use crate::core::saga::{self, Event, Saga, SagaId};
+use crate::core::saga::{self, Event, Phase, Saga, SagaId};
 use crate::core::{compensation, key, tool, undo};
 use crate::crash;
 use crate::gateway::base::Base;
@@ -163,7 +163,7 @@ impl Sagas {
         tracing::info!(
             saga = saga.id.id,
             by = caller.name,
-            state = saga.state.as_str(),
+            state = saga.state().as_str(),
             "a saga was ended"
         );
         Ok(self.registry.with_calls(saga).await?.for_caller(caller))
@@ -324,11 +324,11 @@ impl Sagas {
             .await
             .map_err(|error| ErrorKind::of_store(error).alone())?;
         let saga = saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
-        if saga.state != saga::State::Stuck {
-            let illegal = saga::Illegal::State(saga.state);
+        if saga.state() != saga::State::Stuck {
+            let illegal = saga::Illegal::State(saga.state());
             return Err(ErrorKind::WrongState(illegal.to_string()).alone());
         }
-        if saga.was_open {
+        if saga.phase == Phase::OpenAtLoss {
             // Before any of its calls is changed: it may still be completed.
             return Err(ErrorKind::WrongState(saga::Illegal::AfterLoss.to_string()).alone());
         }
@@ -378,7 +378,7 @@ impl Sagas {
         if let Some(saga) = self.registry.saga(&id).await.map_err(unavailable)? {
             // One that was skipped then may be undone after all.
             let is_done = matches!(record.state, CallState::Compensated(_));
-            let saga = if saga.state == saga::State::Compensated && !is_done {
+            let saga = if saga.phase == Phase::Compensated && !is_done {
                 let event = Event::Abort {
                     by: by.to_owned(),
                     reason: reason.to_owned(),

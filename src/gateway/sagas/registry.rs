@@ -136,7 +136,7 @@ impl SagaRegistry {
         if saga.is_open() {
             return Ok(());
         }
-        let state = saga.state.as_str();
+        let state = saga.state().as_str();
         Err(ErrorKind::WrongState(format!(
             "its saga is {state} and takes no calls any more"
         )))
@@ -410,7 +410,7 @@ impl SagaRegistry {
     /// The store failed, or some of them cannot be read: those would go on as soon as they can be read again.
     pub(in crate::gateway) async fn sagas_at_stake(&self) -> Result<Vec<SagaId>, store::Error> {
         let mut sagas = Vec::new();
-        for state in AT_STAKE {
+        for state in saga::State::UNFINISHED {
             let (mut before, mut is_first) = (None, true);
             while std::mem::take(&mut is_first) || before.is_some() {
                 let state = Some(state.as_str());
@@ -431,7 +431,11 @@ impl SagaRegistry {
             }
         }
         let counts = self.base.store.count_documents(Kind::Saga).await?;
-        let is_at_stake = |name: &str| AT_STAKE.iter().any(|state| state.as_str() == name);
+        let is_at_stake = |name: &str| {
+            saga::State::UNFINISHED
+                .iter()
+                .any(|state| state.as_str() == name)
+        };
         let there: u64 = counts
             .iter()
             .filter(|(name, _)| is_at_stake(name))
@@ -474,13 +478,6 @@ impl SagaRegistry {
             .inc();
     }
 }
-
-/// The states in which a saga may still go on.
-const AT_STAKE: [saga::State; 3] = [
-    saga::State::Open,
-    saga::State::Compensating,
-    saga::State::Stuck,
-];
 
 /// The lookup key of the call of a tool that undoes this one.
 fn lookup_of(record: &Record, tool: &str) -> Lookup {
