@@ -12,11 +12,12 @@ use super::compensations::is_at_or_below;
 use super::reader::Section;
 use crate::core::compensation;
 use crate::core::key::Pointer;
+use crate::core::reconcile::anomaly::Action;
 use crate::core::reconcile::{Compare, Join, Kind, Path, Root, Rules};
 use crate::core::tool::Effect;
 use crate::downstream::outside::{Source, Webhook};
 use crate::gateway::ToolAt;
-use crate::gateway::reconcile::{Action, Reconciliation, SourceAt};
+use crate::gateway::reconcile::{Reconciliation, SourceAt};
 
 /// More items or anomalies than this are not held in memory.
 const MAX_ITEMS: usize = 1_000_000;

@@ -4,8 +4,9 @@
 //! A call is said to be missing only if its effect surely lies within what the system was asked for; an item
 //! is said to be nobody's only if no call of its key is known at all. What cannot be told is counted, not guessed.
 
-mod pairing; // items and calls, put together
-pub mod still; // whether it still holds when it is acted on
+pub mod anomaly; // as it is kept and worked on
+pub mod pairing; // items and calls, put together
+pub mod revalidate; // whether it still holds when it is acted on
 
 use std::fmt;
 
@@ -13,13 +14,15 @@ use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-pub use self::pairing::{Name, Pairing};
 use super::key::{self, Pointer};
 use super::record::CallId;
 use super::redact;
 
 /// What ledger and system disagree on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// The call succeeded, and the system has nothing of it.
     Missing,
@@ -50,6 +53,11 @@ impl Kind {
             Self::Mismatch => "mismatch",
             Self::Settled => "settled",
         }
+    }
+
+    /// Whether the system has an effect too many.
+    pub fn is_surplus(self) -> bool {
+        matches!(self, Self::Orphan | Self::Duplicate)
     }
 }
 
@@ -196,6 +204,25 @@ pub struct Window {
 }
 
 impl Window {
+    /// The window of the next scheduled run: from where the last one ended, if calls of then are kept.
+    pub fn next(
+        before: Option<Timestamp>,
+        oldest: Timestamp,
+        end: Timestamp,
+        longest: SignedDuration,
+        margin: SignedDuration,
+    ) -> Option<Self> {
+        let since = before
+            .unwrap_or_else(|| self::before(end, longest))
+            .max(oldest);
+        let until = end.min(after(since, longest));
+        (since < until).then_some(Self {
+            since,
+            until,
+            margin,
+        })
+    }
+
     /// What a source is asked for. Nothing is asked of the time after `now`.
     pub fn of_source(&self, now: Timestamp) -> (Timestamp, Timestamp) {
         (
@@ -223,6 +250,12 @@ fn before(time: Timestamp, by: SignedDuration) -> Timestamp {
 
 fn after(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// From when on every call is kept, if calls are kept for so long.
+pub fn oldest(now: Timestamp, kept: SignedDuration, margin: SignedDuration) -> Timestamp {
+    let whole = kept.saturating_sub(margin.saturating_mul(2));
+    before(now, whole.max(SignedDuration::ZERO))
 }
 
 /// One disagreement.

@@ -6,11 +6,13 @@ use proptest::prelude::*;
 use serde_json::json;
 use uuid::Uuid;
 
+use super::pairing::Pairing;
 use super::pairing::is_same;
 use super::*;
 use crate::core::key::{Lookup, Source};
 use crate::core::record::{Attempt, AttemptId, InstanceId, Intent, Record, State};
 use crate::core::record::{Content, Failure, FailureKind};
+use crate::core::work::{Blocked, Blocker};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).expect("a time")
@@ -378,10 +380,10 @@ fn items_of_nobody_name_the_calls_to_look_for() {
 }
 
 /// What comes of it if also these calls are known, which are none of the source's tool.
-fn vouched(rules: &Rules, items: &[Value], others: &[Record]) -> Found {
+fn marked_known(rules: &Rules, items: &[Value], others: &[Record]) -> Found {
     let items = items.iter().map(|item| rules.item(item)).collect();
     let mut pairing = Pairing::new(rules, window(), items);
-    others.iter().for_each(|other| pairing.vouch(other));
+    others.iter().for_each(|other| pairing.mark_known(other));
     pairing.finish(&[])
 }
 
@@ -393,7 +395,7 @@ fn naming_calls() -> Rules {
 }
 
 #[test]
-fn a_call_of_another_tool_vouches_for_an_effect_that_names_it_or_has_its_key() {
+fn an_effect_is_claimed_by_a_call_of_another_tool_that_it_names_or_has_the_key_of() {
     let theirs = [call(1, 1_500, succeeded(1))];
     let named = with(with(item(1), "key", "another"), "call", FIRST);
     for item in [
@@ -401,9 +403,9 @@ fn a_call_of_another_tool_vouches_for_an_effect_that_names_it_or_has_its_key() {
         named.clone(),
         with(named.clone(), "key", Value::Null),
     ] {
-        let found = vouched(&naming_calls(), std::slice::from_ref(&item), &theirs);
+        let found = marked_known(&naming_calls(), std::slice::from_ref(&item), &theirs);
         assert_eq!((brief(&found), found.undecided), (vec![], 1), "{item}");
-        let found = vouched(&naming_calls(), &[item], &[call(2, 1_500, succeeded(2))]);
+        let found = marked_known(&naming_calls(), &[item], &[call(2, 1_500, succeeded(2))]);
         assert_eq!(
             (brief(&found), found.undecided),
             (vec![(Kind::Orphan, "o1")], 0)
@@ -518,7 +520,7 @@ fn an_item_that_names_its_call_is_no_other_calls() {
     let rules = naming_calls();
     let mut pairing = Pairing::new(&rules, window(), vec![rules.item(&its)]);
     pairing.add(&second);
-    pairing.vouch(&call(1, 500, succeeded(7)));
+    pairing.mark_known(&call(1, 500, succeeded(7)));
     let found = pairing.finish(&[]);
     assert_eq!((brief(&found), found.undecided), (vec![], 1));
 }
@@ -588,28 +590,33 @@ fn only_what_is_surely_the_calls_own_is_compared() {
 #[test]
 fn what_is_missing_is_asked_for_by_its_key_before_it_is_undone() {
     use crate::core::unknown::Finding;
-    use still::{Still, missing};
-    assert_eq!(missing(&Finding::NotFound), Still::Holds);
+    use revalidate::missing;
+    assert_eq!(missing(&Finding::NotFound), Ok(()));
     let its = Finding::Found(Content::Kept("{}".into()));
     assert_eq!(
         missing(&its),
-        Still::Never("the tool has it: the source is not whole".into())
+        Err(Blocked::for_good(
+            "the tool has it: the source is not whole"
+        ))
     );
-    assert!(matches!(
-        missing(&Finding::Unclear("it answered 500".into())),
-        Still::NotYet(_)
-    ));
+    let unclear = missing(&Finding::Unclear("it answered 500".into()));
+    assert_eq!(unclear.map_err(|why| why.blocker), Err(Blocker::Failed));
 }
 
 #[test]
 fn what_was_resolved_as_failed_and_is_there_is_not_shown_as_settled() {
-    use still::{Still, unsettled};
+    use revalidate::unsettled;
     let of = |state| unsettled(Some(&call(1, 1_500, state)));
-    assert_eq!(of(succeeded(1)), Still::Holds);
-    assert!(matches!(of(State::Running), Still::NotYet(_)));
+    assert_eq!(of(succeeded(1)), Ok(()));
+    assert_eq!(
+        of(State::Running).map_err(|why| why.blocker),
+        Err(Blocker::Busy)
+    );
     assert_eq!(
         of(failed()),
-        Still::Never("resolved as failed, but the source has it".into())
+        Err(Blocked::for_good(
+            "resolved as failed, but the source has it"
+        ))
     );
 }
 
@@ -670,26 +677,22 @@ fn an_unknown_call_is_settled_if_all_that_had_its_key_are_known_though_others_we
 
 #[test]
 fn a_surplus_effect_is_looked_at_again_before_it_is_undone() {
-    use still::{Still, surplus};
+    use revalidate::surplus;
     let of = |kind, state| surplus(kind, Some(&call(1, 1_500, state)), "o1");
-    let never = |still: Still| matches!(still, Still::Never(_));
-    assert_eq!(of(Kind::Duplicate, succeeded(2)), Still::Holds);
+    let blocker = |result: Result<(), Blocked>| result.map_err(|why| why.blocker);
+    let never = |result| blocker(result) == Err(Blocker::Final);
+    assert_eq!(of(Kind::Duplicate, succeeded(2)), Ok(()));
     assert!(
         never(of(Kind::Duplicate, succeeded(1))),
         "its call was told of it"
     );
-    assert!(matches!(
-        of(Kind::Duplicate, State::Running),
-        Still::NotYet(_)
-    ));
-    assert!(matches!(
-        of(Kind::Duplicate, State::Unknown(String::new())),
-        Still::NotYet(_)
-    ));
+    for state in [State::Running, State::Unknown(String::new())] {
+        assert_eq!(blocker(of(Kind::Duplicate, state)), Err(Blocker::Busy));
+    }
     assert!(never(of(Kind::Duplicate, failed())));
     assert!(never(surplus(Kind::Duplicate, None, "o1")));
-    assert_eq!(of(Kind::Orphan, failed()), Still::Holds);
-    assert_eq!(surplus(Kind::Orphan, None, "o1"), Still::Holds);
+    assert_eq!(of(Kind::Orphan, failed()), Ok(()));
+    assert_eq!(surplus(Kind::Orphan, None, "o1"), Ok(()));
     assert!(never(of(Kind::Orphan, succeeded(2))));
 }
 

@@ -97,6 +97,12 @@ pub fn key_of(call_id: CallId) -> String {
     format!("{}{call_id}", key::COMPENSATION)
 }
 
+/// The key of the call that undoes an effect, whatever the effect was taken for.
+pub fn key_of_effect(tool: &str, effect: &str) -> String {
+    let digest = key::digest(["effect", tool, effect]);
+    format!("{}effect-{}", key::COMPENSATION, hex::encode(&digest[..16]))
+}
+
 /// The call that a call with this key undoes; `None`: it undoes no call of ours.
 pub fn undone_by(key: &str) -> Option<CallId> {
     key.strip_prefix(key::COMPENSATION)?

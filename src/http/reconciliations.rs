@@ -17,8 +17,9 @@ use super::ledger::time;
 use super::problem::Problem;
 use super::read::{cursor, limit, moment, optional_object, read_body};
 use crate::core::ledger::LIMITS;
+use crate::core::reconcile::anomaly::Listed;
 use crate::gateway::ErrorKind;
-use crate::gateway::reconcile::{Asked, Listed, Overview, Report};
+use crate::gateway::reconcile::{Overview, Period, Report};
 
 type Named = Result<Path<String>, PathRejection>;
 
@@ -73,7 +74,7 @@ pub(super) async fn run(
     let name = read_name(name)?;
     let bytes = read_body(body, http.max_body).await?;
     let body: RunBody = optional_object(&bytes)?;
-    let asked = Asked {
+    let asked = Period {
         since: moment("since", body.since)?,
         until: moment("until", body.until)?,
     };
@@ -282,13 +283,13 @@ impl<'a> AnomalyView<'a> {
     fn of(listed: &'a Listed) -> Self {
         Self {
             id: &listed.id,
-            kind: &listed.kind,
+            kind: listed.kind.as_str(),
             source: &listed.source,
             key: &listed.key,
             call_id: listed.call_id.as_deref(),
             effect: &listed.effect,
             action: listed.action.as_str(),
-            state: &listed.state,
+            state: listed.state.as_str(),
             error: listed.error.as_deref(),
             new: listed.new,
             detail: &listed.detail,

@@ -58,7 +58,7 @@ pub struct Pairing<'a> {
     named: HashSet<CallId>,
     known: HashSet<CallId>,
     /// Keys of items that calls of other tools have.
-    vouched: HashSet<String>,
+    claimed: HashSet<String>,
     /// Keys of items of which every call is known, however old.
     read: HashSet<String>,
     undecided: u64,
@@ -96,7 +96,7 @@ impl<'a> Pairing<'a> {
             groups,
             seen: HashSet::new(),
             known: HashSet::new(),
-            vouched: HashSet::new(),
+            claimed: HashSet::new(),
             read: HashSet::new(),
             undecided: 0,
             is_blind: false,
@@ -104,21 +104,21 @@ impl<'a> Pairing<'a> {
     }
 
     /// Takes note that a call exists, whatever its tool: an item that names it, or has its key, is not nobody's.
-    pub fn vouch(&mut self, record: &Record) {
+    pub fn mark_known(&mut self, record: &Record) {
         if self.named.contains(&record.intent.call_id) {
             self.known.insert(record.intent.call_id);
         }
         if self.rules.join == Join::Key {
             let key = record.intent.lookup.for_tool();
             if self.groups.contains_key(&key) {
-                self.vouched.insert(key);
+                self.claimed.insert(key);
             }
         }
     }
 
     /// Takes note of a call of the source's tool; what has no item and needs none is forgotten at once.
     pub fn add(&mut self, record: &Record) {
-        self.vouch(record);
+        self.mark_known(record);
         let standing = match (&record.state, self.is_judged(record)) {
             (State::Succeeded(_), Some(true)) => Standing::Judged,
             (State::Succeeded(_), _) => Standing::Succeeded,
@@ -234,7 +234,7 @@ impl<'a> Pairing<'a> {
     }
 
     /// Whether there are items with a key that no call has, of any tool.
-    pub fn has_nobodys(&self) -> bool {
+    pub fn has_unclaimed_items(&self) -> bool {
         let mut of_nobody = self
             .groups
             .iter()
@@ -242,7 +242,7 @@ impl<'a> Pairing<'a> {
         let is_join = self.rules.join == Join::Key;
         is_join
             && of_nobody
-                .any(|(key, group)| !self.vouched.contains(key) && self.is_strange(key, group))
+                .any(|(key, group)| !self.claimed.contains(key) && self.is_strange(key, group))
     }
 
     /// The calls that items name themselves and that are not known yet.
@@ -323,11 +323,11 @@ impl<'a> Pairing<'a> {
                 .filter(|call_id| self.known.contains(call_id));
             call_id.is_some_and(|call_id| calls.iter().all(|call| call.call_id != call_id))
         };
-        let is_vouched = calls.is_empty() && self.vouched.contains(key);
+        let is_claimed = calls.is_empty() && self.claimed.contains(key);
         let (others, mut free): (Vec<usize>, Vec<usize>) = group
             .items
             .iter()
-            .partition(|n| is_vouched || is_anothers(n));
+            .partition(|n| is_claimed || is_anothers(n));
         found.undecided += self.count(&others);
         // What is still an effect comes first.
         free.sort_by_key(|n| !self.items[*n].counts);

@@ -7,18 +7,18 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::act::{self, ByPerson, Stored};
-use super::look::Looked;
-use super::{Progress, Reconciler, Reconciliation, json_of, later};
+use super::service::Reconciler;
+use super::settings::{Reconciliation, later};
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
-use crate::core::reconcile::{Anomaly, Window};
+use crate::core::reconcile::anomaly::{Act, Case, Listed};
+use crate::core::reconcile::{Anomaly, Found, Window};
 use crate::gateway::error::{Error, ErrorKind};
 use crate::store::{self, Put};
 
 /// Anomalies that are listed of a run that has found too many.
 const SOME: usize = 20;
-/// Who asks for a run that is due.
+/// What asks for a run that is due.
 pub(super) const SCHEDULE: &str = "schedule";
 /// Documents that are read or written at once.
 pub(super) const AT_ONCE: usize = 16;
@@ -69,48 +69,6 @@ pub struct Report {
     pub anomalies: Vec<Listed>,
 }
 
-/// What is done about one anomaly, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Act {
-    Report,
-    Compensate,
-    Webhook,
-    Settle,
-}
-
-impl Act {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Report => "report",
-            Self::Compensate => "compensate",
-            Self::Webhook => "webhook",
-            Self::Settle => "settle",
-        }
-    }
-}
-
-/// One anomaly in a report.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Listed {
-    /// Its name, whenever it is found.
-    pub id: String,
-    pub kind: String,
-    pub source: String,
-    pub key: String,
-    pub call_id: Option<String>,
-    /// What names the effect at the source, or the call.
-    pub effect: String,
-    pub detail: String,
-    pub action: Act,
-    /// How far that is: `reported`, `open`, `done` or `given_up`.
-    pub state: String,
-    /// Why it is not done yet.
-    pub error: Option<String>,
-    /// No run had found it before.
-    pub new: bool,
-}
-
 /// A reconciliation, and its last run.
 #[derive(Debug, Clone)]
 pub struct Overview {
@@ -120,6 +78,20 @@ pub struct Overview {
     /// Up to when its scheduled runs have looked.
     pub looked_until: Option<Timestamp>,
     pub last: Option<Report>,
+}
+
+/// What is kept of a reconciliation between its runs, beside when it is due.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Progress {
+    /// Up to when it has looked.
+    pub(super) until: Option<i64>,
+    /// The run that was begun last.
+    pub(super) run: String,
+}
+
+/// Plain values always make JSON.
+pub(super) fn json_of<T: Serialize>(value: &T) -> bytes::Bytes {
+    serde_json::to_vec(value).unwrap_or_default().into()
 }
 
 pub(super) fn micros(time: Timestamp) -> i64 {
@@ -154,9 +126,9 @@ impl Report {
         }
     }
 
-    pub(super) fn take_counts(&mut self, looked: &Looked) {
-        (self.items, self.calls) = (looked.items, looked.calls);
-        for found in &looked.found {
+    pub(super) fn take_counts(&mut self, found: &[Found], items: u64, calls: u64) {
+        (self.items, self.calls) = (items, calls);
+        for found in found {
             self.matched += found.matched;
             self.undecided += found.undecided;
             for anomaly in &found.anomalies {
@@ -174,24 +146,6 @@ impl Report {
     }
 }
 
-impl Listed {
-    pub(super) fn of(reconciliation: &str, anomaly: &Anomaly, action: Act) -> Self {
-        Self {
-            id: anomaly.name(reconciliation),
-            kind: anomaly.kind.to_string(),
-            source: anomaly.source.clone(),
-            key: anomaly.key.clone(),
-            call_id: anomaly.call_id.map(|call_id| call_id.to_string()),
-            effect: anomaly.id.clone(),
-            detail: anomaly.detail.clone(),
-            action,
-            state: act::first_state(action).to_owned(),
-            error: None,
-            new: false,
-        }
-    }
-}
-
 impl Reconciler {
     /// Writes down what was found: first the report, then each anomaly with what is to be done about it. From
     /// then on it is done, also if this gateway ends.
@@ -201,41 +155,45 @@ impl Reconciler {
         report: &mut Report,
         found: Vec<Anomaly>,
     ) -> Result<(), store::Error> {
-        let found: Vec<(Listed, Stored)> = found
-            .into_iter()
-            .map(|anomaly| act::plan(of, &report.run, anomaly))
-            .collect();
-        report.anomalies = found.iter().map(|(listed, _)| listed.clone()).collect();
-        self.keep_report(of, report, 1).await?;
-        let until = later(self.base.now(), of.retention);
-        let by_person = if report.by == SCHEDULE {
-            ByPerson::No
-        } else {
-            ByPerson::Yes
+        let now = self.base.now();
+        let case = |anomaly: &Anomaly| {
+            let wanted = of.on.get(&anomaly.kind).copied();
+            let result = of
+                .source(&anomaly.source)
+                .and_then(|source| source.result.as_ref());
+            Case::new(
+                &of.name,
+                &report.run,
+                anomaly,
+                wanted,
+                result,
+                of.retention,
+                now,
+            )
         };
+        let found: Vec<Case> = found.iter().map(case).collect();
+        report.anomalies = found.iter().map(|case| case.listed.clone()).collect();
+        self.keep_report(of, report, 1).await?;
+        let by_person = report.by != SCHEDULE;
         let mut write = Vec::new();
-        for (listed, stored) in found {
+        for case in found {
             let gateway = self.clone();
-            write.push(async move {
-                gateway
-                    .write_anomaly(&listed, &stored, by_person, until)
-                    .await
-            });
+            write.push(async move { gateway.write_anomaly(of, case, by_person).await });
         }
         let written: Vec<Result<bool, store::Error>> =
             stream::iter(write).buffered(AT_ONCE).collect().await;
         for (listed, is_new) in report.anomalies.iter_mut().zip(written) {
             listed.new = is_new?;
             if listed.new {
-                *report.new.entry(listed.kind.clone()).or_default() += 1;
+                *report.new.entry(listed.kind.to_string()).or_default() += 1;
                 self.base
                     .metrics
                     .anomalies
-                    .with_label_values(&[&of.name, &listed.kind])
+                    .with_label_values(&[of.name.as_str(), listed.kind.as_str()])
                     .inc();
                 tracing::warn!(
                     reconciliation = of.name,
-                    kind = listed.kind,
+                    kind = listed.kind.as_str(),
                     source = listed.source,
                     id = listed.id,
                     call_id = listed.call_id,
@@ -336,8 +294,9 @@ impl Reconciler {
             let Some(document) = document.map_err(|_| ErrorKind::StoreUnavailable.alone())? else {
                 continue;
             };
-            listed.error = Stored::of(&document).and_then(|stored| stored.error);
-            listed.state = document.state;
+            if let Some(case) = Case::from_document(&document) {
+                (listed.error, listed.state) = (case.error, case.state);
+            }
         }
         Ok(())
     }

@@ -1,183 +1,34 @@
-//! Reconciliation: the ledger is held against the systems behind the tools. What they disagree on is decided
-//! by `core::reconcile`; here it is looked at, written down and acted on.
-//!
-//! The source is asked first and the ledger after it: whatever the source has by then was claimed before, so
-//! no call that runs meanwhile is taken for none. Everything that is found has a name that follows from what
-//! it is, so a second run, on this gateway or another, finds the same and does nothing again.
+//! Runs of reconciliations: scheduled ones, and those that an operator asks for.
 
-mod act; // what is done about an anomaly
-mod look; // source and ledger
-mod mend; // how a call is settled, and a call or an effect undone
-mod report; // what is kept of it
-
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use self::report::micros;
-pub use self::report::{Act, Listed, Overview, Report, RunState};
-use super::base::Base;
-use super::calls::{Engine, Sender};
-use super::error::{Error, ErrorKind};
-use super::ids::new_run_id;
-use super::sagas::{SagaRegistry, Sagas};
-use super::webhook::Notifier;
+use super::report::{self, Progress, Report, RunState, json_of, micros};
+use super::service::Reconciler;
+use super::settings::{Reconciliation, earlier, later, signed};
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
-use crate::core::key::Pointer;
-use crate::core::reconcile::{Kind, Rules, Window};
-use crate::core::tool::{OnUnknown, Tool};
+use crate::core::reconcile::{Window, oldest};
 use crate::crash;
-use crate::downstream::Downstream;
-use crate::downstream::outside::Source;
+use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::ids::new_run_id;
 use crate::store::{self, Put};
 
 /// How long one run may take.
 const RUN_TIME: Duration = Duration::from_secs(600);
-/// How long others leave a scheduled run alone that somebody has begun.
+/// How long others leave a scheduled run alone that another gateway has begun.
 const TAKEN: SignedDuration = SignedDuration::from_secs(660);
-/// Runs that one gateway makes at once: each holds its items in memory.
-const AT_ONCE: usize = 2;
-
-/// What is done about an anomaly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// It is shown, counted and logged.
-    Report,
-    /// The call, or the surplus effect, is undone.
-    Compensate,
-    /// Somebody is told.
-    Webhook,
-}
-
-/// One reconciliation, as it is configured.
-#[derive(Debug, Clone)]
-pub struct Reconciliation {
-    pub name: String,
-    /// How often it runs; `None`: by request only.
-    pub every: Option<Duration>,
-    /// How far behind the clock its window ends: sources may be late.
-    pub lag: SignedDuration,
-    /// How much time one run looks at, at the most.
-    pub window: SignedDuration,
-    /// How long reports are kept.
-    pub retention: SignedDuration,
-    /// Of one source, in one run.
-    pub max_items: usize,
-    /// More than this is a mistake of the configuration, or a catastrophe: nothing is acted on then.
-    pub max_anomalies: usize,
-    pub tools: Vec<String>,
-    pub sources: Vec<SourceAt>,
-    pub on: BTreeMap<Kind, Action>,
-}
-
-/// A source, and how it is read.
-#[derive(Debug, Clone)]
-pub struct SourceAt {
-    pub rules: Rules,
-    pub source: Source,
-    /// The tool whose effects it has; `None`: those of all.
-    pub tool: Option<String>,
-    /// Where an item has what a duplicate of a settled call gets; `None`: the whole item.
-    pub result: Option<Pointer>,
-}
-
-impl Reconciliation {
-    /// By how much more than its window a source is asked for: an effect lies within a lease of the end of
-    /// its call, and clocks differ.
-    pub fn margin<'a>(&self, tools: impl Iterator<Item = &'a Tool>) -> SignedDuration {
-        let time = |tool: &Tool| match tool.unknown {
-            OnUnknown::Retry => tool.lease() + tool.recheck.give_up_after,
-            _ => tool.lease(),
-        };
-        let longest = tools.map(time).max().unwrap_or_default();
-        self.lag
-            .saturating_add(SignedDuration::try_from(longest).unwrap_or(SignedDuration::MAX))
-    }
-
-    /// Whether what is of this kind is undone.
-    fn compensates(&self, kind: &str) -> bool {
-        self.on
-            .iter()
-            .any(|(of, action)| of.as_str() == kind && *action == Action::Compensate)
-    }
-
-    fn source(&self, name: &str) -> Option<&SourceAt> {
-        self.sources
-            .iter()
-            .find(|source| source.rules.source == name)
-    }
-}
-
-/// What is kept of a reconciliation between its runs, beside when it is due.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Progress {
-    /// Up to when it has looked.
-    until: Option<i64>,
-    /// The run that was begun last.
-    run: String,
-}
-
-/// Which part of the time a person wants to be looked at.
+/// The time that an operator wants a run to look at.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Asked {
+pub struct Period {
     pub since: Option<Timestamp>,
     pub until: Option<Timestamp>,
 }
 
-/// Holds the ledger against the systems behind the tools.
-pub struct Reconciler {
-    base: Arc<Base>,
-    downstream: Arc<Downstream>,
-    engine: Arc<Engine>,
-    sender: Arc<Sender>,
-    registry: Arc<SagaRegistry>,
-    sagas: Arc<Sagas>,
-    notifier: Arc<Notifier>,
-    all: BTreeMap<String, Reconciliation>,
-    /// Places for reconciliations that run.
-    places: Semaphore,
-}
-
 impl Reconciler {
-    pub(super) fn new(
-        base: Arc<Base>,
-        downstream: Arc<Downstream>,
-        engine: Arc<Engine>,
-        sender: Arc<Sender>,
-        registry: Arc<SagaRegistry>,
-        sagas: Arc<Sagas>,
-        notifier: Arc<Notifier>,
-        all: Vec<Reconciliation>,
-    ) -> Self {
-        for one in &all {
-            base.metrics
-                .has_reconciliation(&one.name, &Kind::ALL.map(Kind::as_str));
-        }
-        Self {
-            base,
-            downstream,
-            engine,
-            sender,
-            registry,
-            sagas,
-            notifier,
-            all: all.into_iter().map(|one| (one.name.clone(), one)).collect(),
-            places: Semaphore::new(AT_ONCE),
-        }
-    }
-
-    fn reconciliation(&self, name: &str) -> Result<&Reconciliation, Error> {
-        self.all
-            .get(name)
-            .ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
-    }
-
     /// Makes every scheduled run whose time has come, and works on what is to be done about anomalies. Many
     /// gateways may do it at once: each run is made by one of them. Answers how many were made here.
     ///
@@ -191,7 +42,7 @@ impl Reconciler {
         for reconciliation in self.all.values().filter(|one| one.every.is_some()) {
             match self.run_if_due(reconciliation, now).await {
                 Ok(was_made) => made += usize::from(was_made),
-                // What cannot be read of one is not in the way of the others.
+                // What cannot be read of one keeps no other back.
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
@@ -242,13 +93,14 @@ impl Reconciler {
             retain_until: None,
             body: json_of(&taken),
         };
-        // The one who writes this makes the run.
+        // The gateway that writes this makes the run.
         match self.base.store.put_document(&document).await? {
             Put::Done => {}
             Put::Lost(_) => return Ok(false),
         }
         crash::point("reconciliation_taken");
-        let window = self.next_window(of, before, now);
+        let (oldest, margin) = (self.oldest(of, now), self.margin(of));
+        let window = Window::next(before, oldest, earlier(now, of.lag), of.window, margin);
         let report = match window {
             Some(window) => Some(self.reconcile(of, &run, window, report::SCHEDULE).await?),
             None => None,
@@ -275,28 +127,9 @@ impl Reconciler {
             until: until.map(Timestamp::as_microsecond),
             run,
         });
-        // Whoever has taken it since, because this run took too long, goes on from there.
+        // If this run took too long another gateway has taken it, and goes on from there.
         drop(self.base.store.put_document(&document).await?);
         Ok(true)
-    }
-
-    /// From where the last run ended, but never so far back that calls have been deleted.
-    fn next_window(
-        &self,
-        of: &Reconciliation,
-        before: Option<Timestamp>,
-        now: Timestamp,
-    ) -> Option<Window> {
-        let end = earlier(now, of.lag);
-        let since = before
-            .unwrap_or_else(|| earlier(end, of.window))
-            .max(self.oldest(of, now));
-        let until = end.min(later(since, of.window));
-        (since < until).then(|| Window {
-            since,
-            until,
-            margin: self.margin(of),
-        })
     }
 
     fn margin(&self, of: &Reconciliation) -> SignedDuration {
@@ -309,7 +142,7 @@ impl Reconciler {
         )
     }
 
-    /// Of what came before, calls may have been deleted.
+    /// From when on every call is kept.
     fn oldest(&self, of: &Reconciliation, now: Timestamp) -> Timestamp {
         let tools = self.base.tools();
         let kept = of
@@ -318,16 +151,11 @@ impl Reconciler {
             .filter_map(|name| tools.get(name))
             .map(|at| at.tool.retention)
             .min();
-        let margin = self.margin(of);
         let kept = kept.map_or(SignedDuration::ZERO, signed);
-        earlier(
-            now,
-            kept.saturating_sub(margin.saturating_mul(2))
-                .max(SignedDuration::ZERO),
-        )
+        oldest(now, kept, self.margin(of))
     }
 
-    /// A person wants a run now.
+    /// Makes a run that an operator asks for.
     ///
     /// # Errors
     /// Who asks is no administrator, there is no such reconciliation, or no such time to look at.
@@ -335,7 +163,7 @@ impl Reconciler {
         self: &Arc<Self>,
         caller: &Caller,
         name: &str,
-        asked: Asked,
+        asked: Period,
     ) -> Result<Report, Error> {
         if !caller.is_admin() {
             return Err(ErrorKind::Forbidden.alone());
@@ -364,7 +192,7 @@ impl Reconciler {
             margin: self.margin(&of),
         };
         let (gateway, by) = (self.clone(), format!("token {}", caller.name));
-        // A caller that hangs up does not break it off.
+        // A caller that hangs up does not end it.
         let run = self
             .base
             .tasks
@@ -384,7 +212,7 @@ impl Reconciler {
         let _place = self.places.acquire().await;
         let (begun, started_at) = (Instant::now(), self.base.now());
         let looked = tokio::select! {
-            looked = tokio::time::timeout(RUN_TIME, self.look_at_sources(of, window)) => {
+            looked = tokio::time::timeout(RUN_TIME, self.collect(of, window)) => {
                 looked.unwrap_or_else(|_| Err("it took too long".into()))
             }
             () = self.base.draining.cancelled() => Err("the gateway is shutting down".into()),
@@ -402,7 +230,7 @@ impl Reconciler {
         };
         let found = match looked {
             Ok(looked) => {
-                report.take_counts(&looked);
+                report.take_counts(&looked.found, looked.items, looked.calls);
                 let found: Vec<_> = looked
                     .found
                     .into_iter()
@@ -429,7 +257,7 @@ impl Reconciler {
         if let Some(found) = found {
             self.write_down(of, &mut report, found).await?;
             crash::point("reconciliation_reported");
-            self.act_on(&report).await;
+            self.work_on_anomalies_of(&report).await;
             report.state = RunState::Done;
         }
         report.finished_at = Some(micros(self.base.now()));
@@ -452,21 +280,4 @@ impl Reconciler {
         );
         Ok(report)
     }
-}
-
-fn signed(time: Duration) -> SignedDuration {
-    SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX)
-}
-
-fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.checked_add(by).unwrap_or(Timestamp::MAX)
-}
-
-fn earlier(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.checked_sub(by).unwrap_or(Timestamp::MIN)
-}
-
-/// Plain values always make JSON.
-fn json_of<T: Serialize>(value: &T) -> bytes::Bytes {
-    serde_json::to_vec(value).unwrap_or_default().into()
 }

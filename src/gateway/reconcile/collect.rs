@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::{Reconciler, Reconciliation, SourceAt};
+use super::service::Reconciler;
+use super::settings::{Reconciliation, SourceAt};
 use crate::core::ledger::{Filter, Listed, Page, Position};
-use crate::core::reconcile::{Doubt, Found, Name, Pairing, Window};
+use crate::core::reconcile::pairing::{Name, Pairing};
+use crate::core::reconcile::{Doubt, Found, Window};
 use crate::core::record::Record;
 use crate::downstream::outside::Room;
 use crate::gateway::base::Base;
@@ -19,8 +21,8 @@ const CALLS_PER_ITEM: usize = 10;
 /// Older calls that are looked through for the one that has made an item.
 const MAX_OLDER: usize = 200_000;
 
-/// What a look has found, by source.
-pub(super) struct Looked {
+/// What was found, by source.
+pub(super) struct Collected {
     pub(super) found: Vec<Found>,
     pub(super) items: u64,
     pub(super) calls: u64,
@@ -42,17 +44,17 @@ fn add(all: &mut [Waiting<'_>], record: &Record) {
         {
             waiting.pairing.add(record);
         } else {
-            waiting.pairing.vouch(record);
+            waiting.pairing.mark_known(record);
         }
     }
 }
 
 impl Reconciler {
-    pub(super) async fn look_at_sources(
+    pub(super) async fn collect(
         &self,
         of: &Reconciliation,
         window: Window,
-    ) -> Result<Looked, String> {
+    ) -> Result<Collected, String> {
         let tools = self.base.tools();
         if let Some(gone) = of.tools.iter().find(|tool| !tools.contains_key(*tool)) {
             return Err(format!("the tool {gone} is not configured any more"));
@@ -90,7 +92,7 @@ impl Reconciler {
             .into_iter()
             .map(|waiting| waiting.pairing.finish(&doubts))
             .collect();
-        Ok(Looked {
+        Ok(Collected {
             found,
             items,
             calls: read as u64,
@@ -137,7 +139,10 @@ impl Reconciler {
         }
         let mut read = 0;
         let mut others = Calls::of_all_tools(&self.base).await?;
-        while all.iter().any(|waiting| waiting.pairing.has_nobodys()) {
+        while all
+            .iter()
+            .any(|waiting| waiting.pairing.has_unclaimed_items())
+        {
             let Some(page) = others.next().await? else {
                 break;
             };
@@ -147,7 +152,7 @@ impl Reconciler {
             }
             for listed in &page.found {
                 all.iter_mut()
-                    .for_each(|waiting| waiting.pairing.vouch(&listed.record));
+                    .for_each(|waiting| waiting.pairing.mark_known(&listed.record));
             }
         }
         Ok(Vec::new())
@@ -187,7 +192,7 @@ impl Reconciler {
     }
 }
 
-/// What cannot be read would be missing, and what it has made would seem to be nobody's.
+/// What cannot be read would be missing, and what it has made would seem to be no call's.
 fn whole(page: Page<Listed>) -> Result<Vec<Listed>, String> {
     match page.unreadable {
         0 => Ok(page.found),

@@ -1,0 +1,93 @@
+//! Whether an anomaly still holds when it is acted on: it was found a while ago.
+
+use super::Kind;
+use super::pairing::names;
+use crate::core::record::{Content, Record, State};
+use crate::core::unknown::Finding;
+use crate::core::work::Blocked;
+
+/// Whether an effect is still too much; `None`: no call of it is known.
+///
+/// # Errors
+/// It is not, or that cannot be said yet.
+pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Result<(), Blocked> {
+    let Some(call) = call else {
+        return match kind {
+            Kind::Duplicate => Err(Blocked::for_good("its call is gone")),
+            _ => Ok(()),
+        };
+    };
+    let state = call.state.as_str();
+    match (kind, &call.state) {
+        // The same key may have run again since, and have been told of this effect.
+        (Kind::Orphan, State::Failed(_) | State::Compensated(_)) => Ok(()),
+        (Kind::Duplicate, State::Running | State::Unknown(_)) => {
+            Err(Blocked::busy(format!("its call is {state}")))
+        }
+        (
+            Kind::Duplicate,
+            State::Succeeded(_) | State::Compensating(_) | State::Compensated(_) | State::Stuck(_),
+        ) => match call.state.content() {
+            Some(Content::Kept(json)) if says(json, effect) => {
+                Err(Blocked::for_good("its call was told of just this effect"))
+            }
+            Some(Content::Kept(_)) => Ok(()),
+            Some(Content::Unavailable(_)) | None => {
+                Err(Blocked::for_good("its call's result is not kept"))
+            }
+        },
+        _ => Err(Blocked::for_good(format!("its call is {state} by now"))),
+    }
+}
+
+/// Whether a call that was unknown is settled, now that it is not unknown.
+///
+/// Whatever else it is by now, the source has no more to say.
+///
+/// # Errors
+/// It contradicts the source, or may yet.
+pub fn unsettled(call: Option<&Record>) -> Result<(), Blocked> {
+    match call.map(|call| &call.state) {
+        Some(State::Running) => Err(Blocked::busy("the call runs again")),
+        Some(State::Failed(_)) => Err(Blocked::for_good(
+            "resolved as failed, but the source has it",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the effect of a call is still missing, now that its tool was asked for it by key.
+///
+/// # Errors
+/// It is not, or the tool does not say.
+pub fn missing(finding: &Finding) -> Result<(), Blocked> {
+    match finding {
+        Finding::NotFound => Ok(()),
+        Finding::Found(_) => Err(Blocked::for_good(
+            "the tool has it: the source is not whole",
+        )),
+        Finding::Unclear(why) => Err(Blocked::failed(format!(
+            "the tool does not say whether it has it: {why}"
+        ))),
+    }
+}
+
+/// Whether a call may be undone because of an anomaly.
+///
+/// # Errors
+/// A person has decided on it, or it is not known how it ends.
+pub fn call(call: &Record) -> Result<(), Blocked> {
+    match call.state {
+        _ if call.is_skipped() => Err(Blocked::for_good(
+            "a person has decided that its effect stands",
+        )),
+        State::Running | State::Unknown(_) => {
+            Err(Blocked::busy("it is not known how the call ends"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn says(result: &[u8], effect: &str) -> bool {
+    serde_json::from_slice(result).is_ok_and(|result| names(&result, effect))
+}

@@ -1,0 +1,19 @@
+//! Reconciliation: the ledger is held against the systems behind the tools. What they disagree on is decided
+//! by `core::reconcile`; here it is collected, written down and acted on.
+//!
+//! The source is asked first and the ledger after it: what the source has by then was claimed before, so
+//! no call that runs meanwhile is missed. Everything that is found has a name that follows from what
+//! it is, so a second run, on this gateway or another, finds the same and does nothing again.
+
+mod anomaly_worker; // works on anomalies that are due
+mod collect; // what sources and ledger have
+mod remedy; // how a call is settled, and a call or an effect undone
+mod report; // what is kept of a run, and shown
+mod run; // scheduled runs, and those that an operator asks for
+mod service; // what all of these work with
+mod settings; // as it is configured
+
+pub use self::report::{Overview, Report, RunState};
+pub use self::run::Period;
+pub use self::service::Reconciler;
+pub use self::settings::{Reconciliation, SourceAt};

@@ -1,0 +1,191 @@
+//! How a call is settled, and a call or an effect undone, because of an anomaly.
+//!
+//! Nothing has a second effect: a call is undone and settled once, and what undoes a surplus effect is a call
+//! with a key that follows from the effect.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::service::Reconciler;
+use super::settings::Reconciliation;
+use crate::core::call::Event;
+use crate::core::caller::RESERVED_TENANT;
+use crate::core::compensation::{Policy, Template};
+use crate::core::reconcile::anomaly::{Case, Listed, Undoing};
+use crate::core::reconcile::{Kind, revalidate};
+use crate::core::record::{CallId, Content, Record};
+use crate::core::undo;
+use crate::core::work::Blocked;
+use crate::gateway::calls::InternalCall;
+use crate::gateway::error::ErrorKind;
+use crate::gateway::undo::blocker_of;
+
+impl Reconciler {
+    /// How an effect at a source is undone.
+    pub(super) fn template_for(&self, of: &Reconciliation, listed: &Listed) -> Option<Template> {
+        let tool = of.source(&listed.source)?.tool.as_ref()?;
+        match &self.base.tool_at(tool)?.tool.compensation {
+            Policy::By(template) => Some(template.clone()),
+            Policy::Undeclared | Policy::Needless => None,
+        }
+    }
+
+    /// An unknown call was executed, as the source shows; its duplicates get what the source has.
+    pub(super) async fn settle_unknown(
+        &self,
+        of: &Reconciliation,
+        case: &Case,
+    ) -> Result<(), Blocked> {
+        let call_id = call_of(case)?;
+        let content = match case.effect.as_ref().map(Value::to_string) {
+            None => Content::Unavailable("the source does not have it".into()),
+            Some(result) if result.len() > self.downstream.max_result() => {
+                Content::Unavailable("what the source has is longer than server.max_result".into())
+            }
+            Some(result) => Content::Kept(Bytes::from(result)),
+        };
+        let event = Event::Reconciled {
+            by: of.name.clone(),
+            content,
+        };
+        let applied = self.registry.apply(call_id, &event).await;
+        match applied.map_err(|error| Blocked::busy(error.to_string()))? {
+            Some(Ok(record)) => {
+                tracing::warn!(%call_id, tool = record.intent.tool, trace_id = record.intent.trace_id, "an unknown call was settled by a source");
+                Ok(())
+            }
+            // It is not unknown any more, but it may be again.
+            Some(Err(_)) => revalidate::unsettled(self.load(call_id).await?.as_ref()),
+            None => Err(Blocked::for_good("the call is gone")),
+        }
+    }
+
+    /// Undoes a call or a surplus effect.
+    pub(super) async fn remedy(
+        self: &Arc<Self>,
+        of: &Reconciliation,
+        case: &Case,
+    ) -> Result<(), Blocked> {
+        let listed = &case.listed;
+        if listed.kind.is_surplus() {
+            return self.undo_surplus(of, case).await;
+        }
+        let call_id = call_of(case)?;
+        if let Some(record) = self.load(call_id).await? {
+            revalidate::call(&record)?;
+            // Two reads of one list are one witness; the tool is another.
+            if listed.kind == Kind::Missing {
+                let at = self.base.tool_at(&record.intent.tool);
+                let at = at.ok_or_else(|| Blocked::busy("its tool is not configured here"))?;
+                let (found, _) = self.sender.probe(&at, &record.intent).await;
+                revalidate::missing(&found)?;
+            }
+        }
+        let by = format!("reconciliation {}", of.name);
+        let begun = self
+            .sagas
+            .compensate_call(call_id, &by, &listed.detail)
+            .await;
+        // From here on the queue of compensations sees to it.
+        begun.map(drop).map_err(|error| match error.kind {
+            ErrorKind::StoreUnavailable => Blocked::busy(error.to_string()),
+            kind => Blocked::for_good(kind.to_string()),
+        })
+    }
+
+    /// The call that undoes an effect, as it is to be made now, if the effect is still too much.
+    pub(super) async fn undoing(
+        &self,
+        of: &Reconciliation,
+        case: &Case,
+    ) -> Result<Undoing, Blocked> {
+        let listed = &case.listed;
+        let template = self.template_for(of, listed);
+        let template =
+            template.ok_or_else(|| Blocked::for_good("its tool declares no compensation"))?;
+        let call = self.known_call_of(case).await?;
+        revalidate::surplus(listed.kind, call.as_ref(), &listed.effect)?;
+        let effect = case.effect.as_ref();
+        let effect = effect.ok_or_else(|| Blocked::for_good("what to undo is not kept"))?;
+        let args = match &call {
+            Some(record) => template.args_from(record, Some(effect)),
+            None => template.args_of_effect(effect),
+        };
+        let tool = of
+            .source(&listed.source)
+            .and_then(|source| source.tool.clone())
+            .unwrap_or_default();
+        Ok(Undoing {
+            tool: template.tool,
+            key: undo::key_of_effect(&tool, &listed.effect),
+            args: args.map_err(Blocked::for_good)?,
+        })
+    }
+
+    async fn load(&self, call_id: CallId) -> Result<Option<Record>, Blocked> {
+        let found = self.base.store.load(call_id).await;
+        found.map_err(|error| Blocked::busy(error.to_string()))
+    }
+
+    /// The call that an anomaly is about, if there is one and it is kept.
+    async fn known_call_of(&self, case: &Case) -> Result<Option<Record>, Blocked> {
+        match case.listed.call() {
+            Some(call_id) => self.load(call_id).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Undoes one effect at a source, by the compensation of the tool that has made it.
+    async fn undo_surplus(
+        self: &Arc<Self>,
+        of: &Reconciliation,
+        case: &Case,
+    ) -> Result<(), Blocked> {
+        let now = self.undoing(of, case).await?;
+        let undoing = case.undoing(&now)?;
+        let call = self.known_call_of(case).await?.map(|record| record.intent);
+        let (user_id, trace_id) = call.map_or_else(Default::default, |call| {
+            (call.user_id.clone(), call.trace_id.clone())
+        });
+        let own = InternalCall {
+            // One effect has one key, whatever it is taken for; and no tenant reads of another's.
+            tenant: RESERVED_TENANT.to_owned(),
+            tool: undoing.tool.clone(),
+            key: undoing.key.clone(),
+            args: undoing.args.clone(),
+            call_id: None,
+            user_id,
+            // One of its own: a tool that takes one call of a session at a time needs one.
+            session_id: undoing.key.clone(),
+            saga_id: String::new(),
+            trace_id,
+        };
+        match self.engine.run_internal(own).await {
+            Ok(record) => undo::outcome_of(&record),
+            Err(ErrorKind::InvalidArguments(mistakes)) => {
+                Err(Blocked::for_good(format!("its arguments: {mistakes:?}")))
+            }
+            Err(kind) => Err(Blocked::by(blocker_of(&kind), kind.to_string())),
+        }
+    }
+
+    pub(super) async fn tell_of(&self, case: &Case) -> Result<(), Blocked> {
+        let told = serde_json::json!({
+            "reconciliation": case.reconciliation,
+            "run": case.run,
+            "anomaly": case.listed,
+        });
+        let told = self
+            .notifier
+            .notify("anomaly", &case.listed.id, &told)
+            .await;
+        told.map_err(Blocked::failed)
+    }
+}
+
+fn call_of(case: &Case) -> Result<CallId, Blocked> {
+    let call_id = case.listed.call();
+    call_id.ok_or_else(|| Blocked::for_good("its call has no id"))
+}
