@@ -222,6 +222,15 @@ pub struct History {
     pub duplicates: Duplicates,
 }
 
+/// Who has made a call: as much of it as decides who may read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Maker {
+    pub tenant: String,
+    pub tool: String,
+    /// The name of the token; empty for the gateway's own calls.
+    pub token: String,
+}
+
 /// The requests for a call that did not run it. Counted a moment after they came, and not at all if the
 /// gateway that counted them ended before it could write them down.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
+use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page, Position};
 use crate::core::record::{CallId, Entry, Holder, Record};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::metrics::Metrics;

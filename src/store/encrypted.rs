@@ -16,7 +16,7 @@ use super::{Census, Claimed, Due, Error, Found, Put, Replaced, Secrets, Store};
 use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place, digest};
 use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
+use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page, Position};
 use crate::core::record::Content;
 use crate::core::record::{CallId, Entry, Holder, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
@@ -171,7 +171,16 @@ macro_rules! nothing_to_open {
         }
     )* };
 }
-nothing_to_open!((), bool, u64, Session, Vec<Census>, Vec<Entry>, Vec<String>);
+nothing_to_open!(
+    (),
+    bool,
+    u64,
+    Maker,
+    Session,
+    Vec<Census>,
+    Vec<Entry>,
+    Vec<String>
+);
 nothing_to_open!(
     Vec<(String, Entry)>,
     Vec<(String, u64)>,

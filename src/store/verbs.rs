@@ -12,7 +12,7 @@ use super::{Census, Claimed, Due, Error, Found, Listener, Put, Readiness, Replac
 use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Page, Position};
+use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page, Position};
 use crate::core::record::{CallId, Entry, Holder, Record};
 use crate::core::session::{Lock, Session, SessionId};
 
@@ -77,6 +77,9 @@ macro_rules! each_store_verb {
 
             /// The ledger: what is known of calls, and forgetting it.
             Ledger {
+                /// Who has made a call. Costs the same whatever else is kept of it.
+                async fn maker(call_id: CallId) -> Option<Maker>;
+
                 /// A call with the newest entries of its ledger, at most `limit`, and its duplicates.
                 async fn history(call_id: CallId, limit: u32) -> Option<History>;
 

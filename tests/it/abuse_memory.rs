@@ -22,7 +22,7 @@ const BUDGET_MIB: usize = 64;
 /// What a process may take beside its budget.
 const SLACK_MIB: usize = 64;
 
-fn token(tenant: &str) -> String {
+pub fn token(tenant: &str) -> String {
     let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(tenant));
     format!(
         "[[auth.tokens]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{digest}\"\n\

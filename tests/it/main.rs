@@ -9,6 +9,7 @@ mod support; // the words that the tests are written in
 mod abuse; // clients and tools that attack
 mod abuse_memory; // clients that take memory and give nothing
 mod abuse_ops; // what the ops doors cost, and what they tell
+mod abuse_store; // what others' calls cost, and a store that does not answer
 mod acceptance; // a person accepts that the store has lost data
 mod access; // who may do what
 mod admission; // what every store promises about the conditions of a claim
@@ -51,6 +52,7 @@ mod reconcile_points; // the process ends where it hurts a reconciliation
 mod redis; // many gateways over one Redis
 mod redis_forgotten; // gateways that are gone leave no trace, and hide no loss
 mod redis_kinds; // TLS, clusters, replicas, Sentinels
+mod redis_late; // what comes late from a gateway that has noticed a loss
 mod redis_losses; // a Redis that has lost data
 mod redis_put_back; // what a gateway remembers goes back to a Redis that has lost it
 mod reload; // the configuration is read again

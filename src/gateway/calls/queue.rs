@@ -65,13 +65,16 @@ impl SessionQueue {
                 .as_ref()
                 .and_then(|_| self.running.take(Owner::of(&call.intent)));
             let deadline = Deadline::after(call.at.tool.deadline);
-            // Loaded without a memory reservation: few records at once, each for a moment.
-            let alone = if room.is_none() {
-                self.large.reading.acquire().await.ok()
-            } else {
-                None
+            // Loaded without a memory reservation: few records at once.
+            let alone = match &room {
+                Some(_) => None,
+                None => self.large.without_room().await,
             };
-            let held = self.claims.claim(call, place.is_some(), &mut new_key).await;
+            let held = if room.is_none() && alone.is_none() {
+                Err(ErrorKind::NoRoom)
+            } else {
+                self.claims.claim(call, place.is_some(), &mut new_key).await
+            };
             drop(alone);
             let (denied, in_line) = match held {
                 Ok(ClaimOutcome::Denied(denied, in_line)) => (denied, in_line),

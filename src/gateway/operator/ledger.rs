@@ -72,14 +72,15 @@ impl Ledger {
     /// Another's call is unknown, just as one that is not there: a token reads the calls that it made itself, and
     /// with the scope `read` those of its tenant.
     pub async fn find_call(&self, caller: &Caller, call_id: CallId) -> Result<History, Error> {
+        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
+        let unknown = || ErrorKind::UnknownCall.alone();
+        // First: another's call must take as long as one that is not there.
+        let maker = self.base.store.maker(call_id).await.map_err(unavailable)?;
+        maker
+            .filter(|by| caller.may_read_call(&by.tenant, &by.tool, &by.token))
+            .ok_or_else(unknown)?;
         let found = self.base.store.history(call_id, MAX_ENTRIES).await;
-        let found = found.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
-        let mut history = found
-            .filter(|history| {
-                let intent = &history.record.intent;
-                caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
-            })
-            .ok_or_else(|| ErrorKind::UnknownCall.alone())?;
+        let mut history = found.map_err(unavailable)?.ok_or_else(unknown)?;
         self.mask(&mut history.record);
         Ok(history)
     }

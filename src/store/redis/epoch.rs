@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use redis::{FromRedisValue, cmd};
+use futures_util::future::try_join_all;
+use redis::{FromRedisValue, Value, cmd};
 
 use super::keys::{self, Partition};
 use super::loss::{self, Finding, Manifest, Sight};
@@ -155,12 +156,33 @@ impl Inner {
         }
     }
 
-    /// Makes every claim be refused until a loss is accepted.
+    /// Makes every claim be refused until a loss is accepted. An acceptance that begins meanwhile is not undone: it
+    /// writes the manifest first, and then an epoch that was not there when the partition was read.
     async fn close_partitions(&self) -> Result<(), Error> {
-        self.link
-            .ask_each(|partition| cmd("SET").arg(partition.epoch()).arg("lost").to_owned())
-            .await?;
-        Ok(())
+        for _ in 0..LOOKS {
+            let epochs = self
+                .link
+                .ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned())
+                .await?;
+            let is_closed = |manifest: Manifest| !manifest.lost.is_empty();
+            if !self.manifest().await?.is_none_or(is_closed) {
+                return Ok(());
+            }
+            let close = async |(partition, epoch): (Partition, Value)| {
+                let epoch = Option::<Vec<u8>>::from_redis_value(epoch).map_err(unreadable)?;
+                let mut run = Run::new(&self.scripts.swap);
+                run.key(partition.epoch()).arg(epoch.unwrap_or_default());
+                let (word, _) = reply(self.link.run(run.arg("lost")).await?)?;
+                Ok::<_, Error>(word == "done")
+            };
+            let closed = try_join_all(Partition::all().zip(epochs).map(close)).await?;
+            if closed.into_iter().all(|is_done| is_done) {
+                return Ok(());
+            }
+        }
+        Err(Error::Refused(
+            "the epoch of a partition is written by many at once".into(),
+        ))
     }
 
     /// Lets the other gateways know up to where this one gives tokens: they remember it in case that the
@@ -370,7 +392,7 @@ impl Inner {
         if parse(found.clone())?.as_ref() != before {
             return Ok(false);
         }
-        let mut run = Run::new(&self.scripts.manifest);
+        let mut run = Run::new(&self.scripts.swap);
         run.key(manifest_key()).arg(found.unwrap_or_default());
         run.arg(serde_json::to_string(next).map_err(unreadable)?);
         let (word, _) = reply(self.link.run(&run).await?)?;

@@ -13,8 +13,8 @@ use super::keys::Partition;
 use super::scripts::Run;
 use super::{Inner, Redis, call_id, record, reply, unreadable};
 use crate::core::ledger::{
-    self, Duplicate, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, PAGE_BYTES,
-    Page, Position,
+    self, Duplicate, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, Maker,
+    PAGE_BYTES, Page, Position,
 };
 use crate::core::record::{CallId, Record};
 use crate::store::{Error, Ledger};
@@ -32,6 +32,15 @@ const READ_BYTES: usize = 4 << 20;
 
 #[async_trait]
 impl Ledger for Redis {
+    async fn maker(&self, call_id: CallId) -> Result<Option<Maker>, Error> {
+        let mut ask = cmd("HGET");
+        ask.arg(Partition::of_call(call_id).call(call_id))
+            .arg("intent");
+        let intent: Option<Vec<u8>> = self.link.ask(&ask).await?;
+        let maker = intent.map(|intent| record::maker(&intent)).transpose();
+        maker.map_err(unreadable)
+    }
+
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
         let Some(mut fields) = self
             .fields_of_many(&[call_id], &record::FIELDS)

@@ -22,8 +22,8 @@ use uuid::Uuid;
 
 use super::keys::{PARTITIONS, Partition};
 
-/// The layout of the keys. Another one is never touched.
-pub(super) const FORMAT: u32 = 1;
+/// The layout of the keys and of what is in them. Another one is never touched.
+pub(super) const FORMAT: u32 = 2;
 
 /// What is written once for all partitions: which epoch holds, and which ones it followed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

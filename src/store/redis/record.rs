@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::core::key;
 use crate::core::key::GroupKey;
+use crate::core::ledger::Maker;
 use crate::core::recipe::RecipeId;
 use crate::core::record::Check;
 use crate::core::record::{
@@ -238,6 +239,16 @@ pub(super) fn entry_field(version: u64) -> String {
 }
 
 /// A record out of its [`FIELDS`]; `None` if there are none.
+/// Who has made a call.
+pub(super) fn maker(intent: &[u8]) -> Result<Maker, Corrupt> {
+    let intent: StoredIntent<'_> = serde_json::from_slice(intent).map_err(Corrupt::new)?;
+    Ok(Maker {
+        tenant: intent.tenant.to_owned(),
+        tool: intent.tool.to_owned(),
+        token: intent.made_by.unwrap_or_default().into_owned(),
+    })
+}
+
 pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
     let mut fields = fields.into_iter();
     let mut field = || {

@@ -20,7 +20,7 @@ pub(super) struct Scripts {
     pub(super) arrived: Script,
     pub(super) pause: Script,
     /// Works when memory is full.
-    pub(super) manifest: Script,
+    pub(super) swap: Script,
     pub(super) create_document: Script,
     /// Works when memory is full.
     pub(super) change_document: Script,
@@ -66,7 +66,7 @@ impl Scripts {
             ),
             arrived: script(" flags=allow-oom", include_str!("lua/arrived.lua")),
             pause: script(" flags=allow-oom", include_str!("lua/pause.lua")),
-            manifest: script(" flags=allow-oom", include_str!("lua/manifest.lua")),
+            swap: script(" flags=allow-oom", include_str!("lua/swap.lua")),
             create_document: script(
                 "",
                 &(include_str!("lua/put_document.lua").to_owned() + &own),

@@ -215,7 +215,7 @@ impl Inner {
         self.link
             .ask::<()>(cmd("DEL").arg(paused).arg(events))
             .await?;
-        let mut run = Run::new(&self.scripts.manifest);
+        let mut run = Run::new(&self.scripts.swap);
         let (swapped, _) = reply(self.link.run(run.key(paused).arg("").arg("{}")).await?)?;
         self.link.ask::<()>(cmd("DEL").arg(paused)).await?;
         let enter = async |id: &str| {

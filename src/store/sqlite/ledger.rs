@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::worker::Need;
 use super::{Sqlite, calls, document, row, sessions};
 use crate::core::ledger::{
-    Duplicate, Duplicates, Filter, History, Index, Listed, PAGE_BYTES, Page, Position,
+    Duplicate, Duplicates, Filter, History, Index, Listed, Maker, PAGE_BYTES, Page, Position,
 };
 use crate::core::record::CallId;
 use crate::store::{Error, Ledger};
@@ -32,6 +32,22 @@ macro_rules! listing {
 
 #[async_trait]
 impl Ledger for Sqlite {
+    async fn maker(&self, call_id: CallId) -> Result<Option<Maker>, Error> {
+        let read = move |connection: &Connection| {
+            connection
+                .prepare_cached("SELECT tenant, tool, made_by FROM calls WHERE call_id = ?1")?
+                .query_row([call_id.to_string()], |row| {
+                    Ok(Maker {
+                        tenant: row.get(0)?,
+                        tool: row.get(1)?,
+                        token: row.get(2)?,
+                    })
+                })
+                .optional()
+        };
+        self.readers.ledger.read(read).await
+    }
+
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
         let read = move |connection: &Connection| {
             let Some(record) = calls::by_id(connection, call_id)? else {

@@ -1,10 +1,11 @@
 //! A line to a server that can be cut, blocked, and led elsewhere.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// Forwards connections to a port of this machine.
 pub struct Line {
@@ -13,6 +14,9 @@ pub struct Line {
     target: Arc<AtomicU16>,
     blocked: Arc<AtomicBool>,
     cut: Arc<AtomicBool>,
+    held: watch::Sender<Option<&'static [u8]>>,
+    /// How many pieces are held.
+    holds: Arc<AtomicUsize>,
 }
 
 impl Line {
@@ -24,15 +28,19 @@ impl Line {
             target: Arc::new(port.into()),
             blocked: Arc::default(),
             cut: Arc::default(),
+            held: watch::Sender::new(None),
+            holds: Arc::default(),
         };
         let (target, blocked, cut) = (line.target.clone(), line.blocked.clone(), line.cut.clone());
+        let (held, holds) = (line.held.clone(), line.holds.clone());
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let target = target.load(Ordering::SeqCst);
                 if !blocked.load(Ordering::SeqCst)
                     && let Ok(far) = TcpStream::connect(("127.0.0.1", target)).await
                 {
-                    tokio::spawn(forward(near, far, cut.clone()));
+                    let hold = (held.subscribe(), holds.clone());
+                    tokio::spawn(forward(near, far, cut.clone(), hold));
                 }
             }
         });
@@ -53,16 +61,51 @@ impl Line {
         self.blocked.store(blocked, Ordering::SeqCst);
     }
 
+    /// What has this in it, and what is said after it on the same connection, is not passed on until it is released.
+    pub fn hold(&self, some: &'static [u8]) {
+        self.held.send_replace(Some(some));
+    }
+
+    pub fn release(&self) {
+        self.held.send_replace(None);
+    }
+
+    /// How many connections are held.
+    pub fn holds(&self) -> usize {
+        self.holds.load(Ordering::SeqCst)
+    }
+
     /// The next answer is not passed on; instead the connection ends. `false` takes it back.
     pub fn cut(&self, cut: bool) {
         self.cut.store(cut, Ordering::SeqCst);
     }
 }
 
-async fn forward(near: TcpStream, far: TcpStream, cut: Arc<AtomicBool>) {
+async fn forward(
+    near: TcpStream,
+    far: TcpStream,
+    cut: Arc<AtomicBool>,
+    (mut held, holds): (watch::Receiver<Option<&'static [u8]>>, Arc<AtomicUsize>),
+) {
     let (mut near_in, mut near_out) = near.into_split();
     let (mut far_in, mut far_out) = far.into_split();
-    tokio::spawn(async move { tokio::io::copy(&mut near_in, &mut far_out).await });
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(read @ 1..) = near_in.read(&mut buffer).await {
+            let said = &buffer[..read];
+            let passes = |held: &Option<&'static [u8]>| {
+                held.is_none_or(|held| !said.windows(held.len()).any(|some| some == held))
+            };
+            let waits = !passes(&held.borrow());
+            holds.fetch_add(waits.into(), Ordering::SeqCst);
+            let is_open = held.wait_for(passes).await.is_ok();
+            let is_sent = is_open && far_out.write_all(said).await.is_ok();
+            holds.fetch_sub(waits.into(), Ordering::SeqCst);
+            if !is_sent {
+                return;
+            }
+        }
+    });
     let mut buffer = vec![0; 1 << 16];
     while let Ok(read @ 1..) = far_in.read(&mut buffer).await {
         if cut.swap(false, Ordering::SeqCst) || near_out.write_all(&buffer[..read]).await.is_err() {

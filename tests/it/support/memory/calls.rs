@@ -8,7 +8,7 @@ use oncegate::core::call::{Change, Takes};
 use oncegate::core::document::Document;
 use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{
-    Duplicates, Filter, History, Listed, PAGE_BYTES, Page, Placed, Position,
+    Duplicates, Filter, History, Listed, Maker, PAGE_BYTES, Page, Placed, Position,
 };
 use oncegate::core::record::{CallId, Holder, Record, State};
 use oncegate::store::{Calls, Census, Claimed, Due, Error, Found, Ledger, Replaced};
@@ -221,6 +221,16 @@ impl Calls for Memory {
 
 #[async_trait]
 impl Ledger for Memory {
+    async fn maker(&self, call_id: CallId) -> Result<Option<Maker>, Error> {
+        let inner = self.lock();
+        let intent = inner.kept.load(call_id).map(|record| &record.intent);
+        Ok(intent.map(|intent| Maker {
+            tenant: intent.tenant.clone(),
+            tool: intent.tool.clone(),
+            token: intent.made_by.clone(),
+        }))
+    }
+
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
         let inner = self.lock();
         let found = inner.kept.calls.get(&call_id).cloned();
