@@ -313,8 +313,10 @@ impl Open for Found<Document> {
 impl Open for (Found<Document>, Option<Place>) {
     fn opened(self, keys: &Keys) -> Result<Self, Error> {
         let (found, next) = self;
-        let mut opened = Found::default();
-        opened.unreadable = found.unreadable;
+        let mut opened = Found {
+            calls: Vec::new(),
+            unreadable: found.unreadable,
+        };
         for document in found.calls {
             let id = document.id.clone();
             match document.opened(keys) {
