@@ -4,7 +4,6 @@ use std::fs;
 use std::time::Duration;
 
 use oncegate::config::{Config, Environment};
-use sha2::Digest;
 
 use crate::support::binary::run;
 
