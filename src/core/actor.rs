@@ -39,7 +39,7 @@ mod tests {
         assert_eq!(
             said.map(|actor| actor.to_string()),
             [
-                "gateway 00000000-0000-0000-0000-000000000000",
+                "gateway 00000000000000000000000000000000",
                 "token ops",
                 "reconciliation orders"
             ]
