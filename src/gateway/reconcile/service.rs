@@ -32,6 +32,10 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one for each service that it uses"
+    )]
     pub(in crate::gateway) fn new(
         base: Arc<Base>,
         downstream: Arc<Downstream>,
