@@ -4,6 +4,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -41,10 +43,21 @@ pub fn command(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+/// What it has said when it has ended. One that does not end by itself is killed.
 pub fn run(folder: &Path, arguments: &[&str]) -> Output {
-    command(folder, arguments)
-        .output()
-        .expect("the binary runs")
+    let mut command = command(folder, arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the binary runs");
+    let id = child.id().to_string();
+    let (ended, has_ended) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        if has_ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            drop(Command::new("kill").args(["-9", &id]).status());
+        }
+    });
+    let output = child.wait_with_output().expect("it ends");
+    drop(ended);
+    output
 }
 
 /// What it reads at the start, and again when it is told to.
