@@ -26,14 +26,9 @@ async fn an_accepted_store_is_not_closed_again_by_a_warning_that_comes_late() {
     other.until_ready().await;
     line.release();
     until("the late words have come", async || line.holds() == 0).await;
-    // It knows the secret of before, so a person is asked once more there; the others go on.
-    notices(&slow, "secret is not the one").await;
     for n in 1..6 {
         other.call(json!({ "n": n })).await.expect_ok();
     }
     assert_eq!(other.reasons().await, "");
-    slow.accept_loss("it is gone").await.expect_ok();
-    slow.until_ready().await;
-    slow.call(json!({ "n": 6 })).await.expect_ok();
-    assert_eq!(tool.effects(), 7);
+    assert_eq!(tool.effects(), 6);
 }
