@@ -1,7 +1,7 @@
 # What there is to do. CI runs `make test`, `check`, `loss`, `observe` and `fuzz`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: run test test-fast soak check otel loss observe fuzz abuse bench bench-ledger breaks mutants
+.PHONY: run test test-fast soak check otel loss observe fuzz abuse bench bench-ledger breaks mutants audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -35,6 +35,12 @@ check:
 	cargo fmt --check
 	cargo clippy --quiet --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+
+# Licences, advisories and sources of dependencies (deny.toml), and dependencies that nothing uses. Takes a network.
+audit:
+	@scripts/setup audit
+	cargo deny check
+	cargo machete
 
 # Spans that are exported, which takes another build.
 otel:

@@ -38,16 +38,26 @@ const MAY_IMPORT: [(&str, &[&str]); 12] = [
     ),
 ];
 
-fn sources(under: &Path) -> Vec<PathBuf> {
+/// All files below some folders.
+fn files(root: &Path, folders: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(under).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(sources(&path));
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
-            found.push(path);
+    for folder in folders {
+        for entry in fs::read_dir(root.join(folder)).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                found.extend(files(&path, &["."]));
+            } else {
+                found.push(path);
+            }
         }
     }
+    found
+}
+
+/// All sources below a folder.
+fn sources(under: &Path) -> Vec<PathBuf> {
+    let mut found = files(under, &["."]);
+    found.retain(|path| path.extension().is_some_and(|ending| ending == "rs"));
     found
 }
 
@@ -246,6 +256,57 @@ fn every_test_that_the_threat_model_names_is_there() {
         seen += 1;
     }
     assert!(seen >= 20, "it names {seen} tests");
+}
+
+/// A walkthrough that names a file which has moved sends its reader nowhere.
+#[test]
+fn every_file_that_a_page_for_developers_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = vec![root.join("CONTRIBUTING.md")];
+    let internals = fs::read_dir(root.join("docs/internals")).expect("the walkthroughs");
+    pages.extend(internals.map(|entry| entry.expect("an entry").path()));
+    let mut seen = 0;
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page");
+        let roots = ["src/", "tests/", "docs/", "config/", "scripts/"];
+        for name in text.split(['`', ' ', '(', ')', '\n']) {
+            let is_path = roots.iter().any(|root| name.starts_with(root)) && !name.contains('*');
+            let path = name.split(['#', ':']).next().unwrap_or(name);
+            let path = path.trim_end_matches([',', '.', ';']);
+            if is_path {
+                seen += 1;
+                assert!(root.join(path).exists(), "{}: {name}", page.display());
+            }
+        }
+    }
+    assert!(seen > 60, "the test reads nothing");
+}
+
+/// A snapshot that no test makes is never compared, and looks as if it were.
+#[test]
+fn every_snapshot_is_made_by_a_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut seen = 0;
+    for folder in files(root, &["src", "tests"]) {
+        let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
+            continue;
+        };
+        let Some(stem) = name.strip_suffix(".snap") else {
+            assert!(!name.ends_with(".snap.new"), "{name} was never reviewed");
+            continue;
+        };
+        let text = fs::read_to_string(&folder).expect("a snapshot");
+        let source = text.lines().find_map(|line| line.strip_prefix("source: "));
+        let source = fs::read_to_string(root.join(source.expect("its source"))).expect(name);
+        let made = stem.rsplit("__").next().expect("a name");
+        // A name that is made for each of several formats ends with the format.
+        let family = made.split_once('_').map_or(made, |(family, _)| family);
+        let is_made = source.contains(&format!("assert_snapshot!(\"{made}\""))
+            || source.contains(&format!("assert_snapshot!(format!(\"{family}_"));
+        assert!(is_made, "no test makes {name}");
+        seen += 1;
+    }
+    assert!(seen >= 10, "the test reads nothing");
 }
 
 /// Words that make a sentence a riddle: it has to be said who.
