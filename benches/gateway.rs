@@ -82,9 +82,34 @@ async fn tool(State(counts): State<Arc<Counts>>, _args: Bytes) -> impl IntoRespo
     )
 }
 
+/// A process that is killed when it is dropped.
+struct Killed(Child);
+
+impl Killed {
+    /// The process, once it listens.
+    async fn listening(child: Child, address: SocketAddr) -> Fallible<Self> {
+        let mut process = Self(child);
+        while TcpStream::connect(address).await.is_err() {
+            if let Some(status) = process.0.try_wait()? {
+                return Err(format!("the process for {address} ended: {status}").into());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(process)
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
 /// The gateway's process. Killed when dropped.
 struct Gateway {
-    child: Child,
+    child: Killed,
     address: SocketAddr,
 }
 
@@ -103,22 +128,13 @@ impl Gateway {
             .args(["serve", "--config", "oncegate.toml"])
             .current_dir(folder)
             .stdout(Stdio::null());
-        let mut gateway = Self {
-            child: command.spawn()?,
-            address,
-        };
-        while TcpStream::connect(address).await.is_err() {
-            if let Some(status) = gateway.child.try_wait()? {
-                return Err(format!("the gateway ended: {status}").into());
-            }
-            sleep(Duration::from_millis(5)).await;
-        }
-        Ok(gateway)
+        let child = Killed::listening(command.spawn()?, address).await?;
+        Ok(Self { child, address })
     }
 
     /// The processor time it has had, in seconds, if the system is one that tells.
     fn cpu_seconds(&self) -> Option<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.0.id())).ok()?;
         // The user's and the system's time are the 12th and 13th behind the name, which may hold anything.
         let mut times = stat
             .rsplit_once(") ")?
@@ -130,17 +146,9 @@ impl Gateway {
     }
 }
 
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
 /// A Redis that syncs every write before it answers. Killed when dropped.
 struct Redis {
-    child: Child,
+    _child: Killed,
     url: String,
 }
 
@@ -150,46 +158,19 @@ impl Redis {
         std::fs::create_dir(folder)?;
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut command = Command::new("redis-server");
-        command.args([
-            "--bind",
-            "127.0.0.1",
-            "--port",
-            &address.port().to_string(),
-            "--save",
-            "",
-        ]);
-        command.args([
-            "--appendonly",
-            "yes",
-            "--appendfsync",
-            "always",
-            "--maxmemory-policy",
-            "noeviction",
-        ]);
+        command.args(["--bind", "127.0.0.1", "--port"]);
+        command.arg(address.port().to_string());
+        command
+            .args("--appendonly yes --appendfsync always --maxmemory-policy noeviction".split(' '));
+        command.args(["--save", ""]);
         let child = match command.current_dir(folder).stdout(Stdio::null()).spawn() {
             Ok(child) => child,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let mut redis = Self {
-            child,
-            url: format!("redis://{address}"),
-        };
-        while TcpStream::connect(address).await.is_err() {
-            if let Some(status) = redis.child.try_wait()? {
-                return Err(format!("the Redis ended: {status}").into());
-            }
-            sleep(Duration::from_millis(5)).await;
-        }
-        Ok(Some(redis))
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        drop(self.child.kill());
-        drop(self.child.wait());
+        let url = format!("redis://{address}");
+        let child = Killed::listening(child, address).await?;
+        Ok(Some(Self { _child: child, url }))
     }
 }
 

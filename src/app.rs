@@ -1,5 +1,6 @@
 //! The whole gateway: build it, then run it. The only room that sees every part.
 
+mod loops; // what is done again and again while the gateway runs
 mod reload; // the configuration, read again while the gateway runs
 
 use std::net::SocketAddr;
@@ -8,7 +9,6 @@ use std::time::Duration;
 
 use prometheus::IntCounter;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +18,7 @@ use crate::config::{Config, Server, StoreAt};
 use crate::core::caller::Caller;
 use crate::core::pace::Pace;
 use crate::downstream::{Downstream, NoClient};
-use crate::gateway::{self, Gateway, Parts, RecipesError, ToolAt, Tools};
+use crate::gateway::{self, Gateway, Parts, RecipesError, ToolAt};
 use crate::http::{self, Http, MaxBody, Ops, Tokens};
 use crate::metrics::Metrics;
 use crate::serve::{self, Bounds, Doors, Ends, Tls};
@@ -26,9 +26,6 @@ use crate::store::redis::{self, Redis};
 use crate::store::sqlite::{self, Sqlite};
 use crate::store::{self, Encrypted, Keys, Store};
 
-/// How often it is looked which tools are paused: so often that one look may fail, or be late, before what
-/// was seen is too old to claim on.
-const LOOK_AT_PAUSES_EVERY: Duration = Duration::from_millis(500);
 /// Most connections to the ops listener.
 const OPS_CONNECTIONS: usize = 64;
 /// What they may hold, in bytes.
@@ -115,8 +112,8 @@ pub struct App {
     ops: Option<(TcpListener, Doors)>,
     tls: Option<Tls>,
     bounds: Bounds,
-    /// Cancelled by the store when the process must end at once.
     memory: Budget,
+    /// Cancelled by the store when the process must end at once.
     fatal: CancellationToken,
     drain_delay: Duration,
     shutdown_grace: Duration,
@@ -337,7 +334,7 @@ impl App {
             let (all, ops) = tokio::join!(serving, ops);
             all + ops
         };
-        let mut loops = begin_loops(&self.gateway, self.pace, &stop);
+        let mut loops = loops::begin(&self.gateway, self.pace, &stop);
         let mut serving = tokio::spawn(serving);
         let broken = tokio::select! {
             biased;
@@ -410,138 +407,5 @@ fn encrypt(store: Arc<dyn Store>, keys: Option<Keys>) -> Arc<dyn Store> {
     match keys {
         Some(keys) => Arc::new(Encrypted::new(store, keys)),
         None => store,
-    }
-}
-
-/// What is done now and then until the gateway stops. A failure is said where it happens; the next round tries
-/// again.
-fn begin_loops(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> JoinSet<()> {
-    let mut loops = JoinSet::new();
-    every(
-        pace.recover_every,
-        gateway,
-        stop,
-        &mut loops,
-        |gateway| async move {
-            drop(gateway.lost.recover_all(gateway.now()).await);
-        },
-    );
-    // By itself: however much there is to delete, calls that have lost their owner do not wait for it.
-    every(
-        pace.recover_every,
-        gateway,
-        stop,
-        &mut loops,
-        |gateway| async move {
-            drop(gateway.prune_all().await);
-        },
-    );
-    every(
-        LOOK_AT_PAUSES_EVERY,
-        gateway,
-        stop,
-        &mut loops,
-        |gateway| async move {
-            drop(gateway.pauses.look_at_pauses().await);
-        },
-    );
-    every(
-        pace.recover_every,
-        gateway,
-        stop,
-        &mut loops,
-        |gateway| async move {
-            drop(gateway.recipes.keep_recipes_once(gateway.now()).await);
-        },
-    );
-    every(
-        pace.count_every,
-        gateway,
-        stop,
-        &mut loops,
-        |gateway| async move {
-            gateway.duplicates.write_duplicates().await;
-        },
-    );
-    every(
-        pace.look_every,
-        gateway,
-        stop,
-        &mut loops,
-        |gateway| async move {
-            drop(gateway.saga_worker.begin_saga_work(gateway.now()).await);
-        },
-    );
-    every(
-        pace.look_every,
-        gateway,
-        stop,
-        &mut loops,
-        |gateway| async move {
-            drop(gateway.reconciler.reconcile_due(gateway.now()).await);
-        },
-    );
-    every(
-        pace.look_every,
-        gateway,
-        stop,
-        &mut loops,
-        |gateway| async move {
-            drop(
-                gateway
-                    .reconciler
-                    .work_on_anomalies_once(gateway.now())
-                    .await,
-            );
-        },
-    );
-    loops.spawn(recheck(gateway.clone(), pace.look_every, stop.clone()));
-    loops
-}
-
-/// Does this about so often, until the gateway stops.
-fn every<F, Work>(
-    period: Duration,
-    gateway: &Arc<Gateway>,
-    stop: &CancellationToken,
-    loops: &mut JoinSet<()>,
-    work: F,
-) where
-    F: Fn(Arc<Gateway>) -> Work + Send + 'static,
-    Work: Future<Output = ()> + Send + 'static,
-{
-    let (gateway, stop) = (gateway.clone(), stop.clone());
-    loops.spawn(async move {
-        while pause(period, &stop).await {
-            work(gateway.clone()).await;
-        }
-    });
-}
-
-/// Works on unknown calls now and then, until the gateway stops.
-async fn recheck(gateway: Arc<Gateway>, every: Duration, stop: CancellationToken) {
-    // Once at the start, and again whenever the tools have changed.
-    let mut taken_up: Option<Arc<Tools>> = None;
-    while pause(every, &stop).await {
-        let tools = gateway.base.tools();
-        let is_taken_up = taken_up
-            .as_ref()
-            .is_some_and(|before| Arc::ptr_eq(before, &tools));
-        // A store that is not there yet may come later.
-        if !is_taken_up
-            && gateway.status.readiness().await.reasons.is_empty()
-            && gateway.rechecks.take_up_once().await.is_ok()
-        {
-            taken_up = Some(tools);
-        }
-        drop(gateway.rechecks.begin_rechecks(gateway.now()).await);
-    }
-}
-
-/// Waits for about this long, so that many gateways do not look all at once. False: it is time to stop.
-async fn pause(about: Duration, stop: &CancellationToken) -> bool {
-    tokio::select! {
-        () = sleep(about.mul_f64(0.5 + gateway::jitter())) => true,
-        () = stop.cancelled() => false,
     }
 }

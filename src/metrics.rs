@@ -29,14 +29,15 @@ const STORE_BUCKETS: [f64; 13] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
 
-/// The words of labels, apart from arrivals': each series of a configured tool is there before anything is
-/// counted. One that began with its first event would not show that event as an increase.
-/// A first arrival without a result that did not fail: nobody knows, or the result could not be read.
+// The words of labels. Each series of a configured tool exists at zero before anything is counted: a series that
+// began with its first event would not show that event as an increase.
+
+/// Reasons of first arrivals without a result that did not fail.
 const NO_RESULT: [&str; 2] = ["unknown", "result_unavailable"];
 const UNDONE: [&str; 5] = ["compensated", "empty", "failed", "skipped", "stuck"];
 const ERRORS: [&str; 3] = ["refused", "ambiguous", "unreadable"];
 
-/// What became of one request for a call.
+/// How one request for a call was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// It ran the call.
@@ -71,305 +72,168 @@ impl Arrival {
     }
 }
 
-/// The metrics of one gateway.
-pub struct Metrics {
-    registry: Registry,
-    pub arrivals: IntCounterVec,
-    pub attempts: IntCounterVec,
-    pub first_arrival_failures: IntCounterVec,
-    pub call_duration: HistogramVec,
-    pub attempt_duration: HistogramVec,
-    pub duplicate_gap: HistogramVec,
-    pub stale_owners: IntCounter,
-    /// Attempts that were executed although they count as not executed.
-    pub late_executions: IntCounterVec,
-    pub store_errors: IntCounterVec,
-    store_operation_duration: HistogramVec,
-    /// Calls that their session did not let begin.
-    pub denied: IntCounterVec,
-    /// Calls that were to be undone.
-    pub compensations: IntCounterVec,
-    /// Requests that came too early.
-    pub throttled: IntCounterVec,
-    /// By reason.
-    pub refused_tokens: IntCounterVec,
-    /// Reads that went to their tool although the store was not there.
-    pub passed_through: IntCounterVec,
-    /// Duplicates that are missing in the ledger, because there was no room to remember them.
-    pub uncounted_duplicates: IntCounter,
-    /// Log lines that were not written, because standard error was not read fast enough.
-    pub log_lines_dropped: IntCounter,
-    sagas: IntGaugeVec,
-    stuck_sagas: IntGauge,
-    store_ready: IntGauge,
-    store_durability: IntGaugeVec,
-    store_reasons: IntGaugeVec,
-    store_lost_writes: IntCounter,
-    reloads: IntCounterVec,
-    reload_succeeded: IntGauge,
-    configured_at: IntGauge,
-    /// Connections of clients; whoever takes one counts it.
-    pub connections: IntGauge,
-    memory_budget: IntGauge,
-    memory_held: IntGauge,
-    memory_refused: IntCounter,
-    breaker_open: IntGaugeVec,
-    tool_paused: IntGaugeVec,
-    running: IntGaugeVec,
-    unknown: IntGaugeVec,
-    pub anomalies: IntCounterVec,
-    reconciliation_runs: IntCounterVec,
-    reconciliation_duration: HistogramVec,
-    reconciled_at: IntGaugeVec,
-    scraping: Mutex<()>,
+macro_rules! metrics {
+    ($($vis:vis $field:ident: $kind:ident = $name:literal, [$($label:literal),*] $(, $buckets:ident)? => $help:literal;)*) => {
+        /// The metrics of one gateway.
+        pub struct Metrics {
+            registry: Registry,
+            scraping: Mutex<()>,
+            $(#[doc = $help] $vis $field: $kind,)*
+        }
+
+        impl Metrics {
+            /// All metrics, at zero.
+            ///
+            /// # Panics
+            /// Never: the names are valid and different, which every test that starts a gateway shows.
+            #[expect(clippy::new_without_default, reason = "a registry is made on purpose")]
+            pub fn new() -> Self {
+                let registry = Registry::new();
+                #[cfg(target_os = "linux")]
+                drop(registry.register(Box::new(
+                    prometheus::process_collector::ProcessCollector::for_self(),
+                )));
+                $(let $field: $kind = registered(&registry, $name, $help, &[$($label),*], &[$(&$buckets[..])?]);)*
+                Self { registry, scraping: Mutex::new(()), $($field),* }
+            }
+        }
+    };
+}
+
+metrics! {
+    pub arrivals: IntCounterVec = "oncegate_arrivals_total", ["tool", "kind"]
+        => "Requests for a call, by how they were answered.";
+    pub attempts: IntCounterVec = "oncegate_attempts_total", ["tool", "outcome"]
+        => "Dispatches to a tool, by what they proved.";
+    pub first_arrival_failures: IntCounterVec = "oncegate_first_arrival_failures_total", ["tool", "reason"]
+        => "First arrivals that got no result, by reason.";
+    pub call_duration: HistogramVec = "oncegate_call_duration_seconds", ["tool", "kind"], BUCKETS
+        => "From a request to its answer, by how it was answered.";
+    pub attempt_duration: HistogramVec = "oncegate_attempt_duration_seconds", ["tool"], BUCKETS
+        => "From a dispatch to the tool's answer, or to giving up on it.";
+    pub duplicate_gap: HistogramVec = "oncegate_duplicate_gap_seconds", ["tool"], GAP_BUCKETS
+        => "From a call's first arrival to a duplicate: tells an agent's repeat from an SDK's.";
+    pub stale_owners: IntCounter = "oncegate_stale_owners_total", []
+        => "Completions refused because their attempt did not own the call any more.";
+    pub late_executions: IntCounterVec = "oncegate_late_executions_total", ["tool"]
+        => "Attempts that were executed, as it turned out after their call was settled as not executed.";
+    pub store_errors: IntCounterVec = "oncegate_store_errors_total", ["operation", "kind"]
+        => "Store operations that failed, by whether they surely did nothing.";
+    store_operation_duration: HistogramVec = "oncegate_store_operation_duration_seconds", ["operation"], STORE_BUCKETS
+        => "How long the store took, whether it did what it was asked for or not.";
+    pub denied: IntCounterVec = "oncegate_barred_total", ["tool", "reason"]
+        => "Calls that were not started: frozen or busy session, stale or unknown token, budget, similar call.";
+    pub compensations: IntCounterVec = "oncegate_compensations_total", ["tool", "result"]
+        => "Calls that were to be compensated, by the result.";
+    pub throttled: IntCounterVec = "oncegate_throttled_total", ["token", "limit"]
+        => "Requests refused because their token asks too fast, by the limit that was reached.";
+    pub refused_tokens: IntCounterVec = "oncegate_refused_tokens_total", ["reason"]
+        => "Requests refused because of their token: missing, unknown, expired, or its scopes do not cover them.";
+    pub passed_through: IntCounterVec = "oncegate_passed_through_total", ["tool"]
+        => "Reads that went to their tool although the store could not be asked.";
+    pub uncounted_duplicates: IntCounter = "oncegate_uncounted_duplicates_total", []
+        => "Duplicates that the ledger does not count, because too many waited to be written down.";
+    pub log_lines_dropped: IntCounter = "oncegate_log_lines_dropped_total", []
+        => "Log lines that were not written, because standard error was not read fast enough.";
+    sagas: IntGaugeVec = "oncegate_sagas", ["state"]
+        => "Sagas, by state.";
+    stuck_sagas: IntGauge = "oncegate_stuck_sagas", []
+        => "Sagas that need a person.";
+    store_ready: IntGauge = "oncegate_store_ready", []
+        => "1 if calls may be claimed.";
+    store_durability: IntGaugeVec = "oncegate_store_durability", ["class"]
+        => "1 for the durability class of the store.";
+    store_reasons: IntGaugeVec = "oncegate_store_reasons", ["kind", "reason"]
+        => "1 for each reason why nothing is claimed, and for each warning.";
+    store_lost_writes: IntCounter = "oncegate_store_lost_claims_total", []
+        => "Writes of this gateway that the store has lost.";
+    reloads: IntCounterVec = "oncegate_config_reloads_total", ["result"]
+        => "Reloads of the configuration (SIGHUP), by whether it was accepted.";
+    reload_succeeded: IntGauge = "oncegate_config_last_reload_successful", []
+        => "0 if the last reload was refused: the configuration in force is not the file's.";
+    configured_at: IntGauge = "oncegate_config_last_success_timestamp_seconds", []
+        => "When the configuration in force was accepted, at the start or by a reload; in seconds since 1970.";
+    pub connections: IntGauge = "oncegate_connections", []
+        => "Open connections of clients.";
+    memory_budget: IntGauge = "oncegate_memory_budget_bytes", []
+        => "Bytes that connections, requests and answers may hold: server.max_memory.";
+    memory_held: IntGauge = "oncegate_memory_held_bytes", []
+        => "Bytes that connections, requests and answers hold, or that are reserved for them.";
+    memory_refused: IntCounter = "oncegate_memory_refused_total", []
+        => "Connections, requests and answers that were refused for want of memory.";
+    breaker_open: IntGaugeVec = "oncegate_breaker_open", ["tool"]
+        => "1 while the circuit breaker of a tool is open or half-open at this gateway.";
+    tool_paused: IntGaugeVec = "oncegate_tool_paused", ["tool"]
+        => "1 while a person has paused a tool.";
+    running: IntGaugeVec = "oncegate_running_calls", ["tool"]
+        => "Calls that are running.";
+    unknown: IntGaugeVec = "oncegate_unknown_calls", ["tool"]
+        => "Calls whose outcome is unknown.";
+    pub anomalies: IntCounterVec = "oncegate_anomalies_total", ["reconciliation", "kind"]
+        => "New disagreements between ledger and sources, by kind.";
+    reconciliation_runs: IntCounterVec = "oncegate_reconciliation_runs_total", ["reconciliation", "result"]
+        => "Runs of a reconciliation, by whether all sources could be read.";
+    reconciliation_duration: HistogramVec = "oncegate_reconciliation_duration_seconds", ["reconciliation"], RUN_BUCKETS
+        => "How long a run of a reconciliation took.";
+    reconciled_at: IntGaugeVec = "oncegate_reconciliation_last_success_timestamp_seconds", ["reconciliation"]
+        => "When a run could last read all sources; in seconds since 1970.";
+}
+
+/// A kind of metric, made from its name, help, labels and buckets.
+trait Kind: Collector + Clone + Sized + 'static {
+    fn make(options: Opts, labels: &[&str], buckets: &[f64]) -> prometheus::Result<Self>;
+}
+
+impl Kind for IntCounter {
+    fn make(options: Opts, _: &[&str], _: &[f64]) -> prometheus::Result<Self> {
+        Self::with_opts(options)
+    }
+}
+
+impl Kind for IntGauge {
+    fn make(options: Opts, _: &[&str], _: &[f64]) -> prometheus::Result<Self> {
+        Self::with_opts(options)
+    }
+}
+
+impl Kind for IntCounterVec {
+    fn make(options: Opts, labels: &[&str], _: &[f64]) -> prometheus::Result<Self> {
+        Self::new(options, labels)
+    }
+}
+
+impl Kind for IntGaugeVec {
+    fn make(options: Opts, labels: &[&str], _: &[f64]) -> prometheus::Result<Self> {
+        Self::new(options, labels)
+    }
+}
+
+impl Kind for HistogramVec {
+    fn make(options: Opts, labels: &[&str], buckets: &[f64]) -> prometheus::Result<Self> {
+        let options = HistogramOpts::from(options).buckets(buckets.to_vec());
+        Self::new(options, labels)
+    }
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "a wrong or repeated name is a bug, found by the first test"
+)]
+fn registered<T: Kind>(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+    buckets: &[&[f64]],
+) -> T {
+    let metric = T::make(Opts::new(name, help), labels, &buckets.concat()).expect("a valid metric");
+    let registered = registry.register(Box::new(metric.clone()));
+    registered.expect("a metric's name is its own");
+    metric
 }
 
 impl Metrics {
-    /// Nothing is counted yet.
-    ///
-    /// # Panics
-    /// Never: the names below are valid and different, which every test that starts a gateway shows.
-    #[expect(clippy::new_without_default, reason = "a registry is made on purpose")]
-    pub fn new() -> Self {
-        let registry = Registry::new();
-        #[cfg(target_os = "linux")]
-        drop(registry.register(Box::new(
-            prometheus::process_collector::ProcessCollector::for_self(),
-        )));
-        let counters = |name: &str, help: &str, labels: &[&str]| {
-            register(
-                &registry,
-                valid(IntCounterVec::new(Opts::new(name, help), labels)),
-            )
-        };
-        let gauges = |name: &str, help: &str, labels: &[&str]| {
-            register(
-                &registry,
-                valid(IntGaugeVec::new(Opts::new(name, help), labels)),
-            )
-        };
-        let histograms = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
-            let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-            register(&registry, valid(HistogramVec::new(options, labels)))
-        };
-        Self {
-            arrivals: counters(
-                "oncegate_arrivals_total",
-                "Requests for a call, by what became of them.",
-                &["tool", "kind"],
-            ),
-            attempts: counters(
-                "oncegate_attempts_total",
-                "Dispatches to a tool, by what they proved.",
-                &["tool", "outcome"],
-            ),
-            first_arrival_failures: counters(
-                "oncegate_first_arrival_failures_total",
-                "First arrivals that got no result, by reason.",
-                &["tool", "reason"],
-            ),
-            call_duration: histograms(
-                "oncegate_call_duration_seconds",
-                "From a request to its answer, by what became of it.",
-                &["tool", "kind"],
-                &BUCKETS,
-            ),
-            attempt_duration: histograms(
-                "oncegate_attempt_duration_seconds",
-                "From a dispatch to the tool's answer, or to giving up on it.",
-                &["tool"],
-                &BUCKETS,
-            ),
-            duplicate_gap: histograms(
-                "oncegate_duplicate_gap_seconds",
-                "From a call's first arrival to a duplicate: tells an agent's repeat from an SDK's.",
-                &["tool"],
-                &GAP_BUCKETS,
-            ),
-            stale_owners: register(
-                &registry,
-                valid(IntCounter::new(
-                    "oncegate_stale_owners_total",
-                    "Completions refused because their attempt did not own the call any more.",
-                )),
-            ),
-            late_executions: counters(
-                "oncegate_late_executions_total",
-                "Attempts that were executed, as it turned out after their call was settled as not executed.",
-                &["tool"],
-            ),
-            store_errors: counters(
-                "oncegate_store_errors_total",
-                "Store operations that failed, by whether they surely did nothing.",
-                &["operation", "kind"],
-            ),
-            store_operation_duration: histograms(
-                "oncegate_store_operation_duration_seconds",
-                "How long the store took, whether it did what it was asked for or not.",
-                &["operation"],
-                &STORE_BUCKETS,
-            ),
-            store_ready: register(
-                &registry,
-                valid(IntGauge::new(
-                    "oncegate_store_ready",
-                    "1 if calls may be claimed.",
-                )),
-            ),
-            compensations: counters(
-                "oncegate_compensations_total",
-                "Calls that were to be undone, by what became of it.",
-                &["tool", "result"],
-            ),
-            anomalies: counters(
-                "oncegate_anomalies_total",
-                "What ledger and sources were newly found to disagree on, by kind.",
-                &["reconciliation", "kind"],
-            ),
-            reconciliation_runs: counters(
-                "oncegate_reconciliation_runs_total",
-                "Runs of a reconciliation, by whether all could be looked at.",
-                &["reconciliation", "result"],
-            ),
-            reconciliation_duration: histograms(
-                "oncegate_reconciliation_duration_seconds",
-                "From the beginning of a run to its end.",
-                &["reconciliation"],
-                &RUN_BUCKETS,
-            ),
-            reconciled_at: gauges(
-                "oncegate_reconciliation_last_success_timestamp_seconds",
-                "When a run could last look at all; in seconds since 1970.",
-                &["reconciliation"],
-            ),
-            sagas: gauges("oncegate_sagas", "Sagas, by state.", &["state"]),
-            stuck_sagas: register(
-                &registry,
-                valid(IntGauge::new(
-                    "oncegate_stuck_sagas",
-                    "Sagas that need a person.",
-                )),
-            ),
-            denied: counters(
-                "oncegate_barred_total",
-                "Calls that were not begun: frozen or busy session, stale or unknown token, budget, similar call.",
-                &["tool", "reason"],
-            ),
-            throttled: counters(
-                "oncegate_throttled_total",
-                "Requests refused because their token asks too fast, by the limit that was reached.",
-                &["token", "limit"],
-            ),
-            refused_tokens: counters(
-                "oncegate_refused_tokens_total",
-                "Requests refused because of their token: missing, unknown, expired, or its scopes do not cover them.",
-                &["reason"],
-            ),
-            passed_through: counters(
-                "oncegate_passed_through_total",
-                "Reads that went to their tool although the store could not be asked.",
-                &["tool"],
-            ),
-            store_durability: gauges(
-                "oncegate_store_durability",
-                "1 for the class that the store is found to be.",
-                &["class"],
-            ),
-            store_reasons: gauges(
-                "oncegate_store_reasons",
-                "1 for each reason why nothing is claimed, and for each warning.",
-                &["kind", "reason"],
-            ),
-            uncounted_duplicates: register(
-                &registry,
-                valid(IntCounter::new(
-                    "oncegate_uncounted_duplicates_total",
-                    "Duplicates that the ledger does not count, because too many waited to be written down.",
-                )),
-            ),
-            log_lines_dropped: register(
-                &registry,
-                valid(IntCounter::new(
-                    "oncegate_log_lines_dropped_total",
-                    "Log lines that were not written, because standard error was not read fast enough.",
-                )),
-            ),
-            store_lost_writes: register(
-                &registry,
-                valid(IntCounter::new(
-                    "oncegate_store_lost_claims_total",
-                    "Writes of this gateway that the store turned out to have lost.",
-                )),
-            ),
-            reloads: counters(
-                "oncegate_config_reloads_total",
-                "Times that the configuration was read again (SIGHUP), and whether it was taken over.",
-                &["result"],
-            ),
-            reload_succeeded: register(
-                &registry,
-                valid(IntGauge::new(
-                    "oncegate_config_last_reload_successful",
-                    "0 if what was read last was refused: the configuration that holds is not the file's.",
-                )),
-            ),
-            configured_at: register(
-                &registry,
-                valid(IntGauge::new(
-                    "oncegate_config_last_success_timestamp_seconds",
-                    "When the configuration was last taken over, at the start or later; in seconds since 1970.",
-                )),
-            ),
-            memory_budget: register(
-                &registry,
-                valid(IntGauge::new(
-                    "oncegate_memory_budget_bytes",
-                    "What connections, requests and answers may hold: server.max_memory.",
-                )),
-            ),
-            memory_held: register(
-                &registry,
-                valid(IntGauge::new(
-                    "oncegate_memory_held_bytes",
-                    "What they hold, or what is reserved for them.",
-                )),
-            ),
-            memory_refused: register(
-                &registry,
-                valid(IntCounter::new(
-                    "oncegate_memory_refused_total",
-                    "What had no room: connections, requests and answers.",
-                )),
-            ),
-            connections: register(
-                &registry,
-                valid(IntGauge::new(
-                    "oncegate_connections",
-                    "Connections of clients that are open.",
-                )),
-            ),
-            breaker_open: gauges(
-                "oncegate_breaker_open",
-                "1 from when a tool's attempts kept failing, and it is left alone, until one succeeds at this gateway.",
-                &["tool"],
-            ),
-            tool_paused: gauges(
-                "oncegate_tool_paused",
-                "1 while a person has paused a tool.",
-                &["tool"],
-            ),
-            running: gauges("oncegate_running_calls", "Calls under way.", &["tool"]),
-            unknown: gauges(
-                "oncegate_unknown_calls",
-                "Calls of which nobody knows whether they were executed.",
-                &["tool"],
-            ),
-            registry,
-            scraping: Mutex::new(()),
-        }
-    }
-
-    /// The configuration of the start is in force.
+    /// Notes the configuration of the start.
     pub fn configured(&self, at: i64) {
         for result in ["success", "failure"] {
             self.reloads.with_label_values(&[result]).inc_by(0);
@@ -378,27 +242,27 @@ impl Metrics {
         self.configured_at.set(at);
     }
 
-    /// Another one was taken over.
+    /// Notes an accepted reload.
     pub fn reloaded(&self, at: i64) {
         self.reload_succeeded.set(1);
         self.reloads.with_label_values(&["success"]).inc();
         self.configured_at.set(at);
     }
 
-    /// Another one was refused as a whole.
+    /// Notes a refused reload.
     pub fn reload_failed(&self) {
         self.reload_succeeded.set(0);
         self.reloads.with_label_values(&["failure"]).inc();
     }
 
-    /// The store has been asked for something, and took so many seconds.
+    /// Notes how many seconds a store operation took.
     pub fn took(&self, operation: &str, seconds: f64) {
         self.store_operation_duration
             .with_label_values(&[operation])
             .observe(seconds);
     }
 
-    /// The store may be asked for this, and may fail in it.
+    /// Makes the series of a store operation exist at zero.
     pub fn expect_verb(&self, operation: &str) {
         self.store_operation_duration
             .with_label_values(&[operation]);
@@ -427,7 +291,7 @@ impl Metrics {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// What the store is worth, and why nothing is claimed.
+    /// Takes over what the store says of its readiness.
     pub fn take_readiness(&self, readiness: &Readiness) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         self.store_ready
@@ -455,7 +319,7 @@ impl Metrics {
         self.store_lost_writes.inc_by(news);
     }
 
-    /// How much of the memory budget is used, and how often something had no room.
+    /// Takes over how much of the memory budget is used, and how often something was refused.
     pub fn take_memory(&self, total: usize, held: usize, refused: u64) {
         let number = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.memory_budget.set(number(total));
@@ -464,7 +328,7 @@ impl Metrics {
         self.memory_refused.inc_by(news);
     }
 
-    /// Which tools are left alone.
+    /// Takes over whose circuit breakers are open or half-open.
     pub fn take_resting<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         self.breaker_open.reset();
@@ -475,7 +339,7 @@ impl Metrics {
         }
     }
 
-    /// From now on its counters are there, at zero.
+    /// Makes the series of a reconciliation exist at zero.
     pub fn has_reconciliation(&self, name: &str, kinds: &[&str]) {
         for kind in kinds {
             self.anomalies.with_label_values(&[name, *kind]);
@@ -485,7 +349,7 @@ impl Metrics {
         }
     }
 
-    /// A run has ended.
+    /// Notes the end of a reconciliation's run.
     pub fn reconciled(&self, name: &str, is_done: bool, took: std::time::Duration, at: i64) {
         let result = if is_done { "done" } else { "failed" };
         self.reconciliation_runs
@@ -499,7 +363,7 @@ impl Metrics {
         }
     }
 
-    /// How many sagas there are in each state, and how many of them are stuck.
+    /// Takes over how many sagas there are in each state, and how many are stuck.
     pub fn take_sagas<'a>(&self, counts: impl Iterator<Item = (&'a str, u64)>, stuck: u64) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         let number = |count| i64::try_from(count).unwrap_or(i64::MAX);
@@ -509,7 +373,7 @@ impl Metrics {
         self.stuck_sagas.set(number(stuck));
     }
 
-    /// Which tools are paused.
+    /// Takes over which tools are paused.
     pub fn take_paused<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         self.tool_paused.reset();
@@ -520,7 +384,7 @@ impl Metrics {
         }
     }
 
-    /// What may be counted of a tool is there from now on.
+    /// Makes the series of a tool exist at zero.
     fn expect(&self, tool: &str) {
         for arrival in Arrival::ALL {
             self.arrivals.with_label_values(&[tool, arrival.as_str()]);
@@ -547,8 +411,10 @@ impl Metrics {
         }
     }
 
-    /// Every configured tool is there, at zero if need be, so that an alert has something to look
-    /// at; a tool that is no longer configured is there as long as it has such calls.
+    /// Takes over the counts of running and unknown calls.
+    ///
+    /// Every configured tool has a series, so that alerts have something to compare. A tool that is not configured any
+    /// more has one as long as it has such calls.
     fn take<'a>(&self, tools: impl Iterator<Item = &'a String> + Clone, census: &[Census]) {
         for (state, gauge) in [("running", &self.running), ("unknown", &self.unknown)] {
             gauge.reset();
@@ -561,23 +427,4 @@ impl Metrics {
             }
         }
     }
-}
-
-#[expect(
-    clippy::expect_used,
-    reason = "a wrong metric name is a bug, found by the first test"
-)]
-fn valid<T>(metric: prometheus::Result<T>) -> T {
-    metric.expect("a metric's name and labels are valid")
-}
-
-#[expect(
-    clippy::expect_used,
-    reason = "two metrics of one name are a bug, found by the first test"
-)]
-fn register<T: Collector + Clone + 'static>(registry: &Registry, metric: T) -> T {
-    registry
-        .register(Box::new(metric.clone()))
-        .expect("a metric's name is its own");
-    metric
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::abuse_memory::token;
+use crate::attacked::token;
 use crate::support::gateway::one_tool;
 use crate::support::redis::Redis;
 use crate::support::stores::{Stores, on_both_stores};

@@ -10,11 +10,11 @@ use oncegate::core::key::GroupKey;
 use oncegate::core::record::{AttemptId, CallId, Entry, Intent, Record};
 use oncegate::core::session::{Brought, Denied, SessionId};
 use oncegate::core::tool::Tool as Policy;
-use oncegate::core::tool::{Budget, Mode, OnSimilar, Per, SessionPolicy as Sessions, Similar};
+use oncegate::core::tool::{Mode, SessionPolicy as Sessions};
 use oncegate::store::{Claimed, Replaced, Store};
-use tokio::task::JoinSet;
 use uuid::Uuid;
 
+use crate::admission_groups::with_budget;
 use crate::contract::{Home, ME, claim, claimed, contract, ended_by, intent, replaced};
 
 contract! {
@@ -40,23 +40,21 @@ macro_rules! with_one_master {
     };
 }
 
+pub(crate) use with_one_master;
+
 with_one_master! {
     a_claim_that_is_barred_writes_nothing_but_its_place_in_the_line,
     the_lock_goes_to_whoever_has_waited_longest,
     an_unknown_outcome_holds_the_lock_until_its_lease_ends,
     a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it,
-    of_a_hundred_claims_a_budget_lets_in_as_many_as_it_has_room_for,
-    a_call_costs_its_budget_once_however_often_it_is_asked_for_and_run,
-    a_claim_of_a_held_key_costs_nothing,
-    the_newest_that_looks_the_same_must_be_known,
 }
 
 #[expect(clippy::disallowed_methods, reason = "a Redis goes by its own clock")]
-fn now() -> Timestamp {
+pub fn now() -> Timestamp {
     Timestamp::from_microsecond(Timestamp::now().as_microsecond()).expect("a time")
 }
 
-fn exclusive() -> Policy {
+pub fn exclusive() -> Policy {
     Policy {
         session: Sessions {
             mode: Mode::Exclusive,
@@ -66,39 +64,12 @@ fn exclusive() -> Policy {
     }
 }
 
-fn with_budget(max: u32, tool: Policy) -> Policy {
-    let window = Duration::from_secs(600);
-    Policy {
-        budget: Some(Budget {
-            per: Per::Session,
-            max,
-            window,
-        }),
-        ..tool
-    }
-}
-
-fn wary() -> Policy {
-    let (fields, window) = (
-        vec!["/sku".parse().expect("a pointer")],
-        Duration::from_secs(600),
-    );
-    Policy {
-        similar: Some(Similar {
-            fields,
-            window,
-            action: OnSimilar::Refuse,
-        }),
-        ..Policy::new("t")
-    }
-}
-
-fn asks(tool: &Policy, key: &str) -> Change {
+pub fn asks(tool: &Policy, key: &str) -> Change {
     asks_with(tool, key, Brought::default())
 }
 
 /// The change by which an arrival claims this key in the session S.
-fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
+pub fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
     let intent = Intent {
         similar: tool.similar.as_ref().map(|_| GroupKey([7; 32])),
         args: "{}".into(),
@@ -117,7 +88,7 @@ fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
         .expect("a change")
 }
 
-fn again(tool: &Policy, failed: &Record) -> Change {
+pub fn again(tool: &Policy, failed: &Record) -> Change {
     let (intent, brought) = (failed.intent.clone(), Brought::default());
     let event = Event::Arrived {
         intent,
@@ -133,13 +104,13 @@ fn again(tool: &Policy, failed: &Record) -> Change {
 }
 
 /// Ends a call now, with this status of the tool.
-async fn ends(store: &dyn Store, tool: &Policy, record: &Record, status: u16) -> Record {
+pub async fn ends(store: &dyn Store, tool: &Policy, record: &Record, status: u16) -> Record {
     let since = now().as_second() - 1_700_000_000;
     replaced(store, &ended_by(tool, record, status, since), record).await
 }
 
 #[track_caller]
-fn denied(claimed: Claimed) -> Denied {
+pub fn denied(claimed: Claimed) -> Denied {
     match claimed {
         Claimed::Denied(denied) => denied,
         other => panic!("not denied: {other:?}"),
@@ -150,7 +121,7 @@ fn id(change: &Change) -> CallId {
     change.record.intent.call_id
 }
 
-fn session() -> SessionId {
+pub fn session() -> SessionId {
     SessionId {
         tenant: "shop".into(),
         id: "S".into(),
@@ -326,125 +297,6 @@ async fn a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it(home: Home) 
     );
     assert_eq!(seen.events[0].event, "unlocked");
     ends(store, &tool, &second, 200).await;
-}
-
-async fn of_a_hundred_claims_a_budget_lets_in_as_many_as_it_has_room_for(home: Home) {
-    let mut claims = JoinSet::new();
-    for n in 0..100 {
-        let store = home.store.clone();
-        claims.spawn(async move {
-            let tool = with_budget(7, Policy::new("t"));
-            claim(&*store, &asks(&tool, &format!("k{n}"))).await
-        });
-    }
-    let answers = claims.join_all().await;
-    assert_eq!(
-        answers
-            .iter()
-            .filter(|answer| matches!(answer, Claimed::Yours(_)))
-            .count(),
-        7
-    );
-    for answer in answers {
-        if let Claimed::Denied(denied) = answer {
-            let Denied::Spent { frees_at } = denied else {
-                panic!("{denied:?}")
-            };
-            let left = frees_at.duration_since(now()).as_secs();
-            assert!((590..=600).contains(&left), "{left}");
-        }
-    }
-}
-
-async fn a_call_costs_its_budget_once_however_often_it_is_asked_for_and_run(home: Home) {
-    let (store, tool) = (&*home.store, with_budget(2, Policy::new("t")));
-    let change = asks(&tool, "a");
-    let first = claimed(store, &change).await;
-    assert_eq!(claimed(store, &change).await, first, "asked again");
-    let failed = ends(store, &tool, &first, 422).await;
-    let rerun = again(&tool, &failed);
-    let second = replaced(store, &rerun, &failed).await;
-    assert_eq!(replaced(store, &rerun, &failed).await, second);
-    ends(store, &tool, &second, 200).await;
-    claimed(store, &asks(&tool, "b")).await;
-    assert!(matches!(
-        denied(claim(store, &asks(&tool, "c")).await),
-        Denied::Spent { .. }
-    ));
-}
-
-async fn a_claim_of_a_held_key_costs_nothing(home: Home) {
-    let (store, tool) = (&*home.store, with_budget(2, exclusive()));
-    let first = claimed(store, &asks(&tool, "a")).await;
-    assert_eq!(
-        claim(store, &asks(&tool, "a")).await,
-        Claimed::Existing(first.clone())
-    );
-    let seen = store.session(&session()).await.expect("an answer");
-    assert_eq!((seen.token, seen.waiting.len()), (first.fencing, 0));
-    ends(store, &tool, &first, 200).await;
-    claimed(store, &asks(&tool, "b")).await;
-}
-
-async fn the_newest_that_looks_the_same_must_be_known(home: Home) {
-    let (store, tool) = (&*home.store, wary());
-    let looks_like = async |key: &str, confirmed| {
-        let change = asks_with(
-            &tool,
-            key,
-            Brought {
-                fencing: None,
-                confirmed,
-            },
-        );
-        match claim(store, &change).await {
-            Claimed::Yours(record) => Ok(record),
-            Claimed::Denied(Denied::Similar { call_id }) => Err(call_id),
-            other => panic!("{other:?}"),
-        }
-    };
-    let first = looks_like("a", None).await.expect("the first");
-    let first_id = first.intent.call_id;
-    assert_eq!(first.similar_to, None);
-    assert_eq!(looks_like("b", None).await, Err(first_id));
-    assert_eq!(
-        looks_like("b", Some(CallId(Uuid::new_v4()))).await,
-        Err(first_id)
-    );
-    let second = looks_like("b", Some(first_id)).await.expect("confirmed");
-    let second_id = second.intent.call_id;
-    assert_eq!(second.similar_to, Some(first_id));
-    assert_eq!(
-        store.load(second_id).await.expect("an answer"),
-        Some(second.clone())
-    );
-    assert_eq!(
-        looks_like("c", Some(first_id)).await,
-        Err(second_id),
-        "there is a newer one"
-    );
-    let failed = ends(store, &tool, &second, 422).await;
-    assert_eq!(failed.similar_to, Some(first_id), "what was found stays");
-    assert_eq!(
-        looks_like("c", None).await,
-        Err(first_id),
-        "the newer one surely did not run"
-    );
-    let third = looks_like("c", Some(first_id)).await.expect("confirmed");
-    let rerun = store
-        .replace(&again(&tool, &failed), &failed)
-        .await
-        .expect("an answer");
-    assert_eq!(
-        rerun,
-        Replaced::Denied(Denied::Similar {
-            call_id: third.intent.call_id
-        })
-    );
-    assert_eq!(
-        store.load(second_id).await.expect("an answer"),
-        Some(failed)
-    );
 }
 
 async fn a_frozen_session_lets_nothing_begin_and_says_who_froze_it(home: Home) {

@@ -1,17 +1,12 @@
 //! What every store promises about what is kept beside the calls, asked of SQLite, of a Redis and of a Redis
 //! Cluster.
 
-use ::redis::FromRedisValue as _;
 use jiff::Timestamp;
 use oncegate::core::document::{Document, Kind, Place};
-use oncegate::store::{
-    Documents as _, Encrypted, Health as _, Keys, LossRecovery as _, Put, Store,
-};
+use oncegate::store::{Documents as _, Encrypted, Keys, Put, Store};
 use tokio::task::JoinSet;
 
-use crate::contract::{Home, at, contract, open_redis};
-use crate::support::redis::Redis;
-use crate::support::until;
+use crate::contract::{Home, at, contract};
 
 contract! {
     a_document_comes_back_as_it_was_written_also_after_a_restart,
@@ -22,7 +17,7 @@ contract! {
     only_documents_whose_time_is_over_are_deleted,
 }
 
-fn document(tenant: &str, id: &str, second: i64) -> Document {
+pub fn document(tenant: &str, id: &str, second: i64) -> Document {
     Document {
         kind: Kind::Saga,
         tenant: tenant.into(),
@@ -36,7 +31,7 @@ fn document(tenant: &str, id: &str, second: i64) -> Document {
     }
 }
 
-fn next(document: &Document, state: &str) -> Document {
+pub fn next(document: &Document, state: &str) -> Document {
     Document {
         version: document.version + 1,
         state: state.into(),
@@ -44,7 +39,7 @@ fn next(document: &Document, state: &str) -> Document {
     }
 }
 
-async fn put(store: &dyn Store, document: &Document) -> Document {
+pub async fn put(store: &dyn Store, document: &Document) -> Document {
     assert_eq!(
         store.put_document(document).await.expect("an answer"),
         Put::Done,
@@ -53,7 +48,7 @@ async fn put(store: &dyn Store, document: &Document) -> Document {
     document.clone()
 }
 
-async fn load(store: &dyn Store, of: &Document) -> Option<Document> {
+pub async fn load(store: &dyn Store, of: &Document) -> Option<Document> {
     store
         .document(of.kind, &of.tenant, &of.id)
         .await
@@ -387,145 +382,4 @@ async fn a_sealed_document_opens_only_in_its_place_and_asked_again_is_the_same()
         id == "elsewhere" && why.contains("belongs elsewhere"),
         "{id}: {why}"
     );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn documents_that_cannot_be_read_are_not_in_the_way_of_those_behind_them_on_redis() {
-    for home in [Home::sqlite().await, Home::redis().await] {
-        let store = home.store.as_ref();
-        for n in 0..5 {
-            put(
-                store,
-                &Document {
-                    due_at: Some(at(n)),
-                    ..document("shop", &format!("spoiled {n}"), 9)
-                },
-            )
-            .await;
-        }
-        home.spoil_documents().await;
-        let good = put(
-            store,
-            &Document {
-                due_at: Some(at(9)),
-                ..document("shop", "good", 1)
-            },
-        )
-        .await;
-        let due = store
-            .due_documents(Kind::Saga, at(99), 2)
-            .await
-            .expect("an answer");
-        assert_eq!((due.calls, due.unreadable.len()), (vec![good.clone()], 5));
-        let (mut listed, mut named, mut before, mut is_first) = (Vec::new(), 0, None, true);
-        while std::mem::take(&mut is_first) || before.is_some() {
-            let (found, next) = store
-                .documents(Kind::Saga, None, None, before.as_ref(), 2)
-                .await
-                .expect("an answer");
-            named += found.unreadable.len();
-            (listed, before) = ([listed, found.calls].concat(), next);
-        }
-        assert_eq!(listed, [good]);
-        assert_eq!(named, 5);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_document_is_noticed_before_another_is_written_on_redis() {
-    let (mut redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
-    let first = put(&store, &document("shop", "s", 1)).await;
-    let whole_since = store.readiness().await.whole_since.expect("it is known");
-    let snapshot = redis.snapshot();
-    put(&store, &next(&first, "completed")).await;
-    redis.restore(snapshot.path()).await;
-    let again = next(&first, "aborted");
-    // It may have to be met anew first.
-    until("the loss is noticed", async || {
-        assert_ne!(
-            store.put_document(&again).await.ok(),
-            Some(Put::Done),
-            "it went back in time"
-        );
-        store
-            .readiness()
-            .await
-            .reasons
-            .iter()
-            .any(|reason| reason.code == oncegate::store::LOST_DATA)
-    })
-    .await;
-    assert!(store.put_document(&again).await.is_err());
-    store.accept_loss("restored").await.expect("accepted");
-    until("it is open again", async || {
-        store.readiness().await.reasons.is_empty()
-    })
-    .await;
-    assert_eq!(
-        load(&store, &first).await,
-        Some(first),
-        "it is older, and stays so"
-    );
-    assert!(
-        store.readiness().await.whole_since > Some(whole_since),
-        "calls of before may be gone"
-    );
-    put(&store, &again).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_redis_of_before_that_was_said_knows_every_call_from_the_first_sight_on() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
-    let first = store.readiness().await.whole_since.expect("it is known");
-    let key = "oncegate:{p000}:manifest";
-    let manifest = String::from_redis_value(redis.ask(&["GET", key]).await).expect("a text");
-    let mut manifest: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
-    manifest
-        .as_object_mut()
-        .expect("an object")
-        .remove("whole_since_us")
-        .expect("it was there");
-    redis.ask(&["SET", key, &manifest.to_string()]).await;
-    until("it is said again", async || {
-        store.readiness().await.whole_since > Some(first)
-    })
-    .await;
-    let since = store.readiness().await.whole_since;
-    drop(store);
-    let other = tempfile::tempdir().expect("a folder");
-    let store = open_redis(&redis.url(), other.path()).await;
-    assert_eq!(store.readiness().await.whole_since, since, "it is kept");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn when_memory_is_full_documents_change_and_none_is_made_on_redis() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
-    let first = put(&store, &document("shop", "s", 1)).await;
-    redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    assert!(
-        store.put_document(&document("shop", "t", 1)).await.is_err(),
-        "the Redis refuses"
-    );
-    let first = put(&store, &next(&first, "completed")).await;
-    until("the store has seen it", async || {
-        !store.readiness().await.reasons.is_empty()
-    })
-    .await;
-    assert!(
-        store.put_document(&document("shop", "t", 1)).await.is_err(),
-        "nothing may begin"
-    );
-    put(&store, &next(&first, "aborted")).await;
 }

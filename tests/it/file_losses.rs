@@ -1,30 +1,23 @@
 //! A SQLite file that has lost data: it is noticed at the next start, and a person opens the store again.
 
 use std::fs;
-use std::path::Path;
 
 use oncegate::core::record::InstanceId;
-use oncegate::gateway::local_time;
-use oncegate::store::LOST_DATA;
-use oncegate::store::sqlite::Sqlite;
-use oncegate::store::{Calls as _, Documents as _, Health as _, LossRecovery as _};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::contract::{arrival, claimed};
 use crate::support::binary::{Process, free_port, run};
-use crate::support::gateway::{one_tool, store_is_free};
-use crate::support::{Act, Answer, Tool, client, until};
+use crate::support::gateway::one_tool;
+use crate::support::{Act, Answer, Tool, client};
 
-const ME: InstanceId = InstanceId(Uuid::from_u128(1));
+pub const ME: InstanceId = InstanceId(Uuid::from_u128(1));
 
 /// A gateway process, killed when dropped, over a folder that outlives it.
-struct Serving {
-    folder: tempfile::TempDir,
-    port: u16,
-    config: String,
-    process: Option<Process>,
+pub struct Serving {
+    pub folder: tempfile::TempDir,
+    pub port: u16,
+    pub config: String,
+    pub process: Option<Process>,
 }
 
 impl Serving {
@@ -41,56 +34,56 @@ impl Serving {
         serving
     }
 
-    async fn again(&mut self) {
+    pub async fn again(&mut self) {
         self.process = Some(Process::start(self.folder.path(), self.port, &self.config).await);
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.process.take().expect("it runs").kill();
     }
 
-    async fn stop(&mut self) {
+    pub async fn stop(&mut self) {
         let process = self.process.take().expect("it runs");
         process.signal("TERM");
         assert!(process.ended().await, "a good end");
     }
 
-    fn path(&self, name: &str) -> std::path::PathBuf {
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
         self.folder.path().join(name)
     }
 
-    async fn post(&self, path: &str, body: Value) -> Option<Answer> {
+    pub async fn post(&self, path: &str, body: Value) -> Option<Answer> {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
         let sent = client().post(url).body(body.to_string()).send().await;
         Some(Answer::read(sent.ok()?).await)
     }
 
-    async fn call(&self, n: u32) -> Answer {
+    pub async fn call(&self, n: u32) -> Answer {
         let body = json!({ "args": { "n": n }, "session_id": "S" });
         self.post("/v1/tools/act/calls", body)
             .await
             .expect("an answer")
     }
 
-    async fn accept(&self) -> Answer {
+    pub async fn accept(&self) -> Answer {
         self.post("/v1/store/accept-loss", json!({ "reason": "put back" }))
             .await
             .expect("an answer")
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> Answer {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
         Answer::read(client().get(url).send().await.expect("an answer")).await
     }
 
-    async fn is_closed(&self) -> bool {
+    pub async fn is_closed(&self) -> bool {
         let ready = self.get("/readyz").await;
         ready.status == 503 && ready.text.contains("lost_data")
     }
 }
 
 /// Every call before this has been copied; the last one has not.
-async fn with_a_copy(tool: &Tool) -> (Serving, Vec<u8>) {
+pub async fn with_a_copy(tool: &Tool) -> (Serving, Vec<u8>) {
     let mut serving = Serving::start(tool).await;
     serving.call(1).await.expect_ok();
     tool.then(Act::Answer(429, "", b"{}"));
@@ -186,14 +179,14 @@ async fn is_noticed(mut serving: Serving, tool: &Tool, known: bool, lose: impl F
     assert_eq!(serving.call(6).await.expect_ok().at("/replayed"), true);
 }
 
-fn remove(serving: &Serving, names: &[&str]) {
+pub fn remove(serving: &Serving, names: &[&str]) {
     for name in names {
         // After a clean stop there is only one.
         drop(fs::remove_file(serving.path(name)));
     }
 }
 
-const ALL: [&str; 3] = ["oncegate.db", "oncegate.db-wal", "oncegate.db-shm"];
+pub const ALL: [&str; 3] = ["oncegate.db", "oncegate.db-wal", "oncegate.db-shm"];
 
 #[tokio::test]
 async fn an_older_copy_of_the_file_keeps_it_closed_until_a_person_accepts_it() {
@@ -352,180 +345,4 @@ async fn watermarks_that_are_behind_the_file_are_no_loss() {
     remove(&serving, &ALL[1..]);
     serving.again().await;
     assert!(serving.is_closed().await);
-}
-
-#[tokio::test]
-async fn a_loss_is_accepted_by_the_command_when_no_gateway_runs() {
-    let tool = Tool::start().await;
-    let (mut serving, _) = with_a_copy(&tool).await;
-    serving.kill();
-    remove(&serving, &ALL[1..]);
-    serving.again().await;
-    let arguments = [
-        "store",
-        "accept-loss",
-        "--config",
-        "oncegate.toml",
-        "--reason",
-        "the log was deleted",
-    ];
-    let accept = |folder: &Path| {
-        let done = run(folder, &arguments);
-        // What it logs goes to the same place as what is wrong.
-        let said = if done.status.success() {
-            done.stdout
-        } else {
-            done.stderr
-        };
-        (
-            done.status.success(),
-            String::from_utf8_lossy(&said).into_owned(),
-        )
-    };
-    let (accepted, said) = accept(serving.folder.path());
-    assert!(
-        !accepted && said.contains("in use by another gateway"),
-        "{said}"
-    );
-    serving.stop().await;
-    let (accepted, said) = accept(serving.folder.path());
-    assert!(
-        accepted && said.starts_with("the loss is accepted; 1 calls became unknown"),
-        "{said}"
-    );
-    let (accepted, said) = accept(serving.folder.path());
-    assert!(
-        !accepted && said.contains("has not lost any data"),
-        "{said}"
-    );
-    serving.again().await;
-    assert_eq!(serving.get("/readyz").await.status, 200);
-}
-
-#[tokio::test]
-async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let open = || {
-        Sqlite::open(
-            &folder.path().join("oncegate.db"),
-            ME,
-            &CancellationToken::new(),
-        )
-        .expect("a store")
-    };
-    let store = open();
-    claimed(&store, &arrival("k", "S", 0, ME)).await;
-    let since = store.readiness().await.whole_since.expect("it is known");
-    store.close().await;
-    drop(store);
-    store_is_free(folder.path()).await;
-    let copy = fs::read(folder.path().join("oncegate.db")).expect("read");
-    // The clock of the machine was an hour ahead for a while.
-    let ahead = local_time().as_microsecond() + 3_600_000_000;
-    let connection = rusqlite::Connection::open(folder.path().join("oncegate.db")).expect("opened");
-    connection
-        .execute("UPDATE sessions SET token = ?1", [ahead])
-        .expect("written");
-    drop(connection);
-    let store = open();
-    let forgotten = claimed(&store, &arrival("l", "S", 1, ME))
-        .await
-        .fencing
-        .expect("a token");
-    assert_eq!(forgotten, ahead.unsigned_abs() + 1);
-    store.close().await;
-    drop(store);
-    store_is_free(folder.path()).await;
-    fs::write(folder.path().join("oncegate.db"), copy).expect("put back");
-
-    let store = open();
-    assert_eq!(store.readiness().await.reasons[0].code, LOST_DATA);
-    assert!(store.claim(&arrival("l", "S", 2, ME), &[]).await.is_err());
-    store.accept_loss("put back").await.expect("accepted");
-    let readiness = store.readiness().await;
-    assert!(readiness.reasons.is_empty() && readiness.whole_since > Some(since));
-    let next = claimed(&store, &arrival("l", "other", 3, ME))
-        .await
-        .fencing
-        .expect("a token");
-    assert!(next > forgotten, "{next} after {forgotten}");
-}
-
-#[tokio::test]
-async fn until_a_loss_is_accepted_only_the_documents_of_who_accepts_it_are_changed() {
-    use oncegate::core::document::{Document, Kind};
-    use oncegate::core::saga::{Policy, Saga, SagaId};
-    use oncegate::store::Put;
-
-    let folder = tempfile::tempdir().expect("a folder");
-    let open = || {
-        Sqlite::open(
-            &folder.path().join("oncegate.db"),
-            ME,
-            &CancellationToken::new(),
-        )
-        .expect("a store")
-    };
-    let store = open();
-    let id = SagaId {
-        tenant: "shop".into(),
-        id: "G".into(),
-    };
-    let saga = Saga::begin(id, &Policy::default(), crate::contract::at(0)).to_document();
-    assert_eq!(
-        store.put_document(&saga).await.expect("an answer"),
-        Put::Done
-    );
-    store.close().await;
-    drop(store);
-    store_is_free(folder.path()).await;
-    fs::remove_file(folder.path().join("oncegate.db.watermarks")).expect("removed");
-
-    let store = open();
-    let next = Document {
-        version: 2,
-        ..saga.clone()
-    };
-    assert!(store.put_document(&next).await.is_err());
-    assert_eq!(
-        store
-            .due_documents(Kind::Saga, crate::contract::at(9_999), 9)
-            .await
-            .expect("an answer")
-            .calls,
-        []
-    );
-    store
-        .prepare_acceptance("put back")
-        .await
-        .expect("prepared");
-    assert_eq!(
-        store.put_document(&next).await.expect("an answer"),
-        Put::Done
-    );
-    assert!(
-        store
-            .put_document(&Document {
-                id: "H".into(),
-                version: 1,
-                ..saga
-            })
-            .await
-            .is_err()
-    );
-    assert!(store.claim(&arrival("k", "S", 2, ME), &[]).await.is_err());
-    // It ends before it has accepted it: the next start finds it as it was.
-    drop(store);
-    store_is_free(folder.path()).await;
-    let store = open();
-    assert_eq!(store.readiness().await.reasons[0].code, LOST_DATA);
-    store
-        .accept_loss("put back, and tried again")
-        .await
-        .expect("accepted");
-    assert!(store.accept_loss("again").await.is_err());
-    until("it is open", async || {
-        store.readiness().await.reasons.is_empty()
-    })
-    .await;
 }

@@ -13,9 +13,14 @@ mod abuse_store; // what others' calls cost, and a store that does not answer
 mod acceptance; // a person accepts that the store has lost data
 mod access; // who may do what
 mod admission; // what every store promises about the conditions of a claim
+mod admission_groups; // what every store promises about budgets and calls that look alike
 mod agent; // an agent that does what it is told
+mod agent_keyless; // a loop of an agent whose runtime brings no keys of its own
+mod attacked; // a gateway with a small budget, and clients that speak HTTP/2 wrongly
+mod breaker; // tools that keep failing are left alone for a while
 mod budgets; // how many calls may begin, and those that look alike
 mod calls; // the same call, sent again
+mod canary; // no secret of one caller gets into logs, metrics or the answers of others
 mod chaos; // whatever goes wrong: at most one effect, and nothing is lost
 #[cfg(target_os = "linux")]
 mod cleanup; // what is kept no longer is deleted, and nothing else
@@ -26,9 +31,11 @@ mod contract; // the promises of every store
 mod crash; // kill -9
 mod crowds; // thousands of clients that want nothing, or all the same
 mod documents; // what every store promises about what is kept beside the calls
+mod documents_redis; // documents that a Redis has lost, cannot read or has no room for
 mod downstream; // nothing is sent twice or too late
 mod exclusive; // one call of a session at a time, under load
 mod faults; // a store that fails
+mod file_accepted; // a loss of a SQLite file is accepted by a person
 mod file_losses; // a SQLite file that has lost data
 mod files; // only their user may read them, and nothing else is touched
 mod house; // which room may know which
@@ -38,18 +45,27 @@ mod ledger; // what ran, how often it was asked for, and with what result
 mod limits; // how fast a token may be
 mod listing; // what every store promises about the ledger
 mod observe; // rules, board and runbook fit the metrics
+mod openapi; // the document of the doors, and whether their answers are as it says
 mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
 mod pause; // a person stops a tool for a while
+mod pause_redis; // pauses that gateways of one Redis share
 #[cfg(feature = "crash-points")]
 mod points; // the process ends where it hurts
+#[cfg(feature = "crash-points")]
+mod points_world; // one life of a gateway that ends at a point, and what must hold after it
 mod problems; // the table of failures
 mod recheck; // unknown calls come to rest, when something goes wrong
+mod recheck_shared; // rechecks by several gateways, and stored calls that cannot be read
 mod recipes; // a stored call is recognised whatever the configuration has become
+mod recipes_kept; // recipes are written down before they are used, and forgotten after their last call
 mod reconcile; // the ledger, held against the systems behind the tools
 #[cfg(feature = "crash-points")]
 mod reconcile_points; // the process ends where it hurts a reconciliation
+mod reconcile_rules; // what a reconciliation leaves alone, and how an anomaly ends
 mod redis; // many gateways over one Redis
+mod redis_accepted; // a loss of Redis data is accepted by a person
+mod redis_faults; // a Redis that is killed, stopped, cut off, full or unfit
 mod redis_forgotten; // gateways that are gone leave no trace, and hide no loss
 mod redis_kinds; // TLS, clusters, replicas, Sentinels
 mod redis_late; // what comes late from a gateway that has noticed a loss
@@ -68,9 +84,11 @@ mod saga_points; // the process ends where it hurts a saga
 mod saga_scopes; // who may complete, abort and look at a saga
 mod saga_sizes; // thousands of calls, and many sagas that cannot be read
 mod saga_store; // each operation of the store fails once in the life of a saga
+mod saga_stuck; // sagas that are stuck: who is told, and how they go on
 mod sagas; // what an abandoned plan has done is undone
 mod secret; // what was redacted cannot be guessed, and its secret is not lost
 mod secrets; // what is secret stays so
+mod session_tokens; // fencing tokens, and the sessions of different tenants
 mod sessions; // what bounds the branches of one conversation
 mod setup; // what `make` installs before it builds
 mod shares; // what tenants and tokens leave to each other

@@ -1,18 +1,10 @@
 //! A person stops a tool for a while, on every gateway that shares the store.
 
-use std::time::Duration;
-
-use oncegate::core::record::{Entry, InstanceId};
-use oncegate::store::Pauses as _;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-use uuid::Uuid;
 
-use crate::contract::open_redis;
-use crate::support::gateway::{Bare, one_tool};
-use crate::support::redis::Redis;
+use crate::support::gateway::one_tool;
 use crate::support::stores::{Stores, begin, on_both_stores};
-use crate::support::{Act, Answer, Gateway, Tool, client, until};
+use crate::support::{Act, Answer, Gateway, Tool, until};
 
 on_both_stores![
     a_paused_tool_gets_nothing_new_until_it_is_resumed,
@@ -37,7 +29,7 @@ async fn person(gateway: &Gateway, token: &str, tool: &str, what: &str, body: Va
     Answer::read(request.send().await.expect("an answer")).await
 }
 
-async fn pause(gateway: &Gateway) -> Answer {
+pub async fn pause(gateway: &Gateway) -> Answer {
     person(
         gateway,
         "any",
@@ -48,11 +40,11 @@ async fn pause(gateway: &Gateway) -> Answer {
     .await
 }
 
-async fn resume(gateway: &Gateway) -> Answer {
+pub async fn resume(gateway: &Gateway) -> Answer {
     person(gateway, "any", "act", "resume", Value::Null).await
 }
 
-async fn warnings(gateway: &Gateway) -> Value {
+pub async fn warnings(gateway: &Gateway) -> Value {
     let warnings = gateway.get("/readyz").await.expect_ok().at("/warnings");
     let of_tools = warnings.as_array().expect("a list").iter();
     of_tools
@@ -365,129 +357,6 @@ async fn pauses_of_different_tools_are_different(stores: &Stores) {
         .expect_ok();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_at_one_gateway_holds_at_another_within_two_seconds_on_redis() {
-    let redis = Redis::strict().await;
-    let tool = Tool::start().await;
-    let stores = Stores::Redis(redis.url());
-    let gateways = stores.gateways(&one_tool(&tool, "")).await;
-    gateways[1].act("before", json!({})).await.expect_ok();
-    pause(&gateways[0]).await.expect_ok();
-    let paused_at = Instant::now();
-    for n in 0.. {
-        let answer = gateways[1].act(&format!("k{n}"), json!({})).await;
-        let took = paused_at.elapsed();
-        if answer.problem() == "tool-paused" {
-            break;
-        }
-        answer.expect_ok();
-        assert!(took < Duration::from_secs(5), "still not so");
-    }
-    let begun = tool.requests();
-    assert!(
-        last_begun(&tool) < paused_at + Duration::from_millis(2_500),
-        "two seconds, and a claim"
-    );
-    gateways[0]
-        .act("k", json!({}))
-        .await
-        .expect_problem("tool-paused");
-    gateways[1]
-        .act("k", json!({}))
-        .await
-        .expect_problem("tool-paused");
-    assert_eq!(tool.requests(), begun);
-    resume(&gateways[1]).await.expect_ok();
-    gateways[1].act("k", json!({})).await.expect_ok();
-    until("it is resumed here, too", async || {
-        warnings(&gateways[0]).await == json!([])
-    })
-    .await;
-    gateways[0].act("l", json!({})).await.expect_ok();
-}
-
-fn last_begun(tool: &Tool) -> Instant {
-    tool.seen()
-        .iter()
-        .filter_map(|seen| seen.at)
-        .max()
-        .expect("a request")
-}
-
-/// Without its loop, so that nobody looks but the call itself.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago_on_redis() {
-    let redis = Redis::strict().await;
-    let tool = Tool::start().await;
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open_redis(&redis.url(), folder.path()).await;
-    let gateway = Bare::over(store.clone(), InstanceId(Uuid::new_v4()), &tool, "").await;
-    let call = async |key: &str| {
-        let request = client()
-            .post(&gateway.url)
-            .header("idempotency-key", key)
-            .body("{\"args\":{}}");
-        Answer::read(request.send().await.expect("an answer")).await
-    };
-    let set = async |paused: bool| {
-        let (at, event) = (
-            gateway.gateway.now(),
-            if paused { "paused" } else { "resumed" }.into(),
-        );
-        let (by, detail) = ("token ops".into(), "elsewhere".into());
-        let entry = Entry {
-            at,
-            event,
-            attempt: None,
-            outcome: None,
-            by,
-            detail,
-        };
-        assert!(
-            store
-                .set_paused("act", paused, &entry)
-                .await
-                .expect("an answer")
-        );
-    };
-    set(true).await;
-    call("first").await.expect_problem("tool-paused");
-    set(false).await;
-    sleep(Duration::from_secs(2)).await;
-    call("second").await.expect_ok();
-    set(true).await;
-    sleep(Duration::from_secs(2)).await;
-    call("third").await.expect_problem("tool-paused");
-    assert_eq!(tool.requests(), 1);
-}
-
-/// A gateway that was cut off from its store must not go by what it knew before.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_that_comes_back_to_its_store_claims_on_nothing_old_on_redis() {
-    let mut redis = Redis::strict().await;
-    let tool = Tool::start().await;
-    let gateway = Stores::Redis(redis.url())
-        .gateway(&one_tool(&tool, ""))
-        .await;
-    gateway.act("before", json!({})).await.expect_ok();
-    pause(&gateway).await.expect_ok();
-    let folder = gateway.stop().await;
-    redis.kill();
-    let gateway = Gateway::again(folder, &redis.url(), &one_tool(&tool, "")).await;
-    gateway
-        .act("k", json!({}))
-        .await
-        .expect_problem("store-unavailable");
-    redis.start_again().await;
-    let refused = async || {
-        let answer = gateway.act("k", json!({})).await;
-        assert_ne!(answer.status, 200, "it did not know yet");
-        answer.problem() == "tool-paused"
-    };
-    until("it knows", refused).await;
-    assert_eq!(tool.requests(), 1);
-}
-
 #[tokio::test]
 async fn only_an_administrator_pauses_and_the_ledger_has_its_name() {
     let tool = Tool::start().await;
@@ -528,70 +397,4 @@ async fn only_an_administrator_pauses_and_the_ledger_has_its_name() {
         json!(["tool act is paused by ops: it ships twice"])
     );
     gateway.stop().await;
-}
-
-/// Without the loop that looks at pauses: nothing has put the pause back when the resume comes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tool_whose_pause_the_store_has_just_lost_can_be_resumed_on_redis() {
-    let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open_redis(&redis.url(), folder.path()).await;
-    let gateway = Bare::over(store, InstanceId(Uuid::new_v4()), &tool, "").await;
-    let act = async |what: &str| {
-        let body = json!({ "reason": "it ships twice" }).to_string();
-        let url = gateway.url.replace("/calls", &format!("/{what}"));
-        Answer::read(
-            client()
-                .post(url)
-                .body(body)
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
-    };
-    act("pause").await.expect_ok();
-    let keys: Vec<String> =
-        ::redis::from_redis_value(redis.ask(&["KEYS", "oncegate:*:paused"]).await).expect("keys");
-    assert_eq!(keys.len(), 1);
-    redis.ask(&["DEL", &keys[0]]).await;
-    let resumed = act("resume").await.expect_ok();
-    assert_eq!(resumed.at("/paused"), false);
-    let call = client()
-        .post(&gateway.url)
-        .header("idempotency-key", "k")
-        .body("{\"args\":{}}");
-    Answer::read(call.send().await.expect("an answer"))
-        .await
-        .expect_ok();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_that_the_store_loses_is_put_back_and_a_resumed_one_is_not_on_redis() {
-    let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
-    gateway.until_ready().await;
-    gateway.act("before", json!({})).await.expect_ok();
-    pause(&gateway).await.expect_ok();
-    redis.ask(&["FLUSHALL"]).await;
-    crate::redis::notices(&gateway, "accept-loss").await;
-    gateway.accept_loss("a test").await.expect_ok();
-    gateway.until_ready().await;
-    gateway
-        .act("k", json!({}))
-        .await
-        .expect_problem("tool-paused");
-    assert_eq!(tool.requests(), 1);
-    resume(&gateway).await.expect_ok();
-    until("another look has seen it", async || {
-        gateway.act("k", json!({})).await.status == 200
-    })
-    .await;
-    let looks = "oncegate_store_operation_duration_seconds_count{operation=\"paused\"}";
-    let before = gateway.metric(looks).await;
-    until("it was looked at four times", async || {
-        gateway.metric(looks).await >= before + 4.0
-    })
-    .await;
-    gateway.act("later", json!({})).await.expect_ok();
 }

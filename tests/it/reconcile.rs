@@ -3,14 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures_util::{StreamExt, stream};
-use oncegate::store::sqlite::Sqlite;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
-use crate::contract::{ME, arrival, claimed};
 use crate::support::books::{Books, Instead};
-use crate::support::gateway::store_is_free;
-use crate::support::stores::{FAR_AHEAD, LONG_AGO, Stores, on_both_stores};
+use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Answer, Gateway, client, times, until};
 
 on_both_stores! {
@@ -18,17 +14,10 @@ on_both_stores! {
     what_is_only_reported_stays_and_is_new_once,
     an_unknown_call_that_the_source_has_becomes_succeeded_and_its_duplicates_get_that,
     a_source_that_fails_makes_the_run_fail_and_nothing_is_done,
-    scheduled_runs_go_on_where_the_last_one_ended,
-    what_the_ledger_may_never_have_known_is_only_reported,
-    an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orphan,
-    what_the_source_does_not_show_and_the_tool_has_is_not_undone,
-    what_was_only_reported_or_given_up_is_taken_up_again,
-    what_undoes_an_effect_is_decided_once_and_is_no_tenants_call,
-    what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since,
 }
 
 /// A tool that keeps books, what undoes it, and a reconciliation of both.
-pub(crate) fn config(books: &Books, rules: &str, source: &str) -> String {
+pub fn config(books: &Books, rules: &str, source: &str) -> String {
     let at = |path: &str| books.url(path);
     format!(
         "[tools.act]\nurl = \"{}\"\ntimeout = \"10s\"\ndeadline = \"10s\"\nretry = {{ attempts = 1 }}\n\
@@ -58,12 +47,12 @@ pub(crate) async fn run(url: &str) -> Answer {
     Answer::read(request.send().await.expect("an answer")).await
 }
 
-async fn report(gateway: &Gateway) -> Answer {
+pub async fn report(gateway: &Gateway) -> Answer {
     run(&gateway.url("")).await.expect_ok()
 }
 
 /// The ids of the anomalies of each kind: what `member` says of them.
-fn by_kind(report: &Answer, member: &str) -> BTreeMap<String, BTreeSet<String>> {
+pub fn by_kind(report: &Answer, member: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut kinds = BTreeMap::<String, BTreeSet<String>>::new();
     for anomaly in report.at("/anomalies").as_array().expect("a list") {
         let word = |name: &str| anomaly[name].as_str().unwrap_or_default().to_owned();
@@ -76,12 +65,12 @@ fn by_kind(report: &Answer, member: &str) -> BTreeMap<String, BTreeSet<String>> 
 }
 
 impl Gateway {
-    async fn plan(&self, n: usize, plan: &str) -> Answer {
+    pub async fn plan(&self, n: usize, plan: &str) -> Answer {
         self.call_with_key(&format!("k{n}"), json!({ "amount": n, "plan": plan }))
             .await
     }
 
-    async fn anomalies_total(&self, kind: &str) -> f64 {
+    pub async fn anomalies_total(&self, kind: &str) -> f64 {
         let text = self.get("/metrics").await.text;
         let line = format!("oncegate_anomalies_total{{kind=\"{kind}\",reconciliation=\"books\"}} ");
         let count = text
@@ -90,7 +79,7 @@ impl Gateway {
         count.unwrap_or_else(|| panic!("no {line}"))
     }
 
-    async fn state_of(&self, call_id: &str) -> Value {
+    pub async fn state_of(&self, call_id: &str) -> Value {
         self.get(&format!("/v1/calls/{call_id}")).await.at("/state")
     }
 }
@@ -426,109 +415,8 @@ async fn a_source_that_fails_makes_the_run_fail_and_nothing_is_done(stores: &Sto
     assert_eq!(kept.at("/error"), failed.at("/error"), "it stays readable");
 }
 
-async fn what_the_ledger_may_never_have_known_is_only_reported(stores: &Stores) {
-    let books = Books::open().await;
-    let gateway = stores.gateway(&config(&books, MENDS, "")).await;
-    // Perhaps another gateway has made it, with a store that is not there any more.
-    books.make_beside(Some("beside"));
-    let report = report(&gateway).await;
-    assert_eq!(report.at("/counts"), json!({ "orphan": 1 }));
-    assert_eq!(report.at("/anomalies/0/action"), "report");
-    let detail = report.at("/anomalies/0/detail");
-    let why = "the ledger does not know every call of that time, so nothing is undone";
-    assert!(
-        detail.as_str().is_some_and(|detail| detail.ends_with(why)),
-        "{detail}"
-    );
-    assert_eq!(books.undone().len(), 0);
-}
-
-async fn an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orphan(
-    stores: &Stores,
-) {
-    let books = Books::open().await;
-    let other = format!("[tools.other]\nurl = \"{}\"\n", books.url("/do"));
-    let gateway = stores
-        .gateway_of_old(&(other + &config(&books, MENDS, "")))
-        .await;
-    let body = json!({ "args": { "amount": 1, "plan": "" }, "idempotency_key": "k" });
-    gateway.post("other", &body, &[]).await.expect_ok();
-    let report = report(&gateway).await;
-    assert_eq!(
-        (report.at("/counts"), report.at("/undecided")),
-        (json!({}), json!(1)),
-        "{}",
-        report.text
-    );
-}
-
-async fn what_the_source_does_not_show_and_the_tool_has_is_not_undone(stores: &Stores) {
-    let books = Books::open().await;
-    let gateway = stores.gateway(&config(&books, MENDS, "")).await;
-    let made = gateway.plan(1, "hidden").await.expect_ok();
-    let report = report(&gateway).await;
-    assert_eq!(report.at("/counts"), json!({ "missing": 1 }));
-    let kept = gateway.get("/v1/reconciliations/books").await.expect_ok();
-    assert_eq!(kept.at("/anomalies/0/state"), "given_up");
-    assert_eq!(
-        kept.at("/anomalies/0/error"),
-        "the tool has it: the source is not whole"
-    );
-    let call_id = made.at("/call_id");
-    assert_eq!(
-        gateway.state_of(call_id.as_str().expect("an id")).await,
-        "succeeded"
-    );
-    assert_eq!(books.undone().len(), 0);
-}
-
-async fn what_was_only_reported_or_given_up_is_taken_up_again(stores: &Stores) {
-    let books = Books::open().await;
-    let gateway = stores.gateway_of_old(&config(&books, "", "")).await;
-    let made = gateway.plan(1, "hidden").await.expect_ok();
-    gateway.plan(2, "").await.expect_ok();
-    let id = books.make_beside(Some("beside"));
-    let first = report(&gateway).await;
-    assert_eq!(first.at("/counts"), json!({ "missing": 1, "orphan": 1 }));
-    assert_eq!(
-        by_kind(&first, "state"),
-        by_kind(&report(&gateway).await, "state"),
-        "both are reported"
-    );
-    let gateway = stores.again(gateway, &config(&books, MENDS, "")).await;
-    let second = report(&gateway).await;
-    assert_eq!(second.at("/new"), json!({}), "they are not new");
-    let states = async || {
-        by_kind(
-            &gateway.get("/v1/reconciliations/books").await.expect_ok(),
-            "state",
-        )
-    };
-    until("what was reported is undone", async || {
-        states().await["orphan"].contains("done")
-    })
-    .await;
-    assert_eq!(books.undone(), HashMap::from([(id, 1)]));
-    assert!(
-        states().await["missing"].contains("given_up"),
-        "the tool has it"
-    );
-
-    books.forget(1);
-    report(&gateway).await;
-    until("what was given up is undone", async || {
-        states().await["missing"].contains("done")
-    })
-    .await;
-    let call_id = made.at("/call_id").as_str().expect("an id").to_owned();
-    until("it is compensated", async || {
-        gateway.state_of(&call_id).await == "compensated"
-    })
-    .await;
-}
-
 impl Gateway {
-    async fn set_undo(&self, what: &str) {
+    pub async fn set_undo(&self, what: &str) {
         let request = self
             .client
             .post(self.url(&format!("/v1/tools/undo/{what}")));
@@ -537,151 +425,4 @@ impl Gateway {
             .await
             .expect_ok();
     }
-}
-
-async fn what_undoes_an_effect_is_decided_once_and_is_no_tenants_call(stores: &Stores) {
-    let books = Books::open().await;
-    let before = config(&books, MENDS, "");
-    let gateway = stores.gateway_of_old(&before).await;
-    let calls = async |gateway: &Gateway| {
-        let calls = gateway
-            .get("/v1/calls?tenant=oncegate&tool=undo")
-            .await
-            .expect_ok();
-        calls.at("/calls").as_array().expect("a list").clone()
-    };
-    gateway
-        .call_with_key("k", json!({ "amount": 1, "plan": "duplicate" }))
-        .await
-        .expect_ok();
-    report(&gateway).await;
-    until("it is undone", async || books.undone().len() == 1).await;
-    let undoing = calls(&gateway).await;
-    assert_eq!(
-        (undoing.len(), &undoing[0]["session_id"]),
-        (1, &undoing[0]["key"])
-    );
-    let own = gateway
-        .get("/v1/calls?tenant=default&tool=undo")
-        .await
-        .expect_ok();
-    assert_eq!(own.at("/calls"), json!([]), "the tenant does not see it");
-
-    gateway.set_undo("pause").await;
-    books.make_beside(Some("beside"));
-    report(&gateway).await;
-    let after = before.replace(
-        "{ id = \"/result/id\" }",
-        "{ id = \"/result/id\", why = \"too much\" }",
-    );
-    assert_ne!(before, after);
-    let gateway = stores.again(gateway, &after).await;
-    gateway.set_undo("resume").await;
-    until("it is given up", async || {
-        let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
-        report.at("/anomalies/0/error") == "it would be undone in another way than was decided on"
-    })
-    .await;
-    assert_eq!((calls(&gateway).await.len(), books.undone().len()), (1, 1));
-}
-
-async fn what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since(
-    stores: &Stores,
-) {
-    let books = Books::open().await;
-    let gateway = stores.gateway_of_old(&config(&books, MENDS, "")).await;
-    gateway.set_undo("pause").await;
-    books.make_beside(Some("beside"));
-    let first = report(&gateway).await;
-    assert_eq!(first.at("/anomalies/0/action"), "compensate");
-    let state = async |gateway: &Gateway| {
-        let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
-        (
-            report.at("/anomalies/0/state").as_str().map(str::to_owned),
-            report.at("/anomalies/0/error"),
-        )
-    };
-    assert_eq!(state(&gateway).await.0.as_deref(), Some("open"));
-    stores.know_all_since(&gateway, FAR_AHEAD).await;
-    until("it is given up", async || {
-        state(&gateway).await.0.as_deref() == Some("given_up")
-    })
-    .await;
-    assert_eq!(state(&gateway).await.1, "the store has lost data since");
-
-    stores.know_all_since(&gateway, LONG_AGO).await;
-    let gateway = stores.again(gateway, &config(&books, MENDS, "")).await;
-    books.make_beside(Some("another"));
-    report(&gateway).await;
-    let gateway = stores.again(gateway, &config(&books, "", "")).await;
-    until("it is only reported", async || {
-        let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
-        let anomalies = report.at("/anomalies");
-        anomalies
-            .as_array()
-            .expect("a list")
-            .iter()
-            .all(|anomaly| anomaly["state"] != "open")
-    })
-    .await;
-    gateway.set_undo("resume").await;
-    assert_eq!(books.undone().len(), 0);
-}
-
-async fn scheduled_runs_go_on_where_the_last_one_ended(stores: &Stores) {
-    let books = Books::open().await;
-    let gateways = stores
-        .gateways(&config(&books, "every = \"1s\"\nwindow = \"2s\"", ""))
-        .await;
-    gateways[0].plan(1, "missing").await.expect_ok();
-    let looked_until = async || {
-        let all = gateways[0].get("/v1/reconciliations").await.expect_ok();
-        all.at("/reconciliations/0/looked_until")
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    };
-    until("it was found", async || {
-        let totals = futures_util::future::join_all(
-            gateways.iter().map(|one| one.anomalies_total("missing")),
-        );
-        totals.await.into_iter().sum::<f64>() == 1.0
-    })
-    .await;
-    let found = looked_until().await;
-    until("it has gone on", async || looked_until().await > found).await;
-    let totals =
-        futures_util::future::join_all(gateways.iter().map(|one| one.anomalies_total("missing")));
-    assert_eq!(
-        totals.await.into_iter().sum::<f64>(),
-        1.0,
-        "of many gateways one found it, once"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_item_of_a_call_of_long_ago_is_nobodys_orphan() {
-    let (books, folder) = (Books::open().await, tempfile::tempdir().expect("a folder"));
-    let file = folder.path().join("oncegate.db");
-    let store = Sqlite::open(&file, ME, &CancellationToken::new()).expect("a store");
-    // Its gateway has ended in the middle, years ago.
-    let old = claimed(&store, &arrival("old", "S", 0, ME)).await;
-    drop(store);
-    store_is_free(folder.path()).await;
-    let config = config(&books, "", "")
-        .replace("tools.act", "tools.t")
-        .replace("\"act\"", "\"t\"");
-    let gateway = Gateway::again(folder, &format!("sqlite:{}", file.display()), &config).await;
-    let amount = books.make_beside(Some(&old.intent.lookup.for_tool()));
-    let report = report(&gateway).await;
-    assert_eq!(
-        report.at("/counts"),
-        json!({ "settled": 1 }),
-        "{amount}: {}",
-        report.text
-    );
-    assert_eq!(
-        report.at("/anomalies/0/call_id"),
-        old.intent.call_id.to_string()
-    );
 }

@@ -240,6 +240,7 @@ async fn it_is_shown_how_a_call_was_undone_also_by_itself_or_by_hand(stores: &St
 }
 
 on_both_stores!(
+    one_call_is_undone_by_itself_and_only_once,
     it_is_shown_how_a_call_was_undone_also_by_itself_or_by_hand,
     nothing_is_skipped_that_may_still_be_undone,
     what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_named_now,
@@ -308,4 +309,57 @@ async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on_over_a_fi
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on_over_redis() {
     a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(Home::redis().await).await;
+}
+
+async fn one_call_is_undone_by_itself_and_only_once(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.always(MADE);
+    let gateway = stores.gateway(&shop(&tool, SOON)).await;
+    let done = gateway.in_saga("order", "", "a").await.expect_ok();
+    let id = done.at("/call_id").as_str().expect("an id").to_owned();
+    let saga = gateway
+        .act_on(&format!("/v1/calls/{id}/compensate"))
+        .await
+        .expect_ok();
+    assert_eq!(saga.at("/saga_id"), format!("compensate:{id}"));
+    gateway
+        .saga_that_is(&format!("compensate:{id}"), "compensated")
+        .await;
+    gateway
+        .act_on(&format!("/v1/calls/{id}/compensate"))
+        .await
+        .expect_ok();
+    assert_eq!(executed(&tool), ["order", "cancel"]);
+    assert_eq!(gateway.record(&done).await.at("/state"), "compensated");
+
+    // What surely never ran is not sent, and is never run later.
+    tool.always(Act::Answer(422, "", b"{}"));
+    let failed = gateway
+        .in_saga("order", "", "b")
+        .await
+        .expect_problem("tool-rejected");
+    tool.always(MADE);
+    let id = failed.at("/call_id").as_str().expect("an id").to_owned();
+    gateway
+        .act_on(&format!("/v1/calls/{id}/compensate"))
+        .await
+        .expect_ok();
+    gateway
+        .saga_that_is(&format!("compensate:{id}"), "compensated")
+        .await;
+    gateway
+        .in_saga("order", "", "b")
+        .await
+        .expect_problem("wrong-state");
+    let read = gateway.in_saga("look", "", "c").await.expect_ok();
+    let path = format!(
+        "/v1/calls/{}/compensate",
+        read.at("/call_id").as_str().expect("an id")
+    );
+    gateway.act_on(&path).await.expect_problem("wrong-state");
+    gateway
+        .act_on("/v1/calls/no-such-call/compensate")
+        .await
+        .expect_problem("unknown-call");
+    assert_eq!(executed(&tool), ["order", "cancel", "look"]);
 }

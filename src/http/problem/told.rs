@@ -3,7 +3,11 @@
 use uuid::Uuid;
 
 use super::*;
+use crate::core::key;
+use crate::core::record::Failure;
 use crate::core::record::FailureKind;
+use crate::core::session::Refusal;
+use crate::gateway::Reused;
 
 fn failure(kind: FailureKind) -> Failure {
     Failure {

@@ -1,0 +1,82 @@
+//! What is done again and again while the gateway runs.
+//!
+//! A failure is logged where it happens, and the next round tries again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::core::pace::Pace;
+use crate::gateway::{self, Gateway, Tools};
+
+/// How often paused tools are read: one read may fail or be late before what is known is too old to claim on.
+const LOOK_AT_PAUSES_EVERY: Duration = Duration::from_millis(500);
+
+/// Starts all loops. They end when `stop` is cancelled.
+pub(super) fn begin(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> JoinSet<()> {
+    let mut loops = JoinSet::new();
+    macro_rules! every {
+        ($period:expr, |$gateway:ident| $work:expr) => {
+            let ($gateway, stop, period) = (gateway.clone(), stop.clone(), $period);
+            loops.spawn(async move {
+                while pause(period, &stop).await {
+                    $work;
+                }
+            });
+        };
+    }
+    every!(pace.recover_every, |g| drop(
+        g.lost.recover_all(g.now()).await
+    ));
+    // A loop of its own: recovery does not wait for deletions.
+    every!(pace.recover_every, |g| drop(g.prune_all().await));
+    every!(pace.recover_every, |g| drop(
+        g.recipes.keep_recipes_once(g.now()).await
+    ));
+    every!(LOOK_AT_PAUSES_EVERY, |g| drop(
+        g.pauses.look_at_pauses().await
+    ));
+    every!(pace.count_every, |g| g.duplicates.write_duplicates().await);
+    every!(pace.look_every, |g| drop(
+        g.saga_worker.begin_saga_work(g.now()).await
+    ));
+    every!(pace.look_every, |g| drop(
+        g.reconciler.reconcile_due(g.now()).await
+    ));
+    every!(pace.look_every, |g| drop(
+        g.reconciler.work_on_anomalies_once(g.now()).await
+    ));
+    loops.spawn(recheck(gateway.clone(), pace.look_every, stop.clone()));
+    loops
+}
+
+/// Begins the rechecks that are due.
+async fn recheck(gateway: Arc<Gateway>, every: Duration, stop: CancellationToken) {
+    // Unknown calls are scheduled once at the start, and again whenever the tools have changed.
+    let mut taken_up: Option<Arc<Tools>> = None;
+    while pause(every, &stop).await {
+        let tools = gateway.base.tools();
+        let is_taken_up = taken_up
+            .as_ref()
+            .is_some_and(|before| Arc::ptr_eq(before, &tools));
+        // A store that is not ready yet may be so in a later round.
+        if !is_taken_up
+            && gateway.status.readiness().await.reasons.is_empty()
+            && gateway.rechecks.take_up_once().await.is_ok()
+        {
+            taken_up = Some(tools);
+        }
+        drop(gateway.rechecks.begin_rechecks(gateway.now()).await);
+    }
+}
+
+/// Waits for about this long, so that many gateways do not work at the same moment. False: stop.
+async fn pause(about: Duration, stop: &CancellationToken) -> bool {
+    tokio::select! {
+        () = sleep(about.mul_f64(0.5 + gateway::jitter())) => true,
+        () = stop.cancelled() => false,
+    }
+}

@@ -1,0 +1,257 @@
+//! What each failure of the gateway tells: `detail` is written for a model that decides what to do next.
+
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+use super::{Effect, KeyAction, Mistake, Problem, RETRY_RUNNING, Slug};
+use crate::core::key;
+use crate::core::record::Failure;
+use crate::core::session::Refusal;
+use crate::gateway::{Differs, Error, ErrorKind, Reused};
+
+/// When to ask again after the gateway or its store has recovered.
+const RETRY_GATEWAY: Duration = Duration::from_secs(2);
+/// When to try a tool again that a person has paused.
+const RETRY_PAUSED: Duration = Duration::from_secs(30);
+/// When to try a tool again that named no time itself.
+const RETRY_TOOL: Duration = Duration::from_secs(5);
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let Error {
+            kind,
+            call_id,
+            key,
+            replayed,
+        } = error;
+        let problem = Self::from(kind);
+        let call_id = call_id.map(|id| id.to_string()).or(problem.call_id);
+        Self {
+            call_id,
+            key,
+            replayed,
+            ..problem
+        }
+    }
+}
+
+impl From<ErrorKind> for Problem {
+    /// What each failure says. `detail` is written for a model that has to decide what to do next.
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::InvalidRequest(why) => Self::invalid_request(&why),
+            ErrorKind::Key(refused @ key::Refused::Missing) => {
+                Self::new(Slug::KeyMissing, format!("Nothing was run: {refused}. Choose a key for this intent and send the request again with it in the Idempotency-Key header."))
+            }
+            ErrorKind::Key(refused @ (key::Refused::Invalid(..) | key::Refused::Reserved)) => Self::new(Slug::KeyInvalid, format!("Nothing was run: {refused}. Send the request again with a valid key, and the same one with every repetition.")),
+            ErrorKind::Key(refused @ key::Refused::Conflict) => {
+                Self::new(Slug::KeyConflict, format!("Nothing was run: {refused}. Send the same key in both, or in one only."))
+            }
+            ErrorKind::Key(refused @ key::Refused::FieldMissing(_)) => Self::invalid_request(&refused.to_string()),
+            ErrorKind::Forbidden => Self::forbidden("this token may not do that"),
+            ErrorKind::UnknownTool => Self::new(Slug::UnknownTool, "Nothing was run: there is no tool of this name. Do not repeat the request; choose a tool that exists."),
+            ErrorKind::UnknownCall => Self::new(Slug::UnknownCall, "There is no call with this id among those that you may read."),
+            ErrorKind::UnknownSaga => Self::new(Slug::UnknownSaga, "There is no saga of this name; it begins with the first call that names it."),
+            ErrorKind::UnknownReconciliation => Self::new(Slug::UnknownReconciliation, "There is no reconciliation of this name, or no report of it."),
+            ErrorKind::InvalidArguments(mistakes) => {
+                let errors: Vec<Mistake> = mistakes.into_iter().map(|(pointer, detail)| Mistake { pointer, detail }).collect();
+                let named: Vec<String> = errors.iter().map(|mistake| format!("{} {}", mistake.pointer, mistake.detail).trim().to_owned()).collect();
+                let detail = format!("Nothing was run: the arguments do not fit the tool's schema ({}). Correct them and call again with a new key.", named.join("; "));
+                Self { errors: Some(errors), ..Self::new(Slug::InvalidArguments, detail) }
+            }
+            ErrorKind::CallInProgress { retry_after } => Self::new(
+                Slug::CallInProgress,
+                "An earlier request with this key is still running. Do not use another key. Wait, then send exactly the same request again; it will get the result.",
+            )
+            .waiting(retry_after),
+            ErrorKind::JustChanged => Self::new(
+                Slug::CallInProgress,
+                "Nothing was sent: the call has just changed, most likely because another request verifies it too. Wait, then send the same request again.",
+            )
+            .not_run()
+            .waiting(RETRY_RUNNING),
+            ErrorKind::OutcomeUnknown { retry_after: Some(retry_after) } => Self::new(
+                Slug::OutcomeUnknown,
+                "The tool may or may not have executed this call; the gateway is finding out. Wait as long as retry_after_ms says, then send the same request again, with the same key and the same arguments: that never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",
+            )
+            .waiting(retry_after),
+            ErrorKind::OutcomeUnknown { retry_after: None } => Self::new(
+                Slug::OutcomeUnknown,
+                "The tool may or may not have executed this call, and the gateway plans no further check. Tell the user, and ask a person to look into the tool's own system and to settle the call that call_id names. Sending the same request again, with the same key and the same arguments, never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",
+            ),
+            ErrorKind::KeyReused { call_id, reused: Reused::Other, differs } => Self::new(
+                Slug::KeyReused,
+                format!("This request was not run: this key stands for an earlier call, which call_id names, with other arguments{}. That call may have been executed. If you mean the same thing in other words, do not use a new key: send exactly the arguments of that call, and you get its result. Use a new key only for a new intent.", named(&differs)),
+            )
+            .differing(differs)
+            .about(call_id),
+            ErrorKind::KeyReused { call_id, reused: Reused::SameFields, differs } => Self {
+                key_action: Some(KeyAction::Stop),
+                ..Self::new(
+                    Slug::KeyReused,
+                    format!("This request was not run: an earlier call, which call_id names, has the same business id and other arguments{}. A new key would meet the same call, so do not send this request again. If you meant to repeat that call, send exactly its arguments; that gets its result. Otherwise ask a person.", named(&differs)),
+                )
+            }
+            .differing(differs)
+            .about(call_id),
+            ErrorKind::KeyReused { call_id, reused: Reused::Unclear, .. } => Self {
+                key_action: Some(KeyAction::Stop),
+                effect: Some(Effect::Unknown),
+                ..Self::new(
+                    Slug::KeyReused,
+                    "This request was not run: an earlier call, which call_id names, has this key, and its arguments can no longer be compared with yours. It may be the same call, and may have been executed. Do not send this request again, neither with this key nor with a new one; ask a person what became of that call.",
+                )
+            }
+            .about(call_id),
+            ErrorKind::WrongState(why) => Self::new(Slug::WrongState, format!("Nothing was changed: {why}.")),
+            ErrorKind::ReplayUnsafe(why) => Self::new(Slug::ReplayUnsafe, format!("Nothing was sent: {why}. Look at the stored result instead.")),
+            ErrorKind::KeyExpired { is_repetition: true } => Self {
+                key_action: Some(KeyAction::Stop),
+                ..Self::new(
+                    Slug::KeyExpired,
+                    "This request was not run: the same call was made with this key before, too long ago for its result to be remembered. It may have been executed then, so do not send it again, neither with this key nor with a new one. Look into the tool's own system, or ask a person.",
+                )
+            },
+            ErrorKind::KeyExpired { is_repetition: false } => Self::new(
+                Slug::KeyExpired,
+                "This request was not run: this key was used for a call with other arguments, longer ago than results are remembered. If this is a new intent, send it with a new key; if it repeats that call in other words, do not send it, and ask a person what became of that call.",
+            ),
+            ErrorKind::ToolRejected(failure) => {
+                let status = failure.status.map_or_else(String::new, |status| format!(" (status {status})"));
+                let detail = format!("Nothing was changed: the tool rejected this call{status}. Read tool_body, correct the request, and send it with a new key.");
+                Self { tool_status: failure.status, tool_body: body_of(&failure), ..Self::new(Slug::ToolRejected, detail) }
+            }
+            ErrorKind::Fenced(failure) => {
+                let detail = "Nothing was changed: the tool has seen a newer branch of this session, which has taken over. Do not repeat the request; stop this branch and tell the user.";
+                Self { tool_status: failure.status, tool_body: body_of(&failure), ..Self::new(Slug::StaleFencingToken, detail) }
+            }
+            ErrorKind::Refused(refusal) => refused(&refusal),
+            ErrorKind::ToolUnreachable(failure) => Self::new(
+                Slug::ToolUnreachable,
+                "Nothing was run: the tool could not be reached. Wait, then send the same request again with the same key.",
+            )
+            .waiting(failure.retry_after.unwrap_or(RETRY_TOOL)),
+            ErrorKind::ToolUnavailable(failure) => {
+                let problem = Self::new(
+                    Slug::ToolUnavailable,
+                    "Nothing was changed: the tool could not take the call now. Wait, then send the same request again with the same key.",
+                );
+                Self { tool_status: failure.status, ..problem }.waiting(failure.retry_after.unwrap_or(RETRY_TOOL))
+            }
+            ErrorKind::ToolResting { retry_after } => Self::new(
+                Slug::ToolUnavailable,
+                "Nothing was run: the tool keeps failing, so it is left alone for a while. Wait, then send the same request again with the same key.",
+            )
+            .waiting(retry_after),
+            ErrorKind::ResultUnavailable(_) => Self::new(
+                Slug::ResultUnavailable,
+                "The tool has executed this call, but its answer could not be read. The effect is done: do not call again. Look up the result in the tool's own system if you need it.",
+            ),
+            ErrorKind::RateLimited => Self::new(Slug::RateLimited, "Nothing was run: the gateway is busy. Wait, then send the same request again with the same key.").not_run().waiting(RETRY_RUNNING),
+            ErrorKind::NoRoom => Self::new(
+                Slug::RateLimited,
+                "This request began nothing: the gateway has no memory left for it or for its answer. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.",
+            )
+            .waiting(RETRY_RUNNING),
+            ErrorKind::TooFast { retry_after } => Self::new(
+                Slug::RateLimited,
+                "This request was not looked at: there were too many requests with this token. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.",
+            )
+            .waiting(retry_after),
+            ErrorKind::TooManyNewKeys { retry_after } => Self::new(
+                Slug::RateLimited,
+                "Nothing was run: there were too many new calls with this token; only repetitions of earlier calls are answered now. Ask yourself whether this call is really needed. Wait, then send the same request again with the same key.",
+            )
+            .not_run()
+            .waiting(retry_after),
+            ErrorKind::StoreUnavailable => Self::new(
+                Slug::StoreUnavailable,
+                "This request was not run, because the gateway's store does not answer. Wait, then send the same request again with the same key; do not use another key.",
+            )
+            .waiting(RETRY_GATEWAY),
+            ErrorKind::KeysSettle { retry_after } => Self::new(
+                Slug::StoreUnavailable,
+                "Nothing was run: the settings of this tool's keys have just changed, and not every gateway may know them yet. Wait, then send the same request again with the same key.",
+            )
+            .not_run()
+            .waiting(retry_after),
+            ErrorKind::ShuttingDown => Self::new(Slug::ShuttingDown, "This request was not looked at: the gateway is shutting down. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.").waiting(RETRY_GATEWAY),
+            ErrorKind::ToolPaused => Self::new(
+                Slug::ToolPaused,
+                "Nothing was run: a person has paused this tool for the time being. Do not look for another way to the same effect. Wait, then send the same request again with the same key.",
+            )
+            .waiting(RETRY_PAUSED),
+        }
+    }
+}
+
+/// A call that its session does not let begin.
+fn refused(refusal: &Refusal) -> Problem {
+    match refusal {
+        Refusal::Frozen => Problem::new(
+            Slug::SessionFrozen,
+            "Nothing was run: a person has frozen this session. Stop calling tools in it and tell the user; only a person can thaw it.",
+        ),
+        Refusal::Stale => Problem::new(
+            Slug::StaleFencingToken,
+            "Nothing was run: the session has given out a newer fencing token, so another branch has taken over. Do not repeat the request; stop this branch and tell the user.",
+        ),
+        Refusal::NotGiven => Problem::invalid_request(
+            "this session has not given out fencing_token, or has been at rest for a week; leave it out, or bring the one of the session's newest answer",
+        ),
+        Refusal::Busy { retry_after } => Problem::new(
+            Slug::SessionBusy,
+            "Nothing was run: another call of this session is still under way, or its outcome is not known yet. Wait, then send the same request again with the same key.",
+        )
+        .waiting(*retry_after),
+        Refusal::Spent { retry_after } => Problem::new(
+            Slug::BudgetExceeded,
+            format!(
+                "Nothing was run: this tool has been called as often as it may be for now. There is room again in {} seconds. Ask yourself whether this call is really needed; then send the same request with the same key.",
+                retry_after.as_millis().div_ceil(1000)
+            ),
+        )
+        .waiting(*retry_after),
+        Refusal::Similar { call_id } => {
+            let detail = format!(
+                "Nothing was run: call {call_id} asked for the same a short while ago, with another key. If this repeats that call, do not send it again: GET /v1/calls/{call_id} says what became of it. Only if both are meant, send it again with \"confirm_duplicate_of\": \"{call_id}\"."
+            );
+            Problem { similar_to: Some(*call_id), ..Problem::new(Slug::PossibleDuplicate, detail) }
+        }
+        Refusal::SimilarPending { call_id, retry_after } => {
+            let detail = match retry_after {
+                Some(_) => format!(
+                    "This request was not run: call {call_id} asked for the same a short while ago, with another key, and its outcome is not known yet. Wait as long as retry_after_ms says, then send the same request again with the same key: if that call has succeeded, you get its result. Do not use a new key."
+                ),
+                None => format!(
+                    "This request was not run: call {call_id} asked for the same a short while ago, with another key, and it may or may not have been executed. The gateway plans no further check. Tell the user, and ask a person to look into the tool's own system and to settle that call; after that the same request, with the same key, gets its result. Do not use a new key."
+                ),
+            };
+            let problem = Problem::new(Slug::PossibleDuplicate, detail);
+            Problem {
+                similar_to: Some(*call_id),
+                effect: Some(Effect::Unknown),
+                key_action: Some(KeyAction::Wait),
+                retry_after: *retry_after,
+                ..problem
+            }
+        }
+    }
+}
+
+/// Where the arguments differ, as part of a sentence.
+fn named(differs: &Differs) -> String {
+    if differs.places.is_empty() {
+        String::new()
+    } else {
+        format!(" (they differ at {})", differs.places.join(", "))
+    }
+}
+
+fn body_of(failure: &Failure) -> Option<Box<RawValue>> {
+    failure
+        .body
+        .as_deref()
+        .and_then(|json| serde_json::from_slice(json).ok())
+}

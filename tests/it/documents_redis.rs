@@ -1,0 +1,151 @@
+//! Documents that a Redis has lost, cannot read or has no room for.
+
+use ::redis::FromRedisValue as _;
+use oncegate::core::document::{Document, Kind};
+use oncegate::store::{Documents as _, Health as _, LossRecovery as _, Put};
+
+use crate::contract::{Home, at, open_redis};
+use crate::documents::{document, load, next, put};
+use crate::support::redis::Redis;
+use crate::support::until;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_that_cannot_be_read_are_not_in_the_way_of_those_behind_them_on_redis() {
+    for home in [Home::sqlite().await, Home::redis().await] {
+        let store = home.store.as_ref();
+        for n in 0..5 {
+            put(
+                store,
+                &Document {
+                    due_at: Some(at(n)),
+                    ..document("shop", &format!("spoiled {n}"), 9)
+                },
+            )
+            .await;
+        }
+        home.spoil_documents().await;
+        let good = put(
+            store,
+            &Document {
+                due_at: Some(at(9)),
+                ..document("shop", "good", 1)
+            },
+        )
+        .await;
+        let due = store
+            .due_documents(Kind::Saga, at(99), 2)
+            .await
+            .expect("an answer");
+        assert_eq!((due.calls, due.unreadable.len()), (vec![good.clone()], 5));
+        let (mut listed, mut named, mut before, mut is_first) = (Vec::new(), 0, None, true);
+        while std::mem::take(&mut is_first) || before.is_some() {
+            let (found, next) = store
+                .documents(Kind::Saga, None, None, before.as_ref(), 2)
+                .await
+                .expect("an answer");
+            named += found.unreadable.len();
+            (listed, before) = ([listed, found.calls].concat(), next);
+        }
+        assert_eq!(listed, [good]);
+        assert_eq!(named, 5);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_document_is_noticed_before_another_is_written_on_redis() {
+    let (mut redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let first = put(&store, &document("shop", "s", 1)).await;
+    let whole_since = store.readiness().await.whole_since.expect("it is known");
+    let snapshot = redis.snapshot();
+    put(&store, &next(&first, "completed")).await;
+    redis.restore(snapshot.path()).await;
+    let again = next(&first, "aborted");
+    // It may have to be met anew first.
+    until("the loss is noticed", async || {
+        assert_ne!(
+            store.put_document(&again).await.ok(),
+            Some(Put::Done),
+            "it went back in time"
+        );
+        store
+            .readiness()
+            .await
+            .reasons
+            .iter()
+            .any(|reason| reason.code == oncegate::store::LOST_DATA)
+    })
+    .await;
+    assert!(store.put_document(&again).await.is_err());
+    store.accept_loss("restored").await.expect("accepted");
+    until("it is open again", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    assert_eq!(
+        load(&store, &first).await,
+        Some(first),
+        "it is older, and stays so"
+    );
+    assert!(
+        store.readiness().await.whole_since > Some(whole_since),
+        "calls of before may be gone"
+    );
+    put(&store, &again).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_of_before_that_was_said_knows_every_call_from_the_first_sight_on() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let first = store.readiness().await.whole_since.expect("it is known");
+    let key = "oncegate:{p000}:manifest";
+    let manifest = String::from_redis_value(redis.ask(&["GET", key]).await).expect("a text");
+    let mut manifest: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
+    manifest
+        .as_object_mut()
+        .expect("an object")
+        .remove("whole_since_us")
+        .expect("it was there");
+    redis.ask(&["SET", key, &manifest.to_string()]).await;
+    until("it is said again", async || {
+        store.readiness().await.whole_since > Some(first)
+    })
+    .await;
+    let since = store.readiness().await.whole_since;
+    drop(store);
+    let other = tempfile::tempdir().expect("a folder");
+    let store = open_redis(&redis.url(), other.path()).await;
+    assert_eq!(store.readiness().await.whole_since, since, "it is kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_memory_is_full_documents_change_and_none_is_made_on_redis() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let first = put(&store, &document("shop", "s", 1)).await;
+    redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert!(
+        store.put_document(&document("shop", "t", 1)).await.is_err(),
+        "the Redis refuses"
+    );
+    let first = put(&store, &next(&first, "completed")).await;
+    until("the store has seen it", async || {
+        !store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    assert!(
+        store.put_document(&document("shop", "t", 1)).await.is_err(),
+        "nothing may begin"
+    );
+    put(&store, &next(&first, "aborted")).await;
+}

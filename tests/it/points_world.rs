@@ -1,0 +1,258 @@
+//! One life of a gateway that ends at a point, and what must hold after it.
+
+use std::collections::HashMap;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use oncegate::core::key::Lookup;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::points::{act, rounds};
+use crate::support::binary::{command, free_port};
+use crate::support::gateway::one_tool;
+use crate::support::pace::brisk;
+use crate::support::{Act, Answer, Tool, client, until};
+
+/// In the order in which a call passes them.
+pub const POINTS: [&str; 7] = [
+    "after_claim",
+    "before_first_byte",
+    "after_last_byte",
+    "after_answer",
+    "before_completion",
+    "after_completion",
+    "before_reply",
+];
+/// Up to this many calls pass a point before one ends the process there.
+pub const MOST_PASSES: usize = 20;
+const AGENTS: usize = 3;
+/// The lease is a second longer than the deadline.
+const RULES: &str = "timeout = \"1s\"\ndeadline = \"1s\"\nretry = { attempts = 1 }\nbreaker = { failures = 1000 }\n";
+
+/// What all agents have seen.
+#[derive(Default)]
+pub struct History {
+    pub over: AtomicBool,
+    pub intents: AtomicUsize,
+    /// Acknowledged successes, by key.
+    pub acknowledged: Mutex<HashMap<String, String>>,
+    pub unknown: Mutex<Vec<String>>,
+    pub replayed: AtomicUsize,
+    pub cut_off: AtomicUsize,
+}
+
+pub struct World {
+    pub tool: Tool,
+    pub folder: tempfile::TempDir,
+    pub port: u16,
+    pub store: String,
+    pub rules: String,
+    pub history: Arc<History>,
+}
+
+impl World {
+    pub async fn new(store: String) -> Self {
+        let tool = Tool::start().await;
+        tool.always(Act::after_ms(3, Act::Numbered));
+        let folder = tempfile::tempdir().expect("a folder");
+        Self {
+            tool,
+            folder,
+            port: free_port(),
+            store,
+            rules: RULES.to_owned(),
+            history: Arc::default(),
+        }
+    }
+
+    /// For another gateway over the same store.
+    pub fn beside(&self) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (tool, store, history) = (self.tool.clone(), self.store.clone(), self.history.clone());
+        Self {
+            tool,
+            folder,
+            port: free_port(),
+            store,
+            rules: self.rules.clone(),
+            history,
+        }
+    }
+
+    /// A gateway that does this at these points.
+    pub fn spawn(&self, points: &str) -> Child {
+        let listen = format!(
+            "[server]\nlisten = \"127.0.0.1:{}\"\nshutdown_grace = \"1s\"\n",
+            self.port
+        );
+        let store = format!(
+            "[store]\nurl = \"{}\"\n[log]\nlevel = \"error\"\n",
+            self.store
+        );
+        let config = format!("{listen}{store}{}", one_tool(&self.tool, &self.rules));
+        std::fs::write(self.folder.path().join("oncegate.toml"), config).expect("a file");
+        let mut gateway = command(self.folder.path(), &["serve", "--config", "oncegate.toml"]);
+        gateway
+            .env("FAILPOINTS", points)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        gateway.spawn().expect("the binary starts")
+    }
+
+    pub fn agents(&self) -> JoinSet<()> {
+        let url = format!("http://127.0.0.1:{}/v1/tools/act/calls", self.port);
+        let mut agents = JoinSet::new();
+        for _ in 0..AGENTS {
+            agents.spawn(act(self.history.clone(), url.clone()));
+        }
+        agents
+    }
+
+    /// Lets a gateway run until it has ended at this point.
+    pub async fn dies_at(&self, points: &str) {
+        let mut gateway = self.spawn(points);
+        let patience = Instant::now() + Duration::from_secs(30);
+        while gateway.try_wait().expect("a status").is_none() {
+            assert!(Instant::now() < patience, "it has not come to {points}");
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Lets a gateway end while it runs so many calls, and waits until their leases are over.
+    pub async fn loses(&self, calls: usize) {
+        // All of them run before the time of the first is over.
+        let slow = Self {
+            rules: RULES.replace("1s", "4s"),
+            ..self.beside()
+        };
+        let mut gateway = slow.spawn("");
+        let (http, url) = (client(), |path: &str| {
+            format!("http://127.0.0.1:{}{path}", slow.port)
+        });
+        let ready = async || {
+            http.get(url("/readyz"))
+                .send()
+                .await
+                .is_ok_and(|answer| answer.status() == 200)
+        };
+        until("it is ready", ready).await;
+        let before = self.tool.requests();
+        self.tool.always(Act::Hang);
+        let mut agents = JoinSet::new();
+        for n in 0..calls {
+            let (http, door) = (http.clone(), url("/v1/tools/act/calls"));
+            agents.spawn(async move { drop(post(&http, &door, &format!("lost{n}")).await) });
+        }
+        until("all of them run", async || {
+            self.tool.requests() >= before + calls
+        })
+        .await;
+        gateway.kill().expect("it could be killed");
+        gateway.wait().expect("it ended");
+        self.tool.always(Act::after_ms(3, Act::Numbered));
+        sleep(Duration::from_secs(4) + brisk().lease_margin).await;
+    }
+
+    /// Everything that was promised, when nothing goes wrong any more.
+    pub async fn holds(&self, lost_calls: f64) {
+        let http = client();
+        let url = |path: &str| format!("http://127.0.0.1:{}{path}", self.port);
+        let ready = async || {
+            http.get(url("/readyz"))
+                .send()
+                .await
+                .is_ok_and(|answer| answer.status() == 200)
+        };
+        until("it is ready", ready).await;
+        let metric = async |line: &str| {
+            let text = http
+                .get(url("/metrics"))
+                .send()
+                .await
+                .expect("an answer")
+                .text()
+                .await
+                .expect("a text");
+            let value = text
+                .lines()
+                .find_map(|have| have.strip_prefix(line)?.strip_prefix(' ')?.parse().ok());
+            value.unwrap_or(0.0)
+        };
+        let running = "oncegate_running_calls{tool=\"act\"}";
+        until("nothing is left as running", async || {
+            metric(running).await == 0.0
+        })
+        .await;
+        let effects = self.tool.effects_by_key();
+        let doubled: Vec<_> = effects
+            .iter()
+            .filter(|(_, effects)| **effects > 1)
+            .collect();
+        assert!(doubled.is_empty(), "two effects: {doubled:?}");
+        let acknowledged = self
+            .history
+            .acknowledged
+            .lock()
+            .expect("unpoisoned")
+            .clone();
+        for (key, result) in &acknowledged {
+            let answer = post(&http, &url("/v1/tools/act/calls"), key)
+                .await
+                .expect("an answer")
+                .expect_ok();
+            assert_eq!(
+                (answer.result(), answer.at("/replayed")),
+                (result.clone(), true.into()),
+                "{key}"
+            );
+            let tool_key = Lookup::new("default", "act", key).for_tool();
+            assert_eq!(effects.get(&tool_key), Some(&1), "{key} was acknowledged");
+        }
+        let unknown = self.history.unknown.lock().expect("unpoisoned").clone();
+        for key in unknown {
+            let answer = ask(&http, &url("/v1/tools/act/calls"), &key, "wait=0")
+                .await
+                .expect("an answer");
+            answer.expect_problem("outcome-unknown");
+        }
+        let unknown = metric("oncegate_unknown_calls{tool=\"act\"}").await;
+        // Something must have happened, or nothing was shown.
+        assert!(unknown >= lost_calls, "only {unknown} calls were lost");
+        assert!(
+            acknowledged.len() > 50,
+            "only {} were acknowledged",
+            acknowledged.len()
+        );
+        assert!(
+            self.history.replayed.load(Ordering::SeqCst) > 0,
+            "no replay across a restart"
+        );
+        assert!(
+            self.history.cut_off.load(Ordering::SeqCst) > rounds() * POINTS.len(),
+            "nobody was cut off"
+        );
+    }
+}
+
+pub async fn post(http: &reqwest::Client, url: &str, key: &str) -> Option<Answer> {
+    ask(http, url, key, "wait=40").await
+}
+
+pub async fn ask(http: &reqwest::Client, url: &str, key: &str, prefer: &str) -> Option<Answer> {
+    let body = json!({ "args": { "key": key }, "idempotency_key": key }).to_string();
+    let request = http.post(url).header("prefer", prefer).body(body);
+    let response = timeout(Duration::from_secs(45), request.send())
+        .await
+        .ok()?
+        .ok()?;
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    Some(Answer {
+        status,
+        headers,
+        text: response.text().await.ok()?,
+    })
+}

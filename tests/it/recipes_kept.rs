@@ -1,0 +1,432 @@
+//! Recipes are written down before they are used, and forgotten after their last call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use oncegate::core::document::Kind;
+use oncegate::core::pace::Pace;
+use oncegate::store::{Documents as _, Store};
+use serde_json::{Value, json};
+
+use crate::recipes::{ME, SCHEMA, post};
+use crate::support::faulty::FaultStore;
+use crate::support::gateway::{Bare, one_tool};
+use crate::support::memory::Memory;
+use crate::support::pace::brisk;
+use crate::support::redis::Redis;
+use crate::support::stores::{Stores, on_both_stores};
+use crate::support::{Act, Answer, Gateway, Tool, until};
+
+on_both_stores! {
+    a_recipe_that_cannot_be_read_closes_its_tool_for_new_calls,
+}
+
+const SHORT: &str = "timeout = \"200ms\"\ndeadline = \"300ms\"\nretry = { attempts = 1 }\n";
+
+/// A claim that leaves out a name by an earlier recipe is not found by a gateway that knows only that recipe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_of_a_redis_that_has_not_heard_of_a_finer_key_executes_nothing_a_second_time() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    tool.always(Act::Numbered);
+    let coarse = format!("key = {{ fields = [\"/id\"] }}\n{SCHEMA}\n{SHORT}dedup_window = \"4s\"");
+    // It reads the recipes of others only when it has to.
+    let never = Pace {
+        recover_every: Duration::from_secs(3_600),
+        ..brisk()
+    };
+    let one = Gateway::at_pace(never, &redis.url(), &one_tool(&tool, &coarse)).await;
+    one.until_ready().await;
+    let first = one.call(json!({ "id": 1, "line": 1 })).await.expect_ok();
+    let fine = r#"key = { fields = ["/id", "/line"] }
+        input_schema = { type = "object", required = ["id", "line"] }"#;
+    let other = Gateway::sharing(&redis.url(), &one_tool(&tool, fine)).await;
+    other.until_ready().await;
+    let second = json!({ "id": 1, "line": 2 });
+    let made = loop {
+        let answer = other.call(second.clone()).await;
+        if answer.status == 200 {
+            break answer;
+        }
+        let refused = answer.expect_problem("store-unavailable");
+        assert_eq!(
+            (refused.at("/effect"), refused.at("/key_action")),
+            ("none".into(), "reuse".into())
+        );
+        let wait = refused
+            .at("/retry_after_ms")
+            .as_u64()
+            .expect("a time to wait");
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+    };
+    assert_ne!(made.at("/call_id"), first.at("/call_id"));
+    // The first call gives up the coarse name: all that the first gateway knows of.
+    let body = json!({ "args": { "id": 1, "line": 1 } }).to_string();
+    until("the first call is past its window", async || {
+        let tried = one
+            .client
+            .post(one.url("/v1/tools/act/key"))
+            .body(body.clone())
+            .send();
+        let tried = Answer::read(tried.await.expect("an answer")).await;
+        // On a busy machine that was so before the second call was made, which has the coarse name then, too.
+        tried.at("/would") == "run" || tried.at("/call_id") == made.at("/call_id")
+    })
+    .await;
+    let again = one.call(second).await.expect_ok();
+    assert_eq!(
+        (again.at("/call_id"), again.at("/replayed")),
+        (made.at("/call_id"), true.into())
+    );
+    assert_eq!(tool.effects(), 2);
+    one.stop().await;
+    other.stop().await;
+}
+
+/// A request that waits for its session while the settings change is the same call under them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_waited_during_a_reload_is_looked_for_under_its_new_names() {
+    let tool = Tool::start().await;
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held).always(Act::Numbered);
+    let settings = |fields: &str, window: &str| {
+        let schema = r#"input_schema = { type = "object", required = ["id", "line"] }"#;
+        let session = "session = \"exclusive\"\nsession_wait = \"30s\"";
+        one_tool(
+            &tool,
+            &format!("key = {{ fields = {fields} }}\n{schema}\n{session}\n{window}"),
+        )
+    };
+    let short =
+        "timeout = \"20s\"\ndeadline = \"20s\"\nretry = { attempts = 1 }\ndedup_window = \"21s\"";
+    // It asks twice, and then only when it hears that the session is free: by the settings that it came with it would
+    // be refused in between.
+    let seldom = Duration::from_secs(3_600);
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = format!("sqlite:{}", folder.path().join("oncegate.db").display());
+    let pace = Pace {
+        poll: (seldom, seldom),
+        ..brisk()
+    };
+    let gateway = Gateway::at_pace(pace, &store, &settings("[\"/id\"]", short)).await;
+    let body = |session: &str, id: u32, line: u32| json!({ "args": { "id": id, "line": line }, "session_id": session });
+    let ask = |body: Value| {
+        let (client, url) = (gateway.client.clone(), gateway.url("/v1/tools/act/calls"));
+        tokio::spawn(async move {
+            Answer::read(
+                client
+                    .post(url)
+                    .body(body.to_string())
+                    .send()
+                    .await
+                    .expect("an answer"),
+            )
+            .await
+        })
+    };
+    let holder = ask(body("S", 7, 7));
+    until("the session is taken", async || tool.requests() == 1).await;
+    let waiting = ask(body("S", 1, 2));
+    let claims = "oncegate_store_operation_duration_seconds_count{operation=\"claim\"}";
+    until("it waits", async || gateway.metric(claims).await >= 3.0).await;
+    assert!(gateway.reload(&settings("[\"/id\", \"/line\"]", "")).await);
+    // Its coarse name, which is all that it came with, stands for another call from now on.
+    gateway.post("act", &body("T", 1, 1), &[]).await.expect_ok();
+    let made = gateway.post("act", &body("U", 1, 2), &[]).await.expect_ok();
+    drop(hold);
+    holder.await.expect("no panic").expect_ok();
+    let waited = waiting.await.expect("no panic").expect_ok();
+    assert_eq!(
+        (waited.at("/call_id"), waited.at("/replayed")),
+        (made.at("/call_id"), true.into())
+    );
+    assert_eq!(tool.effects(), 3);
+}
+
+#[tokio::test]
+async fn nothing_is_claimed_before_the_recipe_is_written_down() {
+    let tool = Tool::start().await;
+    let faulty = FaultStore::over(Memory::default());
+    faulty.next(
+        crate::support::faulty::Verb::PutDocument,
+        crate::support::faulty::Fault::ErrBefore,
+        1,
+    );
+    let bare = Bare::over(faulty.clone(), ME, &tool, "").await;
+    post(&bare, "a", json!({ "n": 1 }))
+        .await
+        .expect_problem("store-unavailable");
+    assert_eq!(tool.requests(), 0);
+    post(&bare, "a", json!({ "n": 1 })).await.expect_ok();
+    let kept = faulty
+        .documents(Kind::Recipe, None, Some("kept"), None, 10)
+        .await
+        .expect("an answer")
+        .0;
+    assert_eq!(kept.calls.len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_of_a_recipe_that_is_gone_is_neither_repeated_nor_taken_for_another() {
+    let tool = Tool::start().await;
+    let memory = Memory::default();
+    let first = Bare::over(memory.clone(), ME, &tool, "key = { ignore = [\"/note\"] }").await;
+    post(&first, "k", json!({ "n": 1, "note": "a" }))
+        .await
+        .expect_ok();
+    drop(first);
+    memory.forget_documents();
+    let second = Bare::over(memory, ME, &tool, "").await;
+    let refused = post(&second, "k", json!({ "n": 1, "note": "b" }))
+        .await
+        .expect_problem("key-reused");
+    let told = (refused.at("/effect"), refused.at("/key_action"));
+    assert_eq!(
+        told,
+        ("unknown".into(), "stop".into()),
+        "it may be the same"
+    );
+    post(&second, "k", json!({ "n": 1, "note": "a" }))
+        .await
+        .expect_ok();
+    assert_eq!(tool.requests(), 1);
+}
+
+#[tokio::test]
+async fn a_recipe_is_forgotten_when_no_call_of_it_is_kept_and_not_before() {
+    let tool = Tool::start().await;
+    let memory = Memory::default();
+    let faulty: Arc<dyn Store> = Arc::new(memory.clone());
+    let kept = async || {
+        memory
+            .documents(Kind::Recipe, None, Some("kept"), None, 10)
+            .await
+            .expect("an answer")
+            .0
+            .calls
+            .len()
+    };
+    let short = "retention = \"25h\"";
+    let first = Bare::over_shared(faulty.clone(), ME, &tool, short).await;
+    tool.then(Act::ExecuteThenDrop);
+    post(&first, "unknown", json!({ "n": 1 }))
+        .await
+        .expect_problem("outcome-unknown");
+    drop(first);
+    let second = Bare::over_shared(
+        faulty,
+        ME,
+        &tool,
+        &format!("{short}\nkey = {{ ignore = [\"/note\"] }}"),
+    )
+    .await;
+    let gateway = &second.gateway;
+    let in_hours = |hours: i64| gateway.now() + SignedDuration::from_hours(hours);
+    gateway
+        .recipes
+        .keep_recipes_once(gateway.now())
+        .await
+        .expect("kept");
+    assert_eq!(kept().await, 2);
+    // The call is unknown, so it is kept, and so is what it is recognised by.
+    gateway
+        .recipes
+        .keep_recipes_once(in_hours(24 * 365))
+        .await
+        .expect("kept");
+    assert_eq!(kept().await, 2);
+    memory.forget_calls();
+    gateway
+        .recipes
+        .keep_recipes_once(in_hours(26))
+        .await
+        .expect("kept");
+    assert_eq!(kept().await, 2, "it is not time yet");
+    gateway
+        .recipes
+        .keep_recipes_once(in_hours(24 * 367))
+        .await
+        .expect("kept");
+    assert_eq!(kept().await, 1);
+    gateway
+        .recipes
+        .keep_recipes_once(in_hours(24 * 367))
+        .await
+        .expect("kept");
+    assert_eq!(kept().await, 1, "and it does not come back");
+}
+
+#[tokio::test]
+async fn a_reload_that_needs_more_recipes_than_are_remembered_is_refused_and_changes_nothing() {
+    let tool = Tool::start().await;
+    tool.always(Act::Numbered);
+    let gateway = Gateway::with_tool(&tool, "").await;
+    let with = |n: usize| one_tool(&tool, &format!("key = {{ ignore = [\"/n{n}\"] }}"));
+    for n in 1..32 {
+        assert!(gateway.reload(&with(n)).await, "{n}");
+    }
+    let one = gateway
+        .call_with_key("k", json!({ "n31": 1, "n32": 1 }))
+        .await
+        .expect_ok();
+    assert!(!gateway.reload(&with(32)).await);
+    let same = gateway
+        .call_with_key("k", json!({ "n31": 2, "n32": 1 }))
+        .await
+        .expect_ok();
+    assert_eq!(
+        same.at("/call_id"),
+        one.at("/call_id"),
+        "what was before holds"
+    );
+    gateway
+        .call_with_key("k", json!({ "n31": 1, "n32": 2 }))
+        .await
+        .expect_problem("key-reused");
+    assert!(
+        gateway.reload(&with(7)).await,
+        "one that is remembered may come back"
+    );
+    gateway.stop().await;
+}
+
+/// What is wrong with the stored recipes of one tool, or of all.
+#[derive(Clone, Copy, PartialEq)]
+enum Spoiled {
+    Act,
+    /// Not even whose they are can be read.
+    Nameless,
+}
+
+/// Makes stored recipes unreadable, of a store that no gateway has open.
+async fn spoil_recipes(stores: &Stores, folder: &std::path::Path, spoiled: Spoiled) {
+    match stores {
+        Stores::Sqlite => {
+            let file = rusqlite::Connection::open(folder.join("oncegate.db")).expect("a store");
+            let sql = match spoiled {
+                Spoiled::Act => {
+                    "UPDATE documents SET retain_until = 9223372036854775807 WHERE id LIKE 'act %'"
+                }
+                Spoiled::Nameless => {
+                    "UPDATE documents SET id = CAST(x'ff' AS TEXT) WHERE kind = 'recipe'"
+                }
+            };
+            assert!(file.execute(sql, []).expect("spoiled") > 0);
+        }
+        Stores::Redis(url) => {
+            let client = ::redis::Client::open(url.as_str()).expect("a URL");
+            let mut connection = client
+                .get_multiplexed_async_connection()
+                .await
+                .expect("a connection");
+            let names = ::redis::cmd("KEYS")
+                .arg("oncegate:*:document:*")
+                .query_async(&mut connection)
+                .await;
+            let names: Vec<String> = names.expect("names");
+            for name in names {
+                let rest = ::redis::cmd("HGET")
+                    .arg(&name)
+                    .arg("rest")
+                    .query_async(&mut connection)
+                    .await;
+                let rest: String = rest.expect("it");
+                let set = match spoiled {
+                    Spoiled::Act if rest.contains("\"id\":\"act ") => ["version", "spoiled"],
+                    Spoiled::Act => continue,
+                    Spoiled::Nameless if rest.contains("\"id\":\"secret\"") => continue,
+                    Spoiled::Nameless => ["rest", "spoiled"],
+                };
+                let set = ::redis::cmd("HSET")
+                    .arg(&name)
+                    .arg(&set)
+                    .query_async(&mut connection)
+                    .await;
+                let _: i64 = set.expect("spoiled");
+            }
+        }
+    }
+}
+
+async fn a_recipe_that_cannot_be_read_closes_its_tool_for_new_calls(stores: &Stores) {
+    let tool = Tool::start().await;
+    let config = format!(
+        "{}[tools.other]\nurl = \"{}\"\n",
+        one_tool(&tool, ""),
+        tool.url()
+    );
+    let mut gateway = stores.gateway(&config).await;
+    gateway
+        .call_with_key("k", json!({ "n": 1 }))
+        .await
+        .expect_ok();
+    for spoiled in [Spoiled::Act, Spoiled::Nameless] {
+        let folder = gateway.stop().await;
+        spoil_recipes(stores, folder.path(), spoiled).await;
+        let store = match stores {
+            Stores::Sqlite => format!("sqlite:{}", folder.path().join("oncegate.db").display()),
+            Stores::Redis(url) => url.clone(),
+        };
+        gateway = Gateway::again(folder, &store, &config).await;
+        let said = |ready: &Answer, list: &str| {
+            ready
+                .at(list)
+                .as_array()
+                .expect("a list")
+                .iter()
+                .any(|one| {
+                    let text = one.to_string();
+                    text.contains("a stored recipe of keys cannot be read")
+                        && text.contains("of: act")
+                })
+        };
+        let list = if spoiled == Spoiled::Act {
+            "/warnings"
+        } else {
+            "/reasons"
+        };
+        until("it says so", async || {
+            said(&gateway.get("/readyz").await, list)
+        })
+        .await;
+        let effects = tool.effects();
+        gateway
+            .call_with_key("new", json!({ "n": 2 }))
+            .await
+            .expect_problem("store-unavailable");
+        let again = gateway.call_with_key("k", json!({ "n": 1 })).await;
+        assert_eq!(again.at("/replayed"), true, "{}", again.text);
+        assert_eq!(tool.effects(), effects);
+        // What else is in the way says that nothing was run. That is not known here.
+        let person = async |what: &str| {
+            let url = gateway.url(&format!("/v1/tools/act/{what}"));
+            let request = gateway
+                .client
+                .post(url)
+                .body("{\"reason\":\"it ships twice\"}");
+            Answer::read(request.send().await.expect("an answer"))
+                .await
+                .expect_ok();
+        };
+        person("pause").await;
+        let refused = gateway
+            .call_with_key("new", json!({ "n": 2 }))
+            .await
+            .expect_problem("store-unavailable");
+        assert_eq!(refused.at("/effect"), "unknown");
+        person("resume").await;
+        let other = json!({ "args": { "n": 1 } });
+        let other = gateway.post("other", &other, &[]).await;
+        match spoiled {
+            Spoiled::Act => {
+                assert_eq!(gateway.get("/readyz").await.status, 200);
+                other.expect_ok();
+            }
+            Spoiled::Nameless => {
+                assert_eq!(gateway.get("/readyz").await.status, 503);
+                assert_eq!(other.at("/replayed"), true, "{}", other.text);
+            }
+        }
+    }
+    gateway.stop().await;
+}
