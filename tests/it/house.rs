@@ -262,7 +262,7 @@ fn every_test_that_the_threat_model_names_is_there() {
 #[test]
 fn every_file_that_a_page_for_developers_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut pages = vec![root.join("CONTRIBUTING.md")];
+    let mut pages = vec![root.join("ARCHITECTURE.md"), root.join("CONTRIBUTING.md")];
     let internals = fs::read_dir(root.join("docs/internals")).expect("the walkthroughs");
     pages.extend(internals.map(|entry| entry.expect("an entry").path()));
     let mut seen = 0;
