@@ -1,12 +1,12 @@
 //! What `make loss` runs in its network namespaces: a slow tool, clients that repeat themselves until
 //! they are answered, and the comparison of what both have seen. `scripts/loss` is what loses packets.
 //!
-//! The tool does not deduplicate: it executes each request that comes in whole, even if nobody waits
+//! The tool does not deduplicate: it executes each request that comes in whole, even if no client waits
 //! for it any more, and writes one line per effect into a file, on disk before it answers. The file names
 //! the intent by what stands in the arguments, so it owes nothing to the gateway's keys.
 //!
 //! A client sends its intent, always with the same key, until it gets a definite answer: a result, or that
-//! nobody knows (409 `outcome-unknown`), or that it was executed and its result is lost.
+//! it is unknown (409 `outcome-unknown`), or that it was executed and its result is lost.
 
 #![expect(
     clippy::disallowed_methods,

@@ -422,7 +422,7 @@ impl<S: Sync> FromRequestParts<S> for Tag {
 /// is let in: it is the same holder, who repeats itself.
 fn let_in(db: &Connection, tag: &Tag) -> Result<(), Failure> {
     let (Some(session_id), Some(token)) = (&tag.session_id, &tag.fencing_token) else {
-        return Ok(()); // somebody who knows nothing of fencing
+        return Ok(()); // a caller without fencing
     };
     let token: Option<i64> = token.parse().ok().filter(|token| *token >= 0);
     let no_token = || {

@@ -58,7 +58,7 @@ pub enum Error {
     NotAccepted(String),
 }
 
-/// Accepts, for whoever runs the command where the configuration is, that the store has lost data.
+/// Accepts a loss of the store's data, for the operator at the command line.
 /// Answers how many calls became unknown by it.
 ///
 /// # Errors

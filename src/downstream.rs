@@ -364,7 +364,7 @@ fn read_retry_after(value: &HeaderValue) -> Option<Duration> {
     }
 }
 
-/// An error with its causes, without the URL, which may hold what is nobody's business.
+/// An error with its causes, without the URL, which may hold secrets.
 fn chain(error: &reqwest::Error) -> String {
     let mut causes = Vec::new();
     let mut cause = error.source();

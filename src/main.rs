@@ -162,7 +162,7 @@ fn mistakes(count: usize) -> String {
 fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| vec![format!("{}: {error}", path.display())])?;
-    // A variable that is no text can be meant for somebody else only.
+    // A variable that is no text is meant for another program.
     let readable = |variable: std::ffi::OsString| variable.into_string().ok();
     let environment: Environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((readable(name)?, readable(value)?)))

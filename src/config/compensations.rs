@@ -52,7 +52,7 @@ fn lacks_result(template: &Template) -> Option<String> {
         .find(|pointer| is_at_or_below(pointer.as_str(), "/result"))?;
     template.undoes_unknown.then(|| {
         format!(
-            "there is nothing at {} where nobody knows whether a call was executed, and compensate_unknown = \
+            "there is nothing at {} where it is unknown whether a call was executed, and compensate_unknown = \
              \"send\" undoes such calls, too",
             from_result.as_str()
         )

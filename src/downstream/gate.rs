@@ -3,7 +3,7 @@
 //! The HTTP library writes a request's head into a buffer, asks the body for its first frame, and
 //! flushes both; if the body refuses, the connection is closed and the buffer is dropped. So the
 //! body's first frame is the last moment at which nothing has left, and it is where we ask whether
-//! the request may go: whether its deadline has passed, and whether somebody has withdrawn it.
+//! the request may go: whether its deadline has passed, and whether it was withdrawn.
 //! `tests/it/downstream.rs` holds the library to that.
 
 use std::io;

@@ -110,7 +110,7 @@ impl Source {
     }
 }
 
-/// Where somebody wants to be told.
+/// A system that is told of events.
 #[derive(Clone)]
 pub struct Webhook {
     pub url: Url,
@@ -222,7 +222,7 @@ impl Downstream {
         }
     }
 
-    /// Tells somebody. Told again, it is the same `Idempotency-Key`.
+    /// Sends an event. Sent again, it has the same `Idempotency-Key`.
     ///
     /// # Errors
     /// It may not have been heard; says why.

@@ -29,7 +29,7 @@ const STREAMED_AT_ONCE: u32 = 100;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Parameters {
-    /// Whose calls; an administrator who names nobody gets everyone's.
+    /// Tenant of the calls; an administrator who names none gets all.
     tenant: Option<String>,
     trace_id: Option<String>,
     session_id: Option<String>,
@@ -133,7 +133,7 @@ async fn stream_lines(http: Http, caller: Caller, query: Query) -> Result<Respon
         limit: STREAMED_AT_ONCE,
         ..query
     };
-    // The first page now, for whoever may not read it, or asks while the store is away.
+    // The first page now, so that a refusal or a store that is away is told by its status.
     let first = http.gateway.ledger.list_calls(&caller, &query).await?;
     let begin = (Some(first), query, place);
     let pages = stream::try_unfold(begin, move |(page, query, place)| {

@@ -26,7 +26,7 @@ use crate::gateway::{SagaAt, SagaQuery};
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Parameters {
-    /// Whose sagas; an administrator who names nobody gets everyone's.
+    /// Tenant of the sagas; an administrator who names none gets all.
     tenant: Option<String>,
     #[param(pattern = "^(open|completed|compensating|compensated|stuck)$")]
     state: Option<String>,

@@ -3,7 +3,7 @@
 //!
 //! The usual bridge from `tracing` to OpenTelemetry makes ids of its own. Ours are known before the span is: the
 //! attempt's is in the ledger and with the tool, also in a build that exports nothing. So a span that ends here
-//! is handed to the SDK's queue as it is. Only those of this crate that say their ids are; nobody else's.
+//! is handed to the SDK's queue as it is. Only spans of this crate that name their ids are exported.
 
 use std::fmt;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ async fn ask(
     if let Some(token) = token {
         request = request.bearer_auth(token);
     }
-    Answer::read(request.send().await.expect("an answer")).await
+    Answer::to(request).await
 }
 
 /// A gateway with a tool that a person has paused, which is a warning of `/readyz`.
@@ -29,9 +29,7 @@ async fn with_a_warning(tool: &Tool, server: &str) -> Gateway {
         .client
         .post(gateway.url("/v1/tools/act/pause"))
         .body("{\"reason\":\"it ships twice\"}");
-    Answer::read(pause.send().await.expect("an answer"))
-        .await
-        .expect_ok();
+    Answer::to(pause).await.expect_ok();
     gateway
 }
 
@@ -167,10 +165,7 @@ async fn scrapes_and_looks_at_readiness_share_one_question_to_the_store() {
             let ready = gateway.client.get(gateway.url("/readyz"));
             tokio::spawn(async move {
                 let ready = ready.send().await.expect("an answer").status();
-                (
-                    ready,
-                    Answer::read(metrics.send().await.expect("an answer")).await,
-                )
+                (ready, Answer::to(metrics).await)
             })
         })
         .collect();

@@ -64,7 +64,7 @@ async fn post(gateway: &Gateway, path: &str, body: Value) -> Answer {
         .client
         .post(gateway.url(path))
         .body(body.to_string());
-    Answer::read(request.send().await.expect("an answer")).await
+    Answer::to(request).await
 }
 
 fn sealed(tool: &Tool, keys: &[u8]) -> String {
@@ -210,17 +210,7 @@ async fn an_acceptance_that_breaks_off_closes_documents_again(mut place: Place) 
     })
     .await;
     let body = json!({ "args": {}, "saga_id": "G" }).to_string();
-    let call = async |url: &str| {
-        Answer::read(
-            client()
-                .post(url)
-                .body(body.clone())
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
-    };
+    let call = async |url: &str| Answer::to(client().post(url).body(body.clone())).await;
     call(&bare.url).await.expect_ok();
     bare.stop().await;
     store.close().await;

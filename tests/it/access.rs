@@ -37,16 +37,7 @@ async fn call(gateway: &Gateway, token: &str, key: &str) -> Answer {
 async fn show(gateway: &Gateway, token: &str, call: &Answer) -> Answer {
     let id = call.at("/call_id");
     let url = gateway.url(&format!("/v1/calls/{}", id.as_str().expect("an id")));
-    Answer::read(
-        gateway
-            .client
-            .get(url)
-            .bearer_auth(token)
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
+    Answer::to(gateway.client.get(url).bearer_auth(token)).await
 }
 
 #[tokio::test]

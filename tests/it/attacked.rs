@@ -97,9 +97,7 @@ impl Attacked {
         let request = request
             .timeout(Duration::from_secs(60))
             .body(format!("{{\"args\":{{\"n\":{}}}}}", self.calls));
-        Answer::read(request.send().await.expect("an answer"))
-            .await
-            .expect_ok();
+        Answer::to(request).await.expect_ok();
     }
 
     /// A stored call of the greedy tenant with a result of seven megabytes.
@@ -109,14 +107,7 @@ impl Attacked {
             .client
             .post(self.process.url("/v1/tools/act/calls"))
             .bearer_auth("greedy");
-        let answer = Answer::read(
-            request
-                .body("{\"args\":{}}")
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await;
+        let answer = Answer::to(request.body("{\"args\":{}}")).await;
         answer
             .expect_ok()
             .at("/call_id")

@@ -11,7 +11,7 @@ use crate::contract::{ME, arrival, at, claimed, ended, open_redis, open_redis_as
 use crate::support::clock::Clock;
 use crate::support::gateway::{Bare, one_tool};
 use crate::support::redis::{Cluster, Redis};
-use crate::support::{Gateway, Tool, until};
+use crate::support::{Gateway, Tool, has_reason, until};
 
 /// The names of the keys that fit a pattern.
 async fn names(redis: &Redis, pattern: &str) -> Vec<String> {
@@ -124,7 +124,7 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
     assert_eq!(gone, None);
 }
 
-/// As if the server had been set back, and nobody had looked at it since.
+/// As if the server had been set back, and no gateway had looked at it since.
 #[tokio::test]
 async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
     let (redis, folder) = (
@@ -153,12 +153,7 @@ async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
             "{what}"
         );
         until("the loss is noticed", async || {
-            store
-                .readiness()
-                .await
-                .reasons
-                .iter()
-                .any(|reason| reason.code == LOST_DATA)
+            has_reason(&store.readiness().await, LOST_DATA)
         })
         .await;
         store.accept_loss("a test").await.expect("accepted");
@@ -179,14 +174,7 @@ async fn cleanup_makes_room_in_a_full_redis_that_was_started_anew() {
     let store = open_redis(&redis.url(), folder.path()).await;
     succeed(&store, 10).await;
     redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let is_full = async || {
-        store
-            .readiness()
-            .await
-            .reasons
-            .iter()
-            .any(|reason| reason.code == "memory")
-    };
+    let is_full = async || has_reason(&store.readiness().await, "memory");
     until("it is full", is_full).await;
     redis.ask(&["SCRIPT", "FLUSH"]).await;
     let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
@@ -244,15 +232,7 @@ async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     let store = open_redis_as_it_is(&cluster.url(), folder.path()).await;
     let seen = store.clone();
     let Bare { gateway, .. } = Bare::over(store, new_instance(), &tool, "").await;
-    let is_closed = async || {
-        gateway
-            .status
-            .readiness()
-            .await
-            .reasons
-            .iter()
-            .any(|reason| reason.code == "clock")
-    };
+    let is_closed = async || has_reason(&gateway.status.readiness().await, "clock");
     until("the clock is seen", is_closed).await;
     assert!(
         seen.clock_offset() < SignedDuration::from_hours(1),

@@ -1,4 +1,4 @@
-//! Connections: what speaks too slowly, too much or not at all is in nobody's way.
+//! Connections that speak too slowly, too much or not at all block no others.
 
 use std::time::Duration;
 
@@ -153,7 +153,7 @@ async fn a_client_that_takes_nothing_of_its_answer_is_cut_off() {
     let tool = Tool::start().await;
     let server = "idle_timeout = \"2s\"\nmax_body = \"4MiB\"";
     let gateway = bounded(&tool, server).await;
-    // More than the operating systems keep of an answer that nobody reads.
+    // More than the operating systems keep of an answer that is not read.
     for n in 0..8 {
         gateway
             .call(json!({ "n": n, "much": "a".repeat(3 << 20) }))
@@ -413,7 +413,7 @@ async fn with_few_file_descriptors_those_who_speak_are_answered() {
             .post(process.url("/v1/tools/act/calls"))
             .timeout(Duration::from_secs(60));
         let request = request.body(json!({ "args": { "n": n } }).to_string());
-        let answer = Answer::read(request.send().await.expect("an answer")).await;
+        let answer = Answer::to(request).await;
         // Until silent connections have been so for long enough a call may be told to come back.
         if answer.problem() == "rate-limited" {
             sleep(Duration::from_millis(100)).await;

@@ -66,14 +66,7 @@ impl Crowded {
     }
 
     async fn get(&self, path: &str) -> Answer {
-        Answer::read(
-            self.client
-                .get(self.gateway.url(path))
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(self.client.get(self.gateway.url(path))).await
     }
 
     async fn connect(&self) -> TcpStream {
@@ -92,9 +85,7 @@ impl Crowded {
                 .client
                 .post(self.gateway.url("/v1/tools/act/calls"))
                 .body(body);
-            Answer::read(request.send().await.expect("an answer"))
-                .await
-                .expect_ok();
+            Answer::to(request).await.expect_ok();
             slowest = slowest.max(began.elapsed());
         }
         for door in ["/healthz", "/readyz", "/metrics"] {

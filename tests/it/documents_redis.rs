@@ -7,7 +7,7 @@ use oncegate::store::{Documents as _, Health as _, LossRecovery as _, Put};
 use crate::contract::{Home, at, open_redis};
 use crate::documents::{document, load, next, put};
 use crate::support::redis::Redis;
-use crate::support::until;
+use crate::support::{has_reason, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_that_cannot_be_read_are_not_in_the_way_of_those_behind_them_on_redis() {
@@ -71,12 +71,7 @@ async fn a_lost_document_is_noticed_before_another_is_written_on_redis() {
             Some(Put::Done),
             "it went back in time"
         );
-        store
-            .readiness()
-            .await
-            .reasons
-            .iter()
-            .any(|reason| reason.code == oncegate::store::LOST_DATA)
+        has_reason(&store.readiness().await, oncegate::store::LOST_DATA)
     })
     .await;
     assert!(store.put_document(&again).await.is_err());

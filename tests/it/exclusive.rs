@@ -193,7 +193,7 @@ async fn exclusive_calls_of_many_sessions_never_overlap_though_a_gateway_of_redi
     );
     assert!(
         agents.cut_off.load(Ordering::SeqCst) > unknown,
-        "nobody waited at it"
+        "no call waited at it"
     );
     assert!(
         unknown <= many,
@@ -231,9 +231,7 @@ async fn a_gateway_of_redis_that_was_stopped_past_its_lease_overrules_nothing_th
             "/v1/calls/{}",
             unknown.at("/call_id").as_str().expect("an id")
         );
-        Answer::read(http.get(other.url(&path)).send().await.expect("an answer"))
-            .await
-            .expect_ok()
+        Answer::to(http.get(other.url(&path))).await.expect_ok()
     };
     let held = record().await;
     assert_eq!(held.at("/state"), "unknown");

@@ -41,15 +41,7 @@ impl Shaky {
 
     async fn call(&self, n: usize) -> Answer {
         let body = json!({ "args": { "n": n } }).to_string();
-        Answer::read(
-            client()
-                .post(&self.url)
-                .body(body)
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(client().post(&self.url).body(body)).await
     }
 }
 
@@ -118,15 +110,13 @@ async fn a_claim_that_is_never_confirmed_is_never_run() {
         (503, "unknown".into(), "reuse".into())
     );
     gateway.store.heal();
-    // The store holds a claim that nobody runs. It is not free, and when its lease is over it is unknown.
+    // The store holds a claim that no gateway runs. It is not free, and when its lease is over it is unknown.
     let body = json!({ "args": { "n": 1 } }).to_string();
     let request = client()
         .post(&gateway.url)
         .header("prefer", "wait=0")
         .body(body);
-    Answer::read(request.send().await.expect("an answer"))
-        .await
-        .expect_problem("call-in-progress");
+    Answer::to(request).await.expect_problem("call-in-progress");
     let later = gateway.gateway.now() + jiff::SignedDuration::from_mins(5);
     assert_eq!(
         gateway
@@ -179,24 +169,7 @@ async fn a_completion_whose_answer_is_lost_is_written_once() {
         heard.text
     );
     until("it is told", async || gateway.call(1).await.status == 200).await;
-    let id = gateway.call(1).await.at("/call_id");
-    let id = id
-        .as_str()
-        .and_then(|id| id.parse().ok())
-        .map(CallId)
-        .expect("an id");
-    let history = gateway
-        .store
-        .history(id, 10)
-        .await
-        .expect("an answer")
-        .expect("a call");
-    let events: Vec<&str> = history
-        .entries
-        .iter()
-        .map(|entry| entry.event.as_ref())
-        .collect();
-    assert_eq!(events, ["claimed", "ended"]);
+    assert_eq!(events(&gateway).await, ["claimed", "ended"]);
 }
 
 #[tokio::test]
@@ -235,24 +208,10 @@ async fn a_zombie_is_refused_and_its_late_answer_counts_all_the_same() {
         scraped.contains("oncegate_stale_owners_total 1"),
         "the owner's own completion was refused and counted"
     );
-    let id = gateway.call(1).await.at("/call_id");
-    let id = id
-        .as_str()
-        .and_then(|id| id.parse().ok())
-        .map(CallId)
-        .expect("an id");
-    let history = gateway
-        .store
-        .history(id, 10)
-        .await
-        .expect("an answer")
-        .expect("a call");
-    let events: Vec<&str> = history
-        .entries
-        .iter()
-        .map(|entry| entry.event.as_ref())
-        .collect();
-    assert_eq!(events, ["claimed", "lease_over", "ended_late"]);
+    assert_eq!(
+        events(&gateway).await,
+        ["claimed", "lease_over", "ended_late"]
+    );
     assert_eq!(tool.requests(), 1);
 }
 
@@ -268,7 +227,7 @@ async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_le
     let ask = |key: &'static str| {
         let body = json!({ "args": {}, "session_id": "S", "idempotency_key": key }).to_string();
         let request = http.post(&url).header("prefer", "wait=1").body(body);
-        async move { Answer::read(request.send().await.expect("an answer")).await }
+        async move { Answer::to(request).await }
     };
     let first = tokio::spawn(ask("first"));
     until("the tool has it", async || tool.requests() == 1).await;
@@ -304,7 +263,7 @@ async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_le
     assert_eq!(tool.effects(), 3);
 }
 
-/// A claim may still be carried out that was not answered. Behind that nobody waits for a session: it would
+/// A claim may still be carried out that was not answered. Behind that no call waits for its session: it would
 /// be told that nothing was run.
 #[tokio::test]
 async fn who_is_barred_after_a_claim_of_unknown_fate_does_not_wait_in_line() {
@@ -316,15 +275,7 @@ async fn who_is_barred_after_a_claim_of_unknown_fate_does_not_wait_in_line() {
     let Bare { url, .. } = Bare::over(store.clone(), gateway::new_instance(), &tool, rules).await;
     let ask = async |key: &str| {
         let body = json!({ "args": {}, "session_id": "S", "idempotency_key": key }).to_string();
-        Answer::read(
-            client()
-                .post(&url)
-                .body(body)
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(client().post(&url).body(body)).await
     };
     let second = async {
         until("the first runs", async || tool.requests() == 1).await;
@@ -345,4 +296,14 @@ async fn who_is_barred_after_a_claim_of_unknown_fate_does_not_wait_in_line() {
         (2, 2),
         "what turned up late was given up, and its session with it"
     );
+}
+
+/// The events of the first call, as the ledger has them.
+async fn events(gateway: &Shaky) -> Vec<String> {
+    let id = gateway.call(1).await.at("/call_id");
+    let id = id.as_str().and_then(|id| id.parse().ok()).map(CallId);
+    let history = gateway.store.history(id.expect("an id"), 10).await;
+    let history = history.expect("an answer").expect("a call");
+    let events = history.entries.iter().map(|entry| entry.event.to_string());
+    events.collect()
 }

@@ -73,7 +73,7 @@ impl Serving {
 
     pub async fn get(&self, path: &str) -> Answer {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
-        Answer::read(client().get(url).send().await.expect("an answer")).await
+        Answer::to(client().get(url)).await
     }
 
     pub async fn is_closed(&self) -> bool {

@@ -109,7 +109,7 @@ async fn files_that_others_may_read_are_warned_about() {
 
 const PRECIOUS: &str = "a file of another program";
 
-/// Whoever may write into the folder must not have others' files written to.
+/// A user who may write into the folder must not get others' files overwritten.
 #[tokio::test]
 async fn links_in_the_place_of_files_are_not_followed_and_nothing_is_truncated() {
     let tool = Tool::start().await;

@@ -36,7 +36,7 @@ async fn a_token_reads_the_calls_and_sagas_that_it_made_itself(stores: &Stores) 
         .bearer_auth("mine");
     let body = json!({ "args": {}, "idempotency_key": "k", "saga_id": "G" }).to_string();
     let request = request.header("prefer", "respond-async").body(body);
-    let accepted = Answer::read(request.send().await.expect("an answer")).await;
+    let accepted = Answer::to(request).await;
     let place = format!(
         "/v1/calls/{}",
         accepted.at("/call_id").as_str().expect("an id")
@@ -95,9 +95,7 @@ async fn an_identity_that_was_not_named_is_null(stores: &Stores) {
         .client
         .get(gateway.url("/v1/calls"))
         .header("accept", "application/x-ndjson");
-    let lines = Answer::read(lines.send().await.expect("an answer"))
-        .await
-        .expect_ok();
+    let lines = Answer::to(lines).await.expect_ok();
     let resolved = json!([record.json(), page.at("/calls/0"), lines.json()]);
     for view in resolved.as_array().expect("three") {
         for name in ["user_id", "session_id", "saga_id"] {
@@ -120,7 +118,7 @@ fn with_tokens(tool: &Tool, more: &str, tokens: &[(&str, &str)]) -> String {
 
 async fn get(gateway: &Gateway, token: &str, path: &str) -> Answer {
     let request = gateway.client.get(gateway.url(path)).bearer_auth(token);
-    Answer::read(request.send().await.expect("an answer")).await
+    Answer::to(request).await
 }
 
 async fn call(gateway: &Gateway, token: &str, body: &Value) -> Answer {
@@ -128,14 +126,7 @@ async fn call(gateway: &Gateway, token: &str, body: &Value) -> Answer {
         .client
         .post(gateway.url("/v1/tools/act/calls"))
         .bearer_auth(token);
-    Answer::read(
-        request
-            .body(body.to_string())
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
+    Answer::to(request.body(body.to_string())).await
 }
 
 fn ids(page: &Answer) -> Vec<String> {
@@ -252,7 +243,7 @@ async fn pages_and_lines_show_the_same_calls(stores: &Stores) {
         .client
         .get(gateway.url("/v1/calls?user_id=bob"))
         .header("accept", "application/x-ndjson");
-    let lines = Answer::read(request.send().await.expect("an answer")).await;
+    let lines = Answer::to(request).await;
     assert_eq!(
         (lines.status, lines.header("content-type")),
         (200, "application/x-ndjson")

@@ -48,7 +48,7 @@ struct Refused {
 impl Refused {
     fn new(asked: Instant, answer: Answer) -> Self {
         let answer = answer.expect_problem("rate-limited");
-        // Of a request that is not looked at nobody knows whether it is the first.
+        // A request that is not looked at may not be the first.
         let is_looked_at = answer.at("/detail").to_string().contains("new calls");
         let effect = if is_looked_at { "none" } else { "unknown" };
         assert_eq!(
@@ -125,7 +125,7 @@ async fn a_token_that_asks_too_fast_is_refused_before_anything_of_it_is_looked_a
             .client
             .get(gateway.url(path))
             .bearer_auth("token-slow-1");
-        refused.check(Answer::read(request.send().await.expect("an answer")).await);
+        refused.check(Answer::to(request).await);
     }
     call(&gateway, "free-1", "k").await.expect_ok();
     refused.over().await;
@@ -231,9 +231,7 @@ async fn a_new_key_that_is_not_claimed_is_given_back(stores: &Stores) {
         let request = request
             .bearer_auth("token-free-1")
             .body("{\"reason\":\"to see\"}");
-        Answer::read(request.send().await.expect("an answer"))
-            .await
-            .expect_ok();
+        Answer::to(request).await.expect_ok();
     };
     act("freeze").await;
     for n in 0..5 {
@@ -249,7 +247,7 @@ async fn a_new_key_that_is_not_claimed_is_given_back(stores: &Stores) {
     call(&gateway, "slow-1", "k").await.expect_ok();
 }
 
-/// Whoever comes first flies for all who come with it; but who may claim must not hear that another may not.
+/// The first arrival runs the call for all that join it; a token that may claim must not be refused for another's bound.
 #[tokio::test]
 async fn nobody_is_refused_because_another_token_is_too_fast() {
     let tool = Tool::start().await;

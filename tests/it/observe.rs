@@ -167,13 +167,13 @@ fn rules_board_and_runbook_name_only_metrics_that_there_are() {
             let is_rule = rule.starts_with("tool:oncegate") || rule.starts_with("job:oncegate");
             assert!(
                 !is_rule || recorded.contains(&rule),
-                "nobody records {rule}"
+                "no rule records {rule}"
             );
         }
     }
 }
 
-/// Of a heading, as it is shown by whoever shows Markdown.
+/// The anchor of a heading, as Markdown viewers make it.
 fn anchor(heading: &str) -> String {
     heading.to_lowercase().replace(' ', "-")
 }
@@ -226,7 +226,7 @@ fn every_alert_has_a_page_in_the_runbook_and_every_page_an_alert() {
     }
 }
 
-/// So that nobody types what is answered with 404 at three in the morning.
+/// An operator must not type a path that is answered with 404.
 #[test]
 fn the_runbook_names_only_doors_that_there_are() {
     let routes = file("src/http/mod.rs");

@@ -33,9 +33,7 @@ async fn the_root_says_what_this_is_and_where_to_look() {
         .client
         .get(gateway.url("/"))
         .header("accept", "text/html,application/xhtml+xml,*/*;q=0.8");
-    let page = Answer::read(browser.send().await.expect("an answer"))
-        .await
-        .expect_ok();
+    let page = Answer::to(browser).await.expect_ok();
     assert!(page.header("content-type").starts_with("text/html"));
     for (name, path) in root.json().as_object().expect("an object") {
         let path = path.as_str().expect("a text");
@@ -180,36 +178,11 @@ async fn a_log_line_reads_alone_and_holds_no_secret() {
         .header("authorization", "Bearer caller-canary")
         .header("idempotency-key", "key-canary");
     let body = json!({ "args": { "card": "args-canary" }, "user_id": "U\u{1b}[31m1", "trace_id": "trace-7" });
-    let refused = Answer::read(
-        request
-            .try_clone()
-            .expect("a copy")
-            .body(body.to_string())
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await;
+    let refused = Answer::to(request.try_clone().expect("a copy").body(body.to_string())).await;
     refused.expect_problem("invalid-request");
     let body = json!({ "args": { "card": "args-canary" }, "user_id": "U1", "trace_id": "trace-7" });
-    let answer = Answer::read(
-        request
-            .body(body.to_string())
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
-    .expect_ok();
-    let metrics = Answer::read(
-        client()
-            .get(gateway.url("/metrics"))
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
-    .text;
+    let answer = Answer::to(request.body(body.to_string())).await.expect_ok();
+    let metrics = Answer::to(client().get(gateway.url("/metrics"))).await.text;
     gateway.signal("TERM");
     assert!(gateway.ended().await);
     let said = std::fs::read_to_string(log(folder.path())).expect("a log");
@@ -247,9 +220,7 @@ async fn a_log_that_cannot_be_written_stops_nothing() {
         let request = client()
             .post(gateway.url("/v1/tools/act/calls"))
             .body("{\"args\":{}}");
-        Answer::read(request.send().await.expect("an answer"))
-            .await
-            .expect_ok();
+        Answer::to(request).await.expect_ok();
     }
     gateway.signal("TERM");
     assert!(gateway.ended().await);
@@ -265,9 +236,7 @@ async fn call_often(process: &Process, count: usize) {
             .post(process.url("/v1/tools/act/calls"))
             .timeout(Duration::from_secs(60));
         let body = json!({ "args": { "n": n }, "trace_id": trace }).to_string();
-        Answer::read(request.body(body).send().await.expect("an answer"))
-            .await
-            .expect_ok();
+        Answer::to(request.body(body)).await.expect_ok();
     };
     stream::iter(0..count).for_each_concurrent(16, call).await;
 }
@@ -281,10 +250,7 @@ async fn a_log_that_is_not_read_stops_nothing_and_says_later_what_is_missing() {
         let request = client()
             .get(process.url(path))
             .timeout(Duration::from_secs(60));
-        Answer::read(request.send().await.expect("an answer"))
-            .await
-            .expect_ok()
-            .text
+        Answer::to(request).await.expect_ok().text
     };
     let name = "oncegate_log_lines_dropped_total";
     assert!(get("/metrics").await.contains(&format!("{name} 0\n")));

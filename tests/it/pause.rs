@@ -26,7 +26,7 @@ async fn person(gateway: &Gateway, token: &str, tool: &str, what: &str, body: Va
     } else {
         body.to_string()
     });
-    Answer::read(request.send().await.expect("an answer")).await
+    Answer::to(request).await
 }
 
 pub async fn pause(gateway: &Gateway) -> Answer {

@@ -64,7 +64,7 @@ fn last_begun(tool: &Tool) -> Instant {
         .expect("a request")
 }
 
-/// Without its loop, so that nobody looks but the call itself.
+/// Without its loop, so that only the call itself reads pauses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago_on_redis() {
     let redis = Redis::strict().await;
@@ -77,7 +77,7 @@ async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago
             .post(&gateway.url)
             .header("idempotency-key", key)
             .body("{\"args\":{}}");
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     };
     let set = async |paused: bool| {
         let (at, event) = (
@@ -148,15 +148,7 @@ async fn a_tool_whose_pause_the_store_has_just_lost_can_be_resumed_on_redis() {
     let act = async |what: &str| {
         let body = json!({ "reason": "it ships twice" }).to_string();
         let url = gateway.url.replace("/calls", &format!("/{what}"));
-        Answer::read(
-            client()
-                .post(url)
-                .body(body)
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(client().post(url).body(body)).await
     };
     act("pause").await.expect_ok();
     let keys: Vec<String> =
@@ -169,9 +161,7 @@ async fn a_tool_whose_pause_the_store_has_just_lost_can_be_resumed_on_redis() {
         .post(&gateway.url)
         .header("idempotency-key", "k")
         .body("{\"args\":{}}");
-    Answer::read(call.send().await.expect("an answer"))
-        .await
-        .expect_ok();
+    Answer::to(call).await.expect_ok();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::points_world::{History, MOST_PASSES, POINTS, World, ask, post};
 use crate::support::redis::Redis;
-use crate::support::{Act, Answer, client, times, until};
+use crate::support::{Act, Answer, client, times, until, until_ready};
 
 /// How often the process ends at each point.
 pub fn rounds() -> usize {
@@ -36,7 +36,7 @@ pub async fn act(history: Arc<History>, url: String) {
         let key = old
             .filter(|_| n.is_multiple_of(4))
             .unwrap_or_else(|| format!("k{n}"));
-        // Nobody waits for a call whose gateway has ended.
+        // No caller waits for a call whose gateway has ended.
         let mut prefer = "wait=1";
         while !history.over.load(Ordering::SeqCst) {
             let Some(answer) = ask(&http, &url, &key, prefer).await else {
@@ -116,13 +116,7 @@ async fn a_zombie_and_an_ambiguous_claim(world: &World, redis: &Redis) {
     let (http, url) = (client(), |path: &str| {
         format!("http://127.0.0.1:{}{path}", slow.port)
     });
-    let ready = async || {
-        http.get(url("/readyz"))
-            .send()
-            .await
-            .is_ok_and(|answer| answer.status() == 200)
-    };
-    until("it is ready", ready).await;
+    until_ready(&url("/readyz")).await;
     let door = url("/v1/tools/act/calls");
     let zombie = post(&http, &door, "zombie");
     let claim = async {
@@ -250,11 +244,7 @@ async fn a_gateway_that_ends_in_a_recheck_leaves_it_to_the_next() {
         until("it is ready", is_ready).await;
         let id = unknown.at("/call_id");
         let path = format!("/v1/calls/{}", id.as_str().expect("an id"));
-        let record = async || {
-            Answer::read(http.get(url(&path)).send().await.expect("an answer"))
-                .await
-                .expect_ok()
-        };
+        let record = async || Answer::to(http.get(url(&path))).await.expect_ok();
         until("it is settled", async || {
             record().await.at("/state") == "succeeded"
         })

@@ -9,13 +9,13 @@ use std::time::Duration;
 use oncegate::core::key::Lookup;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::points::{act, rounds};
 use crate::support::binary::{command, free_port};
 use crate::support::gateway::one_tool;
 use crate::support::pace::brisk;
-use crate::support::{Act, Answer, Tool, client, until};
+use crate::support::{Act, Answer, Tool, client, until, until_ready};
 
 /// In the order in which a call passes them.
 pub const POINTS: [&str; 7] = [
@@ -133,13 +133,7 @@ impl World {
         let (http, url) = (client(), |path: &str| {
             format!("http://127.0.0.1:{}{path}", slow.port)
         });
-        let ready = async || {
-            http.get(url("/readyz"))
-                .send()
-                .await
-                .is_ok_and(|answer| answer.status() == 200)
-        };
-        until("it is ready", ready).await;
+        until_ready(&url("/readyz")).await;
         let before = self.tool.requests();
         self.tool.always(Act::Hang);
         let mut agents = JoinSet::new();
@@ -161,13 +155,7 @@ impl World {
     pub async fn holds(&self, lost_calls: f64) {
         let http = client();
         let url = |path: &str| format!("http://127.0.0.1:{}{path}", self.port);
-        let ready = async || {
-            http.get(url("/readyz"))
-                .send()
-                .await
-                .is_ok_and(|answer| answer.status() == 200)
-        };
-        until("it is ready", ready).await;
+        until_ready(&url("/readyz")).await;
         let metric = async |line: &str| {
             let text = http
                 .get(url("/metrics"))
@@ -233,7 +221,7 @@ impl World {
         );
         assert!(
             self.history.cut_off.load(Ordering::SeqCst) > rounds() * POINTS.len(),
-            "nobody was cut off"
+            "no caller was cut off"
         );
     }
 }
@@ -245,14 +233,5 @@ pub async fn post(http: &reqwest::Client, url: &str, key: &str) -> Option<Answer
 pub async fn ask(http: &reqwest::Client, url: &str, key: &str, prefer: &str) -> Option<Answer> {
     let body = json!({ "args": { "key": key }, "idempotency_key": key }).to_string();
     let request = http.post(url).header("prefer", prefer).body(body);
-    let response = timeout(Duration::from_secs(45), request.send())
-        .await
-        .ok()?
-        .ok()?;
-    let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    Some(Answer {
-        status,
-        headers,
-        text: response.text().await.ok()?,
-    })
+    Answer::within(Duration::from_secs(45), request).await
 }

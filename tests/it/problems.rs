@@ -99,7 +99,7 @@ async fn a_list_is_no_body_at_any_door() {
         ("/v1/sagas/S/complete".to_owned(), json!(["it is done"])),
     ] {
         let request = client().post(gateway.url(&door)).body(format!(" \n{body}"));
-        let answer = Answer::read(request.send().await.expect("an answer")).await;
+        let answer = Answer::to(request).await;
         let refused = answer.expect_problem("invalid-request");
         assert!(
             refused

@@ -36,15 +36,7 @@ impl Bare {
     pub async fn ask_for(&self, tool: &str, key: &str) -> Answer {
         let url = self.url.replace("/act/", &format!("/{tool}/"));
         let body = json!({ "args": {}, "session_id": "S", "idempotency_key": key }).to_string();
-        Answer::read(
-            client()
-                .post(url)
-                .body(body)
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(client().post(url).body(body)).await
     }
 
     /// What a person does to a session.
@@ -56,9 +48,7 @@ impl Bare {
         let request = client()
             .post(url)
             .body(json!({ "reason": "it goes in circles" }).to_string());
-        Answer::read(request.send().await.expect("an answer"))
-            .await
-            .expect_ok();
+        Answer::to(request).await.expect_ok();
     }
 
     pub async fn freeze(&self, session: &str) {
@@ -70,7 +60,7 @@ impl Bare {
         let id = call.at("/call_id");
         let path = format!("/v1/calls/{}", id.as_str().expect("an id"));
         let url = self.url.replace("/v1/tools/act/calls", &path);
-        Answer::read(client().get(url).send().await.expect("an answer")).await
+        Answer::to(client().get(url)).await
     }
 
     pub async fn state(&self, call: &Answer) -> String {
@@ -96,10 +86,7 @@ impl Bare {
 
     pub async fn metrics(&self) -> String {
         let url = self.url.replace("/v1/tools/act/calls", "/metrics");
-        Answer::read(client().get(url).send().await.expect("an answer"))
-            .await
-            .expect_ok()
-            .text
+        Answer::to(client().get(url)).await.expect_ok().text
     }
 
     /// Works on what is due in so many seconds.
@@ -316,15 +303,7 @@ async fn a_call_that_its_session_stops_leaves_its_place_to_one_that_tries() {
     tokio::time::sleep(Duration::from_millis(400)).await;
     bare.ask("frozen").await.expect_problem("session-frozen");
     let body = json!({ "args": {}, "session_id": "other", "idempotency_key": "good" }).to_string();
-    let good = Answer::read(
-        client()
-            .post(&bare.url)
-            .body(body)
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await;
+    let good = Answer::to(client().post(&bare.url).body(body)).await;
     good.expect_ok();
 }
 
@@ -382,15 +361,7 @@ async fn nobody_settles_a_call_that_is_sent_again_just_now() {
         let id = unknown.at("/call_id");
         let path = format!("/v1/calls/{}/resolve", id.as_str().expect("an id"));
         let url = bare.url.replace("/v1/tools/act/calls", &path);
-        Answer::read(
-            client()
-                .post(url)
-                .body(body)
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(client().post(url).body(body)).await
     };
     for what in ["succeeded", "failed"] {
         assert_eq!(

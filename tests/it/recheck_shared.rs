@@ -309,13 +309,8 @@ async fn a_proof_of_execution_that_comes_after_a_person_said_failed_is_noted_and
         let path = format!("/v1/calls/{}/resolve", id.as_str().expect("an id"));
         let url = second.url.replace("/v1/tools/act/calls", &path);
         let body = json!({ "as": "failed", "reason": "not in the books" }).to_string();
-        let resolved = client()
-            .post(url)
-            .body(body)
-            .send()
-            .await
-            .expect("an answer");
-        Answer::read(resolved).await.expect_ok();
+        let resolved = Answer::to(client().post(url).body(body)).await;
+        resolved.expect_ok();
         let state = if runs_again {
             second.ask("k").await.expect_ok();
             "succeeded"

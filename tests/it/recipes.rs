@@ -127,7 +127,7 @@ pub async fn recognised(gateway: Gateway, tool: &Tool, case: &Case) {
     let tried = headers
         .iter()
         .fold(tried, |tried, (name, value)| tried.header(*name, *value));
-    let tried = Answer::read(tried.send().await.expect("an answer")).await;
+    let tried = Answer::to(tried).await;
     assert_eq!(
         (tried.at("/would"), tried.at("/call_id")),
         ("replay".into(), first.at("/call_id")),
@@ -217,7 +217,7 @@ async fn execute_once(redis: &Redis, tool: &Tool, n: usize, case: &Case) {
         if case.has_key {
             request = request.header("idempotency-key", &key);
         }
-        asking.spawn(async move { Answer::read(request.send().await.expect("an answer")).await });
+        asking.spawn(async move { Answer::to(request).await });
     }
     let answers = asking.join_all().await;
     let what = format!("{} | {} {}", case.before, case.after, case.has_key);
@@ -245,7 +245,7 @@ async fn of_two_hundred_arrivals_at_two_gateways_of_a_redis_one_is_executed() {
             .client
             .post([&one, &other][turn % 2].url("/v1/tools/act/calls"));
         let request = request.body(body("", "U1").to_string());
-        asking.spawn(async move { Answer::read(request.send().await.expect("an answer")).await });
+        asking.spawn(async move { Answer::to(request).await });
     }
     for answer in asking.join_all().await {
         answer.expect_ok();
@@ -320,14 +320,7 @@ pub const ME: InstanceId = InstanceId(Uuid::from_u128(1));
 
 pub async fn post(bare: &Bare, key: &str, args: Value) -> Answer {
     let request = client().post(&bare.url).header("idempotency-key", key);
-    Answer::read(
-        request
-            .body(json!({ "args": args }).to_string())
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
+    Answer::to(request.body(json!({ "args": args }).to_string())).await
 }
 
 #[tokio::test]

@@ -112,17 +112,7 @@ async fn a_request_that_waited_during_a_reload_is_looked_for_under_its_new_names
     let body = |session: &str, id: u32, line: u32| json!({ "args": { "id": id, "line": line }, "session_id": session });
     let ask = |body: Value| {
         let (client, url) = (gateway.client.clone(), gateway.url("/v1/tools/act/calls"));
-        tokio::spawn(async move {
-            Answer::read(
-                client
-                    .post(url)
-                    .body(body.to_string())
-                    .send()
-                    .await
-                    .expect("an answer"),
-            )
-            .await
-        })
+        tokio::spawn(async move { Answer::to(client.post(url).body(body.to_string())).await })
     };
     let holder = ask(body("S", 7, 7));
     until("the session is taken", async || tool.requests() == 1).await;
@@ -404,9 +394,7 @@ async fn a_recipe_that_cannot_be_read_closes_its_tool_for_new_calls(stores: &Sto
                 .client
                 .post(url)
                 .body("{\"reason\":\"it ships twice\"}");
-            Answer::read(request.send().await.expect("an answer"))
-                .await
-                .expect_ok();
+            Answer::to(request).await.expect_ok();
         };
         person("pause").await;
         let refused = gateway

@@ -44,7 +44,7 @@ pub(crate) const MENDS: &str = "on = { missing = \"compensate\", orphan = \"comp
 /// Runs it now, up to now.
 pub(crate) async fn run(url: &str) -> Answer {
     let request = client().post(format!("{url}/v1/reconciliations/books/run"));
-    Answer::read(request.send().await.expect("an answer")).await
+    Answer::to(request).await
 }
 
 pub async fn report(gateway: &Gateway) -> Answer {
@@ -135,7 +135,7 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
         .map(|key| books.make_beside(Some(key)))
         .into();
     orphans.insert(books.make_beside(None));
-    // Somebody has cancelled an order: that is no anomaly.
+    // A person has cancelled an order: that is no anomaly.
     let is_plain = |item: &&Value| of_call(item, &ids[""]);
     let taken_back = books.live().iter().find(is_plain).expect("an order")["id"]
         .as_str()
@@ -323,9 +323,7 @@ async fn what_is_only_reported_stays_and_is_new_once(stores: &Stores) {
         .client
         .post(gateway.url("/v1/reconciliations/books/run"))
         .body(body);
-    Answer::read(long_ago.send().await.expect("an answer"))
-        .await
-        .expect_problem("invalid-request");
+    Answer::to(long_ago).await.expect_problem("invalid-request");
 }
 
 async fn an_unknown_call_that_the_source_has_becomes_succeeded_and_its_duplicates_get_that(
@@ -421,8 +419,6 @@ impl Gateway {
             .client
             .post(self.url(&format!("/v1/tools/undo/{what}")));
         let request = request.body("{\"reason\":\"it is closed\"}");
-        Answer::read(request.send().await.expect("an answer"))
-            .await
-            .expect_ok();
+        Answer::to(request).await.expect_ok();
     }
 }

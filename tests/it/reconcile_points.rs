@@ -62,14 +62,7 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     let call = async |gateway: &Process, n: usize, plan: &str| {
         let body = json!({ "args": { "amount": n, "plan": plan } }).to_string();
         let request = client().post(gateway.url("/v1/tools/act/calls")).body(body);
-        Answer::read(
-            request
-                .header("idempotency-key", format!("k{n}"))
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(request.header("idempotency-key", format!("k{n}"))).await
     };
     let plans = [
         "",
@@ -93,9 +86,7 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     let again = Process::start_in(folder.path(), free_port(), &config, &store).await;
     ready(&again).await;
     let path = again.url("/v1/reconciliations/books");
-    let broken_off = Answer::read(client().get(path).send().await.expect("an answer"))
-        .await
-        .expect_ok();
+    let broken_off = Answer::to(client().get(path)).await.expect_ok();
     assert!(
         !is_broken_off || broken_off.at("/state") == "running",
         "what it had found is kept"
@@ -127,7 +118,7 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     call(&again, 4, "silent").await.expect_ok();
 }
 
-/// Nobody else can be at what the last run had taken: its time is not waited for.
+/// No other worker can be at what the last run had taken: its time is not waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_crash_an_anomaly_over_a_file_is_worked_on_at_once() {
     let (books, folder) = (Books::open().await, tempfile::tempdir().expect("a folder"));

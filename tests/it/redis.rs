@@ -301,7 +301,10 @@ async fn a_call_whose_gateway_is_killed_is_in_progress_until_its_lease_is_over_a
     let caller = tokio::spawn(async move { request.send().await.is_err() });
     until("it runs", async || tool.requests() == 1).await;
     killed.kill();
-    assert!(caller.await.expect("a caller"), "nobody was told anything");
+    assert!(
+        caller.await.expect("a caller"),
+        "no caller was told anything"
+    );
     let ask = || other.post("act", &body, &[("prefer", "wait=0")]);
     ask().await.expect_problem("call-in-progress");
     until("its lease is over", async || {

@@ -17,7 +17,7 @@ use crate::support::binary::free_port;
 use crate::support::faulty::FaultStore;
 use crate::support::gateway::{Bare, OPS_TOKEN, one_tool, ops_token_sha256};
 use crate::support::redis::Redis;
-use crate::support::{Act, Answer, Gateway, Tool, client, until};
+use crate::support::{Act, Answer, Gateway, Tool, client, has_reason, until};
 
 /// A newcomer, which knows nothing of what was, accepts a loss: the other gateway follows, and its call 1 is back.
 pub async fn opens_for_both(newcomer: &Gateway, other: &Gateway, reason: &str) {
@@ -105,7 +105,7 @@ async fn a_gateway_whose_warning_met_a_newcomers_manifest_follows_what_that_one_
     .await;
 }
 
-/// Until a loss is accepted to the end, nobody but who accepts it changes anything, also if that one ends.
+/// Until a loss is accepted to the end, only the gateway that accepts it changes anything, also if that one ends.
 #[tokio::test]
 async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who_accepts_it() {
     let mut redis = Redis::strict().await;
@@ -268,13 +268,7 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
     until("it is ready", ready).await;
     redis.ask(&["FLUSHALL"]).await;
     until("the loss is noticed", async || {
-        gateway
-            .status
-            .readiness()
-            .await
-            .reasons
-            .iter()
-            .any(|reason| reason.code == store::LOST_DATA)
+        has_reason(&gateway.status.readiness().await, store::LOST_DATA)
     })
     .await;
     store.panic_at(crate::support::faulty::Verb::CallsAtRiskAfterLoss);
@@ -297,16 +291,7 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
     })
     .await;
     let body = json!({ "args": {}, "saga_id": "G" }).to_string();
-    Answer::read(
-        client()
-            .post(url)
-            .body(body)
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
-    .expect_ok();
+    Answer::to(client().post(url).body(body)).await.expect_ok();
 }
 
 /// Each look at the store may take a while: one that began before the acceptance must not close what is open again.

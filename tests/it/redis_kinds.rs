@@ -161,7 +161,7 @@ async fn what_is_bounded_is_on_a_replica_before_it_is_acknowledged() {
     assert_eq!(gateway.get("/readyz").await.at("/durability"), "bounded");
     call(&gateway, 1).await.expect_ok();
     replica.pause();
-    // The master takes it, but nobody is told, and nothing is sent.
+    // The master takes it, but no caller is told, and nothing is sent.
     call(&gateway, 2).await.expect_problem("store-unavailable");
     assert_eq!(tool.effects(), 1);
     replica.resume();

@@ -6,7 +6,7 @@ use oncegate::store::{self, Calls as _, Claimed, Health as _, LossRecovery as _}
 
 use crate::contract::{ME, arrival, claimed, ended, name_of, open_redis, replaced, with_names};
 use crate::support::redis::Redis;
-use crate::support::until;
+use crate::support::{has_reason, until};
 
 const TWO_DAYS: i64 = 2 * 24 * 3_600;
 
@@ -30,12 +30,7 @@ async fn loses_and_accepts(redis: &Redis, store: &RedisStore) {
         redis.ask(&["DEL", &epoch]).await;
     }
     until("the loss is noticed", async || {
-        store
-            .readiness()
-            .await
-            .reasons
-            .iter()
-            .any(|reason| reason.code == store::LOST_DATA)
+        has_reason(&store.readiness().await, store::LOST_DATA)
     })
     .await;
     store.accept_loss("a test").await.expect("accepted");

@@ -72,14 +72,7 @@ impl Running {
     }
 
     async fn get(&self, path: &str) -> Answer {
-        Answer::read(
-            self.client
-                .get(self.process.url(path))
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(self.client.get(self.process.url(path))).await
     }
 
     /// Calls `act`.
@@ -90,7 +83,7 @@ impl Running {
             .post(url)
             .bearer_auth(token)
             .body(json!({ "args": args }).to_string());
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     }
 
     /// The lines of the log that hold this.

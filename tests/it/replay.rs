@@ -15,16 +15,7 @@ async fn replay(gateway: &Gateway, call: &Answer, mode: &str) -> Answer {
     let id = call.at("/call_id");
     let url = gateway.url(&format!("/v1/calls/{}/replay", id.as_str().expect("an id")));
     let body = json!({ "mode": mode }).to_string();
-    Answer::read(
-        gateway
-            .client
-            .post(url)
-            .body(body)
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
+    Answer::to(gateway.client.post(url).body(body)).await
 }
 
 async fn who_verifies_at_the_same_time_as_another_is_told_to_ask_again(stores: &Stores) {
@@ -209,17 +200,9 @@ async fn what_a_person_has_said_is_not_checked_with_a_tool_that_may_never_have_s
         id.as_str().expect("an id")
     ));
     let body = json!({ "as": "succeeded", "result": null, "reason": "done by hand" }).to_string();
-    Answer::read(
-        gateway
-            .client
-            .post(resolve)
-            .body(body)
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
-    .expect_ok();
+    Answer::to(gateway.client.post(resolve).body(body))
+        .await
+        .expect_ok();
     replay(&gateway, &unknown, "verify")
         .await
         .expect_problem("replay-unsafe");

@@ -208,7 +208,7 @@ async fn resolve(gateway: &Gateway, call: &Answer, body: Value, token: &str) -> 
         .post(url)
         .bearer_auth(token)
         .body(body.to_string());
-    Answer::read(request.send().await.expect("an answer")).await
+    Answer::to(request).await
 }
 
 async fn a_person_settles_a_call_and_who_waits_for_it_hears_of_it(stores: &Stores) {
@@ -224,7 +224,7 @@ async fn a_person_settles_a_call_and_who_waits_for_it_hears_of_it(stores: &Store
         let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "k" }).to_string();
         async move {
             let request = client.post(url).header("prefer", "wait=30").body(body);
-            Answer::read(request.send().await.expect("an answer")).await
+            Answer::to(request).await
         }
     });
     let resolve = async |body| resolve(&gateway, &unknown, body, "").await;
@@ -308,15 +308,7 @@ async fn not_found_is_final_when_an_operator_or_a_deduplicating_tool_says_so() {
         let bare = Bare::over(Memory::default(), instance, &tool, &rules).await;
         let ask = async || {
             let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
-            Answer::read(
-                client()
-                    .post(&bare.url)
-                    .body(body)
-                    .send()
-                    .await
-                    .expect("an answer"),
-            )
-            .await
+            Answer::to(client().post(&bare.url).body(body)).await
         };
         ask().await.expect_problem("outcome-unknown");
         // The lease is the default deadline of 30 s, and ten more.

@@ -142,7 +142,7 @@ async fn while_gateways_are_restarted_in_turn_no_call_fails_and_none_is_left_ove
             calls.load(Ordering::SeqCst) > before + 100
         })
         .await;
-        // The one that has run for longer; who does not know yet finds nobody there.
+        // The one that has run for longer; a client that does not know yet cannot connect.
         let old = processes.pop_front().expect("a process");
         old.signal("TERM");
         assert!(old.ended().await, "a good end");
@@ -168,15 +168,7 @@ async fn while_gateways_are_restarted_in_turn_no_call_fails_and_none_is_left_ove
         (keys, 0)
     );
     for process in &processes {
-        let text = Answer::read(
-            client()
-                .get(process.url("/metrics"))
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
-        .text;
+        let text = Answer::to(client().get(process.url("/metrics"))).await.text;
         for gauge in ["oncegate_running_calls", "oncegate_unknown_calls"] {
             assert!(
                 text.contains(&format!("{gauge}{{tool=\"act\"}} 0\n")),

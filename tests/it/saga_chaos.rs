@@ -155,11 +155,8 @@ fn number_of(name: &str) -> usize {
         .expect("a name of ours")
 }
 
-/// A number that whoever runs the test has given.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "whoever runs a test has no other way to say it"
-)]
+/// A number from the environment of the test.
+#[expect(clippy::disallowed_methods, reason = "a test has no other argument")]
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }

@@ -12,7 +12,7 @@ use crate::contract::{ME, open_redis, open_redis_as_it_is};
 use crate::sagas::{MADE, executed, words};
 use crate::support::gateway::{Bare, store_is_free};
 use crate::support::redis::Redis;
-use crate::support::{Act, Answer, Tool, client, until};
+use crate::support::{Act, Answer, Tool, client, has_reason, until};
 
 /// A store that can be put back to a copy of it.
 pub(crate) enum Place {
@@ -31,7 +31,7 @@ impl Place {
         }
     }
 
-    /// Of a store that nobody has open.
+    /// Of a store that no process has open.
     pub(crate) fn copy(&self, folder: &Path) -> tempfile::TempDir {
         match self {
             Self::Sqlite => {
@@ -58,12 +58,7 @@ impl Place {
             }
         };
         until("the loss is noticed", async || {
-            store
-                .readiness()
-                .await
-                .reasons
-                .iter()
-                .any(|reason| reason.code == LOST_DATA)
+            has_reason(&store.readiness().await, LOST_DATA)
         })
         .await;
         store
@@ -77,7 +72,7 @@ impl Place {
     }
 }
 
-/// Its gateway has no loops: nobody works on sagas whose deadline is over before the test does.
+/// Its gateway has no loops: only the test works on sagas whose deadline is over.
 struct Shop {
     bare: Bare,
     store: Arc<dyn Store>,
@@ -97,15 +92,7 @@ impl Shop {
 
     async fn post(&self, path: &str, body: Value) -> Answer {
         let url = self.bare.url.replace("/v1/tools/act/calls", path);
-        Answer::read(
-            client()
-                .post(url)
-                .body(body.to_string())
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(client().post(url).body(body.to_string())).await
     }
 
     async fn end(&self, saga: &str, how: &str) -> Answer {
@@ -127,9 +114,7 @@ impl Shop {
             .bare
             .url
             .replace("/v1/tools/act/calls", &format!("/v1/sagas/{saga}"));
-        Answer::read(client().get(url).send().await.expect("an answer"))
-            .await
-            .expect_ok()
+        Answer::to(client().get(url)).await.expect_ok()
     }
 
     /// Does what is due, now that the deadline of the sagas is over.
@@ -295,9 +280,7 @@ async fn what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(mut pla
             .bare
             .url
             .replace("/v1/tools/act/calls", &format!("/v1/calls/{id}"));
-        Answer::read(client().get(url).send().await.expect("an answer"))
-            .await
-            .expect_ok()
+        Answer::to(client().get(url)).await.expect_ok()
     };
     let (saga, call) = (shop.saga("G").await, record().await);
     assert_eq!(

@@ -90,7 +90,7 @@ async fn what_an_administrator_has_skipped_is_not_undone_by_who_may_only_call(st
             .post(gateway.url(path))
             .bearer_auth(token)
             .body(body.to_string());
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     };
     let reason = || json!({ "reason": "it may stay" });
     let order = json!({ "args": {}, "session_id": "S", "idempotency_key": "a" });
@@ -167,13 +167,8 @@ async fn nothing_is_skipped_that_may_still_be_undone(stores: &Stores) {
     // When it is known, the saga goes on.
     let path = format!("/v1/calls/{}/resolve", by.as_str().expect("an id"));
     let said = json!({ "as": "succeeded", "result": {}, "reason": "the bank has it" }).to_string();
-    let told = client()
-        .post(gateway.url(&path))
-        .body(said)
-        .send()
-        .await
-        .expect("an answer");
-    Answer::read(told).await.expect_ok();
+    let told = Answer::to(client().post(gateway.url(&path)).body(said)).await;
+    told.expect_ok();
     let work = gateway.end_saga("G", "retry").await;
     assert!(
         matches!(work.status, 200 | 409),
@@ -221,13 +216,8 @@ async fn it_is_shown_how_a_call_was_undone_also_by_itself_or_by_hand(stores: &St
             .at("/trouble/call_id");
         let path = format!("/v1/calls/{}/resolve", stuck.as_str().expect("an id"));
         let said = json!({ "as": "failed", "reason": "by hand" }).to_string();
-        let told = client()
-            .post(gateway.url(&path))
-            .body(said)
-            .send()
-            .await
-            .expect("an answer");
-        Answer::read(told).await.expect_ok();
+        let told = Answer::to(client().post(gateway.url(&path)).body(said)).await;
+        told.expect_ok();
         until("it goes on", async || {
             gateway.saga("G").await.at("/trouble/call_id") != stuck
         })

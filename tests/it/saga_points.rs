@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::support::binary::{Process, command, free_port, write_config};
 use crate::support::{Act, Answer, Tool, client, until};
@@ -111,16 +111,7 @@ impl World {
                 .body(body.to_string()),
             None => self.client.get(url),
         };
-        let response = timeout(Duration::from_secs(5), request.send())
-            .await
-            .ok()?
-            .ok()?;
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Some(Answer {
-            status,
-            headers,
-            text: response.text().await.ok()?,
-        })
+        Answer::within(Duration::from_secs(5), request).await
     }
 
     async fn saga(&self) -> Option<Answer> {

@@ -30,7 +30,7 @@ async fn post(gateway: &Gateway, token: &str, path: &str, body: Value) -> Answer
         .post(gateway.url(path))
         .bearer_auth(token)
         .body(body.to_string());
-    Answer::read(request.send().await.expect("an answer")).await
+    Answer::to(request).await
 }
 
 async fn look(gateway: &Gateway, token: &str, saga: &str) -> Answer {
@@ -38,7 +38,7 @@ async fn look(gateway: &Gateway, token: &str, saga: &str) -> Answer {
         .client
         .get(gateway.url(&format!("/v1/sagas/{saga}")))
         .bearer_auth(token);
-    Answer::read(request.send().await.expect("an answer")).await
+    Answer::to(request).await
 }
 
 /// An order and a payment by the planner, which began the saga.

@@ -81,7 +81,7 @@ impl Large {
         let request = client()
             .post(self.url(how))
             .body(json!({ "reason": "a test" }).to_string());
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     }
 
     /// The saga, when all has been done about it.
@@ -95,7 +95,7 @@ impl Large {
                 .await
                 .expect("an answer");
         }
-        let saga = Answer::read(client().get(self.url("")).send().await.expect("an answer")).await;
+        let saga = Answer::to(client().get(self.url(""))).await;
         assert!(
             saga.at("/next_at").is_null(),
             "{} {}",
@@ -179,7 +179,7 @@ async fn calls_that_undo_others_do_not_count_over_redis() {
     calls_that_undo_others_do_not_count(Home::redis().await).await;
 }
 
-/// What was written while another key was there, which nobody has any more.
+/// What was written under another key, which is gone.
 async fn sealed_by_another_key(home: &Home, forward: usize) -> (Arc<dyn Store>, Vec<Saga>) {
     let sealed =
         |key: u8| Encrypted::new(home.store.clone(), Keys::new(&[[key; 32]]).expect("keys"));

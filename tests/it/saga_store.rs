@@ -61,7 +61,7 @@ impl Life {
 
     async fn post(&self, path: &str, body: &Value) -> Answer {
         let request = self.client.post(self.url(path)).body(body.to_string());
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     }
 
     /// Two calls and the end of their saga, each asked for again until it is done.
@@ -88,7 +88,7 @@ impl Life {
             }
         }
         loop {
-            // Whoever had taken it up may have been cut off.
+            // The worker that had taken it up may have been cut off.
             let later = self.gateway.gateway.now() + SignedDuration::from_mins(5);
             drop(
                 self.gateway
@@ -203,17 +203,7 @@ async fn a_saga_whose_calls_cannot_be_listed_again_and_again_is_stuck_and_told()
         gateway,
         client: client(),
     };
-    let get = async |path: &str| {
-        Answer::read(
-            life.client
-                .get(life.url(path))
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
-        .text
-    };
+    let get = async |path: &str| Answer::to(life.client.get(life.url(path))).await.text;
     let call = json!({ "args": {}, "saga_id": "G", "idempotency_key": "a" });
     life.post("/v1/tools/act/calls", &call).await.expect_ok();
     life.store.next(Verb::List, Fault::ErrBefore, 1_000);
@@ -232,7 +222,7 @@ async fn a_saga_whose_calls_cannot_be_listed_again_and_again_is_stuck_and_told()
         get("/metrics").await.contains("oncegate_stuck_sagas 1")
     })
     .await;
-    until("somebody is told", async || {
+    until("the webhook is told", async || {
         let later = life.gateway.gateway.now() + SignedDuration::from_mins(5);
         drop(
             life.gateway

@@ -107,16 +107,8 @@ async fn a_person_may_skip_what_is_stuck_or_say_that_it_is_undone_by_hand(stores
     let stuck = gateway.saga("by-hand").await.at("/trouble/call_id");
     let path = format!("/v1/calls/{}/resolve", stuck.as_str().expect("an id"));
     let said = json!({ "as": "failed", "reason": "refunded in the bank's portal" }).to_string();
-    let told = client()
-        .post(gateway.url(&path))
-        .body(said)
-        .send()
-        .await
-        .expect("an answer");
-    assert_eq!(
-        Answer::read(told).await.expect_ok().at("/state"),
-        "compensated"
-    );
+    let told = Answer::to(client().post(gateway.url(&path)).body(said)).await;
+    assert_eq!(told.expect_ok().at("/state"), "compensated");
     gateway.saga_that_is("by-hand", "compensated").await;
     assert_eq!(
         executed(&tool),
@@ -149,16 +141,9 @@ async fn what_nobody_knows_of_is_waited_for_or_undone_as_its_tool_allows(stores:
     );
     let said = json!({ "as": "succeeded", "result": { "made": 9 }, "reason": "the bank has it" })
         .to_string();
-    Answer::read(
-        client()
-            .post(gateway.url(&path))
-            .body(said)
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
-    .expect_ok();
+    Answer::to(client().post(gateway.url(&path)).body(said))
+        .await
+        .expect_ok();
     gateway.saga_that_is("wait", "compensated").await;
     assert_eq!(executed(&tool), ["order", "pay", "refund", "cancel"]);
 }
@@ -254,13 +239,8 @@ async fn waiting_for_a_call_takes_no_tries_from_those_that_are_undone(stores: &S
     );
     let said = json!({ "as": "succeeded", "result": { "made": 9 }, "reason": "the bank has it" })
         .to_string();
-    let told = client()
-        .post(gateway.url(&path))
-        .body(said)
-        .send()
-        .await
-        .expect("an answer");
-    Answer::read(told).await.expect_ok();
+    let told = Answer::to(client().post(gateway.url(&path)).body(said)).await;
+    told.expect_ok();
     until("it is tried three times", async || tool.requests() == 2 + 3).await;
     until("it is stuck", async || {
         gateway.saga("G").await.at("/next_at").is_null()

@@ -13,7 +13,7 @@ pub(crate) fn shop(tool: &Tool, more: &str) -> String {
     for (name, undo, made, rules) in [
         ("order", "cancel", made, ""),
         ("pay", "refund", made, ""),
-        // What nobody knows of has no result.
+        // An unknown call has no result.
         ("ship", "recall", "", "compensate_unknown = \"send\"\n"),
     ] {
         config += &format!(
@@ -54,15 +54,7 @@ impl Gateway {
 
     pub async fn act_on(&self, path: &str) -> Answer {
         let reason = json!({ "reason": "sold out" }).to_string();
-        Answer::read(
-            client()
-                .post(self.url(path))
-                .body(reason)
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(client().post(self.url(path)).body(reason)).await
     }
 
     /// The saga, when it has come to rest in this state.
@@ -291,17 +283,7 @@ async fn nothing_is_undone_while_a_call_of_the_saga_runs(stores: &Stores) {
     let running = {
         let (client, url) = (client(), gateway.url("/v1/tools/pay/calls"));
         let body = json!({ "args": {}, "session_id": "S", "saga_id": "G", "idempotency_key": "b" });
-        tokio::spawn(async move {
-            Answer::read(
-                client
-                    .post(url)
-                    .body(body.to_string())
-                    .send()
-                    .await
-                    .expect("an answer"),
-            )
-            .await
-        })
+        tokio::spawn(async move { Answer::to(client.post(url).body(body.to_string())).await })
     };
     until("it is at the tool", async || tool.requests() == 2).await;
     gateway.end_saga("G", "abort").await.expect_ok();
@@ -338,17 +320,7 @@ async fn a_call_that_waits_for_its_turn_is_not_sent_once_its_saga_is_aborted(sto
         let (client, url) = (client(), gateway.url("/v1/tools/order/calls"));
         let body =
             json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
-        tokio::spawn(async move {
-            Answer::read(
-                client
-                    .post(url)
-                    .body(body.to_string())
-                    .send()
-                    .await
-                    .expect("an answer"),
-            )
-            .await
-        })
+        tokio::spawn(async move { Answer::to(client.post(url).body(body.to_string())).await })
     };
     let running = begin("other", "b");
     until("it is at the tool", async || tool.requests() == 2).await;
@@ -413,13 +385,8 @@ async fn a_key_stands_for_one_saga_only(stores: &Stores) {
     }
     let body = json!({ "args": {}, "session_id": "S", "saga_id": "H", "idempotency_key": "a" })
         .to_string();
-    let met = client()
-        .post(gateway.url("/v1/tools/order/key"))
-        .body(body)
-        .send()
-        .await
-        .expect("an answer");
-    assert_eq!(Answer::read(met).await.expect_ok().at("/would"), "refuse");
+    let met = Answer::to(client().post(gateway.url("/v1/tools/order/key")).body(body)).await;
+    assert_eq!(met.expect_ok().at("/would"), "refuse");
     // Who names no saga is told what is there.
     gateway.in_saga("order", "", "a").await.expect_ok();
     assert_eq!(executed(&tool), ["order", "order"]);

@@ -1,5 +1,5 @@
 //! What is secret stays so: canaries are planted wherever a caller, a tool or an operator can put a secret, and
-//! then looked for wherever somebody may read.
+//! then looked for everywhere that can be read.
 
 use std::fs;
 
@@ -85,20 +85,11 @@ async fn what_is_redacted_is_sent_and_replayed_and_never_shown(stores: &Stores) 
         .client
         .get(gateway.url("/v1/calls"))
         .header("accept", "application/x-ndjson");
-    let lines = Answer::read(lines.send().await.expect("an answer")).await;
+    let lines = Answer::to(lines).await;
     let body = json!({ "mode": "stored" }).to_string();
     let id = first.at("/call_id");
     let replay = gateway.url(&format!("/v1/calls/{}/replay", id.as_str().expect("an id")));
-    let replay = Answer::read(
-        gateway
-            .client
-            .post(replay)
-            .body(body)
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await;
+    let replay = Answer::to(gateway.client.post(replay).body(body)).await;
     let shown = [
         record,
         lines,
@@ -147,7 +138,7 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
         let body =
             json!({ "args": { "secret": "canary-said" }, "idempotency_key": name }).to_string();
         let request = http.post(gateway.url("/v1/tools/act/calls")).body(body);
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     };
     let start = async |keys: &[String]| {
         // Right behind the store's URL.
@@ -171,7 +162,7 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
     let of_saga = async |gateway: &Process, key: &str| {
         let body = json!({ "args": {}, "saga_id": "G", "idempotency_key": key }).to_string();
         let request = http.post(gateway.url("/v1/tools/act/calls")).body(body);
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     };
     of_saga(&gateway, "of_saga").await.expect_ok();
     gateway.kill();
@@ -226,14 +217,7 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
         4,
         "nothing is sent for a saga that cannot be read"
     );
-    let metrics = Answer::read(
-        http.get(gateway.url("/metrics"))
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
-    .text;
+    let metrics = Answer::to(http.get(gateway.url("/metrics"))).await.text;
     let errors = |kind: &str| {
         format!("oncegate_store_errors_total{{kind=\"{kind}\",operation=\"document\"}} ")
     };
@@ -242,13 +226,7 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
         !metrics.contains(&(errors("unreadable") + "0")),
         "{metrics}"
     );
-    let listed = Answer::read(
-        http.get(gateway.url("/v1/calls"))
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await;
+    let listed = Answer::to(http.get(gateway.url("/v1/calls"))).await;
     assert!(
         listed
             .expect_ok()
@@ -265,15 +243,7 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
         id.as_str().expect("an id")
     ));
     let body = json!({ "as": "succeeded", "result": 7, "reason": "looked it up" }).to_string();
-    Answer::read(
-        http.post(resolve)
-            .body(body)
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
-    .expect_ok();
+    Answer::to(http.post(resolve).body(body)).await.expect_ok();
     assert_eq!(ask(&gateway, "unknown").await.expect_ok().result(), "7");
     gateway.kill();
 }
@@ -320,7 +290,7 @@ async fn masked_arguments_are_never_sent() {
     let ask = async |gateway: &Process, name: &str| {
         let body = json!({ "args": { "card": SECRET_ARGS }, "idempotency_key": name }).to_string();
         let request = http.post(gateway.url("/v1/tools/act/calls")).body(body);
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     };
     tool.then(Act::Drop).then(Act::Answer(422, "", b"{}"));
     let gateway = Process::start(folder.path(), free_port(), &redacting(&tool, "")).await;
@@ -342,7 +312,7 @@ async fn masked_arguments_are_never_sent() {
     let id = unknown.at("/call_id");
     let place = gateway.url(&format!("/v1/calls/{}", id.as_str().expect("an id")));
     until("it is given up", async || {
-        let record = Answer::read(http.get(&place).send().await.expect("an answer")).await;
+        let record = Answer::to(http.get(&place)).await;
         record.at("/events").to_string().contains("given_up")
     })
     .await;

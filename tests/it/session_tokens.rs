@@ -49,7 +49,7 @@ pub async fn a_token_is_let_in_only_if_it_is_the_newest_that_the_session_gave_ou
         "nobody learns the newest token by guessing"
     );
 
-    // Tokens that somebody has made up make nobody's stale.
+    // Made-up tokens make no others stale.
     let made_up = [
         first + 1,
         first + 60_000_000,

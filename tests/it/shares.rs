@@ -29,7 +29,7 @@ fn tokens(all: &[&str]) -> String {
 fn post(gateway: &Gateway, token: &str, tool: &str, body: &Value) -> JoinHandle<Answer> {
     let request = client().post(gateway.url(&format!("/v1/tools/{tool}/calls")));
     let request = request.bearer_auth(token).body(body.to_string());
-    tokio::spawn(async move { Answer::read(request.send().await.expect("an answer")).await })
+    tokio::spawn(async move { Answer::to(request).await })
 }
 
 async fn call(gateway: &Gateway, token: &str, tool: &str, key: &str) -> Answer {

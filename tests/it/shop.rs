@@ -57,7 +57,7 @@ impl Shop {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     }
 
     async fn order(&self, headers: &[(&str, &str)]) -> Answer {
@@ -66,9 +66,7 @@ impl Shop {
 
     async fn stats(&self) -> Value {
         let request = self.client.get(format!("{}/stats", self.url));
-        Answer::read(request.send().await.expect("an answer"))
-            .await
-            .json()
+        Answer::to(request).await.json()
     }
 }
 

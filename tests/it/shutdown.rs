@@ -45,7 +45,7 @@ async fn a_gateway_that_stops_finishes_what_runs_and_takes_nothing_new() {
     );
     assert!(
         refused.contains("\"effect\":\"unknown\""),
-        "nobody has looked whether it ran before: {refused}"
+        "no one has looked whether it ran before: {refused}"
     );
     assert_eq!(tool.requests(), 1);
     gateway.stop().await;
@@ -111,7 +111,7 @@ async fn an_open_connection_has_one_more_request_when_the_gateway_stops() {
     assert!(gateway.ended().await, "a good end");
     assert!(
         began.elapsed() < Duration::from_secs(30),
-        "nobody is left to wait for"
+        "no call is left to wait for"
     );
     assert_eq!(tool.requests(), 0);
 }
@@ -232,17 +232,7 @@ async fn a_second_signal_ends_it_at_once_and_what_runs_is_unknown() {
 
 fn call_in_background(gateway: &Process) -> JoinHandle<Answer> {
     let url = gateway.url("/v1/tools/act/calls");
-    tokio::spawn(async move {
-        Answer::read(
-            client()
-                .post(url)
-                .body("{\"args\":{}}")
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
-    })
+    tokio::spawn(async move { Answer::to(client().post(url).body("{\"args\":{}}")).await })
 }
 
 #[tokio::test]

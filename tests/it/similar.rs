@@ -196,14 +196,8 @@ async fn while_nobody_knows_the_outcome_a_similar_one_is_told_whom_to_ask(stores
         "/v1/calls/{}/resolve",
         id.as_str().expect("an id")
     ));
-    let settled = gateway
-        .client
-        .post(url)
-        .body(settle.to_string())
-        .send()
-        .await
-        .expect("an answer");
-    Answer::read(settled).await.expect_ok();
+    let settled = Answer::to(gateway.client.post(url).body(settle.to_string())).await;
+    settled.expect_ok();
     let second = gateway.act("second", order("b")).await.expect_ok();
     assert_eq!(
         (second.at("/call_id"), second.at("/result/order")),
@@ -365,14 +359,7 @@ async fn record_time(gateway: &Gateway, answer: &Answer) -> Timestamp {
 
 async fn post(bare: &Bare, key: &str, args: Value) -> Answer {
     let request = client().post(&bare.url).header("idempotency-key", key);
-    Answer::read(
-        request
-            .body(json!({ "args": args }).to_string())
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
+    Answer::to(request.body(json!({ "args": args }).to_string())).await
 }
 
 #[tokio::test]

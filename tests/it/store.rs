@@ -272,18 +272,11 @@ async fn a_call_that_the_last_run_left_behind_is_unknown_before_anything_is_serv
         .post(gateway.url("/v1/tools/act/calls"))
         .header("prefer", "wait=0")
         .body(body);
-    let duplicate = Answer::read(duplicate.send().await.expect("an answer")).await;
+    let duplicate = Answer::to(duplicate).await;
     let duplicate = duplicate.expect_problem("outcome-unknown");
     assert_eq!(duplicate.at("/call_id"), id);
     let path = format!("/v1/calls/{}", id.as_str().expect("an id"));
-    let record = Answer::read(
-        client()
-            .get(gateway.url(&path))
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await;
+    let record = Answer::to(client().get(gateway.url(&path))).await;
     assert_eq!(record.at("/events/2/event"), "owner_lost");
     assert_eq!(tool.requests(), 1);
 }
@@ -361,14 +354,7 @@ async fn a_full_disk_loses_no_outcome_and_takes_no_claim() {
         true,
         "replays work while claims are refused"
     );
-    let ready = Answer::read(
-        client()
-            .get(gateway.url("/readyz"))
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await;
+    let ready = Answer::to(client().get(gateway.url("/readyz"))).await;
     assert_eq!(
         (ready.status, ready.at("/reasons/0")),
         (503, "disk_full".into())
@@ -437,14 +423,7 @@ async fn a_start_on_a_full_disk_is_not_ready_and_replays() {
             clean,
             "{said}"
         );
-        let ready = Answer::read(
-            client()
-                .get(gateway.url("/readyz"))
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await;
+        let ready = Answer::to(client().get(gateway.url("/readyz"))).await;
         assert_eq!(
             (ready.status, ready.at("/reasons/0")),
             (503, "disk_full".into())
@@ -452,7 +431,7 @@ async fn a_start_on_a_full_disk_is_not_ready_and_replays() {
         assert_eq!(ask("done").await.expect_ok().at("/replayed"), true);
         ask("new").await.expect_problem("store-unavailable");
         if !clean {
-            assert_eq!(ask("lost").await.status, 409, "nobody knows of it");
+            assert_eq!(ask("lost").await.status, 409, "its outcome is unknown");
         }
         assert_eq!(tool.requests(), requests);
         disk.free();

@@ -38,7 +38,7 @@ impl Session {
         }
     }
 
-    /// With a call that nobody has made before, as soon as the store is open.
+    /// With a call that was not made before, as soon as the store is open.
     async fn goes_on(&self, gateway: &str) -> Answer {
         let body = json!({ "args": { "n": self.tokens.len() }, "session_id": "S" }).to_string();
         let mut answers = Vec::new();
@@ -47,7 +47,7 @@ impl Session {
                 .agent
                 .post(format!("{gateway}/v1/tools/act/calls"))
                 .body(body.clone());
-            let answer = Answer::read(request.send().await.expect("an answer")).await;
+            let answer = Answer::to(request).await;
             let is_closed = answer.problem() == "store-unavailable";
             answers.push(answer);
             !is_closed
@@ -308,7 +308,7 @@ mod an_hour_back {
     }
 }
 
-/// No clock is wrong, and nobody but the operator's Redis has lost anything.
+/// No clock is wrong, and only the operator's Redis has lost data.
 #[tokio::test]
 async fn tokens_rise_after_a_loss_at_another_gateway_than_the_one_that_drew_the_newest_on_redis() {
     let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());

@@ -47,16 +47,7 @@ fn tokens() -> String {
 }
 
 async fn get_as(gateway: &Gateway, token: &str, path: &str) -> Answer {
-    Answer::read(
-        gateway
-            .client
-            .get(gateway.url(path))
-            .bearer_auth(token)
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
+    Answer::to(gateway.client.get(gateway.url(path)).bearer_auth(token)).await
 }
 
 pub async fn post(gateway: &Gateway, token: &str, path: &str, body: &Value) -> Answer {
@@ -65,7 +56,7 @@ pub async fn post(gateway: &Gateway, token: &str, path: &str, body: &Value) -> A
         .post(gateway.url(path))
         .bearer_auth(token)
         .body(body.to_string());
-    Answer::read(request.send().await.expect("an answer")).await
+    Answer::to(request).await
 }
 
 pub fn names(answer: &Answer) -> Vec<Value> {

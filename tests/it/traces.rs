@@ -153,14 +153,7 @@ async fn every_log_line_of_a_call_has_its_trace_and_is_flat() {
         let request = client()
             .post(gateway.url(&path))
             .header("traceparent", traceparent(trace, "01"));
-        Answer::read(
-            request
-                .body(body.to_string())
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(request.body(body.to_string())).await
     };
     let call = "/v1/tools/act/calls".to_owned();
     post(call.clone(), json!({ "args": {} }), TRACE)
@@ -228,7 +221,7 @@ mod exported {
             .header("authorization", "Bearer caller-canary")
             .header("idempotency-key", key)
             .body("{\"args\":{\"card\":\"args-canary\"},\"user_id\":\"U1\"}");
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     }
 
     fn one<'a>(spans: &'a [Span], name: &str) -> &'a Span {
@@ -345,7 +338,7 @@ mod exported {
         assert_eq!(
             all.len(),
             spans.len() + replay.len(),
-            "nobody else's spans: {all:#?}"
+            "no other spans: {all:#?}"
         );
         let bytes = collector.bytes();
         let has = |text: &str| {

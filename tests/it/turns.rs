@@ -10,14 +10,7 @@ use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 async fn say(http: &reqwest::Client, url: &str, session: &str, key: &str) -> Answer {
     let body = json!({ "args": { "key": key }, "session_id": session, "idempotency_key": key });
-    Answer::read(
-        http.post(url)
-            .body(body.to_string())
-            .send()
-            .await
-            .expect("an answer"),
-    )
-    .await
+    Answer::to(http.post(url).body(body.to_string())).await
 }
 
 fn begin(url: &str, session: &str, key: &str) -> tokio::task::JoinHandle<Answer> {
@@ -248,7 +241,7 @@ async fn who_joins_a_waiting_call_is_judged_by_its_own_token() {
             body["fencing_token"] = Value::from(token);
         }
         let request = client().post(&url).body(body.to_string());
-        tokio::spawn(async move { Answer::read(request.send().await.expect("an answer")).await })
+        tokio::spawn(async move { Answer::to(request).await })
     };
     let old = with(Some(token));
     until("it waits", async || waiting().await == 2).await;
@@ -276,7 +269,7 @@ async fn what_has_run_is_replayed_also_when_its_tool_has_become_exclusive() {
         let request = http
             .post(gateway.url("/v1/tools/act/calls"))
             .body(body.clone());
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     };
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     ask(&gateway).await.expect_ok();

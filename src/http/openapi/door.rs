@@ -24,7 +24,7 @@ use crate::http::listing;
 use crate::http::problem::{self, Slug};
 use crate::http::tools::title;
 
-/// What whoever has a token, or brings none where one is asked for, may be told at any door.
+/// Problems that any door may answer with, for a token or for want of one.
 const AT_EVERY_DOOR: [Slug; 3] = [Slug::Unauthenticated, Slug::Forbidden, Slug::RateLimited];
 /// What is said of a request's body.
 const OF_A_BODY: [Slug; 3] = [

@@ -61,7 +61,7 @@ pub(in crate::http) struct Body<'a> {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let row = self.slug.row();
-        // Not to be led from one tenant's key to another call, by whoever guesses keys.
+        // A guessed key must not lead to a call of another tenant.
         let named = !matches!(self.slug, Slug::KeyExpired);
         let call_id = self.call_id.filter(|_| named);
         let effect = self.effect.unwrap_or(row.effect);

@@ -238,7 +238,7 @@ impl World {
             State::Succeeded(_) => effects == 1,
             State::Failed(_) => effects == 0,
             State::Unknown(_) => true,
-            // Nothing is left running, and nobody undoes anything here.
+            // Nothing is left running, and nothing is undone here.
             State::Running | State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
                 false
             }

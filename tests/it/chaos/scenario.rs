@@ -100,7 +100,7 @@ impl Bounds {
 
 #[derive(Debug, Clone)]
 pub(super) enum Step {
-    /// Begins, and nobody waits for it; so does the next.
+    /// Begins, and no caller waits for it; so does the next.
     Ask(Ask),
     /// On both gateways at once.
     AskBoth(Ask),

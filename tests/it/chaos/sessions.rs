@@ -20,7 +20,7 @@ pub(super) const ONE_MORE: usize = 3;
 impl World {
     /// Ends the leases of unknown calls of which the tool has seen all that will ever come: their
     /// attempt has arrived, and what becomes of it is settled. So nothing is freed early, although
-    /// nobody waits for ten seconds.
+    /// no call waits for ten seconds.
     pub(super) fn end_leases(&self) {
         let settled: HashSet<String> = self.settled_attempts();
         self.memory
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// Whether the session is locked by an unknown call of which nobody can say when it will be over
+    /// Whether the session is locked by an unknown call that may stay unknown
     /// before its lease is: it may never have been sent.
     fn waits_for_a_lease(&self, session: usize) -> bool {
         let settled = self.settled_attempts();

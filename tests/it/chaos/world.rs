@@ -21,7 +21,7 @@ use crate::support::gateway::Bare;
 use crate::support::memory::Memory;
 use crate::support::{Act, Answer, Tool};
 
-/// Nobody who does not hang up waits for longer for an answer, on however busy a machine.
+/// Longest wait of a caller that does not hang up, on a busy machine.
 pub(super) const ANSWERED: Duration = Duration::from_secs(20);
 
 /// What an agent asked, and what it heard; nothing if it hung up.
@@ -181,7 +181,7 @@ impl World {
             Some(wait) => request.header("prefer", format!("wait={wait}")),
             None => request,
         };
-        let answer = async { Answer::read(request.send().await.expect("an answer")).await };
+        let answer = async { Answer::to(request).await };
         let patience = ask
             .hangs_up_after_ms
             .map_or(Duration::from_secs(30), Duration::from_millis);
@@ -226,7 +226,7 @@ impl World {
         self.broken.lock().expect("not poisoned").push(what);
     }
 
-    /// What the ledger says, for whoever reads a failure.
+    /// What the ledger says, for the message of a failure.
     pub(super) fn history(&self) -> String {
         let mut lines: Vec<(Timestamp, String)> = Vec::new();
         for (record, entries) in self.memory.records() {

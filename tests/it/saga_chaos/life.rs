@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::shop::{self, Shop};
 use super::{Dice, World};
@@ -35,16 +35,7 @@ impl World {
             }
             None => self.client.get(url),
         };
-        let response = timeout(Duration::from_secs(8), request.send())
-            .await
-            .ok()?
-            .ok()?;
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Some(Answer {
-            status,
-            headers,
-            text: response.text().await.ok()?,
-        })
+        Answer::within(Duration::from_secs(8), request).await
     }
 
     /// The same until there is an answer of a store that is there.

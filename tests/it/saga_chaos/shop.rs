@@ -109,7 +109,7 @@ impl Shop {
             }
         };
         for (name, rules, undo) in FORWARD {
-            // What nobody knows of has no result.
+            // An unknown call has no result.
             let made = if rules.contains("send") {
                 ""
             } else {
@@ -150,7 +150,7 @@ pub(super) fn any(dice: &mut Dice) -> &'static str {
     }
 }
 
-/// Whether it is undone also if nobody knows whether it was executed.
+/// Whether unknown calls are undone, too.
 pub(super) fn undoes_unknown(tool: &str) -> bool {
     tool.contains("send") && !tool.starts_with("undo")
 }
@@ -162,7 +162,7 @@ pub(super) fn is_needless(tool: &str) -> bool {
         .any(|(name, _, undo)| *name == tool && undo.is_empty())
 }
 
-/// Whether only a person settles what nobody knows of.
+/// Whether only a person settles its unknown calls.
 pub(super) fn is_held(tool: &str) -> bool {
     let rules = FORWARD
         .iter()
@@ -174,7 +174,7 @@ pub(super) fn is_held(tool: &str) -> bool {
         .any(|(name, rules)| name == tool && !comes_to_rest(rules))
 }
 
-/// Whether what a saga has done can never be undone, and nobody does anything about it.
+/// Whether what a saga has done can never be undone, and no person resolves it.
 pub(super) fn is_hopeless(saga: usize) -> bool {
     saga.is_multiple_of(8)
 }
@@ -197,7 +197,7 @@ fn misbehave(dice: &mut Dice) -> Act {
         82..84 => Act::HalfBody(200),
         84..86 => Act::Hang,
         86..94 => Act::after_ms(10 + dice.below(150), MADE),
-        // Nobody waits for it any more.
+        // No caller waits for it any more.
         94..98 => Act::after_ms(550 + dice.below(500), MADE),
         _ => Act::after_ms(550 + dice.below(300), Act::Answer(422, "", b"{}")),
     }

@@ -18,7 +18,7 @@ pub struct Process {
     pub port: u16,
 }
 
-/// A port that nobody listens on, and that is nobody else's as long as these tests run: whoever is killed finds
+/// A free port that no other test gets as long as these tests run: a process that is killed finds
 /// it again. Below those that the operating system gives out by itself.
 pub fn free_port() -> u16 {
     const PORTS: std::ops::Range<u16> = 20_000..32_000;

@@ -85,7 +85,7 @@ impl Books {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// Somebody makes something beside the gateway.
+    /// Makes something beside the gateway.
     pub fn make_beside(&self, key: Option<&str>) -> String {
         let mut headers = HeaderMap::new();
         if let Some(key) = key {
@@ -107,7 +107,7 @@ impl Books {
             .retain(|(_, item)| item["amount"] != amount);
     }
 
-    /// Somebody takes something back beside the gateway.
+    /// Takes something back beside the gateway.
     pub fn cancel(&self, id: &str) {
         self.lock()
             .items

@@ -187,7 +187,7 @@ impl Gateway {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -195,7 +195,7 @@ impl Gateway {
         if matches!(path, "/metrics" | "/readyz") {
             request = request.bearer_auth(OPS_TOKEN);
         }
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     }
 
     /// What a person does when the store has lost data.
@@ -207,7 +207,7 @@ impl Gateway {
                 .client
                 .post(self.url("/v1/store/accept-loss"))
                 .body(body.clone());
-            let answer = Answer::read(request.send().await.expect("an answer")).await;
+            let answer = Answer::to(request).await;
             // Another gateway has just written what it has found. A person does as the text says.
             if !answer.text.contains("look again") || Instant::now() > end {
                 return answer;
@@ -346,7 +346,7 @@ impl Bare {
     }
 }
 
-/// Waits until nobody in this process has the store open: its threads take a moment to end.
+/// Waits until the store is closed in this process: its threads take a moment to end.
 pub async fn store_is_free(folder: &Path) {
     is_free(&folder.join("oncegate.db.lock")).await;
 }

@@ -18,7 +18,7 @@ pub mod tool; // a tool that counts its effects and misbehaves on request
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 pub use self::gateway::Gateway;
 pub use self::tool::{Act, Tool};
@@ -47,6 +47,23 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// The answer to a request.
+    pub async fn to(request: reqwest::RequestBuilder) -> Self {
+        Self::read(request.send().await.expect("an answer")).await
+    }
+
+    /// The answer to a request, if it comes whole within this time.
+    pub async fn within(time: Duration, request: reqwest::RequestBuilder) -> Option<Self> {
+        let response = timeout(time, request.send()).await.ok()?.ok()?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await.ok()?;
+        Some(Self {
+            status,
+            headers,
+            text,
+        })
+    }
+
     pub async fn read(response: reqwest::Response) -> Self {
         let status = response.status().as_u16();
         let headers = response.headers().clone();
@@ -127,4 +144,18 @@ pub async fn until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) {
         assert!(Instant::now() < patience, "still not so: {what}");
         sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Waits until a gateway is ready, by the URL of its `/readyz`.
+pub async fn until_ready(url: &str) {
+    until("it is ready", async || {
+        let answer = client().get(url).send().await;
+        answer.is_ok_and(|answer| answer.status() == 200)
+    })
+    .await;
+}
+
+/// Whether this is a reason why nothing is claimed.
+pub fn has_reason(readiness: &oncegate::store::Readiness, code: &str) -> bool {
+    readiness.reasons.iter().any(|reason| reason.code == code)
 }

@@ -145,7 +145,7 @@ impl Gateway {
             .client
             .post(self.url(&format!("/v1/sessions/S/{what}")))
             .body(reason.to_string());
-        Answer::read(request.send().await.expect("an answer")).await
+        Answer::to(request).await
     }
 }
 
@@ -162,15 +162,7 @@ pub fn begin(gateway: &Gateway, key: &str, body: Value) -> tokio::task::JoinHand
             .as_object_mut()
             .expect("an object")
             .extend(body.as_object().expect("an object").clone());
-        Answer::read(
-            client
-                .post(url)
-                .body(whole.to_string())
-                .send()
-                .await
-                .expect("an answer"),
-        )
-        .await
+        Answer::to(client.post(url).body(whole.to_string())).await
     })
 }
 
