@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::attacked::{Attacked, MIB, frame, large, token, with_shut_windows};
+use crate::attacked::{Attacked, MIB, SLACK_MIB, frame, large, token, with_shut_windows};
 use crate::support::gateway::one_tool;
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, until};
