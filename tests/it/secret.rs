@@ -1,5 +1,4 @@
-//! The store's secret: who has not got it cannot guess from what is kept or shown what was to be kept nowhere; and it
-//! outlives the data that was made with it.
+//! The store's secret: redacted values cannot be guessed without it, and it outlives the data made with it.
 
 use std::fs;
 use std::path::Path;
