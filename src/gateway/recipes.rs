@@ -287,6 +287,8 @@ impl Recipes {
             has_written |= self.write_recipe(at, now).await?;
         }
         if has_written {
+            let began = Instant::now();
+            self.secrets.learn_secret().await?;
             self.read_recipes(now, began).await?;
         }
         let ids: Vec<RecipeId> = open.map(|at| at.recipe_id).collect();
