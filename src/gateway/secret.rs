@@ -32,6 +32,17 @@ pub(super) struct KnownSecrets {
     trouble: ArcSwapOption<Trouble>,
     /// This process has sealed the document with its newest key.
     is_sealed_anew: AtomicBool,
+    /// A loss has just been accepted: other gateways may know the secret, and put it back.
+    waits_for_others: AtomicBool,
+}
+
+/// While this is there no new secret is made.
+pub(super) struct WaitForOthers<'a>(&'a AtomicBool);
+
+impl Drop for WaitForOthers<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
 }
 
 /// Why nothing is claimed until a person accepts it.
@@ -122,6 +133,7 @@ impl KnownSecrets {
             spare: Arc::new(Secrets::one(new_secret())),
             trouble: ArcSwapOption::empty(),
             is_sealed_anew: AtomicBool::new(false),
+            waits_for_others: AtomicBool::new(false),
         }
     }
 
@@ -150,6 +162,10 @@ impl KnownSecrets {
         Some(Reason::new("secret", why))
     }
 
+    fn has_unreadable_copy(&self) -> bool {
+        self.trouble.load().as_deref() == Some(&Trouble::Copy)
+    }
+
     fn is_closed_by(&self, trouble: Trouble) -> store::Error {
         let before = self.trouble.swap(Some(Arc::new(trouble)));
         if before.as_deref() != Some(&trouble) {
@@ -170,7 +186,9 @@ impl KnownSecrets {
             },
             Ok(_) => Ok(None),
             Err(error) => {
-                tracing::error!(%error, "the copy of the store's secret cannot be read");
+                if !self.has_unreadable_copy() {
+                    tracing::error!(%error, "the copy of the store's secret cannot be read");
+                }
                 Err(self.is_closed_by(Trouble::Copy))
             }
         }
@@ -187,11 +205,11 @@ impl KnownSecrets {
             return self.make_secret().await;
         };
         let (secrets, sealed_with) = read(&document)?;
-        self.take_secrets(secrets)?;
+        self.take_secrets(secrets.clone())?;
         let sealing = self.base.store.sealing_key();
         // Once: gateways with other keys may do the same.
         if sealed_with != sealing && !self.is_sealed_anew.load(Ordering::SeqCst) {
-            let body = body_of(&self.current(), sealing);
+            let body = body_of(&secrets, sealing);
             let next = Document {
                 version: document.version + 1,
                 body,
@@ -213,6 +231,10 @@ impl KnownSecrets {
             drop(self.write_secrets(known, Before::Known).await);
             return Ok(());
         }
+        if self.waits_for_others.load(Ordering::SeqCst) {
+            let why = "a gateway that knows the store's secret may still put it back";
+            return Err(store::Error::Refused(why.into()));
+        }
         let tenants = self.base.store.tenants().await?;
         if !tenants.is_empty() {
             return Err(self.is_closed_by(Trouble::Lost));
@@ -224,10 +246,6 @@ impl KnownSecrets {
     /// A person accepts that the store has lost data, and nothing is claimed before that is done: if the store's
     /// secret and the one that is known here differ, the store keeps both.
     pub(super) async fn join_secrets(&self) -> Result<(), store::Error> {
-        let trouble = self.trouble.load_full();
-        if trouble.as_deref() == Some(&Trouble::Copy) {
-            self.base.store.remember_secret(&Bytes::new());
-        }
         let max_age = self.base.limits.pace.recipes_max_age;
         for _ in 0..ROUNDS {
             let found = self.base.store.document(Kind::Secret, "", ID).await;
@@ -235,7 +253,12 @@ impl KnownSecrets {
                 return Ok(());
             };
             let there = read(&document)?.0;
-            let known = self.known_secrets()?.unwrap_or_else(|| there.clone());
+            // A copy that cannot be read stays until the loss is accepted: a key that opens it may still be added.
+            let known = match self.has_unreadable_copy() {
+                true => None,
+                false => self.known_secrets()?,
+            };
+            let known = known.unwrap_or_else(|| there.clone());
             if !there.has_all_of(&known) {
                 let body = body_of(&known.with(&there), self.base.store.sealing_key());
                 let next = Document {
@@ -263,9 +286,21 @@ impl KnownSecrets {
         ))
     }
 
+    /// From now on no new secret is made, until the answer is dropped.
+    pub(super) fn wait_for_others(&self) -> WaitForOthers<'_> {
+        self.waits_for_others.store(true, Ordering::SeqCst);
+        WaitForOthers(&self.waits_for_others)
+    }
+
     /// After a loss was accepted: others that know the secret put it back within a round of theirs, which is waited for
     /// before another one is made.
-    pub(super) async fn learn_secret_after_loss(&self) -> Result<(), store::Error> {
+    pub(super) async fn learn_secret_after_loss(
+        &self,
+        waiting: WaitForOthers<'_>,
+    ) -> Result<(), store::Error> {
+        if self.has_unreadable_copy() {
+            self.base.store.remember_secret(&Bytes::new());
+        }
         for _ in 0..ROUNDS {
             let is_there = self
                 .base
@@ -278,6 +313,7 @@ impl KnownSecrets {
             }
             sleep(self.base.limits.pace.recover_every).await;
         }
+        drop(waiting);
         match self.learn_secret().await {
             Err(_) if self.trouble.load().as_deref() == Some(&Trouble::Lost) => {
                 self.write_secrets(Secrets::one(new_secret()), Before::None)

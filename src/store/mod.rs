@@ -165,6 +165,9 @@ pub struct Readiness {
 /// The code of the reason that only an operator can resolve: see [`LossRecovery::accept_loss`].
 pub const LOST_DATA: &str = "lost_data";
 
+/// The codes of reasons that go by themselves: until then it is not known whether data is lost.
+pub const SETTLING: [&str; 4] = ["disconnected", "starting", "restarted", "suspect"];
+
 /// The codes of reasons that cleanup takes away: there is no room.
 pub const NO_ROOM: [&str; 2] = ["memory", "disk_full"];
 

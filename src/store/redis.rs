@@ -204,19 +204,10 @@ impl Inner {
     /// Whether it is not known yet that all data is there.
     fn is_in_doubt(&self) -> bool {
         let status = read(&self.status);
-        let doubts = [
-            "unreachable",
-            "disconnected",
-            "starting",
-            "restarted",
-            "suspect",
-            "foreign",
-            LOST_DATA,
-        ];
-        status
-            .reasons
-            .iter()
-            .any(|reason| doubts.contains(&reason.code))
+        let doubts = ["unreachable", "foreign", LOST_DATA];
+        status.reasons.iter().any(|reason| {
+            doubts.contains(&reason.code) || crate::store::SETTLING.contains(&reason.code)
+        })
     }
 
     fn must_be_open(&self) -> Result<(), Error> {

@@ -8,8 +8,6 @@ use oncegate::gateway::new_instance;
 use oncegate::store::redis::Redis as RedisStore;
 use oncegate::store::{self, Calls as _, Documents as _, Health as _, LossRecovery as _, Put};
 use serde_json::json;
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
 
 use crate::contract::{ME, arrival, at, claimed, open_redis, open_redis_as_it_is};
 use crate::redis::{call, gateway, notices};
@@ -21,22 +19,13 @@ use crate::support::gateway::{Bare, OPS_TOKEN, one_tool, ops_token_sha256};
 use crate::support::redis::Redis;
 use crate::support::{Act, Answer, Gateway, Tool, client, has_reason, until};
 
-/// A newcomer, which knows nothing of what was, accepts a loss: the other gateway follows, perhaps after a further acceptance,
-/// and its call 1 is back.
+/// A newcomer, which knows nothing of what was, accepts a loss: the other gateway follows, and its call 1 is back.
 pub async fn opens_for_both(newcomer: &Gateway, other: &Gateway, reason: &str) {
-    // A newcomer that no epoch was named to is told to ask where the store is known.
-    if newcomer.accept_loss(reason).await.status != 200 {
-        other.accept_loss(reason).await.expect_ok();
-    }
-    newcomer.until_ready().await;
-    // Where the other named its epoch only after that, a person is asked once more (docs/limits.md).
-    let patience = Instant::now() + Duration::from_secs(10);
-    while !other.reasons().await.is_empty() && Instant::now() < patience {
-        sleep(Duration::from_millis(100)).await;
-    }
-    if !other.reasons().await.is_empty() {
-        other.accept_loss(reason).await.expect_ok();
-    }
+    // As long as its store says that it is not known yet what is lost, a person looks again.
+    until("it is accepted", async || {
+        newcomer.accept_loss(reason).await.status == 200
+    })
+    .await;
     newcomer.until_ready().await;
     other.until_ready().await;
     assert_eq!(

@@ -136,6 +136,11 @@ impl Reconciler {
 
     /// Works on one anomaly, if it is due.
     async fn work_on_anomaly(self: &Arc<Self>, document: Document, now: Timestamp) {
+        let now = now.max(self.base.now());
+        // Also of one that cannot be read: another gateway may be at it, and what is at rest stays so.
+        if document.due_at.is_none_or(|due_at| due_at > now) {
+            return;
+        }
         let Some(case) = Case::from_document(&document) else {
             tracing::error!(id = document.id, "an anomaly cannot be read");
             return self.put_aside(document).await;
@@ -154,7 +159,6 @@ impl Reconciler {
             until: later(self.base.now(), self.time_for(of, &case)),
             undoing,
         };
-        let now = now.max(self.base.now());
         let Ok(case) = anomaly::next(&case, &taken, of.retention, now) else {
             return;
         };

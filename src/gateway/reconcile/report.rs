@@ -294,8 +294,9 @@ impl Reconciler {
             let Some(document) = document.map_err(|_| ErrorKind::StoreUnavailable.alone())? else {
                 continue;
             };
-            if let Some(case) = Case::from_document(&document) {
-                (listed.error, listed.state) = (case.error, case.state);
+            match Case::from_document(&document) {
+                Some(case) => (listed.error, listed.state) = (case.error, case.state),
+                None => listed.error = Some("it cannot be read".to_owned()),
             }
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use tokio::sync::Mutex;
 
 use crate::core::call::Event;
 use crate::core::caller::Caller;
@@ -14,7 +15,7 @@ use crate::gateway::error::{Error, ErrorKind};
 use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::secret::KnownSecrets;
 use crate::gateway::transition::{self, Moved, OnConflict};
-use crate::store;
+use crate::store::{self, Reason};
 
 /// What a person is told who has accepted a loss.
 pub const AFTER_LOSS: &str = "the store may have forgotten what persons have done: look at sessions that were frozen or \
@@ -49,6 +50,7 @@ pub struct LossAcceptance {
     base: Arc<Base>,
     secrets: Arc<KnownSecrets>,
     sagas: Arc<SagaRegistry>,
+    accepting: Mutex<()>,
 }
 
 impl LossAcceptance {
@@ -61,6 +63,7 @@ impl LossAcceptance {
             base,
             secrets,
             sagas,
+            accepting: Mutex::default(),
         }
     }
 
@@ -83,6 +86,8 @@ impl LossAcceptance {
         // In a task of its own: who asked may hang up, and half of it is of no use.
         let gateway = self.clone();
         let accepting = self.base.tasks.spawn(async move {
+            // One at a time: what the one prepares, the other would complete.
+            let _alone = gateway.accepting.lock().await;
             let _counted = Acceptance::begin(&gateway);
             gateway.mark_and_accept(&caller, &reason).await
         });
@@ -102,6 +107,11 @@ impl LossAcceptance {
             .reasons
             .iter()
             .any(|reason| reason.code == store::LOST_DATA);
+        let is_settling = |reason: &Reason| store::SETTLING.contains(&reason.code);
+        if !is_lost && readiness.reasons.iter().any(is_settling) {
+            let why = "it is not known yet whether the store has lost data: look again in a moment";
+            return Err(ErrorKind::WrongState(why.into()).alone());
+        }
         if !is_lost && !self.secrets.has_lost_secret() {
             return Err(ErrorKind::WrongState("the store has not lost any data".into()).alone());
         }
@@ -146,11 +156,12 @@ impl LossAcceptance {
         let stopped = self.sagas.stop_sagas(&caller.name, reason).await;
         stopped.map_err(|error| ErrorKind::of_store(error).alone())?;
         crash::point("loss_stopped");
+        let waiting = self.secrets.wait_for_others();
         if is_lost {
             self.base.store.accept_loss(reason).await.map_err(refused)?;
         }
         self.secrets
-            .learn_secret_after_loss()
+            .learn_secret_after_loss(waiting)
             .await
             .map_err(unavailable)?;
         tracing::warn!(

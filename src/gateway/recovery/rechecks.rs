@@ -262,9 +262,13 @@ impl Rechecks {
         let retry = OnConflict::RetryOnSameAttempt;
         let (tool, now) = (self.base.policy_of(&record), asked_at.max(self.base.now()));
         match transition::apply(&self.base, &tool, record.clone(), &event, now, retry).await {
-            Ok(Moved::Written { record, .. }) => record,
+            Ok(
+                Moved::Written { record, .. }
+                | Moved::Refused(record, _)
+                | Moved::Unchanged(record, _),
+            ) => record,
             Ok(Moved::Lost(Some(newer))) if newer.intent.call_id == record.intent.call_id => newer,
-            Ok(_) | Err(_) => record,
+            Ok(Moved::Lost(_)) | Err(_) => record,
         }
     }
 }

@@ -79,6 +79,7 @@ impl Inner {
                 self.know_since(&sight).await;
                 self.memory.adopt(&adopted, sight);
                 self.forget_acceptance();
+                self.was_whole.store(true, Ordering::Relaxed);
                 let before = if epoch.is_empty() { "none" } else { &epoch };
                 tracing::info!(store = %self.link.target, epoch = adopted, before, "this data is gone by from now on");
                 Ok(ControlFlow::Break(None))
@@ -139,8 +140,10 @@ impl Inner {
             if self.is_mended.load(Ordering::Relaxed) {
                 return Ok(Warned::Before);
             }
-            self.close_partitions().await?;
-            return Ok(Warned::Now);
+            return Ok(match self.close_partitions(epoch).await? {
+                true => Warned::Now,
+                false => Warned::TooLate,
+            });
         }
         let was_whole = self.was_whole.load(Ordering::Relaxed);
         let Some(warning) = loss::warning(before, epoch, what, was_whole) else {
@@ -150,23 +153,31 @@ impl Inner {
             Ok(false) => Ok(Warned::TooLate),
             // It may be written although no answer came.
             said => {
-                self.close_partitions().await?;
-                said.map(|_| Warned::Now)
+                let is_closed = self.close_partitions(epoch).await?;
+                said.map(|_| match is_closed {
+                    true => Warned::Now,
+                    false => Warned::TooLate,
+                })
             }
         }
     }
 
-    /// Makes every claim be refused until a loss is accepted. An acceptance that begins meanwhile is not undone: it
-    /// writes the manifest first, and then an epoch that was not there when the partition was read.
-    async fn close_partitions(&self) -> Result<(), Error> {
+    /// Makes every claim be refused until a loss is accepted. Answers whether the manifest says so after that, too: if
+    /// not, the store was emptied once more, or another gateway has begun with it or accepts the loss.
+    ///
+    /// An acceptance that begins meanwhile is not undone: it writes the manifest first, and then an epoch that was not
+    /// there when the partition was read. `epoch`: a gateway without one has no manifest to write.
+    async fn close_partitions(&self, epoch: &str) -> Result<bool, Error> {
+        let is_closed = |manifest: Option<Manifest>| {
+            manifest.map_or(epoch.is_empty(), |manifest| !manifest.lost.is_empty())
+        };
         for _ in 0..LOOKS {
             let epochs = self
                 .link
                 .ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned())
                 .await?;
-            let is_closed = |manifest: Manifest| !manifest.lost.is_empty();
-            if !self.manifest().await?.is_none_or(is_closed) {
-                return Ok(());
+            if !is_closed(self.manifest().await?) {
+                return Ok(false);
             }
             let close = async |(partition, epoch): (Partition, Value)| {
                 let epoch = Option::<Vec<u8>>::from_redis_value(epoch).map_err(unreadable)?;
@@ -177,12 +188,10 @@ impl Inner {
             };
             let closed = try_join_all(Partition::all().zip(epochs).map(close)).await?;
             if closed.into_iter().all(|is_done| is_done) {
-                return Ok(());
+                return Ok(is_closed(self.manifest().await?));
             }
         }
-        Err(Error::Refused(
-            "the epoch of a partition is written by many at once".into(),
-        ))
+        Ok(false)
     }
 
     /// Lets the other gateways know up to where this one gives tokens: they remember it in case that the
