@@ -142,7 +142,7 @@ pub enum Event {
     /// The call that undoes it has come to its end, or never will. `by` has seen to it.
     UndoEnded { by: InstanceId, end: UndoEnd },
     /// A person decides that it is not undone. `by` is that person's token; `compensation` is what there is of the
-    /// call that undoes it, which nobody begins meanwhile.
+    /// call that undoes it, which no gateway begins meanwhile.
     Skipped {
         by: String,
         reason: String,
@@ -259,7 +259,7 @@ pub enum Action {
     Finish,
     /// Write the change, and tell a person: what counts as not executed was executed.
     Alarm,
-    /// Somebody is at it.
+    /// It runs.
     Wait,
     /// Answer with what the record says.
     Answer,
@@ -297,7 +297,7 @@ pub enum Illegal {
     /// Nothing has to be settled.
     #[error("the call's outcome is known")]
     NotUnknown,
-    /// Somebody else works on it, or it is not time yet.
+    /// Another gateway works on it, or it is not time yet.
     #[error("it is not time to work on the call")]
     NotDue,
     /// There is no result to compare with.

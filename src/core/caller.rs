@@ -91,7 +91,7 @@ impl Caller {
         }
     }
 
-    /// Whoever runs a command where the gateway's configuration is.
+    /// The person who runs a command where the gateway's configuration is.
     pub fn operator() -> Self {
         let pace = Pace::default();
         Self {

@@ -59,7 +59,7 @@ pub struct Document {
     pub state: String,
     /// Never changes.
     pub created_at: Timestamp,
-    /// When somebody has to work on it; `None`: nobody.
+    /// When a worker takes it up; `None`: never.
     pub due_at: Option<Timestamp>,
     /// From when on it may be deleted; `None`: never.
     pub retain_until: Option<Timestamp>,

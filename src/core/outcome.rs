@@ -19,7 +19,7 @@ pub enum Evidence {
     NotSent { why: String },
     /// The request was handed to a connection, and there is no complete status line.
     NoAnswer { why: String },
-    /// Whoever made the attempt is gone and has left no word.
+    /// The gateway that made the attempt is gone and wrote no outcome.
     Lost { why: String },
     /// The tool answered.
     Answer {

@@ -23,7 +23,7 @@ impl Rate {
     /// Takes one, or says how long to wait for it.
     ///
     /// # Errors
-    /// There is none: after this time there is one, if nobody else takes it.
+    /// There is none: after this time there is one, if no other request takes it.
     pub fn take(&self, spent: &mut Spent, now: Duration) -> Result<(), Duration> {
         let until = spent.until.max(now);
         let allowed = self.interval() * self.burst.saturating_sub(1);

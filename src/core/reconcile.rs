@@ -2,7 +2,7 @@
 //! says it has. Must not know where either comes from.
 //!
 //! A call is said to be missing only if its effect surely lies within what the system was asked for; an item
-//! is said to be nobody's only if no call of its key is known at all. What cannot be told is counted, not guessed.
+//! is said to belong to no call only if no call of its key is known at all. What cannot be told is counted, not guessed.
 
 pub mod anomaly; // as it is kept and worked on
 pub mod pairing; // items and calls, put together
@@ -32,7 +32,7 @@ pub enum Kind {
     Duplicate,
     /// Both have it, and not the same.
     Mismatch,
-    /// Nobody knew whether the call was executed, and the system has it: it was.
+    /// The call's outcome was unknown, and the system has its effect: it was executed.
     Settled,
 }
 
@@ -307,7 +307,7 @@ impl fmt::Display for Doubt {
 }
 
 impl Anomaly {
-    /// Names it for ever: whoever finds the same again finds the same name.
+    /// A name that is the same each time the same anomaly is found.
     pub fn name(&self, reconciliation: &str) -> String {
         let parts = [
             reconciliation,

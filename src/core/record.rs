@@ -33,7 +33,7 @@ impl fmt::Display for CallId {
     }
 }
 
-/// Names one attempt: 128 bits, random. Whoever holds it owns the attempt.
+/// Names one attempt: 128 bits, random. Its holder owns the attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttemptId(pub Uuid);
 
@@ -202,7 +202,7 @@ pub enum State {
     Succeeded(Content),
     /// Surely no effect. The same key may run again.
     Failed(Failure),
-    /// May have been executed; says why nobody knows.
+    /// May have been executed; says why it is not known.
     Unknown(String),
     /// It is being undone. Here and below: its result, if it is known to have one.
     Compensating(Option<Content>),

@@ -350,7 +350,7 @@ pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Deni
 }
 
 /// Whether a lock is left over: its lease is over, and its call is not, or no longer, the run that took
-/// it. Then it may be given free, if nobody has taken it since.
+/// it. Then it may be given free, if no other call has taken it since.
 pub fn is_left_over(lock: &Lock, holder: Option<&Record>, now: Timestamp) -> bool {
     let runs =
         |record: &Record| record.state == State::Running && record.fencing == Some(lock.token);

@@ -42,7 +42,7 @@ const STRICT_FORMATS: [&str; 9] = [
 /// Keywords that may not stand at the root of the parameters of a function, for OpenAI or Anthropic.
 const NOT_AT_ROOT: [&str; 5] = ["allOf", "anyOf", "oneOf", "not", "enum"];
 
-/// What a tool does, in the words of MCP. Hints: nobody may rely on them for safety.
+/// What a tool does, in the words of MCP. Hints: they are no guarantee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hints {
     pub read_only: bool,

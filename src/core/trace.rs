@@ -39,7 +39,7 @@ pub struct Context {
     pub parent: SpanId,
     /// Whether the caller records the trace.
     pub sampled: bool,
-    /// For the tools of whoever traces; empty if there is none, or none that could be passed on.
+    /// The caller's `tracestate`, for its own tracing tools; empty if there is none, or none that could be passed on.
     pub state: String,
 }
 
@@ -96,7 +96,7 @@ pub fn exported(trace_id: &str) -> u128 {
     u128::from_be_bytes(half).max(1)
 }
 
-/// Whether a trace of which nobody has decided it yet is recorded, if that share of all traces is to be.
+/// Whether a trace is recorded where the caller has not decided it, if that share of all traces is to be.
 /// Always the same for the same trace, and by the bits that W3C says are random.
 pub fn is_sampled(trace_id: &str, share: f64) -> bool {
     const BITS: u32 = 56;

@@ -1,4 +1,4 @@
-//! How a call of which nobody knows whether it was executed comes to rest: by asking the tool, or by
+//! How a call whose outcome is unknown comes to rest: by asking the tool, or by
 //! trying again where the tool itself executes a key at most once.
 //!
 //! What is found decides; that time has passed never does, unless an operator has said so.
@@ -126,8 +126,8 @@ pub fn unless_too_late(tool: &Tool, check: Check) -> Check {
     }
 }
 
-/// How long a caller waits before it asks again for a call of which nobody knows whether it was executed: until it
-/// is worked on next. `None`: only a late answer or a person settles it.
+/// How long a caller waits before it asks again for a call whose outcome is unknown: until it is worked on
+/// next. `None`: only a late answer or a person settles it.
 pub fn next_look(record: &Record, now: Timestamp) -> Option<Duration> {
     let at = match &record.state {
         State::Unknown(_) => record.check.and_then(|check| check.at),

@@ -1,5 +1,5 @@
 //! Sagas are worked on: what is to be undone is undone, step by step, on any gateway. What is done next is
-//! decided by `core::saga`; each step is written down before the next, so whoever comes later goes on there.
+//! decided by `core::saga`; each step is written down before the next, so that another gateway can go on there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -222,7 +222,7 @@ impl SagaWorker {
         true
     }
 
-    /// The saga after an event; `None`: it does not fit, or somebody has changed the saga.
+    /// The saga after an event; `None`: it does not fit, or another writer has changed the saga.
     async fn move_on(&self, saga: &Saga, event: &Event, now: Timestamp) -> Option<Saga> {
         let changed = saga::next(
             saga,
@@ -408,7 +408,7 @@ impl SagaWorker {
             // What is written is never what was only looked at.
             let record = match self.base.store.load(record.intent.call_id).await {
                 Ok(Some(whole)) if whole.version == record.version => whole,
-                // Somebody was faster: they are looked at again.
+                // Another writer was faster: they are looked at again.
                 Ok(_) => return Some(saga),
                 Err(_) => return None,
             };
@@ -474,7 +474,7 @@ impl SagaWorker {
                 crash::point("saga_marked");
                 Ok(*marked)
             }
-            // Somebody was faster: they are looked at again.
+            // Another writer was faster: they are looked at again.
             Marked::Changed => Err(Some(Box::new(saga.clone()))),
             Marked::Unwritten => Err(None),
             Marked::Illegal(illegal) => {

@@ -36,7 +36,7 @@ pub struct Trials {
 /// What is known of a tool's health, tenant by tenant.
 #[derive(Debug, Clone, Default)]
 pub struct ToolBreaker {
-    /// Counts attempts that did not reach the tool, whoever's they were.
+    /// Counts attempts that did not reach the tool, of all tenants.
     unreached: Breaker,
     tenants: HashMap<String, Tenant>,
     /// Whether the breaker of any tenant is open. Most of the time none is, and no tenant has to be looked at.

@@ -87,7 +87,7 @@ pub(super) fn arrive_again(
             change: None,
             action: Action::Answer,
         },
-        // Whoever undoes a call decides how often that is tried; an answer that is kept would stay the same.
+        // The saga or the reconciliation decides how often a compensation is tried; an answer that is kept would stay the same.
         State::Failed(_) if is_compensation => run_again(tool, record, arrival, now),
         State::Failed(failure)
             if failure.kind == FailureKind::Rejected && tool.remember_rejections =>

@@ -1,4 +1,4 @@
-//! An attempt ended, or nobody will ever say how.
+//! An attempt ended, or its owner ended without a word of it.
 
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ pub(super) fn end_of_earlier(
     Ok(next)
 }
 
-/// The owner of a running attempt is gone: nobody will say how it ended.
+/// The owner of a running attempt is gone: how it ended is unknown.
 pub(super) fn lose(
     tool: &Tool,
     record: &Record,

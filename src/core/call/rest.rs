@@ -337,7 +337,7 @@ pub(super) fn probed(
     }
 }
 
-/// A person says what became of an unknown call. That it was not executed nobody can know while its
+/// A person says what became of an unknown call. It cannot be said to be not executed while its
 /// request may still be under way.
 pub(super) fn resolve(
     tool: &Tool,

@@ -102,7 +102,7 @@ pub(super) fn to_compensate(
     Ok(write(undone, "compensating", by, detail, now))
 }
 
-/// Whether its calls are undone also if nobody knows whether they were executed.
+/// Whether its calls are undone also if their outcome is unknown.
 pub fn undoes_unknown(tool: &Tool) -> bool {
     matches!(&tool.compensation, compensation::Policy::By(template) if template.undoes_unknown)
 }
@@ -213,7 +213,7 @@ pub(super) fn skip(
             undo: skipped(record),
             ..changed(record, now)
         },
-        // Nobody ever knew whether it was executed, and nobody asks any more.
+        // Its outcome was never known, and it is not asked for any more.
         (_, None) => Record {
             state: State::Unknown("nobody knows, and a person has decided not to undo it".into()),
             check: Some(Check {

@@ -103,7 +103,7 @@ impl<'a> Pairing<'a> {
         }
     }
 
-    /// Takes note that a call exists, whatever its tool: an item that names it, or has its key, is not nobody's.
+    /// Takes note that a call exists, whatever its tool: an item that names it, or has its key, belongs to a call.
     pub fn mark_known(&mut self, record: &Record) {
         if self.named.contains(&record.intent.call_id) {
             self.known.insert(record.intent.call_id);

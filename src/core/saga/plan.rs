@@ -148,8 +148,8 @@ fn newest<'a>(left: &[&(&'a Record, &Tool)]) -> Option<&'a Record> {
         .map(|(record, _)| *record)
 }
 
-/// When a call was begun. What is sent again because nobody knows of it, which only some tools allow, is still the same
-/// as before; what runs again after it surely had not been executed begins anew.
+/// When a call was begun. What is sent again because its outcome is unknown, which only some tools allow, is still
+/// the same as before; what runs again after it surely had not been executed begins anew.
 fn begun_at(record: &Record, tool: &Tool) -> Timestamp {
     let may_be_sent_again = record.doubted && tool.unknown == OnUnknown::Retry;
     let is_sent_again = may_be_sent_again && record.attempts > record.attempt.number;

@@ -99,7 +99,7 @@ impl Reconciler {
         })
     }
 
-    /// Looks for the calls of items that seem to be nobody's: a call of long ago may have run again, and a call of
+    /// Looks for the calls of items that seem to belong to no call: a call of long ago may have run again, and a call of
     /// another tool may have made them. Answers what makes it doubtful that all were found.
     async fn look_further(
         &self,

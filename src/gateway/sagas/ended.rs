@@ -194,7 +194,7 @@ impl Sagas {
                 for stuck in calls.iter().map(Member::record).filter(is_stuck) {
                     let unavailable = || ErrorKind::StoreUnavailable.alone();
                     let record = self.base.store.load(stuck.intent.call_id).await;
-                    // One that has changed since is somebody else's.
+                    // One that has changed since is left to the writer that changed it.
                     let record = record
                         .map_err(|_| unavailable())?
                         .filter(|record| is_stuck(&record));
@@ -238,7 +238,7 @@ impl Sagas {
         reason: &str,
     ) -> Result<SagaAt, Error> {
         self.stuck_saga(caller, id).await?;
-        // Before its calls: whoever was about to send what undoes one has to write down the saga first.
+        // Before its calls: a worker writes down the saga before it sends a compensation.
         let held = Event::Held {
             until: self.worker.busy_until(self.base.now(), Duration::ZERO),
         };
@@ -267,7 +267,7 @@ impl Sagas {
                 self.registry.count_undo(&record, "skipped");
                 trace_id = Some(record.intent.trace_id.clone());
             }
-            // Somebody has settled it already; the saga still has to go on.
+            // It is settled already; the saga still has to go on.
             Some(Err(Illegal::NothingToUndo)) | None => {}
             Some(Err(illegal)) => return Err(ErrorKind::WrongState(illegal.to_string()).alone()),
         }

@@ -1,5 +1,5 @@
 //! Which calls a saga has. Of each only what decides is kept in memory, without what callers and tools have said:
-//! whoever changes a call loads it whole before. What is done about them is decided by `core::saga`.
+//! a call is loaded whole before it is changed. What is done about them is decided by `core::saga`.
 
 use std::collections::HashMap;
 

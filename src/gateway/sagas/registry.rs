@@ -86,7 +86,7 @@ pub struct SagaQuery {
 /// What came of deciding that a call is undone.
 pub(in crate::gateway) enum Marked {
     Done(Box<Record>),
-    /// Somebody has changed it meanwhile.
+    /// Another writer has changed it meanwhile.
     Changed,
     /// The store did not take it. It was said.
     Unwritten,
@@ -109,7 +109,7 @@ impl SagaRegistry {
     }
 
     /// Whether a call that was just claimed may be sent, as far as its saga goes; the first that names a saga
-    /// begins it. Nothing is sent before this has answered: whoever closes the saga after it finds the call.
+    /// begins it. Nothing is sent before this has answered: what closes the saga after that finds the call.
     ///
     /// # Errors
     /// Why it is not sent.
@@ -231,7 +231,7 @@ impl SagaRegistry {
         found.as_ref().map(readable).transpose()
     }
 
-    /// Writes a saga, unless somebody has changed it since: then that is answered.
+    /// Writes a saga, unless another writer has changed it since: then answers with that one.
     pub(in crate::gateway) async fn put_saga(
         &self,
         saga: &Saga,

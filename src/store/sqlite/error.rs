@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// The layout of the tables: `user_version` of every file that is served from. It rises with each change of the schema.
-pub(super) const LAYOUT: i64 = 10;
+/// The layout of the tables: `user_version` of every file that is served from. It rises with each change of the schema, and where
+/// an older gateway would misread a document.
+pub(super) const LAYOUT: i64 = 11;
 
 /// Why the file is not served from.
 #[derive(Debug, thiserror::Error)]

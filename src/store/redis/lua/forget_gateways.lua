@@ -1,6 +1,6 @@
 -- Takes gateways that are gone out of the counters of a partition, those whose count is still the one that was seen.
 -- In the first partition it begins with writing down their last counts in all of them. Counted as a write of the one
--- who does it, so that whoever sees the counters without them knows of it.
+-- who does it, so that a gateway that sees the counters without them knows of it.
 --
 -- KEYS: 1 and 2 the tokens in the first partition, or again the writes, 3 epoch, 4 everyone's writes, then, in the first
 --       partition, the last counts of each gateway in this epoch

@@ -156,7 +156,7 @@ local function hold(session, call, token, lease, from)
   remember(session)
 end
 
--- Gives the session's lock free if this run of the call has it: 'now', or from a time on. If nobody has it
+-- Gives the session's lock free if this run of the call has it: 'now', or from a time on. If no call has it
 -- and it is to be retaken, it is the call's until then.
 local function release(session, call, token, from, retakes)
   local lock = redis.call('HMGET', session, 'lock', 'lock_token')
