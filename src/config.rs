@@ -123,7 +123,7 @@ impl Config {
 
     /// What follows from the bounds on memory, in a sentence.
     pub fn memory(&self) -> String {
-        memory::describe(&self.server, &self.limits)
+        server::memory(&self.server, &self.limits)
     }
 
     /// What should be said at a start at this time.

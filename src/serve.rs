@@ -1,6 +1,7 @@
 //! Connections: taking them, how many there may be, how long they may be silent, and their end. Knows no
 //! door; what is answered is the routers' business.
 
+mod bounds; // how many connections there may be, and how long they may be silent
 mod metered; // a request's body, charged as it comes in
 mod places; // how many connections there may be, and who gives way
 mod tls; // a certificate that can be changed while it is used
@@ -29,8 +30,8 @@ use tokio_util::io::{InspectReader, InspectWriter};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::bounds::{Bounds, Network};
 use self::metered::Metered;
-pub use self::places::Network;
 use self::places::{Listing, Place, Places, SPARE};
 pub use self::tls::{Tls, Unfit};
 use self::watch::{UnderWay, Watch, Watched};
@@ -54,20 +55,6 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long to wait when the operating system gives no more connections.
 const NO_CONNECTIONS: Duration = Duration::from_millis(200);
-
-/// How many connections there may be, and how long they may be silent.
-#[derive(Debug, Clone)]
-pub struct Bounds {
-    pub max_connections: usize,
-    /// Of one address.
-    pub per_address: usize,
-    /// Addresses of balancers, for which that does not hold.
-    pub proxies: Vec<Network>,
-    /// From a request's first byte, or for the first one from the connection's beginning, to the end of its head.
-    pub header_timeout: Duration,
-    /// From an answer's end to the next request, and how long a client may take nothing of an answer.
-    pub idle_timeout: Duration,
-}
 
 /// What is answered.
 #[derive(Clone)]

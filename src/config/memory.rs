@@ -5,10 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 
-use super::Server;
-use crate::budget::BASE;
-use crate::core::share::{STRANGERS, TENANT};
-use crate::gateway::Limits;
+use crate::budget::Budget;
 
 /// The budget where it cannot be seen how much memory there is.
 const UNSEEN: usize = 1 << 30;
@@ -47,32 +44,15 @@ fn seen(root: &Path) -> Option<usize> {
     groups.chain(old).chain(machine).min()
 }
 
-/// Why so little memory is not enough for these bounds.
-pub(super) fn mistake(server: &Server, limits: &Limits) -> Option<String> {
-    let least = LARGEST * (server.max_body + server.max_result);
-    (limits.memory.total() < least).then(|| {
+/// Why a budget is not enough for requests and answers of these sizes.
+pub(super) fn mistake(budget: &Budget, max_body: usize, max_result: usize) -> Option<String> {
+    let least = LARGEST * (max_body + max_result);
+    (budget.total() < least).then(|| {
         format!(
             "this must be at least {}, {LARGEST} times max_body and max_result together",
             ByteSize::b(least as u64).display().iec()
         )
     })
-}
-
-pub(super) fn describe(server: &Server, limits: &Limits) -> String {
-    let size = |bytes: usize| ByteSize::b(bytes as u64).display().iec().to_string();
-    let total = limits.memory.total();
-    let (tenant, strangers) = (TENANT.alone(total), STRANGERS.alone(total));
-    let calls = (tenant / server.max_result.max(1)).min(limits.max_running);
-    let connections = (strangers / BASE).min(server.bounds.max_connections);
-    format!(
-        "memory: at most {} for connections, requests and answers; of it one tenant has at most {}, \
-         enough for {calls} calls at once with results of {}; \
-         connections without a valid token have at most {}, enough for {connections} of them",
-        size(total),
-        size(tenant),
-        size(server.max_result),
-        size(strangers),
-    )
 }
 
 #[cfg(test)]

@@ -4,12 +4,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use bytesize::ByteSize;
+
 use super::common::token_digest;
 use super::memory;
 use super::reader::{Bytes, Section};
-use crate::budget::Budget;
+use crate::budget::{BASE, Budget};
 use crate::core::pace::Pace;
 use crate::core::saga;
+use crate::core::share::{STRANGERS, TENANT};
 use crate::gateway::Limits;
 use crate::serve::{Bounds, Network, Tls, Unfit};
 
@@ -37,6 +40,24 @@ const MAX_JOIN_WAIT: Duration = Duration::from_secs(60);
 
 /// Lower bound of the default of `max_connections_per_address`.
 const FEW_CONNECTIONS: usize = 16;
+
+/// What follows from the bounds on memory, in a sentence.
+pub(super) fn memory(server: &Server, limits: &Limits) -> String {
+    let size = |bytes: usize| ByteSize::b(bytes as u64).display().iec().to_string();
+    let total = limits.memory.total();
+    let (tenant, strangers) = (TENANT.alone(total), STRANGERS.alone(total));
+    let calls = (tenant / server.max_result.max(1)).min(limits.max_running);
+    let connections = (strangers / BASE).min(server.bounds.max_connections);
+    format!(
+        "memory: at most {} for connections, requests and answers; of it one tenant has at most {}, \
+         enough for {calls} calls at once with results of {}; \
+         connections without a valid token have at most {}, enough for {connections} of them",
+        size(total),
+        size(tenant),
+        size(server.max_result),
+        size(strangers),
+    )
+}
 
 pub(super) fn default_server() -> (Server, Limits) {
     let server = Server {
@@ -109,7 +130,7 @@ pub(super) fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Li
             .map_or(limits.memory, |Bytes(bytes)| Budget::new(bytes)),
         ..limits
     };
-    if let Some(why) = memory::mistake(&server, &limits) {
+    if let Some(why) = memory::mistake(&limits.memory, server.max_body, server.max_result) {
         section.mistake("max_memory", &why);
     }
     let why = "no caller waits for a running call for more than a minute";

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::Bounds;
+use super::bounds::{Bounds, Network, mask};
 use crate::budget::{Budget, Connection, Trust};
 
 /// Connections beyond the bound that are taken to be told so; one more waits until there is a place.
@@ -21,59 +21,6 @@ const WITHOUT_TOKEN: Duration = Duration::from_secs(1);
 const NO_PLACE: Duration = Duration::from_millis(20);
 /// How long a connection waits for the place of one that is closed.
 const GIVES_WAY: Duration = Duration::from_secs(1);
-
-/// An address with how many of its first bits count; all that share them are one network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    bits: u128,
-    length: u32,
-}
-
-impl Network {
-    /// `10.0.0.1`, `10.0.0.0/8`, `fd00::/8`.
-    ///
-    /// # Errors
-    /// It is neither.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let refuse = || {
-            format!(
-                "{text:?} is no address; one looks like \"10.0.0.7\", a network like \"10.0.0.0/8\""
-            )
-        };
-        let (address, length) = match text.split_once('/') {
-            Some((address, length)) => (address, Some(length)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| refuse())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let length: u32 = length.map_or(Ok(most), |length| length.parse().map_err(|_| refuse()))?;
-        if length > most {
-            return Err(refuse());
-        }
-        // An IPv4 address is the end of an IPv6 one.
-        let length = length + 128 - most;
-        Ok(Self {
-            bits: bits(address) & mask(length),
-            length,
-        })
-    }
-
-    fn holds(&self, address: IpAddr) -> bool {
-        bits(address) & mask(self.length) == self.bits
-    }
-}
-
-fn mask(length: u32) -> u128 {
-    u128::MAX.checked_shl(128 - length).unwrap_or(0)
-}
-
-fn bits(address: IpAddr) -> u128 {
-    let address = match address.to_canonical() {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
-    };
-    address.to_bits()
-}
 
 /// What counts as one client: an IPv4 address, or the network of 64 bits that one has of IPv6.
 fn client(address: IpAddr) -> IpAddr {
@@ -353,39 +300,6 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_network_holds_its_addresses_and_no_others() {
-        for (network, inside, outside) in [
-            ("10.0.0.7", "10.0.0.7", "10.0.0.8"),
-            ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
-            ("10.1.2.3/8", "::ffff:10.9.9.9", "::10.9.9.9"),
-            ("fd00::/8", "fdff::1", "fe00::1"),
-            ("0.0.0.0/0", "8.8.8.8", "2001:db8::1"),
-            ("::/0", "10.0.0.1", ""),
-        ] {
-            let parsed = Network::parse(network).expect(network);
-            assert!(
-                parsed.holds(inside.parse().expect("an address")),
-                "{network}"
-            );
-            assert!(
-                !outside.parse().is_ok_and(|address| parsed.holds(address)),
-                "{network}"
-            );
-        }
-        for wrong in [
-            "",
-            "ten",
-            "10.0.0.0/33",
-            "10.0.0.0/-1",
-            "::/129",
-            "10.0.0.0/8/8",
-            "10.0.0.1:80",
-        ] {
-            assert!(Network::parse(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn a_client_of_ipv6_is_a_network_of_64_bits() {

@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::Bounds;
+use super::bounds::Bounds;
 use crate::budget::{self, Charge, Guest};
 
 /// Bytes of a ping, or of what acknowledges something, with some to spare.
