@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -16,16 +15,17 @@ use uuid::Uuid;
 
 use super::Http;
 use super::auth::Known;
+use super::ledger::named;
 use super::parts::Parts;
 use super::problem::Problem;
-use super::read::{self, identity, read_body};
+use super::read::{self, ToolName, identity, read_body};
 use crate::budget::Elsewhere;
 use crate::core::key::COMPENSATION;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::session::Brought;
 use crate::core::tool::Tool;
 use crate::core::trace::Context;
-use crate::gateway::{Answer, Arrival, ErrorKind, Patience, Request, Stored, identify};
+use crate::gateway::{Answer, Arrival, Patience, Request, Stored, identify};
 
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
@@ -71,12 +71,11 @@ pub(super) struct CallBody<'a> {
 pub(super) async fn call(
     State(http): State<Http>,
     Known(caller): Known,
-    tool: Result<Path<String>, PathRejection>,
+    ToolName(tool): ToolName,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
     let arrival = Arrival::begin(traced(&headers));
-    let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let bytes = read_body(body, http.max_body).await?;
     let read = http
         .gateway
@@ -222,80 +221,62 @@ fn members(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// What [`result`] writes, as the document of the doors says it.
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = CallResult)]
-#[expect(
-    dead_code,
-    reason = "it is written in three parts, so that the tool's bytes stay as they are"
-)]
-pub(super) struct ResultView {
+pub(super) struct ResultView<'a> {
     #[schema(format = Uuid)]
     call_id: String,
     #[schema(pattern = "^ok$")]
-    status: String,
+    status: &'a str,
     /// The tool's JSON, byte for byte.
-    result: serde_json::Value,
+    #[schema(value_type = serde_json::Value)]
+    result: (),
     #[schema(required)]
     latency_ms: Option<u64>,
     /// The call's fencing token; a read has none.
     #[schema(required)]
     fencing: Option<u64>,
-    idempotency_key: String,
+    idempotency_key: &'a str,
     /// Whether this answer was stored before the request came.
     replayed: bool,
     /// How long ago the call was asked for first; of a replay only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     age_ms: Option<u64>,
     /// The call had another key and looked like this request, whose key is a name of it from now on.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     replayed_as_similar: Option<bool>,
     /// A call that asked for the same a short while ago.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = Uuid, nullable = false)]
     similar_to: Option<String>,
     /// The saga that the call belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    saga_id: Option<String>,
+    saga_id: Option<&'a str>,
     /// What the call did is undone: do not build on its result. A new intent needs a new key.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     compensated: Option<bool>,
     /// What the call did is being undone: do not build on its result.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     compensating: Option<bool>,
 }
 
 /// 200 with the tool's JSON, byte for byte, between members of our own.
 fn result(stored: &Stored) -> Response {
-    #[derive(Serialize)]
-    struct Before<'a> {
-        call_id: String,
-        status: &'a str,
-    }
-    #[derive(Serialize)]
-    struct After<'a> {
-        latency_ms: Option<u64>,
-        fencing: Option<u64>,
-        idempotency_key: &'a str,
-        replayed: bool,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        age_ms: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        replayed_as_similar: Option<bool>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        similar_to: Option<String>,
-        #[serde(skip_serializing_if = "str::is_empty")]
-        saga_id: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        compensated: Option<bool>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        compensating: Option<bool>,
-    }
     let record = &stored.record;
     let replayed = stored.replayed_age_ms.is_some();
-    let before = Before {
+    let is_being_undone = matches!(
+        record.state,
+        CallState::Compensating(_) | CallState::Stuck(_)
+    );
+    let view = object(&ResultView {
         call_id: record.intent.call_id.to_string(),
         status: "ok",
-    };
-    let after = After {
+        result: (),
         latency_ms: record.latency_ms,
         fencing: record.fencing,
         idempotency_key: &record.intent.key,
@@ -303,39 +284,30 @@ fn result(stored: &Stored) -> Response {
         age_ms: stored.replayed_age_ms,
         replayed_as_similar: stored.is_similar.then_some(true),
         similar_to: record.similar_to.map(|call_id| call_id.to_string()),
-        saga_id: &record.intent.saga_id,
+        saga_id: named(&record.intent.saga_id),
         compensated: matches!(record.state, CallState::Compensated(_)).then_some(true),
-        compensating: matches!(
-            record.state,
-            CallState::Compensating(_) | CallState::Stuck(_)
-        )
-        .then_some(true),
-    };
-    let (before, after) = (object(&before), object(&after));
-    let before = format!(
-        "{},\"result\":",
-        before.strip_suffix('}').unwrap_or_default()
-    );
-    let after = format!(",{}", after.strip_prefix('{').unwrap_or_default());
+        compensating: is_being_undone.then_some(true),
+    });
+    // Before `result` stand only an id and a word, so the first null of that name is the place for the tool's JSON.
+    let (before, after) = view.split_once(r#""result":null"#).unwrap_or_default();
     // All who get the result share its bytes, which the gateway has made room for.
     let shared = Extension(Elsewhere(stored.json.len()));
     let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     let body = Body::new(Parts::new([
-        before.into(),
+        format!(r#"{before}"result":"#).into(),
         stored.json.clone(),
-        after.into(),
+        after.to_owned().into(),
     ]));
     let mut response = (shared, kind, body).into_response();
     let headers = response.headers_mut();
     name_call(headers, record);
-    headers.insert(
-        REPLAYED,
-        HeaderValue::from_static(if replayed { "true" } else { "false" }),
-    );
-    headers.insert(
-        GATEWAY_OUTCOME,
-        HeaderValue::from_static(if replayed { "replayed" } else { "executed" }),
-    );
+    let (replayed, outcome) = if replayed {
+        ("true", "replayed")
+    } else {
+        ("false", "executed")
+    };
+    headers.insert(REPLAYED, HeaderValue::from_static(replayed));
+    headers.insert(GATEWAY_OUTCOME, HeaderValue::from_static(outcome));
     response
 }
 

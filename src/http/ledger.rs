@@ -1,8 +1,7 @@
 //! What is known of a call, and what a person says about one.
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -11,10 +10,9 @@ use utoipa::ToSchema;
 use super::Http;
 use super::auth::Known;
 use super::problem::Problem;
-use super::read::{self, call_id, read_body, reason};
+use super::read::{self, NamedCall, read_body, reason};
 use crate::core::ledger::{Duplicate, Duplicates};
-use crate::core::record::Content;
-use crate::core::record::{Entry, Record, State as CallState};
+use crate::core::record::{Content, Entry, Record, State as CallState};
 use crate::core::unknown::Resolution;
 use crate::gateway::Replay;
 
@@ -22,9 +20,9 @@ use crate::gateway::Replay;
 pub(super) async fn show(
     State(http): State<Http>,
     Known(caller): Known,
-    id: Result<Path<String>, PathRejection>,
+    NamedCall(call_id): NamedCall,
 ) -> Result<Response, Problem> {
-    let history = http.gateway.ledger.find_call(&caller, call_id(id)?).await?;
+    let history = http.gateway.ledger.find_call(&caller, call_id).await?;
     let events = history.entries.iter().map(EventView::of).collect();
     let view = CallView {
         events: Some(events),
@@ -69,10 +67,9 @@ enum As {
 pub(super) async fn resolve(
     State(http): State<Http>,
     Known(caller): Known,
-    id: Result<Path<String>, PathRejection>,
+    NamedCall(call_id): NamedCall,
     body: Body,
 ) -> Result<Response, Problem> {
-    let call_id = call_id(id)?;
     let bytes = read_body(body, http.max_body).await?;
     let body: ResolveBody<'_> = read::object(&bytes)?;
     let result = body
@@ -119,25 +116,14 @@ enum Mode {
 pub(super) async fn replay(
     State(http): State<Http>,
     Known(caller): Known,
-    id: Result<Path<String>, PathRejection>,
+    NamedCall(call_id): NamedCall,
     body: Body,
 ) -> Result<Response, Problem> {
-    let call_id = call_id(id)?;
-    let bytes = read_body(body, http.max_body).await?;
-    let body: ReplayBody = read::object(&bytes)?;
+    let body: ReplayBody = read::object(&read_body(body, http.max_body).await?)?;
+    let operator = &http.gateway.operator;
     let replay = match body.mode {
-        Mode::Stored => {
-            http.gateway
-                .operator
-                .replay_stored(&caller, call_id)
-                .await?
-        }
-        Mode::Verify => {
-            http.gateway
-                .operator
-                .replay_verified(&caller, call_id)
-                .await?
-        }
+        Mode::Stored => operator.replay_stored(&caller, call_id).await?,
+        Mode::Verify => operator.replay_verified(&caller, call_id).await?,
     };
     Ok(axum::Json(ReplayView::of(&replay)).into_response())
 }

@@ -1,9 +1,8 @@
 //! `GET /v1/calls`: calls that pass a filter, as pages or as one long stream of lines.
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query as Asked, State};
-use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
@@ -14,7 +13,7 @@ use super::Http;
 use super::auth::Known;
 use super::ledger::CallView;
 use super::problem::Problem;
-use super::read::{cursor, limit, moment};
+use super::read::{Asked, accepts, cursor, limit, moment};
 use crate::core::caller::Caller;
 use crate::core::ledger::{Filter, LIMITS, Listed, Page, Position, STATES};
 use crate::gateway::{Error, Query};
@@ -23,6 +22,21 @@ use crate::gateway::{Error, Query};
 pub(super) const NDJSON: &str = "application/x-ndjson";
 /// Calls that a stream reads at once.
 const STREAMED_AT_ONCE: u32 = 100;
+
+/// `GET /v1/calls`
+pub(super) async fn list(
+    State(http): State<Http>,
+    Known(caller): Known,
+    Asked(asked): Asked<Parameters>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let query = read(asked)?;
+    if accepts(&headers, NDJSON) {
+        return stream_lines(http, caller, query).await;
+    }
+    let page = http.gateway.ledger.list_calls(&caller, &query).await?;
+    Ok(axum::Json(PageView::of(&page)).into_response())
+}
 
 /// What a caller may ask for.
 #[derive(Deserialize, IntoParams)]
@@ -49,29 +63,6 @@ pub(super) struct Parameters {
     cursor: Option<String>,
     #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
     limit: Option<String>,
-}
-
-/// `GET /v1/calls`
-pub(super) async fn list(
-    State(http): State<Http>,
-    Known(caller): Known,
-    asked: Result<Asked<Parameters>, QueryRejection>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let Asked(asked) = asked.map_err(|error| Problem::invalid_request(&error.body_text()))?;
-    let query = read(asked)?;
-    let accepts = headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|line| line.to_str().ok());
-    if accepts
-        .flat_map(|line| line.split(','))
-        .any(|kind| kind.trim().starts_with(NDJSON))
-    {
-        return stream_lines(http, caller, query).await;
-    }
-    let page = http.gateway.ledger.list_calls(&caller, &query).await?;
-    Ok(axum::Json(PageView::of(&page)).into_response())
 }
 
 fn read(asked: Parameters) -> Result<Query, Problem> {

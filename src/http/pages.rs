@@ -4,12 +4,12 @@ use axum::Json;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::http::HeaderMap;
-use axum::http::header::ACCEPT;
 use axum::response::{Html, IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::problem::{Problem, Slug};
+use super::read::accepts;
 
 /// Where to look first.
 #[derive(Serialize, ToSchema)]
@@ -46,14 +46,7 @@ const WELCOME: WelcomeView = WelcomeView {
 
 /// `GET /`: HTML for a browser, JSON for anything else.
 pub(super) async fn root(headers: HeaderMap) -> Response {
-    let accepts = headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|line| line.to_str().ok());
-    if !accepts
-        .flat_map(|line| line.split(','))
-        .any(|kind| kind.trim().starts_with("text/html"))
-    {
+    if !accepts(&headers, "text/html") {
         return Json(WELCOME).into_response();
     }
     let links = [

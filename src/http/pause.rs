@@ -2,8 +2,7 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -12,25 +11,19 @@ use super::Http;
 use super::auth::Known;
 use super::ledger::{EventView, time};
 use super::problem::Problem;
-use super::read::{read_optional_reason, read_reason};
-use crate::gateway::{ErrorKind, ToolState};
-
-type Named = Result<Path<String>, PathRejection>;
+use super::read::{ToolName, read_optional_reason, read_reason};
+use crate::gateway::ToolState;
 
 /// `POST /v1/tools/{tool}/pause`
 pub(super) async fn pause(
     State(http): State<Http>,
     Known(caller): Known,
-    tool: Named,
+    ToolName(tool): ToolName,
     body: Body,
 ) -> Result<Response, Problem> {
-    let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let reason = read_reason(body, http.max_body).await?;
-    let state = http
-        .gateway
-        .pauses
-        .pause_tool(&caller, &tool, &reason)
-        .await?;
+    let pauses = &http.gateway.pauses;
+    let state = pauses.pause_tool(&caller, &tool, &reason).await?;
     Ok(Json(ToolView::of(&tool, &state)).into_response())
 }
 
@@ -38,16 +31,12 @@ pub(super) async fn pause(
 pub(super) async fn resume(
     State(http): State<Http>,
     Known(caller): Known,
-    tool: Named,
+    ToolName(tool): ToolName,
     body: Body,
 ) -> Result<Response, Problem> {
-    let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let reason = read_optional_reason(body, http.max_body).await?;
-    let state = http
-        .gateway
-        .pauses
-        .resume_tool(&caller, &tool, &reason)
-        .await?;
+    let pauses = &http.gateway.pauses;
+    let state = pauses.resume_tool(&caller, &tool, &reason).await?;
     Ok(Json(ToolView::of(&tool, &state)).into_response())
 }
 

@@ -4,7 +4,7 @@
 mod body; // a problem on the wire
 mod failures; // what each failure of the gateway tells
 #[cfg(test)]
-mod told; // what each problem tells
+mod told_tests;
 
 use std::time::Duration;
 
@@ -342,10 +342,6 @@ impl Problem {
             Slug::UnknownPath,
             "There is no problem of this name; /problems lists them.",
         )
-    }
-
-    pub fn unknown_call() -> Self {
-        ErrorKind::UnknownCall.into()
     }
 
     pub fn slug(&self) -> Slug {

@@ -3,12 +3,15 @@
 
 use axum::RequestExt;
 use axum::body::{self, Body, Bytes};
-use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::HeaderMap;
+use axum::http::header::ACCEPT;
 use axum::http::request::Parts;
 use http_body_util::LengthLimitError;
 use jiff::Timestamp;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -20,6 +23,7 @@ use crate::budget::Exhausted;
 use crate::core::caller::Caller;
 use crate::core::ledger::LIMITS;
 use crate::core::record::CallId;
+use crate::gateway::ErrorKind;
 
 /// The longest reason that a person may give, in bytes.
 const MAX_REASON: usize = 1_000;
@@ -60,6 +64,49 @@ pub(super) struct Whose {
     tenant: Option<String>,
 }
 
+/// The members of a query.
+pub(super) struct Asked<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequestParts<Http> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Http) -> Result<Self, Problem> {
+        let read = Query::try_from_uri(&parts.uri);
+        read.map(|Query(asked)| Self(asked))
+            .map_err(|error| Problem::invalid_request(&error.body_text()))
+    }
+}
+
+/// The tool that a path names.
+pub(super) struct ToolName(pub(super) String);
+
+impl FromRequestParts<Http> for ToolName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
+        let named: Result<Path<String>, PathRejection> =
+            Path::from_request_parts(parts, http).await;
+        named
+            .map(|Path(name)| Self(name))
+            .map_err(|_| ErrorKind::UnknownTool.into())
+    }
+}
+
+/// The call that a path names.
+pub(super) struct NamedCall(pub(super) CallId);
+
+impl FromRequestParts<Http> for NamedCall {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
+        let named: Result<Path<String>, PathRejection> =
+            Path::from_request_parts(parts, http).await;
+        let id = named.ok().and_then(|Path(id)| Uuid::try_parse(&id).ok());
+        id.map(|id| Self(CallId(id)))
+            .ok_or_else(|| ErrorKind::UnknownCall.into())
+    }
+}
+
 /// One thing that a path names, and whose it is.
 pub(super) struct Named {
     pub(super) caller: Caller,
@@ -74,9 +121,7 @@ impl FromRequestParts<Http> for Named {
         let Known(caller) = Known::from_request_parts(parts, http).await?;
         let id: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, http).await;
         let Path(id) = id.map_err(|_| Problem::invalid_request("the id cannot be read"))?;
-        let whose: Result<Query<Whose>, QueryRejection> =
-            Query::from_request_parts(parts, http).await;
-        let Query(whose) = whose.map_err(|error| Problem::invalid_request(&error.body_text()))?;
+        let Asked(whose) = Asked::<Whose>::from_request_parts(parts, http).await?;
         let tenant = identity(
             "tenant",
             whose.tenant.unwrap_or_else(|| caller.tenant.clone()),
@@ -179,14 +224,6 @@ pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
     Ok(id)
 }
 
-/// A call that a path names.
-pub(super) fn call_id(id: Result<Path<String>, PathRejection>) -> Result<CallId, Problem> {
-    let Path(id) = id.map_err(|_| Problem::unknown_call())?;
-    Uuid::try_parse(&id)
-        .map(CallId)
-        .map_err(|_| Problem::unknown_call())
-}
-
 /// A time that a request names.
 pub(super) fn moment(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Problem> {
     let refuse = |_| {
@@ -206,6 +243,15 @@ pub(super) fn limit(text: Option<String>, or: u32) -> Result<u32, Problem> {
     limit.ok_or_else(|| {
         Problem::invalid_request(&format!("limit must be a number from 1 to {}", LIMITS.1))
     })
+}
+
+/// Whether a caller takes this kind of answer.
+pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+    let lines = headers.get_all(ACCEPT).iter();
+    lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(','))
+        .any(|accepted| accepted.trim().starts_with(kind))
 }
 
 /// Where a list goes on.

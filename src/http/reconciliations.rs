@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use super::Http;
 use super::auth::Known;
 use super::ledger::time;
 use super::problem::Problem;
-use super::read::{cursor, limit, moment, optional_object, read_body};
+use super::read::{Asked, cursor, limit, moment, optional_object, read_body};
 use crate::core::ledger::LIMITS;
 use crate::core::reconcile::anomaly::Listed;
 use crate::gateway::ErrorKind;
@@ -33,21 +33,6 @@ pub(super) struct RunBody {
     /// Never later than now, less the lag.
     #[schema(format = DateTime)]
     until: Option<String>,
-}
-
-/// Which report, and which part of its anomalies.
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
-    /// Of this run; the last one if it is not named.
-    run: Option<String>,
-    /// The `next_cursor` of an earlier answer about the same run.
-    #[param(pattern = "^[0-9]{1,5}$")]
-    cursor: Option<String>,
-    /// Anomalies in one answer.
-    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
-    limit: Option<String>,
 }
 
 /// `GET /v1/reconciliations`
@@ -91,10 +76,9 @@ pub(super) async fn show(
     State(http): State<Http>,
     Known(caller): Known,
     name: Named,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    Asked(wanted): Asked<Wanted>,
 ) -> Result<Response, Problem> {
     let name = read_name(name)?;
-    let Query(wanted) = wanted.map_err(|error| Problem::invalid_request(&error.body_text()))?;
     let limit = limit(wanted.limit, LIMITS.1)?;
     let from: usize = cursor(wanted.cursor, |text| text.parse().ok())?.unwrap_or_default();
     let report = http
@@ -103,6 +87,21 @@ pub(super) async fn show(
         .find_report(&caller, &name, wanted.run.as_deref())
         .await?;
     shown(&http, &report, from, limit as usize).await
+}
+
+/// Which report, and which part of its anomalies.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    /// Of this run; the last one if it is not named.
+    run: Option<String>,
+    /// The `next_cursor` of an earlier answer about the same run.
+    #[param(pattern = "^[0-9]{1,5}$")]
+    cursor: Option<String>,
+    /// Anomalies in one answer.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
+    limit: Option<String>,
 }
 
 fn read_name(name: Named) -> Result<String, Problem> {

@@ -2,8 +2,7 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -13,7 +12,7 @@ use super::auth::Known;
 use super::ledger::{EventView, time};
 use super::problem::Problem;
 use super::read::{
-    Act, Named, call_id, cursor, identity, limit, read_optional_reason, read_reason,
+    Act, Asked, Named, NamedCall, cursor, identity, limit, read_optional_reason, read_reason,
 };
 use crate::core::document::Place;
 use crate::core::ledger::LIMITS;
@@ -21,28 +20,12 @@ use crate::core::record::{Record, State as CallState};
 use crate::core::saga::{Saga, SagaId, State as SagaState};
 use crate::gateway::{SagaAt, SagaQuery};
 
-/// Which sagas.
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Parameters {
-    /// Tenant of the sagas; an administrator who names none gets all.
-    tenant: Option<String>,
-    #[param(pattern = "^(open|completed|compensating|compensated|stuck)$")]
-    state: Option<String>,
-    /// The `next_cursor` of an earlier answer.
-    cursor: Option<String>,
-    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
-    limit: Option<String>,
-}
-
 /// `GET /v1/sagas`
 pub(super) async fn list(
     State(http): State<Http>,
     Known(caller): Known,
-    asked: Result<Query<Parameters>, QueryRejection>,
+    Asked(asked): Asked<Parameters>,
 ) -> Result<Response, Problem> {
-    let Query(asked) = asked.map_err(|error| Problem::invalid_request(&error.body_text()))?;
     let state = asked.state.map(|word| {
         SagaState::ALL
             .into_iter()
@@ -69,15 +52,25 @@ pub(super) async fn list(
     Ok(Json(page).into_response())
 }
 
+/// Which sagas.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parameters {
+    /// Tenant of the sagas; an administrator who names none gets all.
+    tenant: Option<String>,
+    #[param(pattern = "^(open|completed|compensating|compensated|stuck)$")]
+    state: Option<String>,
+    /// The `next_cursor` of an earlier answer.
+    cursor: Option<String>,
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
+    limit: Option<String>,
+}
+
 /// `GET /v1/sagas/{id}`
 pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Response, Problem> {
-    Ok(shown(
-        &http
-            .gateway
-            .sagas
-            .find_saga(&named.caller, &id(&named))
-            .await?,
-    ))
+    let sagas = &http.gateway.sagas;
+    Ok(shown(&sagas.find_saga(&named.caller, &id(&named)).await?))
 }
 
 /// `POST /v1/sagas/{id}/complete`
@@ -87,10 +80,9 @@ pub(super) async fn complete(
     body: Body,
 ) -> Result<Response, Problem> {
     let reason = read_optional_reason(body, http.max_body).await?;
+    let sagas = &http.gateway.sagas;
     Ok(shown(
-        &http
-            .gateway
-            .sagas
+        &sagas
             .complete_saga(&named.caller, &id(&named), &reason)
             .await?,
     ))
@@ -98,10 +90,9 @@ pub(super) async fn complete(
 
 /// `POST /v1/sagas/{id}/abort`
 pub(super) async fn abort(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
+    let sagas = &http.gateway.sagas;
     Ok(shown(
-        &http
-            .gateway
-            .sagas
+        &sagas
             .abort_saga(&act.on.caller, &id(&act.on), &act.reason)
             .await?,
     ))
@@ -109,10 +100,9 @@ pub(super) async fn abort(State(http): State<Http>, act: Act) -> Result<Response
 
 /// `POST /v1/sagas/{id}/retry`
 pub(super) async fn retry(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
+    let sagas = &http.gateway.sagas;
     Ok(shown(
-        &http
-            .gateway
-            .sagas
+        &sagas
             .retry_saga(&act.on.caller, &id(&act.on), &act.reason)
             .await?,
     ))
@@ -120,10 +110,9 @@ pub(super) async fn retry(State(http): State<Http>, act: Act) -> Result<Response
 
 /// `POST /v1/sagas/{id}/skip`
 pub(super) async fn skip(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
+    let sagas = &http.gateway.sagas;
     Ok(shown(
-        &http
-            .gateway
-            .sagas
+        &sagas
             .skip_stuck(&act.on.caller, &id(&act.on), &act.reason)
             .await?,
     ))
@@ -140,18 +129,12 @@ fn id(named: &Named) -> SagaId {
 pub(super) async fn compensate(
     State(http): State<Http>,
     Known(caller): Known,
-    id: Result<Path<String>, PathRejection>,
+    NamedCall(call_id): NamedCall,
     body: Body,
 ) -> Result<Response, Problem> {
-    let call_id = call_id(id)?;
     let reason = read_reason(body, http.max_body).await?;
-    Ok(shown(
-        &http
-            .gateway
-            .sagas
-            .compensate(&caller, call_id, &reason)
-            .await?,
-    ))
+    let sagas = &http.gateway.sagas;
+    Ok(shown(&sagas.compensate(&caller, call_id, &reason).await?))
 }
 
 fn shown(at: &SagaAt) -> Response {

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,11 +14,11 @@ use super::Http;
 use super::auth::Known;
 use super::calls::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, parse};
 use super::problem::Problem;
-use super::read::read_body;
+use super::read::{Asked, ToolName, read_body};
 use crate::core::key::{MAX_LEN, MODEL_MEMBER, Pointer};
 use crate::core::shown::{self, KEY_PATTERN, Keys};
 use crate::core::tool::Tool;
-use crate::gateway::{ErrorKind, Preview, Would};
+use crate::gateway::{Preview, Would};
 
 #[derive(Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -75,9 +74,8 @@ enum Shown {
 pub(super) async fn list(
     State(http): State<Http>,
     Known(caller): Known,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    Asked(wanted): Asked<Wanted>,
 ) -> Result<Json<ToolList>, Problem> {
-    let Query(wanted) = wanted.map_err(|error| Problem::invalid_request(&error.body_text()))?;
     let keys = match wanted.keys {
         None | Some(WhoBringsKeys::Model) => Keys::Model,
         Some(WhoBringsKeys::Runtime) => Keys::Runtime,
@@ -321,11 +319,10 @@ pub(super) struct PreviewView {
 pub(super) async fn key(
     State(http): State<Http>,
     Known(caller): Known,
-    tool: Result<Path<String>, PathRejection>,
+    ToolName(tool): ToolName,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<PreviewView>, Problem> {
-    let Path(tool) = tool.map_err(|_| Problem::from(ErrorKind::UnknownTool))?;
     let bytes = read_body(body, http.max_body).await?;
     let request = http
         .gateway

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use axum::http::HeaderName;
-use axum::http::header::{LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use utoipa::openapi::header::Header;
 use utoipa::openapi::path::{
-    HttpMethod, Operation, OperationBuilder, Parameter, ParameterBuilder, ParameterIn,
+    HttpMethod, OperationBuilder, Parameter, ParameterBuilder, ParameterIn,
 };
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::response::ResponseBuilder;
@@ -19,7 +19,7 @@ use utoipa::openapi::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-use crate::http::calls::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY};
+use crate::http::calls::{GATEWAY_OUTCOME, IDEMPOTENCY_KEY};
 use crate::http::listing;
 use crate::http::problem::{self, Slug};
 use crate::http::tools::title;
@@ -33,125 +33,133 @@ const OF_A_BODY: [Slug; 3] = [
     Slug::BodyTooLarge,
 ];
 
-/// The document, as it grows.
-#[derive(Default)]
-pub(super) struct Document {
-    paths: Paths,
-    components: Components,
-}
-
-impl Document {
-    pub(super) fn add(&mut self, door: Door, method: HttpMethod, path: &str) {
-        let (operation, schemas) = door.finish();
-        self.paths.add_path_operation(path, vec![method], operation);
-        self.components.schemas.extend(schemas);
-    }
-
-    pub(super) fn finish(mut self) -> OpenApi {
-        let bearer = SecurityScheme::Http(HttpScheme::new(HttpAuthScheme::Bearer));
-        self.components
-            .security_schemes
-            .insert("bearer".into(), bearer.into());
-        let mut schemas = Vec::new();
-        collect::<problem::Body<'_>>(&mut schemas);
-        self.components.schemas.extend(schemas);
-        let mut info = Info::new("oncegate", env!("CARGO_PKG_VERSION"));
-        info.description = Some(
-            "One intent, at most one side effect. Failures are RFC 9457 problems; each type is a page below /problems.".into(),
-        );
-        let mut document = OpenApi::new(info, self.paths);
-        document.components = Some(self.components);
-        document
-    }
-}
-
-/// One door, as it is put together.
+/// One door: what it takes, and what it answers.
 pub(super) struct Door {
+    path: String,
+    method: HttpMethod,
     operation: OperationBuilder,
     schemas: Vec<(String, RefOr<Schema>)>,
     problems: BTreeMap<u16, Vec<Slug>>,
 }
 
 impl Door {
-    /// A door that asks who is there, if tokens are configured at all.
-    pub(super) fn of(id: &str, summary: &str) -> Self {
-        let bearer = SecurityRequirement::new("bearer", Vec::<String>::new());
-        let mut door = Self::open(id, summary).problems(&AT_EVERY_DOOR);
-        door.operation = door
-            .operation
-            .security(bearer)
-            .security(SecurityRequirement::default());
-        door
+    /// The document of these doors.
+    pub(super) fn document(doors: impl IntoIterator<Item = Self>) -> OpenApi {
+        let (mut paths, mut components) = (Paths::default(), Components::default());
+        for door in doors {
+            let responses = door.problems.iter();
+            let responses =
+                responses.map(|(status, slugs)| (status.to_string(), problem_response(slugs)));
+            let operation = responses.fold(door.operation, |operation, (status, response)| {
+                operation.response(status, response)
+            });
+            paths.add_path_operation(door.path, vec![door.method], operation.build());
+            components.schemas.extend(door.schemas);
+        }
+        let bearer = SecurityScheme::Http(HttpScheme::new(HttpAuthScheme::Bearer));
+        components
+            .security_schemes
+            .insert("bearer".into(), bearer.into());
+        let mut schemas = Vec::new();
+        collect::<problem::Body<'_>>(&mut schemas);
+        components.schemas.extend(schemas);
+        let mut info = Info::new("oncegate", env!("CARGO_PKG_VERSION"));
+        info.description = Some(
+            "One intent, at most one side effect. Failures are RFC 9457 problems; each type is a page below /problems.".into(),
+        );
+        let mut document = OpenApi::new(info, paths);
+        document.components = Some(components);
+        document
     }
 
-    /// A door for everybody.
-    pub(super) fn open(id: &str, summary: &str) -> Self {
+    /// A door to read at, which asks for a token if tokens are configured.
+    pub(super) fn get(path: &str, id: &str, summary: &str) -> Self {
+        Self::open(path, id, summary).guarded()
+    }
+
+    /// A door to act at, which asks for a token if tokens are configured.
+    pub(super) fn post(path: &str, id: &str, summary: &str) -> Self {
+        let door = Self::open(path, id, summary).guarded();
+        Self {
+            method: HttpMethod::Post,
+            ..door
+        }
+    }
+
+    /// A door to read at without a token.
+    pub(super) fn open(path: &str, id: &str, summary: &str) -> Self {
         let operation = OperationBuilder::new()
             .operation_id(Some(id))
             .summary(Some(summary));
         Self {
+            path: path.to_owned(),
+            method: HttpMethod::Get,
             operation,
             schemas: Vec::new(),
             problems: BTreeMap::new(),
         }
     }
 
+    fn guarded(mut self) -> Self {
+        let bearer = SecurityRequirement::new("bearer", Vec::<String>::new());
+        self.operation = self
+            .operation
+            .security(bearer)
+            .security(SecurityRequirement::default());
+        self.problems(&AT_EVERY_DOOR)
+    }
+
     pub(super) fn path(self, name: &str, description: &str) -> Self {
-        let schema = ObjectBuilder::new()
-            .schema_type(Type::String)
-            .min_length(Some(1));
-        self.param(
-            name,
-            ParameterIn::Path,
-            Required::True,
-            description,
-            schema.build(),
-        )
+        let schema = ObjectBuilder::new().schema_type(Type::String);
+        let parameter = ParameterBuilder::new().parameter_in(ParameterIn::Path);
+        let parameter = parameter.required(Required::True);
+        self.param(parameter, name, description, schema.min_length(Some(1)))
     }
 
     pub(super) fn call_headers(self) -> Self {
         let plain = || ObjectBuilder::new().schema_type(Type::String);
-        let key = plain()
-            .pattern(Some(r#"^([!#-~][!-~]{0,254}|"[!#-\[\]-~]{1,255}")$"#))
-            .build();
-        self.param(
-            &title(IDEMPOTENCY_KEY.as_str()),
-            ParameterIn::Header,
-            Required::False,
-            "The call's key: 1 to 255 characters of ASCII 0x21 to 0x7E, bare or as a quoted string.",
-            key,
-        )
-        .param(
-            "Prefer",
-            ParameterIn::Header,
-            Required::False,
-            "wait=SECONDS (at most 60) and respond-async (RFC 7240).",
-            plain().build(),
-        )
-        .param(
-            "traceparent",
-            ParameterIn::Header,
-            Required::False,
-            "Its trace id becomes the call's (W3C Trace Context); the tool gets it with the sampled flag, and tracestate.",
-            plain().build(),
-        )
+        let key = plain().pattern(Some(r#"^([!#-~][!-~]{0,254}|"[!#-\[\]-~]{1,255}")$"#));
+        let headers = [
+            (
+                title(IDEMPOTENCY_KEY.as_str()),
+                "The call's key: 1 to 255 characters of ASCII 0x21 to 0x7E, bare or as a quoted string.",
+                key,
+            ),
+            (
+                "Prefer".to_owned(),
+                "wait=SECONDS (at most 60) and respond-async (RFC 7240).",
+                plain(),
+            ),
+            (
+                "traceparent".to_owned(),
+                "Its trace id becomes the call's (W3C Trace Context); the tool gets it with the sampled flag, and tracestate.",
+                plain(),
+            ),
+        ];
+        headers
+            .into_iter()
+            .fold(self, |door, (name, description, schema)| {
+                let parameter = ParameterBuilder::new().parameter_in(ParameterIn::Header);
+                door.param(
+                    parameter.required(Required::False),
+                    &name,
+                    description,
+                    schema,
+                )
+            })
     }
 
     fn param(
         mut self,
+        parameter: ParameterBuilder,
         name: &str,
-        place: ParameterIn,
-        required: Required,
         description: &str,
-        schema: Object,
+        schema: ObjectBuilder,
     ) -> Self {
-        let parameter = ParameterBuilder::new()
-            .name(name)
-            .parameter_in(place)
-            .required(required);
         let parameter = parameter
+            .name(name)
             .description(Some(description))
-            .schema(Some(schema));
+            .schema(Some(schema.build()));
         self.operation = self.operation.parameter(parameter);
         self
     }
@@ -166,7 +174,11 @@ impl Door {
         self.body_that_is::<T>(Required::True)
     }
 
-    pub(super) fn body_that_is<T: ToSchema>(mut self, required: Required) -> Self {
+    pub(super) fn optional_body<T: ToSchema>(self) -> Self {
+        self.body_that_is::<T>(Required::False)
+    }
+
+    fn body_that_is<T: ToSchema>(mut self, required: Required) -> Self {
         collect::<T>(&mut self.schemas);
         let body = RequestBodyBuilder::new()
             .content("application/json", refer::<T>())
@@ -185,23 +197,23 @@ impl Door {
         self
     }
 
-    pub(super) fn json<T: ToSchema>(self, description: &str, headers: &[&HeaderName]) -> Self {
-        self.json_at::<T>(200, description, headers)
+    pub(super) fn json<T: ToSchema>(self, description: &str) -> Self {
+        self.json_with::<T>(200, description, &[])
     }
 
-    pub(super) fn json_at<T: ToSchema>(
+    pub(super) fn json_with<T: ToSchema>(
         mut self,
         status: u16,
         description: &str,
         headers: &[&HeaderName],
     ) -> Self {
         collect::<T>(&mut self.schemas);
-        let response = ResponseBuilder::new()
+        let mut response = ResponseBuilder::new()
             .description(description)
             .content("application/json", refer::<T>());
-        let response = headers.iter().fold(response, |response, name| {
-            response.header(title(name.as_str()), Header::default())
-        });
+        for name in headers {
+            response = response.header(title(name.as_str()), Header::default());
+        }
         self.operation = self.operation.response(status.to_string(), response);
         self
     }
@@ -217,49 +229,20 @@ impl Door {
         self
     }
 
-    /// 202, with the place to ask at.
-    pub(super) fn accepted<T: ToSchema>(self) -> Self {
-        self.json_at::<T>(
-            202,
-            "The call runs; ask for it at Location.",
-            &[
-                &LOCATION,
-                &IDEMPOTENCY_KEY,
-                &CALL_ID,
-                &GATEWAY_OUTCOME,
-                &FENCING_TOKEN,
-            ],
-        )
+    pub(super) fn any_json(self, description: &str) -> Self {
+        self.content("application/json", Type::Object, description)
     }
 
-    pub(super) fn any_json(mut self, description: &str) -> Self {
-        let response = ResponseBuilder::new().description(description);
-        let response = response.content(
-            "application/json",
-            Content::new(Some(Object::with_type(Type::Object))),
-        );
-        self.operation = self.operation.response("200", response);
-        self
+    pub(super) fn text(self, content_type: &str, description: &str) -> Self {
+        self.content(content_type, Type::String, description)
     }
 
-    pub(super) fn text(mut self, content_type: &str, description: &str) -> Self {
-        let content = Content::new(Some(Object::with_type(Type::String)));
+    fn content(mut self, content_type: &str, content: Type, description: &str) -> Self {
         let response = ResponseBuilder::new()
             .description(description)
-            .content(content_type, content);
+            .content(content_type, Content::new(Some(Object::with_type(content))));
         self.operation = self.operation.response("200", response);
         self
-    }
-
-    fn finish(self) -> (Operation, Vec<(String, RefOr<Schema>)>) {
-        let responses = self
-            .problems
-            .iter()
-            .map(|(status, slugs)| (status.to_string(), problem_response(slugs)));
-        let operation = responses.fold(self.operation, |operation, (status, response)| {
-            operation.response(status, response)
-        });
-        (operation.build(), self.schemas)
     }
 }
 
