@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use regex::Regex;
 
 /// Files of circles that are still to be cut: none may be added.
-const STILL_IN_CIRCLES: [&str; 3] = ["core/call", "gateway/reconcile", "store/redis"];
+const STILL_IN_CIRCLES: [&str; 2] = ["core/call", "gateway/reconcile"];
 /// Files that are still to be split: none may be added.
 const STILL_TOO_LONG: [&str; 7] = [
     "src/gateway/undo.rs",
@@ -19,10 +19,7 @@ const STILL_TOO_LONG: [&str; 7] = [
     "src/core/reconcile/pairing.rs",
 ];
 /// Structs that are still to be divided: none may be added.
-const STILL_TOO_BROAD: [(&str, &str); 2] = [
-    ("store/redis", "Inner"),
-    ("gateway/reconcile", "Reconciler"),
-];
+const STILL_TOO_BROAD: [(&str, &str); 1] = [("gateway/reconcile", "Reconciler")];
 const MOST_LINES: usize = 500;
 const MOST_METHODS: usize = 30;
 

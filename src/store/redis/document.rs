@@ -9,8 +9,9 @@ use jiff::Timestamp;
 use redis::{FromRedisValue, Value, cmd};
 use serde::{Deserialize, Serialize};
 
+use super::answer::{reply, text, unreadable};
 use super::keys::{self, Partition};
-use super::{Inner, Redis, reply, text, unreadable};
+use super::store::Redis;
 use crate::core::document::{Document, Kind, Place, digest};
 use crate::store::{Documents, Error, Found, Put, UNREADABLE};
 
@@ -39,17 +40,17 @@ impl Documents for Redis {
         let mut ask = cmd("HMGET");
         ask.arg(keys::document(digest(kind, tenant, id)))
             .arg(&FIELDS);
-        read(kind, self.link.ask(&ask).await?)
+        read(kind, self.server.link.ask(&ask).await?)
     }
 
     async fn put_document(&self, document: &Document) -> Result<Put, Error> {
         let begins = document.version == 1;
         // What has begun goes on as long as it is known that all data is there, or while an operator accepts a loss.
-        let is_accepting = self.is_accepting();
-        if begins || self.is_in_doubt() && !is_accepting {
-            self.must_be_open()?;
+        let is_accepting = self.epochs.is_accepting();
+        if begins || self.server.status.is_in_doubt() && !is_accepting {
+            self.server.status.must_be_open()?;
         }
-        self.write_document(document, self.memory.epoch(), is_accepting)
+        self.write_document(document, self.server.memory.epoch(), is_accepting)
             .await
     }
 
@@ -66,7 +67,7 @@ impl Documents for Redis {
     ) -> Result<Found<Document>, Error> {
         let mut due = Found::default();
         // What may have been lost is not worked on.
-        if self.is_in_doubt() {
+        if self.server.status.is_in_doubt() {
             return Ok(due);
         }
         // Those that cannot be read may stand before the others.
@@ -75,8 +76,11 @@ impl Documents for Redis {
             ask.arg(keys::documents_due(kind))
                 .arg("-inf")
                 .arg(now.as_microsecond());
-            let digests: Vec<Vec<u8>> =
-                self.link.ask(ask.arg("LIMIT").arg(from).arg(limit)).await?;
+            let digests: Vec<Vec<u8>> = self
+                .server
+                .link
+                .ask(ask.arg("LIMIT").arg(from).arg(limit))
+                .await?;
             let found = self.read_documents(kind, &digests).await?;
             due.calls.extend(found.calls);
             due.unreadable.extend(found.unreadable);
@@ -105,7 +109,7 @@ impl Documents for Redis {
             .arg(newest)
             .arg("-");
         ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(limit);
-        let places: Vec<Vec<u8>> = self.link.ask(&ask).await?;
+        let places: Vec<Vec<u8>> = self.server.link.ask(&ask).await?;
         let places: Option<Vec<Place>> = places
             .iter()
             .map(|bytes| Place::from_bytes(bytes))
@@ -122,6 +126,7 @@ impl Documents for Redis {
 
     async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
         let counts: Vec<(String, i64)> = self
+            .server
             .link
             .ask(cmd("HGETALL").arg(keys::documents_count(kind)))
             .await?;
@@ -155,12 +160,12 @@ impl Redis {
             return Ok(Put::Lost(stored));
         }
         let script = if begins {
-            &self.scripts.create_document
+            &self.server.scripts.create_document
         } else {
-            &self.scripts.change_document
+            &self.server.scripts.change_document
         };
         let before = stored.as_ref().map(|stored| stored.state.as_str());
-        let mut run = self.writing(script, "", PARTITION, epoch);
+        let mut run = self.server.writing(script, "", PARTITION, epoch);
         run.key(names(&document, before.unwrap_or(&document.state)));
         run.arg(&Place::of(&document).digest[..])
             .arg(&Place::of(&document).to_bytes()[..]);
@@ -183,19 +188,19 @@ impl Redis {
         }
         // A server that was started anew has been looked at by who accepts what it has lost.
         let answer = if is_looked_at {
-            self.link.run(&run).await?
+            self.server.link.run(&run).await?
         } else {
-            self.run_guarded(&run).await?
+            self.server.run_guarded(&run).await?
         };
         let (word, mut rest) = reply(answer)?;
         match word.as_str() {
             "done" => {
                 let writes = text(&rest, 0).and_then(|writes| writes.parse().ok());
-                self.memory.saw_writes(
+                self.server.memory.saw_writes(
                     PARTITION,
                     writes.ok_or_else(|| unreadable("this is no count"))?,
                 );
-                self.barrier.pass(PARTITION).await?;
+                self.server.barrier.pass(PARTITION).await?;
                 Ok(Put::Done)
             }
             "changed" => {
@@ -203,12 +208,12 @@ impl Redis {
                     Vec::from_redis_value(rest.pop().unwrap_or(Value::Nil)).map_err(unreadable)?;
                 Ok(Put::Lost(read(document.kind, fields)?))
             }
-            _ => Err(self.lost_as_told(&rest)),
+            _ => Err(self.server.lost_as_told(&rest)),
         }
     }
 }
 
-impl Inner {
+impl Redis {
     /// Deletes documents that are kept no longer, and answers how many.
     pub(super) async fn forget_documents(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
         let mut forgotten = 0;
@@ -217,17 +222,23 @@ impl Inner {
             ask.arg(keys::documents_retained(kind))
                 .arg("-inf")
                 .arg(now.as_microsecond());
-            let digests: Vec<Vec<u8>> = self.link.ask(ask.arg("LIMIT").arg(0).arg(limit)).await?;
+            let digests: Vec<Vec<u8>> = self
+                .server
+                .link
+                .ask(ask.arg("LIMIT").arg(0).arg(limit))
+                .await?;
             for document in self.read_documents(kind, &digests).await?.calls {
-                let script = &self.scripts.forget_document;
-                let mut run = self.writing(script, "", PARTITION, self.memory.epoch());
+                let script = &self.server.scripts.forget_document;
+                let mut run =
+                    self.server
+                        .writing(script, "", PARTITION, self.server.memory.epoch());
                 run.key(&names(&document, "")[..10]);
                 let place = Place::of(&document);
                 run.arg(&place.digest[..]).arg(&place.to_bytes()[..]);
                 run.arg(now.as_microsecond()).arg(&document.state);
-                let (word, rest) = reply(self.run_deleting(&run).await?)?;
+                let (word, rest) = reply(self.server.run_deleting(&run).await?)?;
                 if word == "lost" {
-                    return Err(self.lost_as_told(&rest));
+                    return Err(self.server.lost_as_told(&rest));
                 }
                 forgotten += 1;
             }
@@ -254,7 +265,7 @@ impl Inner {
         if asks.is_empty() {
             return Ok(found);
         }
-        let all: Vec<Vec<Value>> = self.link.ask_many(asks).await?;
+        let all: Vec<Vec<Value>> = self.server.link.ask_many(asks).await?;
         for (digest, fields) in digests.iter().zip(all) {
             let id = id_of(&fields);
             match read(kind, fields) {

@@ -1,29 +1,61 @@
 //! The connection on which the ends of other gateways' calls are heard.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError};
 use tokio::time::timeout;
 
-use super::Inner;
 use super::keys::Partition;
-use super::link::Wire;
+use super::link::{Link, Wire};
 use crate::core::record::CallId;
+use crate::store::Endings;
 
+/// How long a subscription may take.
+const HEARD: Duration = Duration::from_secs(1);
 /// How long all subscriptions together may take, with their connection.
 const SUBSCRIBED: Duration = Duration::from_secs(2);
 
-impl Inner {
-    /// Subscribes to the ends of calls, if that is not done already. On a connection of its own: a server closes
-    /// one with subscriptions as soon as the answers on it are many megabytes behind.
+/// Hears the ends of calls that other gateways run.
+pub(super) struct Ears {
+    /// A connection of its own: a server closes one with subscriptions as soon as the answers on it are many megabytes
+    /// behind.
+    link: Arc<Link>,
+    pub(super) endings: Arc<Endings>,
+    /// The next look subscribes anew.
+    is_deaf: Arc<AtomicBool>,
+    /// Connections on which the ends of calls were heard.
+    hearings: Arc<AtomicU64>,
+}
+
+impl Ears {
+    pub(super) fn new(link: &Arc<Link>) -> Self {
+        Self {
+            link: Arc::new(link.beside(HEARD)),
+            endings: Arc::default(),
+            is_deaf: Arc::new(true.into()),
+            hearings: Arc::default(),
+        }
+    }
+
+    /// The next look subscribes anew.
+    pub(super) fn is_cut_off(&self) {
+        self.is_deaf.store(true, Ordering::SeqCst);
+    }
+
+    /// Subscribes to the ends of calls, if that is not done already.
     pub(super) async fn hear_endings(&self) {
         if !self.is_deaf.swap(false, Ordering::SeqCst) {
             return;
         }
         // What an earlier connection still says does not count.
         let number = self.hearings.fetch_add(1, Ordering::SeqCst) + 1;
-        let (endings, store) = (self.endings.clone(), self.weak.clone());
+        let (endings, is_deaf, hearings) = (
+            self.endings.clone(),
+            self.is_deaf.clone(),
+            self.hearings.clone(),
+        );
         let hear = move |push: PushInfo| match push.kind {
             PushKind::Message | PushKind::SMessage => {
                 let id = push
@@ -36,18 +68,15 @@ impl Inner {
                 }
             }
             PushKind::Disconnection => {
-                let store = store.upgrade();
-                if let Some(store) =
-                    store.filter(|store| store.hearings.load(Ordering::SeqCst) == number)
-                {
-                    store.is_deaf.store(true, Ordering::SeqCst);
+                if hearings.load(Ordering::SeqCst) == number {
+                    is_deaf.store(true, Ordering::SeqCst);
                 }
             }
             _ => {}
         };
         let channels: Vec<String> = Partition::all().map(Partition::endings).collect();
         let subscribe = async {
-            match self.ears.connect(hear).await? {
+            match self.link.connect(hear).await? {
                 Wire::One(mut manager) => manager.subscribe(&channels).await,
                 Wire::Cluster(mut cluster) => {
                     for channel in &channels {

@@ -3,16 +3,19 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures_util::future::try_join_all;
 use redis::{FromRedisValue, Value, cmd};
 
+use super::answer::{reply, unreadable};
+use super::gateways::Gateways;
 use super::keys::{self, Partition};
 use super::loss::{self, Finding, Manifest, Sight};
+use super::put_back::Restorer;
 use super::scripts::Run;
-use super::{Inner, call_id, reply, unreadable};
-use crate::core::record::CallId;
+use super::server::Server;
 use crate::store::lock::lock;
 use crate::store::{Error, LOST_DATA, Reason};
 
@@ -29,7 +32,36 @@ enum Warned {
     TooLate,
 }
 
-impl Inner {
+/// The epochs of a store's data, and whether it still has what was written to it.
+pub(super) struct Epochs {
+    server: Arc<Server>,
+    restorer: Restorer,
+    gateways: Gateways,
+    pub(super) lost_writes: AtomicU64,
+    /// This process has found its own data here.
+    was_whole: AtomicBool,
+    /// Since when every call is known, in microseconds; 0: that was not seen yet.
+    pub(super) whole_since_us: AtomicI64,
+    /// What is remembered has been put back since the loss was noticed.
+    is_mended: AtomicBool,
+    /// The epoch of a prepared acceptance; until it is accepted it closes the store for all gateways.
+    prepared: Mutex<Option<Manifest>>,
+}
+
+impl Epochs {
+    pub(super) fn new(server: Arc<Server>, restorer: Restorer, gateways: Gateways) -> Self {
+        Self {
+            server,
+            restorer,
+            gateways,
+            lost_writes: 0.into(),
+            was_whole: false.into(),
+            whole_since_us: 0.into(),
+            is_mended: false.into(),
+            prepared: Mutex::default(),
+        }
+    }
+
     /// Compares what is there with what is remembered, puts back what was lost and is still known, and
     /// says what is missing.
     pub(super) async fn look_for_loss(&self) -> Result<Option<Reason>, Error> {
@@ -38,7 +70,7 @@ impl Inner {
                 return Ok(seen);
             }
         }
-        self.link.trouble.notify_one();
+        self.server.link.trouble.notify_one();
         Ok(Some(Reason::new(
             "suspect",
             "the store was changed each time it was looked at",
@@ -48,7 +80,7 @@ impl Inner {
     /// Goes on (to the next try) if the manifest has changed meanwhile: an acceptance that has just ended must not be taken back by a look
     /// that began before it.
     async fn compare_once(&self) -> Result<ControlFlow<Option<Reason>>, Error> {
-        let (epoch, known) = (self.memory.epoch(), self.memory.all_writes());
+        let (epoch, known) = (self.server.memory.epoch(), self.server.memory.all_writes());
         let mut sight = self.sight().await?;
         let mut found = loss::compare(&sight, &epoch, &known);
         if let Finding::Fresh(manifest) = found {
@@ -60,9 +92,9 @@ impl Inner {
             Finding::Whole => {
                 self.know_since(&sight).await;
                 self.forget_acceptance();
-                self.memory.saw_all(&sight);
+                self.server.memory.saw_all(&sight);
                 self.publish_token(&sight).await;
-                self.forget_gateways(&sight).await;
+                self.gateways.forget_gone(&sight).await;
                 self.was_whole.store(true, Ordering::Relaxed);
                 self.is_mended.store(false, Ordering::Relaxed);
                 Ok(ControlFlow::Break(None))
@@ -73,15 +105,15 @@ impl Inner {
                 "the store is being set up",
             )))),
             Finding::Adopt(adopted) => {
-                self.put_all_back().await?;
+                self.restorer.put_all_back().await?;
                 let sight = self.sight().await?;
                 // Before anything is written to what is left after a loss.
                 self.know_since(&sight).await;
-                self.memory.adopt(&adopted, sight);
+                self.server.memory.adopt(&adopted, sight);
                 self.forget_acceptance();
                 self.was_whole.store(true, Ordering::Relaxed);
                 let before = if epoch.is_empty() { "none" } else { &epoch };
-                tracing::info!(store = %self.link.target, epoch = adopted, before, "this data is gone by from now on");
+                tracing::info!(store = %self.server.link.target, epoch = adopted, before, "this data is gone by from now on");
                 Ok(ControlFlow::Break(None))
             }
             Finding::Foreign(what) => Ok(ControlFlow::Break(Some(Reason::new("foreign", what)))),
@@ -94,7 +126,7 @@ impl Inner {
                     return Ok(ControlFlow::Continue(()));
                 }
                 // Nothing may be claimed that is about to be put back.
-                self.close_for(&reason);
+                self.server.status.close_for(&reason);
                 // Also if the warning itself was lost since: the store may have been emptied once more.
                 match self
                     .warn_others(sight.manifest.as_ref(), &what, &epoch)
@@ -106,7 +138,7 @@ impl Inner {
                 }
                 if !self.is_mended.load(Ordering::Relaxed) {
                     self.publish_token(&Sight::default()).await;
-                    let mended = self.put_all_back().await;
+                    let mended = self.restorer.put_all_back().await;
                     if let Err(error) = mended {
                         tracing::error!(%error, "what is remembered could not be put back yet");
                     } else if !self.is_mended.swap(true, Ordering::Relaxed) {
@@ -116,14 +148,6 @@ impl Inner {
                 Ok(ControlFlow::Break(Some(reason)))
             }
         }
-    }
-
-    /// A script has found that the store is not what this gateway knows: from now on nothing is claimed.
-    pub(super) fn has_lost(&self, what: &str) -> Error {
-        let text = format!("the store has lost data: its {what} is not what it was");
-        self.close_for(&Reason::new("suspect", text.as_str()));
-        self.link.trouble.notify_one();
-        Error::Refused(text)
     }
 
     /// Closes the store for the other gateways, too, also for those that have begun to use what is left of it: they
@@ -173,6 +197,7 @@ impl Inner {
         };
         for _ in 0..LOOKS {
             let epochs = self
+                .server
                 .link
                 .ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned())
                 .await?;
@@ -181,9 +206,9 @@ impl Inner {
             }
             let close = async |(partition, epoch): (Partition, Value)| {
                 let epoch = Option::<Vec<u8>>::from_redis_value(epoch).map_err(unreadable)?;
-                let mut run = Run::new(&self.scripts.swap);
+                let mut run = Run::new(&self.server.scripts.swap);
                 run.key(partition.epoch()).arg(epoch.unwrap_or_default());
-                let (word, _) = reply(self.link.run(run.arg("lost")).await?)?;
+                let (word, _) = reply(self.server.link.run(run.arg("lost")).await?)?;
                 Ok::<_, Error>(word == "done")
             };
             let closed = try_join_all(Partition::all().zip(epochs).map(close)).await?;
@@ -197,7 +222,10 @@ impl Inner {
     /// Lets the other gateways know up to where this one gives tokens: they remember it in case that the
     /// store and this gateway are lost together.
     async fn publish_token(&self, sight: &Sight) {
-        let (gateway, token) = (self.memory.gateway(), self.memory.covered_token());
+        let (gateway, token) = (
+            self.server.memory.gateway(),
+            self.server.memory.covered_token(),
+        );
         if sight
             .tokens
             .get(&gateway)
@@ -207,7 +235,8 @@ impl Inner {
         }
         // A full Redis refuses it, which is told elsewhere; the next look tries again.
         drop(
-            self.link
+            self.server
+                .link
                 .ask::<()>(cmd("HSET").arg(keys::tokens()).arg(gateway).arg(token))
                 .await,
         );
@@ -219,7 +248,9 @@ impl Inner {
         let Some(manifest) = &sight.manifest else {
             return;
         };
-        self.accepted_token.store(manifest.token, Ordering::SeqCst);
+        self.server
+            .accepted_token
+            .store(manifest.token, Ordering::SeqCst);
         let since = match manifest.whole_since_us {
             Some(since) => Some(since),
             None => self.say_since(manifest).await.ok().flatten(),
@@ -231,7 +262,7 @@ impl Inner {
 
     /// `None`: another gateway has just written another manifest.
     async fn say_since(&self, manifest: &Manifest) -> Result<Option<i64>, Error> {
-        let since = Some(self.store_time().as_microsecond());
+        let since = Some(self.server.now().as_microsecond());
         let next = Manifest {
             whole_since_us: since,
             ..manifest.clone()
@@ -251,10 +282,12 @@ impl Inner {
     async fn sight(&self) -> Result<Sight, Error> {
         let manifest = self.manifest().await?;
         let epochs = self
+            .server
             .link
             .ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned())
             .await?;
         let writes = self
+            .server
             .link
             .ask_each(|partition| cmd("HGETALL").arg(partition.writes()).to_owned())
             .await?;
@@ -265,8 +298,11 @@ impl Inner {
             manifest,
             ..Sight::default()
         };
-        let tokens: HashMap<String, u64> =
-            self.link.ask(cmd("HGETALL").arg(keys::tokens())).await?;
+        let tokens: HashMap<String, u64> = self
+            .server
+            .link
+            .ask(cmd("HGETALL").arg(keys::tokens()))
+            .await?;
         sight.tokens = tokens.into_iter().collect();
         sight.epochs = epochs.collect::<Result<_, _>>().map_err(unreadable)?;
         for (partition, counts) in Partition::all().zip(writes) {
@@ -277,7 +313,8 @@ impl Inner {
             }
         }
         sight.forgotten = self
-            .last_counts(self.memory.all_writes().absent_from(&sight.writes))
+            .gateways
+            .last_counts(self.server.memory.all_writes().absent_from(&sight.writes))
             .await?;
         Ok(sight)
     }
@@ -286,11 +323,12 @@ impl Inner {
     async fn begin(&self, manifest: Manifest) -> Result<(), Error> {
         let key = manifest_key();
         let manifest = Manifest {
-            whole_since_us: Some(self.store_time().as_microsecond()),
+            whole_since_us: Some(self.server.now().as_microsecond()),
             ..manifest
         };
         let text = serde_json::to_string(&manifest).map_err(unreadable)?;
-        self.link
+        self.server
+            .link
             .ask::<()>(cmd("SET").arg(&key).arg(text).arg("NX"))
             .await?;
         // The first gateway has chosen the epoch.
@@ -304,7 +342,7 @@ impl Inner {
                 .arg("NX")
                 .to_owned()
         };
-        self.link.ask_each(set).await?;
+        self.server.link.ask_each(set).await?;
         // Unless another gateway has found a loss in the meantime. An acceptance is completed only by its own gateway.
         if !chosen.complete && chosen.follows.is_empty() {
             let complete = Manifest {
@@ -332,20 +370,19 @@ impl Inner {
             manifest: Some(manifest.clone()),
             ..sight
         };
-        let found = loss::compare(&sight, &manifest.epoch, &self.memory.all_writes());
+        let found = loss::compare(&sight, &manifest.epoch, &self.server.memory.all_writes());
         if found != Finding::Whole || !self.swap_manifest(Some(&prepared), &manifest).await? {
             return Err(Error::Refused(NOT_ALONE.into()));
         }
-        self.memory.adopt(&manifest.epoch, sight);
-        self.look_after().await;
+        self.server.memory.adopt(&manifest.epoch, sight);
         Ok(())
     }
 
     /// Begins the new epoch, but no gateway goes by it as long as its manifest is not complete.
     pub(super) async fn prepare(&self, reason: &str) -> Result<Manifest, Error> {
-        self.put_all_back().await?;
+        self.restorer.put_all_back().await?;
         let sight = self.sight().await?;
-        let remembered = self.memory.epoch();
+        let remembered = self.server.memory.epoch();
         let before = sight.manifest.as_ref();
         if remembered.is_empty() && before.is_none() {
             let why =
@@ -358,9 +395,10 @@ impl Inner {
         epochs.extend(before.map(|manifest| manifest.epoch.as_str()));
         epochs.push(&remembered);
         let mut manifest = Manifest::after(&epochs, reason, false);
-        let now = self.store_time().as_microsecond();
+        let now = self.server.now().as_microsecond();
         // Tokens that no gateway remembers were not ahead of the clock either.
         manifest.token = self
+            .server
             .memory
             .highest_token()
             .max(sight.token())
@@ -370,14 +408,15 @@ impl Inner {
             return Err(Error::Refused(NOT_ALONE.into()));
         }
         let epoch = manifest.epoch.clone();
-        self.link
+        self.server
+            .link
             .ask_each(|partition| cmd("SET").arg(partition.epoch()).arg(&epoch).to_owned())
             .await?;
         self.whole_since_us.store(
             manifest.whole_since_us.unwrap_or_default(),
             Ordering::SeqCst,
         );
-        self.memory.adopt(&epoch, self.sight().await?);
+        self.server.memory.adopt(&epoch, self.sight().await?);
         *lock(&self.prepared) = Some(manifest.clone());
         Ok(manifest)
     }
@@ -388,7 +427,7 @@ impl Inner {
     }
 
     async fn manifest(&self) -> Result<Option<Manifest>, Error> {
-        parse(self.link.ask(cmd("GET").arg(manifest_key())).await?)
+        parse(self.server.link.ask(cmd("GET").arg(manifest_key())).await?)
     }
 
     /// Writes the manifest if it still is `before`. Answers whether it did.
@@ -397,61 +436,15 @@ impl Inner {
         before: Option<&Manifest>,
         next: &Manifest,
     ) -> Result<bool, Error> {
-        let found: Option<Vec<u8>> = self.link.ask(cmd("GET").arg(manifest_key())).await?;
+        let found: Option<Vec<u8>> = self.server.link.ask(cmd("GET").arg(manifest_key())).await?;
         if parse(found.clone())?.as_ref() != before {
             return Ok(false);
         }
-        let mut run = Run::new(&self.scripts.swap);
+        let mut run = Run::new(&self.server.scripts.swap);
         run.key(manifest_key()).arg(found.unwrap_or_default());
         run.arg(serde_json::to_string(next).map_err(unreadable)?);
-        let (word, _) = reply(self.link.run(&run).await?)?;
+        let (word, _) = reply(self.server.link.run(&run).await?)?;
         Ok(word == "done")
-    }
-
-    /// One page of the calls about which a store that has lost data may be wrong. `from`: index, partition and cursor.
-    pub(super) async fn at_risk_after_loss(
-        &self,
-        from: &str,
-        limit: u32,
-    ) -> Result<(Vec<CallId>, Option<String>), Error> {
-        // Those that become unknown meanwhile are not met again.
-        const INDEXES: [&str; 3] = ["unknown", "failed", "running"];
-        if from.is_empty() {
-            // What runs here may have been forgotten a moment ago.
-            self.put_all_back().await?;
-        }
-        let mut parts = from.split(':').map(|part| part.parse::<u64>().unwrap_or(0));
-        let mut next = || parts.next().unwrap_or(0);
-        let (index, partition, mut cursor) = (next(), next(), next());
-        let places = (0_u64..).zip(INDEXES).flat_map(|(number, name)| {
-            (0_u64..)
-                .zip(Partition::all())
-                .map(move |(at, partition)| (number, at, partition.key(name)))
-        });
-        for (number, at, key) in
-            places.skip_while(|(number, at, _)| (*number, *at) < (index, partition))
-        {
-            loop {
-                let mut ask = cmd("ZSCAN");
-                ask.arg(&key).arg(cursor).arg("COUNT").arg(limit);
-                let (next, found): (u64, Vec<(String, f64)>) = self.link.ask(&ask).await?;
-                cursor = next;
-                let calls: Vec<CallId> = found.iter().filter_map(|(id, _)| call_id(id)).collect();
-                // Cursor 0 ends one index; the one after it begins with 0, too.
-                let (number, at) = if cursor == 0 {
-                    (number, at + 1)
-                } else {
-                    (number, at)
-                };
-                if !calls.is_empty() {
-                    return Ok((calls, Some(format!("{number}:{at}:{cursor}"))));
-                }
-                if cursor == 0 {
-                    break;
-                }
-            }
-        }
-        Ok((Vec::new(), None))
     }
 }
 

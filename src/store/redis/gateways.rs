@@ -1,15 +1,17 @@
 //! Gateways that are gone are forgotten, so that thousands of past ones leave no trace in what each look reads. Why that
 //! hides no loss is said in `loss`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{Value, cmd};
 use tokio::time::Instant;
 
+use super::answer::{reply, unreadable};
 use super::keys::{self, Partition};
 use super::loss::{Sight, Writes};
-use super::{Inner, reply, unreadable};
+use super::server::Server;
 use crate::store::Error;
 use crate::store::lock::lock;
 
@@ -22,14 +24,34 @@ const AT_ONCE: usize = 100;
 /// Among the tokens: the highest of all forgotten gateways.
 pub(super) const FORGOTTEN: &str = "forgotten";
 
-impl Inner {
+/// Forgets gateways that are gone.
+pub(super) struct Gateways {
+    server: Arc<Server>,
+    /// For how long a gateway that seems to be gone is watched.
+    patience: Duration,
+    /// When this gateway last said that it is there.
+    said_hello: Mutex<Option<Instant>>,
+    /// Gateways that seem to be gone: when they were there last, and since when that is watched.
+    watched: Mutex<HashMap<String, (f64, Instant)>>,
+}
+
+impl Gateways {
+    pub(super) fn new(server: Arc<Server>, patience: Duration) -> Self {
+        Self {
+            server,
+            patience,
+            said_hello: Mutex::default(),
+            watched: Mutex::default(),
+        }
+    }
+
     /// Says that this gateway is there, and forgets those that have not been for long. Nothing is missing in what it is
     /// shown. What fails is tried again with the next look.
-    pub(super) async fn forget_gateways(&self, sight: &Sight) {
+    pub(super) async fn forget_gone(&self, sight: &Sight) {
         let forgotten = async {
             self.say_hello(sight).await?;
             self.come_back(sight).await?;
-            let since = self.store_time().as_microsecond() - GONE_AFTER_US;
+            let since = self.server.now().as_microsecond() - GONE_AFTER_US;
             let mut ask = cmd("ZRANGEBYSCORE");
             ask.arg(keys::seen())
                 .arg("-inf")
@@ -38,7 +60,7 @@ impl Inner {
                 .arg("LIMIT")
                 .arg(0)
                 .arg(2 * AT_ONCE);
-            let overdue: Vec<(String, f64)> = self.link.ask_quietly(&ask).await?;
+            let overdue: Vec<(String, f64)> = self.server.link.ask_quietly(&ask).await?;
             self.forget_these(&self.still_gone(overdue), sight).await
         };
         let forgotten: Result<(), Error> = forgotten.await;
@@ -58,10 +80,9 @@ impl Inner {
             let since = known.map_or_else(Instant::now, |(_, since)| *since);
             watched.insert(gateway, (last, since));
         }
-        let patience = self.settings.pace.redis_watch_gone;
         let gone = watched
             .iter()
-            .filter(|(_, (_, since))| since.elapsed() >= patience);
+            .filter(|(_, (_, since))| since.elapsed() >= self.patience);
         gone.map(|(gateway, _)| gateway.clone()).collect()
     }
 
@@ -71,11 +92,11 @@ impl Inner {
         let was_forgotten = sight
             .forgotten
             .gateways()
-            .any(|gateway| gateway == self.memory.gateway());
+            .any(|gateway| gateway == self.server.memory.gateway());
         if !was_forgotten && is_said(*lock(&self.said_hello)) {
             return Ok(());
         }
-        let now = self.store_time().as_microsecond();
+        let now = self.server.now().as_microsecond();
         let mut others = cmd("ZADD");
         others.arg(keys::seen()).arg("NX");
         let all = sight
@@ -84,27 +105,29 @@ impl Inner {
             .chain(sight.tokens.keys().map(String::as_str));
         for gateway in all
             .filter(|gateway| *gateway != FORGOTTEN)
-            .chain([&*self.memory.gateway()])
+            .chain([&*self.server.memory.gateway()])
         {
             others.arg(now).arg(gateway);
         }
-        self.link.ask_quietly::<()>(&others).await?;
+        self.server.link.ask_quietly::<()>(&others).await?;
         let mut own = cmd("ZADD");
-        own.arg(keys::seen()).arg(now).arg(self.memory.gateway());
-        self.link.ask_quietly::<()>(&own).await?;
+        own.arg(keys::seen())
+            .arg(now)
+            .arg(self.server.memory.gateway());
+        self.server.link.ask_quietly::<()>(&own).await?;
         *lock(&self.said_hello) = Some(Instant::now());
         Ok(())
     }
 
     /// If this gateway was forgotten while it was away, it goes on from its last counts.
     async fn come_back(&self, sight: &Sight) -> Result<(), Error> {
-        let gateway = self.memory.gateway();
+        let gateway = self.server.memory.gateway();
         for partition in Partition::all() {
             let last = sight.forgotten.of(&gateway, partition);
             if last > 0 && sight.writes.of(&gateway, partition) == 0 {
                 let mut set = cmd("HSETNX");
                 set.arg(partition.writes()).arg(&gateway).arg(last);
-                self.link.ask_quietly::<()>(&set).await?;
+                self.server.link.ask_quietly::<()>(&set).await?;
             }
         }
         Ok(())
@@ -112,7 +135,7 @@ impl Inner {
 
     /// Takes out those that are still counted; what was said of those that are not is deleted.
     async fn forget_these(&self, overdue: &[String], sight: &Sight) -> Result<(), Error> {
-        let own = self.memory.gateway();
+        let own = self.server.memory.gateway();
         let counted: BTreeSet<&str> = sight
             .writes
             .gateways()
@@ -124,7 +147,7 @@ impl Inner {
         if !gone.is_empty() {
             let mut unseen = cmd("ZREM");
             unseen.arg(keys::seen()).arg(&gone);
-            self.link.ask_quietly::<()>(&unseen).await?;
+            self.server.link.ask_quietly::<()>(&unseen).await?;
             tracing::info!(
                 gateways = gone.len(),
                 "gateways that are gone were forgotten"
@@ -157,24 +180,26 @@ impl Inner {
             partition.writes()
         };
         let names = [tokens.clone(), tokens];
-        let mut run = self.writing_to(&self.scripts.forget_gateways, partition, names);
+        let mut run =
+            self.server
+                .writing_to(&self.server.scripts.forget_gateways, partition, names);
         run.arg(if is_first { FORGOTTEN } else { "" });
         for gateway in gone {
             run.arg(*gateway).arg(sight.writes.of(gateway, partition));
             if is_first {
                 let last =
                     serde_json::to_string(&sight.writes.all_of(gateway)).map_err(unreadable)?;
-                run.key(keys::last_counts(&self.memory.epoch(), gateway))
+                run.key(keys::last_counts(&self.server.memory.epoch(), gateway))
                     .arg(last);
             } else {
                 run.arg("");
             }
         }
-        let Some(answer) = self.link.run_if_loaded(&run).await? else {
+        let Some(answer) = self.server.link.run_if_loaded(&run).await? else {
             return Ok(false);
         };
         let (word, rest) = reply(answer)?;
-        self.saw_count(partition, &rest, 0);
+        self.server.saw_count(partition, &rest, 0);
         Ok(word == "done")
     }
 
@@ -184,13 +209,14 @@ impl Inner {
         if gateways.is_empty() {
             return Ok(last);
         }
-        let epoch = self.memory.epoch();
+        let epoch = self.server.memory.epoch();
         let ask = |gateway: &String| {
             cmd("GET")
                 .arg(keys::last_counts(&epoch, gateway))
                 .to_owned()
         };
         let found: Vec<Value> = self
+            .server
             .link
             .ask_many(gateways.iter().map(ask).collect())
             .await?;

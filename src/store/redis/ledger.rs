@@ -9,9 +9,11 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use redis::{FromRedisValue, Value, cmd};
 
+use super::answer::{call_id, reply, unreadable};
 use super::keys::Partition;
+use super::record;
 use super::scripts::Run;
-use super::{Inner, Redis, call_id, record, reply, unreadable};
+use super::store::Redis;
 use crate::core::ledger::{
     self, Duplicate, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, Maker,
     PAGE_BYTES, Page, Position,
@@ -36,7 +38,7 @@ impl Ledger for Redis {
         let mut ask = cmd("HGET");
         ask.arg(Partition::of_call(call_id).call(call_id))
             .arg("intent");
-        let intent: Option<Vec<u8>> = self.link.ask(&ask).await?;
+        let intent: Option<Vec<u8>> = self.server.link.ask(&ask).await?;
         let maker = intent.map(|intent| record::maker(&intent)).transpose();
         maker.map_err(unreadable)
     }
@@ -53,7 +55,7 @@ impl Ledger for Redis {
         let Some(record) = record::read(fields).map_err(unreadable)? else {
             return Ok(None);
         };
-        let record = self.settled(record).await?;
+        let record = self.server.settled(record).await?;
         // Each version has one entry.
         let oldest = record.version.saturating_sub(u64::from(limit)) + 1;
         let mut ask = cmd("HMGET");
@@ -61,7 +63,7 @@ impl Ledger for Redis {
         for version in oldest..=record.version {
             ask.arg(record::entry_field(version));
         }
-        let texts: Vec<Option<Vec<u8>>> = self.link.ask(&ask).await?;
+        let texts: Vec<Option<Vec<u8>>> = self.server.link.ask(&ask).await?;
         let entries = texts.iter().flatten().map(|text| record::read_entry(text));
         let entries = entries.collect::<Result<_, _>>().map_err(unreadable)?;
         Ok(Some(History {
@@ -74,6 +76,7 @@ impl Ledger for Redis {
     async fn tenants(&self) -> Result<Vec<String>, Error> {
         let mut tenants = Vec::new();
         for found in self
+            .server
             .link
             .ask_each(|partition| cmd("SMEMBERS").arg(partition.tenants()).to_owned())
             .await?
@@ -125,7 +128,7 @@ impl Ledger for Redis {
     }
 
     async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
-        let mut run = Run::new(&self.scripts.arrived);
+        let mut run = Run::new(&self.server.scripts.arrived);
         run.key(Partition::of_call(call_id).call(call_id))
             .arg(later.count)
             .arg(LISTED_DUPLICATES);
@@ -133,18 +136,18 @@ impl Ledger for Redis {
             let line = (one.at.as_microsecond(), &one.by, &one.kind);
             run.arg(serde_json::to_string(&line).map_err(unreadable)?);
         }
-        self.link.run(&run).await.map(drop)
+        self.server.link.run(&run).await.map(drop)
     }
 
     /// Deletes finished calls and documents whose retention is over, with all that leads to them.
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
         // What was lost is put back before anything is deleted.
-        if self.is_in_doubt() {
+        if self.server.status.is_in_doubt() {
             return Ok(0);
         }
         let mut forgotten = self.forget_documents(now, limit).await?;
         let now = now.as_microsecond();
-        let over = self.link.ask_each(|partition| {
+        let over = self.server.link.ask_each(|partition| {
             cmd("ZCOUNT")
                 .arg(partition.retained())
                 .arg("-inf")
@@ -171,7 +174,7 @@ impl Ledger for Redis {
     }
 }
 
-impl Inner {
+impl Redis {
     /// Where the next calls are that the filter's index finds.
     async fn positions(
         &self,
@@ -197,7 +200,7 @@ impl Inner {
             .arg(&newest)
             .arg(&oldest);
         ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(limit);
-        let found: Vec<Vec<u8>> = self.link.ask(&ask).await?;
+        let found: Vec<Vec<u8>> = self.server.link.ask(&ask).await?;
         let found: Option<Vec<Position>> = found
             .iter()
             .map(|bytes| Position::from_bytes(bytes))
@@ -225,6 +228,7 @@ impl Inner {
             ["args", "result"].map(|field| cmd("HSTRLEN").arg(&name).arg(field).to_owned())
         };
         let sizes: Vec<usize> = self
+            .server
             .link
             .ask_many(positions.iter().flat_map(ask).collect())
             .await?;
@@ -260,7 +264,7 @@ impl Inner {
             let listed = match read {
                 // What a replica does not have yet is as it is shown a moment later, or is lost.
                 Ok(Some(record)) => Some(Listed {
-                    record: self.settled(record).await?,
+                    record: self.server.settled(record).await?,
                     duplicates,
                 }),
                 Ok(None) => {
@@ -285,11 +289,12 @@ impl Inner {
         filter: &Filter,
         position: &Position,
     ) -> Result<(), Error> {
-        if self.is_in_doubt() {
+        if self.server.status.is_in_doubt() {
             return Ok(());
         }
         let list = Partition::of_call(position.call_id).list(tenant, filter.index());
-        self.link
+        self.server
+            .link
             .ask(cmd("ZREM").arg(list).arg(&position.to_bytes()[..]))
             .await
     }
@@ -307,7 +312,8 @@ impl Inner {
                 .arg(&DUPLICATES);
             ask
         };
-        self.link
+        self.server
+            .link
             .ask_many(ids.iter().copied().map(ask).collect())
             .await
     }
@@ -326,7 +332,7 @@ impl Inner {
             .arg("LIMIT")
             .arg(0)
             .arg(most);
-        let ids: Vec<String> = self.link.ask(&ask).await?;
+        let ids: Vec<String> = self.server.link.ask(&ask).await?;
         let ids: Vec<CallId> = ids.iter().filter_map(|id| call_id(id)).collect();
         // Another gateway was faster.
         if ids.is_empty() {
@@ -338,14 +344,19 @@ impl Inner {
                 .arg(&record::BRIEF)
                 .to_owned()
         };
-        let all: Vec<Vec<Value>> = self.link.ask_many(ids.iter().map(brief).collect()).await?;
+        let all: Vec<Vec<Value>> = self
+            .server
+            .link
+            .ask_many(ids.iter().map(brief).collect())
+            .await?;
         let mut over = Vec::new();
         for (id, fields) in ids.iter().zip(all) {
             match record::read_brief(fields) {
                 Ok(Some(record)) => over.push(record),
                 Ok(None) => {
                     for index in [partition.retained(), partition.key("failed")] {
-                        self.link
+                        self.server
+                            .link
                             .ask::<()>(cmd("ZREM").arg(index).arg(id.to_string()))
                             .await?;
                     }
@@ -359,7 +370,7 @@ impl Inner {
                         .arg("XX")
                         .arg(now + DAY_US)
                         .arg(id.to_string());
-                    self.link.ask::<()>(&later).await?;
+                    self.server.link.ask::<()>(&later).await?;
                 }
             }
         }
@@ -389,7 +400,9 @@ impl Inner {
             })
             .collect();
         let names = [partition.retained(), partition.key("failed")];
-        let mut run = self.writing_to(&self.scripts.forget, partition, names);
+        let mut run = self
+            .server
+            .writing_to(&self.server.scripts.forget, partition, names);
         run.arg(now).arg(over.len()).arg(holders.len());
         for record in over {
             run.key(partition.call(record.intent.call_id))
@@ -404,8 +417,8 @@ impl Inner {
         for (list, calls) in lists {
             run.key(list).arg(calls);
         }
-        match reply(self.run_deleting(&run).await?)? {
-            (word, rest) if word == "lost" => Err(self.lost_as_told(&rest)),
+        match reply(self.server.run_deleting(&run).await?)? {
+            (word, rest) if word == "lost" => Err(self.server.lost_as_told(&rest)),
             _ => Ok(()),
         }
     }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::answer::unreadable;
 use super::keys::Partition;
 use super::loss::{Sight, Writes};
 use crate::core::call::Change;
@@ -204,8 +205,7 @@ impl Memory {
 
     pub(super) fn secret(&self) -> Result<Option<Bytes>, crate::store::Error> {
         let secret = hex::decode(&self.state().marks.secret);
-        let secret =
-            secret.map_err(|_| super::unreadable("the copy of the secret is no hexadecimal"))?;
+        let secret = secret.map_err(|_| unreadable("the copy of the secret is no hexadecimal"))?;
         Ok((!secret.is_empty()).then(|| secret.into()))
     }
 

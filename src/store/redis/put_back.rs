@@ -1,18 +1,28 @@
 //! Putting back what a Redis has lost and this gateway still remembers.
 
+use std::sync::Arc;
+
+use super::answer::{call_id, reply, text};
 use super::keys::Partition;
 use super::memory::Remembered;
+use super::record::{self, retain_until, score};
 use super::scripts::Run;
-use super::{Inner, call_id, record, reply, retain_until, score, text};
+use super::server::Server;
 use crate::core::ledger::Position;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::store::Error;
 
-impl Inner {
+/// Puts back writes that a Redis has lost.
+#[derive(Clone)]
+pub(super) struct Restorer {
+    pub(super) server: Arc<Server>,
+}
+
+impl Restorer {
     /// Puts back every write that is remembered, unless it is there.
     pub(super) async fn put_all_back(&self) -> Result<(), Error> {
         let mut all = Ok(());
-        let recent = self.memory.recent();
+        let recent = self.server.memory.recent();
         for of_one in recent.chunk_by(|one, next| one.call_id() == next.call_id()) {
             for Remembered {
                 record,
@@ -62,7 +72,8 @@ impl Inner {
         let mut over = Vec::new();
         for holder in &holders {
             over.extend(
-                self.fields_of(*holder)
+                self.server
+                    .fields_of(*holder)
                     .await?
                     .filter(|holder| is_over(holder, record)),
             );
@@ -77,8 +88,8 @@ impl Inner {
     async fn tell_holders(&self, record: &Record, holders: Vec<CallId>) -> Result<(), Error> {
         let intent = &record.intent;
         for holder in holders {
-            let newest = self.fields_of(intent.call_id).await?;
-            let later = self.fields_of(holder).await?;
+            let newest = self.server.fields_of(intent.call_id).await?;
+            let later = self.server.fields_of(holder).await?;
             if newest
                 .zip(later)
                 .is_some_and(|(newest, later)| is_over(&newest, &later))
@@ -107,11 +118,11 @@ impl Inner {
         let intent = &record.intent;
         let partition = Partition::of(&intent.lookup);
         let result = record::result(record);
-        let mut run = Run::new(&self.scripts.assert);
+        let mut run = Run::new(&self.server.scripts.assert);
         let rooms = is_locked.then(|| super::session::rooms_of(intent));
         run.key(&partition.of_script(record, rooms)[..]);
         run.arg(partition.prefix())
-            .arg(self.memory.gateway())
+            .arg(self.server.memory.gateway())
             .arg("")
             .arg(0);
         run.arg(intent.call_id.to_string())
@@ -140,7 +151,7 @@ impl Inner {
         run.arg(&lock[..])
             .arg(&Position::of(record).to_bytes()[..])
             .arg(&intent.tenant);
-        let (word, rest) = reply(self.link.run(&run).await?)?;
+        let (word, rest) = reply(self.server.link.run(&run).await?)?;
         let holders = (0..rest.len()).filter_map(|n| call_id(&text(&rest, n)?));
         Ok(if word == "conflict" {
             holders.collect()

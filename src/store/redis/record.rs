@@ -130,6 +130,35 @@ impl Corrupt {
     }
 }
 
+/// Later than any time; a double still prints it in full.
+pub(super) const NEVER: i64 = 9_000_000_000_000_000;
+
+/// The same, of what is given up: told from what was never to be worked on.
+pub(super) const GIVEN_UP: i64 = NEVER + 1;
+
+/// Where a call stands in the index of its state, in microseconds: when it needs work.
+pub(super) fn score(record: &Record) -> i64 {
+    let time = match &record.state {
+        State::Running => record.attempt.lease_until,
+        State::Failed(_) => record.retain_until.unwrap_or(Timestamp::MAX),
+        State::Unknown(_) => match record.check {
+            Some(Check { at: Some(at), .. }) => at,
+            Some(Check { at: None, .. }) => return GIVEN_UP,
+            None => return NEVER,
+        },
+        _ => record.updated_at,
+    };
+    time.as_microsecond()
+}
+
+/// From when on a finished call may be deleted, in microseconds; empty for never.
+pub(super) fn retain_until(record: &Record) -> String {
+    record
+        .retain_until
+        .map(|until| until.as_microsecond().to_string())
+        .unwrap_or_default()
+}
+
 pub(super) fn intent(intent: &Intent) -> String {
     to_json(&StoredIntent {
         call_id: intent.call_id.0,
@@ -238,7 +267,6 @@ pub(super) fn entry_field(version: u64) -> String {
     format!("e:{version}")
 }
 
-/// A record out of its [`FIELDS`]; `None` if there are none.
 /// Who has made a call.
 pub(super) fn maker(intent: &[u8]) -> Result<Maker, Corrupt> {
     let intent: StoredIntent<'_> = serde_json::from_slice(intent).map_err(Corrupt::new)?;
@@ -249,6 +277,7 @@ pub(super) fn maker(intent: &[u8]) -> Result<Maker, Corrupt> {
     })
 }
 
+/// A record out of its [`FIELDS`]; `None` if there are none.
 pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
     let mut fields = fields.into_iter();
     let mut field = || {

@@ -4,13 +4,14 @@
 use redis::{Script, Value, cmd};
 use serde_json::json;
 
+use super::answer::{reply, text};
 use super::keys::Partition;
 use super::scripts::Run;
-use super::{Inner, reply, text};
+use super::server::Server;
 use crate::store::lock::{read, write};
 use crate::store::{Error, Reason};
 
-impl Inner {
+impl Server {
     /// Why the scripts do not work here.
     pub(super) async fn try_scripts(&self, servers: &str) -> Option<Reason> {
         if *read(&self.tried_on) == servers {

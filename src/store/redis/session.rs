@@ -4,6 +4,7 @@
 //! is in another slot: there only the fencing token is looked after, before the claim, and tools that need
 //! more are refused by the configuration.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
@@ -11,9 +12,12 @@ use redis::{Script, Value};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::keys::{self, Partition};
+use super::answer::{call_id, reply, text, unreadable};
+use super::keys;
+use super::memory::TOKEN_LIMIT_US;
+use super::record;
 use super::scripts::Run;
-use super::{Inner, call_id, record, reply, text, unreadable};
+use super::server::Server;
 use crate::core::call::Change;
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::session::{
@@ -122,7 +126,13 @@ impl Asked {
     }
 }
 
-impl Inner {
+/// Meets the conditions of calls, and gives back what follows from them.
+#[derive(Clone)]
+pub(super) struct Admissions {
+    pub(super) server: Arc<Server>,
+}
+
+impl Admissions {
     /// The whole of the conditions, for one script.
     pub(super) fn asked(&self, change: &Change, admission: &Admission) -> Result<String, Error> {
         let mut asked = self.asked_of_session(change, admission)?;
@@ -143,7 +153,7 @@ impl Inner {
         Ok(Asked {
             token: Some(token),
             floor: self.floor()?.to_string(),
-            explained: self.accepted_token.load(Ordering::SeqCst),
+            explained: self.server.accepted_token.load(Ordering::SeqCst),
             lock: admission.lock.is_some(),
             lease: change
                 .record
@@ -170,15 +180,15 @@ impl Inner {
             return Err(Error::Refused(why.into()));
         }
         let id = SessionId::of(&change.record.intent);
-        let mut run = self.about_session(&self.scripts.enter, &id);
+        let mut run = self.about_session(&self.server.scripts.enter, &id);
         run.arg(self.asked_of_session(change, admission)?.text()?);
-        let (word, rest) = reply(self.run_guarded(&run).await?)?;
+        let (word, rest) = reply(self.server.run_guarded(&run).await?)?;
         match word.as_str() {
             "done" => {
                 let (token, before) = (text(&rest, 0).unwrap_or_default(), text(&rest, 1));
                 let partition = keys::partition_of(&id);
-                self.saw_count(partition, &rest, 2);
-                self.barrier.pass(partition).await?;
+                self.server.saw_count(partition, &rest, 2);
+                self.server.barrier.pass(partition).await?;
                 Ok(Ok(Entered {
                     token,
                     similar_to: String::new(),
@@ -186,7 +196,7 @@ impl Inner {
                 }))
             }
             "denied" => Ok(Err(denied(&rest)?)),
-            _ => Err(self.lost_as_told(&rest)),
+            _ => Err(self.server.lost_as_told(&rest)),
         }
     }
 
@@ -194,7 +204,7 @@ impl Inner {
     fn about_session<'a>(&self, script: &'a Script, id: &SessionId) -> Run<'a> {
         let (partition, keys) = (keys::partition_of(id), keys::session(id));
         let names = [keys[0].clone(), keys[0].clone()];
-        let mut run = self.writing_to(script, partition, names);
+        let mut run = self.server.writing_to(script, partition, names);
         run.key(&of_session(&keys)[..]);
         run
     }
@@ -224,7 +234,19 @@ impl Inner {
     pub(super) fn rooms_of_replace(&self, change: &Change, met: &Met) -> Option<[String; 5]> {
         let gives_back = change.release.lock_from.is_some() || change.release.similar.is_some();
         met.rooms(change)
-            .or_else(|| (gives_back && !self.is_cluster()).then(|| rooms(change)))
+            .or_else(|| (gives_back && !self.server.is_cluster()).then(|| rooms(change)))
+    }
+
+    /// What no token may be below: the clock, and every token that this gateway has seen.
+    fn floor(&self) -> Result<u64, Error> {
+        let now = self.server.now().as_microsecond().unsigned_abs();
+        let floor = now.max(self.server.memory.token() + 1);
+        if floor.saturating_sub(now) > TOKEN_LIMIT_US {
+            return Err(Error::Refused(
+                "fencing tokens are more than a day ahead of the clock".into(),
+            ));
+        }
+        Ok(floor)
     }
 
     pub(super) async fn leave(
@@ -234,20 +256,13 @@ impl Inner {
         line: &str,
         token_and_before: [&str; 2],
     ) -> Result<(), Error> {
-        let mut run = self.about_session(&self.scripts.leave, id);
+        let mut run = self.about_session(&self.server.scripts.leave, id);
         run.arg(call_id.to_string())
             .arg(line)
             .arg(&token_and_before[..]);
-        let (_, rest) = reply(self.link.run(&run).await?)?;
-        self.saw_count(keys::partition_of(id), &rest, 0);
+        let (_, rest) = reply(self.server.link.run(&run).await?)?;
+        self.server.saw_count(keys::partition_of(id), &rest, 0);
         Ok(())
-    }
-
-    /// Takes note of how many writes a script has counted.
-    pub(super) fn saw_count(&self, partition: Partition, rest: &[Value], at: usize) {
-        if let Some(writes) = text(rest, at).and_then(|writes| writes.parse().ok()) {
-            self.memory.saw_writes(partition, writes);
-        }
     }
 }
 

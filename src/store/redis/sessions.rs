@@ -2,12 +2,14 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use redis::{FromRedisValue, cmd};
+use redis::FromRedisValue;
 
-use super::keys::{self, Partition};
+use super::answer::{reply, unreadable};
+use super::keys;
+use super::record;
 use super::scripts::Run;
 use super::session::lock;
-use super::{Inner, Redis, record, reply, unreadable};
+use super::store::Redis;
 use crate::core::record::{CallId, Entry};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::store::{Error, Sessions};
@@ -16,11 +18,11 @@ use crate::store::{Error, Sessions};
 impl Sessions for Redis {
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
         let [session, line, _] = keys::session(id);
-        let mut run = Run::new(&self.scripts.look);
+        let mut run = Run::new(&self.server.scripts.look);
         run.key(session).key(line).key(keys::session_events(id));
         type Found = (Vec<Option<String>>, Vec<(String, f64)>, Vec<Vec<u8>>);
         let (fields, line, events) =
-            Found::from_redis_value(self.link.run(&run).await?).map_err(unreadable)?;
+            Found::from_redis_value(self.server.link.run(&run).await?).map_err(unreadable)?;
         let field = |at: usize| fields.get(at).cloned().flatten().unwrap_or_default();
         let waiting = line.into_iter().map(|(id, came_at)| {
             let id = id.parse().map(CallId).map_err(unreadable)?;
@@ -47,7 +49,7 @@ impl Sessions for Redis {
 
     async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
         let unlocked = self.act(id, "unlock", entry, Some(lock)).await?;
-        self.announce(lock.call_id).await;
+        self.server.announce(lock.call_id).await;
         Ok(unlocked)
     }
 
@@ -57,13 +59,16 @@ impl Sessions for Redis {
     }
 
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
-        self.leave(id, call_id, "1", ["", ""]).await?;
-        self.announce(call_id).await;
+        self.writer
+            .admissions
+            .leave(id, call_id, "1", ["", ""])
+            .await?;
+        self.server.announce(call_id).await;
         Ok(())
     }
 }
 
-impl Inner {
+impl Redis {
     /// Applies an operator's act to a session; answers whether it changed it. Refused where the script finds that
     /// data is missing, and while that is not known.
     async fn act(
@@ -73,32 +78,26 @@ impl Inner {
         entry: &Entry,
         lock: Option<&Lock>,
     ) -> Result<bool, Error> {
-        if self.is_in_doubt() {
-            self.must_be_open()?;
+        if self.server.status.is_in_doubt() {
+            self.server.status.must_be_open()?;
         }
         let (partition, [session, ..]) = (keys::partition_of(id), keys::session(id));
         let names = [session, keys::session_events(id)];
-        let mut run = self.writing_to(&self.scripts.act, partition, names);
+        let mut run = self
+            .server
+            .writing_to(&self.server.scripts.act, partition, names);
         run.arg(what).arg(record::entry(entry));
         run.arg(
             lock.map(|lock| lock.call_id.to_string())
                 .unwrap_or_default(),
         );
         run.arg(lock.map(|lock| lock.token.to_string()).unwrap_or_default());
-        let (word, rest) = reply(self.run_guarded(&run).await?)?;
+        let (word, rest) = reply(self.server.run_guarded(&run).await?)?;
         if word == "lost" {
-            return Err(self.lost_as_told(&rest));
+            return Err(self.server.lost_as_told(&rest));
         }
-        self.saw_count(partition, &rest, 0);
-        self.barrier.pass(partition).await?;
+        self.server.saw_count(partition, &rest, 0);
+        self.server.barrier.pass(partition).await?;
         Ok(word == "done")
-    }
-
-    /// Wakes those who wait for a call, also on other gateways. Only a hint.
-    async fn announce(&self, call_id: CallId) {
-        let mut say = cmd(self.announcement(false));
-        say.arg(Partition::of_call(call_id).endings())
-            .arg(call_id.to_string());
-        self.link.ask::<()>(&say).await.ok();
     }
 }

@@ -1,9 +1,29 @@
-//! Which Redis, and how it is reached.
+//! Which Redis, how it is reached, and what is asked of it.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+
+use crate::core::pace::Pace;
+use crate::store::Durability;
+
+/// What an operator says about a Redis.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub target: Target,
+    /// What must hold, or nothing is claimed.
+    pub durability: Durability,
+    /// What holds where it cannot be seen, because CONFIG is not allowed.
+    pub declared: Option<Durability>,
+    /// A certificate authority to trust instead of the system's, in PEM.
+    pub ca: Option<PathBuf>,
+    /// Where this gateway keeps what it must remember about the store.
+    pub watermarks: PathBuf,
+    /// Not set by operators.
+    pub pace: Pace,
+}
 
 /// Where a Redis is. Printed without its password.
 #[derive(Clone)]

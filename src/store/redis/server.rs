@@ -1,0 +1,209 @@
+//! The Redis as this gateway knows it: its connection, its scripts, what is remembered of it, and whether it may be used.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use redis::{Script, Value, cmd};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::answer::text;
+use super::barrier::Barrier;
+use super::keys::{PARTITIONS, Partition};
+use super::link::Link;
+use super::memory::{Memory, Need};
+use super::scripts::{Run, Scripts};
+use super::status::Status;
+use crate::core::record::CallId;
+use crate::store::lock::write;
+use crate::store::{Error, Reason};
+
+/// How long a call waits for a look at a server that was started anew.
+const LOOK_TIME: Duration = Duration::from_secs(2);
+
+/// A Redis and what this gateway knows of it.
+pub(super) struct Server {
+    pub(super) link: Arc<Link>,
+    pub(super) barrier: Barrier,
+    pub(super) scripts: Scripts,
+    pub(super) memory: Arc<Memory>,
+    pub(super) status: Arc<Status>,
+    /// From this machine's clock to the store's, in microseconds; of several masters the smallest.
+    pub(super) clock_offset_us: AtomicI64,
+    /// No fencing token above this was given before the last loss of data that was accepted.
+    pub(super) accepted_token: AtomicU64,
+    /// The servers that the scripts were tried on.
+    pub(super) tried_on: RwLock<String>,
+    /// How often everything has been looked at.
+    pub(super) looks: watch::Sender<u64>,
+}
+
+impl Server {
+    pub(super) fn new(link: Link, memory: Memory) -> Self {
+        let (link, memory) = (Arc::new(link), Arc::new(memory));
+        let lanes = if link.target.is_cluster() {
+            PARTITIONS.into()
+        } else {
+            1
+        };
+        Self {
+            barrier: Barrier::new(&link, lanes, memory.clone()),
+            scripts: Scripts::new(&memory.name()),
+            link,
+            memory,
+            status: Arc::new(Status::new()),
+            clock_offset_us: 0.into(),
+            accepted_token: 0.into(),
+            tried_on: RwLock::default(),
+            looks: watch::Sender::new(0),
+        }
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.link.target.is_cluster()
+    }
+
+    /// How far the store's clock is ahead of this machine's.
+    pub(super) fn clock_offset(&self) -> SignedDuration {
+        SignedDuration::from_micros(self.clock_offset_us.load(Ordering::Relaxed))
+    }
+
+    /// The time by the store's clock.
+    pub(super) fn now(&self) -> Timestamp {
+        let wall = local_time();
+        wall.checked_add(self.clock_offset()).unwrap_or(wall)
+    }
+
+    /// A run of a script that writes, with the arguments that each of these begins with.
+    ///
+    /// `epoch` is of the data that it may write to; empty for any.
+    pub(super) fn writing<'a>(
+        &self,
+        script: &'a Script,
+        prefix: &str,
+        partition: Partition,
+        epoch: String,
+    ) -> Run<'a> {
+        let mut run = Run::new(script);
+        run.arg(prefix).arg(self.memory.gateway());
+        run.arg(epoch).arg(self.memory.writes(partition));
+        run
+    }
+
+    /// The same of a script about two keys, to the data that this gateway knows.
+    pub(super) fn writing_to<'a>(
+        &self,
+        script: &'a Script,
+        partition: Partition,
+        names: [String; 2],
+    ) -> Run<'a> {
+        let mut run = self.writing(script, "", partition, self.memory.epoch());
+        run.key(&names[..])
+            .key(partition.epoch())
+            .key(partition.writes());
+        run
+    }
+
+    /// The error after a script has answered that data is missing, and which.
+    pub(super) fn lost_as_told(&self, rest: &[Value]) -> Error {
+        self.has_lost(&text(rest, 0).unwrap_or_default())
+    }
+
+    /// Runs a script after which something may be sent. If the server does not have it, it has been
+    /// started anew: then what it holds is looked at first.
+    pub(super) async fn run_guarded(&self, run: &Run<'_>) -> Result<Value, Error> {
+        if let Some(answer) = self.link.run_if_loaded(run).await? {
+            return Ok(answer);
+        }
+        let mut looks = self.looks.subscribe();
+        write(&self.tried_on).clear();
+        self.link.trouble.notify_one();
+        // One that has begun before may not have seen it.
+        for _ in 0..2 {
+            if timeout(LOOK_TIME, looks.changed()).await.is_err() {
+                break;
+            }
+            self.status.must_be_open()?;
+            if let Some(answer) = self.link.run_if_loaded(run).await? {
+                return Ok(answer);
+            }
+        }
+        Err(Error::Refused(
+            "Redis has been started anew and has not been looked at yet".into(),
+        ))
+    }
+
+    /// Runs a script that deletes. If the server does not have it, it has been started anew: the script is loaded when
+    /// looks since then have found no data in doubt, also where the memory is full and nothing else may run.
+    pub(super) async fn run_deleting(&self, run: &Run<'_>) -> Result<Value, Error> {
+        if let Some(answer) = self.link.run_if_loaded(run).await? {
+            return Ok(answer);
+        }
+        let mut looks = self.looks.subscribe();
+        // One that has begun before may not have seen it.
+        for _ in 0..2 {
+            self.link.trouble.notify_one();
+            let is_looked_at = timeout(LOOK_TIME, looks.changed()).await.is_ok();
+            if !is_looked_at || self.status.is_in_doubt() {
+                let why = "Redis has been started anew: nothing is deleted before its data has been looked at";
+                return Err(Error::Refused(why.into()));
+            }
+        }
+        self.link.run(run).await
+    }
+
+    /// Takes note of how many writes a script has counted.
+    pub(super) fn saw_count(&self, partition: Partition, rest: &[Value], at: usize) {
+        if let Some(writes) = text(rest, at).and_then(|writes| writes.parse().ok()) {
+            self.memory.saw_writes(partition, writes);
+        }
+    }
+
+    /// A script has found that the store is not what this gateway knows: from now on nothing is claimed.
+    pub(super) fn has_lost(&self, what: &str) -> Error {
+        let text = format!("the store has lost data: its {what} is not what it was");
+        self.status
+            .close_for(&Reason::new("suspect", text.as_str()));
+        self.link.trouble.notify_one();
+        Error::Refused(text)
+    }
+
+    /// Writes the file of watermarks. False if it cannot be written.
+    pub(super) async fn save_watermarks(&self, need: Need) -> bool {
+        let memory = self.memory.clone();
+        let saved = tokio::task::spawn_blocking(move || memory.save(need)).await;
+        match saved.map_err(std::io::Error::other).flatten() {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(%error, "the file of watermarks cannot be written");
+                false
+            }
+        }
+    }
+
+    pub(super) fn announcement(&self, begins: bool) -> &'static str {
+        match (begins, self.is_cluster()) {
+            (true, _) => "",
+            (false, false) => "PUBLISH",
+            (false, true) => "SPUBLISH",
+        }
+    }
+
+    /// Wakes those who wait for a call, also on other gateways. Only a hint.
+    pub(super) async fn announce(&self, call_id: CallId) {
+        let mut say = cmd(self.announcement(false));
+        say.arg(Partition::of_call(call_id).endings())
+            .arg(call_id.to_string());
+        self.link.ask::<()>(&say).await.ok();
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "to be compared with the store's clock"
+)]
+pub(super) fn local_time() -> Timestamp {
+    Timestamp::now()
+}
