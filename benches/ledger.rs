@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use oncegate::core::call::{Change, Event, next};
+use oncegate::core::call::{Arrival, Change, Event, next};
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::ledger::{Filter, Position};
 use oncegate::core::outcome::{Body, Evidence};
@@ -333,13 +333,13 @@ fn arrival(tool: &Tool, n: usize, calls: usize) -> Fallible<Change> {
         created_at,
     };
     let (intent, brought) = (Arc::new(intent), Brought::default());
-    let event = Event::Arrived {
+    let event = Event::Arrived(Arrival {
         intent,
         prints: Arc::default(),
         brought,
         attempt: AttemptId(Uuid::new_v4()),
         owner: ME,
-    };
+    });
     let change = next(tool, None, &event, created_at).map_err(|error| format!("{error:?}"))?;
     change.change.ok_or_else(|| "nothing to write".into())
 }

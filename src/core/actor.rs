@@ -9,6 +9,8 @@ use super::record::InstanceId;
 pub enum Actor<'a> {
     /// A run of the process; its log says the same at its start.
     Gateway(InstanceId),
+    /// The gateway of an attempt before the newest; its name is not kept.
+    EarlierAttempt,
     /// A person or a program, by the name of its token.
     Token(&'a str),
     Reconciliation(&'a str),
@@ -18,6 +20,7 @@ impl fmt::Display for Actor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gateway(instance) => write!(f, "gateway {instance}"),
+            Self::EarlierAttempt => f.write_str("the gateway of an earlier attempt"),
             Self::Token(name) => write!(f, "token {name}"),
             Self::Reconciliation(name) => write!(f, "reconciliation {name}"),
         }
@@ -33,6 +36,7 @@ mod tests {
         let instance = InstanceId(uuid::Uuid::nil());
         let said = [
             Actor::Gateway(instance),
+            Actor::EarlierAttempt,
             Actor::Token("ops"),
             Actor::Reconciliation("orders"),
         ];
@@ -40,6 +44,7 @@ mod tests {
             said.map(|actor| actor.to_string()),
             [
                 "gateway 00000000000000000000000000000000",
+                "the gateway of an earlier attempt",
                 "token ops",
                 "reconciliation orders"
             ]

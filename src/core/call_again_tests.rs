@@ -1,7 +1,8 @@
 //! What becomes of a key that comes again: whether its call runs once more, and as what.
 
 use super::*;
-use crate::core::record::{Alias, Check};
+use crate::core::record::{Alias, Attempt, Check};
+use crate::core::time::after;
 
 fn failed_with(tool: &Tool, kind: FailureKind) -> Record {
     let mut record = record(
@@ -19,7 +20,7 @@ fn failed_with(tool: &Tool, kind: FailureKind) -> Record {
 fn action(record: &Record, saga_id: &str, fencing: Option<u64>, seconds: i64) -> Action {
     let mut intent = intent(record.intent.key_source, 1);
     Arc::make_mut(&mut intent).saga_id = saga_id.into();
-    let arrived = Event::Arrived {
+    let arrived = Event::Arrived(Arrival {
         intent,
         prints: Arc::default(),
         brought: Brought {
@@ -28,7 +29,7 @@ fn action(record: &Record, saga_id: &str, fencing: Option<u64>, seconds: i64) ->
         },
         attempt: attempt(2),
         owner: ME,
-    };
+    });
     next(&tool("t"), Some(record), &arrived, at(seconds))
         .expect("an answer")
         .action
@@ -181,11 +182,4 @@ fn a_call_that_has_lost_its_lock_makes_its_last_attempt() {
     };
     assert!(tool.retry.attempts > running.attempt.number);
     assert_eq!(unlocked, expected);
-}
-
-#[test]
-fn times_and_gateways_are_told_as_they_are() {
-    assert_eq!(elapsed_ms(at(1), at(3)), 2_000);
-    assert_eq!(elapsed_ms(at(3), at(1)), 0);
-    assert_eq!(gateway(ME), "gateway 0000000000000000000000000000000e");
 }

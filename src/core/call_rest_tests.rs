@@ -88,9 +88,11 @@ fn that_a_call_was_sent_again_is_still_known_when_it_has_succeeded() {
     let tool = retrying();
     let again = change(&tool, &unknown(&tool), &check_due(2), 9).record;
     let succeeded = change(&tool, &again, &ended_with(2, answer(200), None), 10).record;
-    assert!(matches!(succeeded.state, State::Succeeded(_)) && succeeded.doubted);
     assert!(
-        !Sent::of(&succeeded).doubted,
+        matches!(succeeded.state, State::Succeeded(_)) && succeeded.earlier_attempt_may_have_run
+    );
+    assert!(
+        !Sent::of(&succeeded).earlier_attempt_may_have_run,
         "what is sent once more to compare is no further attempt"
     );
 }
@@ -101,14 +103,14 @@ fn what_was_settled_as_not_executed_is_in_doubt_no_more() {
         dedup: Dedup::Key,
         ..probing(None)
     };
-    let doubted = Record {
-        doubted: true,
+    let earlier_attempt_may_have_run = Record {
+        earlier_attempt_may_have_run: true,
         ..unknown(&tool)
     };
     for event in [resolved(Resolution::Failed), probed(Finding::NotFound)] {
-        let failed = change(&tool, &doubted, &event, 60).record;
+        let failed = change(&tool, &earlier_attempt_may_have_run, &event, 60).record;
         assert!(
-            matches!(failed.state, State::Failed(_)) && !failed.doubted,
+            matches!(failed.state, State::Failed(_)) && !failed.earlier_attempt_may_have_run,
             "{event:?}"
         );
         let again = change(&tool, &failed, &arrived(key::Source::Derived, 1, 5), 61).record;
@@ -163,8 +165,8 @@ fn what_is_due_is_worked_on_before_it_is_given_up() {
     );
 
     let tool = retrying();
-    let doubted = self::unknown(&tool);
-    let again = change(&tool, &doubted, &check_due(2), 3_600);
+    let earlier_attempt_may_have_run = self::unknown(&tool);
+    let again = change(&tool, &earlier_attempt_may_have_run, &check_due(2), 3_600);
     assert_eq!(again.entry.event, "sent_again");
     let ended = change(
         &tool,
@@ -178,7 +180,7 @@ fn what_is_due_is_worked_on_before_it_is_given_up() {
         "{}",
         ended.entry.detail
     );
-    let late = change(&tool, &doubted, &check_due(2), 3_601);
+    let late = change(&tool, &earlier_attempt_may_have_run, &check_due(2), 3_601);
     assert_eq!(
         late.entry.event, "given_up",
         "the tool may have forgotten the key"
@@ -218,10 +220,10 @@ fn waits_are_spread_between_half_and_all() {
     };
     let mut seen = std::collections::BTreeSet::new();
     for n in 1..200 {
-        let check = unknown::first_check(&tool, attempt(n * 0x1234_5678_9abc_def1), at(0), None);
+        let check = unknown::first_check(&tool, attempt(n * 0x1234_5678_9abc_def1), at(0));
         let first = check.expect("a check");
         let later = Check { number: 5, ..first };
-        let later = unknown::next_check(&tool, attempt(n), later, at(0), None);
+        let later = unknown::next_check(&tool, attempt(n), later, at(0));
         let wait = |check: Check| check.at.expect("a time").duration_since(at(0)).as_millis();
         assert!((4_000..=8_000).contains(&wait(first)) && (8_000..=16_000).contains(&wait(later)));
         seen.insert(wait(first));
@@ -302,7 +304,12 @@ fn what_cannot_be_worked_on_stays_due_and_is_looked_at_less_and_less() {
     let mut record = unknown(&tool);
     let mut looks = 0;
     while let Some(seconds) = check_at(&record).filter(|seconds| *seconds < 24 * 3_600) {
-        let later = change(&tool, &record, &hindered(Hindrance::Frozen), seconds + 1);
+        let later = change(
+            &tool,
+            &record,
+            &postponed(CheckBlocker::Frozen),
+            seconds + 1,
+        );
         assert_eq!(
             (
                 later.entry.event.as_ref(),
@@ -314,10 +321,10 @@ fn what_cannot_be_worked_on_stays_due_and_is_looked_at_less_and_less() {
         looks += 1;
     }
     assert!((20..70).contains(&looks), "{looks} in a day");
-    let rests = hindered(Hindrance::Resting(Duration::from_secs(77)));
+    let rests = postponed(CheckBlocker::BreakerOpen(Duration::from_secs(77)));
     let later = change(&tool, &unknown(&tool), &rests, 5).record;
     assert_eq!(check_at(&later), Some(82));
-    let gone = change(&tool, &unknown(&tool), &hindered(Hindrance::KeyGone), 5);
+    let gone = change(&tool, &unknown(&tool), &postponed(CheckBlocker::KeyGone), 5);
     assert_eq!(
         (gone.entry.event.as_ref(), check_at(&gone.record)),
         ("given_up", None)

@@ -1,7 +1,11 @@
 //! A request with another key that looks like a call: it gets the result of one that has succeeded, and nothing else.
 
+use proptest::prelude::*;
+
+use super::promise::any_event;
 use super::*;
 use crate::core::record::MAX_ALIASES;
+use crate::core::session::Release;
 
 fn alike(key: &str, fingerprint: u8, saga_id: &str) -> Arc<Intent> {
     let lookup = Lookup::new("shop", "t", key);
@@ -23,13 +27,13 @@ fn asks(tool: &Tool, record: &Record, intent: &Arc<Intent>, seconds: i64) -> Nex
 }
 
 fn arrives(tool: &Tool, record: &Record, intent: &Arc<Intent>, seconds: i64) -> Action {
-    let event = Event::Arrived {
+    let event = Event::Arrived(Arrival {
         intent: intent.clone(),
         prints: Arc::default(),
         brought: Brought::default(),
         attempt: attempt(9),
         owner: ME,
-    };
+    });
     next(tool, Some(record), &event, at(seconds))
         .expect("an arrival is never illegal")
         .action

@@ -100,7 +100,7 @@ fn call(id: u128, second: i64, state: State) -> Record {
         state,
         attempt,
         attempts: 1,
-        doubted: false,
+        earlier_attempt_may_have_run: false,
         fencing: None,
         similar_to: None,
         check: None,
@@ -260,17 +260,17 @@ fn what_is_still_under_way_or_near_the_border_is_no_alarm() {
 
 #[test]
 fn a_call_that_was_long_in_doubt_is_counted_and_not_guessed_at() {
-    let doubted = Record {
+    let compensated = Record {
         attempts: 2,
         ..call(1, 1_500, succeeded(1))
     };
-    let mut intent = doubted.intent.as_ref().clone();
+    let mut intent = compensated.intent.as_ref().clone();
     intent.created_at = at(10);
-    let doubted = Record {
+    let compensated = Record {
         intent: Arc::new(intent),
-        ..doubted
+        ..compensated
     };
-    let found = check(&[doubted], &[], 0, &[]);
+    let found = check(&[compensated], &[], 0, &[]);
     assert_eq!(found.undecided, 1);
 }
 

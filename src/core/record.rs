@@ -124,9 +124,10 @@ pub struct Record {
     pub attempt: Attempt,
     /// Attempts in all, over every run of the call.
     pub attempts: u32,
-    /// Whether an attempt before the newest may have been executed without anyone knowing; of a call that was
-    /// executed, which of them was it.
-    pub doubted: bool,
+    /// An attempt before the newest may have been executed unseen.
+    ///
+    /// Of a call that was executed it may be that attempt that was.
+    pub earlier_attempt_may_have_run: bool,
     /// The fencing token of the newest run; the store draws it. A read tool's call has none.
     pub fencing: Option<u64>,
     /// The newest earlier call that looked the same when the newest run began; the store finds it.
@@ -147,6 +148,15 @@ pub struct Record {
 }
 
 impl Record {
+    /// The next version, for a change of this time.
+    pub(super) fn changed(&self, now: Timestamp) -> Self {
+        Self {
+            version: self.version + 1,
+            updated_at: now,
+            ..self.clone()
+        }
+    }
+
     /// The same without what the caller and the tool have said: what is looked at of many calls at once. It must
     /// not be written back.
     #[must_use]
@@ -282,6 +292,19 @@ pub struct Failure {
     pub why: String,
 }
 
+impl Failure {
+    /// One of which the tool has said nothing.
+    pub fn new(kind: FailureKind, why: impl Into<String>) -> Self {
+        Self {
+            kind,
+            status: None,
+            body: None,
+            retry_after: None,
+            why: why.into(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
     /// The tool refused this request. Never retried by the gateway.
@@ -357,4 +380,23 @@ pub struct Entry {
     pub by: String,
     /// For an engineer at 3 a.m.; nothing secret.
     pub detail: String,
+}
+
+impl Entry {
+    /// An entry about no attempt.
+    pub fn new(
+        at: Timestamp,
+        event: impl Into<Cow<'static, str>>,
+        by: impl fmt::Display,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self {
+            at,
+            event: event.into(),
+            attempt: None,
+            outcome: None,
+            by: by.to_string(),
+            detail: detail.into(),
+        }
+    }
 }

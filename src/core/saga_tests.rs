@@ -581,7 +581,7 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
         record
     };
     let sent_again = |record: Record, again_s: i64| Record {
-        doubted: true,
+        earlier_attempt_may_have_run: true,
         ..ran_again(record, again_s)
     };
     assert_eq!(

@@ -302,7 +302,7 @@ fn holder(state: State, token: u64) -> Record {
         state,
         attempt,
         attempts: 1,
-        doubted: false,
+        earlier_attempt_may_have_run: false,
         fencing: Some(token),
         similar_to: None,
         check: None,

@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::outcome::{self, Body};
 use super::record::{AttemptId, Record, State};
 use super::record::{Check, Content};
 use super::retry;
+use super::time::{after, between, later};
 use super::tool::{Dedup, OnUnknown, Recheck, Tool};
 
 /// The shortest wait that a caller is told.
@@ -31,9 +32,9 @@ pub enum Finding {
 
 /// Why an unknown call cannot be worked on although it is time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hindrance {
-    /// Its tool keeps failing and is left alone for so long.
-    Resting(Duration),
+pub enum CheckBlocker {
+    /// The circuit breaker of its tool is open, for so long.
+    BreakerOpen(Duration),
     /// A person has stopped its session.
     Frozen,
     /// The store lets nothing begin now.
@@ -73,14 +74,8 @@ pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
     }
 }
 
-/// When a call that has just become unknown is worked on first; `None`: never by itself. Not before
-/// `retry_after`, what the tool asked for.
-pub fn first_check(
-    tool: &Tool,
-    attempt: AttemptId,
-    now: Timestamp,
-    retry_after: Option<Duration>,
-) -> Option<Check> {
+/// When a call that has just become unknown is worked on first; `None`: never by itself.
+pub fn first_check(tool: &Tool, attempt: AttemptId, now: Timestamp) -> Option<Check> {
     match tool.unknown {
         OnUnknown::Hold => None,
         // A gateway that has the tool knows better, and soon.
@@ -90,19 +85,13 @@ pub fn first_check(
                 at: None,
                 number: 0,
             };
-            Some(next_check(tool, attempt, check, now, retry_after))
+            Some(next_check(tool, attempt, check, now))
         }
     }
 }
 
 /// When it is worked on after this time.
-pub fn next_check(
-    tool: &Tool,
-    attempt: AttemptId,
-    check: Check,
-    now: Timestamp,
-    retry_after: Option<Duration>,
-) -> Check {
+pub fn next_check(tool: &Tool, attempt: AttemptId, check: Check, now: Timestamp) -> Check {
     let Recheck { base, max, .. } = tool.recheck;
     let policy = retry::Policy {
         attempts: u32::MAX,
@@ -111,9 +100,9 @@ pub fn next_check(
     };
     let most = retry::delay(&policy, check.number.saturating_add(1), 1.0, None);
     // Not less than half, or the tool would be asked for nothing.
-    let wait = in_milliseconds(most.mul_f64(0.5 + 0.5 * spread(attempt, check.number)));
+    let wait = most.mul_f64(0.5 + 0.5 * spread(attempt, check.number));
     Check {
-        at: Some(after(now, wait.max(retry_after.unwrap_or_default()))),
+        at: Some(later(now, wait)),
         ..check
     }
 }
@@ -136,11 +125,7 @@ pub fn next_look(record: &Record, now: Timestamp) -> Option<Duration> {
         State::Compensating(_) => Some(after(now, WHILE_UNDONE)),
         State::Succeeded(_) | State::Failed(_) | State::Compensated(_) | State::Stuck(_) => None,
     };
-    at.map(|at| {
-        Duration::try_from(at.duration_since(now))
-            .unwrap_or_default()
-            .max(LEAST_WAIT)
-    })
+    at.map(|at| between(now, at).max(LEAST_WAIT))
 }
 
 /// Whether the time to work on a call is over. The tool may have forgotten its key: it can still be asked,
@@ -157,15 +142,15 @@ pub fn put_off(tool: &Tool, check: Check, wait: Duration, now: Timestamp) -> Che
         max,
         give_up_after,
     } = tool.recheck;
-    let age = Duration::try_from(now.duration_since(check.since)).unwrap_or_default();
+    let age = between(check.since, now);
     let most = if age < give_up_after {
         max
     } else {
         give_up_after.max(max)
     };
-    let wait = in_milliseconds((age / 2).min(most).max(base).max(wait));
+    let wait = (age / 2).min(most).max(base).max(wait);
     Check {
-        at: Some(after(now, wait)),
+        at: Some(later(now, wait)),
         ..check
     }
 }
@@ -178,11 +163,6 @@ fn spread(attempt: AttemptId, number: u32) -> f64 {
     let mixed = (high ^ low).wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed >> 32) as f64 / f64::from(u32::MAX)
-}
-
-/// Stores keep whole microseconds, and what comes back must be what was written.
-fn in_milliseconds(span: Duration) -> Duration {
-    Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Whether "not found" proves that the call was not executed, to who has asked at this time: if the first
@@ -203,11 +183,6 @@ pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> b
         } => negative_final_after.is_some_and(over),
         OnUnknown::Hold | OnUnknown::Retry | OnUnknown::Elsewhere => false,
     }
-}
-
-fn after(time: Timestamp, span: Duration) -> Timestamp {
-    let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
-    time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

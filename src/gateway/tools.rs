@@ -8,9 +8,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::health::Health;
-use crate::core::call::elapsed_ms;
 use crate::core::recipe::{Recipe, RecipeId};
 use crate::core::record::Record;
+use crate::core::time::elapsed_ms;
 use crate::core::tool::Tool;
 use crate::downstream::Endpoint;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oncegate::core::call::{Change, Event, next};
+use oncegate::core::call::{Arrival, Change, Event, next};
 use oncegate::core::key::GroupKey;
 use oncegate::core::record::{AttemptId, CallId, Entry, Intent, Record};
 use oncegate::core::session::{Brought, Denied, SessionId};
@@ -75,13 +75,13 @@ pub fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
         args: "{}".into(),
         ..intent(key, "S", now())
     };
-    let event = Event::Arrived {
+    let event = Event::Arrived(Arrival {
         intent: Arc::new(intent),
         prints: Arc::default(),
         brought,
         attempt: AttemptId(Uuid::new_v4()),
         owner: ME,
-    };
+    });
     next(tool, None, &event, now())
         .expect("a claim")
         .change
@@ -90,13 +90,13 @@ pub fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
 
 pub fn again(tool: &Policy, failed: &Record) -> Change {
     let (intent, brought) = (failed.intent.clone(), Brought::default());
-    let event = Event::Arrived {
+    let event = Event::Arrived(Arrival {
         intent,
         prints: Arc::default(),
         brought,
         attempt: AttemptId(Uuid::new_v4()),
         owner: ME,
-    };
+    });
     next(tool, Some(failed), &event, now())
         .expect("a rerun")
         .change

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use oncegate::core::call::{Change, Event, next};
+use oncegate::core::call::{Arrival, Change, Event, next};
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::outcome::{Body, Evidence};
 use oncegate::core::recipe::RecipeId;
@@ -258,13 +258,13 @@ pub(crate) fn intent(key: &str, session: &str, created_at: Timestamp) -> Intent 
 pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) -> Change {
     let intent = Arc::new(intent(key, session, at(second)));
     let brought = Brought::default();
-    let event = Event::Arrived {
+    let event = Event::Arrived(Arrival {
         intent,
         prints: Arc::default(),
         brought,
         attempt: AttemptId(Uuid::new_v4()),
         owner,
-    };
+    });
     next(&policy(), None, &event, at(second))
         .expect("a claim")
         .change

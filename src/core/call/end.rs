@@ -1,17 +1,16 @@
-//! An attempt ended, or its owner ended without a word of it.
+//! An attempt ended, as far as its owner can tell.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::arrive::in_doubt;
-use super::{
-    Action, Change, Illegal, Next, Occasion, Retry, Takes, after, elapsed_ms, ended, gateway,
-};
+use super::change::{Action, Change, Next};
+use super::event::Retry;
+use crate::core::actor::Actor;
 use crate::core::outcome::{Evidence, Outcome, Sent};
-use crate::core::record::{Attempt, AttemptId, Record, State};
-use crate::core::record::{Check, Failure, FailureKind};
+use crate::core::record::{Attempt, Check, Failure, FailureKind, Record, State};
 use crate::core::session::Release;
+use crate::core::time::{after, elapsed_ms};
 use crate::core::tool::{Effect, OnUnknown, Tool};
 use crate::core::{key, outcome, retry, unknown};
 
@@ -24,212 +23,36 @@ pub(super) fn end(
     now: Timestamp,
 ) -> Next {
     let (outcome, why) = judge(tool, record, evidence);
+    let by = Actor::Gateway(record.attempt.owner);
     if let Some(retry) = retry
         && let Some(wait) = wait_before_retry(tool, record, &outcome, evidence, retry.jitter, now)
     {
         let again = Record {
-            version: record.version + 1,
             attempt: Attempt {
                 id: retry.attempt,
                 number: record.attempt.number + 1,
                 ..record.attempt.clone()
             },
             attempts: record.attempts.saturating_add(1),
-            doubted: in_doubt(record) || outcome == Outcome::Unknown,
-            updated_at: now,
-            ..record.clone()
+            earlier_attempt_may_have_run: record.earlier_attempt_may_have_run
+                || outcome == Outcome::Unknown,
+            ..record.changed(now)
         };
-        let detail = format!(
-            "{why}; attempt {} follows in {} ms",
-            retry.attempt,
-            wait.as_millis()
-        );
-        let entry = ended(
-            Occasion {
-                event: "retried",
-                by: gateway(record.attempt.owner),
-            },
-            record,
-            &outcome,
-            detail,
-            now,
-        );
-        let change = Change {
-            record: again,
-            entry,
-            admission: None,
-            release: Release::default(),
-            takes: Takes::default(),
-        };
-        return Next {
-            change: Some(change),
-            action: Action::Retry { after: wait },
-        };
+        let (attempt, ms) = (retry.attempt, wait.as_millis());
+        let detail = format!("{why}; attempt {attempt} follows in {ms} ms");
+        let change = Change::new(again, "retried", by, detail)
+            .about(record.attempt.id)
+            .proving(&outcome);
+        return Next::write(change, Action::Retry { after: wait });
     }
-    let occasion = Occasion {
-        event: "ended",
-        by: gateway(record.attempt.owner),
-    };
-    let mut next = finish(tool, record, occasion, outcome, why, now);
-    if let Some(change) = &mut next.change {
-        wait_as_asked(change, evidence, now);
-    }
-    next
-}
-
-/// An unknown call is not worked on before the tool wants to hear of it again.
-fn wait_as_asked(change: &mut Change, evidence: &Evidence, now: Timestamp) {
-    let Some(earliest) = evidence.retry_after().map(|wait| after(now, wait)) else {
-        return;
-    };
-    if let Some(at) = change
-        .record
-        .check
-        .as_mut()
-        .and_then(|check| check.at.as_mut())
+    let mut change = finish(tool, record, "ended", by, &outcome, &why, now);
+    // An unknown call is not worked on before the tool wants to hear of it again.
+    if let Some(wait) = evidence.retry_after()
+        && let Some(check) = &mut change.record.check
     {
-        *at = earliest.max(*at);
+        check.at = check.at.map(|at| at.max(after(now, wait)));
     }
-}
-
-/// An answer came after the call had been given up as unknown. It is the same attempt's, so it counts.
-pub(super) fn end_late(
-    tool: &Tool,
-    record: &Record,
-    evidence: &Evidence,
-    now: Timestamp,
-) -> Result<Next, Illegal> {
-    let (outcome, why) = outcome::classify(tool, evidence, Sent::of(record));
-    match outcome {
-        Outcome::Unknown => Err(Illegal::StillUnknown),
-        outcome => {
-            let occasion = Occasion {
-                event: "ended_late",
-                by: gateway(record.attempt.owner),
-            };
-            Ok(finish(tool, record, occasion, outcome, why, now))
-        }
-    }
-}
-
-/// An attempt before the newest one is answered. That it was executed, the call was executed, whatever
-/// becomes of the newest; anything else says nothing of that one.
-pub(super) fn end_of_earlier(
-    tool: &Tool,
-    record: &Record,
-    attempt: AttemptId,
-    evidence: &Evidence,
-    now: Timestamp,
-) -> Result<Next, Illegal> {
-    let counts = match record.state {
-        State::Unknown(_) => true,
-        // Only a run that goes on after a doubt has earlier attempts; a session's next call would run
-        // beside the newest one.
-        State::Running => record.doubted && !tool.is_exclusive(),
-        _ => false,
-    };
-    let sent = Sent {
-        doubted: true,
-        fencing: record.fencing,
-    };
-    let (outcome, why) = outcome::classify(tool, evidence, sent);
-    if !counts || !matches!(outcome, Outcome::Executed(_)) {
-        return Err(Illegal::NotOwner);
-    }
-    let occasion = Occasion {
-        event: "ended_late",
-        by: "the gateway of an earlier attempt".into(),
-    };
-    let mut next = finish(tool, record, occasion, outcome, why, now);
-    if let Some(change) = &mut next.change {
-        change.entry.attempt = Some(attempt);
-    }
-    Ok(next)
-}
-
-/// The owner of a running attempt is gone: how it ended is unknown.
-pub(super) fn lose(
-    tool: &Tool,
-    record: &Record,
-    occasion: Occasion,
-    why: &str,
-    now: Timestamp,
-) -> Next {
-    let (outcome, why) = judge(
-        tool,
-        record,
-        &Evidence::Lost {
-            why: why.to_owned(),
-        },
-    );
-    finish(tool, record, occasion, outcome, why, now)
-}
-
-/// The store has forgotten how a call went on, and with it who had the session's lock.
-pub(super) fn forget(
-    tool: &Tool,
-    record: &Record,
-    occasion: Occasion,
-    why: &str,
-    now: Timestamp,
-) -> Next {
-    let mut next = lose(
-        tool,
-        &with_a_lease_from(tool, record, now),
-        occasion,
-        why,
-        now,
-    );
-    if let Some(change) = &mut next.change {
-        change.release.retakes_lock = matches!(record.state, State::Running);
-    }
-    next
-}
-
-/// The same of a call that is in doubt already.
-pub(super) fn doubt_anew(
-    tool: &Tool,
-    record: &Record,
-    occasion: Occasion,
-    why: &str,
-    now: Timestamp,
-) -> Next {
-    let prolonged = with_a_lease_from(tool, record, now);
-    let prolonged = Record {
-        version: record.version + 1,
-        updated_at: now,
-        ..prolonged
-    };
-    let why = format!("{why}: it may have been sent again since");
-    let entry = ended(occasion, record, &Outcome::Unknown, why, now);
-    let lock_from = tool.is_exclusive().then_some(prolonged.attempt.lease_until);
-    let release = Release {
-        lock_from,
-        ..Release::default()
-    };
-    let change = Change {
-        record: prolonged,
-        entry,
-        admission: None,
-        release,
-        takes: Takes::default(),
-    };
-    Next {
-        change: Some(change),
-        action: Action::Finish,
-    }
-}
-
-/// A later run, of which the store has lost everything, may have begun just now.
-fn with_a_lease_from(tool: &Tool, record: &Record, now: Timestamp) -> Record {
-    let lease_until = record.attempt.lease_until.max(after(now, tool.lease()));
-    Record {
-        attempt: Attempt {
-            lease_until,
-            ..record.attempt.clone()
-        },
-        ..record.clone()
-    }
+    Next::finish(change)
 }
 
 /// What the evidence means for this call. A read has no effect to be in doubt about: an attempt of
@@ -238,29 +61,13 @@ pub fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, Str
     let (outcome, why) = outcome::classify(tool, evidence, Sent::of(record));
     match (outcome, tool.effect) {
         (Outcome::Unknown, Effect::Read) => {
-            let (status, retry_after) = match evidence {
-                Evidence::Answer {
-                    status,
-                    retry_after,
-                    ..
-                } => (Some(*status), *retry_after),
-                Evidence::NotSent { .. } | Evidence::NoAnswer { .. } | Evidence::Lost { .. } => {
-                    (None, None)
-                }
-            };
-            let kind = FailureKind::Unavailable;
-            let retry_after = retry_after.map(|wait| wait.min(tool.deadline));
             let failure = Failure {
-                kind,
-                status,
-                body: None,
-                retry_after,
-                why: why.clone(),
+                status: evidence.status(),
+                retry_after: evidence.retry_after().map(|wait| wait.min(tool.deadline)),
+                ..Failure::new(FailureKind::Unavailable, &why)
             };
-            (
-                Outcome::NotExecuted(failure),
-                format!("{why}; a read has no effect"),
-            )
+            let why = format!("{why}; a read has no effect");
+            (Outcome::NotExecuted(failure), why)
         }
         (outcome, _) => (outcome, why),
     }
@@ -315,49 +122,58 @@ pub(super) fn kept_until(tool: &Tool, record: &Record, now: Timestamp) -> Timest
     )
 }
 
+/// The same; `None` for a call of a saga, which its saga keeps.
+pub(super) fn kept_unless_in_saga(
+    tool: &Tool,
+    record: &Record,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let is_alone = record.intent.saga_id.is_empty();
+    is_alone.then(|| kept_until(tool, record, now))
+}
+
+/// The attempt's end, whoever tells of it.
 pub(super) fn finish(
     tool: &Tool,
     record: &Record,
-    occasion: Occasion,
-    outcome: Outcome,
-    why: String,
+    event: &'static str,
+    by: Actor<'_>,
+    outcome: &Outcome,
+    why: &str,
     now: Timestamp,
-) -> Next {
-    let mut entry = ended(occasion, record, &outcome, why.clone(), now);
-    let (state, known) = match outcome {
-        Outcome::Executed(content) => (State::Succeeded(content), true),
-        Outcome::NotExecuted(failure) => (State::Failed(failure), true),
-        Outcome::Unknown => (State::Unknown(why), false),
+) -> Change {
+    let (state, is_known) = match outcome {
+        Outcome::Executed(content) => (State::Succeeded(content.clone()), true),
+        Outcome::NotExecuted(failure) => (State::Failed(failure.clone()), true),
+        Outcome::Unknown => (State::Unknown(why.to_owned()), false),
     };
     let check = match record.check {
-        _ if known => None,
+        _ if is_known => None,
         Some(check @ Check { at: None, .. }) => Some(check),
         Some(check) => {
-            let next = unknown::next_check(tool, record.attempt.id, check, now, None);
+            let next = unknown::next_check(tool, record.attempt.id, check, now);
             Some(unknown::unless_too_late(tool, next))
         }
-        None => unknown::first_check(tool, record.attempt.id, now, None),
+        None => unknown::first_check(tool, record.attempt.id, now),
     };
+    let mut detail = why.to_owned();
     if check.is_some_and(|check| check.at.is_none()) {
-        entry.detail += "; it is given up: a late answer or a person still may settle it";
+        detail += "; it is given up: a late answer or a person still may settle it";
     }
-    // What surely was not executed is in doubt no more: the key may run again as if it were new.
-    let doubted = record.doubted && !matches!(state, State::Failed(_));
+    let has_failed = matches!(state, State::Failed(_));
     let finished = Record {
-        version: record.version + 1,
         state,
-        doubted,
+        // What surely was not executed is in doubt no more: the key may run again as if it were new.
+        earlier_attempt_may_have_run: record.earlier_attempt_may_have_run && !has_failed,
         check,
         latency_ms: Some(elapsed_ms(record.attempt.run_started_at, now)),
-        updated_at: now,
-        expires_at: remembered_until(tool, record, now).filter(|_| known),
+        expires_at: remembered_until(tool, record, now).filter(|_| is_known),
         // What its saga may still have to undo is not deleted.
-        retain_until: (known && record.intent.saga_id.is_empty())
-            .then(|| kept_until(tool, record, now)),
-        ..record.clone()
+        retain_until: kept_unless_in_saga(tool, record, now).filter(|_| is_known),
+        ..record.changed(now)
     };
     // The effect of an unknown call may still be under way: its session waits until the lease is over.
-    let free_from = if known {
+    let free_from = if is_known {
         now
     } else {
         record.attempt.lease_until
@@ -366,20 +182,10 @@ pub(super) fn finish(
         lock_from: tool.is_exclusive().then_some(free_from),
         retakes_lock: false,
         // What surely had no effect is no earlier call.
-        similar: record
-            .intent
-            .similar
-            .filter(|_| matches!(finished.state, State::Failed(_))),
+        similar: record.intent.similar.filter(|_| has_failed),
     };
-    let change = Change {
-        record: finished,
-        entry,
-        admission: None,
-        release,
-        takes: Takes::default(),
-    };
-    Next {
-        change: Some(change),
-        action: Action::Finish,
-    }
+    let change = Change::new(finished, event, by, detail)
+        .about(record.attempt.id)
+        .proving(outcome);
+    Change { release, ..change }
 }

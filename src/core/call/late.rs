@@ -1,24 +1,95 @@
-//! A proof of execution that comes after the call was settled as not executed.
+//! An answer to an attempt that the record does not take for the running one.
 
 use jiff::Timestamp;
 
-use super::{Action, Change, Next, Occasion, Takes, ended, gateway};
-use crate::core::outcome::{self, Evidence, Outcome, Sent};
+use super::change::{Action, Change, Illegal, Next};
+use super::end::finish;
+use crate::core::actor::Actor;
+use crate::core::outcome::{Evidence, Outcome, Sent, classify};
 use crate::core::record::{AttemptId, Record, State};
-use crate::core::session::Release;
-use crate::core::tool::Dedup;
-use crate::core::tool::{Effect, Tool};
+use crate::core::tool::{Dedup, Effect, Tool};
 
-/// Notes that an attempt was executed which counts as not executed. `None`: it contradicts nothing.
-///
-/// The state stays as it is: callers were told, and the key may have run again. A person has to know.
-pub(super) fn contradict(
+/// Such an attempt ended.
+pub(super) fn ended(
+    tool: &Tool,
+    record: &Record,
+    attempt: AttemptId,
+    fencing: Option<u64>,
+    evidence: &Evidence,
+    now: Timestamp,
+) -> Result<Next, Illegal> {
+    let settled = if record.fencing != fencing {
+        Err(Illegal::NotOwner)
+    } else if record.attempt.id == attempt {
+        end_of_newest(tool, record, evidence, now)
+    } else {
+        end_of_earlier(tool, record, attempt, evidence, now)
+    };
+    match settled {
+        Ok(change) => Ok(Next::finish(change)),
+        Err(refused) => {
+            let change = contradict(tool, record, attempt, evidence, now).ok_or(refused)?;
+            Ok(Next::write(change, Action::Alarm))
+        }
+    }
+}
+
+/// An answer came after the call had been given up as unknown. It is the same attempt's, so it counts.
+fn end_of_newest(
+    tool: &Tool,
+    record: &Record,
+    evidence: &Evidence,
+    now: Timestamp,
+) -> Result<Change, Illegal> {
+    if !matches!(record.state, State::Unknown(_)) {
+        return Err(Illegal::NotOwner);
+    }
+    let (outcome, why) = classify(tool, evidence, Sent::of(record));
+    if outcome == Outcome::Unknown {
+        return Err(Illegal::StillUnknown);
+    }
+    let by = Actor::Gateway(record.attempt.owner);
+    Ok(finish(tool, record, "ended_late", by, &outcome, &why, now))
+}
+
+/// An attempt before the newest one is answered. That it was executed, the call was executed, whatever
+/// becomes of the newest; anything else says nothing of that one.
+fn end_of_earlier(
     tool: &Tool,
     record: &Record,
     attempt: AttemptId,
     evidence: &Evidence,
     now: Timestamp,
-) -> Option<Next> {
+) -> Result<Change, Illegal> {
+    let counts = match record.state {
+        State::Unknown(_) => true,
+        // Only a run that goes on after a doubt has earlier attempts; a session's next call would run
+        // beside the newest one.
+        State::Running => record.earlier_attempt_may_have_run && !tool.is_exclusive(),
+        _ => false,
+    };
+    let sent = Sent {
+        earlier_attempt_may_have_run: true,
+        fencing: record.fencing,
+    };
+    let (outcome, why) = classify(tool, evidence, sent);
+    if !counts || !matches!(outcome, Outcome::Executed(_)) {
+        return Err(Illegal::NotOwner);
+    }
+    let by = Actor::EarlierAttempt;
+    Ok(finish(tool, record, "ended_late", by, &outcome, &why, now).about(attempt))
+}
+
+/// Notes that an attempt was executed which counts as not executed. `None`: it contradicts nothing.
+///
+/// The state stays as it is: callers were told, and the key may have run again. A person has to know.
+fn contradict(
+    tool: &Tool,
+    record: &Record,
+    attempt: AttemptId,
+    evidence: &Evidence,
+    now: Timestamp,
+) -> Option<Change> {
     let is_newest = record.attempt.id == attempt;
     let was_never_run = match &record.state {
         State::Failed(_) => true,
@@ -31,55 +102,29 @@ pub(super) fn contradict(
         | State::Succeeded(_)
         | State::Compensating(_)
         | State::Compensated(Some(_))
-        | State::Stuck(_) => !is_newest && !record.doubted && tool.dedup != Dedup::Key,
+        | State::Stuck(_) => {
+            !is_newest && !record.earlier_attempt_may_have_run && tool.dedup != Dedup::Key
+        }
         State::Unknown(_) => false,
     };
-    let (outcome, why) = outcome::classify(
-        tool,
-        evidence,
-        Sent {
-            doubted: !is_newest,
-            fencing: record.fencing,
-        },
-    );
+    let sent = Sent {
+        earlier_attempt_may_have_run: !is_newest,
+        fencing: record.fencing,
+    };
+    let (outcome, why) = classify(tool, evidence, sent);
     if tool.effect == Effect::Read || !was_never_run || !matches!(outcome, Outcome::Executed(_)) {
         return None;
     }
     let by = if is_newest {
-        gateway(record.attempt.owner)
+        Actor::Gateway(record.attempt.owner)
     } else {
-        "the gateway of an earlier attempt".to_owned()
+        Actor::EarlierAttempt
     };
     let detail = format!(
         "{why}, although the attempt counts as not executed: the call stays {}, and its key may run again or \
          has done so",
         record.state.as_str()
     );
-    let noted = Record {
-        version: record.version + 1,
-        updated_at: now,
-        ..record.clone()
-    };
-    let mut entry = ended(
-        Occasion {
-            event: "late_proof",
-            by,
-        },
-        record,
-        &outcome,
-        detail,
-        now,
-    );
-    entry.attempt = Some(attempt);
-    let change = Change {
-        record: noted,
-        entry,
-        admission: None,
-        release: Release::default(),
-        takes: Takes::default(),
-    };
-    Some(Next {
-        change: Some(change),
-        action: Action::Alarm,
-    })
+    let change = Change::new(record.changed(now), "late_proof", by, detail);
+    Some(change.about(attempt).proving(&outcome))
 }

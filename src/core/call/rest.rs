@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::change::{Action, Change, Illegal, Next};
 use super::end::finish;
-use super::{Action, Change, Illegal, Next, Occasion, Takes, after, ended, gateway};
 use crate::core::actor::Actor;
 use crate::core::outcome::Outcome;
-use crate::core::record::{Attempt, AttemptId, Entry, InstanceId, Record, State};
-use crate::core::record::{Check, Content, Failure, FailureKind};
+use crate::core::record::{
+    Attempt, AttemptId, Check, Content, Failure, FailureKind, InstanceId, Record, State,
+};
 use crate::core::redact;
-use crate::core::session::Release;
+use crate::core::time::after;
 use crate::core::tool::{OnUnknown, Tool};
-use crate::core::unknown::{self, Finding, Hindrance, Resolution};
+use crate::core::unknown::{self, CheckBlocker, Finding, Resolution};
 
 /// It is time to work on an unknown call. Writing that down is also what keeps others from doing it.
 pub(super) fn work_on(
@@ -26,98 +27,34 @@ pub(super) fn work_on(
     let check = due(record, now)?;
     let number = check.number.saturating_add(1);
     // What is due is worked on also if that is the last time: it is given up only after that.
-    let later = unknown::next_check(
-        tool,
-        record.attempt.id,
-        Check { number, ..check },
-        now,
-        None,
-    );
-    let worked_on = Record {
-        version: record.version + 1,
-        check: Some(later),
-        updated_at: now,
-        ..record.clone()
-    };
-    let (event, attempt, detail, worked_on, action) = match (tool.unknown, attempt) {
+    let counted = Check { number, ..check };
+    let later = unknown::next_check(tool, record.attempt.id, counted, now);
+    let change = |event, check, detail: &str| reschedule(record, by, event, check, detail, now);
+    let given_up = |why| Next::finish(change("given_up", Some(Check { at: None, ..check }), why));
+    Ok(match (tool.unknown, attempt) {
         (OnUnknown::Elsewhere, _) => return Err(Illegal::NotDue),
         (OnUnknown::Hold, _) => {
-            let detail =
-                "calls of the tool are held: a late answer or a person may settle it".to_owned();
-            (
-                "held",
-                record.attempt.id,
-                detail,
-                Record {
-                    check: None,
-                    ..worked_on
-                },
-                Action::Finish,
-            )
+            let detail = "calls of the tool are held: a late answer or a person may settle it";
+            Next::finish(change("held", None, detail))
         }
         // Being asked has no effect, so a paused tool is asked, too.
         (OnUnknown::Probe { .. }, _) => {
             let detail = format!("the tool is asked whether it knows the key, for time {number}");
-            (
-                "probing",
-                record.attempt.id,
-                detail,
-                worked_on,
-                Action::Probe,
-            )
+            Next::write(change("probing", Some(later), &detail), Action::Probe)
         }
-        (OnUnknown::Retry, _) if unknown::is_late(tool, &check, now) => {
-            let detail =
-                "it is too late to send it again: the tool may have forgotten its key; a late \
-                answer or a person may still settle it"
-                    .to_owned();
-            let given_up = Record {
-                check: Some(Check { at: None, ..check }),
-                ..worked_on
-            };
-            (
-                "given_up",
-                record.attempt.id,
-                detail,
-                given_up,
-                Action::Finish,
-            )
-        }
+        (OnUnknown::Retry, _) if unknown::is_late(tool, &check, now) => given_up(
+            "it is too late to send it again: the tool may have forgotten its key; a late answer or a person may \
+             still settle it",
+        ),
         (OnUnknown::Retry, _) if !redact::is_whole(&record.intent.args) => {
-            let detail = "it cannot be sent again: not all of its arguments are kept, or readable"
-                .to_owned();
-            let given_up = Record {
-                check: Some(Check { at: None, ..check }),
-                ..worked_on
-            };
-            (
-                "given_up",
-                record.attempt.id,
-                detail,
-                given_up,
-                Action::Finish,
-            )
+            given_up("it cannot be sent again: not all of its arguments are kept, or readable")
         }
         (OnUnknown::Retry, None) => {
-            let detail = "it is not sent again as long as its tool is paused".to_owned();
             let later = unknown::put_off(tool, check, Duration::ZERO, now);
-            let held_back = Record {
-                check: Some(later),
-                ..worked_on
-            };
-            (
-                "held_back",
-                record.attempt.id,
-                detail,
-                held_back,
-                Action::Finish,
-            )
+            let detail = "it is not sent again as long as its tool is paused";
+            Next::finish(change("held_back", Some(later), detail))
         }
         (OnUnknown::Retry, Some(attempt)) => {
-            let detail = format!(
-                "the same key is sent to the tool again, for time {number}: it deduplicates"
-            );
-            let lease_until = after(now, tool.lease());
             let again = Record {
                 state: State::Running,
                 attempt: Attempt {
@@ -125,69 +62,51 @@ pub(super) fn work_on(
                     owner: by,
                     number: 1,
                     run_started_at: now,
-                    lease_until,
+                    lease_until: after(now, tool.lease()),
                 },
                 attempts: record.attempts.saturating_add(1),
-                doubted: true,
-                ..worked_on
+                earlier_attempt_may_have_run: true,
+                check: Some(later),
+                ..record.changed(now)
             };
-            ("sent_again", attempt, detail, again, Action::Run)
+            let detail = format!(
+                "the same key is sent to the tool again, for time {number}: it deduplicates"
+            );
+            let change = Change::new(again, "sent_again", Actor::Gateway(by), detail);
+            Next::write(change.about(attempt), Action::Run)
         }
-    };
-    let (by, event) = (gateway(by), event.into());
-    let entry = Entry {
-        at: now,
-        event,
-        attempt: Some(attempt),
-        outcome: None,
-        by,
-        detail,
-    };
-    let change = Change {
-        record: worked_on,
-        entry,
-        admission: None,
-        release: Release::default(),
-        takes: Takes::default(),
-    };
-    Ok(Next {
-        change: Some(change),
-        action,
     })
 }
 
-/// It is time, but something is in the way.
-pub(super) fn hindered(
+/// It is time, but it cannot be worked on now, or never again.
+pub(super) fn postpone(
     tool: &Tool,
     record: &Record,
     by: InstanceId,
-    hindrance: Hindrance,
+    blocker: CheckBlocker,
     now: Timestamp,
-) -> Result<Next, Illegal> {
+) -> Result<Change, Illegal> {
     let check = due(record, now)?;
-    let (wait, why) = match hindrance {
-        Hindrance::Resting(wait) => (wait, "its tool keeps failing and is left alone for a while"),
-        Hindrance::Frozen => (Duration::ZERO, "its session is frozen"),
-        Hindrance::Store => (Duration::ZERO, "the store lets nothing begin now"),
-        Hindrance::KeyGone | Hindrance::NotWanted => {
-            let given_up = Check { at: None, ..check };
-            let why = match hindrance {
-                Hindrance::NotWanted => "its saga is being undone, so it is never sent again",
-                _ => "another call has its key by now: it can never be sent again",
-            };
-            let why = why.to_owned();
-            return Ok(reschedule(record, by, "given_up", Some(given_up), why, now));
-        }
+    let given_up = |why| {
+        let given_up = Check { at: None, ..check };
+        Ok(reschedule(record, by, "given_up", Some(given_up), why, now))
     };
-    let later = unknown::put_off(tool, check, wait, now);
-    Ok(reschedule(
-        record,
-        by,
-        "put_off",
-        Some(later),
-        format!("it is not worked on now: {why}"),
-        now,
-    ))
+    let (wait, why) = match blocker {
+        CheckBlocker::KeyGone => {
+            return given_up("another call has its key by now: it can never be sent again");
+        }
+        CheckBlocker::NotWanted => {
+            return given_up("its saga is being undone, so it is never sent again");
+        }
+        CheckBlocker::BreakerOpen(wait) => {
+            (wait, "its tool keeps failing and is left alone for a while")
+        }
+        CheckBlocker::Frozen => (Duration::ZERO, "its session is frozen"),
+        CheckBlocker::Store => (Duration::ZERO, "the store lets nothing begin now"),
+    };
+    let later = Some(unknown::put_off(tool, check, wait, now));
+    let why = format!("it is not worked on now: {why}");
+    Ok(reschedule(record, by, "put_off", later, &why, now))
 }
 
 /// The tool's configuration says by now what is done about its unknown calls.
@@ -196,15 +115,13 @@ pub(super) fn take_up(
     record: &Record,
     by: InstanceId,
     now: Timestamp,
-) -> Result<Next, Illegal> {
+) -> Result<Change, Illegal> {
     // What was given up stays so.
-    let first = match (record.check, tool.unknown) {
-        (Some(_), _) | (None, OnUnknown::Elsewhere) => return Err(Illegal::NotDue),
-        (None, _) => {
-            unknown::first_check(tool, record.attempt.id, now, None).ok_or(Illegal::NotDue)?
-        }
-    };
-    let why = "the tool's calls are not held any more".to_owned();
+    if record.check.is_some() || tool.unknown == OnUnknown::Elsewhere {
+        return Err(Illegal::NotDue);
+    }
+    let first = unknown::first_check(tool, record.attempt.id, now).ok_or(Illegal::NotDue)?;
+    let why = "the tool's calls are not held any more";
     Ok(reschedule(record, by, "taken_up", Some(first), why, now))
 }
 
@@ -220,121 +137,63 @@ fn reschedule(
     by: InstanceId,
     event: &'static str,
     check: Option<Check>,
-    detail: String,
+    detail: &str,
     now: Timestamp,
-) -> Next {
-    let (attempt, by) = (Some(record.attempt.id), gateway(by));
-    let entry = Entry {
-        at: now,
-        event: event.into(),
-        attempt,
-        outcome: None,
-        by,
-        detail,
-    };
-    let record = Record {
-        version: record.version + 1,
+) -> Change {
+    let rescheduled = Record {
         check,
-        updated_at: now,
-        ..record.clone()
+        ..record.changed(now)
     };
-    let change = Change {
-        record,
-        entry,
-        admission: None,
-        release: Release::default(),
-        takes: Takes::default(),
-    };
-    Next {
-        change: Some(change),
-        action: Action::Finish,
-    }
-}
-
-/// Who has asked a tool, when, and how long it wants to be left alone.
-pub(super) struct Asked {
-    pub(super) by: InstanceId,
-    pub(super) at: Timestamp,
-    pub(super) retry_after: Option<Duration>,
+    Change::new(rescheduled, event, Actor::Gateway(by), detail).about(record.attempt.id)
 }
 
 /// The tool was asked whether it knows the key.
 pub(super) fn probed(
     tool: &Tool,
     record: &Record,
-    asked: &Asked,
+    by: InstanceId,
+    asked_at: Timestamp,
     finding: &Finding,
+    retry_after: Option<Duration>,
     now: Timestamp,
-) -> Next {
-    let occasion = |event| Occasion {
-        event,
-        by: gateway(asked.by),
+) -> Change {
+    let settle = |outcome, why: &str| {
+        finish(
+            tool,
+            record,
+            "probed",
+            Actor::Gateway(by),
+            &outcome,
+            why,
+            now,
+        )
     };
     let why = match finding {
         Finding::Found(content) => {
-            let outcome = Outcome::Executed(content.clone());
-            return finish(
-                tool,
-                record,
-                occasion("probed"),
-                outcome,
-                "the tool knows the key".into(),
-                now,
-            );
+            return settle(Outcome::Executed(content.clone()), "the tool knows the key");
         }
-        Finding::NotFound if unknown::is_negative_final(tool, record, asked.at) => {
+        Finding::NotFound if unknown::is_negative_final(tool, record, asked_at) => {
             let why = "the tool does not know the key, and nothing of it can be under way any more";
-            return finish(
-                tool,
-                record,
-                occasion("probed"),
-                not_executed(why),
-                why.into(),
-                now,
-            );
+            return settle(not_executed(why), why);
         }
         Finding::NotFound => "the tool does not know the key, which proves nothing yet".to_owned(),
         Finding::Unclear(why) => format!("the tool did not say whether it knows the key: {why}"),
     };
     let check = record.check.map(|check| {
-        let earliest = asked.retry_after.map(|wait| after(now, wait));
-        unknown::unless_too_late(
-            tool,
-            Check {
-                at: check
-                    .at
-                    .map(|at| earliest.map_or(at, |earliest| earliest.max(at))),
-                ..check
-            },
-        )
+        let at = check
+            .at
+            .map(|at| retry_after.map_or(at, |wait| at.max(after(now, wait))));
+        unknown::unless_too_late(tool, Check { at, ..check })
     });
-    let has_check = |check: Option<Check>| check.is_some_and(|check| check.at.is_some());
-    let (event, why) = if has_check(record.check) && !has_check(check) {
-        (
-            "given_up",
-            format!("{why}; it is asked no more: a late answer or a person still may settle it"),
-        )
+    let goes_on = |check: Option<Check>| check.is_some_and(|check| check.at.is_some());
+    let (event, why) = if goes_on(record.check) && !goes_on(check) {
+        let why =
+            format!("{why}; it is asked no more: a late answer or a person still may settle it");
+        ("given_up", why)
     } else {
         ("probed", why)
     };
-    let still = Record {
-        version: record.version + 1,
-        check,
-        updated_at: now,
-        ..record.clone()
-    };
-    let entry = ended(occasion(event), record, &Outcome::Unknown, why, now);
-    let change = Change {
-        record: still,
-        entry,
-        admission: None,
-        release: Release::default(),
-        takes: Takes::default(),
-    };
-    Next {
-        change: Some(change),
-        action: Action::Finish,
-    }
+    reschedule(record, by, event, check, &why, now).proving(&Outcome::Unknown)
 }
 
 /// A person says what became of an unknown call. It cannot be said to be not executed while its
@@ -346,18 +205,22 @@ pub(super) fn resolve(
     reason: &str,
     resolution: &Resolution,
     now: Timestamp,
-) -> Result<Next, Illegal> {
+) -> Result<Change, Illegal> {
     let why = format!("a person has settled it ({reason})");
     let outcome = match resolution {
         Resolution::Succeeded(content) => Outcome::Executed(content.clone()),
         Resolution::Failed if now < record.attempt.lease_until => return Err(Illegal::MayStillRun),
         Resolution::Failed => not_executed(&why),
     };
-    let occasion = Occasion {
-        event: "resolved",
-        by: Actor::Token(by).to_string(),
-    };
-    Ok(finish(tool, record, occasion, outcome, why, now))
+    Ok(finish(
+        tool,
+        record,
+        "resolved",
+        Actor::Token(by),
+        &outcome,
+        &why,
+        now,
+    ))
 }
 
 /// A system behind the tool has what the call would have made: so it was executed.
@@ -367,30 +230,16 @@ pub(super) fn reconciled(
     by: &str,
     content: &Content,
     now: Timestamp,
-) -> Next {
-    let occasion = Occasion {
-        event: "reconciled",
-        by: Actor::Reconciliation(by).to_string(),
-    };
-    let why = "the system behind the tool has its effect".to_owned();
-    finish(
-        tool,
-        record,
-        occasion,
+) -> Change {
+    let (by, outcome) = (
+        Actor::Reconciliation(by),
         Outcome::Executed(content.clone()),
-        why,
-        now,
-    )
+    );
+    let why = "the system behind the tool has its effect";
+    finish(tool, record, "reconciled", by, &outcome, why, now)
 }
 
 /// What was unknown has turned out not to have been executed.
 fn not_executed(why: &str) -> Outcome {
-    let kind = FailureKind::NotExecuted;
-    Outcome::NotExecuted(Failure {
-        kind,
-        status: None,
-        body: None,
-        retry_after: None,
-        why: why.to_owned(),
-    })
+    Outcome::NotExecuted(Failure::new(FailureKind::NotExecuted, why))
 }

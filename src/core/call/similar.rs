@@ -5,9 +5,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::arrive::is_past;
-use super::{Action, Change, Next, Takes, after, gateway};
-use crate::core::record::{Alias, Entry, InstanceId, Intent, MAX_ALIASES, Record, State};
-use crate::core::session::Release;
+use super::change::{Action, Change, Next, Takes};
+use crate::core::actor::Actor;
+use crate::core::record::{Alias, InstanceId, Intent, MAX_ALIASES, Record, State};
+use crate::core::time::after;
 use crate::core::tool::Tool;
 
 /// Makes the key of a request a name of the call, if the call has succeeded and its key is remembered.
@@ -22,15 +23,11 @@ pub(super) fn resembled(
     by: InstanceId,
     now: Timestamp,
 ) -> Next {
-    let nothing = |action| Next {
-        change: None,
-        action,
-    };
     match &record.state {
-        State::Running | State::Unknown(_) => return nothing(Action::Wait),
+        State::Running | State::Unknown(_) => return Next::unchanged(Action::Wait),
         State::Succeeded(_) => {}
         State::Failed(_) | State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
-            return nothing(Action::RefuseSimilar);
+            return Next::unchanged(Action::RefuseSimilar);
         }
     }
     let is_same_alias = |alias: &Alias| {
@@ -38,14 +35,14 @@ pub(super) fn resembled(
             && (alias.fingerprint, alias.recipe) == (arrival.fingerprint, arrival.recipe)
     };
     if record.aliases.iter().any(is_same_alias) {
-        return nothing(Action::Answer);
+        return Next::unchanged(Action::Answer);
     }
     if record
         .aliases
         .iter()
         .any(|alias| alias.names.contains(&arrival.lookup))
     {
-        return nothing(Action::RefuseReused);
+        return Next::unchanged(Action::RefuseReused);
     }
     let is_other = (&record.intent.tenant, &record.intent.tool) != (&arrival.tenant, &arrival.tool);
     // It would be undone with a saga of which this one knows nothing.
@@ -60,9 +57,9 @@ pub(super) fn resembled(
         || is_full
         || is_past(record.expires_at, now)
     {
-        return nothing(Action::RefuseSimilar);
+        return Next::unchanged(Action::RefuseSimilar);
     }
-    let mut named = record.clone();
+    let mut named = record.changed(now);
     let names: Vec<_> = arrival.all_names().copied().collect();
     let Intent {
         fingerprint,
@@ -74,34 +71,15 @@ pub(super) fn resembled(
         fingerprint,
         recipe,
     });
-    named.version += 1;
-    named.updated_at = now;
     // The request's key is remembered for as long as if it had run.
     let later = |time: Option<Timestamp>, span| time.map(|time| time.max(after(now, span)));
     named.expires_at = later(record.expires_at, tool.window(arrival.key_source));
     named.retain_until = later(record.retain_until, tool.retention);
     let detail = "a request with another key looked like it and gets its result; that key is a name of it now";
-    let entry = Entry {
-        at: now,
-        event: "replayed_as_similar".into(),
-        attempt: None,
-        outcome: None,
-        by: gateway(by),
-        detail: detail.to_owned(),
-    };
     let takes = Takes {
         names,
         instead_of: instead_of.to_vec(),
     };
-    let change = Change {
-        record: named,
-        entry,
-        admission: None,
-        release: Release::default(),
-        takes,
-    };
-    Next {
-        change: Some(change),
-        action: Action::TakeNames,
-    }
+    let change = Change::new(named, "replayed_as_similar", Actor::Gateway(by), detail);
+    Next::write(Change { takes, ..change }, Action::TakeNames)
 }

@@ -2,15 +2,15 @@
 
 use jiff::Timestamp;
 
-use super::end::{finish, kept_until, remembered_until};
-use super::{Action, Change, Illegal, Next, Occasion, Takes, UndoEnd, gateway};
+use super::change::{Change, Illegal};
+use super::end::{finish, kept_unless_in_saga, kept_until, remembered_until};
+use super::event::UndoEnd;
 use crate::core::actor::Actor;
 use crate::core::compensation;
 use crate::core::outcome::Outcome;
-use crate::core::record::Check;
-use crate::core::record::{Compensation, Entry, InstanceId, Record, State, Undo};
-use crate::core::record::{Content, Failure, FailureKind};
-use crate::core::session::Release;
+use crate::core::record::{
+    Check, Compensation, Content, Failure, FailureKind, InstanceId, Record, State, Undo,
+};
 use crate::core::tool::{Effect, Tool};
 use crate::core::unknown::Resolution;
 
@@ -22,31 +22,13 @@ pub(super) fn not_joined(
     kind: FailureKind,
     why: &str,
     now: Timestamp,
-) -> Next {
-    let failure = Failure {
-        kind,
-        status: None,
-        body: None,
-        retry_after: None,
-        why: why.to_owned(),
-    };
-    let occasion = Occasion {
-        event: "not_joined",
-        by: gateway(by),
-    };
-    let mut next = finish(
-        tool,
-        record,
-        occasion,
-        Outcome::NotExecuted(failure),
-        why.to_owned(),
-        now,
-    );
-    if let Some(change) = &mut next.change {
-        // Its saga has nothing to undo here, and may not look at it again.
-        change.record.retain_until = Some(kept_until(tool, record, now));
-    }
-    next
+) -> Change {
+    let outcome = Outcome::NotExecuted(Failure::new(kind, why));
+    let by = Actor::Gateway(by);
+    let mut change = finish(tool, record, "not_joined", by, &outcome, why, now);
+    // Its saga has nothing to undo here, and may not look at it again.
+    change.record.retain_until = Some(kept_until(tool, record, now));
+    change
 }
 
 /// It is to be undone. That is written down before anything is sent: from then on nothing else happens to
@@ -58,7 +40,7 @@ pub(super) fn to_compensate(
     reason: &str,
     compensation: Option<&Compensation>,
     now: Timestamp,
-) -> Result<Next, Illegal> {
+) -> Result<Change, Illegal> {
     if tool.effect == Effect::Read {
         return Err(Illegal::NothingToUndo);
     }
@@ -71,9 +53,9 @@ pub(super) fn to_compensate(
                 state: State::Compensated(None),
                 undo: Some(Undo::default()),
                 expires_at: remembered_until(tool, record, now),
-                ..changed(record, now)
+                ..record.changed(now)
             };
-            return Ok(write(undone, "compensation_empty", by, detail, now));
+            return Ok(Change::new(undone, "compensation_empty", by, detail));
         }
         // Its request may still reach the tool, after what would undo it.
         State::Unknown(_) if now < record.attempt.lease_until => return Err(Illegal::MayStillRun),
@@ -97,9 +79,9 @@ pub(super) fn to_compensate(
         }),
         expires_at: None,
         retain_until: None,
-        ..changed(record, now)
+        ..record.changed(now)
     };
-    Ok(write(undone, "compensating", by, detail, now))
+    Ok(Change::new(undone, "compensating", by, detail))
 }
 
 /// Whether its calls are undone also if their outcome is unknown.
@@ -114,36 +96,30 @@ pub(super) fn undo_ended(
     by: InstanceId,
     end: &UndoEnd,
     now: Timestamp,
-) -> Next {
+) -> Change {
     let content = record.state.content().cloned();
-    let (event, detail, record) = match end {
-        UndoEnd::Undone => (
-            "compensated",
-            "what it did is undone".to_owned(),
-            compensated(tool, record, content, now),
-        ),
-        UndoEnd::Stuck(why) => (
-            "stuck",
-            why.clone(),
-            Record {
+    let by = Actor::Gateway(by);
+    match end {
+        UndoEnd::Undone => {
+            let undone = compensated(tool, record, content, now);
+            Change::new(undone, "compensated", by, "what it did is undone")
+        }
+        UndoEnd::Stuck(why) => {
+            let stuck = Record {
                 state: State::Stuck(content),
-                ..changed(record, now)
-            },
-        ),
-    };
-    write(record, event, &gateway(by), detail, now)
+                ..record.changed(now)
+            };
+            Change::new(stuck, "stuck", by, why)
+        }
+    }
 }
 
 fn compensated(tool: &Tool, record: &Record, content: Option<Content>, now: Timestamp) -> Record {
     Record {
         state: State::Compensated(content),
         expires_at: remembered_until(tool, record, now),
-        retain_until: record
-            .intent
-            .saga_id
-            .is_empty()
-            .then(|| kept_until(tool, record, now)),
-        ..changed(record, now)
+        retain_until: kept_unless_in_saga(tool, record, now),
+        ..record.changed(now)
     }
 }
 
@@ -155,27 +131,18 @@ pub(super) fn resolve_stuck(
     reason: &str,
     resolution: &Resolution,
     now: Timestamp,
-) -> Next {
+) -> Change {
     let known = record.state.content().cloned();
-    let resolved = match resolution {
-        Resolution::Failed => compensated(tool, record, known, now),
-        // What the tool itself has said goes before what a person says.
+    let (resolved, what) = match resolution {
+        Resolution::Failed => (compensated(tool, record, known, now), "it is undone"),
         Resolution::Succeeded(content) => {
-            stands(tool, record, known.unwrap_or_else(|| content.clone()), now)
+            // What the tool itself has said goes before what a person says.
+            let content = known.unwrap_or_else(|| content.clone());
+            (stands(tool, record, content, now), "its effect stands")
         }
     };
-    let what = if matches!(resolution, Resolution::Failed) {
-        "it is undone"
-    } else {
-        "its effect stands"
-    };
-    write(
-        resolved,
-        "resolved",
-        &Actor::Token(by).to_string(),
-        format!("a person says that {what} ({reason})"),
-        now,
-    )
+    let detail = format!("a person says that {what} ({reason})");
+    Change::new(resolved, "resolved", Actor::Token(by), detail)
 }
 
 /// A person decides that it is not undone.
@@ -186,7 +153,7 @@ pub(super) fn skip(
     reason: &str,
     compensation: Option<&Record>,
     now: Timestamp,
-) -> Result<Next, Illegal> {
+) -> Result<Change, Illegal> {
     match (
         &record.state,
         compensation.map(|made| (&made.state, made.attempt.lease_until)),
@@ -211,7 +178,7 @@ pub(super) fn skip(
         // What is done about unknown calls goes on.
         (State::Unknown(_), None) => Record {
             undo: skipped(record),
-            ..changed(record, now)
+            ..record.changed(now)
         },
         // Its outcome was never known, and it is not asked for any more.
         (_, None) => Record {
@@ -222,16 +189,11 @@ pub(super) fn skip(
                 number: 0,
             }),
             undo: skipped(record),
-            ..changed(record, now)
+            ..record.changed(now)
         },
     };
-    Ok(write(
-        skipped,
-        "skipped",
-        &Actor::Token(by).to_string(),
-        format!("it is not undone ({reason})"),
-        now,
-    ))
+    let detail = format!("it is not undone ({reason})");
+    Ok(Change::new(skipped, "skipped", Actor::Token(by), detail))
 }
 
 fn stands(tool: &Tool, record: &Record, content: Content, now: Timestamp) -> Record {
@@ -239,12 +201,8 @@ fn stands(tool: &Tool, record: &Record, content: Content, now: Timestamp) -> Rec
         state: State::Succeeded(content),
         undo: skipped(record),
         expires_at: remembered_until(tool, record, now),
-        retain_until: record
-            .intent
-            .saga_id
-            .is_empty()
-            .then(|| kept_until(tool, record, now)),
-        ..changed(record, now)
+        retain_until: kept_unless_in_saga(tool, record, now),
+        ..record.changed(now)
     }
 }
 
@@ -261,7 +219,7 @@ pub(super) fn saga_ended(
     record: &Record,
     by: InstanceId,
     now: Timestamp,
-) -> Result<Next, Illegal> {
+) -> Result<Change, Illegal> {
     let is_settled = match record.state {
         State::Succeeded(_) | State::Failed(_) | State::Compensated(_) => true,
         State::Running | State::Unknown(_) | State::Compensating(_) | State::Stuck(_) => false,
@@ -271,38 +229,8 @@ pub(super) fn saga_ended(
     }
     let kept = Record {
         retain_until: Some(kept_until(tool, record, now)),
-        ..changed(record, now)
+        ..record.changed(now)
     };
-    let detail = "its saga has come to its end".to_owned();
-    Ok(write(kept, "saga_ended", &gateway(by), detail, now))
-}
-
-fn changed(record: &Record, now: Timestamp) -> Record {
-    Record {
-        version: record.version + 1,
-        updated_at: now,
-        ..record.clone()
-    }
-}
-
-fn write(record: Record, event: &'static str, by: &str, detail: String, now: Timestamp) -> Next {
-    let entry = Entry {
-        at: now,
-        event: event.into(),
-        attempt: None,
-        outcome: None,
-        by: by.to_owned(),
-        detail,
-    };
-    let change = Change {
-        record,
-        entry,
-        admission: None,
-        release: Release::default(),
-        takes: Takes::default(),
-    };
-    Next {
-        change: Some(change),
-        action: Action::Finish,
-    }
+    let detail = "its saga has come to its end";
+    Ok(Change::new(kept, "saga_ended", Actor::Gateway(by), detail))
 }

@@ -2,15 +2,13 @@
 
 use jiff::Timestamp;
 
-use super::{Action, Change, Illegal, Next, Takes, after};
+use super::change::{Action, Change, Illegal, Next};
 use crate::core::actor::Actor;
-use crate::core::record::Content;
-use crate::core::record::{Entry, Record, State};
+use crate::core::record::{Content, Record, State};
 use crate::core::redact;
 use crate::core::replay::Fresh;
-use crate::core::session::Release;
-use crate::core::tool::Dedup;
-use crate::core::tool::{Effect, Tool};
+use crate::core::time::after;
+use crate::core::tool::{Dedup, Effect, Tool};
 
 /// Differences that an entry names.
 const NAMED: usize = 10;
@@ -48,11 +46,12 @@ pub(super) fn begin_to_verify(
             ));
         }
     }
-    let detail = "the same request is sent once more, to compare its result".to_owned();
-    Ok(note(record, "verifying", by, detail, Action::Verify, now))
+    let detail = "the same request is sent once more, to compare its result";
+    let change = note(record, "verifying", by, detail, now);
+    Ok(Next::write(change, Action::Verify))
 }
 
-pub(super) fn verified(record: &Record, by: &str, fresh: &Fresh, now: Timestamp) -> Next {
+pub(super) fn verified(record: &Record, by: &str, fresh: &Fresh, now: Timestamp) -> Change {
     let detail = match fresh {
         Fresh::Compared(differences) if differences.is_empty() => {
             "the tool answers the same".to_owned()
@@ -68,40 +67,11 @@ pub(super) fn verified(record: &Record, by: &str, fresh: &Fresh, now: Timestamp)
         }
         Fresh::Unclear(why) => format!("the tool gave nothing to compare: {why}"),
     };
-    note(record, "verified", by, detail, Action::Finish, now)
+    note(record, "verified", by, &detail, now)
 }
 
 /// An entry about a call that stays as it is.
-fn note(
-    record: &Record,
-    event: &'static str,
-    by: &str,
-    detail: String,
-    action: Action,
-    now: Timestamp,
-) -> Next {
-    let noted = Record {
-        version: record.version + 1,
-        updated_at: now,
-        ..record.clone()
-    };
-    let by = Actor::Token(by).to_string();
-    let entry = Entry {
-        at: now,
-        event: event.into(),
-        attempt: Some(record.attempt.id),
-        outcome: None,
-        by,
-        detail,
-    };
-    Next {
-        change: Some(Change {
-            record: noted,
-            entry,
-            admission: None,
-            release: Release::default(),
-            takes: Takes::default(),
-        }),
-        action,
-    }
+fn note(record: &Record, event: &'static str, by: &str, detail: &str, now: Timestamp) -> Change {
+    let change = Change::new(record.changed(now), event, Actor::Token(by), detail);
+    change.about(record.attempt.id)
 }

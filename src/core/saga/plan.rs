@@ -151,7 +151,7 @@ fn newest<'a>(left: &[&(&'a Record, &Tool)]) -> Option<&'a Record> {
 /// When a call was begun. What is sent again because its outcome is unknown, which only some tools allow, is still
 /// the same as before; what runs again after it surely had not been executed begins anew.
 fn begun_at(record: &Record, tool: &Tool) -> Timestamp {
-    let may_be_sent_again = record.doubted && tool.unknown == OnUnknown::Retry;
+    let may_be_sent_again = record.earlier_attempt_may_have_run && tool.unknown == OnUnknown::Retry;
     let is_sent_again = may_be_sent_again && record.attempts > record.attempt.number;
     if is_sent_again {
         record.intent.created_at

@@ -10,9 +10,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::prepared::Patience;
 use super::shared_run::Progress;
-use crate::core::call::elapsed_ms;
 use crate::core::recipe::identity::Name;
 use crate::core::record::{CallId, Content, FailureKind, Record, State};
+use crate::core::time::elapsed_ms;
 use crate::core::unknown;
 use crate::gateway::error::ErrorKind;
 use crate::metrics::Arrival;

@@ -14,7 +14,7 @@ use crate::core::record::{Intent, Record, State};
 use crate::core::redact;
 use crate::core::session::SessionId;
 use crate::core::trace::SpanId;
-use crate::core::unknown::{Finding, Hindrance, read_probe};
+use crate::core::unknown::{CheckBlocker, Finding, read_probe};
 use crate::crash;
 use crate::downstream::{self, Deadline, Downstream, Exchange, Party};
 use crate::gateway::base::Base;
@@ -145,25 +145,25 @@ impl Sender {
         &self,
         at: &ToolAt,
         record: &Record,
-    ) -> Result<Permit, Hindrance> {
+    ) -> Result<Permit, CheckBlocker> {
         let permit = at
             .health
             .admit(&record.intent.tenant)
-            .map_err(Hindrance::Resting)?;
+            .map_err(CheckBlocker::BreakerOpen)?;
         let session = self
             .base
             .store
             .session(&SessionId::of(&record.intent))
             .await;
         match session {
-            Ok(session) if session.frozen => return Err(Hindrance::Frozen),
+            Ok(session) if session.frozen => return Err(CheckBlocker::Frozen),
             Ok(_) => {}
-            Err(_) => return Err(Hindrance::Store),
+            Err(_) => return Err(CheckBlocker::Store),
         }
         match self.sagas.is_wanted_again(&record.intent).await {
             Ok(true) => Ok(permit),
-            Ok(false) => Err(Hindrance::NotWanted),
-            Err(_) => Err(Hindrance::Store),
+            Ok(false) => Err(CheckBlocker::NotWanted),
+            Err(_) => Err(CheckBlocker::Store),
         }
     }
 

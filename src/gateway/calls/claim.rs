@@ -11,7 +11,7 @@ use super::prepared::PreparedCall;
 use super::refusal::{expired, refusal};
 use super::run::{Keep, Runner};
 use super::similar::{self, Alike, answer_alike};
-use crate::core::call::{self, Action, Change, Event, Met};
+use crate::core::call::{self, Action, Arrival, Change, Event, Met};
 use crate::core::json;
 use crate::core::key::Lookup;
 use crate::core::outcome::Evidence;
@@ -91,13 +91,13 @@ impl Claimer {
         prints: Arc<Prints>,
         attempt: AttemptId,
     ) -> Event {
-        Event::Arrived {
+        Event::Arrived(Arrival {
             intent,
             prints,
             brought: call.brought,
             attempt,
             owner: self.base.instance,
-        }
+        })
     }
 
     /// The calls that hold the names of a request, and what it is by the recipe of each of them.

@@ -15,7 +15,7 @@ use crate::core::record::{CallId, Record, State};
 use crate::core::redact;
 use crate::core::replay::{Fresh, differences};
 use crate::core::session::Refusal;
-use crate::core::unknown::{Hindrance, Resolution};
+use crate::core::unknown::{CheckBlocker, Resolution};
 use crate::downstream::Deadline;
 use crate::gateway::base::Base;
 use crate::gateway::calls::{PreparedCall, Sender};
@@ -197,7 +197,7 @@ impl Operator {
         }
         // As for any further attempt: a frozen session, a tool that keeps failing, a key that stands for another call.
         let permit = self.sender.may_send(&call.at, &record).await;
-        let permit = permit.map_err(|hindrance| of_call(in_the_way(hindrance)))?;
+        let permit = permit.map_err(|blocker| of_call(blocked_by(blocker)))?;
         let holders = self.base.store.holders(&[record.intent.lookup]).await;
         let holders = holders.map_err(unavailable)?;
         if holders
@@ -285,12 +285,14 @@ impl Operator {
     }
 }
 
-fn in_the_way(hindrance: Hindrance) -> ErrorKind {
-    match hindrance {
-        Hindrance::NotWanted => ErrorKind::WrongState("what it belongs to is being undone".into()),
-        Hindrance::Resting(retry_after) => ErrorKind::ToolResting { retry_after },
-        Hindrance::Frozen => ErrorKind::Refused(Refusal::Frozen),
-        Hindrance::Store | Hindrance::KeyGone => ErrorKind::StoreUnavailable,
+fn blocked_by(blocker: CheckBlocker) -> ErrorKind {
+    match blocker {
+        CheckBlocker::NotWanted => {
+            ErrorKind::WrongState("what it belongs to is being undone".into())
+        }
+        CheckBlocker::BreakerOpen(retry_after) => ErrorKind::ToolResting { retry_after },
+        CheckBlocker::Frozen => ErrorKind::Refused(Refusal::Frozen),
+        CheckBlocker::Store | CheckBlocker::KeyGone => ErrorKind::StoreUnavailable,
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use crate::core::call::{Action, Event};
 use crate::core::record::{Record, State};
 use crate::core::tool::OnUnknown;
-use crate::core::unknown::{Finding, Hindrance};
+use crate::core::unknown::{CheckBlocker, Finding};
 use crate::crash;
 use crate::downstream::Deadline;
 use crate::gateway::base::Base;
@@ -166,7 +166,7 @@ impl Rechecks {
         };
         let permit = match permit {
             Ok(permit) => permit,
-            Err(hindrance) => return self.put_off(&record, hindrance, now).await,
+            Err(blocker) => return self.postpone(&record, blocker, now).await,
         };
         let event = Event::CheckDue {
             by: self.base.instance,
@@ -183,10 +183,10 @@ impl Rechecks {
                 return false;
             }
             Ok(Moved::Lost(_)) if sends => {
-                return self.put_off(&record, Hindrance::KeyGone, now).await;
+                return self.postpone(&record, CheckBlocker::KeyGone, now).await;
             }
             Err(store::Error::Refused(_)) if sends => {
-                return self.put_off(&record, Hindrance::Store, now).await;
+                return self.postpone(&record, CheckBlocker::Store, now).await;
             }
             Ok(_) | Err(_) => return false,
         };
@@ -221,10 +221,10 @@ impl Rechecks {
     }
 
     /// Nothing is sent; the call is looked at again later. Never settles it.
-    async fn put_off(&self, record: &Record, hindrance: Hindrance, now: Timestamp) -> bool {
-        let event = Event::CheckHindered {
+    async fn postpone(&self, record: &Record, blocker: CheckBlocker, now: Timestamp) -> bool {
+        let event = Event::CheckPostponed {
             by: self.base.instance,
-            hindrance,
+            blocker,
         };
         if let Some(record) = transition::change(&self.base, record, &event, now).await {
             self.say_rested(&record);

@@ -133,7 +133,7 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":run_started_at": record.attempt.run_started_at.as_microsecond(),
         ":lease_until": record.attempt.lease_until.as_microsecond(),
         ":attempts": record.attempts,
-        ":doubted": record.doubted,
+        ":doubted": record.earlier_attempt_may_have_run,
         ":fencing": record.fencing.map(integer),
         ":updated_at": record.updated_at.as_microsecond(),
         ":similar": intent.similar.map(|room| room.0),
@@ -235,7 +235,7 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":run_started_at": record.attempt.run_started_at.as_microsecond(),
         ":lease_until": record.attempt.lease_until.as_microsecond(),
         ":attempts": record.attempts,
-        ":doubted": record.doubted,
+        ":doubted": record.earlier_attempt_may_have_run,
         ":fencing": record.fencing.map(integer),
         ":latency_ms": record.latency_ms.map(integer),
         ":result": parts.result.map(AsRef::<[u8]>::as_ref),
@@ -309,7 +309,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         lease_until: columns.time()?,
     };
     let attempts = columns.read()?;
-    let doubted = columns.read()?;
+    let earlier_attempt_may_have_run = columns.read()?;
     let fencing = columns.read::<Option<i64>>()?.map(i64::unsigned_abs);
     let similar_to = columns.read::<Option<Identity>>()?.map(|id| CallId(id.0));
     let latency_ms = columns.read::<Option<i64>>()?.map(i64::unsigned_abs);
@@ -334,7 +334,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         state,
         attempt,
         attempts,
-        doubted,
+        earlier_attempt_may_have_run,
         fencing,
         similar_to,
         check: check.map(|(since, number)| Check {

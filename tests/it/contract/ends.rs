@@ -68,13 +68,13 @@ pub(super) async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(
 /// The change by which a failed call runs again.
 pub(crate) fn rerun(failed: &Record, second: i64) -> Change {
     let (intent, brought) = (failed.intent.clone(), Brought::default());
-    let event = Event::Arrived {
+    let event = Event::Arrived(Arrival {
         intent,
         prints: Arc::default(),
         brought,
         attempt: AttemptId(Uuid::new_v4()),
         owner: ME,
-    };
+    });
     next(&policy(), Some(failed), &event, at(second))
         .expect("a rerun")
         .change

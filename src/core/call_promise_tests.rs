@@ -1,0 +1,146 @@
+//! What must hold on every path of a call.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Any event that may reach a call; attempts 1..4, so that owners and zombies both occur.
+pub(super) fn any_event() -> impl Strategy<Value = Event> {
+    let evidence = prop_oneof![
+        Just(not_sent()),
+        Just(no_answer()),
+        prop_oneof![Just(200_u16), Just(422), Just(429), Just(409), 200..600_u16].prop_map(answer),
+    ];
+    let source = prop_oneof![Just(key::Source::Runtime), Just(key::Source::Derived)];
+    prop_oneof![
+        3 => (source, 1..3_u8, 1..4_u128).prop_map(|(source, print, id)| arrived(source, print, id)),
+        4 => (1..4_u128, evidence, prop::option::of(1..4_u128)).prop_map(|(id, evidence, retry)| ended_with(id, evidence, retry)),
+        1 => Just(Event::LeaseOver { by: ME }),
+        1 => Just(Event::OwnerLost { by: ME }),
+        1 => Just(store_lost()),
+        1 => Just(unlocked()),
+        2 => Just(to_compensate()),
+        1 => Just(undo_ended(UndoEnd::Undone)),
+        1 => Just(is_stuck()),
+        1 => Just(skipped(None)),
+        1 => Just(Event::SagaEnded { by: ME }),
+        2 => (1..4_u128).prop_map(|id| Event::CheckDue { by: ME, attempt: Some(attempt(id)) }),
+        1 => Just(Event::CheckDue { by: ME, attempt: None }),
+        1 => prop_oneof![Just(CheckBlocker::Frozen), Just(CheckBlocker::KeyGone)].prop_map(postponed),
+        1 => Just(Event::CheckMissing { by: ME }),
+        1 => prop_oneof![Just(found()), Just(Finding::NotFound), Just(Finding::Unclear("?".into()))].prop_map(probed),
+        1 => prop_oneof![Just(Resolution::Succeeded(kept())), Just(Resolution::Failed)].prop_map(resolved),
+        1 => prop_oneof![Just(to_verify()), Just(verified())],
+        1 => (1..3_u8).prop_map(resembled),
+    ]
+}
+
+/// The policies that a configuration allows.
+fn any_policy() -> impl Strategy<Value = (OnUnknown, Dedup)> {
+    let probe = OnUnknown::Probe {
+        negative_final_after: None,
+    };
+    prop_oneof![
+        Just((OnUnknown::Hold, Dedup::None)),
+        Just((probe, Dedup::None)),
+        Just((probe, Dedup::Key)),
+        Just((OnUnknown::Retry, Dedup::Key)),
+    ]
+}
+
+proptest! {
+    // 1,024, unless `PROPTEST_CASES` says otherwise.
+    #![proptest_config(ProptestConfig::with_cases(4 * ProptestConfig::default().cases))]
+
+    /// Random lives of a call, with the promise checked at each step.
+    #[test]
+    fn whatever_happens_the_promise_holds(
+        // Some at once, so that there is time for a retry; some after hours, so that windows end.
+        steps in prop::collection::vec((any_event(), prop_oneof![0..4_i64, 0..50_000_i64]), 1..60),
+        read: bool,
+        remember_rejections: bool,
+        policy in any_policy(),
+        undoes_unknown: bool,
+    ) {
+        let effect = if read { Effect::Read } else { Effect::Write };
+        let (unknown, dedup) = policy;
+        let compensation = cancel(undoes_unknown);
+        let tool = Tool { effect, remember_rejections, unknown, dedup, compensation, ..tool("t") };
+        let sends_again = unknown == OnUnknown::Retry;
+        let mut record: Option<Record> = None;
+        let mut seconds = 0;
+        for (event, pause) in steps {
+            seconds += pause;
+            let Ok(Next { change, action }) = next(&tool, record.as_ref(), &event, at(seconds)) else { continue };
+            let dispatches = matches!(action, Action::Claim { .. } | Action::Run | Action::Retry { .. });
+            let before = record.as_ref();
+            let writes = dispatches || matches!(action, Action::Finish | Action::Probe | Action::Verify | Action::Alarm | Action::TakeNames);
+            prop_assert_eq!(change.is_some(), writes);
+            if action == Action::Verify {
+                prop_assert!(read || dedup == Dedup::Key, "sent again to a tool that executes it again");
+            }
+            if let (Action::Alarm, Some(before), Some(change)) = (&action, before, &change) {
+                prop_assert_eq!(&before.state, &change.record.state, "too late to change anything");
+                prop_assert!(!read && !matches!(before.state, State::Unknown(_)));
+            }
+            if dispatches {
+                // Nothing runs beside a running attempt, and nothing runs again that may have been executed.
+                match before.map(|record| &record.state) {
+                    None | Some(State::Failed(_)) => {}
+                    Some(State::Running) => {
+                        let surely_not = matches!(
+                            &event,
+                            Event::Ended { evidence: Evidence::NotSent { .. } | Evidence::Answer { status: 425 | 429, .. }, .. }
+                        );
+                        prop_assert!(surely_not || read || sends_again, "retried after {:?}", event);
+                    }
+                    Some(State::Compensating(_) | State::Stuck(_)) => {
+                        prop_assert!(false, "what is being undone was dispatched");
+                    }
+                    Some(State::Succeeded(_) | State::Compensated(_)) => {
+                        let anew = matches!(action, Action::Claim { instead_of: Some(_) });
+                        prop_assert!(anew, "a success was dispatched again");
+                    }
+                    Some(State::Unknown(_)) => prop_assert!(sends_again, "an unknown call was dispatched"),
+                }
+            }
+            if let (Some(before), Some(change)) = (before, &change) {
+                let anew = matches!(action, Action::Claim { .. });
+                prop_assert_eq!(change.record.version, if anew { 1 } else { before.version + 1 });
+                if matches!(before.state, State::Unknown(_)) && before.state != change.record.state {
+                    // Unknown is left only by an answer to the attempt that left the doubt.
+                    let is_proof = match &event {
+                        Event::Ended { attempt, .. } => {
+                            let is_done = matches!(change.record.state, State::Succeeded(_));
+                            *attempt == before.attempt.id || is_done
+                        }
+                        Event::Probed { finding: Finding::Found(_), .. } | Event::Resolved { .. } | Event::Reconciled { .. } => true,
+                        Event::Probed { finding: Finding::NotFound, .. } => dedup == Dedup::Key,
+                        Event::CheckDue { .. } => sends_again && change.record.state == State::Running,
+                        Event::ToCompensate { .. } => undoes_unknown && before.attempt.lease_until <= at(seconds),
+                        _ => false,
+                    };
+                    let is_held = matches!(change.record.state, State::Unknown(_));
+                    prop_assert!(is_proof || is_held, "left unknown by {:?}", event);
+                }
+                if matches!(action, Action::Claim { .. }) {
+                    prop_assert!(before.expires_at.is_some_and(|end| end <= at(seconds)), "a key was freed early");
+                }
+            }
+            if let Some(change) = change {
+                let done = matches!(
+                    change.record.state,
+                    State::Succeeded(_) | State::Failed(_) | State::Compensated(_)
+                );
+                prop_assert_eq!(change.record.expires_at.is_some(), done, "only what is done expires");
+                prop_assert_eq!(change.record.retain_until.is_some(), done, "only what is done is deleted");
+                prop_assert!(!(read && matches!(change.record.state, State::Unknown(_))));
+                let has_check = change.record.check.is_some_and(|check| check.at.is_some());
+                prop_assert!(!has_check || (unknown != OnUnknown::Hold && !done), "worked on for nothing");
+                prop_assert!(change.record.attempt.number <= tool.retry.attempts);
+                prop_assert!(change.record.attempt.lease_until >= at(seconds) || !dispatches);
+                record = Some(change.record);
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The table from evidence to outcome, status by status.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::core::tool::tests::tool;
+use proptest::prelude::*;
+
+fn answer(status: u16, body: &'static str) -> Evidence {
+    Evidence::Answer {
+        status,
+        body: Body::Whole(body.into()),
+        retry_after: None,
+        newest_token: None,
+    }
+}
+
+/// The outcome in one word, a failure by its kind.
+fn word(tool: &Tool, evidence: &Evidence, doubted: bool) -> &'static str {
+    match classify(
+        tool,
+        evidence,
+        Sent {
+            earlier_attempt_may_have_run: doubted,
+            fencing: None,
+        },
+    )
+    .0
+    {
+        Outcome::NotExecuted(failure) => failure.kind.as_str(),
+        outcome => outcome.as_str(),
+    }
+}
+
+#[test]
+fn the_default_table() {
+    let tool = tool("t");
+    let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
+    for status in 200..=599 {
+        let word = word(&tool, &answer(status, "{}"), false);
+        match rows.last_mut() {
+            Some((last, range)) if *last == word => range.push(status.to_string()),
+            _ => rows.push((word, vec![status.to_string()])),
+        }
+    }
+    let table: String = rows
+        .iter()
+        .map(|(word, range)| match range.as_slice() {
+            [one] => format!("{one} {word}\n"),
+            [first, .., last] => format!("{first}-{last} {word}\n"),
+            [] => String::new(),
+        })
+        .collect();
+    insta::assert_snapshot!(table, @r"
+    200-299 executed
+    300-302 unknown
+    303 executed
+    304-399 unknown
+    400-406 rejected
+    407-408 unknown
+    409-417 rejected
+    418-420 unknown
+    421-422 rejected
+    423 unknown
+    424 rejected
+    425 unavailable
+    426 rejected
+    427 unknown
+    428 rejected
+    429 unavailable
+    430 unknown
+    431 rejected
+    432-450 unknown
+    451 rejected
+    452-500 unknown
+    501 rejected
+    502-504 unknown
+    505 rejected
+    506-599 unknown
+    ");
+}
+
+#[test]
+fn only_what_was_surely_not_sent_is_not_executed_without_an_answer() {
+    let tool = tool("t");
+    assert_eq!(
+        word(
+            &tool,
+            &Evidence::NotSent {
+                why: "refused".into()
+            },
+            false
+        ),
+        "unreachable"
+    );
+    assert_eq!(
+        word(
+            &tool,
+            &Evidence::NoAnswer {
+                why: "reset".into()
+            },
+            false
+        ),
+        "unknown"
+    );
+    assert_eq!(
+        word(
+            &tool,
+            &Evidence::Lost {
+                why: "killed".into()
+            },
+            false
+        ),
+        "unknown"
+    );
+}
+
+#[test]
+fn a_tool_may_declare_single_statuses() {
+    let mut tool = tool("t");
+    tool.outcomes = BTreeMap::from([
+        (503, Declared::NotExecuted),
+        (404, Declared::Unknown),
+        (500, Declared::Executed),
+        (200, Declared::Rejected),
+    ]);
+    let words = [503, 404, 500, 200, 502].map(|status| word(&tool, &answer(status, "{}"), false));
+    assert_eq!(
+        words,
+        ["unavailable", "unknown", "executed", "rejected", "unknown"]
+    );
+}
+
+#[test]
+fn a_stale_token_is_told_from_other_conflicts() {
+    let tool = tool("t");
+    let refused = |status, ours, newest_token, doubted| {
+        let body = Body::Whole("{}".into());
+        let evidence = Evidence::Answer {
+            status,
+            body,
+            retry_after: None,
+            newest_token,
+        };
+        match classify(
+            &tool,
+            &evidence,
+            Sent {
+                earlier_attempt_may_have_run: doubted,
+                fencing: ours,
+            },
+        )
+        .0
+        {
+            Outcome::NotExecuted(failure) => failure.kind.as_str(),
+            outcome => outcome.as_str(),
+        }
+    };
+    assert_eq!(refused(409, Some(7), Some(8), false), "fenced");
+    assert_eq!(
+        refused(409, Some(7), Some(7), false),
+        "rejected",
+        "it has seen nothing newer"
+    );
+    assert_eq!(
+        refused(409, Some(7), None, false),
+        "rejected",
+        "any conflict may be meant"
+    );
+    assert_eq!(
+        refused(409, None, Some(8), false),
+        "rejected",
+        "none was sent"
+    );
+    assert_eq!(
+        refused(412, Some(7), None, false),
+        "fenced",
+        "no other precondition was sent"
+    );
+    assert_eq!(refused(422, Some(7), Some(8), false), "rejected");
+    assert_eq!(refused(200, Some(7), Some(8), false), "executed");
+    assert_eq!(
+        refused(412, Some(7), Some(8), true),
+        "unknown",
+        "the first attempt may have been executed"
+    );
+}
+
+#[test]
+fn a_2xx_that_fails_the_success_test_is_what_the_tool_declares() {
+    let mut tool = tool("t");
+    let test = SuccessTest {
+        pointer: "/status".parse().expect("a pointer"),
+        equals: json!("ok"),
+        otherwise: Declared::Rejected,
+    };
+    tool.success = Some(test.clone());
+    let cut = Evidence::Answer {
+        status: 200,
+        body: Body::Broken("cut".into()),
+        retry_after: None,
+        newest_token: None,
+    };
+    assert_eq!(
+        word(&tool, &answer(200, r#"{"status":"ok"}"#), false),
+        "executed"
+    );
+    assert_eq!(
+        word(&tool, &answer(200, r#"{"status":"failed"}"#), false),
+        "rejected"
+    );
+    assert_eq!(
+        word(&tool, &cut, false),
+        "unknown",
+        "what cannot be read cannot be told"
+    );
+    for body in ["{}", "no JSON", "", "{\"status\":"] {
+        assert_eq!(word(&tool, &answer(200, body), false), "unknown", "{body}");
+    }
+    tool.success = Some(SuccessTest {
+        otherwise: Declared::Unknown,
+        ..test.clone()
+    });
+    assert_eq!(
+        word(&tool, &answer(200, r#"{"status":"failed"}"#), false),
+        "unknown"
+    );
+    tool.success = Some(SuccessTest {
+        equals: json!(0),
+        ..test
+    });
+    assert_eq!(
+        word(&tool, &answer(200, r#"{"status":0.0}"#), false),
+        "executed",
+        "numbers are compared by value"
+    );
+}
+
+#[test]
+fn results_are_kept_byte_for_byte_and_what_is_no_json_is_wrapped() {
+    let kept = |bytes: &'static [u8]| match keep(&Body::Whole(bytes.into())) {
+        Content::Kept(json) => json,
+        Content::Unavailable(why) => panic!("{why}"),
+    };
+    assert_eq!(
+        kept(b" {\"b\":1.0, \"a\":2,\"a\":3}\n"),
+        " {\"b\":1.0, \"a\":2,\"a\":3}\n"
+    );
+    assert_eq!(kept(b"null"), "null");
+    assert_eq!(kept(b"thank \"you\""), r#"{"text":"thank \"you\""}"#);
+    assert_eq!(kept(b""), r#"{"text":""}"#);
+    assert_eq!(kept(b"\xff\x00"), r#"{"base64":"/wA="}"#);
+    assert_eq!(kept(b"\"\xff\""), r#"{"base64":"Iv8i"}"#);
+    assert_eq!(
+        keep(&Body::Broken("cut".into())),
+        Content::Unavailable("cut".into())
+    );
+}
+
+proptest! {
+    #[test]
+    fn after_a_doubt_nothing_proves_that_it_was_not_executed(status in 100..700_u16, sent: bool) {
+        let evidence = if sent { answer(status, "{}") } else { Evidence::NotSent { why: "refused".into() } };
+        let word = word(&tool("t"), &evidence, true);
+        prop_assert!(word == "executed" || word == "unknown", "{word}");
+    }
+
+    #[test]
+    fn what_is_kept_is_always_one_json_text(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        let Content::Kept(json) = keep(&Body::Whole(bytes.into())) else { panic!("must be kept") };
+        prop_assert!(serde_json::from_slice::<Value>(&json).is_ok());
+    }
+}

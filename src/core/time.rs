@@ -1,0 +1,56 @@
+//! Sums of times that neither overflow nor lose digits in a store.
+
+use std::time::Duration;
+
+use jiff::{Timestamp, TimestampArithmetic};
+
+/// So much later; the last of all times if that is beyond it.
+pub(super) fn after(time: Timestamp, span: impl Into<TimestampArithmetic>) -> Timestamp {
+    time.checked_add(span).unwrap_or(Timestamp::MAX)
+}
+
+/// The same by whole milliseconds: stores keep microseconds, and what comes back must be what was written.
+pub(super) fn later(time: Timestamp, span: Duration) -> Timestamp {
+    let milliseconds = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    after(time, Duration::from_millis(milliseconds))
+}
+
+/// The time from one to another; 0 if the clock was set back in between.
+pub(super) fn between(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or_default()
+}
+
+/// The same in whole milliseconds.
+pub fn elapsed_ms(from: Timestamp, to: Timestamp) -> u64 {
+    u64::try_from(between(from, to).as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).expect("a time")
+    }
+
+    #[test]
+    fn a_clock_set_back_lets_no_time_pass() {
+        assert_eq!(elapsed_ms(at(1), at(3)), 2_000);
+        assert_eq!(elapsed_ms(at(3), at(1)), 0);
+    }
+
+    #[test]
+    fn no_sum_is_beyond_the_last_of_all_times_and_stores_keep_all_of_its_digits() {
+        assert_eq!(
+            after(at(1), Duration::from_millis(1_500)),
+            later(at(1), Duration::from_micros(1_500_999))
+        );
+        for endless in [
+            Duration::MAX,
+            Duration::from_secs(u64::from(u32::MAX) * 3_600),
+        ] {
+            assert_eq!(after(at(1), endless), Timestamp::MAX);
+            assert_eq!(later(at(1), endless), Timestamp::MAX);
+        }
+    }
+}
