@@ -65,7 +65,7 @@ pub struct Work {
     pub due: Due,
     /// Failed tries in a row.
     pub tries: u32,
-    /// Postponements in a row.
+    /// Postponements: in a row where they are bounded, otherwise all.
     pub waits: u32,
 }
 
@@ -176,7 +176,9 @@ impl Work {
                 let (tries, waits) = match blocker {
                     Blocker::Busy => (self.tries, self.waits.saturating_add(1)),
                     Blocker::Unknown | Blocker::Failed | Blocker::Final => {
-                        (self.tries.saturating_add(1), 0)
+                        // A bound is on postponements in a row. Without one they lengthen the pauses for good.
+                        let waits = policy.waits.map_or(self.waits, |_| 0);
+                        (self.tries.saturating_add(1), waits)
                     }
                 };
                 let pause = match policy.postponed_by {
@@ -312,6 +314,21 @@ mod tests {
             ..POLICY
         };
         assert!(!blocked(waited, Blocker::Busy, 0.0, &unbounded).gives_up);
+    }
+
+    #[test]
+    fn postponements_without_a_bound_lengthen_the_pauses_after_failures() {
+        let policy = Policy {
+            waits: None,
+            ..POLICY
+        };
+        let waited = Work {
+            waits: 2,
+            ..Work::due_at(at(0))
+        };
+        let failed = blocked(waited, Blocker::Failed, 1.0, &policy);
+        assert_eq!((failed.work.tries, failed.work.waits), (1, 2));
+        assert_eq!(pause_of(failed), 4_000);
     }
 
     #[test]
