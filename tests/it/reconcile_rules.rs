@@ -245,6 +245,43 @@ async fn scheduled_runs_go_on_where_the_last_one_ended(stores: &Stores) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn progress_that_cannot_be_read_is_not_begun_anew() {
+    let books = Books::open().await;
+    let config = config(&books, "every = \"1s\"", "");
+    let (_, books_alone) = config.split_once("[reconciliations").expect("it");
+    let others = format!("[reconciliations{books_alone}").replace("ons.books", "ons.others");
+    let config = format!("{config}{others}");
+    let until_runs = async |gateway: &Gateway, name: &str, least: f64| {
+        let done = format!(
+            "oncegate_reconciliation_runs_total{{reconciliation=\"{name}\",result=\"done\"}}"
+        );
+        until("it runs", async || gateway.metric(&done).await >= least).await;
+    };
+    let gateway = Gateway::start(&config).await;
+    until_runs(&gateway, "books", 1.0).await;
+    let (url, database) = (
+        format!("sqlite:{}", gateway.database().display()),
+        gateway.database(),
+    );
+    let folder = gateway.stop().await;
+    let file = rusqlite::Connection::open(&database).expect("a store");
+    let damage = "UPDATE documents SET body = CAST('{' AS BLOB) WHERE kind = 'reconciliation' AND id = 'books'";
+    assert_eq!(file.execute(damage, []), Ok(1));
+    // A run may have been under way, and have kept its turn.
+    let make_due = "UPDATE documents SET due_at = 0 WHERE kind = 'reconciliation'";
+    assert_eq!(file.execute(make_due, []), Ok(2));
+    drop(file);
+    let gateway = Gateway::again(folder, &url, &config).await;
+    until_runs(&gateway, "others", 2.0).await;
+    let _folder = gateway.stop().await;
+    let file = rusqlite::Connection::open(&database).expect("a store");
+    let body =
+        "SELECT CAST(body AS TEXT) FROM documents WHERE kind = 'reconciliation' AND id = 'books'";
+    let body: String = file.query_row(body, [], |row| row.get(0)).expect("it");
+    assert_eq!(body, "{", "it is as it was found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_item_of_a_call_of_long_ago_is_nobodys_orphan() {
     let (books, folder) = (Books::open().await, tempfile::tempdir().expect("a folder"));
     let file = folder.path().join("oncegate.db");

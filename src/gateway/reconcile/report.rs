@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::service::Reconciler;
 use super::settings::{Reconciliation, later};
@@ -66,7 +67,16 @@ pub struct Report {
     /// How many of each kind, and how many of them no run had found before.
     pub counts: BTreeMap<String, u64>,
     pub new: BTreeMap<String, u64>,
+    #[serde(deserialize_with = "readable")]
     pub anomalies: Vec<Listed>,
+}
+
+/// The anomalies of a report that this version can read.
+fn readable<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Listed>, D::Error> {
+    let all = Vec::<Value>::deserialize(from)?.into_iter();
+    Ok(all
+        .filter_map(|listed| serde_json::from_value(listed).ok())
+        .collect())
 }
 
 /// A reconciliation, and its last run.
@@ -342,5 +352,34 @@ impl Reconciler {
             });
         }
         Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::reconcile::Kind;
+
+    #[test]
+    fn a_report_with_an_anomaly_of_an_unknown_kind_has_the_others() {
+        let anomaly = Anomaly {
+            kind: Kind::Orphan,
+            source: "shop".into(),
+            key: "k".into(),
+            call_id: None,
+            id: "e1".into(),
+            detail: "no call has made it".into(),
+            doubt: None,
+            item: None,
+        };
+        let listed = Listed::of("orders", &anomaly, Act::Report);
+        let mut stored = serde_json::json!({
+            "name": "orders", "run": "1", "state": "done", "error": null, "by": "schedule",
+            "since": 0, "until": 1, "started_at": 1, "finished_at": 2, "matched": 3, "undecided": 0,
+            "items": 4, "calls": 4, "counts": {}, "new": {}, "anomalies": [listed, listed],
+        });
+        stored["anomalies"][0]["kind"] = "of tomorrow".into();
+        let report: Report = serde_json::from_value(stored).expect("a report");
+        assert_eq!(report.anomalies, [listed]);
     }
 }

@@ -64,16 +64,16 @@ impl Reconciler {
             .document(DocumentKind::Reconciliation, "", name)
             .await;
         let found = found?;
-        let progress: Progress = found
-            .as_ref()
-            .and_then(|found| serde_json::from_slice(&found.body).ok())
-            .unwrap_or_default();
         if found
             .as_ref()
             .is_some_and(|found| found.due_at.is_some_and(|due| now < due))
         {
             return Ok(false);
         }
+        let progress = match &found {
+            None => Progress::default(),
+            Some(found) => self.progress_of(found)?,
+        };
         let run = new_run_id();
         let before = progress
             .until
@@ -130,6 +130,20 @@ impl Reconciler {
         // If this run took too long another gateway has taken it, and goes on from there.
         drop(self.base.store.put_document(&document).await?);
         Ok(true)
+    }
+
+    /// How far a reconciliation has looked.
+    ///
+    /// # Errors
+    /// It cannot be read. To begin anew would leave out the time between.
+    fn progress_of(&self, found: &Document) -> Result<Progress, store::Error> {
+        serde_json::from_slice(&found.body).map_err(|error| {
+            if self.base.is_first_said(&found.id) {
+                let name = &found.id;
+                tracing::error!(reconciliation = name, %error, "its progress cannot be read: it does not run");
+            }
+            store::Error::Unreadable(format!("the progress of reconciliation {}", found.id))
+        })
     }
 
     fn margin(&self, of: &Reconciliation) -> SignedDuration {
