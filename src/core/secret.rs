@@ -49,15 +49,28 @@ impl Secrets {
         others.all().all(|other| self.all().any(|one| one == other))
     }
 
-    /// These, and behind them those of others, as far as there is room.
-    #[must_use]
-    pub fn with(mut self, others: &Self) -> Self {
-        for other in others.all() {
-            if self.all().all(|one| one != other) && self.earlier.len() + 1 < MAX_SECRETS {
-                self.earlier.push(other.clone());
+    /// Those of a store and those that one gateway knows, whose own stays today's; and how many are left out.
+    ///
+    /// Where there is no room for all, the store keeps its own: otherwise two gateways could take turns in leaving
+    /// out each other's.
+    pub fn joined(store: &Self, known: &Self) -> (Self, usize) {
+        let mut all: Vec<Secret> = store.all().cloned().collect();
+        for one in known.all() {
+            if !all.contains(one) {
+                all.push(one.clone());
             }
         }
-        self
+        let left_out = all.len().saturating_sub(MAX_SECRETS);
+        all.truncate(MAX_SECRETS);
+        if let Some(place) = all.iter().position(|one| *one == known.today) {
+            all[..=place].rotate_right(1);
+        }
+        let today = all.remove(0);
+        let joined = Self {
+            today,
+            earlier: all,
+        };
+        (joined, left_out)
     }
 }
 
@@ -93,6 +106,22 @@ impl fmt::Debug for Secret {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn secrets(numbers: &[u8]) -> Secrets {
+        let all = numbers.iter().map(|n| Secret::new([*n; 32]));
+        Secrets::of(all.collect()).expect("not too many")
+    }
+
+    #[test]
+    fn joined_secrets_begin_with_the_gateways_own_and_leave_out_none_of_the_stores() {
+        let joined = |store, known| Secrets::joined(&secrets(store), &secrets(known));
+        assert_eq!(joined(&[1], &[2]), (secrets(&[2, 1]), 0));
+        assert_eq!(joined(&[1, 2], &[2, 3]), (secrets(&[2, 1, 3]), 0));
+        assert_eq!(joined(&[1, 2, 3], &[4, 5, 6]), (secrets(&[4, 1, 2, 3]), 2));
+        let full = &[1, 2, 3, 4];
+        assert_eq!(joined(full, &[5]), (secrets(full), 1));
+        assert_eq!(joined(full, &[5, 3]), (secrets(full), 1));
+    }
 
     #[test]
     fn what_is_made_with_it_depends_on_the_secret_the_use_and_the_borders_of_the_parts() {

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::base::Base;
 use crate::core::document::{Document, Kind};
-use crate::core::secret::{Secret, Secrets};
+use crate::core::secret::{MAX_SECRETS, Secret, Secrets};
 use crate::store::{self, LOST_DATA, Put, Reason};
 
 /// What its document is called.
@@ -259,8 +259,18 @@ impl KnownSecrets {
                 false => self.known_secrets()?,
             };
             let known = known.unwrap_or_else(|| there.clone());
-            if !there.has_all_of(&known) {
-                let body = body_of(&known.with(&there), self.base.store.sealing_key());
+            let (joined, left_out) = Secrets::joined(&there, &known);
+            if left_out > 0 {
+                // The person accepts that, too: this gateway must not take the store for a wrong one once more.
+                tracing::error!(
+                    left_out,
+                    "the store keeps {MAX_SECRETS} secrets at most: calls made with further ones are not recognised"
+                );
+                self.base.store.remember_secret(&copy_of(&joined));
+                self.known.store(Some(Arc::new(joined.clone())));
+            }
+            if !there.has_all_of(&joined) {
+                let body = body_of(&joined, self.base.store.sealing_key());
                 let next = Document {
                     version: document.version + 1,
                     body,
