@@ -103,7 +103,7 @@ impl LossRecovery for Sqlite {
 
 impl Secrets for Sqlite {
     fn remembered_secret(&self) -> Result<Option<Bytes>, Error> {
-        Ok(self.gate.watermarks.secret())
+        self.gate.watermarks.secret()
     }
 
     fn remember_secret(&self, secret: &Bytes) {

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use super::row::integer;
 use crate::core::key::digest;
+use crate::store::Error;
 use crate::store::lock::lock;
 use crate::store::private;
 
@@ -164,8 +165,8 @@ fn compare(beside: Beside, data: Marks) -> Option<Lost> {
 pub(super) struct Watermarks {
     path: PathBuf,
     file: Mutex<Option<File>>,
-    /// A copy of the store's secret, as it is kept.
-    secret: Mutex<Option<Bytes>>,
+    /// The line with the copy of the store's secret. A damaged one is kept as it is.
+    secret: Mutex<Vec<u8>>,
     lost: Mutex<Option<Lost>>,
     is_lost: AtomicBool,
     /// An operator is about to accept the loss: documents may be written.
@@ -187,7 +188,9 @@ impl Watermarks {
                 let (beside, secret) = read_file(&file)?;
                 (Some(file), beside, secret)
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => (None, Beside::Nothing, None),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                (None, Beside::Nothing, Vec::new())
+            }
             Err(error) => return Err(error.into()),
         };
         let lost = compare(beside, data);
@@ -281,18 +284,21 @@ impl Watermarks {
     }
 
     /// The copy of the store's secret.
-    pub(super) fn secret(&self) -> Option<Bytes> {
-        lock(&self.secret).clone()
+    ///
+    /// # Errors
+    /// It was damaged. That is no absent one: the secret of the calls may have been another.
+    pub(super) fn secret(&self) -> Result<Option<Bytes>, Error> {
+        parse_secret(&lock(&self.secret))
     }
 
     /// Keeps a copy of the store's secret. Where there is no file yet it is written with that.
     pub(super) fn remember_secret(&self, secret: &Bytes) {
-        *lock(&self.secret) = Some(secret.clone());
+        let line = secret_line(secret).into_bytes();
+        lock(&self.secret).clone_from(&line);
         let slot = lock(&self.file);
         let Some(file) = &*slot else { return };
-        let line = secret_line(secret);
         let written = file
-            .write_all_at(line.as_bytes(), LINE as u64)
+            .write_all_at(&line, LINE as u64)
             .and_then(|()| file.set_len((LINE + line.len()) as u64))
             .and_then(|()| file.sync_all());
         if let Err(error) = written {
@@ -329,11 +335,8 @@ impl Watermarks {
         let line = marks.line();
         file.write_all_at(line.as_bytes(), 0)?;
         if durably {
-            let secret = self
-                .secret()
-                .map(|secret| secret_line(&secret))
-                .unwrap_or_default();
-            file.write_all_at(secret.as_bytes(), line.len() as u64)?;
+            let secret = lock(&self.secret).clone();
+            file.write_all_at(&secret, line.len() as u64)?;
             // A damaged file may have been longer.
             file.set_len((line.len() + secret.len()) as u64)?;
             file.sync_all()?;
@@ -363,25 +366,36 @@ pub(super) enum OpenError {
     Database(#[from] rusqlite::Error),
 }
 
-fn read_file(file: &File) -> io::Result<(Beside, Option<Bytes>)> {
+fn read_file(file: &File) -> io::Result<(Beside, Vec<u8>)> {
     let mut text = Vec::new();
     file.take(4_096).read_to_end(&mut text)?;
     let (marks, secret) = text.split_at(text.len().min(LINE));
-    Ok((parse_file(marks), parse_secret(secret)))
+    Ok((parse_file(marks), secret.to_vec()))
 }
 
+/// An empty secret is none, and has no line.
 fn secret_line(secret: &[u8]) -> String {
+    if secret.is_empty() {
+        return String::new();
+    }
     let secret = hex::encode(secret);
     let sum = digest([SECRET, &secret]);
     format!("{SECRET} {secret} {}\n", hex::encode(&sum[..7]))
 }
 
-/// `None`: there is none, or it was damaged.
-fn parse_secret(line: &[u8]) -> Option<Bytes> {
-    let text = std::str::from_utf8(line).ok()?;
-    let secret = text.split_ascii_whitespace().nth(1)?;
-    let secret = hex::decode(secret).ok()?;
-    (secret_line(&secret) == text).then(|| secret.into())
+/// `None`: there is none.
+fn parse_secret(line: &[u8]) -> Result<Option<Bytes>, Error> {
+    if line.is_empty() {
+        return Ok(None);
+    }
+    let read = || {
+        let text = std::str::from_utf8(line).ok()?;
+        let secret = text.split_ascii_whitespace().nth(1)?;
+        let secret = hex::decode(secret).ok()?;
+        (secret_line(&secret) == text).then(|| secret.into())
+    };
+    let damaged = || Error::Unreadable("the copy of the secret was damaged".into());
+    read().map(Some).ok_or_else(damaged)
 }
 
 fn parse_file(text: &[u8]) -> Beside {
@@ -394,97 +408,5 @@ fn parse_file(text: &[u8]) -> Beside {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn marks(epoch: u128, commits: u64) -> Marks {
-        Marks {
-            epoch: Uuid::from_u128(epoch),
-            commits,
-            token: 7,
-        }
-    }
-
-    fn missing(beside: Beside, data: Marks) -> Option<u64> {
-        compare(beside, data).map(|lost| lost.commits)
-    }
-
-    #[test]
-    fn what_is_behind_the_database_is_no_loss_and_what_is_ahead_of_it_is() {
-        for (beside, lost) in [(4, None), (5, None), (6, Some(1)), (9, Some(4))] {
-            assert_eq!(
-                missing(Beside::Marks(marks(1, beside)), marks(1, 5)),
-                lost,
-                "{beside}"
-            );
-        }
-    }
-
-    #[test]
-    fn another_database_or_one_without_watermarks_has_lost_data_unless_nothing_was_ever_written() {
-        assert_eq!(missing(Beside::Marks(marks(1, 5)), marks(2, 9)), Some(5));
-        assert_eq!(
-            missing(Beside::Marks(marks(1, 5)), marks(2, 0)),
-            Some(5),
-            "it was deleted"
-        );
-        assert_eq!(
-            missing(Beside::Marks(marks(1, 0)), marks(2, 5)),
-            Some(0),
-            "it was exchanged"
-        );
-        assert_eq!(missing(Beside::Marks(marks(1, 0)), marks(2, 0)), None);
-        assert_eq!(
-            missing(parse_file(b""), marks(1, 0)),
-            None,
-            "it was never written"
-        );
-        assert_eq!(missing(parse_file(b""), marks(1, 1)), Some(0));
-        for commits in [0, 1] {
-            assert_eq!(
-                missing(parse_file(b"damaged"), marks(1, commits)),
-                Some(0),
-                "{commits}"
-            );
-        }
-    }
-
-    #[test]
-    fn watermarks_are_one_line_of_one_length_and_a_damaged_one_is_none() {
-        for marks in [
-            marks(0, 0),
-            Marks {
-                epoch: Uuid::max(),
-                commits: u64::MAX,
-                token: u64::MAX,
-            },
-        ] {
-            let line = marks.line();
-            assert_eq!(
-                (line.len(), Marks::parse(line.as_bytes())),
-                (LINE, Some(marks))
-            );
-            for at in 0..line.len() {
-                let mut damaged = line.clone().into_bytes();
-                damaged[at] ^= 1;
-                assert_eq!(Marks::parse(&damaged), None, "at {at}");
-            }
-            assert_eq!(Marks::parse(&line.as_bytes()[..111]), None);
-        }
-    }
-
-    #[test]
-    fn a_copy_of_the_secret_is_read_as_it_was_written_or_not_at_all() {
-        let line = secret_line(b"sealed");
-        assert_eq!(
-            parse_secret(line.as_bytes()),
-            Some(Bytes::from_static(b"sealed"))
-        );
-        for at in 0..line.len() {
-            let mut damaged = line.clone().into_bytes();
-            damaged[at] ^= 1;
-            assert_eq!(parse_secret(&damaged), None, "at {at}");
-        }
-        assert_eq!(parse_secret(b""), None);
-    }
-}
+#[path = "watermarks_tests.rs"]
+mod tests;

@@ -1,0 +1,93 @@
+//! What the file of watermarks says, and what is taken for lost by it.
+
+use super::*;
+
+fn marks(epoch: u128, commits: u64) -> Marks {
+    Marks {
+        epoch: Uuid::from_u128(epoch),
+        commits,
+        token: 7,
+    }
+}
+
+fn missing(beside: Beside, data: Marks) -> Option<u64> {
+    compare(beside, data).map(|lost| lost.commits)
+}
+
+#[test]
+fn what_is_behind_the_database_is_no_loss_and_what_is_ahead_of_it_is() {
+    for (beside, lost) in [(4, None), (5, None), (6, Some(1)), (9, Some(4))] {
+        assert_eq!(
+            missing(Beside::Marks(marks(1, beside)), marks(1, 5)),
+            lost,
+            "{beside}"
+        );
+    }
+}
+
+#[test]
+fn another_database_or_one_without_watermarks_has_lost_data_unless_nothing_was_ever_written() {
+    assert_eq!(missing(Beside::Marks(marks(1, 5)), marks(2, 9)), Some(5));
+    assert_eq!(
+        missing(Beside::Marks(marks(1, 5)), marks(2, 0)),
+        Some(5),
+        "it was deleted"
+    );
+    assert_eq!(
+        missing(Beside::Marks(marks(1, 0)), marks(2, 5)),
+        Some(0),
+        "it was exchanged"
+    );
+    assert_eq!(missing(Beside::Marks(marks(1, 0)), marks(2, 0)), None);
+    assert_eq!(
+        missing(parse_file(b""), marks(1, 0)),
+        None,
+        "it was never written"
+    );
+    assert_eq!(missing(parse_file(b""), marks(1, 1)), Some(0));
+    for commits in [0, 1] {
+        assert_eq!(
+            missing(parse_file(b"damaged"), marks(1, commits)),
+            Some(0),
+            "{commits}"
+        );
+    }
+}
+
+#[test]
+fn watermarks_are_one_line_of_one_length_and_a_damaged_one_is_none() {
+    for marks in [
+        marks(0, 0),
+        Marks {
+            epoch: Uuid::max(),
+            commits: u64::MAX,
+            token: u64::MAX,
+        },
+    ] {
+        let line = marks.line();
+        assert_eq!(
+            (line.len(), Marks::parse(line.as_bytes())),
+            (LINE, Some(marks))
+        );
+        for at in 0..line.len() {
+            let mut damaged = line.clone().into_bytes();
+            damaged[at] ^= 1;
+            assert_eq!(Marks::parse(&damaged), None, "at {at}");
+        }
+        assert_eq!(Marks::parse(&line.as_bytes()[..111]), None);
+    }
+}
+
+#[test]
+fn a_copy_of_the_secret_is_read_as_it_was_written_or_not_at_all() {
+    let line = secret_line(b"sealed");
+    let read = |line: &[u8]| parse_secret(line).map_err(drop);
+    let copy = Bytes::from_static(b"sealed");
+    assert_eq!(read(line.as_bytes()), Ok(Some(copy)));
+    for at in 0..line.len() {
+        let mut damaged = line.clone().into_bytes();
+        damaged[at] ^= 1;
+        assert_eq!(read(&damaged), Err(()), "at {at}");
+    }
+    assert_eq!(read(secret_line(b"").as_bytes()), Ok(None));
+}
