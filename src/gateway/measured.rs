@@ -3,17 +3,32 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use tokio::task::futures::TaskLocalFuture;
+use tokio::task_local;
 use tokio::time::Instant;
 
 use crate::core::call::Change;
 use crate::core::document::{Document, Kind, Place};
 use crate::core::key::Lookup;
 use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page, Position};
-use crate::core::record::{CallId, Entry, Holder, Record};
+use crate::core::record::{CallId, Entry, Holder, Intent, Record};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::metrics::Metrics;
 use crate::store::verbs::{LABELS, each_verb, forward_health, forward_secrets, implement};
 use crate::store::{Census, Claimed, Due, Error, Found, Put, Replaced, Store};
+
+task_local! {
+    /// The call that the current task works on.
+    static CALL: Arc<Intent>;
+}
+
+/// Work on a call: the store's errors in it are logged with that call.
+pub(super) fn work_on<F>(call: Arc<Intent>, work: F) -> TaskLocalFuture<Arc<Intent>, F>
+where
+    F: Future,
+{
+    CALL.scope(call, work)
+}
 
 /// The store as the gateway asks it. What it measures includes all other layers: encryption, too.
 pub(super) struct Measured {
@@ -33,7 +48,11 @@ impl Measured {
         let Some(error) = error else { return };
         let errors = &self.metrics.store_errors;
         errors.with_label_values(&[operation, error.kind()]).inc();
-        let About { call_id, trace_id } = about;
+        let call = CALL.try_with(Arc::clone).ok();
+        let About { call_id, trace_id } = match &call {
+            Some(call) => about.or(About::of(call)),
+            None => about,
+        };
         let call_id = call_id.map(tracing::field::display);
         tracing::error!(operation, call_id, trace_id, %error, "store operation failed");
     }
@@ -61,6 +80,13 @@ struct About<'a> {
 }
 
 impl<'a> About<'a> {
+    fn of(intent: &'a Intent) -> Self {
+        Self {
+            call_id: Some(intent.call_id),
+            trace_id: Some(&intent.trace_id),
+        }
+    }
+
     fn or(self, other: Self) -> Self {
         Self {
             call_id: self.call_id.or(other.call_id),
@@ -78,10 +104,7 @@ trait Argument {
 
 impl Argument for Record {
     fn about(&self) -> About<'_> {
-        About {
-            call_id: Some(self.intent.call_id),
-            trace_id: Some(&self.intent.trace_id),
-        }
+        About::of(&self.intent)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::crash;
 use crate::downstream::{self, Deadline, Downstream, Exchange, Party};
 use crate::gateway::base::Base;
 use crate::gateway::health::Permit;
+use crate::gateway::measured::work_on;
 use crate::gateway::pauses::Pauses;
 use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::tools::ToolAt;
@@ -150,12 +151,9 @@ impl Sender {
             .health
             .admit(&record.intent.tenant)
             .map_err(CheckBlocker::BreakerOpen)?;
-        let session = self
-            .base
-            .store
-            .session(&SessionId::of(&record.intent))
-            .await;
-        match session {
+        let session = SessionId::of(&record.intent);
+        let session = self.base.store.session(&session);
+        match work_on(record.intent.clone(), session).await {
             Ok(session) if session.frozen => return Err(CheckBlocker::Frozen),
             Ok(_) => {}
             Err(_) => return Err(CheckBlocker::Store),

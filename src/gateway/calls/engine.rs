@@ -31,6 +31,7 @@ use crate::downstream::{Deadline, Exchange};
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind};
 use crate::gateway::health::Permit;
+use crate::gateway::measured::work_on;
 use crate::gateway::pauses::Pauses;
 use crate::gateway::places::{Lines, Owner, Places};
 use crate::gateway::sagas::SagaRegistry;
@@ -126,7 +127,9 @@ impl Engine {
         ));
         let is_first = run.is_some();
         if let Some(run) = run {
-            drop(self.base.tasks.spawn(self.clone().drive(call, run, began)));
+            let intent = call.intent.clone();
+            let work = work_on(intent, self.clone().drive(call, run, began));
+            drop(self.base.tasks.spawn(work));
         }
         (progress, is_first)
     }
@@ -178,7 +181,8 @@ impl Engine {
         let listener = self.base.store.listen(call_id);
         let (mut pause, longest_pause) = self.base.limits.pace.poll;
         while Instant::now() < until {
-            match self.base.store.load(call_id).await {
+            let load = self.base.store.load(call_id);
+            match work_on(record.intent.clone(), load).await {
                 Ok(Some(Record {
                     state: State::Unknown(_) | State::Running,
                     ..

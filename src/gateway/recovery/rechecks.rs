@@ -17,6 +17,7 @@ use crate::gateway::base::Base;
 use crate::gateway::calls::{Begun, Keep, PreparedCall, Runner, Sender};
 use crate::gateway::health::Permit;
 use crate::gateway::ids::new_attempt;
+use crate::gateway::measured::work_on;
 use crate::gateway::pauses::Pauses;
 use crate::gateway::trace::Trace;
 use crate::gateway::transition::{self, Moved, OnConflict};
@@ -96,7 +97,11 @@ impl Rechecks {
             "to_check",
             self.base.store.due_rechecks(now, &tools, BATCH).await,
         )?;
-        let begin = |record| self.base.tasks.spawn(self.clone().work_on(record, now));
+        let begin = |record: Record| {
+            let intent = record.intent.clone();
+            let work = work_on(intent, self.clone().recheck(record, now));
+            self.base.tasks.spawn(work)
+        };
         Ok(due.into_iter().map(begin).collect())
     }
 
@@ -136,7 +141,7 @@ impl Rechecks {
     }
 
     /// Whether the call is not unknown any more.
-    async fn work_on(self: Arc<Self>, record: Record, now: Timestamp) -> bool {
+    async fn recheck(self: Arc<Self>, record: Record, now: Timestamp) -> bool {
         let Some(at) = self.base.tool_at(&record.intent.tool) else {
             return false;
         };
