@@ -232,8 +232,8 @@ pub(super) struct Completed {
     pub(super) retry_after: Option<Duration>,
     /// The tool has executed what counts as not executed.
     pub(super) is_alarm: bool,
-    /// Another writer took the call from this owner.
-    pub(super) is_stale: bool,
+    /// The state that another writer gave the call, which it took from this owner.
+    pub(super) stale: Option<&'static str>,
 }
 
 /// Writes down how an attempt ended, however long the store takes. `unwritten` is told once if it has to wait.
@@ -248,14 +248,16 @@ pub(super) async fn complete(
 ) -> Completed {
     // A late answer to a call that is unknown already has nothing to lose.
     let mut owns = record.state == State::Running;
-    let mut is_stale = false;
+    let mut stale = None;
     let (mut for_good, mut begun, mut failures) = (None::<Event>, None, 0);
     for _ in 0..ROUNDS {
         let event = for_good.as_ref().unwrap_or(event);
         let next = match ask(tool, Some(&record), event, base.now()) {
             Ok(next) => next,
             Err(illegal) => {
-                is_stale |= owns && illegal != Illegal::StillUnknown;
+                if owns && illegal != Illegal::StillUnknown {
+                    stale = Some(record.state.as_str());
+                }
                 break;
             }
         };
@@ -292,7 +294,7 @@ pub(super) async fn complete(
                         _ => None,
                     },
                     is_alarm: next.action == Action::Alarm,
-                    is_stale,
+                    stale,
                 };
             }
             // The key stands for another call by now, or for none.
@@ -310,7 +312,9 @@ pub(super) async fn complete(
             });
         } else if newer.attempt.id != record.attempt.id || newer.state != State::Running {
             // Another gateway took the call for lost. What it wrote stands, and core is asked again.
-            is_stale |= std::mem::take(&mut owns);
+            if std::mem::take(&mut owns) {
+                stale = Some(newer.state.as_str());
+            }
         }
         // Otherwise a person has written into its history meanwhile; it is ours as before.
         record = newer;
@@ -319,7 +323,7 @@ pub(super) async fn complete(
         record,
         retry_after: None,
         is_alarm: false,
-        is_stale,
+        stale,
     }
 }
 

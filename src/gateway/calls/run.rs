@@ -164,12 +164,12 @@ impl Runner {
         let completed =
             transition::complete(&self.base, &call.at.tool, record, event, unwritten).await;
         let record = completed.record;
-        if completed.is_stale {
+        if let Some(state) = completed.stale {
             self.base.metrics.stale_owners.inc();
             tracing::warn!(
                 call_id = %record.intent.call_id,
                 trace_id = record.intent.trace_id,
-                state = record.state.as_str(),
+                state,
                 "a completion was refused: the call has changed under it",
             );
         }
