@@ -423,6 +423,42 @@ async fn a_copy_that_no_key_opens_closes_the_store_until_accepted(stores: &Store
     gateway.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_copy_beside_a_file_closes_the_store_until_accepted() {
+    let tool = Tool::start().await;
+    let config = paying(&tool, "");
+    let gateway = Gateway::start(&config).await;
+    pay(&gateway, json!({ "card": CARD })).await.expect_ok();
+    let folder = gateway.stop().await;
+    let marks = folder.path().join("oncegate.db.watermarks");
+    let mut bytes = fs::read(&marks).expect("read");
+    let last = bytes.len() - 2;
+    bytes[last] ^= 1;
+    fs::write(&marks, &bytes).expect("written");
+    let url = sqlite_in(folder.path());
+    // A restart does not make it a copy that was never there.
+    let gateway = Gateway::again(folder, &url, &config).await;
+    until("it is closed", async || {
+        gateway.reasons().await.contains("accept-loss")
+    })
+    .await;
+    let gateway = Gateway::again(gateway.stop().await, &url, &config).await;
+    until("it says why", async || {
+        gateway.reasons().await.contains("cannot be read")
+    })
+    .await;
+    pay(&gateway, json!({ "card": "other" }))
+        .await
+        .expect_problem("store-unavailable");
+    gateway.accept_loss("the copy is damaged").await.expect_ok();
+    let gateway = Gateway::again(gateway.stop().await, &url, &config).await;
+    gateway.until_ready().await;
+    let again = pay(&gateway, json!({ "card": CARD })).await.expect_ok();
+    assert_eq!(again.at("/replayed"), true);
+    assert_eq!(tool.effects(), 1);
+    gateway.stop().await;
+}
+
 /// In the session S.
 fn begin_paying(gateway: &Gateway, card: &str) -> tokio::task::JoinHandle<Answer> {
     let body = json!({ "args": { "card": card }, "session_id": "S" }).to_string();

@@ -96,7 +96,7 @@ impl Operator {
             transition::load_and_apply(&self.base, call_id, &event, OnConflict::RetryOnLatest)
                 .await;
         match moved.map_err(unavailable)? {
-            None => Err(ErrorKind::UnknownCall.alone()),
+            None | Some(Moved::Lost(None)) => Err(ErrorKind::UnknownCall.alone()),
             Some(Moved::Refused(record, Illegal::MayStillRun)) => {
                 let until = record.attempt.lease_until;
                 Err(wrong(format!(
@@ -107,7 +107,9 @@ impl Operator {
                 "the call is {}, not unknown or stuck",
                 record.state.as_str()
             ))),
-            Some(Moved::Unchanged(..) | Moved::Lost(_)) => Err(ErrorKind::StoreUnavailable.alone()),
+            Some(Moved::Unchanged(..) | Moved::Lost(Some(_))) => {
+                Err(ErrorKind::StoreUnavailable.alone())
+            }
             Some(Moved::Written {
                 mut record, was, ..
             }) => {

@@ -395,12 +395,14 @@ impl SagaRegistry {
         let retry = OnConflict::RetryOnLatest;
         let moved = transition::load_and_apply(&self.base, call_id, event, retry).await?;
         match moved {
-            None => Ok(None),
+            None | Some(Moved::Lost(None)) => Ok(None),
             Some(Moved::Written { record, .. } | Moved::Unchanged(record, _)) => {
                 Ok(Some(Ok(record)))
             }
             Some(Moved::Refused(_, illegal)) => Ok(Some(Err(illegal))),
-            Some(Moved::Lost(_)) => Err(store::Error::Refused("a call changes too fast".into())),
+            Some(Moved::Lost(Some(_))) => {
+                Err(store::Error::Refused("a call changes too fast".into()))
+            }
         }
     }
 
