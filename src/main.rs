@@ -14,6 +14,10 @@ use oncegate::{gateway, http};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+/// Gives memory back to the system within seconds, from a thread of its own (docs/operate.md has the figures).
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// An HTTP gateway between AI agents and the tools that change the world: one intent, at most one
 /// side effect.
 #[derive(Parser)]
