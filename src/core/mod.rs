@@ -12,6 +12,7 @@ pub mod document; // what is kept beside the calls
 pub mod json; // strict JSON and its canonical form (RFC 8785)
 pub mod key; // what counts as the same call
 pub mod ledger; // what is asked of the ledger
+pub mod mcp; // the rules of the MCP door
 pub mod outcome; // what an attempt proved
 pub mod pace; // times that no operator sets
 pub mod pause; // whether a paused tool was resumed

@@ -1,0 +1,155 @@
+//! The rules of the MCP door: which revision a request speaks, and where its key, session and user stand.
+//!
+//! Source: the Model Context Protocol, revisions 2025-06-18, 2025-11-25 and 2026-07-28.
+
+pub mod mirrored; // arguments that a request repeats in its headers
+pub mod revision; // which revision a request speaks
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+/// Members of `_meta` that are the gateway's own.
+pub const KEY: &str = "dev.oncegate/idempotency-key";
+pub const SESSION: &str = "dev.oncegate/session";
+pub const SAGA: &str = "dev.oncegate/saga";
+pub const FENCING_TOKEN: &str = "dev.oncegate/fencing-token";
+pub const CONFIRM: &str = "dev.oncegate/confirm-duplicate-of";
+pub const CALL_ID: &str = "dev.oncegate/call-id";
+pub const REPLAYED: &str = "dev.oncegate/replayed";
+/// Of a replay: how long ago the call was asked for first, in milliseconds.
+pub const AGE: &str = "dev.oncegate/age-ms";
+pub const PROBLEM: &str = "dev.oncegate/problem";
+
+/// The settings of the MCP door.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Web origins whose pages may ask.
+    pub origins: Vec<String>,
+    /// After this long a call that still runs is answered as running.
+    pub answer_within: Duration,
+    /// After this long an answer becomes a stream, so that nothing between takes the connection for dead.
+    pub stream_after: Duration,
+    /// Where a request names its session. The first that is there counts.
+    pub session: Vec<Source>,
+    /// Where a request names its user.
+    pub user: Vec<Source>,
+    /// Members of `_meta` that bring an idempotency key, besides [`KEY`].
+    pub key_meta: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            origins: Vec::new(),
+            answer_within: Duration::from_secs(45),
+            stream_after: Duration::from_secs(2),
+            session: vec![
+                Source::Meta(SESSION.into()),
+                Source::Meta("openai/session".into()),
+            ],
+            user: Vec::new(),
+            key_meta: Vec::new(),
+        }
+    }
+}
+
+/// A place in a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// `meta:NAME`: a member of `_meta`.
+    Meta(String),
+    /// `header:NAME`, in lower case.
+    Header(String),
+}
+
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("meta", name)) if !name.is_empty() => Ok(Self::Meta(name.to_owned())),
+            Some(("header", name)) if !name.is_empty() => {
+                Ok(Self::Header(name.to_ascii_lowercase()))
+            }
+            _ => Err(format!(
+                "{text:?} is no place in a request; one looks like \"meta:{SESSION}\" or \"header:x-user\""
+            )),
+        }
+    }
+}
+
+/// The text at the first of these places that has one.
+///
+/// # Errors
+/// The name of a member of `_meta` that is no text.
+pub fn first_text<'a>(
+    sources: impl IntoIterator<Item = &'a Source>,
+    meta: &Map<String, Value>,
+    header: impl Fn(&str) -> Option<String>,
+) -> Result<Option<String>, String> {
+    for source in sources {
+        let found = match source {
+            Source::Header(name) => header(name),
+            Source::Meta(name) => match meta.get(name) {
+                None | Some(Value::Null) => None,
+                Some(Value::String(text)) => Some(text.clone()),
+                Some(_) => return Err(format!("_meta[{name:?}] is no text")),
+            },
+        };
+        if found.as_ref().is_some_and(|text| !text.is_empty()) {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> Map<String, Value> {
+        value.as_object().cloned().expect("an object")
+    }
+
+    #[test]
+    fn the_first_place_that_has_a_text_counts() {
+        let sources =
+            ["meta:a", "header:X-Session", "meta:b"].map(|text| text.parse().expect("a source"));
+        let header = |name: &str| (name == "x-session").then(|| "from a header".to_owned());
+        let first = |meta: Value| first_text(&sources, &object(meta), header);
+        assert_eq!(first(json!({ "a": "1", "b": "2" })), Ok(Some("1".into())));
+        for nothing in [
+            json!({ "a": "" }),
+            json!({ "a": null }),
+            json!({ "b": "2" }),
+        ] {
+            assert_eq!(first(nothing), Ok(Some("from a header".into())));
+        }
+        let none = first_text(&sources, &object(json!({ "b": "2" })), |_| None);
+        assert_eq!(none, Ok(Some("2".into())));
+        assert_eq!(first_text(&sources, &Map::new(), |_| None), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused_by_its_name() {
+        let sources = [Source::Meta("a".into())];
+        for value in [json!(1), json!(true), json!({}), json!([])] {
+            let meta = object(json!({ "a": value }));
+            assert_eq!(
+                first_text(&sources, &meta, |_| None),
+                Err("_meta[\"a\"] is no text".into())
+            );
+        }
+    }
+
+    #[test]
+    fn a_place_has_a_kind_and_a_name() {
+        for text in ["", "meta", "meta:", "header:", "query:a", "a"] {
+            assert!(text.parse::<Source>().is_err(), "{text}");
+        }
+    }
+}

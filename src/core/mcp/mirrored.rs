@@ -1,0 +1,155 @@
+//! Arguments that a request repeats in `Mcp-Param-…` headers, because the tool's schema says `x-mcp-header`.
+//!
+//! A header that says something else than the body could lead a balancer astray, so both must say the same.
+
+use serde_json::Value;
+
+use super::revision::decode;
+
+/// A property that is repeated in a header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirrored {
+    /// The whole name of the header, in lower case.
+    pub header: String,
+    /// The names of the properties that lead to the value.
+    path: Vec<String>,
+}
+
+/// The properties of a schema that are repeated in headers. They are reached by `properties` alone.
+pub fn mirrored(schema: &Value) -> Vec<Mirrored> {
+    fn walk(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Mirrored>) {
+        if let Some(name) = schema.get("x-mcp-header").and_then(Value::as_str) {
+            found.push(Mirrored {
+                header: format!("mcp-param-{}", name.to_ascii_lowercase()),
+                path: path.clone(),
+            });
+        }
+        let properties = schema.get("properties").and_then(Value::as_object);
+        for (name, inner) in properties.into_iter().flatten() {
+            path.push(name.clone());
+            walk(inner, path, found);
+            path.pop();
+        }
+    }
+    let mut found = Vec::new();
+    walk(schema, &mut Vec::new(), &mut found);
+    found
+}
+
+/// Whether each header says what the arguments say.
+///
+/// `header`: `None` if it is missing, `Err` if it is there more than once or is no text.
+///
+/// # Errors
+/// The first header that does not, in a sentence.
+pub fn check(
+    mirrored: &[Mirrored],
+    args: &Value,
+    header: impl Fn(&str) -> Option<Result<String, ()>>,
+) -> Result<(), String> {
+    for one in mirrored {
+        let value = one
+            .path
+            .iter()
+            .try_fold(args, |value, name| value.get(name))
+            .filter(|value| !value.is_null());
+        let name = &one.header;
+        match (value, header(name)) {
+            (None, None) => {}
+            (None, Some(_)) => {
+                return Err(format!("{name} stands for an argument that is missing"));
+            }
+            (Some(_), None) => return Err(format!("{name} is missing")),
+            (Some(value), Some(said)) => {
+                let said = said.ok().and_then(|said| decode(&said));
+                if !said.is_some_and(|said| says(&said, value)) {
+                    return Err(format!("{name} is not what the arguments say"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn says(said: &str, value: &Value) -> bool {
+    match value {
+        Value::String(text) => said == text,
+        Value::Bool(value) => said == value.to_string(),
+        // 42.0 and 42 are the same.
+        Value::Number(number) => {
+            said == number.to_string()
+                || said
+                    .parse::<f64>()
+                    .ok()
+                    .is_some_and(|said| Some(said) == number.as_f64())
+        }
+        Value::Null | Value::Array(_) | Value::Object(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn checked(args: &Value, headers: &[(&str, &str)]) -> Result<(), String> {
+        let schema = json!({ "type": "object", "properties": {
+            "region": { "type": "string", "x-mcp-header": "Region" },
+            "to": { "properties": { "count": { "type": "integer", "x-mcp-header": "Count" } } },
+            "list": { "items": { "x-mcp-header": "Never" } },
+            "dry": { "type": "boolean", "x-mcp-header": "Dry" },
+        } });
+        let mirrored = mirrored(&schema);
+        assert_eq!(mirrored.len(), 3);
+        check(&mirrored, args, |name| {
+            let mut values = headers.iter().filter(|(header, _)| *header == name);
+            let first = values.next().map(|(_, value)| (*value).to_owned());
+            first.map(|value| {
+                if values.next().is_some() {
+                    Err(())
+                } else {
+                    Ok(value)
+                }
+            })
+        })
+    }
+
+    #[test]
+    fn headers_say_what_the_arguments_say() {
+        let args = json!({ "region": "us", "to": { "count": 42 }, "dry": true });
+        let good = [
+            ("mcp-param-region", "us"),
+            ("mcp-param-count", "42.0"),
+            ("mcp-param-dry", "true"),
+        ];
+        assert_eq!(checked(&args, &good), Ok(()));
+        assert_eq!(checked(&json!({}), &[]), Ok(()));
+        assert_eq!(checked(&json!({ "region": null }), &[]), Ok(()));
+        let encoded = [("mcp-param-region", "=?base64?IGE=?=")];
+        assert_eq!(checked(&json!({ "region": " a" }), &encoded), Ok(()));
+    }
+
+    #[test]
+    fn what_differs_is_refused() {
+        let region = json!({ "region": "us" });
+        assert!(checked(&region, &[]).is_err(), "missing");
+        for wrong in ["eu", "US", "", "=?base64?_?="] {
+            assert!(
+                checked(&region, &[("mcp-param-region", wrong)]).is_err(),
+                "{wrong}"
+            );
+        }
+        let twice = [("mcp-param-region", "us"), ("mcp-param-region", "us")];
+        assert!(checked(&region, &twice).is_err(), "twice");
+        assert!(checked(&json!({}), &[("mcp-param-dry", "false")]).is_err());
+        assert!(checked(&json!({ "region": {} }), &[("mcp-param-region", "{}")]).is_err());
+        assert!(
+            checked(
+                &json!({ "to": { "count": 1 } }),
+                &[("mcp-param-count", "2")]
+            )
+            .is_err()
+        );
+    }
+}

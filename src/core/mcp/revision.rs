@@ -1,0 +1,272 @@
+//! Which revision of MCP a request speaks, and whether its headers say what its body says.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Map, Value};
+
+/// The revision in which each request says all that it needs.
+pub const MODERN: &str = "2026-07-28";
+/// Revisions that begin with `initialize`, the newest first. Of 2025-03-26 there is no header.
+pub const LEGACY: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
+
+/// Of a request in `_meta`.
+pub const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+
+/// How a request and its answer look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Era {
+    /// 2025-11-25 and before.
+    Legacy,
+    /// 2026-07-28.
+    Modern,
+}
+
+/// Why a request is malformed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Malformed {
+    /// A header is missing, or differs from the body.
+    Header(String),
+    /// This gateway does not speak this revision.
+    Version(String),
+    /// A member is missing.
+    Params(String),
+}
+
+/// What the headers of a request say. `Err`: the header is there more than once, or is no text.
+#[derive(Debug, Clone, Default)]
+pub struct Headers {
+    pub version: Option<Result<String, ()>>,
+    pub method: Option<Result<String, ()>>,
+    pub name: Option<Result<String, ()>>,
+}
+
+/// What the body of a request says.
+#[derive(Debug, Clone, Copy)]
+pub struct Said<'a> {
+    pub method: &'a str,
+    /// `params.name` or `params.uri`, for the methods that have it.
+    pub name: Option<&'a str>,
+    pub meta: &'a Map<String, Value>,
+}
+
+/// The revisions that are spoken here, for those who ask for another.
+pub fn supported() -> Vec<&'static str> {
+    [&[MODERN], &LEGACY[..2]].concat()
+}
+
+/// The revision that `initialize` is answered with.
+pub fn negotiated(wanted: &str) -> &'static str {
+    LEGACY
+        .into_iter()
+        .find(|version| *version == wanted)
+        .unwrap_or(LEGACY[0])
+}
+
+/// The era of a request whose headers say what its body says.
+///
+/// # Errors
+/// They do not, or the request is of a revision that is not spoken here.
+pub fn era(headers: &Headers, said: Said<'_>) -> Result<Era, Malformed> {
+    let mismatch = |header: &str, why: &str| Malformed::Header(format!("{header} {why}"));
+    let one = |header: &'static str, value: &Option<Result<String, ()>>| match value {
+        None => Ok(None),
+        Some(Ok(value)) => Ok(Some(value.clone())),
+        Some(Err(())) => Err(mismatch(header, "must be one line of text")),
+    };
+    let version = one("MCP-Protocol-Version", &headers.version)?;
+    let in_body = match said.meta.get(VERSION) {
+        None => None,
+        Some(Value::String(version)) => Some(version.as_str()),
+        Some(_) => return Err(Malformed::Params(format!("_meta[{VERSION:?}] is no text"))),
+    };
+    let is_legacy = |version: &str| LEGACY.contains(&version);
+    let asked = match (&version, in_body) {
+        (None, None) => return Ok(Era::Legacy),
+        (Some(version), None) if is_legacy(version) => return Ok(Era::Legacy),
+        (Some(version), None) if version == MODERN => {
+            return Err(Malformed::Params(format!("_meta[{VERSION:?}] is missing")));
+        }
+        (Some(version), None) => return Err(Malformed::Version(version.clone())),
+        (None, Some(_)) => return Err(mismatch("MCP-Protocol-Version", "is missing")),
+        (Some(version), Some(in_body)) if version != in_body => {
+            return Err(mismatch(
+                "MCP-Protocol-Version",
+                "is not what the body says",
+            ));
+        }
+        (Some(version), Some(_)) => version,
+    };
+    if is_legacy(asked) {
+        return Ok(Era::Legacy);
+    }
+    if asked != MODERN {
+        return Err(Malformed::Version(asked.clone()));
+    }
+    if !said.meta.get(CAPABILITIES).is_some_and(Value::is_object) {
+        return Err(Malformed::Params(format!(
+            "_meta[{CAPABILITIES:?}] is missing"
+        )));
+    }
+    let method = one("Mcp-Method", &headers.method)?;
+    match method {
+        None => return Err(mismatch("Mcp-Method", "is missing")),
+        Some(method) if method != said.method => {
+            return Err(mismatch("Mcp-Method", "is not the method of the body"));
+        }
+        Some(_) => {}
+    }
+    if let Some(name) = said.name {
+        let brought =
+            one("Mcp-Name", &headers.name)?.ok_or_else(|| mismatch("Mcp-Name", "is missing"))?;
+        let brought = decode(&brought).ok_or_else(|| mismatch("Mcp-Name", "cannot be decoded"))?;
+        if brought != name {
+            return Err(mismatch("Mcp-Name", "is not the name of the body"));
+        }
+    }
+    Ok(Era::Modern)
+}
+
+/// What a header value stands for: itself, or a text in `=?base64?…?=`. `None`: that cannot be decoded.
+pub fn decode(value: &str) -> Option<String> {
+    let encoded = value
+        .strip_prefix("=?base64?")
+        .and_then(|rest| rest.strip_suffix("?="));
+    match encoded {
+        None => Some(value.to_owned()),
+        Some(encoded) => String::from_utf8(BASE64.decode(encoded).ok()?).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn asked(
+        version: Option<&str>,
+        meta: Value,
+        change: impl Fn(&mut Headers),
+    ) -> Result<Era, Malformed> {
+        let text = |value: &str| Some(Ok(value.to_owned()));
+        let mut headers = Headers {
+            version: version.and_then(text),
+            method: text("tools/call"),
+            name: text("act"),
+        };
+        change(&mut headers);
+        let meta = meta.as_object().cloned().expect("an object");
+        era(
+            &headers,
+            Said {
+                method: "tools/call",
+                name: Some("act"),
+                meta: &meta,
+            },
+        )
+    }
+
+    fn modern() -> Value {
+        json!({ VERSION: MODERN, CAPABILITIES: {} })
+    }
+
+    #[test]
+    fn a_request_says_its_era_by_its_version() {
+        let same = |_: &mut Headers| {};
+        assert_eq!(asked(Some(MODERN), modern(), same), Ok(Era::Modern));
+        assert_eq!(asked(None, json!({}), same), Ok(Era::Legacy));
+        for version in LEGACY {
+            assert_eq!(asked(Some(version), json!({}), same), Ok(Era::Legacy));
+            assert_eq!(
+                asked(Some(version), json!({ VERSION: version }), same),
+                Ok(Era::Legacy)
+            );
+        }
+        for version in ["1999-01-01", ""] {
+            assert_eq!(
+                asked(Some(version), json!({}), same),
+                Err(Malformed::Version(version.into()))
+            );
+            let meta = json!({ VERSION: version, CAPABILITIES: {} });
+            assert_eq!(
+                asked(Some(version), meta, same),
+                Err(Malformed::Version(version.into()))
+            );
+        }
+    }
+
+    #[test]
+    fn a_modern_request_says_all_that_it_must() {
+        let same = |_: &mut Headers| {};
+        let is_params = |result| matches!(result, Err(Malformed::Params(_)));
+        assert!(is_params(asked(Some(MODERN), json!({}), same)));
+        assert!(is_params(asked(
+            Some(MODERN),
+            json!({ VERSION: MODERN }),
+            same
+        )));
+        let text = json!({ VERSION: MODERN, CAPABILITIES: "all" });
+        assert!(is_params(asked(Some(MODERN), text, same)));
+        assert!(is_params(asked(Some(MODERN), json!({ VERSION: 1 }), same)));
+    }
+
+    #[test]
+    fn headers_must_say_what_the_body_says() {
+        let is_header = |result| matches!(result, Err(Malformed::Header(_)));
+        assert!(is_header(asked(None, modern(), |_| {})));
+        assert!(is_header(asked(Some("2025-11-25"), modern(), |_| {})));
+        assert!(is_header(asked(Some(MODERN), modern(), |headers| {
+            headers.version = Some(Err(()))
+        })));
+        for wrong in [
+            None,
+            Some(Ok("tools/list".into())),
+            Some(Ok("Tools/Call".into())),
+            Some(Err(())),
+        ] {
+            let changed = |headers: &mut Headers| headers.method.clone_from(&wrong);
+            assert!(
+                is_header(asked(Some(MODERN), modern(), changed)),
+                "{wrong:?}"
+            );
+        }
+        for wrong in [
+            None,
+            Some(Ok("other".into())),
+            Some(Ok("=?base64?_?=".into())),
+            Some(Err(())),
+        ] {
+            let changed = |headers: &mut Headers| headers.name.clone_from(&wrong);
+            assert!(
+                is_header(asked(Some(MODERN), modern(), changed)),
+                "{wrong:?}"
+            );
+        }
+        let encoded = |headers: &mut Headers| headers.name = Some(Ok("=?base64?YWN0?=".into()));
+        assert_eq!(asked(Some(MODERN), modern(), encoded), Ok(Era::Modern));
+    }
+
+    #[test]
+    fn a_value_may_be_encoded() {
+        assert_eq!(decode("a b").as_deref(), Some("a b"));
+        assert_eq!(
+            decode("=?base64?SGVsbG8sIOS4lueVjA==?=").as_deref(),
+            Some("Hello, 世界")
+        );
+        assert_eq!(
+            decode("=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?=").as_deref(),
+            Some("=?base64?literal?=")
+        );
+        assert_eq!(decode("=?base64?/w==?="), None, "it is no UTF-8");
+        assert_eq!(decode("=?base64?").as_deref(), Some("=?base64?"));
+    }
+
+    #[test]
+    fn initialize_gets_the_revision_that_it_asks_for_or_the_newest() {
+        assert_eq!(negotiated("2025-06-18"), "2025-06-18");
+        assert_eq!(negotiated("2024-11-05"), "2025-11-25");
+        assert_eq!(negotiated(MODERN), "2025-11-25");
+        assert_eq!(supported(), [MODERN, "2025-11-25", "2025-06-18"]);
+    }
+}
