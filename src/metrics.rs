@@ -72,6 +72,25 @@ impl Arrival {
     }
 }
 
+/// The protocol that a request came by.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    #[default]
+    Http,
+    Mcp,
+}
+
+impl Door {
+    const ALL: [Self; 2] = [Self::Http, Self::Mcp];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Mcp => "mcp",
+        }
+    }
+}
+
 macro_rules! metrics {
     ($($vis:vis $field:ident: $kind:ident = $name:literal, [$($label:literal),*] $(, $buckets:ident)? => $help:literal;)*) => {
         /// The metrics of one gateway.
@@ -103,6 +122,8 @@ macro_rules! metrics {
 metrics! {
     pub arrivals: IntCounterVec = "oncegate_arrivals_total", ["tool", "kind"]
         => "Requests for a call, by how they were answered.";
+    pub requests: IntCounterVec = "oncegate_requests_total", ["tool", "door"]
+        => "Requests for a call, by the protocol that they came by.";
     pub attempts: IntCounterVec = "oncegate_attempts_total", ["tool", "outcome"]
         => "Dispatches to a tool, by what they proved.";
     pub first_arrival_failures: IntCounterVec = "oncegate_first_arrival_failures_total", ["tool", "reason"]
@@ -390,6 +411,9 @@ impl Metrics {
             self.arrivals.with_label_values(&[tool, arrival.as_str()]);
             self.call_duration
                 .with_label_values(&[tool, arrival.as_str()]);
+        }
+        for door in Door::ALL {
+            self.requests.with_label_values(&[tool, door.as_str()]);
         }
         self.attempt_duration.with_label_values(&[tool]);
         self.duplicate_gap.with_label_values(&[tool]);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -55,6 +56,8 @@ pub struct Base {
     pub(super) limits: Limits,
     pub(super) clock: Clock,
     pub(super) tools: ArcSwap<Tools>,
+    /// How often they were set.
+    tool_changes: watch::Sender<u64>,
     /// Every call's task, so that none is dropped in the middle.
     pub(super) tasks: TaskTracker,
     /// Readiness fails from now on; calls are still accepted.
@@ -78,6 +81,7 @@ impl Base {
         Self {
             clock: Clock::start(store.clock_offset()),
             tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
+            tool_changes: watch::Sender::default(),
             store: Arc::new(Measured::new(store, metrics.clone())),
             metrics,
             instance,
@@ -115,6 +119,19 @@ impl Base {
     /// The tools as they are now. Take them once: a moment later they may be others.
     pub fn tools(&self) -> Arc<Tools> {
         self.tools.load_full()
+    }
+
+    /// They were set anew.
+    pub(super) fn tools_were_set(&self) {
+        self.tool_changes.send_modify(|times| *times += 1);
+    }
+
+    /// Tells from now on when tools were set, until the gateway stops.
+    pub fn tool_changes(&self) -> ToolChanges {
+        ToolChanges {
+            changes: self.tool_changes.subscribe(),
+            draining: self.draining.clone(),
+        }
     }
 
     /// The tools that a caller may call, by name; an administrator sees all of them.
@@ -192,5 +209,21 @@ impl Base {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         said.len() < MAX_UNREADABLE && said.insert(id.to_owned())
+    }
+}
+
+/// Tells when the tools were set anew.
+pub struct ToolChanges {
+    changes: watch::Receiver<u64>,
+    draining: CancellationToken,
+}
+
+impl ToolChanges {
+    /// Waits until they were. `false`: the gateway stops.
+    pub async fn next(&mut self) -> bool {
+        tokio::select! {
+            () = self.draining.cancelled() => false,
+            changed = self.changes.changed() => changed.is_ok(),
+        }
     }
 }

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub use self::base::{Base, Limits};
+pub use self::base::{Base, Limits, ToolChanges};
 pub use self::calls::{Answer, Patience, Preview, Request, Stored, Would, identify};
 use self::calls::{
     Claimer, Duplicates, Engine, LargeRequests, Preparer, ResultMemory, Runner, Sender,
@@ -63,6 +63,7 @@ use self::webhook::Notifier;
 use crate::core::record::InstanceId;
 use crate::downstream::outside::Webhook;
 use crate::downstream::{Downstream, NoClient};
+pub use crate::metrics::Door;
 use crate::metrics::Metrics;
 pub use crate::store::Reason;
 use crate::store::{self, Store};
@@ -267,6 +268,7 @@ impl Gateway {
         self.downstream.serve(tools.iter().map(|at| &at.endpoint))?;
         let tools = tools_after(&self.base.tools(), tools);
         self.base.tools.store(Arc::new(tools));
+        self.base.tools_were_set();
         Ok(())
     }
 

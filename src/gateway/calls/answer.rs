@@ -71,7 +71,9 @@ pub(in crate::gateway) async fn follow(
     let default = if patience.respond_async {
         Duration::ZERO
     } else {
-        default
+        patience
+            .longest
+            .map_or(default, |longest| default.min(longest))
     };
     let until = came + patience.wait.unwrap_or(default);
     loop {
@@ -82,7 +84,7 @@ pub(in crate::gateway) async fn follow(
             Progress::Unwritten { .. } => until.min(Instant::now() + UNWRITTEN_WAIT),
             // Without a claim there is no call that one could ask for later.
             Progress::Claiming => until.max(came + CLAIM_WAIT),
-            Progress::Queued if patience.wait.is_some() => until,
+            Progress::Queued if patience.wait.or(patience.longest).is_some() => until,
             Progress::Queued => until.max(came + session_wait + CLAIM_WAIT),
             Progress::Running { .. } => until,
         };

@@ -75,6 +75,7 @@ impl Engine {
         let let_in = self.base.tasks.token();
         let at = self.prepare.tool_for(caller, &request.tool)?;
         span.is_for(&at.tool.name);
+        self.runner.count_request(&at.tool.name, request.door);
         let prepared = self.prepare.prepare(at.clone(), caller, request, &span);
         let call = prepared.await.inspect_err(|_| {
             span.came_to(Arrival::Refused.as_str(), None);
@@ -154,7 +155,13 @@ impl Engine {
             };
             return follow(progress, at_once, Duration::ZERO, session_wait).await;
         };
-        follow(progress, patience, self.base.limits.join_wait, session_wait).await
+        let join_wait = patience.longest.unwrap_or(self.base.limits.join_wait);
+        follow(progress, patience, join_wait, session_wait).await
+    }
+
+    /// A place among the requests that wait, until it is dropped. `None`: this caller has as many as it may have.
+    pub fn take_waiting_place(&self, caller: &Caller) -> Option<impl Send + use<>> {
+        self.waiting.take(Owner::of_caller(caller))
     }
 
     /// Waits until an unknown call is settled, if its caller likes: by a late answer, a probe or a person.

@@ -16,6 +16,7 @@ use crate::gateway::error::ErrorKind;
 use crate::gateway::throttle::NewKeys;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::trace::{Arrival as Seen, Trace};
+use crate::metrics::Door;
 
 /// One request for a call, as it came in.
 #[derive(Debug, Default)]
@@ -37,6 +38,7 @@ pub struct Request {
     pub key_member: Option<String>,
     pub brought: Brought,
     pub patience: Patience,
+    pub door: Door,
 }
 
 /// How long a caller waits (RFC 7240).
@@ -46,6 +48,8 @@ pub struct Patience {
     pub wait: Option<Duration>,
     /// `respond-async`: a running call is answered as accepted rather than waited for.
     pub respond_async: bool,
+    /// Where it does not say how long: the longest that its protocol has it wait.
+    pub longest: Option<Duration>,
 }
 
 /// An arrival whose tool, arguments and key are known to be good.

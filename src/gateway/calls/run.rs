@@ -18,7 +18,7 @@ use crate::gateway::health::Permit;
 use crate::gateway::ids::{jitter, new_attempt};
 use crate::gateway::pauses::Pauses;
 use crate::gateway::transition;
-use crate::metrics::Arrival;
+use crate::metrics::{Arrival, Door};
 
 /// Whether what comes of a run is written down.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -214,6 +214,11 @@ impl Runner {
             latency_ms = record.latency_ms,
             "call ended",
         );
+    }
+
+    pub(in crate::gateway) fn count_request(&self, tool: &str, door: Door) {
+        let labels = [tool, door.as_str()];
+        self.base.metrics.requests.with_label_values(&labels).inc();
     }
 
     pub(in crate::gateway) fn count_arrival(&self, tool: &str, arrival: Arrival, began: Instant) {
