@@ -233,6 +233,7 @@ impl App {
             gateway: gateway.clone(),
             tokens,
             max_body,
+            mcp: Arc::new(config.mcp),
             ops,
         };
         let own_ops = own_ops.map(|ops| Http {

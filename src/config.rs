@@ -3,6 +3,7 @@
 
 mod common; // settings that several sections have
 mod compensations; // whether compensating calls can be made
+mod mcp; // the door for clients that speak MCP
 mod memory; // how much memory there is
 mod reader; // TOML with places
 mod reconciliations; // reconciliations and the webhook
@@ -47,6 +48,7 @@ pub struct Config {
     pub tools: Vec<ToolAt>,
     pub reconciliations: Vec<Reconciliation>,
     pub webhook: Option<Webhook>,
+    pub mcp: mcp::Settings,
     pub limits: Limits,
     /// What is allowed, but should be said aloud at every start; see [`Config::warnings_at`].
     pub warnings: Vec<String>,
@@ -207,6 +209,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
             reconciliations::reconciliation(&name, section, &around, &mut warnings)
         })
         .collect();
+    let mcp = root.section("mcp").map(mcp::mcp).unwrap_or_default();
     let store = store?;
     Some(Config {
         server,
@@ -218,6 +221,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         tools,
         reconciliations,
         webhook,
+        mcp,
         limits,
         warnings,
         written,

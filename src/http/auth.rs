@@ -97,7 +97,7 @@ fn make_room(parts: &Parts, caller: &Caller, http: &Http) -> Result<(), Problem>
         .map_or("", MatchedPath::as_str);
     let room = match (&parts.method, door) {
         // The gateway makes room for a result before it claims the call.
-        (&Method::POST, "/v1/tools/{tool}/calls") => 0,
+        (&Method::POST, "/v1/tools/{tool}/calls" | "/mcp") => 0,
         (&Method::GET, "/v1/calls" | "/v1/sagas" | "/v1/reconciliations/{name}") => {
             (2 * PAGE_BYTES).min(http.gateway.engine.memory.budget.total() / 8)
         }

@@ -25,7 +25,7 @@ use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::session::Brought;
 use crate::core::tool::Tool;
 use crate::core::trace::Context;
-use crate::gateway::{Answer, Arrival, Patience, Request, Stored, identify};
+use crate::gateway::{Answer, Arrival, Door, Patience, Request, Stored, identify};
 
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
@@ -36,7 +36,7 @@ pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-to
 /// The longest that a caller may ask to wait.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Tokens are below 2^53, so that no reader of JSON takes one for another.
-const FIRST_NO_TOKEN: u64 = 1 << 53;
+pub(super) const FIRST_NO_TOKEN: u64 = 1 << 53;
 
 /// A request for a call.
 #[derive(Deserialize, ToSchema)]
@@ -159,11 +159,12 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
             confirmed: body.confirm_duplicate_of.map(CallId),
         },
         patience: patience(headers),
+        door: Door::Http,
     })
 }
 
 /// A session that a caller may name. A tool gets it as a header, which loses outer spaces: two sessions would be one.
-fn session_id(id: String) -> Result<String, Problem> {
+pub(super) fn session_id(id: String) -> Result<String, Problem> {
     if id.trim() != id {
         return Err(Problem::invalid_request(
             "session_id must not begin or end with a space",
@@ -173,7 +174,7 @@ fn session_id(id: String) -> Result<String, Problem> {
 }
 
 /// A saga that a caller may name.
-fn saga(id: String) -> Result<String, Problem> {
+pub(super) fn saga(id: String) -> Result<String, Problem> {
     if id.starts_with(COMPENSATION) {
         let why = format!("a saga_id that begins with {COMPENSATION} is the gateway's own");
         return Err(Problem::invalid_request(&why));
@@ -182,7 +183,7 @@ fn saga(id: String) -> Result<String, Problem> {
 }
 
 /// What the caller says of its trace.
-fn traced(headers: &HeaderMap) -> Option<Context> {
+pub(super) fn traced(headers: &HeaderMap) -> Option<Context> {
     let line = |value: &HeaderValue| value.to_str().map(str::to_owned);
     let traceparent = line(headers.get("traceparent")?).ok()?;
     let states: Result<Vec<String>, _> = headers.get_all("tracestate").iter().map(line).collect();

@@ -3,7 +3,7 @@
 use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Uri, Version};
+use axum::http::{HeaderMap, HeaderValue, Uri, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -42,6 +42,18 @@ pub(super) fn is_local(parts: &Parts) -> Result<(), Problem> {
     Err(Problem::forbidden(
         "a gateway without tokens is asked as localhost, 127.0.0.1 or [::1]",
     ))
+}
+
+/// Whether a request comes from a page of this gateway on this machine: its origin is where it asks, by a loopback name.
+pub(super) fn is_own_page(parts: &Parts, origin: &HeaderValue) -> bool {
+    let authority = match parts.uri.authority() {
+        Some(authority) => Some(authority.as_str().as_bytes()),
+        None => parts.headers.get(HOST).map(HeaderValue::as_bytes),
+    };
+    let of_origin = origin.as_bytes().splitn(3, |byte| *byte == b'/').nth(2);
+    authority.is_some()
+        && of_origin == authority
+        && name(&parts.uri, &parts.headers).is_some_and(is_loopback)
 }
 
 fn is_from_another_site(headers: &HeaderMap) -> bool {

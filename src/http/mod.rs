@@ -5,6 +5,7 @@ mod calls; // the main door
 mod host; // which name a request asks for
 mod ledger; // what is known of a call
 mod listing; // many calls at once
+mod mcp; // the tools for clients that speak MCP
 pub mod openapi; // the document of the doors
 mod ops; // for those who run the gateway
 mod pages; // a page for each problem
@@ -26,6 +27,7 @@ use axum::{Router, middleware};
 pub use self::auth::Tokens;
 pub use self::calls::dry_run;
 pub use self::ops::{Ops, ops_router, spare_router};
+use crate::core::mcp::Settings;
 use crate::gateway::Gateway;
 
 /// What handlers share.
@@ -35,6 +37,7 @@ pub struct Http {
     /// None at all: open mode, for which the configuration has made sure of loopback.
     pub tokens: Tokens,
     pub max_body: MaxBody,
+    pub mcp: Arc<Settings>,
     pub ops: Ops,
 }
 
@@ -53,6 +56,7 @@ pub fn router(http: Http) -> Router {
         .route("/v1/tools", get(tools::list))
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/tools/{tool}/key", post(tools::key))
+        .route("/mcp", post(mcp::post))
         .route("/v1/calls", get(listing::list))
         .route("/v1/tools/{tool}/pause", post(pause::pause))
         .route("/v1/tools/{tool}/resume", post(pause::resume))

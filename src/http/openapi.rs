@@ -14,7 +14,9 @@ use utoipa::openapi::OpenApi;
 use self::door::Door;
 use super::calls::{self, CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
 use super::problem::{self, Slug};
-use super::{ledger, listing, ops, pages, pause, read, reconciliations, sagas, sessions, tools};
+use super::{
+    ledger, listing, mcp, ops, pages, pause, read, reconciliations, sagas, sessions, tools,
+};
 
 /// What is said of a request for a call before anything is known of that call.
 const OF_A_REQUEST: [Slug; 8] = [
@@ -143,6 +145,10 @@ pub fn document() -> OpenApi {
         .body::<calls::CallBody<'_>>()
         .problems(&OF_A_REQUEST)
         .json::<tools::PreviewView>("The key, and what would become of the request."),
+        Door::post("/mcp", "mcp", "The tools for clients that speak MCP: one JSON-RPC message a request")
+            .body::<mcp::Message<'_>>()
+            .problems(&[Slug::StoreUnavailable, Slug::ShuttingDown])
+            .any_json("The result of a request, or an error of JSON-RPC; of a long call a stream of events."),
         on_tool(
             Door::post("/v1/tools/{tool}/pause", "pause_tool", "Let no call of the tool begin, on any gateway")
                 .body::<read::Reason>(),

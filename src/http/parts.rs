@@ -1,5 +1,6 @@
 //! A body of a few buffers, one after the other. What is shared is not copied.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,14 +8,68 @@ use std::task::{Context, Poll};
 use axum::body::{Bytes, HttpBody};
 use http_body::{Frame, SizeHint};
 
-/// The buffers that are still to come, the last of them first.
-pub(super) struct Parts(Vec<Bytes>);
+/// How much of a text is escaped at once, in bytes.
+const ESCAPED_AT_ONCE: usize = 16 << 10;
+
+/// One part of a body.
+#[derive(Debug, Clone)]
+pub(super) enum Part {
+    Plain(Bytes),
+    /// JSON or another text in UTF-8, as it stands between the quotes of a JSON string.
+    Escaped(Bytes),
+}
+
+impl Part {
+    fn bytes(&self) -> &Bytes {
+        match self {
+            Self::Plain(bytes) | Self::Escaped(bytes) => bytes,
+        }
+    }
+
+    /// As sent, in bytes.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Plain(bytes) => bytes.len() as u64,
+            Self::Escaped(bytes) => bytes.iter().map(|byte| escaped_len(*byte)).sum(),
+        }
+    }
+}
+
+/// The parts that are still to come.
+#[derive(Debug, Clone)]
+pub(super) struct Parts(VecDeque<Part>);
 
 impl Parts {
     pub(super) fn new(parts: impl IntoIterator<Item = Bytes>) -> Self {
-        let mut parts: Vec<Bytes> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        parts.reverse();
-        Self(parts)
+        Self::of(parts.into_iter().map(Part::Plain))
+    }
+
+    pub(super) fn of(parts: impl IntoIterator<Item = Part>) -> Self {
+        let parts = parts.into_iter();
+        Self(parts.filter(|part| !part.bytes().is_empty()).collect())
+    }
+
+    /// The next bytes.
+    pub(super) fn next(&mut self) -> Option<Bytes> {
+        match self.0.pop_front()? {
+            Part::Plain(bytes) => Some(bytes),
+            Part::Escaped(mut bytes) => {
+                let now = bytes.split_to(bytes.len().min(ESCAPED_AT_ONCE));
+                if !bytes.is_empty() {
+                    self.0.push_front(Part::Escaped(bytes));
+                }
+                Some(escaped(&now))
+            }
+        }
+    }
+
+    #[cfg(test)]
+    fn into_bytes(mut self) -> Vec<u8> {
+        let mut whole = Vec::new();
+        while let Some(bytes) = self.next() {
+            whole.extend_from_slice(&bytes);
+        }
+        whole
     }
 }
 
@@ -26,7 +81,7 @@ impl HttpBody for Parts {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.pop().map(|part| Ok(Frame::data(part))))
+        Poll::Ready(self.next().map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -34,6 +89,51 @@ impl HttpBody for Parts {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.iter().map(|part| part.len() as u64).sum())
+        SizeHint::with_exact(self.0.iter().map(Part::len).sum())
+    }
+}
+
+fn escaped_len(byte: u8) -> u64 {
+    match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
+        0..0x20 => 6,
+        _ => 1,
+    }
+}
+
+/// A piece of a text as it stands in a JSON string (RFC 8259, section 7). Bytes of longer characters stay as they are.
+fn escaped(bytes: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 8);
+    for byte in bytes {
+        match byte {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0..0x20 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(*byte),
+        }
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_escaped_text_reads_as_itself_and_is_as_long_as_it_says(text: String, times in 1..600_usize) {
+            let text = text.repeat(times);
+            let quote = || Part::Plain(Bytes::from_static(b"\""));
+            let parts = Parts::of([quote(), Part::Escaped(text.clone().into()), quote()]);
+            let said = parts.size_hint().exact();
+            let whole = parts.into_bytes();
+            prop_assert_eq!(said, Some(whole.len() as u64));
+            prop_assert_eq!(serde_json::from_slice::<String>(&whole).ok(), Some(text));
+        }
     }
 }

@@ -20,6 +20,10 @@ use crate::gateway::{Differs, ErrorKind};
 /// What `/readyz` answers while write tools may not be called.
 pub const NOT_READY: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 
+/// What a message of MCP is answered with that is malformed, and in 2026-07-28 one of an unknown method.
+pub(super) const MALFORMED: StatusCode = StatusCode::BAD_REQUEST;
+pub(super) const NO_SUCH_METHOD: StatusCode = StatusCode::NOT_FOUND;
+
 /// How soon to ask again for a call that is running.
 const RETRY_RUNNING: Duration = Duration::from_secs(1);
 
@@ -348,8 +352,27 @@ impl Problem {
         self.slug
     }
 
+    pub fn title(&self) -> &'static str {
+        self.slug.row().title
+    }
+
     pub fn detail(&self) -> &str {
         &self.detail
+    }
+
+    /// The call that it is about. A guessed key must not lead to a call of another tenant.
+    pub fn call_id(&self) -> Option<&str> {
+        let is_named = !matches!(self.slug, Slug::KeyExpired);
+        self.call_id.as_deref().filter(|_| is_named)
+    }
+
+    /// Whether the call may have changed the world.
+    pub fn effect(&self) -> Effect {
+        self.effect.unwrap_or(self.slug.row().effect)
+    }
+
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
     }
 
     fn waiting(self, time: Duration) -> Self {

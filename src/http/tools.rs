@@ -245,7 +245,7 @@ impl AnthropicTool {
 /// An entry of MCP's `tools/list`.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct McpTool {
+pub(super) struct McpTool {
     name: String,
     description: String,
     #[schema(value_type = Object)]
@@ -264,7 +264,7 @@ struct Annotations {
 }
 
 impl McpTool {
-    fn of(tool: &Tool, keys: Keys) -> Self {
+    pub(super) fn of(tool: &Tool, keys: Keys) -> Self {
         let hints = shown::hints(tool);
         let annotations = Annotations {
             read_only_hint: hints.read_only,

@@ -38,15 +38,15 @@ pub(in crate::http) struct Body<'a> {
     retry_after_ms: Option<u64>,
     /// What does not fit the tool's schema.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    errors: Option<Vec<Mistake>>,
+    #[schema(value_type = Vec<Mistake>, nullable = false)]
+    errors: Option<&'a [Mistake]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     tool_status: Option<u16>,
     /// What the tool answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value)]
-    tool_body: Option<Box<RawValue>>,
+    tool_body: Option<&'a RawValue>,
     /// The call that this one looks like.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -54,25 +54,22 @@ pub(in crate::http) struct Body<'a> {
     /// Where the arguments differ from those of the call that has the key: JSON Pointers into `args`. Only for a token
     /// that may read that call, and not for tools that redact arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    differs: Option<Vec<String>>,
+    #[schema(value_type = Vec<String>, nullable = false)]
+    differs: Option<&'a [String]>,
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+impl Problem {
+    /// The members of the problem.
+    pub(in crate::http) fn body(&self) -> Body<'_> {
         let row = self.slug.row();
-        // A guessed key must not lead to a call of another tenant.
-        let named = !matches!(self.slug, Slug::KeyExpired);
-        let call_id = self.call_id.filter(|_| named);
-        let effect = self.effect.unwrap_or(row.effect);
-        let body = Body {
+        Body {
             r#type: format!("/problems/{}", self.slug.as_str()),
             title: row.title,
             status: row.status.as_u16(),
             detail: &self.detail,
-            call_id: call_id.as_deref(),
+            call_id: self.call_id(),
             idempotency_key: self.key.as_deref(),
-            effect: effect.as_str(),
+            effect: self.effect().as_str(),
             key_action: self.key_action.unwrap_or(row.key_action).as_str(),
             // Rounded up: who comes a moment too early is sent away once more.
             retry_after_ms: self.retry_after.map(|time| {
@@ -80,13 +77,19 @@ impl IntoResponse for Problem {
                     .unwrap_or(MOST)
                     .min(MOST)
             }),
-            errors: self.errors,
+            errors: self.errors.as_deref(),
             tool_status: self.tool_status,
-            tool_body: self.tool_body,
+            tool_body: self.tool_body.as_deref(),
             similar_to: self.similar_to.map(|call_id| call_id.to_string()),
-            differs: self.differs,
-        };
-        let mut response = (row.status, axum::Json(body)).into_response();
+            differs: self.differs.as_deref(),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.slug.row().status;
+        let mut response = (status, axum::Json(self.body())).into_response();
         response.extensions_mut().insert(self.slug);
         let headers = response.headers_mut();
         headers.insert(
@@ -95,7 +98,7 @@ impl IntoResponse for Problem {
         );
         headers.insert(
             GATEWAY_OUTCOME,
-            HeaderValue::from_static(effect.as_outcome()),
+            HeaderValue::from_static(self.effect().as_outcome()),
         );
         if let Some(replayed) = self.replayed {
             headers.insert(
@@ -113,7 +116,7 @@ impl IntoResponse for Problem {
                 ),
             );
         }
-        if let Some(call_id) = call_id.and_then(|id| HeaderValue::try_from(id).ok()) {
+        if let Some(call_id) = self.call_id().and_then(|id| HeaderValue::try_from(id).ok()) {
             headers.insert(CALL_ID, call_id);
         }
         if let Some(key) = self.key.and_then(|key| HeaderValue::try_from(key).ok()) {

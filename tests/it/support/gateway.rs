@@ -324,6 +324,7 @@ impl Bare {
                 bytes: 1 << 20,
                 time: Duration::from_secs(30),
             },
+            mcp: Arc::default(),
             ops: Ops::CodesOnly,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -9,6 +9,7 @@ pub mod collector; // takes spans
 pub mod faulty; // a store that goes wrong
 pub mod gateway; // a gateway in this process
 pub mod line; // a line to a server that can be cut
+pub mod mcp; // a client that speaks MCP
 pub mod memory; // a store in memory that can lose its newest writes
 pub mod pace; // how fast gateways look at things
 pub mod redis; // real Redis servers

@@ -1,0 +1,46 @@
+//! The section `[mcp]`.
+
+use std::time::Duration;
+
+use super::reader::Section;
+pub(super) use crate::core::mcp::Settings;
+use crate::core::mcp::Source;
+
+/// The longest that a call is waited for: clients give up at some time.
+const MAX_WAIT: Duration = Duration::from_mins(10);
+
+pub(super) fn mcp(mut section: Section<'_, '_>) -> Settings {
+    let default = Settings::default();
+    let settings = Settings {
+        origins: section.get("origins").unwrap_or_default(),
+        answer_within: section.get_or("answer_within", default.answer_within),
+        stream_after: section.get_or("stream_after", default.stream_after),
+        session: sources(&mut section, "session", default.session),
+        user: sources(&mut section, "user", default.user),
+        key_meta: section.get("key_meta").unwrap_or_default(),
+    };
+    let is_origin = |origin: &String| {
+        let has_scheme = origin.starts_with("http://") || origin.starts_with("https://");
+        has_scheme && !origin.ends_with('/') && origin.matches('/').count() == 2
+    };
+    let why = "an origin looks like \"https://app.example\", without a path";
+    section.check(settings.origins.iter().all(is_origin), "origins", why);
+    let why = "no call is waited for in no time, or for more than ten minutes";
+    let is_wait = !settings.answer_within.is_zero() && settings.answer_within <= MAX_WAIT;
+    section.check(is_wait, "answer_within", why);
+    let why = "these are names of members of _meta";
+    let is_name = |name: &String| !name.is_empty();
+    section.check(settings.key_meta.iter().all(is_name), "key_meta", why);
+    settings
+}
+
+fn sources(section: &mut Section<'_, '_>, key: &'static str, default: Vec<Source>) -> Vec<Source> {
+    let Some(texts) = section.get::<Vec<String>>(key) else {
+        return default;
+    };
+    let sources: Result<Vec<Source>, String> = texts.iter().map(|text| text.parse()).collect();
+    sources.unwrap_or_else(|why| {
+        section.mistake(key, &why);
+        Vec::new()
+    })
+}

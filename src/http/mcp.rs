@@ -1,0 +1,199 @@
+//! `POST /mcp`: the tools of `[tools]` for clients that speak the Model Context Protocol. No sessions.
+//!
+//! What concerns a call is told as a result with `isError`; errors of JSON-RPC are for malformed requests only, because
+//! agent frameworks break on them, or send them again unseen.
+
+mod answer; // what a model is told of a call
+mod call; // `tools/call`
+mod events; // answers as a stream of events
+mod list; // what is here: `initialize`, `server/discover`, `tools/list`
+mod listen; // changes of the list: `subscriptions/listen`
+mod message; // JSON-RPC on the wire
+
+use std::borrow::Cow;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, State};
+use axum::http::header::ORIGIN;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+pub(super) use self::message::Message;
+use self::message::{INVALID_REQUEST, METHOD_NOT_FOUND, RpcError};
+use super::Http;
+use super::auth::Known;
+use super::host;
+use super::problem::Problem;
+use super::read::read_body;
+use crate::core::caller::Caller;
+use crate::core::mcp::revision::{self, Era, Headers, Said};
+use crate::gateway::Request;
+
+/// The caller of a request whose origin, if it names one, may ask.
+pub(super) struct FromAllowedOrigin(Caller);
+
+impl FromRequestParts<Http> for FromAllowedOrigin {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
+        if let Some(origin) = parts.headers.get(ORIGIN) {
+            let is_listed = |listed: &String| origin.as_bytes() == listed.as_bytes();
+            if !http.mcp.origins.iter().any(is_listed) && !host::is_own_page(parts, origin) {
+                return Err(Problem::forbidden(
+                    "web pages of this origin may not ask here; mcp.origins lists those that may",
+                ));
+            }
+            // What a gateway without tokens refuses are other pages.
+            parts.headers.remove(ORIGIN);
+            parts.headers.remove("sec-fetch-site");
+        }
+        Known::from_request_parts(parts, http)
+            .await
+            .map(|Known(caller)| Self(caller))
+    }
+}
+
+/// A request that was read.
+struct Asked {
+    id: Box<RawValue>,
+    era: Era,
+    what: What,
+}
+
+enum What {
+    Initialize { version: String },
+    Ping,
+    Discover,
+    ListTools,
+    Call(Box<Request>),
+    Listen { tools: bool },
+}
+
+/// `POST /mcp`
+pub(super) async fn post(
+    State(http): State<Http>,
+    FromAllowedOrigin(caller): FromAllowedOrigin,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    let bytes = read_body(body, http.max_body).await?;
+    let read = || read(&http, &caller, &headers, &bytes);
+    let large = &http.gateway.engine.large;
+    let asked = large.read_off_workers(bytes.len(), read).await;
+    // Who waits for a call need not keep its request in memory.
+    drop(bytes);
+    let Asked { id, era, what } = match asked {
+        Ok(Some(asked)) => asked,
+        Ok(None) => return Ok(StatusCode::ACCEPTED.into_response()),
+        Err(refused) => return Ok(refused),
+    };
+    Ok(match what {
+        What::Initialize { version } => list::initialize(&id, &version),
+        What::Ping => list::ping(&id),
+        What::Discover => list::discover(&id),
+        What::ListTools => list::tools(&http, &caller, &id, era),
+        What::Call(request) => call::run(&http, caller, *request, id, era, &headers).await,
+        What::Listen { tools } => listen::listen(&http, &caller, id, tools)?,
+    })
+}
+
+/// The members of `params` that some method has.
+#[derive(Default, Deserialize)]
+struct Params<'a> {
+    name: Option<Cow<'a, str>>,
+    uri: Option<Cow<'a, str>>,
+    #[serde(rename = "_meta")]
+    meta: Option<Map<String, Value>>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+    #[serde(rename = "protocolVersion")]
+    version: Option<String>,
+    notifications: Option<Map<String, Value>>,
+}
+
+/// Reads a request; `None`: a notification, of which there is none that matters here.
+fn read(
+    http: &Http,
+    caller: &Caller,
+    headers: &HeaderMap,
+    bytes: &[u8],
+) -> Result<Option<Asked>, Response> {
+    let message = Message::read(bytes).map_err(|error| error.answer(None, Era::Modern))?;
+    let Some(id) = message.id else {
+        if message.method.starts_with("notifications/") {
+            return Ok(None);
+        }
+        let why = "Invalid request: it has no id, so it could not be answered; nothing was run";
+        return Err(RpcError::new(INVALID_REQUEST, why).answer(None, Era::Modern));
+    };
+    let params = message.params.map_or("{}", RawValue::get);
+    let params: Params<'_> = serde_json::from_str(params)
+        .map_err(|error| RpcError::params(&error.to_string()).answer(Some(id), Era::Modern))?;
+    let meta = params.meta.unwrap_or_default();
+    let method = message.method.as_str();
+    let said = Said {
+        method,
+        name: match method {
+            "tools/call" | "prompts/get" => params.name.as_deref(),
+            "resources/read" => params.uri.as_deref(),
+            _ => None,
+        },
+        meta: &meta,
+    };
+    let of_request = Headers {
+        version: header(headers, "mcp-protocol-version"),
+        method: header(headers, "mcp-method"),
+        name: header(headers, "mcp-name"),
+    };
+    let era = revision::era(&of_request, said)
+        .map_err(|why| RpcError::from(why).answer(Some(id), Era::Modern))?;
+    let refused = |error: RpcError| error.answer(Some(id), era);
+    let what = match (method, era) {
+        ("initialize", Era::Legacy) => What::Initialize {
+            version: params.version.unwrap_or_default(),
+        },
+        ("ping", Era::Legacy) => What::Ping,
+        ("server/discover", Era::Modern) => What::Discover,
+        ("tools/list", _) => What::ListTools,
+        ("tools/call", _) => {
+            let name = params
+                .name
+                .ok_or_else(|| refused(RpcError::params("name is missing")))?;
+            let args = params.arguments.map_or("{}", RawValue::get);
+            let asked = call::Asked {
+                tool: name.into_owned(),
+                args,
+                meta: &meta,
+                headers,
+            };
+            let request = call::request(http, caller, asked, era).map_err(refused)?;
+            What::Call(Box::new(request))
+        }
+        ("subscriptions/listen", Era::Modern) => {
+            let wanted = params.notifications.unwrap_or_default();
+            What::Listen {
+                tools: wanted.get("toolsListChanged") == Some(&Value::Bool(true)),
+            }
+        }
+        _ => {
+            let why = "Method not found: this server has tools, and neither resources nor prompts";
+            return Err(refused(RpcError::new(METHOD_NOT_FOUND, why)));
+        }
+    };
+    let id = id.to_owned();
+    Ok(Some(Asked { id, era, what }))
+}
+
+/// The one line of a header. `Err`: there are more, or it is no text.
+fn header(headers: &HeaderMap, name: &str) -> Option<Result<String, ()>> {
+    let mut lines = headers.get_all(name).iter();
+    let first = lines.next()?.to_str().map(|text| text.trim().to_owned());
+    Some(match lines.next() {
+        None => first.map_err(|_| ()),
+        Some(_) => Err(()),
+    })
+}

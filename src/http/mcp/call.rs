@@ -1,0 +1,180 @@
+//! `tools/call`: a request becomes a call like any other, and its answer a result or a stream that ends in one.
+
+use axum::body::Bytes;
+use axum::http::HeaderMap;
+use axum::http::header::ACCEPT;
+use axum::response::{IntoResponse, Response};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::super::Http;
+use super::super::calls::{FIRST_NO_TOKEN, IDEMPOTENCY_KEY, saga, session_id, traced};
+use super::super::problem::Problem;
+use super::super::read::identity;
+use super::message::RpcError;
+use super::{answer, events};
+use crate::core::caller::Caller;
+use crate::core::mcp::mirrored::{self, Mirrored};
+use crate::core::mcp::revision::{Era, Malformed};
+use crate::core::mcp::{self, Source};
+use crate::core::record::CallId;
+use crate::core::session::Brought;
+use crate::core::trace::Context;
+use crate::gateway::{Arrival, Door, Patience, Request};
+
+/// What a request says.
+pub(super) struct Asked<'a> {
+    pub(super) tool: String,
+    pub(super) args: &'a str,
+    pub(super) meta: &'a Map<String, Value>,
+    pub(super) headers: &'a HeaderMap,
+}
+
+/// A request for a call. Its user, session and key stand where `[mcp]` says.
+///
+/// # Errors
+/// What is wrong with it; nothing was run.
+pub(super) fn request(
+    http: &Http,
+    caller: &Caller,
+    asked: Asked<'_>,
+    era: Era,
+) -> Result<Request, RpcError> {
+    let Asked {
+        tool,
+        args,
+        meta,
+        headers,
+    } = asked;
+    let refuse = |problem: Problem| RpcError::params(problem.detail());
+    if !args.starts_with('{') {
+        return Err(RpcError::params("arguments must be an object"));
+    }
+    if era == Era::Modern {
+        check_mirrored(http, &tool, args, headers)?;
+    }
+    let line = |name: &str| super::header(headers, name)?.ok();
+    let first = |sources: &[Source]| {
+        mcp::first_text(sources, meta, line).map_err(|why| RpcError::params(&why))
+    };
+    let user_id = first(&http.mcp.user)?.unwrap_or_else(|| caller.name.clone());
+    let user_id = identity("the user", user_id).map_err(refuse)?;
+    let session = first(&http.mcp.session)?.unwrap_or_else(|| user_id.clone());
+    let own = |name: &str| [Source::Meta(name.to_owned())];
+    let key_sources = [mcp::KEY]
+        .into_iter()
+        .chain(http.mcp.key_meta.iter().map(String::as_str));
+    let key_sources: Vec<Source> = key_sources.map(|name| Source::Meta(name.into())).collect();
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let key_header = keys
+        .next()
+        .map(|line| Bytes::copy_from_slice(line.as_bytes()));
+    if keys.next().is_some() {
+        return Err(RpcError::params(
+            "there is more than one Idempotency-Key header line",
+        ));
+    }
+    let context = context_of(meta).or_else(|| traced(headers));
+    let brought = Brought {
+        fencing: fencing_token(meta)?,
+        confirmed: first(&own(mcp::CONFIRM))?
+            .map(|id| {
+                let id = Uuid::try_parse(&id);
+                id.map_err(|_| {
+                    RpcError::params(&format!("_meta[{:?}] is no call id", mcp::CONFIRM))
+                })
+            })
+            .transpose()?
+            .map(CallId),
+    };
+    Ok(Request {
+        tool,
+        args: args.to_owned(),
+        user_id,
+        session_id: session_id(session).map_err(refuse)?,
+        saga_id: saga(first(&own(mcp::SAGA))?.unwrap_or_default()).map_err(refuse)?,
+        trace_id: context.as_ref().map(|context| context.trace_id.clone()),
+        arrival: Arrival::begin(context),
+        key_header,
+        key_member: first(&key_sources)?,
+        brought,
+        patience: Patience {
+            longest: Some(http.mcp.answer_within),
+            ..Patience::default()
+        },
+        door: Door::Mcp,
+    })
+}
+
+/// What the caller says of its trace in `_meta`.
+fn context_of(meta: &Map<String, Value>) -> Option<Context> {
+    let text = |name: &str| meta.get(name).and_then(Value::as_str);
+    Context::parse(text("traceparent")?, text("tracestate").unwrap_or_default())
+}
+
+fn fencing_token(meta: &Map<String, Value>) -> Result<Option<u64>, RpcError> {
+    let name = mcp::FENCING_TOKEN;
+    match meta.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(token) => match token.as_u64().filter(|token| *token < FIRST_NO_TOKEN) {
+            Some(token) => Ok(Some(token)),
+            None => Err(RpcError::params(&format!(
+                "_meta[{name:?}] is no fencing token"
+            ))),
+        },
+    }
+}
+
+/// Arguments that the tool's schema has repeated in headers must be the same there.
+fn check_mirrored(
+    http: &Http,
+    tool: &str,
+    args: &str,
+    headers: &HeaderMap,
+) -> Result<(), RpcError> {
+    let tools = http.gateway.base.tools();
+    let schema = tools.get(tool).and_then(|at| at.tool.schema.as_ref());
+    let mirrored: Vec<Mirrored> =
+        schema.map_or_else(Vec::new, |schema| mirrored::mirrored(schema.text()));
+    if mirrored.is_empty() {
+        return Ok(());
+    }
+    let args = serde_json::from_str(args).map_err(|error| RpcError::params(&error.to_string()))?;
+    mirrored::check(&mirrored, &args, |name| super::header(headers, name))
+        .map_err(|why| Malformed::Header(why).into())
+}
+
+/// Runs a call. What takes longer is answered as a stream, if the caller takes one.
+///
+/// A caller that hangs up ends its own wait, and not the call.
+pub(super) async fn run(
+    http: &Http,
+    caller: Caller,
+    request: Request,
+    id: Box<RawValue>,
+    era: Era,
+    headers: &HeaderMap,
+) -> Response {
+    let engine = http.gateway.engine.clone();
+    let mut calling = Box::pin(async move {
+        let answer = engine.call(&caller, request).await;
+        answer::told(&id, answer, era)
+    });
+    if !takes_stream(headers) {
+        return calling.await.into_response();
+    }
+    match timeout(http.mcp.stream_after, &mut calling).await {
+        Ok(told) => told.into_response(),
+        Err(_) => events::one(async { calling.await.body }),
+    }
+}
+
+fn takes_stream(headers: &HeaderMap) -> bool {
+    let mut lines = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
+    lines.any(|line| line.contains("text/event-stream"))
+}

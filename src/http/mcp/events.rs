@@ -1,0 +1,81 @@
+//! Answers as a stream of server-sent events (HTML Living Standard, section 9.2).
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::HeaderValue;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, Stream};
+use tokio::time::sleep;
+
+use super::super::parts::Parts;
+
+/// How often a stream that waits says something, so that nothing between takes the connection for dead.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const COMMENT: Bytes = Bytes::from_static(b":\n\n");
+
+/// How far a stream of one event is.
+enum Sending<F> {
+    Waiting(Pin<Box<F>>),
+    Body(Parts),
+    Ended,
+}
+
+/// A stream that waits, and ends with one event: what comes is sent piece by piece.
+pub(super) fn one(coming: impl Future<Output = Parts> + Send + 'static) -> Response {
+    let pieces = stream::unfold(Sending::Waiting(Box::pin(coming)), async |sending| {
+        Some(match sending {
+            Sending::Waiting(mut coming) => tokio::select! {
+                body = &mut coming => {
+                    (Bytes::from_static(b"event: message\ndata: "), Sending::Body(body))
+                }
+                () = sleep(KEEP_ALIVE) => (COMMENT, Sending::Waiting(coming)),
+            },
+            Sending::Body(mut body) => match body.next() {
+                Some(bytes) => (one_line(bytes), Sending::Body(body)),
+                None => (Bytes::from_static(b"\n\n"), Sending::Ended),
+            },
+            Sending::Ended => return None,
+        })
+    });
+    response(pieces)
+}
+
+/// A stream of events, each of them JSON; `None` is a comment.
+pub(super) fn many(events: impl Stream<Item = Option<String>> + Send + 'static) -> Response {
+    use futures_util::StreamExt;
+    response(events.map(|event| match event {
+        Some(json) => format!("event: message\ndata: {json}\n\n").into(),
+        None => COMMENT,
+    }))
+}
+
+fn response(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+    use futures_util::StreamExt;
+    let head = [
+        (CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+        (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+    ];
+    let body = Body::from_stream(pieces.map(Ok::<_, Infallible>));
+    let mut response = (head, body).into_response();
+    // Proxies pass it on at once.
+    let no = HeaderValue::from_static("no");
+    response.headers_mut().insert("x-accel-buffering", no);
+    response
+}
+
+/// JSON without line ends, which would end the event. They stand between its values only: in its strings they are
+/// escaped.
+fn one_line(bytes: Bytes) -> Bytes {
+    let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    if !bytes.iter().any(|byte| is_end(byte)) {
+        return bytes;
+    }
+    let without = bytes
+        .iter()
+        .map(|byte| if is_end(byte) { b' ' } else { *byte });
+    without.collect()
+}

@@ -1,0 +1,69 @@
+//! What is here: `initialize`, `server/discover`, `ping` and `tools/list`.
+
+use axum::response::{IntoResponse, Response};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::super::Http;
+use super::super::parts::Part;
+use super::super::tools::McpTool;
+use super::answer::server_info;
+use super::message;
+use crate::core::caller::Caller;
+use crate::core::mcp::revision::{Era, negotiated, supported};
+use crate::core::shown::Keys;
+
+/// How long a client may take a list for fresh, in milliseconds. A change is told to those who listen.
+const FRESH_MS: u64 = 60_000;
+
+/// What a model is told of all tools here.
+const INSTRUCTIONS: &str = "Each call of a tool here takes effect at most once. To repeat a call, after a timeout or an error or to ask how it ended, send exactly the same arguments again, the idempotency_key among them: the stored result comes back, and nothing is executed twice. Choose a new idempotency_key only for a new intent. If an answer says that it may have happened, never try with other arguments or another tool.";
+
+/// `initialize`, for clients of 2025-11-25 and before. There is no session.
+pub(super) fn initialize(id: &RawValue, wanted: &str) -> Response {
+    let result = json!({
+        "protocolVersion": negotiated(wanted),
+        "capabilities": { "tools": { "listChanged": false } },
+        "serverInfo": server_info()["io.modelcontextprotocol/serverInfo"],
+        "instructions": INSTRUCTIONS,
+    });
+    answer(id, result)
+}
+
+pub(super) fn ping(id: &RawValue) -> Response {
+    answer(id, json!({}))
+}
+
+/// `server/discover`
+pub(super) fn discover(id: &RawValue) -> Response {
+    let result = json!({
+        "resultType": "complete",
+        "supportedVersions": supported(),
+        "capabilities": { "tools": { "listChanged": true } },
+        "instructions": INSTRUCTIONS,
+        "ttlMs": FRESH_MS,
+        "cacheScope": "public",
+        "_meta": server_info(),
+    });
+    answer(id, result)
+}
+
+/// `tools/list`: what this caller may call, by name, on one page.
+pub(super) fn tools(http: &Http, caller: &Caller, id: &RawValue, era: Era) -> Response {
+    let tools = http.gateway.base.tools_of(caller);
+    let tools = tools.iter().filter(|at| caller.may_call(&at.tool.name));
+    let tools: Vec<McpTool> = tools.map(|at| McpTool::of(&at.tool, Keys::Model)).collect();
+    let mut result = Map::from_iter([("tools".to_owned(), json!(tools))]);
+    if era == Era::Modern {
+        result.insert("resultType".into(), "complete".into());
+        result.insert("ttlMs".into(), FRESH_MS.into());
+        result.insert("cacheScope".into(), "private".into());
+        result.insert("_meta".into(), server_info().into());
+    }
+    answer(id, Value::Object(result))
+}
+
+fn answer(id: &RawValue, result: Value) -> Response {
+    let result = Part::Plain(result.to_string().into());
+    message::json(message::response(id, vec![result])).into_response()
+}

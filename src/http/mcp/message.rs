@@ -1,0 +1,240 @@
+//! JSON-RPC 2.0 on the wire: one request or notification in, one response out.
+
+use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::super::parts::{Part, Parts};
+use super::super::problem::{MALFORMED, NO_SUCH_METHOD};
+use crate::core::mcp::revision::{Era, Malformed, supported};
+
+pub(super) const PARSE_ERROR: i32 = -32_700;
+pub(super) const INVALID_REQUEST: i32 = -32_600;
+pub(super) const METHOD_NOT_FOUND: i32 = -32_601;
+pub(super) const INVALID_PARAMS: i32 = -32_602;
+const HEADER_MISMATCH: i32 = -32_020;
+const UNSUPPORTED_VERSION: i32 = -32_022;
+
+/// The longest id that is echoed, in bytes.
+const MAX_ID: usize = 1_024;
+/// The longest text of a caller that an error quotes, in bytes.
+const MAX_QUOTED: usize = 200;
+
+/// One message of JSON-RPC.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = McpMessage)]
+pub(in crate::http) struct Message<'a> {
+    #[schema(pattern = "^2\\.0$")]
+    jsonrpc: String,
+    /// A text or a whole number; a notification has none.
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[schema(value_type = Option<Value>)]
+    pub(super) id: Option<&'a RawValue>,
+    pub(super) method: String,
+    #[serde(borrow)]
+    #[schema(value_type = Option<Object>)]
+    pub(super) params: Option<&'a RawValue>,
+}
+
+/// Tells an id of null, which is refused, from none.
+fn present<'de, D: serde::Deserializer<'de>>(de: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(de).map(Some)
+}
+
+/// Why a message gets an error instead of a result.
+#[derive(Debug)]
+pub(super) struct RpcError {
+    code: i32,
+    message: String,
+    data: Option<Value>,
+}
+
+impl RpcError {
+    pub(super) fn new(code: i32, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            data: None,
+        }
+    }
+
+    pub(super) fn params(why: &str) -> Self {
+        Self::new(INVALID_PARAMS, format!("Invalid params: {}", short(why)))
+    }
+
+    /// The status it travels with. Before 2026-07-28 an error is an answer like others, and 404 says that a session
+    /// has ended.
+    fn status(&self, era: Era) -> StatusCode {
+        match (era, self.code) {
+            (_, PARSE_ERROR | INVALID_REQUEST | HEADER_MISMATCH | UNSUPPORTED_VERSION)
+            | (Era::Modern, INVALID_PARAMS) => MALFORMED,
+            (Era::Modern, METHOD_NOT_FOUND) => NO_SUCH_METHOD,
+            _ => StatusCode::OK,
+        }
+    }
+
+    pub(super) fn answer(&self, id: Option<&RawValue>, era: Era) -> Response {
+        let text = Part::Plain(self.text(id).into());
+        (self.status(era), json(Parts::of([text]))).into_response()
+    }
+
+    /// The whole message.
+    pub(super) fn text(&self, id: Option<&RawValue>) -> String {
+        #[derive(Serialize)]
+        struct Answer<'a> {
+            jsonrpc: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            id: Option<&'a RawValue>,
+            error: Error<'a>,
+        }
+        #[derive(Serialize)]
+        struct Error<'a> {
+            code: i32,
+            message: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            data: Option<&'a Value>,
+        }
+        let error = Error {
+            code: self.code,
+            message: &self.message,
+            data: self.data.as_ref(),
+        };
+        let answer = Answer {
+            jsonrpc: "2.0",
+            id,
+            error,
+        };
+        serde_json::to_string(&answer).unwrap_or_default()
+    }
+}
+
+impl From<Malformed> for RpcError {
+    fn from(malformed: Malformed) -> Self {
+        match malformed {
+            Malformed::Header(why) => Self::new(HEADER_MISMATCH, format!("Header mismatch: {why}")),
+            Malformed::Params(why) => Self::params(&why),
+            Malformed::Version(requested) => Self {
+                data: Some(json!({ "supported": supported(), "requested": short(&requested) })),
+                ..Self::new(UNSUPPORTED_VERSION, "Unsupported protocol version")
+            },
+        }
+    }
+}
+
+/// The beginning of what a caller wrote.
+fn short(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_QUOTED)]
+}
+
+impl<'a> Message<'a> {
+    /// Reads one message.
+    ///
+    /// # Errors
+    /// It is no JSON, or no request and no notification of JSON-RPC 2.0.
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Self, RpcError> {
+        let invalid = |why: &str| RpcError::new(INVALID_REQUEST, format!("Invalid request: {why}"));
+        let whole: &RawValue = serde_json::from_slice(bytes)
+            .map_err(|error| RpcError::new(PARSE_ERROR, format!("Parse error: {error}")))?;
+        match whole.get().as_bytes().first() {
+            Some(b'{') => {}
+            Some(b'[') => return Err(invalid("one message a request; there are no batches")),
+            _ => return Err(invalid("a message is an object")),
+        }
+        let message: Self = serde_json::from_str(whole.get())
+            .map_err(|error| invalid(short(&error.to_string())))?;
+        if message.jsonrpc != "2.0" {
+            return Err(invalid("jsonrpc must be \"2.0\""));
+        }
+        if message.id.is_some_and(|id| !is_id(id.get())) {
+            return Err(invalid("id must be a text or a whole number"));
+        }
+        if message
+            .params
+            .is_some_and(|params| !params.get().starts_with('{'))
+        {
+            return Err(invalid("params must be an object"));
+        }
+        Ok(message)
+    }
+}
+
+fn is_id(raw: &str) -> bool {
+    let is_whole = || {
+        let digits = raw.strip_prefix('-').unwrap_or(raw);
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    raw.len() <= MAX_ID && (raw.starts_with('"') || is_whole())
+}
+
+/// A response whose result is written in parts, so that what a tool said is not copied.
+pub(super) fn response(id: &RawValue, result: Vec<Part>) -> Parts {
+    let before = format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":", id.get());
+    let before = Part::Plain(before.into());
+    let after = Part::Plain(Bytes::from_static(b"}"));
+    Parts::of([before].into_iter().chain(result).chain([after]))
+}
+
+/// A whole answer of JSON.
+pub(super) fn json(body: Parts) -> Response {
+    let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    (kind, Body::new(body)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(text: &str) -> Result<bool, i32> {
+        Message::read(text.as_bytes())
+            .map(|message| message.id.is_some())
+            .map_err(|error| error.code)
+    }
+
+    #[test]
+    fn a_message_is_one_request_or_one_notification() {
+        for id in ["1", "-7", "0", "\"a\"", "\"\"", "99999999999999999999"] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
+            assert_eq!(code(&text), Ok(true), "{id}");
+        }
+        assert_eq!(
+            code(r#" {"jsonrpc":"2.0","method":"notifications/initialized","params":{}} "#),
+            Ok(false)
+        );
+    }
+
+    #[test]
+    fn what_is_none_is_refused_by_the_codes_of_json_rpc() {
+        for text in ["", "{", "{\"jsonrpc\":\"2.0\",}", "\u{feff}{}", "nul"] {
+            assert_eq!(code(text), Err(PARSE_ERROR), "{text}");
+        }
+        for id in ["null", "1.5", "1e3", "true", "{}", "[1]"] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
+            assert_eq!(code(&text), Err(INVALID_REQUEST), "{id}");
+        }
+        for text in [
+            "[]",
+            r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#,
+            "1",
+            "null",
+            "{}",
+            r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#,
+            r#"{"id":1,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":1}"#,
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+        ] {
+            assert_eq!(code(text), Err(INVALID_REQUEST), "{text}");
+        }
+        let long = format!(
+            r#"{{"jsonrpc":"2.0","id":"{}","method":"ping"}}"#,
+            "a".repeat(MAX_ID)
+        );
+        assert_eq!(code(&long), Err(INVALID_REQUEST), "it would be echoed");
+    }
+}
