@@ -50,18 +50,23 @@ enum Row {
     Health,
     /// A key that was claimed before; the tool is not called.
     Replay,
-    /// A key that nobody has seen: claim, call of the tool, outcome.
+    /// A new key: claim, call of the tool, outcome.
     First,
+    /// The same two by the MCP door.
+    McpReplay,
+    McpFirst,
     /// The first arrival of a key that is to be replayed. Not measured.
     Claim,
 }
 
 /// In the order in which they are measured and printed, with the number of the gateway.
-const ROWS: [(Row, usize, &str); 6] = [
+const ROWS: [(Row, usize, &str); 8] = [
     (Row::Direct, 0, "direct"),
     (Row::Health, 0, "healthz"),
     (Row::Replay, 0, "replay, SQLite"),
+    (Row::McpReplay, 0, "replay by MCP"),
     (Row::First, 0, "first, SQLite"),
+    (Row::McpFirst, 0, "first by MCP"),
     (Row::Replay, 1, "replay, Redis"),
     (Row::First, 1, "first, Redis"),
 ];
@@ -69,7 +74,7 @@ const ROWS: [(Row, usize, &str); 6] = [
 /// What was asked for by row, and what the tool was asked for.
 #[derive(Default)]
 struct Counts {
-    asked: [AtomicU64; 5],
+    asked: [AtomicU64; 7],
     tool: AtomicU64,
 }
 
@@ -209,6 +214,8 @@ impl Client {
             ),
             Row::Replay => (request(CALLS, &format!("r-{number}"), &call()), replayed),
             Row::First => (request(CALLS, &format!("f-{serial}"), &call()), executed),
+            Row::McpReplay => (mcp(&format!("r-{number}")), "dev.oncegate/replayed"),
+            Row::McpFirst => (mcp(&format!("m-{serial}")), "\"isError\":false"),
             Row::Claim => (request(CALLS, &format!("r-{number}"), &call()), executed),
         };
         self.stream.write_all(request.as_bytes()).await?;
@@ -252,11 +259,21 @@ impl Client {
 }
 
 fn request(path: &str, key: &str, body: &str) -> String {
-    let length = body.len();
     format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-         content-length: {length}\r\nidempotency-key: {key}\r\n\r\n{body}"
+         content-length: {}\r\nidempotency-key: {key}\r\n\r\n{body}",
+        body.len()
     )
+}
+
+/// A request of 2026-07-28 for the same call.
+fn mcp(key: &str) -> String {
+    let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    let params = format!(r#"{{"name":"do","arguments":{ARGS},"_meta":{meta}}}"#);
+    let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+    let headers =
+        "mcp-protocol-version: 2026-07-28\r\nmcp-method: tools/call\r\nmcp-name: do\r\nhost:";
+    request("/mcp", key, &body).replacen("host:", headers, 1)
 }
 
 /// How long an answer is, head and body, once its head is there. Both servers send `content-length`.
@@ -395,7 +412,7 @@ impl Bench {
                 .map(|round| round[at].per_cpu_second)
                 .collect();
             say(&format!(
-                "{connections:>11}  {name:<14} {:>10.0} {:>9.3} {:>8.3} {:>8.3} {:>9.3} {:>18}",
+                "{connections:>11}  {name:<14} {:>10.0} {:>9.3} {:>8.3} {:>8.3} {:>9.3} {:>10}",
                 each(|row, _| row.per_second),
                 each(|row, direct| row.per_second / direct.per_second),
                 each(|row, _| row.p50),
@@ -446,15 +463,13 @@ fn time() -> Fallible<Duration> {
 async fn run() -> Fallible<()> {
     let fsync = fsync_time()?;
     let bench = Bench::start(time()?).await?;
-    say(
-        "connections  row            requests/s  x direct   p50 ms   p99 ms  added ms  per gateway CPU-s",
-    )?;
+    say("connections  row            requests/s  x direct   p50 ms   p99 ms  added ms  per CPU-s")?;
     for connections in CONNECTIONS {
         bench.compare(connections).await?;
     }
     let asked = |row| bench.counts.asked[row as usize].load(Relaxed);
     let effects = bench.counts.tool.load(Relaxed) - asked(Row::Direct);
-    let wanted = asked(Row::First) + asked(Row::Claim);
+    let wanted = asked(Row::First) + asked(Row::McpFirst) + asked(Row::Claim);
     if effects != wanted {
         return Err(format!("effects: {effects}, but there were {wanted} first arrivals").into());
     }
