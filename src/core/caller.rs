@@ -11,6 +11,7 @@ use subtle::ConstantTimeEq;
 use super::key;
 use super::rate::Rate;
 use super::saga::Saga;
+use super::time::after;
 
 /// How long before its time is over a token is warned of.
 const NOTICE: Duration = Duration::from_secs(14 * 24 * 3_600);
@@ -167,7 +168,7 @@ impl Token {
     /// What an operator should be told of a token whose time is over, or will be soon.
     pub fn warning(&self, now: Timestamp) -> Option<String> {
         let (name, expires) = (&self.caller.name, self.expires?);
-        let notice = now.checked_add(NOTICE).unwrap_or(Timestamp::MAX);
+        let notice = after(now, NOTICE);
         match expires {
             _ if expires <= now => Some(format!(
                 "a token of {name} has expired at {expires}: it opens nothing any more"

@@ -29,9 +29,9 @@ pub mod schema; // what a tool's arguments must be like
 pub mod secret; // what fingerprints are made with
 pub mod session; // what bounds the parallel branches of one conversation
 pub mod share; // how much of a budget one party may hold
-pub mod shown; // what a model is shown of a tool
 pub mod time; // sums of times
 pub mod tool; // the policy of one tool
+pub mod tool_schema_export; // what a model is shown of a tool
 pub mod trace; // where in which trace a call belongs
 pub mod undo; // the call that undoes another one
 pub mod unknown; // how an unknown outcome comes to rest

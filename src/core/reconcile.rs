@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::key::{self, Pointer};
 use super::record::CallId;
 use super::redact;
+use super::time::after;
 
 /// What ledger and system disagree on.
 #[derive(
@@ -246,10 +247,6 @@ impl Window {
 
 fn before(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.checked_sub(by).unwrap_or(Timestamp::MIN)
-}
-
-fn after(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 /// From when on every call is kept, if calls are kept for so long.

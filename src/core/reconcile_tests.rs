@@ -1,18 +1,23 @@
-//! What is planted is found, and nothing else.
+//! Which anomalies are found, and which are not.
+
+#[path = "reconcile_known_tests.rs"]
+mod known;
+#[path = "reconcile_planted_tests.rs"]
+mod planted;
+#[path = "reconcile_revalidate_tests.rs"]
+mod revalidated;
 
 use std::sync::Arc;
 
-use proptest::prelude::*;
 use serde_json::json;
 use uuid::Uuid;
 
 use super::pairing::Pairing;
-use super::pairing::is_same;
 use super::*;
 use crate::core::key::{Lookup, Source};
-use crate::core::record::{Attempt, AttemptId, InstanceId, Intent, Record, State};
-use crate::core::record::{Content, Failure, FailureKind};
-use crate::core::work::{Blocked, Blocker};
+use crate::core::record::{
+    Attempt, AttemptId, Content, Failure, FailureKind, InstanceId, Intent, Record, State,
+};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).expect("a time")
@@ -154,6 +159,7 @@ fn check(calls: &[Record], items: &[Value], matched: u64, anomalies: &[(Kind, &s
 }
 
 const SECOND: &str = "00000000-0000-0000-0000-000000000002";
+
 const FIRST: &str = "00000000-0000-0000-0000-000000000001";
 
 #[test]
@@ -365,186 +371,6 @@ fn calls_are_joined_by_what_stands_in_them() {
 }
 
 #[test]
-fn items_of_nobody_name_the_calls_to_look_for() {
-    let rules = Rules {
-        call_id: Some(pointer("/call")),
-        ..rules()
-    };
-    let items = vec![rules.item(&with(item(1), "call", FIRST))];
-    let mut pairing = Pairing::new(&rules, window(), items);
-    assert!(pairing.has_strangers());
-    assert_eq!(pairing.names_to_look_for(), [CallId(Uuid::from_u128(1))]);
-    pairing.add(&call(1, 10, succeeded(1)));
-    assert!(!pairing.has_strangers());
-    assert_eq!(pairing.finish(&[]).anomalies, []);
-}
-
-/// What comes of it if also these calls are known, which are none of the source's tool.
-fn marked_known(rules: &Rules, items: &[Value], others: &[Record]) -> Found {
-    let items = items.iter().map(|item| rules.item(item)).collect();
-    let mut pairing = Pairing::new(rules, window(), items);
-    others.iter().for_each(|other| pairing.mark_known(other));
-    pairing.finish(&[])
-}
-
-fn naming_calls() -> Rules {
-    Rules {
-        call_id: Some(pointer("/call")),
-        ..rules()
-    }
-}
-
-#[test]
-fn an_effect_is_claimed_by_a_call_of_another_tool_that_it_names_or_has_the_key_of() {
-    let theirs = [call(1, 1_500, succeeded(1))];
-    let named = with(with(item(1), "key", "another"), "call", FIRST);
-    for item in [
-        item(1),
-        named.clone(),
-        with(named.clone(), "key", Value::Null),
-    ] {
-        let found = marked_known(&naming_calls(), std::slice::from_ref(&item), &theirs);
-        assert_eq!((brief(&found), found.undecided), (vec![], 1), "{item}");
-        let found = marked_known(&naming_calls(), &[item], &[call(2, 1_500, succeeded(2))]);
-        assert_eq!(
-            (brief(&found), found.undecided),
-            (vec![(Kind::Orphan, "o1")], 0)
-        );
-    }
-}
-
-#[test]
-fn a_call_that_an_item_without_its_key_names_is_not_missing() {
-    let items = [with(with(item(1), "key", Value::Null), "call", FIRST)];
-    let found = reconciled(&naming_calls(), &[call(1, 1_500, succeeded(1))], &items);
-    assert_eq!((brief(&found), found.undecided), (vec![], 2));
-}
-
-#[test]
-fn older_calls_are_looked_for_where_there_are_more_effects_than_calls_that_had_one() {
-    let older = |call: &Record, items: &[Value]| {
-        let rules = naming_calls();
-        let items = items.iter().map(|item| rules.item(item)).collect();
-        let mut pairing = Pairing::new(&rules, window(), items);
-        pairing.add(call);
-        pairing.has_strangers()
-    };
-    let (ok, unknown) = (
-        call(1, 1_500, succeeded(1)),
-        call(1, 1_500, State::Unknown(String::new())),
-    );
-    let two = [item(1), with(item(1), "id", "o9")];
-    assert!(!older(&ok, &two[..1]));
-    assert!(
-        older(&ok, &two),
-        "one may be that of an older call of the same key"
-    );
-    assert!(
-        older(&unknown, &two[..1]),
-        "it may be that of an older call"
-    );
-    assert!(older(&call(1, 1_500, failed()), &two[..1]));
-    let its_own = two.clone().map(|item| with(item, "call", FIRST));
-    assert!(!older(&ok, &its_own), "they say whose they are");
-    assert!(!older(&unknown, &its_own[..1]));
-}
-
-#[test]
-fn what_an_unread_call_may_have_made_settles_nothing() {
-    let rules = naming_calls();
-    let settled = |item: &Value, doubts: &[Doubt]| {
-        let mut pairing = Pairing::new(&rules, window(), vec![rules.item(item)]);
-        pairing.add(&call(1, 1_500, State::Unknown(String::new())));
-        let found = pairing.finish(doubts);
-        (found.anomalies.len(), found.undecided)
-    };
-    assert_eq!(settled(&item(1), &[]), (1, 0));
-    assert_eq!(settled(&item(1), &[Doubt::Unread]), (0, 1));
-    assert_eq!(
-        settled(&with(item(1), "call", FIRST), &[Doubt::Unread]),
-        (1, 0),
-        "it says whose it is"
-    );
-}
-
-#[test]
-fn what_was_made_before_the_ledger_knew_every_call_is_nobodys_without_proof() {
-    for (since, known) in [
-        (None, false),
-        (Some(at(801)), false),
-        (Some(at(800)), true),
-        (Some(at(0)), true),
-    ] {
-        assert_eq!(window().is_known_since(since), known, "{since:?}");
-    }
-    let rules = naming_calls();
-    let items = [
-        item(1),
-        item(2),
-        with(item(2), "id", "o9"),
-        with(with(item(2), "id", "o8"), "call", SECOND),
-    ];
-    let items = items.iter().map(|item| rules.item(item)).collect();
-    let mut pairing = Pairing::new(&rules, window(), items);
-    pairing.add(&call(2, 1_500, succeeded(2)));
-    let found = pairing.finish(&[Doubt::Young]);
-    let doubts: Vec<_> = found
-        .anomalies
-        .iter()
-        .map(|one| (one.id.as_str(), one.doubt))
-        .collect();
-    assert_eq!(
-        doubts,
-        [
-            ("o1", Some(Doubt::Young)),
-            ("o8", None),
-            ("o9", Some(Doubt::Young))
-        ]
-    );
-}
-
-#[test]
-fn an_item_that_names_its_call_is_no_other_calls() {
-    // The same key, forgotten and called again: the first has made it, the second is unknown.
-    let first = call(1, 500, succeeded(7));
-    let mut second = call(2, 1_500, State::Unknown(String::new()));
-    Arc::make_mut(&mut second.intent).lookup = first.intent.lookup;
-    let its = with(item(1), "call", FIRST);
-    let found = reconciled(
-        &naming_calls(),
-        &[second.clone(), first],
-        std::slice::from_ref(&its),
-    );
-    assert_eq!((found.matched, brief(&found)), (1, vec![]));
-    // It was kept elsewhere, or is of another tool.
-    let rules = naming_calls();
-    let mut pairing = Pairing::new(&rules, window(), vec![rules.item(&its)]);
-    pairing.add(&second);
-    pairing.mark_known(&call(1, 500, succeeded(7)));
-    let found = pairing.finish(&[]);
-    assert_eq!((brief(&found), found.undecided), (vec![], 1));
-}
-
-#[test]
-fn nothing_is_surplus_while_its_call_may_have_been_executed() {
-    let by = Path::read("/args/business_id").expect("a path");
-    let rules = Rules {
-        join: Join::At(by),
-        ..rules()
-    };
-    let items = [
-        with(item(1), "key", "B1"),
-        with(with(item(1), "id", "o9"), "key", "B1"),
-    ];
-    let found = reconciled(
-        &rules,
-        &[call(1, 1_500, State::Unknown(String::new()))],
-        &items,
-    );
-    assert_eq!((brief(&found), found.undecided), (vec![], 2), "{found:?}");
-}
-
-#[test]
 fn only_what_is_surely_the_calls_own_is_compared() {
     let by = Path::read("/args/business_id").expect("a path");
     let business = Rules {
@@ -588,39 +414,6 @@ fn only_what_is_surely_the_calls_own_is_compared() {
 }
 
 #[test]
-fn what_is_missing_is_asked_for_by_its_key_before_it_is_undone() {
-    use crate::core::unknown::Finding;
-    use revalidate::missing;
-    assert_eq!(missing(&Finding::NotFound), Ok(()));
-    let its = Finding::Found(Content::Kept("{}".into()));
-    assert_eq!(
-        missing(&its),
-        Err(Blocked::for_good(
-            "the tool has it: the source is not whole"
-        ))
-    );
-    let unclear = missing(&Finding::Unclear("it answered 500".into()));
-    assert_eq!(unclear.map_err(|why| why.blocker), Err(Blocker::Failed));
-}
-
-#[test]
-fn what_was_resolved_as_failed_and_is_there_is_not_shown_as_settled() {
-    use revalidate::unsettled;
-    let of = |state| unsettled(Some(&call(1, 1_500, state)));
-    assert_eq!(of(succeeded(1)), Ok(()));
-    assert_eq!(
-        of(State::Running).map_err(|why| why.blocker),
-        Err(Blocker::Busy)
-    );
-    assert_eq!(
-        of(failed()),
-        Err(Blocked::for_good(
-            "resolved as failed, but the source has it"
-        ))
-    );
-}
-
-#[test]
 fn nothing_is_believed_of_a_source_that_has_none_of_many_calls() {
     let calls: Vec<_> = (1..6).map(|id| call(id, 1_500, succeeded(id))).collect();
     for (calls, items, is_believed) in [
@@ -638,62 +431,6 @@ fn nothing_is_believed_of_a_source_that_has_none_of_many_calls() {
             "{found:?}"
         );
     }
-}
-
-#[test]
-fn an_unknown_call_is_settled_if_all_that_had_its_key_are_known_though_others_were_not_read() {
-    let unknown = call(1, 1_500, State::Unknown(String::new()));
-    let kinds = |is_read: bool| {
-        let rules = rules();
-        let mut pairing = Pairing::new(&rules, window(), vec![rules.item(&item(1))]);
-        pairing.add(&unknown);
-        let keys = pairing.keys_to_read();
-        let (key, name) = keys
-            .first()
-            .cloned()
-            .expect("it may have been one of before");
-        let intent = &unknown.intent;
-        assert_eq!(
-            name,
-            (
-                intent.tenant.clone(),
-                intent.tool.clone(),
-                intent.key.clone()
-            )
-        );
-        if is_read {
-            pairing.has_read(key);
-            assert!(!pairing.has_strangers());
-        }
-        let found = pairing.finish(&[Doubt::Unread]);
-        found
-            .anomalies
-            .iter()
-            .map(|anomaly| anomaly.kind)
-            .collect::<Vec<_>>()
-    };
-    assert_eq!((kinds(false), kinds(true)), (vec![], vec![Kind::Settled]));
-}
-
-#[test]
-fn a_surplus_effect_is_looked_at_again_before_it_is_undone() {
-    use revalidate::surplus;
-    let of = |kind, state| surplus(kind, Some(&call(1, 1_500, state)), "o1");
-    let blocker = |result: Result<(), Blocked>| result.map_err(|why| why.blocker);
-    let never = |result| blocker(result) == Err(Blocker::Final);
-    assert_eq!(of(Kind::Duplicate, succeeded(2)), Ok(()));
-    assert!(
-        never(of(Kind::Duplicate, succeeded(1))),
-        "its call was told of it"
-    );
-    for state in [State::Running, State::Unknown(String::new())] {
-        assert_eq!(blocker(of(Kind::Duplicate, state)), Err(Blocker::Busy));
-    }
-    assert!(never(of(Kind::Duplicate, failed())));
-    assert!(never(surplus(Kind::Duplicate, None, "o1")));
-    assert_eq!(of(Kind::Orphan, failed()), Ok(()));
-    assert_eq!(surplus(Kind::Orphan, None, "o1"), Ok(()));
-    assert!(never(of(Kind::Orphan, succeeded(2))));
 }
 
 #[test]
@@ -724,108 +461,4 @@ fn an_anomaly_has_one_name_whenever_it_is_found() {
         found.anomalies[0].name("orders"),
         found.anomalies[0].name("payments")
     );
-}
-
-#[test]
-fn numbers_are_the_same_however_they_are_written() {
-    for (one, other, same) in [
-        (json!(1), json!(1.0), true),
-        (json!(1), json!(2), false),
-        (json!("1"), json!(1), false),
-        (json!({ "a": 1 }), json!({ "a": 1 }), true),
-    ] {
-        assert_eq!(is_same(&one, &other), same, "{one} {other}");
-    }
-}
-
-/// What is done to one call and its effect.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Plant {
-    Nothing,
-    Missing,
-    Orphan,
-    Duplicate,
-    Mismatch,
-    Settled,
-    FailedButThere,
-    /// None of these is an anomaly.
-    Running,
-    Unknown,
-    Failed,
-    TakenBack,
-    Compensated,
-}
-
-fn plants() -> impl Strategy<Value = Plant> {
-    prop_oneof![
-        6 => Just(Plant::Nothing),
-        1 => Just(Plant::Missing),
-        1 => Just(Plant::Orphan),
-        1 => Just(Plant::Duplicate),
-        1 => Just(Plant::Mismatch),
-        1 => Just(Plant::Settled),
-        1 => Just(Plant::FailedButThere),
-        1 => Just(Plant::Running),
-        1 => Just(Plant::Unknown),
-        1 => Just(Plant::Failed),
-        1 => Just(Plant::TakenBack),
-        1 => Just(Plant::Compensated),
-    ]
-}
-
-proptest! {
-    /// In whatever order calls and items come.
-    #[test]
-    fn what_is_planted_is_found_exactly(
-        plants in prop::collection::vec((plants(), 1_000..1_990_i64), 0..40), turn in any::<prop::sample::Index>(),
-    ) {
-        let (mut calls, mut items, mut expected) = (Vec::new(), Vec::new(), Vec::new());
-        for (n, (plant, second)) in plants.iter().enumerate() {
-            let id = n as u128 + 1;
-            let call_id = CallId(Uuid::from_u128(id)).to_string();
-            let unknown = State::Unknown("?".into());
-            let (state, has) = match plant {
-                Plant::Nothing => (Some(succeeded(id)), vec![item(id)]),
-                Plant::Missing => (Some(succeeded(id)), vec![]),
-                Plant::Orphan => (None, vec![item(id)]),
-                Plant::Duplicate => (Some(succeeded(id)), vec![with(item(id), "id", format!("x{id}")), item(id)]),
-                Plant::Mismatch => (Some(succeeded(id)), vec![with(item(id), "amount", 0)]),
-                Plant::Settled => (Some(unknown), vec![item(id)]),
-                Plant::FailedButThere => (Some(failed()), vec![item(id)]),
-                Plant::Running => (Some(State::Running), vec![item(id)]),
-                Plant::Unknown => (Some(unknown), vec![]),
-                Plant::Failed => (Some(failed()), vec![]),
-                Plant::Compensated => {
-                    let gone = with(item(id), "status", "cancelled");
-                    (Some(State::Compensated(None)), if id.is_multiple_of(2) { vec![gone] } else { vec![] })
-                }
-                Plant::TakenBack => (Some(succeeded(id)), vec![with(item(id), "status", "cancelled")]),
-            };
-            expected.extend(match plant {
-                Plant::Missing => Some((Kind::Missing, call_id)),
-                Plant::Orphan | Plant::FailedButThere => Some((Kind::Orphan, format!("o{id}"))),
-                Plant::Duplicate => Some((Kind::Duplicate, format!("x{id}"))),
-                Plant::Mismatch => Some((Kind::Mismatch, call_id)),
-                Plant::Settled => Some((Kind::Settled, call_id)),
-                _ => None,
-            });
-            calls.extend(state.map(|state| call(id, *second, state)));
-            items.extend(has);
-        }
-        if !calls.is_empty() {
-            let by = turn.index(calls.len());
-            calls.rotate_left(by);
-        }
-        if !items.is_empty() {
-            let by = turn.index(items.len());
-            items.rotate_left(by);
-        }
-        let found = reconciled(&rules(), &calls, &items);
-        let mut names: Vec<(Kind, String)> =
-            found.anomalies.iter().map(|one| (one.kind, one.id.clone())).collect();
-        names.sort();
-        expected.sort();
-        prop_assert_eq!(names, expected);
-        prop_assert_eq!(found.undecided, 0);
-    }
 }

@@ -13,6 +13,7 @@ use super::json::canonical;
 use super::key::{self, GroupKey, Pointer};
 use super::record::{CallId, Entry, Intent, Record, State};
 use super::secret::Secret;
+use super::time::between;
 use super::tool::{Budget, Effect, Mode, OnSimilar, Per, SessionPolicy, Tool};
 
 /// How long a place in the line outlives the last time that its gateway asked.
@@ -309,7 +310,7 @@ pub fn verdict(
     usual: Duration,
     now: Timestamp,
 ) -> Verdict {
-    let until = |time: Timestamp| Duration::try_from(time.duration_since(now)).unwrap_or_default();
+    let until = |time: Timestamp| between(now, time);
     Verdict::Refuse(match denied {
         Denied::Busy {
             behind: Some(behind),

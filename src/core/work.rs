@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::retry;
+use super::time::later;
 
 /// When it is worked on next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,13 +213,6 @@ fn pause(policy: &Policy, failures: u32, jitter: f64) -> Duration {
     };
     let longest = retry::delay(&back_off, failures.max(1), 1.0, None);
     longest.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
-}
-
-/// So much later, in whole milliseconds: stores keep microseconds, and what comes back must be what was written.
-pub(super) fn later(time: Timestamp, span: Duration) -> Timestamp {
-    let span = Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
-    let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
-    time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use super::calls::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REP
 use super::problem::Problem;
 use super::read::{Asked, ToolName, read_body};
 use crate::core::key::{MAX_LEN, MODEL_MEMBER, Pointer};
-use crate::core::shown::{self, KEY_PATTERN, Keys};
 use crate::core::tool::Tool;
+use crate::core::tool_schema_export::{self as export, KEY_PATTERN, Keys};
 use crate::gateway::{Preview, Would};
 
 #[derive(Default, Deserialize, IntoParams)]
@@ -146,7 +146,7 @@ impl ToolView {
             name: tool.name.clone(),
             description: tool.description.clone(),
             effect: tool.effect.as_str(),
-            input_schema: shown::input_schema(tool, keys),
+            input_schema: export::input_schema(tool, keys),
             keys: KeyView::of(tool),
             session: tool.session.mode.as_str(),
         }
@@ -203,7 +203,7 @@ struct Function {
 impl Function {
     fn of(tool: &Tool, keys: Keys) -> Self {
         let name = tool.name.clone();
-        if let Some(parameters) = shown::strict(tool, keys) {
+        if let Some(parameters) = export::strict(tool, keys) {
             return Self {
                 name,
                 description: tool.description.clone(),
@@ -211,7 +211,7 @@ impl Function {
                 strict: true,
             };
         }
-        let (parameters, description) = with_plain_root(tool, shown::input_schema(tool, keys));
+        let (parameters, description) = with_plain_root(tool, export::input_schema(tool, keys));
         Self {
             name,
             description,
@@ -233,7 +233,7 @@ struct AnthropicTool {
 
 impl AnthropicTool {
     fn of(tool: &Tool, keys: Keys) -> Self {
-        let (input_schema, description) = with_plain_root(tool, shown::input_schema(tool, keys));
+        let (input_schema, description) = with_plain_root(tool, export::input_schema(tool, keys));
         Self {
             name: tool.name.clone(),
             description,
@@ -265,13 +265,13 @@ struct Annotations {
 
 impl McpTool {
     pub(super) fn of(tool: &Tool, keys: Keys) -> Self {
-        let hints = shown::hints(tool);
+        let hints = export::hints(tool);
         let annotations = Annotations {
             read_only_hint: hints.read_only,
             destructive_hint: hints.destructive,
             idempotent_hint: hints.idempotent,
         };
-        let input_schema = shown::input_schema(tool, keys);
+        let input_schema = export::input_schema(tool, keys);
         Self {
             name: tool.name.clone(),
             description: tool.description.clone(),
@@ -283,7 +283,7 @@ impl McpTool {
 
 /// A schema whose root these APIs take, and a description that says the rest.
 fn with_plain_root(tool: &Tool, schema: Value) -> (Value, String) {
-    let (schema, taken) = shown::plain_root(schema);
+    let (schema, taken) = export::plain_root(schema);
     let mut description = tool.description.clone();
     if !taken.is_empty() {
         let rest = Value::Object(taken);

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{Recipe, RecipeId};
 use crate::core::document::{Document, Kind};
+use crate::core::time::{after, between};
 
 /// How often a gateway that serves by a recipe says so.
 const RENEWED_EVERY: SignedDuration = SignedDuration::from_mins(10);
@@ -83,18 +84,13 @@ impl Remembered {
     /// they have read of recipes is at most when they claim a call.
     pub fn settles_in(&self, max_age: Duration, now: Timestamp) -> Option<Duration> {
         // Twice as long: their clocks differ a little, and it was written a little later.
-        let settled_at = self
-            .known_since
-            .checked_add(max_age * 2)
-            .unwrap_or(Timestamp::MAX);
-        Duration::try_from(settled_at.duration_since(now))
-            .ok()
-            .filter(|time| !time.is_zero())
+        let left = between(now, after(self.known_since, max_age * 2));
+        (!left.is_zero()).then_some(left)
     }
 
     /// Calls of it were made before this time.
     pub fn made_until(&self) -> Timestamp {
-        self.used_at.checked_add(GRACE).unwrap_or(Timestamp::MAX)
+        after(self.used_at, GRACE)
     }
 
     /// From when on there should be no call of it any more, and it is worth looking whether there is one.

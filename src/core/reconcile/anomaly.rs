@@ -12,6 +12,7 @@ use super::{Anomaly, Kind};
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::key::Pointer;
 use crate::core::record::CallId;
+use crate::core::time::after;
 use crate::core::work::{self, Blocked, Blocker, Due, Work};
 
 /// How often undoing something is tried, and how far apart.
@@ -288,7 +289,7 @@ pub fn next(
                     due: Due::Never,
                     ..case.work
                 },
-                retain_until: Some(later(now, retention)),
+                retain_until: Some(after(now, retention)),
                 ..changed.clone()
             };
             let blocked = match end {
@@ -309,7 +310,7 @@ pub fn next(
             let event = work::Event::Blocked { blocker, jitter };
             let next = before.next(&event, &policy, now)?;
             let error = Some(blocked.why.clone());
-            if next.gives_up || later(case.found_at, retention) <= now {
+            if next.gives_up || after(case.found_at, retention) <= now {
                 return Ok(rests(State::GivenUp, error));
             }
             Case {
@@ -389,7 +390,7 @@ impl Case {
             },
             version: 1,
             created_at: now,
-            retain_until: (!is_open).then(|| later(now, retention)),
+            retain_until: (!is_open).then(|| after(now, retention)),
         }
     }
 
@@ -467,10 +468,6 @@ impl Case {
             retain_until: document.retain_until,
         })
     }
-}
-
-fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! A saga as a document.
 
-use std::borrow::Cow;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -117,17 +115,7 @@ impl Saga {
                 is_transient: body.looks_on,
             },
         };
-        let entry = |line: Line| {
-            let (event, outcome) = (Cow::Owned(line.event), None);
-            Ok(Entry {
-                at: time(line.at)?,
-                event,
-                attempt: None,
-                outcome,
-                by: line.by,
-                detail: line.detail,
-            })
-        };
+        let entry = |line: Line| Ok(Entry::new(time(line.at)?, line.event, line.by, line.detail));
         Ok(Self {
             id: SagaId {
                 tenant: document.tenant.clone(),

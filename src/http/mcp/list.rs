@@ -11,7 +11,7 @@ use super::answer::server_info;
 use super::message;
 use crate::core::caller::Caller;
 use crate::core::mcp::revision::{Era, negotiated, supported};
-use crate::core::shown::Keys;
+use crate::core::tool_schema_export::Keys;
 
 /// How long a client may take a list for fresh, in milliseconds. A change is told to those who listen.
 const FRESH_MS: u64 = 60_000;

@@ -1,0 +1,312 @@
+//! What is said about items and calls: which belongs to which, and what is left over.
+
+use serde_json::Value;
+
+use super::{Call, Group, Pairing, Standing};
+use crate::core::reconcile::{Anomaly, Doubt, Found, Item, Join, Kind};
+use crate::core::record::CallId;
+
+impl Pairing<'_> {
+    /// What came of it; and what makes it doubtful that every call is known.
+    pub fn finish(self, doubts: &[Doubt]) -> Found {
+        let mut found = Found {
+            undecided: self.undecided,
+            ..Found::default()
+        };
+        let mut doubts = doubts.to_vec();
+        doubts.extend(self.is_blind.then_some(Doubt::Unreadable));
+        let judge = |key| Judge {
+            all: &self,
+            key,
+            doubts: &doubts,
+        };
+        for (key, group) in &self.groups {
+            judge(key).group(group, &mut found);
+        }
+        let is_stray = |item: &&Item| item.key.is_none() && item.counts;
+        let strays = self.items.iter().filter(is_stray);
+        for item in strays.filter(|_| !self.rules.ignores_keyless) {
+            if item.call_id.is_some_and(|id| self.known.contains(&id)) {
+                found.undecided += 1;
+            } else {
+                let orphan = judge("").orphan(item, None, "it has no key");
+                found.anomalies.push(orphan);
+            }
+        }
+        found
+            .anomalies
+            .sort_by(|a, b| (a.kind, &a.key, &a.id).cmp(&(b.kind, &b.key, &b.id)));
+        found.doubted_if_silent()
+    }
+}
+
+/// Judges the items and calls of one key.
+#[derive(Clone, Copy)]
+struct Judge<'a> {
+    all: &'a Pairing<'a>,
+    key: &'a str,
+    doubts: &'a [Doubt],
+}
+
+impl<'a> Judge<'a> {
+    fn item(&self, n: usize) -> &'a Item {
+        &self.all.items[n]
+    }
+
+    /// How many of these are effects.
+    fn count(&self, items: &[usize]) -> u64 {
+        items.iter().filter(|n| self.item(**n).counts).count() as u64
+    }
+
+    fn group(&self, group: &Group, found: &mut Found) {
+        let mut calls: Vec<&Call> = group.calls.iter().collect();
+        calls.sort_by_key(|call| (call.standing, call.created_at, call.call_id));
+        let is_claimed = calls.is_empty() && self.all.claimed.contains(self.key);
+        let is_anothers = |n: &usize| {
+            let named = self.item(*n).call_id;
+            let is_other = |id| calls.iter().all(|call| call.call_id != id);
+            named.is_some_and(|id| self.all.known.contains(&id) && is_other(id))
+        };
+        let (others, mut free): (Vec<usize>, Vec<usize>) =
+            (group.items.iter()).partition(|n| is_claimed || is_anothers(n));
+        found.undecided += self.count(&others);
+        // What is still an effect comes first.
+        free.sort_by_key(|n| !self.item(*n).counts);
+        let pairs = self.pair(&calls, &mut free);
+        let joins_by_key = self.all.rules.join == Join::Key;
+        let is_alone = calls.len() == 1 && (group.items.len() == 1 || joins_by_key);
+        for (call, n) in calls.iter().zip(&pairs) {
+            self.call(call, n.map(|n| self.item(n)), found);
+            let Some(n) = *n else { continue };
+            let is_named = self.item(n).call_id == Some(call.call_id) || call.named.contains(&n);
+            if is_named || is_alone {
+                let doubts = if is_named { &[] } else { self.doubts };
+                let mismatch = Self { doubts, ..*self }.mismatch(call, self.item(n));
+                found.anomalies.extend(mismatch);
+            }
+        }
+        // What runs, or may have been executed, may be told of any of them.
+        let is_open = |(call, n): (&&Call, &Option<usize>)| match call.standing {
+            Standing::Running => true,
+            Standing::Unknown => !n.is_some_and(|n| self.is_proof(call, self.item(n))),
+            _ => false,
+        };
+        if calls.iter().zip(&pairs).any(is_open) {
+            found.undecided += self.count(&free);
+            return;
+        }
+        let surplus = free.into_iter().map(|n| self.item(n));
+        let surplus = surplus.filter(|item| item.counts);
+        (found.anomalies).extend(surplus.map(|item| self.surplus(item, &calls)));
+    }
+
+    /// An effect that is left when each call has one.
+    fn surplus(&self, item: &Item, calls: &[&Call]) -> Anomaly {
+        let has_run = |call: &&&Call| call.standing != Standing::Failed;
+        let its_own = calls.iter().find(|call| item.call_id == Some(call.call_id));
+        let made_it = its_own.or_else(|| calls.iter().rev().find(has_run));
+        let call = match (made_it, calls.first()) {
+            (Some(call), _) if has_run(&call) => call,
+            (Some(failed), _) | (None, Some(failed)) => {
+                return self.failed_but_there(item, failed);
+            }
+            (None, None) => return self.orphan(item, None, "no call has this key"),
+        };
+        // Each was told of one effect: so it is known which of them stays.
+        let stays = |call: &&Call| match call.named[..] {
+            [n] => call.standing == Standing::Undone || self.item(n).counts,
+            _ => false,
+        };
+        let is_told = calls.iter().filter(has_run).all(|call| stays(call));
+        let doubt = match item.call_id {
+            _ if !is_told => Some(Doubt::Untold),
+            Some(call_id) if call_id == call.call_id => None,
+            Some(_) => Some(Doubt::Stranger),
+            None => self.doubts.first().copied(),
+        };
+        let detail = format!("{} is more than the call's one effect", item.name());
+        Anomaly {
+            doubt,
+            id: item.name(),
+            ..self.anomaly(Kind::Duplicate, Some(call.call_id), Some(item), detail)
+        }
+    }
+
+    /// Where they differ, if the item is surely the call's.
+    fn mismatch(&self, call: &Call, item: &Item) -> Option<Anomaly> {
+        let is_its_own = match call.standing {
+            Standing::Judged | Standing::Succeeded => item.counts,
+            Standing::Unknown => self.is_proof(call, item),
+            Standing::Running | Standing::Undone | Standing::Failed => false,
+        };
+        let detail = self.differences(call, item);
+        (is_its_own && !detail.is_empty()).then(|| Anomaly {
+            doubt: self.doubts.first().copied(),
+            ..self.anomaly(Kind::Mismatch, Some(call.call_id), Some(item), detail)
+        })
+    }
+
+    /// Each call's item. Who names one, or is named by one, gets that; the others take what is left, those first of
+    /// whom most is known.
+    fn pair(&self, calls: &[&Call], free: &mut Vec<usize>) -> Vec<Option<usize>> {
+        let names_it = |call: &Call, n: usize| self.item(n).call_id == Some(call.call_id);
+        let may_be_of = |call: &Call, n: usize| {
+            let named = self.item(n).call_id;
+            names_it(call, n) || named.is_none_or(|other| !self.all.known.contains(&other))
+        };
+        let is_named = |call: &Call, n: usize| call.named.contains(&n) && may_be_of(call, n);
+        // What was undone is expected to be no effect any more.
+        let is_gone = |call: &Call, n: usize| {
+            call.standing == Standing::Undone && !self.item(n).counts && may_be_of(call, n)
+        };
+        let mut pairs = vec![None; calls.len()];
+        give(calls, free, &mut pairs, &[&is_named]);
+        give(calls, free, &mut pairs, &[&names_it]);
+        give(calls, free, &mut pairs, &[&is_gone, &may_be_of]);
+        pairs
+    }
+
+    fn call(&self, call: &Call, item: Option<&Item>, found: &mut Found) {
+        let anomaly = |kind, detail| self.anomaly(kind, Some(call.call_id), item, detail);
+        let Some(item) = item else {
+            if call.standing == Standing::Judged && self.all.named.contains(&call.call_id) {
+                // The source has it, under another key or none.
+                found.undecided += 1;
+            } else if call.standing == Standing::Judged {
+                let detail = "the call succeeded, and the source has nothing of it".to_owned();
+                found.anomalies.push(anomaly(Kind::Missing, detail));
+            }
+            return;
+        };
+        match call.standing {
+            Standing::Judged | Standing::Succeeded => found.matched += 1,
+            // The same business key may be another's effect, and what was taken back proves no success.
+            Standing::Unknown if !self.is_proof(call, item) => found.undecided += 1,
+            Standing::Unknown => {
+                let name = item.name();
+                let detail =
+                    format!("the call was unknown, and the source has {name}: it was executed");
+                found.anomalies.push(anomaly(Kind::Settled, detail));
+            }
+            Standing::Failed if item.counts => {
+                found.anomalies.push(self.failed_but_there(item, call));
+            }
+            Standing::Running | Standing::Undone | Standing::Failed => {}
+        }
+    }
+
+    /// Whether the item shows that just this call was executed. One key may have been that of many calls.
+    fn is_proof(&self, call: &Call, item: &Item) -> bool {
+        let is_read = self.all.read.contains(self.key) || !self.doubts.contains(&Doubt::Unread);
+        let is_its_own = match item.call_id {
+            Some(call_id) => call_id == call.call_id,
+            None => self.all.rules.join == Join::Key && is_read,
+        };
+        is_its_own && item.counts
+    }
+
+    /// What the call does not have is not compared.
+    fn differences(&self, call: &Call, item: &Item) -> String {
+        let compared = self.all.rules.compare.iter().zip(&call.fields);
+        let differing = compared
+            .zip(&item.fields)
+            .filter_map(|((compare, ours), theirs)| {
+                let ours = ours.as_ref()?;
+                if theirs.as_ref().is_some_and(|theirs| is_same(ours, theirs)) {
+                    return None;
+                }
+                let theirs = theirs.as_ref().map_or("nothing".to_owned(), short);
+                let (at, ours) = (compare.item.as_str(), short(ours));
+                Some(format!(
+                    "{at} is {theirs} at the source and {ours} in the call"
+                ))
+            });
+        differing.collect::<Vec<_>>().join("; ")
+    }
+
+    fn failed_but_there(&self, item: &Item, call: &Call) -> Anomaly {
+        let why = "its call failed, which is to say that it was surely not executed";
+        self.orphan(item, Some(call.call_id), why)
+    }
+
+    fn orphan(&self, item: &Item, call_id: Option<CallId>, why: &str) -> Anomaly {
+        let is_strangers = |other| call_id.is_some_and(|call_id| call_id != other);
+        let doubt = if item.call_id.is_some_and(is_strangers) {
+            Some(Doubt::Stranger)
+        } else {
+            self.doubts.first().copied()
+        };
+        let detail = format!("the source has {}: {why}", item.name());
+        Anomaly {
+            doubt,
+            id: item.name(),
+            ..self.anomaly(Kind::Orphan, call_id, Some(item), detail)
+        }
+    }
+
+    /// One that is named by its call, and not in doubt.
+    fn anomaly(
+        &self,
+        kind: Kind,
+        call_id: Option<CallId>,
+        item: Option<&Item>,
+        detail: String,
+    ) -> Anomaly {
+        Anomaly {
+            kind,
+            source: self.all.rules.source.clone(),
+            key: self.key.to_owned(),
+            call_id,
+            id: call_id.map(|id| id.to_string()).unwrap_or_default(),
+            detail,
+            doubt: None,
+            item: item.cloned(),
+        }
+    }
+}
+
+/// Whether an item belongs to a call.
+type Belongs<'a> = &'a dyn Fn(&Call, usize) -> bool;
+
+/// To each call that has none yet the first item that belongs to it by the first of these that finds one.
+fn give(calls: &[&Call], free: &mut Vec<usize>, pairs: &mut [Option<usize>], by: &[Belongs<'_>]) {
+    for (call, pair) in calls.iter().zip(pairs).filter(|(_, pair)| pair.is_none()) {
+        let find = |belongs: &Belongs<'_>| free.iter().position(|n| belongs(call, *n));
+        *pair = by.iter().find_map(find).map(|at| free.remove(at));
+    }
+}
+
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        _ => one == other,
+    }
+}
+
+fn short(value: &Value) -> String {
+    let mut text: String = value.to_string().chars().take(101).collect();
+    if text.chars().count() > 100 {
+        text.pop();
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_the_same_however_they_are_written() {
+        for (one, other, same) in [
+            (json!(1), json!(1.0), true),
+            (json!(1), json!(2), false),
+            (json!("1"), json!(1), false),
+            (json!({ "a": 1 }), json!({ "a": 1 }), true),
+        ] {
+            assert_eq!(is_same(&one, &other), same, "{one} {other}");
+        }
+    }
+}

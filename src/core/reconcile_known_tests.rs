@@ -1,0 +1,218 @@
+//! Calls that are known, named or looked for, and effects that they may have made.
+
+use super::*;
+
+#[test]
+fn items_of_nobody_name_the_calls_to_look_for() {
+    let rules = Rules {
+        call_id: Some(pointer("/call")),
+        ..rules()
+    };
+    let items = vec![rules.item(&with(item(1), "call", FIRST))];
+    let mut pairing = Pairing::new(&rules, window(), items);
+    assert!(pairing.has_strangers());
+    assert_eq!(pairing.names_to_look_for(), [CallId(Uuid::from_u128(1))]);
+    pairing.add(&call(1, 10, succeeded(1)));
+    assert!(!pairing.has_strangers());
+    assert_eq!(pairing.finish(&[]).anomalies, []);
+}
+
+/// What comes of it if also these calls are known, which are none of the source's tool.
+fn marked_known(rules: &Rules, items: &[Value], others: &[Record]) -> Found {
+    let items = items.iter().map(|item| rules.item(item)).collect();
+    let mut pairing = Pairing::new(rules, window(), items);
+    others.iter().for_each(|other| pairing.mark_known(other));
+    pairing.finish(&[])
+}
+
+fn naming_calls() -> Rules {
+    Rules {
+        call_id: Some(pointer("/call")),
+        ..rules()
+    }
+}
+
+#[test]
+fn an_effect_is_claimed_by_a_call_of_another_tool_that_it_names_or_has_the_key_of() {
+    let theirs = [call(1, 1_500, succeeded(1))];
+    let named = with(with(item(1), "key", "another"), "call", FIRST);
+    for item in [
+        item(1),
+        named.clone(),
+        with(named.clone(), "key", Value::Null),
+    ] {
+        let found = marked_known(&naming_calls(), std::slice::from_ref(&item), &theirs);
+        assert_eq!((brief(&found), found.undecided), (vec![], 1), "{item}");
+        let found = marked_known(&naming_calls(), &[item], &[call(2, 1_500, succeeded(2))]);
+        assert_eq!(
+            (brief(&found), found.undecided),
+            (vec![(Kind::Orphan, "o1")], 0)
+        );
+    }
+}
+
+#[test]
+fn a_call_that_an_item_without_its_key_names_is_not_missing() {
+    let items = [with(with(item(1), "key", Value::Null), "call", FIRST)];
+    let found = reconciled(&naming_calls(), &[call(1, 1_500, succeeded(1))], &items);
+    assert_eq!((brief(&found), found.undecided), (vec![], 2));
+}
+
+#[test]
+fn older_calls_are_looked_for_where_there_are_more_effects_than_calls_that_had_one() {
+    let older = |call: &Record, items: &[Value]| {
+        let rules = naming_calls();
+        let items = items.iter().map(|item| rules.item(item)).collect();
+        let mut pairing = Pairing::new(&rules, window(), items);
+        pairing.add(call);
+        pairing.has_strangers()
+    };
+    let (ok, unknown) = (
+        call(1, 1_500, succeeded(1)),
+        call(1, 1_500, State::Unknown(String::new())),
+    );
+    let two = [item(1), with(item(1), "id", "o9")];
+    assert!(!older(&ok, &two[..1]));
+    assert!(
+        older(&ok, &two),
+        "one may be that of an older call of the same key"
+    );
+    assert!(
+        older(&unknown, &two[..1]),
+        "it may be that of an older call"
+    );
+    assert!(older(&call(1, 1_500, failed()), &two[..1]));
+    let its_own = two.clone().map(|item| with(item, "call", FIRST));
+    assert!(!older(&ok, &its_own), "they say whose they are");
+    assert!(!older(&unknown, &its_own[..1]));
+}
+
+#[test]
+fn what_an_unread_call_may_have_made_settles_nothing() {
+    let rules = naming_calls();
+    let settled = |item: &Value, doubts: &[Doubt]| {
+        let mut pairing = Pairing::new(&rules, window(), vec![rules.item(item)]);
+        pairing.add(&call(1, 1_500, State::Unknown(String::new())));
+        let found = pairing.finish(doubts);
+        (found.anomalies.len(), found.undecided)
+    };
+    assert_eq!(settled(&item(1), &[]), (1, 0));
+    assert_eq!(settled(&item(1), &[Doubt::Unread]), (0, 1));
+    assert_eq!(
+        settled(&with(item(1), "call", FIRST), &[Doubt::Unread]),
+        (1, 0),
+        "it says whose it is"
+    );
+}
+
+#[test]
+fn what_was_made_before_the_ledger_knew_every_call_is_nobodys_without_proof() {
+    for (since, known) in [
+        (None, false),
+        (Some(at(801)), false),
+        (Some(at(800)), true),
+        (Some(at(0)), true),
+    ] {
+        assert_eq!(window().is_known_since(since), known, "{since:?}");
+    }
+    let rules = naming_calls();
+    let items = [
+        item(1),
+        item(2),
+        with(item(2), "id", "o9"),
+        with(with(item(2), "id", "o8"), "call", SECOND),
+    ];
+    let items = items.iter().map(|item| rules.item(item)).collect();
+    let mut pairing = Pairing::new(&rules, window(), items);
+    pairing.add(&call(2, 1_500, succeeded(2)));
+    let found = pairing.finish(&[Doubt::Young]);
+    let doubts: Vec<_> = found
+        .anomalies
+        .iter()
+        .map(|one| (one.id.as_str(), one.doubt))
+        .collect();
+    assert_eq!(
+        doubts,
+        [
+            ("o1", Some(Doubt::Young)),
+            ("o8", None),
+            ("o9", Some(Doubt::Young))
+        ]
+    );
+}
+
+#[test]
+fn an_item_that_names_its_call_is_no_other_calls() {
+    // The same key, forgotten and called again: the first has made it, the second is unknown.
+    let first = call(1, 500, succeeded(7));
+    let mut second = call(2, 1_500, State::Unknown(String::new()));
+    Arc::make_mut(&mut second.intent).lookup = first.intent.lookup;
+    let its = with(item(1), "call", FIRST);
+    let found = reconciled(
+        &naming_calls(),
+        &[second.clone(), first],
+        std::slice::from_ref(&its),
+    );
+    assert_eq!((found.matched, brief(&found)), (1, vec![]));
+    // It was kept elsewhere, or is of another tool.
+    let rules = naming_calls();
+    let mut pairing = Pairing::new(&rules, window(), vec![rules.item(&its)]);
+    pairing.add(&second);
+    pairing.mark_known(&call(1, 500, succeeded(7)));
+    let found = pairing.finish(&[]);
+    assert_eq!((brief(&found), found.undecided), (vec![], 1));
+}
+
+#[test]
+fn nothing_is_surplus_while_its_call_may_have_been_executed() {
+    let by = Path::read("/args/business_id").expect("a path");
+    let rules = Rules {
+        join: Join::At(by),
+        ..rules()
+    };
+    let items = [
+        with(item(1), "key", "B1"),
+        with(with(item(1), "id", "o9"), "key", "B1"),
+    ];
+    let found = reconciled(
+        &rules,
+        &[call(1, 1_500, State::Unknown(String::new()))],
+        &items,
+    );
+    assert_eq!((brief(&found), found.undecided), (vec![], 2), "{found:?}");
+}
+
+#[test]
+fn an_unknown_call_is_settled_if_all_that_had_its_key_are_known_though_others_were_not_read() {
+    let unknown = call(1, 1_500, State::Unknown(String::new()));
+    let kinds = |is_read: bool| {
+        let rules = rules();
+        let mut pairing = Pairing::new(&rules, window(), vec![rules.item(&item(1))]);
+        pairing.add(&unknown);
+        let keys = pairing.keys_to_read();
+        let (key, name) = keys
+            .first()
+            .cloned()
+            .expect("it may have been one of before");
+        let intent = &unknown.intent;
+        assert_eq!(
+            name,
+            (
+                intent.tenant.clone(),
+                intent.tool.clone(),
+                intent.key.clone()
+            )
+        );
+        if is_read {
+            pairing.has_read(key);
+            assert!(!pairing.has_strangers());
+        }
+        let found = pairing.finish(&[Doubt::Unread]);
+        found
+            .anomalies
+            .iter()
+            .map(|anomaly| anomaly.kind)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((kinds(false), kinds(true)), (vec![], vec![Kind::Settled]));
+}

@@ -1,0 +1,185 @@
+//! Which schemas ask for a key, and which strict mode can hold.
+
+use super::*;
+use crate::core::tool::tests::tool;
+
+fn with_schema(schema: Value) -> Tool {
+    let mut tool = tool("t");
+    tool.set_schema(schema);
+    tool
+}
+
+#[test]
+fn a_key_is_asked_for_where_an_object_may_have_one_member_more() {
+    let named = json!({ "properties": { "idempotency_key": {} } });
+    for (schema, asks) in [
+        (json!({}), true),
+        (
+            json!({ "properties": { "a": {} }, "additionalProperties": false }),
+            true,
+        ),
+        (json!({ "unevaluatedProperties": false }), true),
+        (
+            json!({ "anyOf": [{ "required": ["a"] }, { "required": ["b"] }] }),
+            true,
+        ),
+        (
+            json!({ "allOf": [{ "properties": { "a": {} }, "additionalProperties": false }] }),
+            false,
+        ),
+        (json!({ "maxProperties": 2 }), false),
+        (json!({ "propertyNames": { "maxLength": 3 } }), false),
+        (json!({ "properties": { "child": { "$ref": "#" } } }), false),
+        (
+            json!({ "$ref": "#/$defs/x", "$defs": { "x": { "additionalProperties": false } } }),
+            false,
+        ),
+        (named.clone(), false),
+        (json!({ "allOf": [named.clone()] }), false),
+        (
+            json!({ "$ref": "#/$defs/x", "$defs": { "x": named } }),
+            false,
+        ),
+    ] {
+        let tool = with_schema(schema.clone());
+        let shown = input_schema(&tool, Keys::Model);
+        let required = shown["required"]
+            .as_array()
+            .is_some_and(|all| all.contains(&json!(MODEL_MEMBER)));
+        let own = tool.has_property(MODEL_MEMBER);
+        assert_eq!(required && !own, asks, "{schema}");
+        assert_eq!(shown["type"], "object");
+    }
+    assert_eq!(
+        input_schema(&tool("t"), Keys::Model)["required"],
+        json!([MODEL_MEMBER]),
+        "without a schema, too"
+    );
+}
+
+#[test]
+fn strict_mode_is_for_what_it_can_hold() {
+    let of = |part: Value| json!({ "properties": { "a": part }, "required": ["a"] });
+    let text = || json!({ "type": "string" });
+    for (schema, is_strict) in [
+        (of(text()), true),
+        (json!({ "additionalProperties": false }), true),
+        (json!({ "properties": { "a": text() } }), false),
+        (
+            json!({ "properties": { "a": { "type": ["string", "null"] } } }),
+            true,
+        ),
+        (
+            json!({ "properties": { "a": { "type": ["string", "null"], "enum": ["x"] } } }),
+            false,
+        ),
+        (
+            json!({ "properties": { "a": { "anyOf": [{ "type": "null" }, text()] } } }),
+            true,
+        ),
+        (
+            json!({ "properties": { "a": { "$ref": "#/$defs/n" } }, "$defs": { "n": { "type": "null" } } }),
+            true,
+        ),
+        (
+            json!({ "properties": { "a": { "$ref": "#/$defs/n" } }, "$defs": { "n": text() } }),
+            false,
+        ),
+        (json!({}), false),
+        (
+            json!({ "type": "object", "additionalProperties": text() }),
+            false,
+        ),
+        (of(json!({ "type": "object" })), false),
+        (
+            of(json!({ "type": "object", "properties": { "b": text() } })),
+            false,
+        ),
+        (of(of(text())), false),
+        (
+            of(json!({ "type": "object", "properties": { "b": text() }, "required": ["b"] })),
+            true,
+        ),
+        (
+            of(json!({ "type": "object", "properties": { "b": text() }, "required": ["b", "c"] })),
+            false,
+        ),
+        (
+            of(json!({ "type": "array", "items": text(), "minItems": 1 })),
+            true,
+        ),
+        (of(json!({ "type": "array" })), false),
+        (of(json!({ "type": "string", "minLength": 1 })), false),
+        (of(json!({ "type": "string", "format": "uri" })), false),
+        (
+            of(json!({ "type": "string", "format": "date-time", "default": "x" })),
+            true,
+        ),
+        (of(json!({ "type": "string", "pattern": "^(?!x)" })), false),
+        (of(json!({ "enum": ["x"] })), false),
+        (of(json!({})), false),
+        (of(json!(true)), false),
+        (
+            json!({ "properties": { "a": text() }, "required": ["a"], "allOf": [{}] }),
+            false,
+        ),
+        (
+            json!({ "properties": { "a": text() }, "required": ["a"], "anyOf": [{}] }),
+            false,
+        ),
+    ] {
+        assert_eq!(
+            strict(&with_schema(schema.clone()), Keys::Model).is_some(),
+            is_strict,
+            "{schema}"
+        );
+    }
+}
+
+#[test]
+fn in_strict_mode_every_object_is_closed_and_every_property_required() {
+    let inner = json!({ "type": "object", "properties": { "c": { "type": "null" }, "d": { "type": "integer" } }, "required": ["d"] });
+    let tool = with_schema(json!({
+        "properties": { "b": inner.clone(), "a": { "type": "array", "items": inner } },
+        "required": ["a", "b"],
+    }));
+    let shown = strict(&tool, Keys::Model).expect("it can be said");
+    let names = json!(["c", "d"]);
+    assert_eq!(shown["required"], json!(["a", "b", MODEL_MEMBER]));
+    for place in ["", "/properties/b", "/properties/a/items"] {
+        let object = shown.pointer(place).expect("an object");
+        assert_eq!(object["additionalProperties"], false, "{place}");
+        assert!(place.is_empty() || object["required"] == names, "{place}");
+    }
+    let sent =
+        json!({ "a": [{ "c": null, "d": 1 }], "b": { "c": null, "d": 2 }, MODEL_MEMBER: "k" });
+    assert_eq!(Schema::new(shown).expect("a schema").mistakes(&sent), []);
+    assert_eq!(tool.schema.expect("its own").mistakes(&sent), []);
+}
+
+#[test]
+fn a_schema_that_is_too_large_for_strict_mode_is_served_without_it() {
+    let wide: Map<String, Value> = (0..101)
+        .map(|n| (format!("p{n}"), json!({ "type": ["string", "null"] })))
+        .collect();
+    assert_eq!(
+        strict(&with_schema(json!({ "properties": wide })), Keys::Model),
+        None
+    );
+    let deep = (0..6).fold(
+        json!({ "type": "string" }),
+        |inner, _| json!({ "type": "object", "properties": { "a": inner }, "required": ["a"] }),
+    );
+    assert_eq!(strict(&with_schema(deep), Keys::Model), None);
+}
+
+#[test]
+fn what_may_not_stand_at_the_root_is_taken_out_and_told() {
+    let choice = json!([{ "required": ["a"] }, { "required": ["b"] }]);
+    let (schema, taken) = plain_root(input_schema(
+        &with_schema(json!({ "oneOf": choice.clone() })),
+        Keys::Model,
+    ));
+    assert_eq!(schema.get("oneOf"), None);
+    assert_eq!(Value::Object(taken), json!({ "oneOf": choice }));
+}
