@@ -148,6 +148,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// The call that undoes this one, as far as it is decided.
+    pub fn compensation(&self) -> Option<&Compensation> {
+        self.undo.as_ref()?.compensation.as_ref()
+    }
+
     /// The next version, for a change of this time.
     pub(super) fn changed(&self, now: Timestamp) -> Self {
         Self {

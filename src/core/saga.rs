@@ -42,6 +42,15 @@ pub struct SagaId {
     pub id: String,
 }
 
+impl SagaId {
+    pub fn new(tenant: impl Into<String>, id: impl Into<String>) -> Self {
+        Self {
+            tenant: tenant.into(),
+            id: id.into(),
+        }
+    }
+}
+
 /// Entries of its history that are kept.
 const MAX_EVENTS: usize = 100;
 /// Postponements in a row before an operator is told: an hour of them.

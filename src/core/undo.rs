@@ -5,10 +5,12 @@
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::compensation::Template;
+use super::call::undoes_unknown;
+use super::compensation::{Policy, Template};
 use super::json;
 use super::key;
 use super::record::{CallId, Content, Record, State};
+use super::tool::{Effect, Tool};
 use super::work::{Blocked, Blocker};
 
 impl Template {
@@ -89,6 +91,38 @@ pub fn outcome_of(compensation: &Record) -> Result<(), Blocked> {
         State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
             Blocked::for_good(format!("its compensation {call_id} was undone itself"))
         }
+    })
+}
+
+/// Whether a call may be undone by itself.
+///
+/// # Errors
+/// Why not.
+pub fn may_be_undone(record: &Record, tool: &Tool) -> Result<(), &'static str> {
+    if tool.effect == Effect::Read {
+        return Err("the tool only reads");
+    }
+    if tool.compensation == Policy::Needless {
+        return Err("its tool has nothing to undo: compensation = \"none\"");
+    }
+    if record.intent.key_source == key::Source::Compensation {
+        return Err("the call undoes another one itself");
+    }
+    match record.state {
+        State::Compensated(_) => Err("what the call did has been undone"),
+        State::Unknown(_) if !undoes_unknown(tool) => {
+            Err("nobody knows whether the call was executed: resolve it first")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a call is still to undo another one, as that one is stored: a person may have settled it.
+pub fn is_wanted(call_id: CallId, undone: Option<&Record>) -> bool {
+    undone.is_some_and(|undone| {
+        let decided = undone.compensation();
+        decided.is_some_and(|decided| decided.call_id == call_id)
+            && matches!(undone.state, State::Compensating(_))
     })
 }
 

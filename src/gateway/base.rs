@@ -10,13 +10,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::clock::{self, Clock};
-use super::error::{Error, ErrorKind};
+use super::clock::{self, Clock, later, signed};
+use super::error::{Error, must_be_admin, unavailable};
 use super::measured::Measured;
 use super::tools::{ToolAt, Tools, tools_after};
 use crate::budget::Budget;
 use crate::core::caller::Caller;
-use crate::core::document::{Document, Place};
+use crate::core::document::{Document, Kind, Place};
+use crate::core::ledger::LIMITS;
 use crate::core::pace::Pace;
 use crate::core::record::{InstanceId, Record};
 use crate::core::saga;
@@ -158,12 +159,24 @@ impl Base {
             .map_or_else(undeclared, |at| at.tool.clone())
     }
 
+    /// Until when others leave alone what this gateway works on, if that may take so long.
+    pub(super) fn busy_until(&self, now: Timestamp, time: Duration) -> Timestamp {
+        let span = signed(self.limits.pace.work_margin + time);
+        later(now.max(self.now()), span)
+    }
+
+    /// For what only persons do, and rest on what is stored.
+    pub(super) async fn admit_person(&self, caller: &Caller) -> Result<(), Error> {
+        must_be_admin(caller)?;
+        self.must_know_all_data().await
+    }
+
     /// What a person does is refused while data is known to be lost: it may rest on what is not so any more, and be
     /// lost itself. (A tool may be paused, so that it is when the store opens.)
     pub(super) async fn must_know_all_data(&self) -> Result<(), Error> {
         let reasons = self.store.readiness().await.reasons;
         if reasons.iter().any(|reason| reason.code == store::LOST_DATA) {
-            return Err(ErrorKind::StoreUnavailable.alone());
+            return Err(unavailable(()));
         }
         Ok(())
     }
@@ -225,5 +238,42 @@ impl ToolChanges {
             () = self.draining.cancelled() => false,
             changed = self.changes.changed() => changed.is_ok(),
         }
+    }
+}
+
+/// The documents of a kind in one state, page after page.
+pub(super) struct Documents {
+    kind: Kind,
+    state: &'static str,
+    before: Option<Place>,
+    is_over: bool,
+}
+
+impl Documents {
+    pub(super) fn new(kind: Kind, state: &'static str) -> Self {
+        Self {
+            kind,
+            state,
+            before: None,
+            is_over: false,
+        }
+    }
+
+    /// Those of the next page that can be read; `None`: that was all.
+    pub(super) async fn next(
+        &mut self,
+        base: &Base,
+    ) -> Result<Option<Vec<Document>>, store::Error> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let (state, before) = (Some(self.state), self.before.as_ref());
+        let found = base
+            .store
+            .documents(self.kind, None, state, before, LIMITS.1);
+        let (found, next) = base.readable_page(found.await)?;
+        self.is_over = next.is_none();
+        self.before = next;
+        Ok(Some(found))
     }
 }

@@ -4,6 +4,7 @@
 //! late repetition run again. What has passed since the start is measured by the monotonic clock.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
@@ -52,11 +53,9 @@ impl Clock {
 
     /// No time is believed that is later.
     fn latest(&self) -> Timestamp {
-        let passed = SignedDuration::try_from(self.start.elapsed()).unwrap_or(SignedDuration::MAX);
+        let passed = signed(self.start.elapsed());
         let allowed = passed.saturating_add(passed / DRIFT).saturating_add(SLACK);
-        self.wall_at_start
-            .checked_add(allowed)
-            .unwrap_or(Timestamp::MAX)
+        later(self.wall_at_start, allowed)
     }
 
     fn checked(&self, wall: Timestamp) -> Timestamp {
@@ -93,6 +92,18 @@ fn in_microseconds(time: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
 }
 
+pub(super) fn signed(time: Duration) -> SignedDuration {
+    SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX)
+}
+
+pub(super) fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+pub(super) fn earlier(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_sub(by).unwrap_or(Timestamp::MIN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,7 +127,7 @@ mod tests {
             begin - hour,
             "set back: keys are only remembered longer"
         );
-        tokio::time::advance(std::time::Duration::from_secs(3600)).await;
+        tokio::time::advance(Duration::from_secs(3600)).await;
         assert_eq!(clock.checked(begin + hour), begin + hour);
     }
 }

@@ -7,6 +7,7 @@ use crate::core::key;
 use crate::core::record::CallId;
 use crate::core::record::Failure;
 use crate::core::session::Refusal;
+use crate::core::work::Blocker;
 use crate::store;
 
 /// Why a request got no result. `http::problem` alone turns it into a status.
@@ -115,6 +116,26 @@ pub struct Differs {
     pub(super) made_by: String,
 }
 
+/// What a failure of the store means to a caller that need not know more.
+pub(super) fn unavailable<E>(_: E) -> Error {
+    ErrorKind::StoreUnavailable.alone()
+}
+
+/// The same, where what cannot be read is told.
+pub(super) fn of_store(error: store::Error) -> Error {
+    ErrorKind::of_store(error).alone()
+}
+
+/// # Errors
+/// Who asks is no administrator.
+pub(super) fn must_be_admin(caller: &Caller) -> Result<(), Error> {
+    if caller.is_admin() {
+        Ok(())
+    } else {
+        Err(ErrorKind::Forbidden.alone())
+    }
+}
+
 impl ErrorKind {
     /// As it is told to this caller.
     pub(super) fn told_to(mut self, caller: &Caller, tool: &str) -> Self {
@@ -151,6 +172,36 @@ impl ErrorKind {
                 | Self::ToolUnavailable(_)
                 | Self::ResultUnavailable(_)
         )
+    }
+
+    /// What it means to work that had to make a call, and was refused.
+    pub(super) fn blocker(&self) -> Blocker {
+        match self {
+            Self::CallInProgress { .. }
+            | Self::ToolPaused
+            | Self::ToolResting { .. }
+            | Self::RateLimited
+            | Self::NoRoom
+            | Self::TooManyNewKeys { .. }
+            | Self::KeysSettle { .. }
+            | Self::StoreUnavailable
+            | Self::ShuttingDown
+            | Self::Refused(Refusal::Frozen | Refusal::Busy { .. }) => Blocker::Busy,
+            Self::OutcomeUnknown { .. } | Self::UnknownTool => Blocker::Unknown,
+            Self::InvalidArguments(_)
+            | Self::InvalidRequest(_)
+            | Self::KeyReused { .. }
+            | Self::KeyExpired { .. } => Blocker::Final,
+            _ => Blocker::Failed,
+        }
+    }
+
+    /// About one call.
+    pub(super) fn of_call(self, call_id: CallId) -> Error {
+        Error {
+            call_id: Some(call_id),
+            ..self.alone()
+        }
     }
 
     /// Without a call or a key yet.

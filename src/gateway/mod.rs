@@ -21,7 +21,6 @@ mod throttle; // how fast a caller may be
 mod tools; // the tools as they are configured now
 mod trace; // spans
 mod transition; // core is asked, and what it says is written
-mod undo; // what a saga has done is undone
 mod webhook; // telling a system outside
 
 use std::sync::Arc;
@@ -51,14 +50,13 @@ use self::recovery::{LossAcceptance, LostCalls, Rechecks, prune_all};
 use self::refusals::Refusals;
 pub use self::refusals::TokenRefused;
 pub use self::sagas::{SagaAt, SagaQuery};
-use self::sagas::{SagaRegistry, Sagas};
+use self::sagas::{SagaRegistry, SagaWorker, Sagas, Undoer};
 use self::secret::KnownSecrets;
 use self::status::Status;
 use self::throttle::Throttle;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
 pub use self::trace::Arrival;
-use self::undo::SagaWorker;
 use self::webhook::Notifier;
 use crate::core::record::InstanceId;
 use crate::downstream::outside::Webhook;
@@ -193,15 +191,17 @@ impl Gateway {
             downstream: downstream.clone(),
             webhook,
         });
-        let saga_worker = SagaWorker::new(
-            base.clone(),
-            registry.clone(),
-            engine.clone(),
-            notifier.clone(),
-        );
-        let saga_worker = Arc::new(saga_worker);
-        let sagas = Sagas::new(base.clone(), registry.clone(), saga_worker.clone());
-        let sagas = Arc::new(sagas);
+        let undoer = Undoer {
+            base: base.clone(),
+            registry: registry.clone(),
+            engine: engine.clone(),
+        };
+        let saga_worker = Arc::new(SagaWorker::new(undoer, notifier.clone()));
+        let sagas = Arc::new(Sagas {
+            base: base.clone(),
+            registry: registry.clone(),
+            worker: saga_worker.clone(),
+        });
         let ledger = Arc::new(Ledger::new(base.clone()));
         Self {
             rechecks: Arc::new(Rechecks::new(

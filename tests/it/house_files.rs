@@ -9,7 +9,7 @@ use regex::Regex;
 /// Files of circles that are still to be cut: none may be added.
 const STILL_IN_CIRCLES: [&str; 1] = ["gateway/reconcile"];
 /// Files that are still to be split: none may be added.
-const STILL_TOO_LONG: [&str; 2] = ["src/gateway/undo.rs", "src/gateway/recipes.rs"];
+const STILL_TOO_LONG: [&str; 1] = ["src/gateway/recipes.rs"];
 /// Structs that are still to be divided: none may be added.
 const STILL_TOO_BROAD: [(&str, &str); 1] = [("gateway/reconcile", "Reconciler")];
 const MOST_LINES: usize = 500;

@@ -10,11 +10,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::report::{AT_ONCE, Report};
 use super::service::Reconciler;
-use super::settings::{Reconciliation, later, signed};
+use super::settings::Reconciliation;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::anomaly::{self, Act, Case, End, Event, State};
 use crate::core::work::Blocked;
 use crate::crash;
+use crate::gateway::clock::{later, signed};
 use crate::gateway::ids::jitter;
 use crate::store::{self, Put};
 

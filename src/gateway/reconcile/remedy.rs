@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::service::Reconciler;
 use super::settings::Reconciliation;
+use crate::core::actor::Actor;
 use crate::core::call::Event;
 use crate::core::caller::RESERVED_TENANT;
 use crate::core::compensation::{Policy, Template};
@@ -20,7 +21,6 @@ use crate::core::undo;
 use crate::core::work::Blocked;
 use crate::gateway::calls::InternalCall;
 use crate::gateway::error::ErrorKind;
-use crate::gateway::undo::blocker_of;
 
 impl Reconciler {
     /// How an effect at a source is undone.
@@ -83,7 +83,7 @@ impl Reconciler {
                 revalidate::missing(&found)?;
             }
         }
-        let by = format!("reconciliation {}", of.name);
+        let by = Actor::Reconciliation(&of.name).to_string();
         let begun = self
             .sagas
             .compensate_call(call_id, &by, &listed.detail)
@@ -167,7 +167,7 @@ impl Reconciler {
             Err(ErrorKind::InvalidArguments(mistakes)) => {
                 Err(Blocked::for_good(format!("its arguments: {mistakes:?}")))
             }
-            Err(kind) => Err(Blocked::by(blocker_of(&kind), kind.to_string())),
+            Err(kind) => Err(Blocked::by(kind.blocker(), kind.to_string())),
         }
     }
 

@@ -9,11 +9,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::service::Reconciler;
-use super::settings::{Reconciliation, later};
+use super::settings::Reconciliation;
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::anomaly::{Act, Case, Listed};
 use crate::core::reconcile::{Anomaly, Found, Window};
+use crate::gateway::clock::later;
 use crate::gateway::error::{Error, ErrorKind};
 use crate::store::{self, Put};
 

@@ -8,11 +8,13 @@ use tokio::time::Instant;
 
 use super::report::{self, Progress, Report, RunState, json_of, micros};
 use super::service::Reconciler;
-use super::settings::{Reconciliation, earlier, later, signed};
+use super::settings::Reconciliation;
+use crate::core::actor::Actor;
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::{Window, oldest};
 use crate::crash;
+use crate::gateway::clock::{earlier, later, signed};
 use crate::gateway::error::{Error, ErrorKind};
 use crate::gateway::ids::new_run_id;
 use crate::store::{self, Put};
@@ -205,7 +207,7 @@ impl Reconciler {
             until,
             margin: self.margin(&of),
         };
-        let (gateway, by) = (self.clone(), format!("token {}", caller.name));
+        let (gateway, by) = (self.clone(), Actor::Token(&caller.name).to_string());
         // A caller that hangs up does not end it.
         let run = self
             .base

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
 use crate::core::key::Pointer;
 use crate::core::reconcile::anomaly::Action;
 use crate::core::reconcile::{Kind, Rules};
 use crate::core::tool::{OnUnknown, Tool};
 use crate::downstream::outside::Source;
+use crate::gateway::clock::signed;
 
 /// One reconciliation, as it is configured.
 #[derive(Debug, Clone)]
@@ -52,8 +53,7 @@ impl Reconciliation {
             _ => tool.lease(),
         };
         let longest = tools.map(time).max().unwrap_or_default();
-        self.lag
-            .saturating_add(SignedDuration::try_from(longest).unwrap_or(SignedDuration::MAX))
+        self.lag.saturating_add(signed(longest))
     }
 
     /// Whether what is of this kind is undone.
@@ -66,16 +66,4 @@ impl Reconciliation {
             .iter()
             .find(|source| source.rules.source == name)
     }
-}
-
-pub(super) fn signed(time: Duration) -> SignedDuration {
-    SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX)
-}
-
-pub(super) fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.checked_add(by).unwrap_or(Timestamp::MAX)
-}
-
-pub(super) fn earlier(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.checked_sub(by).unwrap_or(Timestamp::MIN)
 }

@@ -3,40 +3,41 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::marks::Marked;
 use super::member::{Member, Unlisted};
-use super::registry::{Marked, SagaAt, SagaQuery, SagaRegistry, readable};
+use super::members::SagaAt;
+use super::registry::{SagaRegistry, readable};
+use super::worker::SagaWorker;
+use crate::core::actor::Actor;
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
 use crate::core::document::{Kind, Place};
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{self, Event, Phase, Saga, SagaId};
-use crate::core::{compensation, key, tool, undo};
+use crate::core::undo;
 use crate::crash;
 use crate::gateway::base::Base;
-use crate::gateway::error::{Error, ErrorKind};
-use crate::gateway::undo::SagaWorker;
+use crate::gateway::error::{Error, ErrorKind, of_store, unavailable};
 use crate::store;
+
+/// Sagas that are asked for.
+#[derive(Debug, Clone)]
+pub struct SagaQuery {
+    /// `None`: the caller's own, or everyone's for an administrator.
+    pub tenant: Option<String>,
+    pub state: Option<saga::State>,
+    pub before: Option<Place>,
+    pub limit: u32,
+}
 
 /// What persons and callers do about sagas.
 pub struct Sagas {
-    base: Arc<Base>,
-    registry: Arc<SagaRegistry>,
-    worker: Arc<SagaWorker>,
+    pub(in crate::gateway) base: Arc<Base>,
+    pub(in crate::gateway) registry: Arc<SagaRegistry>,
+    pub(in crate::gateway) worker: Arc<SagaWorker>,
 }
 
 impl Sagas {
-    pub(in crate::gateway) fn new(
-        base: Arc<Base>,
-        registry: Arc<SagaRegistry>,
-        worker: Arc<SagaWorker>,
-    ) -> Self {
-        Self {
-            base,
-            registry,
-            worker,
-        }
-    }
-
     /// A saga with its calls, as far as the caller may see them.
     ///
     /// # Errors
@@ -45,22 +46,17 @@ impl Sagas {
         if !caller.may_read(&id.tenant) && caller.tenant != id.tenant {
             return Err(ErrorKind::Forbidden.alone());
         }
-        let saga = self
-            .registry
-            .saga(id)
-            .await
-            .map_err(|error| ErrorKind::of_store(error).alone())?;
-        let at = self
-            .registry
-            .with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?)
-            .await?;
-        if caller.may_read(&id.tenant)
-            || caller.may_end(&at.saga, self.registry.saga_tools(&at).as_ref())
-        {
+        let saga = self.registry.known_saga(id).await?;
+        let at = self.registry.with_calls(saga).await?;
+        if caller.may_read(&id.tenant) || self.may_end(caller, &at) {
             Ok(at.for_caller(caller))
         } else {
             Err(ErrorKind::UnknownSaga.alone())
         }
+    }
+
+    fn may_end(&self, caller: &Caller, at: &SagaAt) -> bool {
+        caller.may_end(&at.saga, self.registry.saga_tools(at).as_ref())
     }
 
     /// Sagas without their calls, newest first, and where to go on.
@@ -74,34 +70,20 @@ impl Sagas {
     ) -> Result<(Vec<Saga>, Option<Place>), Error> {
         let own = (!caller.is_admin()).then(|| caller.tenant.clone());
         let tenant = query.tenant.clone().or(own);
-        let may_read = tenant
-            .as_ref()
-            .map_or_else(|| caller.is_admin(), |tenant| caller.may_read(tenant));
+        let may_read = match &tenant {
+            Some(tenant) => caller.may_read(tenant),
+            None => caller.is_admin(),
+        };
         if !may_read {
             return Err(ErrorKind::Forbidden.alone());
         }
-        let state = query.state.map(saga::State::as_str);
-        let found = self
-            .base
-            .store
-            .documents(
-                Kind::Saga,
-                tenant.as_deref(),
-                state,
-                query.before.as_ref(),
-                query.limit,
-            )
-            .await;
-        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
-        let (found, next) = self.base.readable_page(found).map_err(unavailable)?;
+        let (state, before) = (query.state.map(saga::State::as_str), query.before.as_ref());
+        let store = &self.base.store;
+        let found = store.documents(Kind::Saga, tenant.as_deref(), state, before, query.limit);
+        let (found, next) = self.base.readable_page(found.await).map_err(unavailable)?;
         // One that cannot be read keeps no other back.
-        Ok((
-            found
-                .iter()
-                .filter_map(|document| readable(document).ok())
-                .collect(),
-            next,
-        ))
+        let sagas = found.iter().filter_map(|document| readable(document).ok());
+        Ok((sagas.collect(), next))
     }
 
     /// The plan has come to its end: nothing of it is undone any more.
@@ -145,16 +127,8 @@ impl Sagas {
 
     async fn end_saga(&self, caller: &Caller, id: &SagaId, event: &Event) -> Result<SagaAt, Error> {
         if !caller.is_admin() {
-            let saga = self
-                .registry
-                .saga(id)
-                .await
-                .map_err(|error| ErrorKind::of_store(error).alone())?;
-            let at = self
-                .registry
-                .with_calls(saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?)
-                .await?;
-            if !caller.may_end(&at.saga, self.registry.saga_tools(&at).as_ref()) {
+            let saga = self.registry.known_saga(id).await?;
+            if !self.may_end(caller, &self.registry.with_calls(saga).await?) {
                 return Err(ErrorKind::Forbidden.alone());
             }
         }
@@ -171,7 +145,7 @@ impl Sagas {
 
     async fn act_on_saga(&self, id: &SagaId, event: &Event) -> Result<Saga, Error> {
         let changed = self.registry.change_saga(id, event).await;
-        let changed = changed.map_err(|error| ErrorKind::of_store(error).alone())?;
+        let changed = changed.map_err(of_store)?;
         let changed = changed.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
         changed.map_err(|illegal| ErrorKind::WrongState(illegal.to_string()).alone())
     }
@@ -192,24 +166,22 @@ impl Sagas {
             Ok(calls) => {
                 let is_stuck = |record: &&Record| matches!(record.state, CallState::Stuck(_));
                 for stuck in calls.iter().map(Member::record).filter(is_stuck) {
-                    let unavailable = || ErrorKind::StoreUnavailable.alone();
                     let record = self.base.store.load(stuck.intent.call_id).await;
                     // One that has changed since is left to the writer that changed it.
-                    let record = record
-                        .map_err(|_| unavailable())?
-                        .filter(|record| is_stuck(&record));
-                    let Some(record) = record else { continue };
-                    let record = self.registry.decide_anew(&record).await;
-                    if let Marked::Unwritten = self
-                        .registry
-                        .to_compensate(&record, &by(caller), reason)
-                        .await
+                    let record = record.map_err(unavailable)?;
+                    let Some(record) = record.filter(|record| is_stuck(&record)) else {
+                        continue;
+                    };
+                    let record = self.registry.decide_anew(record).await;
+                    let by = by(caller);
+                    if let Marked::Unwritten =
+                        self.registry.to_compensate(&record, &by, reason).await
                     {
-                        return Err(unavailable());
+                        return Err(unavailable(()));
                     }
                 }
             }
-            Err(Unlisted::Store) => return Err(ErrorKind::StoreUnavailable.alone()),
+            Err(Unlisted::Store) => return Err(unavailable(())),
             Err(Unlisted::Broken(_)) => {}
         }
         crash::point("saga_retried");
@@ -240,27 +212,21 @@ impl Sagas {
         self.stuck_saga(caller, id).await?;
         // Before its calls: a worker writes down the saga before it sends a compensation.
         let held = Event::Held {
-            until: self.worker.busy_until(self.base.now(), Duration::ZERO),
+            until: self.base.busy_until(self.base.now(), Duration::ZERO),
         };
         let saga = self.act_on_saga(id, &held).await?;
         let Some(call_id) = saga.trouble.as_ref().and_then(|trouble| trouble.call_id) else {
-            return Err(ErrorKind::WrongState(
-                "the saga is stuck with no call: see its trouble".into(),
-            )
-            .alone());
+            let why = "the saga is stuck with no call: see its trouble";
+            return Err(ErrorKind::WrongState(why.into()).alone());
         };
-        let compensation = self.compensation_of(call_id).await;
-        let compensation = compensation
-            .map_err(|_| ErrorKind::StoreUnavailable.alone())?
-            .map(Box::new);
-        let (name, reason_said) = (caller.name.clone(), reason.to_owned());
+        let compensation = self.compensation_of(call_id).await.map_err(unavailable)?;
         let event = call::Event::Skipped {
-            by: name,
-            reason: reason_said,
-            compensation,
+            by: caller.name.clone(),
+            reason: reason.to_owned(),
+            compensation: compensation.map(Box::new),
         };
         let skipped = self.registry.apply(call_id, &event).await;
-        let skipped = skipped.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let skipped = skipped.map_err(unavailable)?;
         let mut trace_id = None;
         match skipped {
             Some(Ok(record)) => {
@@ -284,10 +250,7 @@ impl Sagas {
     /// What there is of the call that undoes another one.
     async fn compensation_of(&self, call_id: CallId) -> Result<Option<Record>, store::Error> {
         let undone = self.base.store.load(call_id).await?;
-        match undone
-            .and_then(|record| record.undo)
-            .and_then(|undo| undo.compensation)
-        {
+        match undone.as_ref().and_then(Record::compensation) {
             Some(decided) => self.base.store.load(decided.call_id).await,
             None => Ok(None),
         }
@@ -297,10 +260,7 @@ impl Sagas {
     pub(in crate::gateway) async fn go_on_after(&self, record: &Record, by: &str, reason: &str) {
         let intent = &record.intent;
         for id in [intent.saga_id.clone(), undo::key_of(intent.call_id)] {
-            let id = SagaId {
-                tenant: intent.tenant.clone(),
-                id,
-            };
+            let id = SagaId::new(&intent.tenant, id);
             let reason = format!("call {} was resolved: {reason}", intent.call_id);
             let event = Event::Settled {
                 by: by.to_owned(),
@@ -314,16 +274,8 @@ impl Sagas {
 
     /// A saga that a person may have tried again, or go on without one of its calls.
     async fn stuck_saga(&self, caller: &Caller, id: &SagaId) -> Result<Saga, Error> {
-        if !caller.is_admin() {
-            return Err(ErrorKind::Forbidden.alone());
-        }
-        self.base.must_know_all_data().await?;
-        let saga = self
-            .registry
-            .saga(id)
-            .await
-            .map_err(|error| ErrorKind::of_store(error).alone())?;
-        let saga = saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
+        self.base.admit_person(caller).await?;
+        let saga = self.registry.known_saga(id).await?;
         if saga.state() != saga::State::Stuck {
             let illegal = saga::Illegal::State(saga.state());
             return Err(ErrorKind::WrongState(illegal.to_string()).alone());
@@ -345,10 +297,7 @@ impl Sagas {
         call_id: CallId,
         reason: &str,
     ) -> Result<SagaAt, Error> {
-        if !caller.is_admin() {
-            return Err(ErrorKind::Forbidden.alone());
-        }
-        self.base.must_know_all_data().await?;
+        self.base.admit_person(caller).await?;
         let saga = self.compensate_call(call_id, &by(caller), reason).await?;
         self.registry.with_calls(saga).await
     }
@@ -363,56 +312,29 @@ impl Sagas {
         by: &str,
         reason: &str,
     ) -> Result<Saga, Error> {
-        let unavailable = |error| ErrorKind::of_store(error).alone();
-        let wrong = |why: &str| Error {
-            call_id: Some(call_id),
-            ..ErrorKind::WrongState(why.to_owned()).alone()
-        };
-        let record = self.base.store.load(call_id).await.map_err(unavailable)?;
+        let record = self.base.store.load(call_id).await.map_err(of_store)?;
         let record = record.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
-        let tool = self.base.policy_of(&record);
-        let id = SagaId {
-            tenant: record.intent.tenant.clone(),
-            id: undo::key_of(call_id),
-        };
-        if let Some(saga) = self.registry.saga(&id).await.map_err(unavailable)? {
+        let id = SagaId::new(&record.intent.tenant, undo::key_of(call_id));
+        if let Some(mut saga) = self.registry.saga(&id).await.map_err(of_store)? {
             // One that was skipped then may be undone after all.
             let is_done = matches!(record.state, CallState::Compensated(_));
-            let saga = if saga.phase == Phase::Compensated && !is_done {
+            if saga.phase == Phase::Compensated && !is_done {
                 let event = Event::Abort {
                     by: by.to_owned(),
                     reason: reason.to_owned(),
                     after_loss: false,
                 };
-                self.act_on_saga(&id, &event).await?
-            } else {
-                saga
-            };
+                saga = self.act_on_saga(&id, &event).await?;
+            }
             self.worker.begin_undoing(&id);
             return Ok(saga);
         }
-        match &record.state {
-            _ if tool.effect == tool::Effect::Read => return Err(wrong("the tool only reads")),
-            _ if tool.compensation == compensation::Policy::Needless => {
-                return Err(wrong(
-                    "its tool has nothing to undo: compensation = \"none\"",
-                ));
-            }
-            _ if record.intent.key_source == key::Source::Compensation => {
-                return Err(wrong("the call undoes another one itself"));
-            }
-            CallState::Compensated(_) => return Err(wrong("what the call did has been undone")),
-            CallState::Unknown(_) if !call::undoes_unknown(&tool) => {
-                return Err(wrong(
-                    "nobody knows whether the call was executed: resolve it first",
-                ));
-            }
-            _ => {}
-        }
+        undo::may_be_undone(&record, &self.base.policy_of(&record))
+            .map_err(|why| ErrorKind::WrongState(why.into()).of_call(call_id))?;
         let saga = Saga::undo(&id.tenant, call_id, by, reason, self.base.now());
-        let saga = match self.registry.put_saga(&saga).await.map_err(unavailable)? {
+        let saga = match self.registry.put_saga(&saga).await.map_err(of_store)? {
             Ok(()) => saga,
-            Err(there) => there.ok_or_else(|| ErrorKind::StoreUnavailable.alone())?,
+            Err(there) => there.ok_or_else(|| unavailable(()))?,
         };
         tracing::warn!(%call_id, trace_id = record.intent.trace_id, by, "a call is undone");
         self.worker.begin_undoing(&id);
@@ -421,5 +343,5 @@ impl Sagas {
 }
 
 fn by(caller: &Caller) -> String {
-    format!("token {}", caller.name)
+    Actor::Token(&caller.name).to_string()
 }

@@ -1,18 +1,63 @@
 //! Which calls a saga has. Of each only what decides is kept in memory, without what callers and tools have said:
 //! a call is loaded whole before it is changed. What is done about them is decided by `core::saga`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::member::{Member, Unlisted};
-use super::registry::{SagaAt, SagaRegistry};
+use super::registry::SagaRegistry;
+use crate::core::caller::Caller;
+use crate::core::compensation::Policy;
 use crate::core::ledger::{Filter, LIMITS, Page, Position};
-use crate::core::record::{Record, State as CallState};
+use crate::core::record::{CallId, Record, State};
 use crate::core::saga::Saga;
-use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::error::{Error, unavailable};
 use crate::store;
 
 /// Calls of one saga, those that undo others not counted. One that is larger is stuck when it is aborted.
 const MAX_CALLS: usize = 2_000;
+
+/// A saga with its calls, those that undo others apart.
+#[derive(Debug, Clone)]
+pub struct SagaAt {
+    pub saga: Saga,
+    /// In the order in which they were made, without what was said in them; so are the others.
+    pub(super) calls: Vec<Member>,
+    pub(super) compensations: HashMap<CallId, Member>,
+    /// There are more than are shown, or some of them cannot be read.
+    pub is_cut: bool,
+}
+
+impl SagaAt {
+    pub fn calls(&self) -> impl Iterator<Item = &Record> {
+        self.calls.iter().map(Member::record)
+    }
+
+    /// The same for one caller. Without the scope `read` a caller sees only the state and its own calls.
+    pub(in crate::gateway) fn for_caller(mut self, caller: &Caller) -> Self {
+        if caller.may_read(&self.saga.id.tenant) {
+            return self;
+        }
+        let all = self.calls.len();
+        self.calls.retain(|member| {
+            let intent = &member.record().intent;
+            caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
+        });
+        self.is_cut |= self.calls.len() < all;
+        self.saga = Saga {
+            reason: String::new(),
+            trouble: None,
+            events: Vec::new(),
+            ..self.saga
+        };
+        self
+    }
+
+    /// What there is of the call that undoes this one.
+    pub fn compensation_of(&self, record: &Record) -> Option<&Record> {
+        let decided = record.compensation()?;
+        self.compensations.get(&decided.call_id).map(Member::record)
+    }
+}
 
 impl SagaRegistry {
     /// Some of the calls that name a saga, newest first, without what was said in them: to be looked at, and never to
@@ -27,20 +72,15 @@ impl SagaRegistry {
             is_brief: true,
             ..Filter::default()
         };
-        let page = self
-            .base
-            .store
+        let store = &self.base.store;
+        let page = store
             .list(&saga.id.tenant, &filter, before, LIMITS.1)
-            .await;
-        let Page {
-            found,
-            next,
-            unreadable,
-        } = page?;
+            .await?;
+        let found = page.found.into_iter().map(|listed| listed.record);
         Ok(Page {
-            found: found.into_iter().map(|listed| listed.record).collect(),
-            next,
-            unreadable,
+            found: found.collect(),
+            next: page.next,
+            unreadable: page.unreadable,
         })
     }
 
@@ -75,7 +115,6 @@ impl SagaRegistry {
 
     /// A saga with its calls, as far as they can be shown.
     pub(super) async fn with_calls(&self, saga: Saga) -> Result<SagaAt, Error> {
-        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
         let (mut calls, mut compensations, mut before) = (Vec::new(), HashMap::new(), None);
         let mut is_cut = false;
         if let Some(only) = saga.only {
@@ -106,15 +145,8 @@ impl SagaRegistry {
         calls.sort_by_key(|member| Position::of(member.record()));
         // What was undone by itself was undone by a call of another saga.
         for record in calls.iter().map(Member::record) {
-            let is_done = matches!(
-                record.state,
-                CallState::Compensated(_) | CallState::Stuck(_)
-            );
-            let decided = record
-                .undo
-                .as_ref()
-                .and_then(|undo| undo.compensation.as_ref());
-            if let Some(by) = decided.map(|decided| decided.call_id)
+            let is_done = matches!(record.state, State::Compensated(_) | State::Stuck(_));
+            if let Some(by) = record.compensation().map(|decided| decided.call_id)
                 && is_done
                 && !compensations.contains_key(&by)
             {
@@ -128,5 +160,19 @@ impl SagaRegistry {
             compensations,
             is_cut,
         })
+    }
+
+    /// The tools of a saga's calls and of what undoes them, as it was decided or is configured now. `None` if not all of
+    /// its calls are known.
+    pub(super) fn saga_tools(&self, at: &SagaAt) -> Option<BTreeSet<String>> {
+        let mut tools = BTreeSet::new();
+        for record in at.calls() {
+            tools.insert(record.intent.tool.clone());
+            tools.extend(record.compensation().map(|decided| decided.tool.clone()));
+            if let Policy::By(template) = self.base.policy_of(record).compensation {
+                tools.insert(template.tool);
+            }
+        }
+        (!at.is_cut).then_some(tools)
     }
 }

@@ -1,0 +1,87 @@
+//! Calls that join sagas, and whether they may be sent. The rules are in `core::saga` and `core::undo`.
+
+use super::registry::SagaRegistry;
+use crate::core::key;
+use crate::core::record::Intent;
+use crate::core::saga::{Event, SagaId};
+use crate::core::undo;
+use crate::gateway::error::ErrorKind;
+use crate::store;
+
+impl SagaRegistry {
+    /// Whether a call that was just claimed may be sent, as far as its saga goes; the first that names a saga
+    /// begins it. Nothing is sent before this has answered: what closes the saga after that finds the call.
+    ///
+    /// # Errors
+    /// Why it is not sent.
+    pub(in crate::gateway) async fn join_saga(&self, intent: &Intent) -> Result<(), ErrorKind> {
+        if intent.key_source == key::Source::Compensation {
+            return match self.is_wanted(intent).await {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(ErrorKind::WrongState(
+                    "what it was to undo is settled".into(),
+                )),
+                Err(_) => Err(ErrorKind::StoreUnavailable),
+            };
+        }
+        let Some(id) = saga_of(intent) else {
+            return Ok(());
+        };
+        let saga = self.ensure_saga(&id, &intent.made_by).await;
+        let saga = saga.map_err(ErrorKind::of_store)?;
+        if saga.is_open() {
+            return Ok(());
+        }
+        let state = saga.state().as_str();
+        Err(ErrorKind::WrongState(format!(
+            "its saga is {state} and takes no calls any more"
+        )))
+    }
+
+    /// Whether a call that the gateway makes itself is still to be sent.
+    async fn is_wanted(&self, intent: &Intent) -> Result<bool, store::Error> {
+        let Some(undone) = undo::undone_by(&intent.key) else {
+            return Ok(true);
+        };
+        let undone = self.base.store.load(undone).await?;
+        Ok(undo::is_wanted(intent.call_id, undone.as_ref()))
+    }
+
+    /// Whether an unknown call may be sent again, as far as its saga goes.
+    pub(in crate::gateway) async fn is_wanted_again(
+        &self,
+        intent: &Intent,
+    ) -> Result<bool, store::Error> {
+        if intent.key_source == key::Source::Compensation {
+            return self.is_wanted(intent).await;
+        }
+        let Some(id) = saga_of(intent) else {
+            return Ok(true);
+        };
+        let saga = self.saga(&id).await?;
+        Ok(saga.is_none_or(|saga| saga.may_send_again()))
+    }
+
+    /// A call has lost its owner. Its saga may not have begun, or may have come to its end without it.
+    ///
+    /// # Errors
+    /// The saga cannot be read or written; it was said.
+    pub(in crate::gateway) async fn find_saga_of(
+        &self,
+        intent: &Intent,
+    ) -> Result<(), store::Error> {
+        let Some(id) = saga_of(intent) else {
+            return Ok(());
+        };
+        if intent.key_source != key::Source::Compensation {
+            self.ensure_saga(&id, &intent.made_by).await?;
+        }
+        self.change_saga(&id, &Event::CallFound).await.map(drop)
+    }
+}
+
+/// The saga that a call names.
+fn saga_of(intent: &Intent) -> Option<SagaId> {
+    let id = &intent.saga_id;
+    (!id.is_empty()).then(|| SagaId::new(&intent.tenant, id))
+}

@@ -1,0 +1,299 @@
+//! Sagas that are due: deadlines, and what is to be undone, on any gateway.
+//!
+//! Each step is written down before the next, so that another gateway can go on there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::registry::SagaRegistry;
+use super::undo::Undoer;
+use crate::core::actor::Actor;
+use crate::core::call;
+use crate::core::document::{Document, Kind};
+use crate::core::key;
+use crate::core::record::Record;
+use crate::core::saga::{Event, Phase, Saga, SagaId};
+use crate::crash;
+use crate::gateway::base::Base;
+use crate::gateway::clock::later;
+use crate::gateway::transition;
+use crate::gateway::webhook::Notifier;
+use crate::store;
+
+/// Sagas that are taken up in one go.
+const BATCH: u32 = 32;
+/// Sagas that one gateway works on at once.
+const AT_ONCE: usize = 16;
+
+/// How much longer others leave a saga alone whose calls are let go, however many they are.
+const LETTING_GO: Duration = Duration::from_mins(1);
+
+/// What one round did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Worked {
+    /// Sagas whose time had come.
+    pub due: usize,
+    /// Sagas on which this gateway has worked.
+    pub worked: usize,
+}
+
+/// Works on sagas that are due: deadlines, and what is to be undone.
+pub struct SagaWorker {
+    base: Arc<Base>,
+    registry: Arc<SagaRegistry>,
+    undoer: Undoer,
+    notifier: Arc<Notifier>,
+    /// Places for sagas that are worked on.
+    places: Arc<Semaphore>,
+}
+
+impl SagaWorker {
+    pub(in crate::gateway) fn new(undoer: Undoer, notifier: Arc<Notifier>) -> Self {
+        Self {
+            base: undoer.base.clone(),
+            registry: undoer.registry.clone(),
+            undoer,
+            notifier,
+            places: Arc::new(Semaphore::new(AT_ONCE)),
+        }
+    }
+
+    /// Works on a bounded number of sagas whose time has come: deadlines, and what is to be undone. Many
+    /// gateways may do it at once: each saga is worked on by one of them.
+    ///
+    /// # Errors
+    /// The store failed; what was done so far stays so.
+    pub async fn work_on_sagas_once(
+        self: &Arc<Self>,
+        now: Timestamp,
+    ) -> Result<Worked, store::Error> {
+        let begun = self.begin_saga_work(now).await?;
+        let mut worked = Worked {
+            due: begun.len(),
+            worked: 0,
+        };
+        for work in begun {
+            worked.worked += usize::from(work.await.unwrap_or(false));
+        }
+        Ok(worked)
+    }
+
+    /// The same, but does not wait for what it has begun.
+    ///
+    /// # Errors
+    /// The store failed; nothing was begun.
+    pub async fn begin_saga_work(
+        self: &Arc<Self>,
+        now: Timestamp,
+    ) -> Result<Vec<JoinHandle<bool>>, store::Error> {
+        let due = self.base.store.due_documents(Kind::Saga, now, BATCH).await;
+        let due = self.base.readable("due_documents", due)?;
+        let mut begun = Vec::new();
+        for document in due {
+            if let Err(why) = Saga::from_document(&document) {
+                self.put_aside(document, &why, now).await;
+                continue;
+            }
+            let id = SagaId::new(document.tenant, document.id);
+            let Some(work) = self.begin(id, now) else {
+                break;
+            };
+            begun.push(work);
+        }
+        Ok(begun)
+    }
+
+    /// Works on one saga in a task, if there is a place for it.
+    fn begin(self: &Arc<Self>, id: SagaId, now: Timestamp) -> Option<JoinHandle<bool>> {
+        let place = self.places.clone().try_acquire_owned().ok()?;
+        let worker = self.clone();
+        Some(self.base.tasks.spawn(async move {
+            let worked = worker.work_on_saga(&id, now).await;
+            drop(place);
+            worked
+        }))
+    }
+
+    /// Begins to undo what can be undone of a saga at once. If there is no place for it, the next round does it.
+    pub(super) fn begin_undoing(self: &Arc<Self>, id: &SagaId) {
+        drop(self.begin(id.clone(), self.base.now()));
+    }
+
+    /// Takes up the sagas that the last run of this gateway has left in the middle.
+    pub async fn free_sagas(&self) {
+        if !self.base.store.is_shared() {
+            drop(self.registry.free_sagas().await);
+        }
+    }
+
+    /// A saga that cannot be read keeps no other back.
+    async fn put_aside(&self, document: Document, why: &str, now: Timestamp) {
+        tracing::error!(
+            saga = document.id,
+            why,
+            "a saga cannot be read; it is looked at again in a minute"
+        );
+        let put_aside = Document {
+            version: document.version + 1,
+            due_at: Some(later(now, SignedDuration::from_mins(1))),
+            ..document
+        };
+        drop(self.base.store.put_document(&put_aside).await);
+    }
+
+    /// Whether this gateway has worked on it. Errors are said where they happen; the next round goes on.
+    async fn work_on_saga(self: &Arc<Self>, id: &SagaId, now: Timestamp) -> bool {
+        if self.base.is_out_of_time() || self.base.draining.is_cancelled() {
+            return false;
+        }
+        let Ok(Some(saga)) = self.registry.saga(id).await else {
+            return false;
+        };
+        // The gateway that writes this does the work.
+        let time = if saga.phase.is_over() {
+            LETTING_GO
+        } else {
+            Duration::ZERO
+        };
+        let until = self.base.busy_until(now, time);
+        let Some(mut saga) = self
+            .registry
+            .move_on(&saga, &Event::Taken { until }, now)
+            .await
+        else {
+            return false;
+        };
+        crash::point("saga_taken");
+        while let Some(next) = self.work_a_step(&saga).await {
+            saga = next;
+            // What is left waits for the next gateway.
+            if self.base.draining.is_cancelled() {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Does the next thing about a saga. Answers with the saga if there is more to do at once.
+    async fn work_a_step(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
+        if let Some(tellings) = saga.telling {
+            let told = self.tell(saga, tellings).await?;
+            // A transient cause is looked at even while no operator can be told.
+            return if told.phase.is_stuck_for_now() {
+                // It is told once in a round.
+                let next = self.undoer.undo_next(&told).await;
+                next.filter(|next| next.telling.is_none())
+            } else {
+                None
+            };
+        }
+        match saga.phase {
+            Phase::Open => {
+                let by = Actor::Gateway(self.base.instance).to_string();
+                let overdue = Event::Overdue { by };
+                self.registry.move_on(saga, &overdue, self.base.now()).await
+            }
+            Phase::Completed | Phase::Compensated => {
+                let all = self.release(saga).await.ok()?;
+                self.registry
+                    .move_on(saga, &Event::Released { all }, self.base.now())
+                    .await;
+                None
+            }
+            Phase::Compensating { .. }
+            | Phase::Stuck {
+                is_transient: true, ..
+            } => self.undoer.undo_next(saga).await,
+            Phase::Stuck { .. } | Phase::OpenAtLoss => None,
+        }
+    }
+
+    /// Tells an operator that a saga needs one. Answers with the saga after that.
+    async fn tell(&self, saga: &Saga, tellings: u32) -> Option<Saga> {
+        let trouble = saga.trouble.as_ref();
+        let why = trouble.map_or("it is overdue", |trouble| trouble.why.as_str());
+        let call_id = trouble.and_then(|trouble| trouble.call_id);
+        let call_id = call_id.map(|call_id| call_id.to_string());
+        let state = saga.state().as_str();
+        if tellings == 0 {
+            tracing::error!(
+                saga = saga.id.id,
+                tenant = saga.id.tenant,
+                state,
+                call_id,
+                why,
+                "a saga needs a person"
+            );
+        }
+        let delivered = match self.notifier.webhook {
+            None => true,
+            Some(_) => {
+                let body = serde_json::json!({
+                    "saga_id": saga.id.id,
+                    "tenant": saga.id.tenant,
+                    "state": state,
+                    "reason": saga.reason,
+                    "call_id": call_id,
+                    "why": why,
+                });
+                // The same for each time that the same is told.
+                let at = saga.events.last().map_or(saga.created_at, |entry| entry.at);
+                let at = at.as_microsecond().to_string();
+                let about = key::digest(["saga", &saga.id.tenant, &saga.id.id, &at]);
+                let about = hex::encode(&about[..16]);
+                let told = self.notifier.notify("saga", &about, &body).await;
+                if let Err(error) = &told {
+                    tracing::warn!(saga = saga.id.id, error, "the webhook was not told");
+                }
+                told.is_ok()
+            }
+        };
+        self.registry
+            .move_on(saga, &Event::Told { delivered }, self.base.now())
+            .await
+    }
+
+    /// Lets go of what was kept for a saga that has come to its end. Answers whether that was all.
+    async fn release(&self, saga: &Saga) -> Result<bool, store::Error> {
+        let mut all = true;
+        let let_go = async |record: &Record| {
+            let event = call::Event::SagaEnded {
+                by: self.base.instance,
+            };
+            record.retain_until.is_some()
+                || transition::change(&self.base, record, &event, self.base.now())
+                    .await
+                    .is_some()
+        };
+        if let Some(only) = saga.only
+            && let Some(record) = self.base.store.load(only).await?
+        {
+            all &= let_go(&record).await;
+        }
+        let mut before = None;
+        loop {
+            let page = self.registry.page_of(saga, before).await?;
+            // What cannot be read is looked at again later.
+            all &= page.unreadable == 0;
+            let kept = page.found.iter();
+            for record in kept.filter(|record| record.retain_until.is_none()) {
+                all &= match self.base.store.load(record.intent.call_id).await? {
+                    Some(whole) => let_go(&whole).await,
+                    None => false,
+                };
+            }
+            before = page.next;
+            if before.is_none() {
+                return Ok(all);
+            }
+            // What is left waits for the next gateway.
+            if self.base.draining.is_cancelled() {
+                return Ok(false);
+            }
+        }
+    }
+}
