@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::prepared::PreparedCall;
 use super::refusal::{expired, refusal};
-use super::run::{Keep, Runner};
+use super::run::Runner;
 use super::similar::{self, Alike, answer_alike};
 use crate::core::call::{self, Action, Arrival, Change, Event, Met};
 use crate::core::json;
@@ -422,10 +422,7 @@ impl Claimer {
                             why,
                         }
                     };
-                    let (record, _) = self
-                        .runner
-                        .settle(&call, record, &event, None, Keep::Stored)
-                        .await;
+                    let record = self.runner.settle_alone(&call, record, &event).await;
                     tracing::warn!(
                         call_id = %record.intent.call_id,
                         tool = tool.name,

@@ -372,10 +372,7 @@ impl Engine {
             evidence,
             retry: None,
         };
-        let (record, _) = self
-            .runner
-            .settle(call, record, &event, None, Keep::Stored)
-            .await;
+        let record = self.runner.settle_alone(call, record, &event).await;
         tracing::info!(
             call_id = %record.intent.call_id,
             tool = call.at.tool.name,
@@ -449,10 +446,7 @@ impl Engine {
             kind: failure,
             why,
         };
-        let (record, _) = self
-            .runner
-            .settle(call, record, &event, None, Keep::Stored)
-            .await;
+        let record = self.runner.settle_alone(call, record, &event).await;
         self.runner.ended(call, &record, began);
         let is_closed = matches!(&record.state, State::Failed(failure) if failure.kind == FailureKind::SagaClosed);
         run.end(

@@ -120,7 +120,7 @@ impl Runner {
 
     /// Applies how an attempt ended to the record and writes it. Answers with the record as stored,
     /// and how long to wait if another attempt is to be made.
-    pub(in crate::gateway) async fn settle(
+    async fn settle(
         &self,
         call: &PreparedCall,
         record: Record,
@@ -145,6 +145,17 @@ impl Runner {
         };
         span.record("outcome", record.state.as_str());
         (record, wait)
+    }
+
+    /// The same where no request waits for it.
+    pub(in crate::gateway) async fn settle_alone(
+        &self,
+        call: &PreparedCall,
+        record: Record,
+        event: &Event,
+    ) -> Record {
+        let (record, _) = self.settle(call, record, event, None, Keep::Stored).await;
+        record
     }
 
     async fn write_outcome(
