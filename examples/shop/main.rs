@@ -113,26 +113,18 @@ fn router(shop: Arc<Shop>) -> Router {
         .route("/payments", post(capture_payment))
         .route("/payments/refund", post(refund_payment))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&shop), chaos));
-    Router::new()
-        .merge(effects)
-        .route(
-            "/orders",
-            get(async |shop: Shared, window: Asked| list(shop, &ORDER, window).await),
-        )
-        .route(
-            "/orders/by-key/{key}",
-            get(async |shop: Shared, key: Segment| by_key(shop, &ORDER, key).await),
-        )
+    let mut doors = Router::new().merge(effects);
+    for kind in [&ORDER, &PAYMENT] {
+        let listed = move |shop: Shared, window: Asked| list(shop, kind, window);
+        let found = move |shop: Shared, key: Segment| by_key(shop, kind, key);
+        let plural = kind.plural;
+        doors = doors
+            .route(&format!("/{plural}"), get(listed))
+            .route(&format!("/{plural}/by-key/{{key}}"), get(found));
+    }
+    doors
         .route("/orders/query", post(query_order))
         .route("/orders/{order_id}", get(get_order))
-        .route(
-            "/payments",
-            get(async |shop: Shared, window: Asked| list(shop, &PAYMENT, window).await),
-        )
-        .route(
-            "/payments/by-key/{key}",
-            get(async |shop: Shared, key: Segment| by_key(shop, &PAYMENT, key).await),
-        )
         .route("/stock/query", post(query_stock))
         .route("/stock/{sku}", get(get_stock))
         .route("/stats", get(stats))

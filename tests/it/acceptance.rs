@@ -7,13 +7,13 @@ use oncegate::core::caller::Caller;
 use oncegate::core::document::{Document, Kind};
 use oncegate::store::LOST_DATA;
 use oncegate::store::{Documents as _, Health as _};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::contract::ME;
 use crate::saga_losses::Place;
 use crate::support::faulty::{Fault, FaultStore, Verb};
 use crate::support::gateway::{Bare, one_tool, store_is_free};
-use crate::support::redis::Redis;
+use crate::support::redis::{Redis, connect};
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
@@ -31,11 +31,7 @@ async fn lose(stores: &Stores, gateway: Gateway, config: &str) -> Gateway {
             format!("sqlite:{}", folder.path().join("oncegate.db").display())
         }
         Stores::Redis(url) => {
-            let client = ::redis::Client::open(url.as_str()).expect("a URL");
-            let mut connection = client
-                .get_multiplexed_async_connection()
-                .await
-                .expect("a connection");
+            let mut connection = connect(url).await;
             let key = "oncegate:{p000}:writes";
             let counts = ::redis::cmd("HKEYS")
                 .arg(key)
@@ -57,14 +53,6 @@ async fn lose(stores: &Stores, gateway: Gateway, config: &str) -> Gateway {
     })
     .await;
     gateway
-}
-
-async fn post(gateway: &Gateway, path: &str, body: Value) -> Answer {
-    let request = gateway
-        .client
-        .post(gateway.url(path))
-        .body(body.to_string());
-    Answer::to(request).await
 }
 
 fn sealed(tool: &Tool, keys: &[u8]) -> String {
@@ -147,8 +135,9 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
         .act("saga", json!({ "saga_id": "G", "session_id": "T" }))
         .await
         .expect_ok();
-    let done = done.at("/call_id").as_str().expect("an id").to_owned();
-    post(&gateway, "/v1/tools/other/pause", reason.clone())
+    let done = done.id();
+    gateway
+        .post_to("/v1/tools/other/pause", &reason)
         .await
         .expect_ok();
     tool.then(Act::ExecuteThenDrop);
@@ -156,7 +145,7 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
         .act("unknown", json!({}))
         .await
         .expect_problem("outcome-unknown");
-    let unknown = unknown.at("/call_id").as_str().expect("an id").to_owned();
+    let unknown = unknown.id();
 
     let gateway = lose(stores, gateway, &config).await;
     let resolution = json!({ "as": "succeeded", "result": 1, "reason": "looked it up" });
@@ -173,7 +162,7 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
         ("/v1/tools/other/resume".to_owned(), reason.clone()),
     ];
     for (path, body) in &acts {
-        let refused = post(&gateway, path, body.clone()).await;
+        let refused = gateway.post_to(path, &body).await;
         assert_eq!(
             refused.at("/type"),
             "/problems/store-unavailable",
@@ -182,7 +171,8 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
         );
     }
     // What only holds back may be done before the store opens.
-    post(&gateway, "/v1/tools/act/pause", reason.clone())
+    gateway
+        .post_to("/v1/tools/act/pause", &reason)
         .await
         .expect_ok();
     gateway.accept_loss("an older copy").await.expect_ok();
@@ -195,7 +185,7 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
     assert_eq!(found.at("/frozen"), false, "{}", found.text);
     assert_eq!(gateway.get("/v1/sagas/G").await.at("/state"), "stuck");
     for (path, body) in [&acts[0], &acts[2], &acts[5], &acts[9]] {
-        post(&gateway, path, body.clone()).await.expect_ok();
+        gateway.post_to(path, &body).await.expect_ok();
     }
     gateway.stop().await;
 }

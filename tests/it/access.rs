@@ -35,8 +35,8 @@ async fn call(gateway: &Gateway, token: &str, key: &str) -> Answer {
 }
 
 async fn show(gateway: &Gateway, token: &str, call: &Answer) -> Answer {
-    let id = call.at("/call_id");
-    let url = gateway.url(&format!("/v1/calls/{}", id.as_str().expect("an id")));
+    let id = call.id();
+    let url = gateway.url(&format!("/v1/calls/{id}"));
     Answer::to(gateway.client.get(url).bearer_auth(token)).await
 }
 

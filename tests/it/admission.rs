@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oncegate::core::call::{Arrival, Change, Event, next};
+use oncegate::core::call::Change;
 use oncegate::core::key::GroupKey;
-use oncegate::core::record::{AttemptId, CallId, Entry, Intent, Record};
-use oncegate::core::session::{Brought, Denied, SessionId};
+use oncegate::core::record::{CallId, Entry, Intent, Record};
+use oncegate::core::session::{Brought, Denied, Lock, SessionId};
 use oncegate::core::tool::Tool as Policy;
 use oncegate::core::tool::{Mode, SessionPolicy as Sessions};
 use oncegate::store::{Claimed, Replaced, Store};
 use uuid::Uuid;
 
 use crate::admission_groups::with_budget;
-use crate::contract::{Home, ME, claim, claimed, contract, ended_by, intent, replaced};
+use crate::contract::{Home, ME, arrives, claim, claimed, contract, ended_by, intent, replaced};
 
 contract! {
     a_frozen_session_lets_nothing_begin_and_says_who_froze_it,
@@ -75,32 +75,12 @@ pub fn asks_with(tool: &Policy, key: &str, brought: Brought) -> Change {
         args: "{}".into(),
         ..intent(key, "S", now())
     };
-    let event = Event::Arrived(Arrival {
-        intent: Arc::new(intent),
-        prints: Arc::default(),
-        brought,
-        attempt: AttemptId(Uuid::new_v4()),
-        owner: ME,
-    });
-    next(tool, None, &event, now())
-        .expect("a claim")
-        .change
-        .expect("a change")
+    arrives(tool, None, Arc::new(intent), brought, (ME, now()))
 }
 
 pub fn again(tool: &Policy, failed: &Record) -> Change {
-    let (intent, brought) = (failed.intent.clone(), Brought::default());
-    let event = Event::Arrived(Arrival {
-        intent,
-        prints: Arc::default(),
-        brought,
-        attempt: AttemptId(Uuid::new_v4()),
-        owner: ME,
-    });
-    next(tool, Some(failed), &event, now())
-        .expect("a rerun")
-        .change
-        .expect("a change")
+    let (intent, by) = (failed.intent.clone(), (ME, now()));
+    arrives(tool, Some(failed), intent, Brought::default(), by)
 }
 
 /// Ends a call now, with this status of the tool.
@@ -244,27 +224,22 @@ async fn an_unknown_outcome_holds_the_lock_until_its_lease_ends(home: Home) {
     claimed(store, &waits).await;
 }
 
+/// The lock of the session S.
+async fn lock_of(store: &dyn Store) -> Option<Lock> {
+    store.session(&session()).await.expect("an answer").lock
+}
+
 async fn a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it(home: Home) {
     let (store, tool) = (&*home.store, exclusive());
     let first = claimed(store, &asks(&tool, "a")).await;
-    let lock = store
-        .session(&session())
-        .await
-        .expect("an answer")
-        .lock
-        .expect("a lock");
+    let lock = lock_of(store).await.expect("a lock");
     let failed = ends(store, &tool, &first, 422).await;
     let change = again(&tool, &failed);
     let Replaced::Done(second) = store.replace(&change, &failed).await.expect("an answer") else {
         panic!("it runs again")
     };
     assert_eq!(
-        store
-            .session(&session())
-            .await
-            .expect("an answer")
-            .lock
-            .map(|lock| Some(lock.token)),
+        lock_of(store).await.map(|lock| Some(lock.token)),
         Some(second.fencing)
     );
     let unlock = async |lock| {
@@ -282,12 +257,7 @@ async fn a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it(home: Home) 
         .leave_line(&session(), CallId(Uuid::new_v4()))
         .await
         .expect("who is not there may leave");
-    let lock = store
-        .session(&session())
-        .await
-        .expect("an answer")
-        .lock
-        .expect("a lock");
+    let lock = lock_of(store).await.expect("a lock");
     assert!(unlock(lock).await);
     let seen = store.session(&session()).await.expect("an answer");
     assert_eq!(

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::agent::{Agent, by_business_id};
 use crate::support::gateway::one_tool;
 use crate::support::stores::{Stores, on_both_stores};
-use crate::support::{Act, Tool, until};
+use crate::support::{Act, Gateway, Tool, until};
 
 on_both_stores! {
     a_loop_with_the_models_keys_has_one_effect,
@@ -99,6 +99,11 @@ async fn a_loop_that_resumes_with_new_keys_and_no_fields_gets_the_result_where_s
     assert_eq!((tool.effects(), resumed.keys), (1, 0));
 }
 
+/// An agent that buys the same in these words.
+fn plan<'a>(gateway: &'a Gateway, name: &'a str, note: &str) -> Agent<'a> {
+    Agent::new(gateway, name, json!({ "sku": "w", "note": note }))
+}
+
 async fn a_loop_that_resumes_with_new_keys_and_no_fields_is_told_of_its_earlier_call_where_they_are_refused(
     stores: &Stores,
 ) {
@@ -106,17 +111,10 @@ async fn a_loop_that_resumes_with_new_keys_and_no_fields_is_told_of_its_earlier_
     let gateway = stores
         .gateway(&one_tool(&tool, &LIKE.replace("replay", "refuse")))
         .await;
-    let args = |note: &str| json!({ "sku": "w", "note": note });
-    let first = Agent::new(&gateway, "plan-1", args("as asked"))
-        .follow()
-        .await
-        .result();
-    let mut resumed = Agent::new(&gateway, "plan-2", args("in other words"));
-    let told = resumed
-        .follow()
-        .await
-        .told()
-        .expect_problem("possible-duplicate");
+    let first = plan(&gateway, "plan-1", "as asked").follow().await.result();
+    let mut resumed = plan(&gateway, "plan-2", "in other words");
+    let told = resumed.follow().await.told();
+    let told = told.expect_problem("possible-duplicate");
     assert_eq!(
         (told.at("/similar_to"), told.at("/key_action")),
         (first.at("/call_id"), "stop".into())
@@ -136,17 +134,10 @@ async fn a_loop_that_resumes_while_nobody_knows_the_outcome_is_told_whom_to_ask(
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop);
     let gateway = stores.gateway(&one_tool(&tool, LIKE)).await;
-    let args = |note: &str| json!({ "sku": "w", "note": note });
-    let first = Agent::new(&gateway, "plan-1", args("a"))
-        .follow()
-        .await
-        .told();
-    let mut resumed = Agent::new(&gateway, "plan-2", args("b"));
-    let told = resumed
-        .follow()
-        .await
-        .told()
-        .expect_problem("possible-duplicate");
+    let first = plan(&gateway, "plan-1", "a").follow().await.told();
+    let mut resumed = plan(&gateway, "plan-2", "b");
+    let told = resumed.follow().await.told();
+    let told = told.expect_problem("possible-duplicate");
     assert_eq!(
         (told.at("/similar_to"), told.at("/effect")),
         (first.at("/call_id"), "unknown".into())

@@ -64,11 +64,7 @@ async fn a_replay_differs_from_the_first_answer_only_in_saying_so() {
         ("idempotent-replayed", "false", "true"),
         ("gateway-outcome", "executed", "replayed"),
         ("idempotency-key", "k-1", "k-1"),
-        (
-            "x-call-id",
-            first.at("/call_id").as_str().expect("an id"),
-            replay.at("/call_id").as_str().expect("an id"),
-        ),
+        ("x-call-id", &first.id(), &replay.id()),
     ] {
         assert_eq!(
             (first.header(header), replay.header(header)),
@@ -201,13 +197,7 @@ async fn respond_async_names_the_place_where_the_result_will_be() {
         (202, "running".into())
     );
     let place = accepted.header("location").to_owned();
-    assert_eq!(
-        place,
-        format!(
-            "/v1/calls/{}",
-            accepted.at("/call_id").as_str().expect("an id")
-        )
-    );
+    assert_eq!(place, format!("/v1/calls/{}", accepted.id()));
     assert_eq!(
         gateway.get(&place).await.expect_ok().at("/state"),
         "running"
@@ -435,10 +425,7 @@ async fn the_ledger_tells_the_whole_story() {
         record.at("/events/0/attempt_id"),
         record.at("/events/1/attempt_id")
     );
-    assert_eq!(
-        seen.header("x-call-id"),
-        record.at("/call_id").as_str().expect("an id")
-    );
+    assert_eq!(seen.header("x-call-id"), record.id());
     assert_eq!(
         seen.header("fencing-token"),
         record.at("/fencing").to_string()

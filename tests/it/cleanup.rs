@@ -3,11 +3,13 @@
 use jiff::SignedDuration;
 use oncegate::core::record::{CallId, Record};
 use oncegate::gateway::new_instance;
-use oncegate::store::{Calls as _, Health as _, LOST_DATA, Ledger as _, LossRecovery as _, Store};
+use oncegate::store::{Calls as _, Health as _, Ledger as _, Store};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::contract::{ME, arrival, at, claimed, ended, open_redis, open_redis_as_it_is, replaced};
+use crate::contract::{
+    ME, accept_noticed_loss, arrival, at, claimed, ended, open_redis, open_redis_as_it_is, replaced,
+};
 use crate::support::clock::Clock;
 use crate::support::gateway::{Bare, one_tool};
 use crate::support::redis::{Cluster, Redis};
@@ -152,15 +154,7 @@ async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
             done.len(),
             "{what}"
         );
-        until("the loss is noticed", async || {
-            has_reason(&store.readiness().await, LOST_DATA)
-        })
-        .await;
-        store.accept_loss("a test").await.expect("accepted");
-        until("it is open", async || {
-            store.readiness().await.reasons.is_empty()
-        })
-        .await;
+        accept_noticed_loss(&store).await;
     }
 }
 

@@ -385,6 +385,7 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
             "{mistakes:#?}"
         );
     }
+    let redacting = "redact = { args = [\"/card\"] }\n[reconciliations.r]\n";
     for (from, to, words) in [
         ("tools = [\"t\"]", "tools = [\"u\"]", "there is no tool u"),
         ("tools = [\"t\"]", "tools = []", "nothing to compare"),
@@ -392,11 +393,7 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
         ("key = \"/k\"", "", "key: this key is missing"),
         ("key = \"/k\"", "key = \"k\"", "no JSON Pointer"),
         ("\"http://127", "\"ftp://127", "no http:// or https:// URL"),
-        (
-            "[reconciliations.r]",
-            "redact = { args = [\"/card\"] }\n[reconciliations.r]\n",
-            "",
-        ),
+        ("[reconciliations.r]", redacting, ""),
     ] {
         let text = good.replace(from, to);
         assert_ne!(text, good);

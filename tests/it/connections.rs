@@ -9,6 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::support::binary::{Process, free_port, log};
@@ -62,19 +63,22 @@ async fn drip(gateway: &Gateway, begin: &str) -> (String, Duration) {
     (String::from_utf8(answer).expect("text"), began.elapsed())
 }
 
+/// A connection that begins with HTTP/2, and how it ends.
+async fn http_2(gateway: &Gateway) -> (http2::SendRequest<Body>, JoinHandle<hyper::Result<()>>) {
+    let stream = TcpStream::connect(gateway.address).await;
+    let stream = TokioIo::new(stream.expect("a connection"));
+    let begun = http2::handshake(TokioExecutor::new(), stream).await;
+    let (sender, connection) = begun.expect("HTTP/2");
+    (sender, tokio::spawn(connection))
+}
+
 #[tokio::test]
 async fn http_2_is_spoken_by_who_begins_with_it_and_told_to_go_when_the_gateway_stops() {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
     let gateway = bounded(&tool, "").await;
-    let stream = TcpStream::connect(gateway.address)
-        .await
-        .expect("a connection");
-    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-        .await
-        .expect("HTTP/2");
-    let connection = tokio::spawn(connection);
+    let (mut sender, connection) = http_2(&gateway).await;
     let call = |n: u32| {
         let request = axum::http::Request::post(gateway.url("/v1/tools/act/calls"));
         request
@@ -257,13 +261,7 @@ async fn a_head_with_too_many_lines_or_bytes_is_refused() {
         "what was read to its end is answered: {few}"
     );
 
-    let stream = TcpStream::connect(gateway.address)
-        .await
-        .expect("a connection");
-    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-        .await
-        .expect("HTTP/2");
-    let connection = tokio::spawn(connection);
+    let (mut sender, connection) = http_2(&gateway).await;
     let mut request = axum::http::Request::post(gateway.url("/v1/tools/act/calls"));
     for n in 0..10_000 {
         request = request.header(format!("x-{n}"), "1");

@@ -20,7 +20,7 @@ use oncegate::core::tool::{Effect, Tool as Policy};
 use oncegate::store::Health as _;
 use oncegate::store::redis::{Redis as RedisStore, Settings, Target};
 use oncegate::store::sqlite::Sqlite;
-use oncegate::store::{Claimed, Durability, Replaced, Store};
+use oncegate::store::{Claimed, Durability, LOST_DATA, Replaced, Store};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -32,7 +32,7 @@ use crate::support::gateway::store_is_free;
 use crate::support::memory::Memory;
 use crate::support::pace::brisk;
 use crate::support::redis::{Cluster, Redis};
-use crate::support::until;
+use crate::support::{has_reason, until};
 
 /// A store to make claims about, and what it lives in.
 pub(crate) struct Home {
@@ -254,10 +254,14 @@ pub(crate) fn intent(key: &str, session: &str, created_at: Timestamp) -> Intent 
     }
 }
 
-/// The change by which an arrival claims this key.
-pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) -> Change {
-    let intent = Arc::new(intent(key, session, at(second)));
-    let brought = Brought::default();
+/// What `core` says of an arrival that meets this record.
+pub(crate) fn arrives(
+    tool: &Policy,
+    met: Option<&Record>,
+    intent: Arc<Intent>,
+    brought: Brought,
+    (owner, now): (InstanceId, Timestamp),
+) -> Change {
     let event = Event::Arrived(Arrival {
         intent,
         prints: Arc::default(),
@@ -265,10 +269,15 @@ pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) 
         attempt: AttemptId(Uuid::new_v4()),
         owner,
     });
-    next(&policy(), None, &event, at(second))
-        .expect("a claim")
-        .change
-        .expect("a change")
+    let next = next(tool, met, &event, now).expect("a claim");
+    next.change.expect("a change")
+}
+
+/// The change by which an arrival claims this key.
+pub(crate) fn arrival(key: &str, session: &str, second: i64, owner: InstanceId) -> Change {
+    let intent = Arc::new(intent(key, session, at(second)));
+    let by = (owner, at(second));
+    arrives(&policy(), None, intent, Brought::default(), by)
 }
 
 /// The change by which the attempt of a record ends with this status.
@@ -300,6 +309,19 @@ pub(crate) const ME: InstanceId = InstanceId(Uuid::from_u128(1));
 
 pub(crate) async fn claim(store: &dyn Store, change: &Change) -> Claimed {
     store.claim(change, &[]).await.expect("an answer")
+}
+
+/// Waits until a store has noticed its loss, accepts it, and waits until the store is open.
+pub(crate) async fn accept_noticed_loss(store: &impl Store) {
+    until("the loss is noticed", async || {
+        has_reason(&store.readiness().await, LOST_DATA)
+    })
+    .await;
+    store.accept_loss("a test").await.expect("accepted");
+    until("it is open", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
 }
 
 /// All calls at risk after a loss, from pages of this size.

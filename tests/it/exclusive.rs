@@ -227,10 +227,7 @@ async fn a_gateway_of_redis_that_was_stopped_past_its_lease_overrules_nothing_th
         .expect("an answer");
     let unknown = unknown.expect_problem("outcome-unknown");
     let record = async || {
-        let path = format!(
-            "/v1/calls/{}",
-            unknown.at("/call_id").as_str().expect("an id")
-        );
+        let path = format!("/v1/calls/{}", unknown.id());
         Answer::to(http.get(other.url(&path))).await.expect_ok()
     };
     let held = record().await;

@@ -86,9 +86,8 @@ async fn a_hiccup_of_the_store_is_nobodys_business() {
 async fn a_claim_whose_answer_is_lost_is_recognised_as_our_own() {
     let tool = Tool::start().await;
     let gateway = Shaky::with_tool(&tool).await;
-    gateway
-        .store
-        .next(Verb::Claim, Fault::ExecuteThenTimeout, 2);
+    let store = &gateway.store;
+    store.next(Verb::Claim, Fault::ExecuteThenTimeout, 2);
     assert_eq!(gateway.call(1).await.expect_ok().at("/replayed"), false);
     assert_eq!(tool.requests(), 1);
 }
@@ -232,11 +231,7 @@ async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_le
     let first = tokio::spawn(ask("first"));
     until("the tool has it", async || tool.requests() == 1).await;
     // It finds the session free, while the gateway has been told that it is not.
-    store.next(
-        Verb::Claim,
-        Fault::ExecuteLate(Duration::from_millis(1_500)),
-        1,
-    );
+    store.next(Verb::Claim, LATE, 1);
     ask("late").await.expect_problem("store-unavailable");
     drop(hold);
     assert_eq!(
@@ -263,6 +258,9 @@ async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_le
     assert_eq!(tool.effects(), 3);
 }
 
+/// A store that answers too late, and does what it was asked all the same.
+const LATE: Fault = Fault::ExecuteLate(Duration::from_millis(1_500));
+
 /// A claim may still be carried out that was not answered. Behind that no call waits for its session: it would
 /// be told that nothing was run.
 #[tokio::test]
@@ -279,11 +277,7 @@ async fn who_is_barred_after_a_claim_of_unknown_fate_does_not_wait_in_line() {
     };
     let second = async {
         until("the first runs", async || tool.requests() == 1).await;
-        store.next(
-            Verb::Claim,
-            Fault::ExecuteLate(Duration::from_millis(1_500)),
-            1,
-        );
+        store.next(Verb::Claim, LATE, 1);
         ask("second").await.expect_problem("store-unavailable");
         drop(hold);
     };

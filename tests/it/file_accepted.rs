@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::contract::{arrival, claimed};
 use crate::file_losses::{ALL, ME, remove, with_a_copy};
-use crate::support::binary::run;
+use crate::support::binary::accept_loss_command;
 use crate::support::gateway::store_is_free;
 use crate::support::{Tool, until};
 
@@ -22,16 +22,8 @@ async fn a_loss_is_accepted_by_the_command_when_no_gateway_runs() {
     serving.kill();
     remove(&serving, &ALL[1..]);
     serving.again().await;
-    let arguments = [
-        "store",
-        "accept-loss",
-        "--config",
-        "oncegate.toml",
-        "--reason",
-        "the log was deleted",
-    ];
     let accept = |folder: &Path| {
-        let done = run(folder, &arguments);
+        let done = accept_loss_command(folder, "the log was deleted");
         // What it logs goes to the same place as what is wrong.
         let said = if done.status.success() {
             done.stdout
@@ -63,17 +55,15 @@ async fn a_loss_is_accepted_by_the_command_when_no_gateway_runs() {
     assert_eq!(serving.get("/readyz").await.status, 200);
 }
 
+fn open_in(folder: &Path) -> Sqlite {
+    let file = folder.join("oncegate.db");
+    Sqlite::open(&file, ME, &CancellationToken::new()).expect("a store")
+}
+
 #[tokio::test]
 async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
     let folder = tempfile::tempdir().expect("a folder");
-    let open = || {
-        Sqlite::open(
-            &folder.path().join("oncegate.db"),
-            ME,
-            &CancellationToken::new(),
-        )
-        .expect("a store")
-    };
+    let open = || open_in(folder.path());
     let store = open();
     claimed(&store, &arrival("k", "S", 0, ME)).await;
     let since = store.readiness().await.whole_since.expect("it is known");
@@ -119,14 +109,7 @@ async fn until_a_loss_is_accepted_only_the_documents_of_who_accepts_it_are_chang
     use oncegate::store::Put;
 
     let folder = tempfile::tempdir().expect("a folder");
-    let open = || {
-        Sqlite::open(
-            &folder.path().join("oncegate.db"),
-            ME,
-            &CancellationToken::new(),
-        )
-        .expect("a store")
-    };
+    let open = || open_in(folder.path());
     let store = open();
     let id = SagaId {
         tenant: "shop".into(),

@@ -1,9 +1,6 @@
-use std::io::Write;
-use std::process::Stdio;
-
 use serde_json::json;
 
-use crate::support::binary::command;
+use crate::support::binary::key_command;
 use crate::support::gateway::one_tool;
 use crate::support::redis::Redis;
 use crate::support::{Act, Gateway, Tool};
@@ -403,22 +400,7 @@ async fn the_key_command_says_what_the_gateway_does() {
         tool.url()
     );
     std::fs::write(folder.path().join("c.toml"), config).expect("a file");
-    let mut child = command(
-        folder.path(),
-        &["key", "--config", "c.toml", "--tool", "act"],
-    );
-    let mut child = child
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    child
-        .stdin
-        .take()
-        .expect("standard input")
-        .write_all(body.to_string().as_bytes())
-        .expect("written");
-    let output = child.wait_with_output().expect("it ends");
+    let output = key_command(folder.path(), &body.to_string());
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(said["idempotency_key"], called.at("/idempotency_key"));
     assert_eq!(said["key_source"], "derived");
@@ -429,20 +411,7 @@ async fn the_key_command_says_what_the_gateway_does() {
         one_tool(&tool, "redact = { args = [\"/a\"] }")
     );
     std::fs::write(folder.path().join("c.toml"), config).expect("a file");
-    let arguments = ["key", "--config", "c.toml", "--tool", "act"];
-    let mut child = command(folder.path(), &arguments);
-    let mut child = child
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    child
-        .stdin
-        .take()
-        .expect("standard input")
-        .write_all(body.to_string().as_bytes())
-        .expect("written");
-    let refused = child.wait_with_output().expect("it ends");
+    let refused = key_command(folder.path(), &body.to_string());
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
         !refused.status.success() && said.contains("/v1/tools/act/key"),

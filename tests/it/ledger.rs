@@ -37,10 +37,7 @@ async fn a_token_reads_the_calls_and_sagas_that_it_made_itself(stores: &Stores) 
     let body = json!({ "args": {}, "idempotency_key": "k", "saga_id": "G" }).to_string();
     let request = request.header("prefer", "respond-async").body(body);
     let accepted = Answer::to(request).await;
-    let place = format!(
-        "/v1/calls/{}",
-        accepted.at("/call_id").as_str().expect("an id")
-    );
+    let place = format!("/v1/calls/{}", accepted.id());
     assert!(
         accepted.status == 200 || accepted.header("location") == place,
         "{}",
@@ -185,12 +182,7 @@ async fn a_trace_leads_to_its_calls_and_each_says_how_often_it_was_asked_for(sto
         of_trace().await.at("/calls/2/duplicates") == 4
     })
     .await;
-    let whole = other
-        .get(&format!(
-            "/v1/calls/{}",
-            first.at("/call_id").as_str().expect("an id")
-        ))
-        .await;
+    let whole = other.get(&format!("/v1/calls/{}", first.id())).await;
     assert_eq!((whole.at("/duplicates"), tool.effects()), (4.into(), 3));
     let last = whole.at("/last_duplicates");
     let last = last.as_array().expect("a list");
@@ -213,7 +205,7 @@ async fn a_trace_leads_to_its_calls_and_each_says_how_often_it_was_asked_for(sto
         .get("/v1/calls?state=failed&user_id=ann")
         .await
         .expect_ok();
-    assert_eq!(ids(&state), [third.at("/call_id").as_str().expect("an id")]);
+    assert_eq!(ids(&state), [third.id()]);
 }
 
 async fn pages_and_lines_show_the_same_calls(stores: &Stores) {
@@ -284,7 +276,7 @@ async fn everyone_sees_the_calls_of_their_own_tenant_and_an_administrator_all(st
     let mut own = Vec::new();
     for tenant in ["shop", "bank"] {
         let answer = call(&gateway, tenant, &body).await.expect_ok();
-        own.push(answer.at("/call_id").as_str().expect("an id").to_owned());
+        own.push(answer.id());
     }
     assert_eq!(
         tool.effects(),

@@ -101,14 +101,18 @@ async fn call_until_refused(gateway: &Gateway, token: &str, prefix: &str) -> (Re
     panic!("nothing is refused");
 }
 
+/// A token that has this bound, and one that has none.
+fn slow_and_free(tool: &Tool, bound: &str) -> String {
+    let tokens = [token("slow", 1, bound), token("free", 1, "")].concat();
+    format!("{tokens}{}", one_tool(tool))
+}
+
 #[tokio::test]
 async fn a_token_that_asks_too_fast_is_refused_before_anything_of_it_is_looked_at() {
     let tool = Tool::start().await;
-    let slow = token("slow", 1, "rate = { per_second = 1, burst = 3 }");
-    let gateway = Gateway::start(&format!(
-        "{slow}{}{}",
-        token("free", 1, ""),
-        one_tool(&tool)
+    let gateway = Gateway::start(&slow_and_free(
+        &tool,
+        "rate = { per_second = 1, burst = 3 }",
     ))
     .await;
     let (refused, let_in) = call_until_refused(&gateway, "slow-1", "k").await;
@@ -165,12 +169,10 @@ async fn two_tokens_of_one_name_share_what_they_may_do() {
 
 async fn new_keys_are_bounded_and_repetitions_are_not(stores: &Stores) {
     let tool = Tool::start().await;
-    let slow = token("slow", 1, "new_keys = { per_second = 1, burst = 2 }");
     let gateway = stores
-        .gateway(&format!(
-            "{slow}{}{}",
-            token("free", 1, ""),
-            one_tool(&tool)
+        .gateway(&slow_and_free(
+            &tool,
+            "new_keys = { per_second = 1, burst = 2 }",
         ))
         .await;
     tool.then(Act::after_ms(3_000, Act::Numbered));
@@ -216,12 +218,10 @@ async fn new_keys_are_bounded_and_repetitions_are_not(stores: &Stores) {
 async fn a_new_key_that_is_not_claimed_is_given_back(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::Answer(422, "", b"{}"));
-    let slow = token("slow", 1, "new_keys = { per_second = 1, burst = 1 }");
     let gateway = stores
-        .gateway(&format!(
-            "{slow}{}{}",
-            token("free", 1, ""),
-            one_tool(&tool)
+        .gateway(&slow_and_free(
+            &tool,
+            "new_keys = { per_second = 1, burst = 1 }",
         ))
         .await;
     let act = async |what: &str| {
@@ -251,11 +251,9 @@ async fn a_new_key_that_is_not_claimed_is_given_back(stores: &Stores) {
 #[tokio::test]
 async fn nobody_is_refused_because_another_token_is_too_fast() {
     let tool = Tool::start().await;
-    let slow = token("slow", 1, "new_keys = { per_second = 1, burst = 1 }");
-    let gateway = Gateway::start(&format!(
-        "{slow}{}{}",
-        token("free", 1, ""),
-        one_tool(&tool)
+    let gateway = Gateway::start(&slow_and_free(
+        &tool,
+        "new_keys = { per_second = 1, burst = 1 }",
     ))
     .await;
     let (mut refused, mut rounds) = (0, 0);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{Act, Answer, Gateway, Tool};
-use crate::tools::{post, three_tools};
+use crate::tools::three_tools;
 
 /// The routes of `src/http/mod.rs`, as methods and paths.
 fn routes() -> Vec<(String, String)> {
@@ -166,20 +166,18 @@ async fn what_the_doors_answer_is_what_the_document_says() {
         );
     }
     let id = unknown.at("/call_id");
-    let replay = format!(
-        "/v1/calls/{}/replay",
-        ok.at("/call_id").as_str().expect("an id")
-    );
+    let replay = format!("/v1/calls/{}/replay", ok.id());
     for (mode, slug) in [("stored", ""), ("verify", "replay-unsafe")] {
-        let replayed = post(&gateway, "", &replay, &json!({ "mode": mode })).await;
+        let replayed = gateway.post_as("", &replay, &json!({ "mode": mode })).await;
         assert_eq!(replayed.problem(), slug);
         check(&document, ("post", "/v1/calls/{id}/replay"), &replayed);
     }
     let resolve = format!("/v1/calls/{}/resolve", id.as_str().expect("an id"));
     let said = json!({ "as": "succeeded", "result": { "a": 1 }, "reason": "looked it up" });
-    let settled = post(&gateway, "", &resolve, &said).await.expect_ok();
+    let settled = gateway.post_as("", &resolve, &said).await.expect_ok();
     check(&document, ("post", "/v1/calls/{id}/resolve"), &settled);
-    let again = post(&gateway, "", &resolve, &said)
+    let again = gateway
+        .post_as("", &resolve, &said)
         .await
         .expect_problem("wrong-state");
     check(&document, ("post", "/v1/calls/{id}/resolve"), &again);
@@ -236,22 +234,18 @@ async fn what_the_doors_answer_is_what_the_document_says() {
         ("get", "/v1/sessions/{id}"),
         &gateway.get("/v1/sessions/S").await.expect_ok(),
     );
-    let unlocked = post(
-        &gateway,
-        "",
-        "/v1/sessions/S/unlock",
-        &json!({ "reason": "stuck" }),
-    )
-    .await;
+    let unlocked = gateway
+        .post_as("", "/v1/sessions/S/unlock", &json!({ "reason": "stuck" }))
+        .await;
     check(&document, ("post", "/v1/sessions/{id}/unlock"), &unlocked);
     for act in ["freeze", "thaw"] {
-        let done = post(
-            &gateway,
-            "",
-            &format!("/v1/sessions/S/{act}"),
-            &json!({ "reason": "to see" }),
-        )
-        .await;
+        let done = gateway
+            .post_as(
+                "",
+                &format!("/v1/sessions/S/{act}"),
+                &json!({ "reason": "to see" }),
+            )
+            .await;
         check(
             &document,
             ("post", &format!("/v1/sessions/{{id}}/{act}")),
@@ -259,13 +253,13 @@ async fn what_the_doors_answer_is_what_the_document_says() {
         );
     }
     for act in ["pause", "pause", "resume"] {
-        let done = post(
-            &gateway,
-            "",
-            &format!("/v1/tools/ship/{act}"),
-            &json!({ "reason": "to see" }),
-        )
-        .await;
+        let done = gateway
+            .post_as(
+                "",
+                &format!("/v1/tools/ship/{act}"),
+                &json!({ "reason": "to see" }),
+            )
+            .await;
         check(
             &document,
             ("post", &format!("/v1/tools/{{tool}}/{act}")),

@@ -80,18 +80,13 @@ async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago
         Answer::to(request).await
     };
     let set = async |paused: bool| {
-        let (at, event) = (
-            gateway.gateway.now(),
-            if paused { "paused" } else { "resumed" }.into(),
-        );
-        let (by, detail) = ("token ops".into(), "elsewhere".into());
         let entry = Entry {
-            at,
-            event,
+            at: gateway.gateway.now(),
+            event: if paused { "paused" } else { "resumed" }.into(),
             attempt: None,
             outcome: None,
-            by,
-            detail,
+            by: "token ops".into(),
+            detail: "elsewhere".into(),
         };
         assert!(
             store

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::points_world::{History, MOST_PASSES, POINTS, World, ask, post};
+use crate::points_world::{History, MOST_PASSES, World, ask, post};
 use crate::support::redis::Redis;
 use crate::support::{Act, Answer, client, times, until, until_ready};
 
@@ -84,26 +84,16 @@ pub async fn act(history: Arc<History>, url: String) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wherever_a_gateway_over_a_file_ends_nothing_is_doubled_or_lost() {
     let world = World::new("sqlite:oncegate.db".into()).await;
-    let mut agents = world.agents();
+    let agents = world.agents();
     for passes in passes() {
-        for point in POINTS {
-            world
-                .dies_at(&format!("{point}={passes}*off->1*return"))
-                .await;
-        }
+        world.dies_at_every_point(passes).await;
         // What the last one has left behind is found at the start; the next start finds it again.
         world.dies_at("after_claim=1*return").await;
         world.dies_at("in_recovery=1*return").await;
     }
     let mut gateway = world.spawn("");
     world.history.over.store(true, Ordering::SeqCst);
-    while agents
-        .join_next()
-        .await
-        .transpose()
-        .expect("no panic")
-        .is_some()
-    {}
+    agents.join_all().await;
     world.holds(rounds() as f64).await;
     gateway.kill().expect("it could be killed");
     gateway.wait().expect("it ended");
@@ -143,14 +133,7 @@ async fn a_zombie_and_an_ambiguous_claim(world: &World, redis: &Redis) {
         "{}",
         zombie.text
     );
-    let metrics = http
-        .get(url("/metrics"))
-        .send()
-        .await
-        .expect("an answer")
-        .text()
-        .await
-        .expect("a text");
+    let metrics = Answer::to(http.get(url("/metrics"))).await.text;
     assert!(
         metrics.contains("oncegate_store_errors_total{kind=\"ambiguous\",operation=\"claim\"}"),
         "{metrics}"
@@ -167,22 +150,12 @@ async fn a_zombie_and_an_ambiguous_claim(world: &World, redis: &Redis) {
 async fn wherever_a_gateway_over_redis_ends_nothing_is_doubled_or_lost() {
     let redis = Redis::strict().await;
     let world = World::new(redis.url()).await;
-    let mut agents = world.agents();
+    let agents = world.agents();
     for passes in passes() {
-        for point in POINTS {
-            world
-                .dies_at(&format!("{point}={passes}*off->1*return"))
-                .await;
-        }
+        world.dies_at_every_point(passes).await;
     }
     world.history.over.store(true, Ordering::SeqCst);
-    while agents
-        .join_next()
-        .await
-        .transpose()
-        .expect("no panic")
-        .is_some()
-    {}
+    agents.join_all().await;
     world.loses(2 * rounds()).await;
     // Their leases end; each start settles one and dies at the next.
     for _ in 0..rounds() {
@@ -242,8 +215,8 @@ async fn a_gateway_that_ends_in_a_recheck_leaves_it_to_the_next() {
         assert_eq!(world.tool.requests(), 1, "nothing was asked or sent");
         let mut gateway = world.spawn("");
         until("it is ready", is_ready).await;
-        let id = unknown.at("/call_id");
-        let path = format!("/v1/calls/{}", id.as_str().expect("an id"));
+        let id = unknown.id();
+        let path = format!("/v1/calls/{id}");
         let record = async || Answer::to(http.get(url(&path))).await.expect_ok();
         until("it is settled", async || {
             record().await.at("/state") == "succeeded"

@@ -1,7 +1,7 @@
 //! One life of a gateway that ends at a point, and what must hold after it.
 
 use std::collections::HashMap;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::points::{act, rounds};
-use crate::support::binary::{command, free_port};
+use crate::support::binary::{free_port, spawn_with_points};
 use crate::support::gateway::one_tool;
 use crate::support::pace::brisk;
 use crate::support::{Act, Answer, Tool, client, until, until_ready};
@@ -95,12 +95,7 @@ impl World {
         );
         let config = format!("{listen}{store}{}", one_tool(&self.tool, &self.rules));
         std::fs::write(self.folder.path().join("oncegate.toml"), config).expect("a file");
-        let mut gateway = command(self.folder.path(), &["serve", "--config", "oncegate.toml"]);
-        gateway
-            .env("FAILPOINTS", points)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        gateway.spawn().expect("the binary starts")
+        spawn_with_points(self.folder.path(), points)
     }
 
     pub fn agents(&self) -> JoinSet<()> {
@@ -119,6 +114,14 @@ impl World {
         while gateway.try_wait().expect("a status").is_none() {
             assert!(Instant::now() < patience, "it has not come to {points}");
             sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// The same at each point in turn, which lets so many calls pass before.
+    pub async fn dies_at_every_point(&self, passes: usize) {
+        for point in POINTS {
+            let points = format!("{point}={passes}*off->1*return");
+            self.dies_at(&points).await;
         }
     }
 
@@ -157,14 +160,7 @@ impl World {
         let url = |path: &str| format!("http://127.0.0.1:{}{path}", self.port);
         until_ready(&url("/readyz")).await;
         let metric = async |line: &str| {
-            let text = http
-                .get(url("/metrics"))
-                .send()
-                .await
-                .expect("an answer")
-                .text()
-                .await
-                .expect("a text");
+            let text = Answer::to(http.get(url("/metrics"))).await.text;
             let value = text
                 .lines()
                 .find_map(|have| have.strip_prefix(line)?.strip_prefix(' ')?.parse().ok());

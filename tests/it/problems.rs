@@ -70,10 +70,7 @@ async fn a_list_is_no_body_at_any_door() {
         .call(json!({ "n": 1 }))
         .await
         .expect_problem("outcome-unknown");
-    let call = format!(
-        "/v1/calls/{}",
-        unknown.at("/call_id").as_str().expect("an id")
-    );
+    let call = format!("/v1/calls/{}", unknown.id());
     for (door, body) in [
         (
             "/v1/tools/act/calls".to_owned(),

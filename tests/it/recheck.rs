@@ -41,10 +41,7 @@ impl Bare {
 
     /// What a person does to a session.
     pub async fn person(&self, session: &str, what: &str) {
-        let url = self.url.replace(
-            "/v1/tools/act/calls",
-            &format!("/v1/sessions/{session}/{what}"),
-        );
+        let url = self.url_of(&format!("/v1/sessions/{session}/{what}"));
         let request = client()
             .post(url)
             .body(json!({ "reason": "it goes in circles" }).to_string());
@@ -57,9 +54,9 @@ impl Bare {
 
     /// The ledger's view of a call.
     pub async fn record(&self, call: &Answer) -> Answer {
-        let id = call.at("/call_id");
-        let path = format!("/v1/calls/{}", id.as_str().expect("an id"));
-        let url = self.url.replace("/v1/tools/act/calls", &path);
+        let id = call.id();
+        let path = format!("/v1/calls/{id}");
+        let url = self.url_of(&path);
         Answer::to(client().get(url)).await
     }
 
@@ -73,19 +70,11 @@ impl Bare {
     }
 
     pub async fn events(&self, call: &Answer) -> Vec<String> {
-        let events = self.record(call).await.at("/events");
-        let events = events
-            .as_array()
-            .expect("a list")
-            .iter()
-            .map(|event| event["event"].as_str());
-        events
-            .map(|event| event.expect("a word").to_owned())
-            .collect()
+        self.record(call).await.events()
     }
 
     pub async fn metrics(&self) -> String {
-        let url = self.url.replace("/v1/tools/act/calls", "/metrics");
+        let url = self.url_of("/metrics");
         Answer::to(client().get(url)).await.expect_ok().text
     }
 
@@ -358,9 +347,9 @@ async fn nobody_settles_a_call_that_is_sent_again_just_now() {
             body["result"] = json!({});
         }
         let body = body.to_string();
-        let id = unknown.at("/call_id");
-        let path = format!("/v1/calls/{}/resolve", id.as_str().expect("an id"));
-        let url = bare.url.replace("/v1/tools/act/calls", &path);
+        let id = unknown.id();
+        let path = format!("/v1/calls/{id}/resolve");
+        let url = bare.url_of(&path);
         Answer::to(client().post(url).body(body)).await
     };
     for what in ["succeeded", "failed"] {

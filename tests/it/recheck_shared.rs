@@ -142,25 +142,9 @@ async fn what_was_held_is_taken_up_when_the_configuration_says_more() {
         probes.events(&given_up).await.last().expect("an event"),
         "given_up"
     );
-    assert_eq!(
-        probes
-            .gateway
-            .rechecks
-            .take_up_once()
-            .await
-            .expect("an answer"),
-        1,
-        "not what was given up"
-    );
-    assert_eq!(
-        probes
-            .gateway
-            .rechecks
-            .take_up_once()
-            .await
-            .expect("an answer"),
-        0
-    );
+    let take_up = async || probes.gateway.rechecks.take_up_once().await;
+    let taken_up = [take_up().await, take_up().await].map(|taken_up| taken_up.expect("an answer"));
+    assert_eq!(taken_up, [1, 0], "not what was given up");
     tool.always(Act::Ok("{\"order\":1}"));
     assert_eq!(probes.rest_in(60).await, Rested { due: 1, settled: 1 });
     assert_eq!(
@@ -220,7 +204,7 @@ async fn on_redis_what_cannot_be_read_or_has_lost_its_key_is_in_nobodys_way() {
                 .expect_problem("outcome-unknown"),
         );
     }
-    let id = |call: &Answer| call.at("/call_id").as_str().expect("an id").to_owned();
+    let id = |call: &Answer| call.id();
     let key = async |pattern: String| -> String {
         let keys: Vec<String> =
             ::redis::from_redis_value(redis.ask(&["KEYS", &pattern]).await).expect("keys");
@@ -305,9 +289,9 @@ async fn a_proof_of_execution_that_comes_after_a_person_said_failed_is_noted_and
         // Another gateway, at which the lease is over.
         memory.set_ahead(SignedDuration::from_hours(1));
         let second = over(&memory, &tool, rules).await;
-        let id = unknown.at("/call_id");
-        let path = format!("/v1/calls/{}/resolve", id.as_str().expect("an id"));
-        let url = second.url.replace("/v1/tools/act/calls", &path);
+        let id = unknown.id();
+        let path = format!("/v1/calls/{id}/resolve");
+        let url = second.url_of(&path);
         let body = json!({ "as": "failed", "reason": "not in the books" }).to_string();
         let resolved = Answer::to(client().post(url).body(body)).await;
         resolved.expect_ok();

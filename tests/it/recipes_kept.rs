@@ -14,7 +14,7 @@ use crate::support::faulty::FaultStore;
 use crate::support::gateway::{Bare, one_tool};
 use crate::support::memory::Memory;
 use crate::support::pace::brisk;
-use crate::support::redis::Redis;
+use crate::support::redis::{Redis, connect};
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, until};
 
@@ -304,11 +304,7 @@ async fn spoil_recipes(stores: &Stores, folder: &std::path::Path, spoiled: Spoil
             assert!(file.execute(sql, []).expect("spoiled") > 0);
         }
         Stores::Redis(url) => {
-            let client = ::redis::Client::open(url.as_str()).expect("a URL");
-            let mut connection = client
-                .get_multiplexed_async_connection()
-                .await
-                .expect("a connection");
+            let mut connection = connect(url).await;
             let names = ::redis::cmd("KEYS")
                 .arg("oncegate:*:document:*")
                 .query_async(&mut connection)

@@ -353,12 +353,7 @@ async fn an_unknown_call_that_the_source_has_becomes_succeeded_and_its_duplicate
         .plan(6, "broken")
         .await
         .expect_problem("outcome-unknown");
-    let call = gateway
-        .get(&format!(
-            "/v1/calls/{}",
-            unknown.at("/call_id").as_str().expect("an id")
-        ))
-        .await;
+    let call = gateway.get(&format!("/v1/calls/{}", unknown.id())).await;
     let events = call.at("/events");
     let last = events
         .as_array()

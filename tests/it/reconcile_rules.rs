@@ -71,11 +71,8 @@ async fn what_the_source_does_not_show_and_the_tool_has_is_not_undone(stores: &S
         kept.at("/anomalies/0/error"),
         "the tool has it: the source is not whole"
     );
-    let call_id = made.at("/call_id");
-    assert_eq!(
-        gateway.state_of(call_id.as_str().expect("an id")).await,
-        "succeeded"
-    );
+    let call_id = made.id();
+    assert_eq!(gateway.state_of(&call_id).await, "succeeded");
     assert_eq!(books.undone().len(), 0);
 }
 
@@ -117,7 +114,7 @@ async fn what_was_only_reported_or_given_up_is_taken_up_again(stores: &Stores) {
         states().await["missing"].contains("done")
     })
     .await;
-    let call_id = made.at("/call_id").as_str().expect("an id").to_owned();
+    let call_id = made.id();
     until("it is compensated", async || {
         gateway.state_of(&call_id).await == "compensated"
     })

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::contract::{ME, arrival, claimed, ended, open_redis, replaced, rerun};
 use crate::redis::{call, gateway, notices};
 use crate::redis_accepted::opens_for_both;
-use crate::support::binary::{free_port, run};
+use crate::support::binary::{accept_loss_command, free_port};
 use crate::support::gateway::one_tool;
 use crate::support::line::Line;
 use crate::support::redis::Redis;
@@ -192,15 +192,8 @@ async fn a_gateway_that_starts_again_notices_what_was_lost_while_it_was_away() {
         redis.url()
     );
     std::fs::write(gateway.folder().join("oncegate.toml"), text).expect("a file");
-    let arguments = [
-        "store",
-        "accept-loss",
-        "--config",
-        "oncegate.toml",
-        "--reason",
-        "flushed by accident",
-    ];
-    let accepted = run(gateway.folder(), &arguments);
+    let accept = || accept_loss_command(gateway.folder(), "flushed by accident");
+    let accepted = accept();
     let said = String::from_utf8_lossy(&accepted.stdout).into_owned();
     assert!(
         said.starts_with("the loss is accepted; 0 calls became unknown; "),
@@ -209,7 +202,7 @@ async fn a_gateway_that_starts_again_notices_what_was_lost_while_it_was_away() {
     assert!(said.contains("frozen"), "{said}");
     gateway.until_ready().await;
     newcomer.until_ready().await;
-    let refused = run(gateway.folder(), &arguments);
+    let refused = accept();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
         !refused.status.success() && said.contains("has not lost any data"),

@@ -2,11 +2,12 @@
 
 use oncegate::core::record::CallId;
 use oncegate::store::redis::Redis as RedisStore;
-use oncegate::store::{self, Calls as _, Claimed, Health as _, LossRecovery as _};
+use oncegate::store::{Calls as _, Claimed};
 
-use crate::contract::{ME, arrival, claimed, ended, name_of, open_redis, replaced, with_names};
+use crate::contract::{
+    ME, accept_noticed_loss, arrival, claimed, ended, name_of, open_redis, replaced, with_names,
+};
 use crate::support::redis::Redis;
-use crate::support::{has_reason, until};
 
 const TWO_DAYS: i64 = 2 * 24 * 3_600;
 
@@ -29,15 +30,7 @@ async fn loses_and_accepts(redis: &Redis, store: &RedisStore) {
     for epoch in ::redis::from_redis_value::<Vec<String>>(epochs).expect("keys") {
         redis.ask(&["DEL", &epoch]).await;
     }
-    until("the loss is noticed", async || {
-        has_reason(&store.readiness().await, store::LOST_DATA)
-    })
-    .await;
-    store.accept_loss("a test").await.expect("accepted");
-    until("it is open", async || {
-        store.readiness().await.reasons.is_empty()
-    })
-    .await;
+    accept_noticed_loss(store).await;
 }
 
 /// A first try has written the call, and broke off before it took the name.

@@ -12,10 +12,8 @@ on_both_stores! {
 }
 
 async fn replay(gateway: &Gateway, call: &Answer, mode: &str) -> Answer {
-    let id = call.at("/call_id");
-    let url = gateway.url(&format!("/v1/calls/{}/replay", id.as_str().expect("an id")));
-    let body = json!({ "mode": mode }).to_string();
-    Answer::to(gateway.client.post(url).body(body)).await
+    let path = format!("/v1/calls/{}/replay", call.id());
+    gateway.post_to(&path, &json!({ "mode": mode })).await
 }
 
 async fn who_verifies_at_the_same_time_as_another_is_told_to_ask_again(stores: &Stores) {
@@ -194,15 +192,8 @@ async fn what_a_person_has_said_is_not_checked_with_a_tool_that_may_never_have_s
         .act("k", json!({}))
         .await
         .expect_problem("outcome-unknown");
-    let id = unknown.at("/call_id");
-    let resolve = gateway.url(&format!(
-        "/v1/calls/{}/resolve",
-        id.as_str().expect("an id")
-    ));
-    let body = json!({ "as": "succeeded", "result": null, "reason": "done by hand" }).to_string();
-    Answer::to(gateway.client.post(resolve).body(body))
-        .await
-        .expect_ok();
+    let body = json!({ "as": "succeeded", "result": null, "reason": "done by hand" });
+    gateway.resolve(&unknown, &body).await.expect_ok();
     replay(&gateway, &unknown, "verify")
         .await
         .expect_problem("replay-unsafe");

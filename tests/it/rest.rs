@@ -41,18 +41,6 @@ async fn until_it_is(gateway: &Gateway, call: &Answer, state: &str) {
     .await;
 }
 
-async fn events(gateway: &Gateway, call: &Answer) -> Vec<String> {
-    let events = gateway.record(call).await.at("/events");
-    let events = events
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|event| event["event"].as_str());
-    events
-        .map(|event| event.expect("a word").to_owned())
-        .collect()
-}
-
 async fn a_probe_that_finds_the_call_settles_it_with_what_the_tool_says(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop)
@@ -72,7 +60,7 @@ async fn a_probe_that_finds_the_call_settles_it_with_what_the_tool_says(stores: 
     let key = seen[0].header("idempotency-key");
     assert_eq!(seen[1].line, format!("GET /by-key/{key} HTTP/1.1"));
     assert_eq!(seen.len(), 2);
-    let events = events(&gateway, &unknown).await;
+    let events = gateway.record(&unknown).await.events();
     assert_eq!(events, ["claimed", "ended", "probing", "probed"]);
 }
 
@@ -140,8 +128,10 @@ async fn a_tool_that_deduplicates_gets_the_same_key_again_until_it_answers(store
     );
     assert_eq!(tool.effects_by_key().values().sum::<usize>(), 1);
     assert!(
-        events(&gateway, &unknown)
+        gateway
+            .record(&unknown)
             .await
+            .events()
             .contains(&"sent_again".to_owned())
     );
 }
@@ -181,8 +171,10 @@ async fn what_cannot_be_settled_is_given_up_and_stays_visible(stores: &Stores) {
         .await
         .expect_problem("outcome-unknown");
     until("it is given up", async || {
-        events(&gateway, &unknown)
+        gateway
+            .record(&unknown)
             .await
+            .events()
             .contains(&"given_up".to_owned())
     })
     .await;
@@ -195,20 +187,6 @@ async fn what_cannot_be_settled_is_given_up_and_stays_visible(stores: &Stores) {
         gateway.metric("oncegate_unknown_calls{tool=\"act\"}").await,
         1.0
     );
-}
-
-async fn resolve(gateway: &Gateway, call: &Answer, body: Value, token: &str) -> Answer {
-    let id = call.at("/call_id");
-    let url = gateway.url(&format!(
-        "/v1/calls/{}/resolve",
-        id.as_str().expect("an id")
-    ));
-    let request = gateway
-        .client
-        .post(url)
-        .bearer_auth(token)
-        .body(body.to_string());
-    Answer::to(request).await
 }
 
 async fn a_person_settles_a_call_and_who_waits_for_it_hears_of_it(stores: &Stores) {
@@ -227,7 +205,7 @@ async fn a_person_settles_a_call_and_who_waits_for_it_hears_of_it(stores: &Store
             Answer::to(request).await
         }
     });
-    let resolve = async |body| resolve(&gateway, &unknown, body, "").await;
+    let resolve = async |body| gateway.resolve(&unknown, &body).await;
     for wrong in [
         json!({ "as": "succeeded" }),
         json!({ "as": "maybe", "reason": "r" }),
@@ -286,7 +264,7 @@ async fn each_check_is_made_by_one_gateway_only(stores: &Stores) {
     until("it was asked often", async || tool.requests() >= 6).await;
     // Written before it is asked: so there are never more questions than entries.
     let asked = tool.requests() - 1;
-    let events = events(&gateways[0], &unknown).await;
+    let events = gateways[0].record(&unknown).await.events();
     assert!(
         events.iter().filter(|event| *event == "probing").count() >= asked,
         "{events:?}"
@@ -358,17 +336,19 @@ async fn only_an_administrator_settles_a_call() {
         .await
         .expect_problem("outcome-unknown");
     let as_done = json!({ "as": "succeeded", "result": null, "reason": "found it" });
-    resolve(&gateway, &unknown, as_done.clone(), "shop")
+    let resolve_as = async |token: &str, call: &Answer| {
+        let path = format!("/v1/calls/{}/resolve", call.id());
+        gateway.post_as(token, &path, &as_done).await
+    };
+    resolve_as("shop", &unknown)
         .await
         .expect_problem("forbidden");
-    resolve(&gateway, &unknown, as_done.clone(), "ops")
-        .await
-        .expect_ok();
+    resolve_as("ops", &unknown).await.expect_ok();
     let other = Answer {
         text: json!({ "call_id": uuid::Uuid::new_v4() }).to_string(),
         ..unknown
     };
-    resolve(&gateway, &other, as_done, "ops")
+    resolve_as("ops", &other)
         .await
         .expect_problem("unknown-call");
 }
@@ -400,25 +380,16 @@ async fn whatever_a_tool_does_each_policy_brings_its_calls_to_rest() {
     let probe = "unknown = \"probe\"\n";
     let retry = "unknown = \"retry\"\ndedup = \"key\"\n";
     let slow = || Act::after_ms(900, Act::Numbered);
+    let rejected = || Act::Answer(422, "", b"{}");
     for (policy, act, first, rest) in [
         (hold, Act::ExecuteThenDrop, "outcome-unknown", "unknown"),
-        (hold, Act::Answer(422, "", b"{}"), "tool-rejected", "failed"),
+        (hold, rejected(), "tool-rejected", "failed"),
         (hold, slow(), "outcome-unknown", "succeeded"),
         (probe, Act::ExecuteThenDrop, "outcome-unknown", "succeeded"),
-        (
-            probe,
-            Act::Answer(422, "", b"{}"),
-            "tool-rejected",
-            "failed",
-        ),
+        (probe, rejected(), "tool-rejected", "failed"),
         (probe, slow(), "outcome-unknown", "succeeded"),
         (retry, Act::ExecuteThenDrop, "", "succeeded"),
-        (
-            retry,
-            Act::Answer(422, "", b"{}"),
-            "tool-rejected",
-            "failed",
-        ),
+        (retry, rejected(), "tool-rejected", "failed"),
         (retry, slow(), "", "succeeded"),
     ] {
         let said = format!("{policy:?} {act:?}");

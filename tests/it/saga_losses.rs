@@ -91,7 +91,7 @@ impl Shop {
     }
 
     async fn post(&self, path: &str, body: Value) -> Answer {
-        let url = self.bare.url.replace("/v1/tools/act/calls", path);
+        let url = self.bare.url_of(path);
         Answer::to(client().post(url).body(body.to_string())).await
     }
 
@@ -110,10 +110,7 @@ impl Shop {
     }
 
     async fn saga(&self, saga: &str) -> Answer {
-        let url = self
-            .bare
-            .url
-            .replace("/v1/tools/act/calls", &format!("/v1/sagas/{saga}"));
+        let url = self.bare.url_of(&format!("/v1/sagas/{saga}"));
         Answer::to(client().get(url)).await.expect_ok()
     }
 
@@ -276,10 +273,7 @@ async fn what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(mut pla
     tool.always(MADE);
     shop.work().await;
     let record = async || {
-        let url = shop
-            .bare
-            .url
-            .replace("/v1/tools/act/calls", &format!("/v1/calls/{id}"));
+        let url = shop.bare.url_of(&format!("/v1/calls/{id}"));
         Answer::to(client().get(url)).await.expect_ok()
     };
     let (saga, call) = (shop.saga("G").await, record().await);

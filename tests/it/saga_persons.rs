@@ -7,7 +7,7 @@ use crate::contract::{Home, ME};
 use crate::sagas::{MADE, SOON, executed, shop, words};
 use crate::support::gateway::Bare;
 use crate::support::stores::{Stores, on_both_stores};
-use crate::support::{Act, Answer, Tool, client, until};
+use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 /// What was sent to this path, oldest first.
 fn sent(tool: &Tool, path: &str) -> Vec<Value> {
@@ -97,7 +97,7 @@ async fn what_an_administrator_has_skipped_is_not_undone_by_who_may_only_call(st
     let order = post("agent", "/v1/tools/order/calls", order)
         .await
         .expect_ok();
-    let id = order.at("/call_id").as_str().expect("an id").to_owned();
+    let id = order.id();
     let saga = format!("/v1/sagas/compensate:{id}");
     let is = async |state: &str| {
         until(&format!("it is {state}"), async || {
@@ -179,20 +179,22 @@ async fn nothing_is_skipped_that_may_still_be_undone(stores: &Stores) {
     assert_eq!(executed(&tool), ["order", "pay", "refund", "cancel"]);
 }
 
+/// Undoes one call, and waits until it is undone.
+async fn undo_alone(gateway: &Gateway, call: &Answer) {
+    let id = call.id();
+    let undo = format!("/v1/calls/{id}/compensate");
+    gateway.act_on(&undo).await.expect_ok();
+    let saga = format!("compensate:{id}");
+    gateway.saga_that_is(&saga, "compensated").await;
+}
+
 async fn it_is_shown_how_a_call_was_undone_also_by_itself_or_by_hand(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(MADE);
     let gateway = stores.gateway(&shop(&tool, SOON)).await;
     // One by a call that belongs to a saga of its own.
     let alone = gateway.in_saga("order", "G", "a").await.expect_ok();
-    let id = alone.at("/call_id").as_str().expect("an id").to_owned();
-    gateway
-        .act_on(&format!("/v1/calls/{id}/compensate"))
-        .await
-        .expect_ok();
-    gateway
-        .saga_that_is(&format!("compensate:{id}"), "compensated")
-        .await;
+    undo_alone(&gateway, &alone).await;
     assert_eq!(
         gateway.saga("G").await.at("/calls/0/compensation"),
         "succeeded"
@@ -249,7 +251,7 @@ async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(home: Hom
         ears.url()
     );
     let bare = Bare::over_shared(home.store.clone(), ME, &tool, &rules).await;
-    let at = |path: &str| bare.url.replace("/v1/tools/act/calls", path);
+    let at = |path: &str| bare.url_of(path);
     let post = async |path: &str, body: Value| {
         let sent = client().post(at(path)).body(body.to_string()).send().await;
         Answer::read(sent.expect("an answer")).await.expect_ok()
@@ -306,7 +308,7 @@ async fn one_call_is_undone_by_itself_and_only_once(stores: &Stores) {
     tool.always(MADE);
     let gateway = stores.gateway(&shop(&tool, SOON)).await;
     let done = gateway.in_saga("order", "", "a").await.expect_ok();
-    let id = done.at("/call_id").as_str().expect("an id").to_owned();
+    let id = done.id();
     let saga = gateway
         .act_on(&format!("/v1/calls/{id}/compensate"))
         .await
@@ -329,23 +331,13 @@ async fn one_call_is_undone_by_itself_and_only_once(stores: &Stores) {
         .await
         .expect_problem("tool-rejected");
     tool.always(MADE);
-    let id = failed.at("/call_id").as_str().expect("an id").to_owned();
-    gateway
-        .act_on(&format!("/v1/calls/{id}/compensate"))
-        .await
-        .expect_ok();
-    gateway
-        .saga_that_is(&format!("compensate:{id}"), "compensated")
-        .await;
+    undo_alone(&gateway, &failed).await;
     gateway
         .in_saga("order", "", "b")
         .await
         .expect_problem("wrong-state");
     let read = gateway.in_saga("look", "", "c").await.expect_ok();
-    let path = format!(
-        "/v1/calls/{}/compensate",
-        read.at("/call_id").as_str().expect("an id")
-    );
+    let path = format!("/v1/calls/{}/compensate", read.id());
     gateway.act_on(&path).await.expect_problem("wrong-state");
     gateway
         .act_on("/v1/calls/no-such-call/compensate")

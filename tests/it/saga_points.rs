@@ -1,14 +1,14 @@
 //! The process ends at each point that would hurt a saga, and is started again: the saga comes to its end,
 //! and everything is done and undone once.
 
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::binary::{Process, command, free_port, write_config};
+use crate::support::binary::{Process, free_port, spawn_with_points, write_config};
 use crate::support::{Act, Answer, Tool, client, until};
 
 /// Where it ends: a point, and how often that is passed before. The first three calls are made; those after
@@ -93,12 +93,7 @@ impl World {
             config += &format!("[tools.{tool}]\nurl = \"{}\"\n{rules}{more}", at(tool));
         }
         write_config(self.folder.path(), self.port, &config);
-        let mut gateway = command(self.folder.path(), &["serve", "--config", "oncegate.toml"]);
-        gateway
-            .env("FAILPOINTS", points)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        gateway.spawn().expect("the binary starts")
+        spawn_with_points(self.folder.path(), points)
     }
 
     async fn ask(&self, path: &str, body: Option<&Value>) -> Option<Answer> {
@@ -158,13 +153,7 @@ impl World {
 
     /// Everything was done once and undone once, the newest first.
     fn judge(&self, what: &str) {
-        let mut executed: Vec<_> = self
-            .tool
-            .seen()
-            .into_iter()
-            .filter(|seen| seen.executed)
-            .collect();
-        executed.sort_by_key(|seen| seen.until);
+        let executed = self.tool.executed();
         let of = |body: &str| serde_json::from_str::<Value>(body).expect("JSON")["of"].clone();
         let (undoing, done): (Vec<_>, Vec<_>) = executed
             .iter()

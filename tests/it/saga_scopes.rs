@@ -1,6 +1,6 @@
 //! Who may complete, abort and look at a saga: an abort has tools called.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::sagas::{MADE, SOON, executed, shop};
@@ -24,15 +24,6 @@ fn tokens() -> String {
     .concat()
 }
 
-async fn post(gateway: &Gateway, token: &str, path: &str, body: Value) -> Answer {
-    let request = gateway
-        .client
-        .post(gateway.url(path))
-        .bearer_auth(token)
-        .body(body.to_string());
-    Answer::to(request).await
-}
-
 async fn look(gateway: &Gateway, token: &str, saga: &str) -> Answer {
     let request = gateway
         .client
@@ -47,7 +38,8 @@ async fn plan(gateway: &Gateway, saga: &str) {
         let key = format!("{saga}-{tool}");
         let body =
             json!({ "args": {}, "session_id": "S", "saga_id": saga, "idempotency_key": key });
-        post(gateway, "planner", &format!("/v1/tools/{tool}/calls"), body)
+        gateway
+            .post_as("planner", &format!("/v1/tools/{tool}/calls"), &body)
             .await
             .expect_ok();
     }
@@ -64,26 +56,25 @@ async fn a_token_ends_a_saga_only_if_it_began_it_or_may_call_all_of_its_tools(st
     }
     // A call in the saga gives no right to the others.
     let joined = json!({ "args": {}, "saga_id": "G", "idempotency_key": "joined" });
-    post(&gateway, "ping", "/v1/tools/look/calls", joined)
+    gateway
+        .post_as("ping", "/v1/tools/look/calls", &joined)
         .await
         .expect_ok();
     let before = executed(&tool).len();
     let reason = || json!({ "reason": "a test" });
     for token in ["ping", "undoes-half", "reader"] {
         for what in ["abort", "complete"] {
-            let refused = post(&gateway, token, &format!("/v1/sagas/G/{what}"), reason()).await;
+            let refused = gateway
+                .post_as(token, &format!("/v1/sagas/G/{what}"), &reason())
+                .await;
             refused.expect_problem("forbidden");
         }
     }
     for what in ["abort", "complete"] {
-        post(
-            &gateway,
-            "elsewhere",
-            &format!("/v1/sagas/G/{what}"),
-            reason(),
-        )
-        .await
-        .expect_problem("unknown-saga");
+        gateway
+            .post_as("elsewhere", &format!("/v1/sagas/G/{what}"), &reason())
+            .await
+            .expect_problem("unknown-saga");
     }
     assert_eq!(
         look(&gateway, "reader", "G").await.expect_ok().at("/state"),
@@ -91,17 +82,20 @@ async fn a_token_ends_a_saga_only_if_it_began_it_or_may_call_all_of_its_tools(st
     );
     assert_eq!(executed(&tool).len(), before, "nothing was undone");
 
-    let aborted = post(&gateway, "planner", "/v1/sagas/G/abort", reason())
+    let aborted = gateway
+        .post_as("planner", "/v1/sagas/G/abort", &reason())
         .await
         .expect_ok();
     assert_ne!(aborted.at("/state"), "open");
     gateway.saga_that("G", "compensated", "reader").await;
-    let aborted = post(&gateway, "all-four", "/v1/sagas/H/abort", reason())
+    let aborted = gateway
+        .post_as("all-four", "/v1/sagas/H/abort", &reason())
         .await
         .expect_ok();
     assert_eq!(aborted.at("/calls"), json!([]), "it made none of them");
     gateway.saga_that("H", "compensated", "reader").await;
-    post(&gateway, "all-four", "/v1/sagas/I/complete", reason())
+    gateway
+        .post_as("all-four", "/v1/sagas/I/complete", &reason())
         .await
         .expect_ok();
 }
@@ -113,14 +107,14 @@ async fn a_token_that_may_not_read_sees_of_a_saga_its_state_and_its_own_calls(st
         .gateway(&format!("{}{}", shop(&tool, SOON), tokens()))
         .await;
     plan(&gateway, "G").await;
-    post(
-        &gateway,
-        "planner",
-        "/v1/sagas/G/complete",
-        json!({ "reason": "secret-reason" }),
-    )
-    .await
-    .expect_ok();
+    gateway
+        .post_as(
+            "planner",
+            "/v1/sagas/G/complete",
+            &json!({ "reason": "secret-reason" }),
+        )
+        .await
+        .expect_ok();
     for token in ["ping", "undoes-half", "elsewhere"] {
         look(&gateway, token, "G")
             .await

@@ -71,10 +71,8 @@ impl Large {
     }
 
     fn url(&self, path: &str) -> String {
-        self.bare.url.replace(
-            "/v1/tools/act/calls",
-            &format!("/v1/sagas/big{path}?tenant=shop"),
-        )
+        self.bare
+            .url_of(&format!("/v1/sagas/big{path}?tenant=shop"))
     }
 
     async fn end(&self, how: &str) -> Answer {

@@ -56,7 +56,7 @@ impl Life {
     }
 
     fn url(&self, path: &str) -> String {
-        self.gateway.url.replace("/v1/tools/act/calls", path)
+        self.gateway.url_of(path)
     }
 
     async fn post(&self, path: &str, body: &Value) -> Answer {
@@ -114,15 +114,16 @@ impl Life {
         }
     }
 
+    /// Works on what is due in five minutes, whatever comes of it.
+    async fn work_later(&self) {
+        let gateway = &self.gateway.gateway;
+        let later = gateway.now() + SignedDuration::from_mins(5);
+        drop(gateway.saga_worker.work_on_sagas_once(later).await);
+    }
+
     /// Each once, and the newest undone first.
     fn judge(&self) -> Result<(), String> {
-        let mut executed: Vec<_> = self
-            .tool
-            .seen()
-            .into_iter()
-            .filter(|seen| seen.executed)
-            .collect();
-        executed.sort_by_key(|seen| seen.until);
+        let executed = self.tool.executed();
         let of = |body: &str| serde_json::from_str::<Value>(body).expect("JSON")["of"].clone();
         let ids: Vec<String> = executed
             .iter()
@@ -211,26 +212,12 @@ async fn a_saga_whose_calls_cannot_be_listed_again_and_again_is_stuck_and_told()
     life.post("/v1/sagas/G/abort", &json!({ "reason": "sold out" }))
         .await;
     until("a person is asked for", async || {
-        let later = life.gateway.gateway.now() + SignedDuration::from_mins(5);
-        drop(
-            life.gateway
-                .gateway
-                .saga_worker
-                .work_on_sagas_once(later)
-                .await,
-        );
+        life.work_later().await;
         get("/metrics").await.contains("oncegate_stuck_sagas 1")
     })
     .await;
     until("the webhook is told", async || {
-        let later = life.gateway.gateway.now() + SignedDuration::from_mins(5);
-        drop(
-            life.gateway
-                .gateway
-                .saga_worker
-                .work_on_sagas_once(later)
-                .await,
-        );
+        life.work_later().await;
         life.tool
             .seen()
             .iter()

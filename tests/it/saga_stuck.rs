@@ -135,10 +135,7 @@ async fn what_nobody_knows_of_is_waited_for_or_undone_as_its_tool_allows(stores:
         ["order", "pay"],
         "nothing is undone before that is known"
     );
-    let path = format!(
-        "/v1/calls/{}/resolve",
-        unknown.at("/call_id").as_str().expect("an id")
-    );
+    let path = format!("/v1/calls/{}/resolve", unknown.id());
     let said = json!({ "as": "succeeded", "result": { "made": 9 }, "reason": "the bank has it" })
         .to_string();
     Answer::to(client().post(gateway.url(&path)).body(said))
@@ -233,10 +230,7 @@ async fn waiting_for_a_call_takes_no_tries_from_those_that_are_undone(stores: &S
         .expect_problem("outcome-unknown");
     gateway.end_saga("G", "abort").await.expect_ok();
     gateway.saga_that_is("G", "stuck").await;
-    let path = format!(
-        "/v1/calls/{}/resolve",
-        unknown.at("/call_id").as_str().expect("an id")
-    );
+    let path = format!("/v1/calls/{}/resolve", unknown.id());
     let said = json!({ "as": "succeeded", "result": { "made": 9 }, "reason": "the bank has it" })
         .to_string();
     let told = Answer::to(client().post(gateway.url(&path)).body(said)).await;

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::secrets::{all_bytes, key};
 use crate::support::gateway::one_tool;
+use crate::support::redis::connect;
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, until};
 
@@ -110,12 +111,14 @@ async fn all_gateways_of_a_store_have_one_secret_and_a_restart_keeps_it(stores: 
     assert_eq!(tool.effects(), 1);
 }
 
+/// A configuration whose store is encrypted with these keys.
+fn encrypting(tool: &Tool, keys: &[u8]) -> String {
+    let keys: Vec<String> = keys.iter().map(|n| key(*n)).collect();
+    format!("{}[store]\nencryption_keys = {keys:?}\n", paying(tool, ""))
+}
+
 async fn ask(url: &str, command: &[&str]) -> i64 {
-    let client = ::redis::Client::open(url).expect("a URL");
-    let mut connection = client
-        .get_multiplexed_async_connection()
-        .await
-        .expect("a connection");
+    let mut connection = connect(url).await;
     let mut ask = ::redis::cmd(command[0]);
     ask.arg(&command[1..]);
     let answer: ::redis::Value = ask.query_async(&mut connection).await.expect("an answer");
@@ -257,10 +260,7 @@ async fn calls_without_their_secret_are_lost_data(stores: &Stores) {
 
 async fn a_secret_that_no_key_opens_closes_the_store(stores: &Stores) {
     let tool = Tool::start().await;
-    let with = |keys: &[u8]| {
-        let keys: Vec<String> = keys.iter().map(|n| key(*n)).collect();
-        format!("{}[store]\nencryption_keys = {keys:?}\n", paying(&tool, ""))
-    };
+    let with = |keys: &[u8]| encrypting(&tool, keys);
     let gateway = stores.gateway(&with(&[1])).await;
     pay(&gateway, json!({ "card": CARD })).await.expect_ok();
     let folder = gateway.stop().await;
@@ -365,10 +365,7 @@ async fn a_store_that_was_begun_anew_is_closed_until_accepted_and_then_keeps_bot
 
 async fn a_copy_that_no_key_opens_closes_the_store_until_accepted(stores: &Stores) {
     let tool = Tool::start().await;
-    let with = |keys: &[u8]| {
-        let keys: Vec<String> = keys.iter().map(|n| key(*n)).collect();
-        format!("{}[store]\nencryption_keys = {keys:?}\n", paying(&tool, ""))
-    };
+    let with = |keys: &[u8]| encrypting(&tool, keys);
     let gateway = stores.gateway(&with(&[1])).await;
     pay(&gateway, json!({ "card": CARD })).await.expect_ok();
     let folder = gateway.stop().await;
@@ -391,8 +388,7 @@ async fn a_copy_that_no_key_opens_closes_the_store_until_accepted(stores: &Store
             (folder, url)
         }
         Stores::Redis(url) => {
-            let client = ::redis::Client::open(url.as_str()).expect("a URL");
-            let mut connection = (client.get_multiplexed_async_connection().await).expect("one");
+            let mut connection = connect(url).await;
             let mut get = ::redis::cmd("HGET");
             let get = get.arg(document_key()).arg("body");
             let mut sealed =
@@ -485,9 +481,7 @@ async fn put_secret_before(stores: &Stores, gateway: &Gateway) {
             file.execute(write, [with_other(&body)]).expect("written");
         }
         Stores::Redis(url) => {
-            let client = ::redis::Client::open(url.as_str()).expect("a URL");
-            let connection = client.get_multiplexed_async_connection().await;
-            let mut connection = connection.expect("a connection");
+            let mut connection = connect(url).await;
             let name = document_key();
             let mut body = ::redis::cmd("HGET");
             let body = body.arg(&name).arg("body");

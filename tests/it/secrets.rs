@@ -87,8 +87,8 @@ async fn what_is_redacted_is_sent_and_replayed_and_never_shown(stores: &Stores) 
         .header("accept", "application/x-ndjson");
     let lines = Answer::to(lines).await;
     let body = json!({ "mode": "stored" }).to_string();
-    let id = first.at("/call_id");
-    let replay = gateway.url(&format!("/v1/calls/{}/replay", id.as_str().expect("an id")));
+    let id = first.id();
+    let replay = gateway.url(&format!("/v1/calls/{id}/replay"));
     let replay = Answer::to(gateway.client.post(replay).body(body)).await;
     let shown = [
         record,
@@ -237,11 +237,8 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
     let unknown = ask(&gateway, "unknown")
         .await
         .expect_problem("outcome-unknown");
-    let id = unknown.at("/call_id");
-    let resolve = gateway.url(&format!(
-        "/v1/calls/{}/resolve",
-        id.as_str().expect("an id")
-    ));
+    let id = unknown.id();
+    let resolve = gateway.url(&format!("/v1/calls/{id}/resolve"));
     let body = json!({ "as": "succeeded", "result": 7, "reason": "looked it up" }).to_string();
     Answer::to(http.post(resolve).body(body)).await.expect_ok();
     assert_eq!(ask(&gateway, "unknown").await.expect_ok().result(), "7");
@@ -268,8 +265,8 @@ async fn a_sealed_redis_survives_a_loss() {
     redis.ask(&["FLUSHALL"]).await;
     crate::redis::notices(&gateway, "accept-loss").await;
     drop(hold);
-    let id = accepted.at("/call_id");
-    let place = format!("/v1/calls/{}", id.as_str().expect("an id"));
+    let id = accepted.id();
+    let place = format!("/v1/calls/{id}");
     until("what was lost is complete", async || {
         gateway.get(&place).await.at("/state") == "succeeded"
     })
@@ -309,8 +306,8 @@ async fn masked_arguments_are_never_sent() {
         tool.seen()[2].body.contains(SECRET_ARGS),
         "the request has them"
     );
-    let id = unknown.at("/call_id");
-    let place = gateway.url(&format!("/v1/calls/{}", id.as_str().expect("an id")));
+    let id = unknown.id();
+    let place = gateway.url(&format!("/v1/calls/{id}"));
     until("it is given up", async || {
         let record = Answer::to(http.get(&place)).await;
         record.at("/events").to_string().contains("given_up")

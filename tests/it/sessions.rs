@@ -1,6 +1,7 @@
 //! What bounds the branches of one conversation, seen from outside, on both stores.
 
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::session_tokens::{
     a_token_is_let_in_only_if_it_is_the_newest_that_the_session_gave_out,
@@ -275,15 +276,21 @@ async fn a_read_waits_for_nobody(stores: &Stores) {
     first.await.expect("no panic").expect_ok();
 }
 
+/// A gateway whose exclusive session S has a call that runs until it is let go.
+async fn busy(tool: &Tool) -> (impl Sized + use<>, Gateway, JoinHandle<Answer>) {
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
+    let rules = "session = \"exclusive\"\nsession_wait = \"20s\"";
+    let gateway = Gateway::with_tool(tool, rules).await;
+    let first = begin(&gateway, "first", json!({}));
+    until("the first runs", async || tool.requests() == 1).await;
+    (hold, gateway, first)
+}
+
 #[tokio::test]
 async fn who_asks_for_an_early_answer_gets_one_while_its_session_is_busy() {
     let tool = Tool::start().await;
-    let (hold, held) = Act::held(Act::Numbered);
-    tool.then(held);
-    let gateway =
-        Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
-    let first = begin(&gateway, "first", json!({}));
-    until("the first runs", async || tool.requests() == 1).await;
+    let (hold, gateway, first) = busy(&tool).await;
     let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "second" });
     let early = gateway
         .post("act", &body, &[("prefer", "wait=0")])
@@ -312,12 +319,7 @@ async fn who_asks_for_an_early_answer_gets_one_while_its_session_is_busy() {
 #[tokio::test]
 async fn a_person_who_breaks_a_lock_leaves_the_call_that_has_it_alone() {
     let tool = Tool::start().await;
-    let (hold, held) = Act::held(Act::Numbered);
-    tool.then(held);
-    let gateway =
-        Gateway::with_tool(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"").await;
-    let first = begin(&gateway, "first", json!({}));
-    until("the first runs", async || tool.requests() == 1).await;
+    let (hold, gateway, first) = busy(&tool).await;
     let second = begin(&gateway, "second", json!({}));
     until("the second waits", async || {
         waiting(&gateway.session().await) == 1

@@ -191,17 +191,11 @@ async fn while_nobody_knows_the_outcome_a_similar_one_is_told_whom_to_ask(stores
         waiting.text
     );
     let settle = json!({ "as": "succeeded", "result": { "order": 7 }, "reason": "it is there" });
-    let id = first.at("/call_id");
-    let url = gateway.url(&format!(
-        "/v1/calls/{}/resolve",
-        id.as_str().expect("an id")
-    ));
-    let settled = Answer::to(gateway.client.post(url).body(settle.to_string())).await;
-    settled.expect_ok();
+    gateway.resolve(&first, &settle).await.expect_ok();
     let second = gateway.act("second", order("b")).await.expect_ok();
     assert_eq!(
         (second.at("/call_id"), second.at("/result/order")),
-        (id, 7.into())
+        (first.at("/call_id"), 7.into())
     );
     assert_eq!(tool.requests(), 1);
 }
@@ -234,19 +228,9 @@ async fn what_surely_did_not_run_and_what_is_undone_is_not_replayed(stores: &Sto
         .act("of-a-saga", saga)
         .await
         .expect_problem("possible-duplicate");
-    let id = second.at("/call_id");
-    let url = gateway.url(&format!(
-        "/v1/calls/{}/compensate",
-        id.as_str().expect("an id")
-    ));
-    let undone = gateway
-        .client
-        .post(url)
-        .body("{\"reason\":\"a mistake\"}")
-        .send()
-        .await
-        .expect("an answer");
-    assert!(undone.status().is_success());
+    let undo = format!("/v1/calls/{}/compensate", second.id());
+    let reason = json!({ "reason": "a mistake" });
+    gateway.post_to(&undo, &reason).await.expect_ok();
     until("it is undone", async || {
         gateway.record(&second).await.at("/state") == "compensated"
     })
@@ -257,7 +241,7 @@ async fn what_surely_did_not_run_and_what_is_undone_is_not_replayed(stores: &Sto
         .expect_problem("possible-duplicate");
     assert_eq!(
         (refused.at("/similar_to"), refused.at("/key_action")),
-        (id, "stop".into())
+        (second.at("/call_id"), "stop".into())
     );
     assert_eq!(tool.requests(), 3);
 }

@@ -69,6 +69,12 @@ async fn a_link_to_a_file_is_the_file() {
     ));
 }
 
+async fn call_once(gateway: &Process) {
+    let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
+    let call = client().post(gateway.url("/v1/tools/act/calls")).body(body);
+    Answer::to(call).await.expect_ok();
+}
+
 /// Each name would have a lock of its own.
 #[tokio::test]
 async fn a_file_with_a_second_name_is_refused() {
@@ -91,13 +97,7 @@ async fn a_file_with_a_second_name_is_refused() {
         assert!(!second.status.success() && said.contains(why), "{said}");
     };
     refused("in use by another gateway");
-    let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
-    let call = client()
-        .post(gateway.url("/v1/tools/act/calls"))
-        .body(body)
-        .send()
-        .await;
-    Answer::read(call.expect("an answer")).await.expect_ok();
+    call_once(&gateway).await;
     gateway.kill();
     refused("hard link");
     fs::remove_file(&hard).expect("removed");
@@ -110,13 +110,7 @@ async fn after_a_clean_stop_all_is_in_one_file() {
     let tool = Tool::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
-    let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
-    let call = client()
-        .post(gateway.url("/v1/tools/act/calls"))
-        .body(body)
-        .send()
-        .await;
-    Answer::read(call.expect("an answer")).await.expect_ok();
+    call_once(&gateway).await;
     gateway.signal("TERM");
     assert!(gateway.ended().await, "a good end");
     let names = fs::read_dir(folder.path()).expect("a folder");

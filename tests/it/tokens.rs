@@ -25,6 +25,15 @@ impl Session {
         self.rises_at(&gateway.url("")).await;
     }
 
+    /// It goes on at the other gateway after a flush that both have seen and one was asked to accept.
+    async fn rises_after_a_flush(&mut self, redis: &Redis, one: &Gateway, other: &Gateway) {
+        redis.ask(&["FLUSHALL"]).await;
+        notices(one, "accept-loss").await;
+        is_accepted(other).await;
+        one.until_ready().await;
+        self.rises(other).await;
+    }
+
     async fn rises_at(&mut self, gateway: &str) {
         for _ in 0..3 {
             let answer = self.goes_on(gateway).await;
@@ -300,11 +309,7 @@ mod an_hour_back {
         );
         session.rises(&one).await;
         clock.set_ahead(-3_600);
-        redis.ask(&["FLUSHALL"]).await;
-        notices(&one, "accept-loss").await;
-        is_accepted(&other).await;
-        one.until_ready().await;
-        session.rises(&other).await;
+        session.rises_after_a_flush(&redis, &one, &other).await;
     }
 }
 
@@ -320,11 +325,7 @@ async fn tokens_rise_after_a_loss_at_another_gateway_than_the_one_that_drew_the_
     // From here on its tokens are ahead of the clock by what its file covers.
     one = one.restart().await;
     session.rises(&one).await;
-    redis.ask(&["FLUSHALL"]).await;
-    notices(&one, "accept-loss").await;
-    is_accepted(&other).await;
-    one.until_ready().await;
-    session.rises(&other).await;
+    session.rises_after_a_flush(&redis, &one, &other).await;
 }
 
 /// A gateway that is started again and again must not run away from the clock: a day ahead it is closed.

@@ -50,15 +50,6 @@ async fn get_as(gateway: &Gateway, token: &str, path: &str) -> Answer {
     Answer::to(gateway.client.get(gateway.url(path)).bearer_auth(token)).await
 }
 
-pub async fn post(gateway: &Gateway, token: &str, path: &str, body: &Value) -> Answer {
-    let request = gateway
-        .client
-        .post(gateway.url(path))
-        .bearer_auth(token)
-        .body(body.to_string());
-    Answer::to(request).await
-}
-
 pub fn names(answer: &Answer) -> Vec<Value> {
     let tools = answer.at("/tools");
     let name = |tool: &Value| {
@@ -227,7 +218,8 @@ async fn the_dry_run_names_the_call_that_a_request_would_meet_and_claims_nothing
     let gateway = Gateway::with_tool(&tool, "timeout = \"300ms\"\ndeadline = \"1s\"").await;
     let look = async |args: Value| {
         let body = json!({ "args": args, "user_id": "U" });
-        post(&gateway, "", "/v1/tools/act/key", &body)
+        gateway
+            .post_as("", "/v1/tools/act/key", &body)
             .await
             .expect_ok()
     };
@@ -269,7 +261,8 @@ async fn the_dry_run_names_the_call_that_a_request_would_meet_and_claims_nothing
     );
 
     let other = json!({ "args": { "n": 2 }, "idempotency_key": done.at("/idempotency_key") });
-    let reused = post(&gateway, "", "/v1/tools/act/key", &other)
+    let reused = gateway
+        .post_as("", "/v1/tools/act/key", &other)
         .await
         .expect_ok();
     assert_eq!(
@@ -295,16 +288,14 @@ async fn the_dry_run_names_the_call_that_a_request_would_meet_and_claims_nothing
         (json!("wait"), Value::Null, json!("running"))
     );
 
-    let unfit = post(&gateway, "", "/v1/tools/act/key", &json!({ "args": 7 })).await;
+    let unfit = gateway
+        .post_as("", "/v1/tools/act/key", &json!({ "args": 7 }))
+        .await;
     unfit.expect_problem("invalid-request");
-    post(
-        &gateway,
-        "",
-        "/v1/tools/missing/key",
-        &json!({ "args": {} }),
-    )
-    .await
-    .expect_problem("unknown-tool");
+    gateway
+        .post_as("", "/v1/tools/missing/key", &json!({ "args": {} }))
+        .await
+        .expect_problem("unknown-tool");
     assert_eq!(tool.requests(), 3);
     gateway.stop().await;
 }
@@ -314,10 +305,12 @@ async fn the_dry_run_tells_of_a_call_only_to_those_who_may_read_it() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&format!("{}{}", tokens(), three_tools(&tool.url()))).await;
     let body = json!({ "args": { "order_id": "O" }, "session_id": "S", "idempotency_key": "k" });
-    post(&gateway, "caller", "/v1/tools/ship/calls", &body)
+    gateway
+        .post_as("caller", "/v1/tools/ship/calls", &body)
         .await
         .expect_ok();
-    let own = post(&gateway, "caller", "/v1/tools/ship/key", &body)
+    let own = gateway
+        .post_as("caller", "/v1/tools/ship/key", &body)
         .await
         .expect_ok();
     assert_eq!(
@@ -325,7 +318,8 @@ async fn the_dry_run_tells_of_a_call_only_to_those_who_may_read_it() {
         (json!("replay"), json!("succeeded")),
         "it made it"
     );
-    let met = post(&gateway, "one", "/v1/tools/ship/key", &body)
+    let met = gateway
+        .post_as("one", "/v1/tools/ship/key", &body)
         .await
         .expect_ok();
     assert_eq!(
@@ -333,7 +327,8 @@ async fn the_dry_run_tells_of_a_call_only_to_those_who_may_read_it() {
         (json!("replay"), Value::Null, Value::Null)
     );
     for token in ["reader", "admin"] {
-        post(&gateway, token, "/v1/tools/ship/key", &body)
+        gateway
+            .post_as(token, "/v1/tools/ship/key", &body)
             .await
             .expect_problem("forbidden");
     }

@@ -162,8 +162,8 @@ async fn every_log_line_of_a_call_has_its_trace_and_is_flat() {
     let unknown = post(call, json!({ "args": { "n": 2 } }), TRACE)
         .await
         .expect_problem("outcome-unknown");
-    let call_id = unknown.at("/call_id");
-    let id = call_id.as_str().expect("an id");
+    let call_id = unknown.id();
+    let id = call_id;
     let body = json!({ "as": "succeeded", "result": null, "reason": "looked" });
     let resolved = post(format!("/v1/calls/{id}/resolve"), body, TRACE).await;
     gateway.signal("TERM");
@@ -242,8 +242,8 @@ mod exported {
         let gateway = start(folder.path(), &tool, &collector.url, "").await;
         let answer = call(&gateway, "key-canary", TRACE, "01").await.expect_ok();
         call(&gateway, "key-canary", OTHER, "01").await.expect_ok();
-        let call_id = answer.at("/call_id");
-        let id = call_id.as_str().expect("an id");
+        let call_id = answer.id();
+        let id = call_id;
         let record = client()
             .get(gateway.url(&format!("/v1/calls/{id}")))
             .send()

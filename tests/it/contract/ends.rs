@@ -67,18 +67,8 @@ pub(super) async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(
 
 /// The change by which a failed call runs again.
 pub(crate) fn rerun(failed: &Record, second: i64) -> Change {
-    let (intent, brought) = (failed.intent.clone(), Brought::default());
-    let event = Event::Arrived(Arrival {
-        intent,
-        prints: Arc::default(),
-        brought,
-        attempt: AttemptId(Uuid::new_v4()),
-        owner: ME,
-    });
-    next(&policy(), Some(failed), &event, at(second))
-        .expect("a rerun")
-        .change
-        .expect("a change")
+    let (intent, by) = (failed.intent.clone(), (ME, at(second)));
+    arrives(&policy(), Some(failed), intent, Brought::default(), by)
 }
 
 pub(super) async fn due_are_calls_whose_lease_is_over(home: Home) {

@@ -1,5 +1,7 @@
 //! The real binary as a process of its own, which can be killed.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -60,6 +62,36 @@ pub fn run(folder: &Path, arguments: &[&str]) -> Output {
     output
 }
 
+/// What the key command says of a request for a call of `act`, over `c.toml`.
+pub fn key_command(folder: &Path, request: &str) -> Output {
+    let mut command = command(folder, &["key", "--config", "c.toml", "--tool", "act"]);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut input = child.stdin.take().expect("standard input");
+    input.write_all(request.as_bytes()).expect("written");
+    drop(input);
+    child.wait_with_output().expect("it ends")
+}
+
+/// What a person does without a gateway when the store has lost data.
+pub fn accept_loss_command(folder: &Path, reason: &str) -> Output {
+    let config = ["--config", "oncegate.toml"];
+    let arguments = [
+        &["store", "accept-loss"],
+        &config[..],
+        &["--reason", reason],
+    ];
+    run(folder, &arguments.concat())
+}
+
+/// A gateway that says nothing, and does this at these points.
+pub fn spawn_with_points(folder: &Path, points: &str) -> Child {
+    let mut gateway = command(folder, &["serve", "--config", "oncegate.toml"]);
+    let gateway = gateway.env("FAILPOINTS", points);
+    let gateway = gateway.stdout(Stdio::null()).stderr(Stdio::null());
+    gateway.spawn().expect("the binary starts")
+}
+
 /// What it reads at the start, and again when it is told to.
 pub fn write_config(folder: &Path, port: u16, config: &str) {
     let server = format!("[server]\nlisten = \"127.0.0.1:{port}\"\nshutdown_grace = \"1s\"\n");
@@ -96,12 +128,7 @@ impl Process {
         config: &str,
         environment: &[(&str, &str)],
     ) -> Self {
-        let log = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(log)
-            .expect("a file");
-        Self::spawn(log.into(), folder, port, config, environment).await
+        Self::spawn(append_to(log), folder, port, config, environment).await
     }
 
     /// The same with its log in a pipe, of which nothing is taken unless [`read_log`](Self::read_log) does.
@@ -136,11 +163,6 @@ impl Process {
         environment: &[(&str, &str)],
     ) -> Self {
         write_config(folder, port, config);
-        let log = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(log(folder))
-            .expect("a file");
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!(
             "{before} && exec \"$0\" serve --config oncegate.toml"
@@ -149,14 +171,7 @@ impl Process {
             .arg(env!("CARGO_BIN_EXE_oncegate"))
             .current_dir(folder)
             .envs(environment.iter().copied());
-        let child = command
-            .stderr(log)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the binary starts");
-        let mut process = Self { child, port };
-        process.wait_until_it_serves(folder).await;
-        process
+        Self::serving(command, append_to(&log(folder)), folder, port).await
     }
 
     async fn spawn(
@@ -173,11 +188,12 @@ impl Process {
             .env("HTTP_PROXY", "http://127.0.0.1:9")
             .env("http_proxy", "http://127.0.0.1:9");
         command.envs(environment.iter().copied());
-        let child = command
-            .stderr(log)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the binary starts");
+        Self::serving(command, log, folder, port).await
+    }
+
+    async fn serving(mut command: Command, log: Stdio, folder: &Path, port: u16) -> Self {
+        let command = command.stderr(log).stdout(Stdio::null());
+        let child = command.spawn().expect("the binary starts");
         let mut process = Self { child, port };
         process.wait_until_it_serves(folder).await;
         process
@@ -239,6 +255,11 @@ impl Process {
             sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+fn append_to(log: &Path) -> Stdio {
+    let log = OpenOptions::new().append(true).create(true).open(log);
+    log.expect("a file").into()
 }
 
 impl Drop for Process {

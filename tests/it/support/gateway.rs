@@ -190,6 +190,23 @@ impl Gateway {
         Answer::to(request).await
     }
 
+    /// Posts to any door.
+    pub async fn post_to(&self, path: &str, body: &Value) -> Answer {
+        Answer::to(self.client.post(self.url(path)).body(body.to_string())).await
+    }
+
+    /// The same with this token.
+    pub async fn post_as(&self, token: &str, path: &str, body: &Value) -> Answer {
+        let request = self.client.post(self.url(path)).bearer_auth(token);
+        Answer::to(request.body(body.to_string())).await
+    }
+
+    /// Says what became of an unknown call.
+    pub async fn resolve(&self, call: &Answer, body: &Value) -> Answer {
+        let path = format!("/v1/calls/{}/resolve", call.id());
+        self.post_to(&path, body).await
+    }
+
     pub async fn get(&self, path: &str) -> Answer {
         let mut request = self.client.get(self.url(path));
         if matches!(path, "/metrics" | "/readyz") {
@@ -217,8 +234,7 @@ impl Gateway {
 
     /// The ledger's view of the call that an answer is about.
     pub async fn record(&self, answer: &Answer) -> Answer {
-        let id = answer.at("/call_id");
-        self.get(&format!("/v1/calls/{}", id.as_str().expect("a call id")))
+        self.get(&format!("/v1/calls/{}", answer.id()))
             .await
             .expect_ok()
     }
@@ -338,6 +354,11 @@ impl Bare {
             url,
             serving: serving.abort_handle(),
         }
+    }
+
+    /// The URL of another door than that of the calls.
+    pub fn url_of(&self, path: &str) -> String {
+        self.url.replace("/v1/tools/act/calls", path)
     }
 
     /// Ends what runs, and takes nothing more.

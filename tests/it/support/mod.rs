@@ -102,6 +102,20 @@ impl Answer {
             .map_or("", |value| value.to_str().expect("ASCII"))
     }
 
+    /// The id of the call that it is about.
+    pub fn id(&self) -> String {
+        let id = self.at("/call_id");
+        id.as_str().expect("a call id").to_owned()
+    }
+
+    /// The names of the events in a history, in their order.
+    pub fn events(&self) -> Vec<String> {
+        let events = self.at("/events");
+        let events = events.as_array().expect("a list").iter();
+        let names = events.map(|event| event["event"].as_str().expect("a word"));
+        names.map(str::to_owned).collect()
+    }
+
     /// The name of the problem; empty for a success.
     pub fn problem(&self) -> String {
         self.at("/type")

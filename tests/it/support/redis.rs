@@ -43,6 +43,13 @@ pub struct Redis {
     child: Child,
 }
 
+/// A connection to the Redis at this URL.
+pub async fn connect(url: &str) -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(url).expect("a URL");
+    let connection = client.get_multiplexed_async_connection().await;
+    connection.expect("a connection")
+}
+
 impl Redis {
     /// As a store must be: a write is on the disk before it is acknowledged, and nothing is evicted.
     pub async fn strict() -> Self {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::gateway::store_is_free;
+use super::redis::connect;
 use super::{Answer, Gateway};
 
 /// Runs a claim against a gateway of its own on each store.
@@ -80,11 +81,7 @@ impl Stores {
         let Self::Redis(url) = self else {
             return know_all_since(&gateway.database(), since);
         };
-        let client = redis::Client::open(url.as_str()).expect("a URL");
-        let mut connection = client
-            .get_multiplexed_async_connection()
-            .await
-            .expect("a connection");
+        let mut connection = connect(url).await;
         let key = "oncegate:{p000}:manifest";
         let manifest: String = redis::cmd("GET")
             .arg(key)

@@ -158,6 +158,14 @@ impl Tool {
         self.lock().seen.clone()
     }
 
+    /// What was executed, in the order in which that ended.
+    pub fn executed(&self) -> Vec<Seen> {
+        let mut executed = self.seen();
+        executed.retain(|seen| seen.executed);
+        executed.sort_by_key(|seen| seen.until);
+        executed
+    }
+
     pub fn requests(&self) -> usize {
         self.lock().seen.len()
     }
