@@ -158,6 +158,24 @@ async fn what_was_surely_not_executed_is_told_with_when_to_repeat_it() {
 }
 
 #[tokio::test]
+async fn a_model_reads_why_the_tool_rejected_a_call() {
+    let tool = Tool::start().await;
+    tool.then(Act::Answer(422, "", b"{\"why\":\"sold out\"}"));
+    let gateway = Gateway::with_tool(&tool, "").await;
+    let said = gateway.mcp_call(json!({})).await.expect_ok();
+    assert!(said.is_error());
+    assert!(
+        said.told().starts_with("Nothing was changed"),
+        "{}",
+        said.told()
+    );
+    let why = &said.message()["result"]["content"][1]["text"];
+    assert_eq!(why, r#"{"why":"sold out"}"#);
+    assert_eq!(tool.effects(), 0);
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn mistakes_in_the_arguments_are_results_that_a_model_reads() {
     let tool = Tool::start().await;
     let schema = r#"input_schema = { type = "object", required = ["amount"], properties = { amount = { type = "integer" } } }"#;

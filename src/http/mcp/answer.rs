@@ -214,7 +214,7 @@ fn failed(id: &RawValue, problem: Value, text: &str, era: Era) -> Told {
     struct Failed<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         result_type: Option<&'a str>,
-        content: [Value; 1],
+        content: Vec<Value>,
         is_error: bool,
         #[serde(rename = "_meta")]
         meta: Map<String, Value>,
@@ -223,10 +223,15 @@ fn failed(id: &RawValue, problem: Value, text: &str, era: Era) -> Told {
     if let Some(call_id) = problem.get("call_id").filter(|id| id.is_string()) {
         meta.insert(mcp::CALL_ID.into(), call_id.clone());
     }
+    let mut content = vec![json!({ "type": "text", "text": text })];
+    // A model has to read why the tool rejected the call.
+    if let Some(body) = problem.get("tool_body") {
+        content.push(json!({ "type": "text", "text": body.to_string() }));
+    }
     meta.insert(mcp::PROBLEM.into(), problem);
     let failed = Failed {
         result_type: (era == Era::Modern).then_some("complete"),
-        content: [json!({ "type": "text", "text": text })],
+        content,
         is_error: true,
         meta,
     };
