@@ -5,6 +5,7 @@
 
 mod aliases; // further keys that a call answers, as both stores keep them
 mod cipher; // keys that encrypt texts
+mod duplicates; // duplicates of a call, as both stores keep them
 mod encrypted; // a layer around a store, which encrypts
 mod endings; // hints that a call of another process has ended
 mod lock; // locks that go on after a panic

@@ -13,6 +13,7 @@ mod ledger; // listing and forgetting calls
 mod log; // the write-ahead log, and when it is moved into the file
 mod open; // start-up checks: file system, lock, schema, integrity
 mod pause; // paused tools
+mod query; // statements, prepared once
 mod reserve; // disk space for the outcomes of a full disk
 mod row; // records as rows
 mod session; // conditions, and what follows from them
@@ -131,11 +132,11 @@ impl Health for Sqlite {
             reasons.push(Reason::new("failed", error.to_string()));
         }
         let since = |connection: &Connection| {
-            connection
-                .prepare_cached("SELECT whole_since FROM ledger")?
-                .query_row([], |row| row.get::<_, i64>(0))
+            query::first(connection, "SELECT whole_since FROM ledger", [], |row| {
+                row.get::<_, i64>(0)
+            })
         };
-        let since = self.readers.calls.read(since).await.ok();
+        let since = self.readers.calls.read(since).await.ok().flatten();
         Readiness {
             durability: Some(Durability::Strict),
             reasons,

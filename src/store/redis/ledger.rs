@@ -15,11 +15,11 @@ use super::record;
 use super::scripts::Run;
 use super::store::Redis;
 use crate::core::ledger::{
-    self, Duplicate, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, Maker,
-    PAGE_BYTES, Page, Position,
+    self, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, Maker, PAGE_BYTES, Page,
+    Position,
 };
 use crate::core::record::{CallId, Record};
-use crate::store::{Error, Ledger};
+use crate::store::{Error, Ledger, duplicates};
 
 /// Calls that one script deletes: it keeps all others waiting for some milliseconds.
 const FORGOTTEN_AT_ONCE: usize = 100;
@@ -133,8 +133,7 @@ impl Ledger for Redis {
             .arg(later.count)
             .arg(LISTED_DUPLICATES);
         for one in later.last.iter().take(LISTED_DUPLICATES) {
-            let line = (one.at.as_microsecond(), &one.by, &one.kind);
-            run.arg(serde_json::to_string(&line).map_err(unreadable)?);
+            run.arg(serde_json::to_string(&duplicates::stored(one)).map_err(unreadable)?);
         }
         self.server.link.run(&run).await.map(drop)
     }
@@ -456,14 +455,9 @@ fn read_duplicates(fields: Vec<Value>) -> Duplicates {
         .and_then(|count| count.parse().ok())
         .unwrap_or(0);
     let lines = fields.next().flatten().unwrap_or_default();
-    let last = lines.lines().filter_map(|line| {
-        let (at, by, kind) = serde_json::from_str(line).ok()?;
-        Some(Duplicate {
-            at: Timestamp::from_microsecond(at).ok()?,
-            by,
-            kind,
-        })
-    });
+    let last = lines
+        .lines()
+        .filter_map(|line| duplicates::read(serde_json::from_str(line).ok()?));
     Duplicates {
         count,
         last: last.collect(),

@@ -2,14 +2,15 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
+use super::query::{all, first, readable};
 use super::row::{self, Identity, record, select};
 use super::worker::Need;
 use super::{Sqlite, session};
 use crate::core::call::Change;
 use crate::core::key;
-use crate::core::record::{AttemptId, CallId, Holder, InstanceId, Record, State};
+use crate::core::record::{AttemptId, CallId, Holder, Record, State};
 use crate::store::{Calls, Census, Claimed, Due, Error, Found, Replaced, UNREADABLE};
 
 #[async_trait]
@@ -120,7 +121,19 @@ impl Calls for Sqlite {
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         let instance = self.instance;
-        let find = move |connection: &Connection| due(connection, now, instance, limit);
+        // Running calls whose lease is over, or whose owner is not this instance.
+        let find = move |connection: &Connection| {
+            let sql = select!(
+                "state = 'running' AND (lease_until <= ?1 OR owner <> ?2) ORDER BY lease_until LIMIT ?3"
+            );
+            let most = limit.saturating_add(UNREADABLE);
+            let due = params![now.as_microsecond(), instance.to_string(), most];
+            let (found, _) = readable(connection, sql, due, limit, record)?;
+            Ok(found.map(|record| Due {
+                owner_ended: record.attempt.owner != instance,
+                record,
+            }))
+        };
         self.readers.due.read(find).await
     }
 
@@ -134,7 +147,20 @@ impl Calls for Sqlite {
             return Ok(Found::default());
         }
         let tools = tools.to_vec();
-        let find = move |connection: &Connection| due_rechecks(connection, now, &tools, each);
+        let find = move |connection: &Connection| {
+            let mut found = Found::default();
+            for tool in &tools {
+                let due = params![tool, now.as_microsecond(), each];
+                let (due, _) = readable(connection, DUE_RECHECKS, due, u32::MAX, record)?;
+                found.calls.extend(due.calls);
+                found.unreadable.extend(due.unreadable);
+            }
+            // Of all tools together those that wait longest come first.
+            found
+                .calls
+                .sort_by_key(|record| record.check.and_then(|check| check.at));
+            Ok(found)
+        };
         self.readers.due.read(find).await
     }
 
@@ -143,22 +169,37 @@ impl Calls for Sqlite {
         tools: &[String],
         limit: u32,
     ) -> Result<Found<Record>, Error> {
-        let tools = tools.to_vec();
-        let find = move |connection: &Connection| unscheduled_unknown(connection, &tools, limit);
+        let tools = serde_json::json!(tools).to_string();
+        let find = move |connection: &Connection| {
+            let sql = select!(
+                "state = 'unknown' AND check_since IS NULL AND tool IN (SELECT value FROM json_each(?1)) LIMIT ?2"
+            );
+            let (found, _) = readable(connection, sql, params![tools, limit], limit, record)?;
+            Ok(found)
+        };
         self.readers.due.read(find).await
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
+        let census = |connection: &Connection| {
+            let sql = "SELECT tool, 'running', count(*) FROM calls WHERE state = 'running' GROUP BY tool
+         UNION ALL SELECT tool, 'unknown', count(*) FROM calls WHERE state = 'unknown' GROUP BY tool";
+            all(connection, sql, [], |row| {
+                let calls = row.get::<_, i64>(2)?.unsigned_abs();
+                Ok(Census {
+                    tool: row.get(0)?,
+                    state: row.get(1)?,
+                    calls,
+                })
+            })
+        };
         self.readers.ledger.read(census).await
     }
 }
 
 fn holder_of(connection: &Connection, lookup: &key::Lookup) -> rusqlite::Result<Option<Record>> {
     let sql = select!("seq = (SELECT seq FROM names WHERE lookup = ?1)");
-    connection
-        .prepare_cached(sql)?
-        .query_row([&lookup.0], record)
-        .optional()
+    first(connection, sql, [&lookup.0], record)
 }
 
 /// The calls that hold these names, in the order of the names.
@@ -185,55 +226,12 @@ fn holders(connection: &Connection, lookups: &[key::Lookup]) -> rusqlite::Result
 
 pub(super) fn by_id(connection: &Connection, call_id: CallId) -> rusqlite::Result<Option<Record>> {
     let sql = select!("call_id = ?1");
-    connection
-        .prepare_cached(sql)?
-        .query_row([call_id.to_string()], record)
-        .optional()
-}
-
-/// Running calls whose lease is over, or whose owner is not this instance.
-fn due(
-    connection: &Connection,
-    now: Timestamp,
-    instance: InstanceId,
-    limit: u32,
-) -> rusqlite::Result<Found<Due>> {
-    let sql = select!(
-        "state = 'running' AND (lease_until <= ?1 OR owner <> ?2) ORDER BY lease_until LIMIT ?3"
-    );
-    let most = limit.saturating_add(UNREADABLE);
-    let due = params![now.as_microsecond(), instance.to_string(), most];
-    let due = readable(connection, sql, due, limit)?;
-    Ok(due.map(|record| Due {
-        owner_ended: record.attempt.owner != instance,
-        record,
-    }))
+    first(connection, sql, [call_id.to_string()], record)
 }
 
 /// Unknown calls of a tool whose next check is due, by tool, time and limit.
 pub(super) const DUE_RECHECKS: &str =
     select!("state = 'unknown' AND tool = ?1 AND check_at <= ?2 ORDER BY check_at LIMIT ?3");
-
-/// Unknown calls of these tools whose next check is due, at most `each` of one.
-fn due_rechecks(
-    connection: &Connection,
-    now: Timestamp,
-    tools: &[String],
-    each: u32,
-) -> rusqlite::Result<Found<Record>> {
-    let mut found = Found::default();
-    for tool in tools {
-        let due = params![tool, now.as_microsecond(), each];
-        let Found { calls, unreadable } = readable(connection, DUE_RECHECKS, due, u32::MAX)?;
-        found.calls.extend(calls);
-        found.unreadable.extend(unreadable);
-    }
-    // Of all tools together those that wait longest come first.
-    found
-        .calls
-        .sort_by_key(|record| record.check.and_then(|check| check.at));
-    Ok(found)
-}
 
 /// Running, failed and unknown calls whose ids come after this one.
 pub(super) fn at_risk_after_loss(
@@ -244,70 +242,9 @@ pub(super) fn at_risk_after_loss(
     let sql =
         "SELECT call_id FROM calls WHERE state IN ('running', 'failed', 'unknown') AND call_id > ?1
                ORDER BY call_id LIMIT ?2";
-    let mut ids = connection.prepare_cached(sql)?;
-    let ids = ids.query_map(params![after, limit], |row| {
+    all(connection, sql, params![after, limit], |row| {
         row.get::<_, Identity>(0).map(|id| CallId(id.0))
-    })?;
-    ids.collect()
-}
-
-/// Unknown calls of these tools without a next check that were not given up.
-fn unscheduled_unknown(
-    connection: &Connection,
-    tools: &[String],
-    limit: u32,
-) -> rusqlite::Result<Found<Record>> {
-    let sql = select!(
-        "state = 'unknown' AND check_since IS NULL AND tool IN (SELECT value FROM json_each(?1)) LIMIT ?2"
-    );
-    readable(
-        connection,
-        sql,
-        params![serde_json::json!(tools).to_string(), limit],
-        limit,
-    )
-}
-
-/// The records of a query, at most `limit`. Rows that cannot be read are passed over.
-fn readable(
-    connection: &Connection,
-    sql: &str,
-    params: impl rusqlite::Params,
-    limit: u32,
-) -> rusqlite::Result<Found<Record>> {
-    let mut query = connection.prepare_cached(sql)?;
-    let mut rows = query.query(params)?;
-    let mut found = Found::default();
-    while found.calls.len() < limit as usize
-        && let Some(row) = rows.next()?
-    {
-        match record(row) {
-            Ok(record) => found.calls.push(record),
-            Err(error) => {
-                found.unreadable.push((
-                    row.get::<_, String>(0).unwrap_or_default(),
-                    error.to_string(),
-                ));
-            }
-        }
-    }
-    Ok(found)
-}
-
-fn census(connection: &Connection) -> rusqlite::Result<Vec<Census>> {
-    let mut counts = connection.prepare_cached(
-        "SELECT tool, 'running', count(*) FROM calls WHERE state = 'running' GROUP BY tool
-         UNION ALL SELECT tool, 'unknown', count(*) FROM calls WHERE state = 'unknown' GROUP BY tool",
-    )?;
-    let rows = counts.query_map([], |row| {
-        let calls = row.get::<_, i64>(2)?.unsigned_abs();
-        Ok(Census {
-            tool: row.get(0)?,
-            state: row.get(1)?,
-            calls,
-        })
-    })?;
-    rows.collect()
+    })
 }
 
 /// Which version of which call a record is.

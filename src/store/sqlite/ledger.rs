@@ -2,15 +2,16 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
+use super::query::{all, execute, first};
 use super::worker::Need;
 use super::{Sqlite, calls, document, row, sessions};
 use crate::core::ledger::{
-    Duplicate, Duplicates, Filter, History, Index, Listed, Maker, PAGE_BYTES, Page, Position,
+    Duplicates, Filter, History, Index, Listed, Maker, PAGE_BYTES, Page, Position,
 };
 use crate::core::record::CallId;
-use crate::store::{Error, Ledger};
+use crate::store::{Error, Ledger, duplicates};
 
 /// Calls that one page looks at: one that finds little is shorter, rather than slower.
 const LOOKS: usize = 2_000;
@@ -34,16 +35,14 @@ macro_rules! listing {
 impl Ledger for Sqlite {
     async fn maker(&self, call_id: CallId) -> Result<Option<Maker>, Error> {
         let read = move |connection: &Connection| {
-            connection
-                .prepare_cached("SELECT tenant, tool, made_by FROM calls WHERE call_id = ?1")?
-                .query_row([call_id.to_string()], |row| {
-                    Ok(Maker {
-                        tenant: row.get(0)?,
-                        tool: row.get(1)?,
-                        token: row.get(2)?,
-                    })
+            let sql = "SELECT tenant, tool, made_by FROM calls WHERE call_id = ?1";
+            first(connection, sql, [call_id.to_string()], |row| {
+                Ok(Maker {
+                    tenant: row.get(0)?,
+                    tool: row.get(1)?,
+                    token: row.get(2)?,
                 })
-                .optional()
+            })
         };
         self.readers.ledger.read(read).await
     }
@@ -53,12 +52,10 @@ impl Ledger for Sqlite {
             let Some(record) = calls::by_id(connection, call_id)? else {
                 return Ok(None);
             };
-            let entries = row::entries(connection, call_id, limit)?;
-            let duplicates = duplicates(connection, call_id)?;
             Ok(Some(History {
                 record,
-                entries,
-                duplicates,
+                entries: row::entries(connection, call_id, limit)?,
+                duplicates: duplicates_of(connection, call_id)?,
             }))
         };
         self.readers.ledger.read(read).await
@@ -93,12 +90,9 @@ impl Ledger for Sqlite {
         }
         let now = now.as_microsecond();
         let prune = move |connection: &Connection| {
-            let mut over = connection.prepare_cached(
-                "SELECT call_id FROM calls WHERE retain_until <= ?1 ORDER BY retain_until LIMIT ?2",
-            )?;
-            let over: Vec<String> = over
-                .query_map(params![now, limit], |row| row.get(0))?
-                .collect::<Result<_, _>>()?;
+            let sql =
+                "SELECT call_id FROM calls WHERE retain_until <= ?1 ORDER BY retain_until LIMIT ?2";
+            let over: Vec<String> = all(connection, sql, params![now, limit], |row| row.get(0))?;
             for call_id in &over {
                 forget(connection, call_id)?;
             }
@@ -176,17 +170,14 @@ fn list(
             }
         };
         let position = Position::of(&record);
-        let listed = Listed {
-            duplicates: Duplicates::default(),
+        let mut listed = Listed {
             record,
+            duplicates: Duplicates::default(),
         };
         bytes += listed.size();
         if filter.matches(&listed.record) {
-            let duplicates = duplicates(connection, listed.record.intent.call_id)?;
-            page.found.push(Listed {
-                duplicates,
-                ..listed
-            });
+            listed.duplicates = duplicates_of(connection, listed.record.intent.call_id)?;
+            page.found.push(listed);
         }
         if looked >= LOOKS || page.found.len() >= limit as usize || bytes >= PAGE_BYTES {
             page.next = Some(position);
@@ -198,77 +189,46 @@ fn list(
 
 /// All tenants with a call.
 fn tenants(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    // From one to the next in the index, without looking at what lies between.
-    let mut next = connection.prepare_cached(
-        "SELECT tenant FROM calls WHERE tenant > ?1 ORDER BY tenant, created_at LIMIT 1",
-    )?;
     let mut tenants: Vec<String> = Vec::new();
-    let mut last = connection
-        .query_row(
-            "SELECT tenant FROM calls ORDER BY tenant, created_at LIMIT 1",
-            [],
-            |row| row.get(0),
-        )
-        .optional()?;
+    let sql = "SELECT tenant FROM calls ORDER BY tenant, created_at LIMIT 1";
+    let mut last: Option<String> = first(connection, sql, [], |row| row.get(0))?;
+    // From one to the next in the index, without looking at what lies between.
+    let sql = "SELECT tenant FROM calls WHERE tenant > ?1 ORDER BY tenant, created_at LIMIT 1";
     while let Some(tenant) = last {
-        last = next
-            .query_row([&tenant], |row| row.get::<_, String>(0))
-            .optional()?;
+        last = first(connection, sql, [&tenant], |row| row.get(0))?;
         tenants.push(tenant);
     }
     Ok(tenants)
 }
 
-fn duplicates(connection: &Connection, call_id: CallId) -> rusqlite::Result<Duplicates> {
-    let mut found =
-        connection.prepare_cached("SELECT count, last FROM duplicates WHERE call_id = ?1")?;
-    let found = found.query_row([call_id.to_string()], |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
+fn duplicates_of(connection: &Connection, call_id: CallId) -> rusqlite::Result<Duplicates> {
+    let sql = "SELECT count, last FROM duplicates WHERE call_id = ?1";
+    let found = first(connection, sql, [call_id.to_string()], |row| {
+        let last: Vec<duplicates::Stored> =
+            serde_json::from_str(&row.get::<_, String>(1)?).unwrap_or_default();
+        Ok(Duplicates {
+            count: row.get::<_, i64>(0)?.unsigned_abs(),
+            // What cannot be read is not shown; the count stands beside it.
+            last: last.into_iter().filter_map(duplicates::read).collect(),
+        })
     });
-    let Some((count, last)) = found.optional()? else {
-        return Ok(Duplicates::default());
-    };
-    Ok(Duplicates {
-        count: count.unsigned_abs(),
-        last: read_last(&last),
-    })
+    Ok(found?.unwrap_or_default())
 }
 
 /// Adds to the duplicates of a call, if it is still kept.
 fn count(connection: &Connection, call_id: CallId, later: &Duplicates) -> rusqlite::Result<()> {
-    let mut all = duplicates(connection, call_id)?;
+    let mut all = duplicates_of(connection, call_id)?;
     all.add(later);
-    let mut write = connection.prepare_cached(
-        "INSERT OR REPLACE INTO duplicates (call_id, count, last)
-         SELECT call_id, ?2, ?3 FROM calls WHERE call_id = ?1",
-    )?;
-    write.execute(params![
-        call_id.to_string(),
-        row::integer(all.count),
-        write_last(&all.last)
-    ])?;
-    Ok(())
-}
-
-fn write_last(last: &[Duplicate]) -> String {
-    let last: Vec<(i64, &str, &str)> = last
-        .iter()
-        .map(|one| (one.at.as_microsecond(), one.by.as_str(), one.kind.as_str()))
-        .collect();
-    serde_json::to_string(&last).unwrap_or_default()
-}
-
-/// What cannot be read is not shown; the count stands beside it.
-fn read_last(text: &str) -> Vec<Duplicate> {
-    let last: Vec<(i64, String, String)> = serde_json::from_str(text).unwrap_or_default();
-    let read = |(at, by, kind)| {
-        Some(Duplicate {
-            at: Timestamp::from_microsecond(at).ok()?,
-            by,
-            kind,
-        })
-    };
-    last.into_iter().filter_map(read).collect()
+    let sql = "INSERT OR REPLACE INTO duplicates (call_id, count, last)
+         SELECT call_id, ?2, ?3 FROM calls WHERE call_id = ?1";
+    let last: Vec<_> = all.last.iter().map(duplicates::stored).collect();
+    let last = serde_json::to_string(&last).unwrap_or_default();
+    execute(
+        connection,
+        sql,
+        params![call_id.to_string(), row::integer(all.count), last],
+    )
+    .map(drop)
 }
 
 /// Forgets a call that is kept no longer.
@@ -279,7 +239,7 @@ fn forget(connection: &Connection, call_id: &str) -> rusqlite::Result<()> {
         "DELETE FROM duplicates WHERE call_id = ?1",
         "DELETE FROM calls WHERE call_id = ?1",
     ] {
-        connection.prepare_cached(sql)?.execute([call_id])?;
+        execute(connection, sql, [call_id])?;
     }
     Ok(())
 }

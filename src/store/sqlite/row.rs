@@ -5,9 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use jiff::Timestamp;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, Type, ValueRef};
-use rusqlite::{Connection, OptionalExtension, Row, named_params, params};
+use rusqlite::{Connection, Row, named_params, params};
 use uuid::Uuid;
 
+use super::query::{all, execute, first};
 use crate::core::key;
 use crate::core::key::GroupKey;
 use crate::core::recipe::RecipeId;
@@ -43,28 +44,27 @@ pub(super) fn entries(
     call_id: CallId,
     limit: u32,
 ) -> rusqlite::Result<Vec<Entry>> {
-    let mut newest = connection.prepare_cached(
-        "SELECT at, event, attempt_id, outcome, actor, detail FROM events WHERE call_id = ?1 ORDER BY version DESC LIMIT ?2",
+    let sql = "SELECT at, event, actor, detail, attempt_id, outcome FROM events WHERE call_id = ?1
+         ORDER BY version DESC LIMIT ?2";
+    let mut entries = all(
+        connection,
+        sql,
+        params![call_id.to_string(), limit],
+        |row| {
+            let attempt: Option<Identity> = row.get(4)?;
+            let outcome: Option<String> = row.get(5)?;
+            Ok(Entry {
+                attempt: attempt.map(|id| AttemptId(id.0)),
+                outcome: outcome.map(Into::into),
+                ..event(row)?
+            })
+        },
     )?;
-    let newest = newest.query_map(params![call_id.to_string(), limit], |row| {
-        let mut columns = Columns::of(row);
-        Ok(Entry {
-            at: columns.time()?,
-            event: columns.read::<String>()?.into(),
-            attempt: columns
-                .read::<Option<Identity>>()?
-                .map(|id| AttemptId(id.0)),
-            outcome: columns.read::<Option<String>>()?.map(Into::into),
-            by: columns.read()?,
-            detail: columns.read()?,
-        })
-    })?;
-    let mut entries = newest.collect::<Result<Vec<Entry>, _>>()?;
     entries.reverse();
     Ok(entries)
 }
 
-/// An entry about a session or a tool, which has no attempt and no outcome.
+/// An entry without its attempt and outcome, which those about a session or a tool do not have.
 pub(super) fn event(row: &Row<'_>) -> rusqlite::Result<Entry> {
     let mut columns = Columns::of(row);
     Ok(Entry {
@@ -82,11 +82,9 @@ pub(super) fn insert_entry(
     record: &Record,
     entry: &Entry,
 ) -> rusqlite::Result<()> {
-    let mut insert = connection.prepare_cached(
-        "INSERT INTO events (call_id, version, at, event, attempt_id, outcome, actor, detail)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    )?;
-    insert.execute(params![
+    let sql = "INSERT INTO events (call_id, version, at, event, attempt_id, outcome, actor, detail)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let row = params![
         record.intent.call_id.to_string(),
         integer(record.version),
         entry.at.as_microsecond(),
@@ -95,8 +93,8 @@ pub(super) fn insert_entry(
         entry.outcome,
         entry.by,
         entry.detail,
-    ])?;
-    Ok(())
+    ];
+    execute(connection, sql, row).map(drop)
 }
 
 pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
@@ -153,10 +151,9 @@ pub(super) fn take_names<'a>(
     seq: i64,
     names: impl Iterator<Item = &'a key::Lookup>,
 ) -> rusqlite::Result<()> {
-    let mut take =
-        connection.prepare_cached("INSERT OR REPLACE INTO names (lookup, seq) VALUES (?1, ?2)")?;
+    let sql = "INSERT OR REPLACE INTO names (lookup, seq) VALUES (?1, ?2)";
     for name in names {
-        take.execute(params![name.0, seq])?;
+        execute(connection, sql, params![name.0, seq])?;
     }
     Ok(())
 }
@@ -170,32 +167,26 @@ pub(super) fn seq_of(
     if names.is_empty() {
         return Ok(None);
     }
-    let mut seq = connection.prepare_cached("SELECT seq FROM calls WHERE call_id = ?1")?;
-    seq.query_row([call_id.to_string()], |row| row.get(0))
-        .optional()
+    let sql = "SELECT seq FROM calls WHERE call_id = ?1";
+    first(connection, sql, [call_id.to_string()], |row| row.get(0))
 }
 
 /// Frees the names that still stand for a call.
 pub(super) fn free_names(connection: &Connection, call_id: &str) -> rusqlite::Result<()> {
     let sql = "SELECT seq, lookup, names, aliases FROM calls WHERE call_id = ?1";
-    let found = connection.prepare_cached(sql)?.query_row([call_id], |row| {
+    let found = first(connection, sql, [call_id], |row| {
         let aliases = aliases::read(&row.get::<_, String>(3)?).unwrap_or_default();
-        let aliases = aliases
-            .iter()
-            .flat_map(|alias| &alias.names)
-            .flat_map(|name| name.0)
-            .collect();
-        Ok((
-            row.get::<_, i64>(0)?,
-            [row.get::<_, Vec<u8>>(1)?, row.get(2)?, aliases].concat(),
-        ))
+        let names = aliases.iter().flat_map(|alias| &alias.names);
+        let aliases = names.flat_map(|name| name.0).collect();
+        let names = [row.get::<_, Vec<u8>>(1)?, row.get(2)?, aliases].concat();
+        Ok((row.get::<_, i64>(0)?, names))
     });
-    let Some((seq, names)) = found.optional()? else {
+    let Some((seq, names)) = found? else {
         return Ok(());
     };
-    let mut free = connection.prepare_cached("DELETE FROM names WHERE lookup = ?1 AND seq = ?2")?;
+    let sql = "DELETE FROM names WHERE lookup = ?1 AND seq = ?2";
     for name in names.chunks_exact(32) {
-        free.execute(params![name, seq])?;
+        execute(connection, sql, params![name, seq])?;
     }
     Ok(())
 }
@@ -259,22 +250,15 @@ pub(super) fn update(connection: &Connection, record: &Record) -> rusqlite::Resu
 
 /// Writes what a call asks for.
 pub(super) fn update_asked(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
-    let Intent {
-        call_id,
-        args,
-        fingerprint,
-        recipe,
-        ..
-    } = &*record.intent;
+    let intent = &record.intent;
     let sql = "UPDATE calls SET args = ?2, fingerprint = ?3, recipe = ?4 WHERE call_id = ?1";
-    let mut update = connection.prepare_cached(sql)?;
-    update.execute(params![
-        call_id.to_string(),
-        args.as_ref(),
-        fingerprint,
-        recipe.0
-    ])?;
-    Ok(())
+    let asked = params![
+        intent.call_id.to_string(),
+        &intent.args[..],
+        intent.fingerprint,
+        intent.recipe.0
+    ];
+    execute(connection, sql, asked).map(drop)
 }
 
 pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {

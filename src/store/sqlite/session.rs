@@ -2,15 +2,15 @@
 //! compares and writes what it is told.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
+use super::query::{all, execute, first};
 use super::row::{Columns, Identity, integer};
 use crate::core::call::Change;
 use crate::core::key::GroupKey;
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::session::{
-    self, Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, NearDuplicateRule, SessionId,
-    Token,
+    self, Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, SessionId, Token,
 };
 
 /// Calls of a near-duplicate group that are kept; only the newest counts.
@@ -40,14 +40,12 @@ pub(super) fn enter(
         )?;
     }
     if let Some(likeness) = &admission.similar {
-        record.similar_to = newest(connection, likeness.group, &record, now)?;
-        take_place(
-            connection,
-            likeness.group,
-            &record,
-            after(now, likeness.window),
-        )?;
-        forget_oldest(connection, likeness.group)?;
+        let group = likeness.group;
+        record.similar_to = newest_alike(connection, group, &record, now)?;
+        take_place(connection, group, &record, after(now, likeness.window))?;
+        let sql = "DELETE FROM places WHERE room = ?1 AND call_id NOT IN
+             (SELECT call_id FROM places WHERE room = ?1 ORDER BY place_until DESC, call_id DESC LIMIT ?2)";
+        execute(connection, sql, params![group.0, MAX_ALIKE])?;
     }
     if admission.lock.is_some() {
         take_lock(connection, &record)?;
@@ -63,26 +61,24 @@ fn denied(
     now: Timestamp,
 ) -> rusqlite::Result<Option<Denied>> {
     let intent = &record.intent;
-    let newest = connection
-        .prepare_cached("SELECT token, frozen FROM sessions WHERE tenant = ?1 AND session_id = ?2")?
-        .query_row([&intent.tenant, &intent.session_id], |row| {
-            Ok((row.get::<_, i64>(0)?, row.get(1)?))
-        })
-        .optional()?;
+    let newest = newest(connection, &intent.tenant, &intent.session_id)?;
     if newest.is_some_and(|(_, frozen)| frozen) {
         return Ok(Some(Denied::Frozen));
     }
     if let Token::This(_) = admission.token {
-        let newest = newest.map(|(token, _)| token.unsigned_abs());
-        let mut accepted = connection.prepare_cached("SELECT token FROM ledger")?;
-        let accepted: i64 = accepted.query_row([], |row| row.get(0))?;
+        let newest = newest.map(|(token, _)| token);
+        let accepted = first(connection, "SELECT token FROM ledger", [], |row| {
+            row.get::<_, i64>(0)
+        })?;
+        let accepted = accepted.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
         if let Some(denied) = session::brought(admission.token, newest, accepted.unsigned_abs()) {
             return Ok(Some(denied));
         }
     }
     // What is answered by an earlier call costs nothing.
-    if let Some(likeness) = &admission.similar
-        && let Some(call_id) = is_alike(connection, likeness, record, now)?
+    if let Some(likeness) = admission.similar.filter(|likeness| likeness.refuses)
+        && let Some(call_id) = newest_alike(connection, likeness.group, record, now)?
+        && Some(call_id) != likeness.confirmed
     {
         return Ok(Some(Denied::Similar { call_id }));
     }
@@ -105,58 +101,44 @@ fn is_spent(
     now: Timestamp,
 ) -> rusqlite::Result<Option<Timestamp>> {
     // The place whose end makes room: all but `max - 1` of the newer ones have ended by then.
-    let mut frees = connection.prepare_cached(
-        "SELECT place_until FROM places WHERE room = ?1 AND place_until > ?2
+    let sql = "SELECT place_until FROM places WHERE room = ?1 AND place_until > ?2
             AND NOT EXISTS (SELECT 1 FROM places WHERE room = ?1 AND call_id = ?3 AND place_until > ?2)
-         ORDER BY place_until DESC LIMIT 1 OFFSET ?4",
-    )?;
+         ORDER BY place_until DESC LIMIT 1 OFFSET ?4";
     let call_id = record.intent.call_id.to_string();
-    let frees = frees.query_row(
-        params![
-            spending.group.0,
-            now.as_microsecond(),
-            call_id,
-            spending.max.saturating_sub(1)
-        ],
-        |row| Columns::of(row).time(),
-    );
-    frees.optional()
-}
-
-fn is_alike(
-    connection: &Connection,
-    likeness: &NearDuplicateRule,
-    record: &Record,
-    now: Timestamp,
-) -> rusqlite::Result<Option<CallId>> {
-    if !likeness.refuses {
-        return Ok(None);
-    }
-    let newest = newest(connection, likeness.group, record, now)?;
-    Ok(newest.filter(|newest| Some(*newest) != likeness.confirmed))
+    let most = spending.max.saturating_sub(1);
+    let place = params![spending.group.0, now.as_microsecond(), call_id, most];
+    first(connection, sql, place, |row| Columns::of(row).time())
 }
 
 /// The newest other call of a group.
-fn newest(
+fn newest_alike(
     connection: &Connection,
     group: GroupKey,
     record: &Record,
     now: Timestamp,
 ) -> rusqlite::Result<Option<CallId>> {
-    connection
-        .prepare_cached(
-            "SELECT call_id FROM places WHERE room = ?1 AND place_until > ?2 AND call_id <> ?3
-             ORDER BY place_until DESC, call_id DESC LIMIT 1",
-        )?
-        .query_row(
-            params![
-                group.0,
-                now.as_microsecond(),
-                record.intent.call_id.to_string()
-            ],
-            |row| row.get::<_, Identity>(0).map(|id| CallId(id.0)),
-        )
-        .optional()
+    let sql = "SELECT call_id FROM places WHERE room = ?1 AND place_until > ?2 AND call_id <> ?3
+             ORDER BY place_until DESC, call_id DESC LIMIT 1";
+    let others = params![
+        group.0,
+        now.as_microsecond(),
+        record.intent.call_id.to_string()
+    ];
+    first(connection, sql, others, |row| {
+        row.get::<_, Identity>(0).map(|id| CallId(id.0))
+    })
+}
+
+/// The newest token of a session, and whether it is frozen.
+pub(super) fn newest(
+    connection: &Connection,
+    tenant: &str,
+    session_id: &str,
+) -> rusqlite::Result<Option<(u64, bool)>> {
+    let sql = "SELECT token, frozen FROM sessions WHERE tenant = ?1 AND session_id = ?2";
+    first(connection, sql, [tenant, session_id], |row| {
+        Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?))
+    })
 }
 
 /// The holder or waiter before this call; then it has a place in the line, if it waits and there is room.
@@ -169,11 +151,12 @@ fn is_busy(
     let intent = &record.intent;
     let session = (&intent.tenant, &intent.session_id);
     // A call that was not heard of is not waited for.
-    connection
-        .prepare_cached(
-            "DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND place_until <= ?3",
-        )?
-        .execute(params![session.0, session.1, now.as_microsecond()])?;
+    let sql = "DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND place_until <= ?3";
+    execute(
+        connection,
+        sql,
+        params![session.0, session.1, now.as_microsecond()],
+    )?;
     let is_free = |lock: &Lock| {
         lock.call_id == intent.call_id || lock.free_from.is_some_and(|free_from| free_from <= now)
     };
@@ -198,18 +181,16 @@ fn is_busy(
     let came_at = waiting.last().map_or(now, |(_, last)| {
         now.max(after(*last, std::time::Duration::from_micros(1)))
     });
-    connection
-        .prepare_cached(
-            "INSERT INTO line (tenant, session_id, call_id, came_at, place_until) VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT DO UPDATE SET place_until = excluded.place_until",
-        )?
-        .execute(params![
-            session.0,
-            session.1,
-            intent.call_id.to_string(),
-            came_at.as_microsecond(),
-            after(now, LINE_PLACE).as_microsecond(),
-        ])?;
+    let sql = "INSERT INTO line (tenant, session_id, call_id, came_at, place_until) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT DO UPDATE SET place_until = excluded.place_until";
+    let place = params![
+        session.0,
+        session.1,
+        intent.call_id.to_string(),
+        came_at.as_microsecond(),
+        after(now, LINE_PLACE).as_microsecond(),
+    ];
+    execute(connection, sql, place)?;
     Ok(Some(Denied::Busy {
         lock,
         behind: Some(behind),
@@ -229,17 +210,14 @@ fn draw(
         Token::Next => (now.as_microsecond(), 1),
         Token::This(token) => (integer(token), 0),
     };
-    let token: i64 = connection
-        .prepare_cached(
-            "INSERT INTO sessions (tenant, session_id, token)
+    let sql = "INSERT INTO sessions (tenant, session_id, token)
              VALUES (?1, ?2, max(?3, iif(?4 = 1, (SELECT token + 1 FROM ledger), 0)))
-             ON CONFLICT DO UPDATE SET token = max(token + ?4, excluded.token) RETURNING token",
-        )?
-        .query_row(
-            params![intent.tenant, intent.session_id, least, step],
-            |row| row.get(0),
-        )?;
-    Ok(token.unsigned_abs())
+             ON CONFLICT DO UPDATE SET token = max(token + ?4, excluded.token) RETURNING token";
+    let drawn = params![intent.tenant, intent.session_id, least, step];
+    let token = first(connection, sql, drawn, |row| row.get::<_, i64>(0))?;
+    Ok(token
+        .ok_or(rusqlite::Error::QueryReturnedNoRows)?
+        .unsigned_abs())
 }
 
 fn take_place(
@@ -248,44 +226,32 @@ fn take_place(
     record: &Record,
     until: Timestamp,
 ) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "INSERT INTO places (room, call_id, place_until) VALUES (?1, ?2, ?3)
-             ON CONFLICT DO UPDATE SET place_until = excluded.place_until WHERE place_until <= ?4",
-        )?
-        .execute(params![
-            group.0,
-            record.intent.call_id.to_string(),
-            until.as_microsecond(),
-            record.updated_at.as_microsecond(),
-        ])?;
-    Ok(())
-}
-
-fn forget_oldest(connection: &Connection, group: GroupKey) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "DELETE FROM places WHERE room = ?1 AND call_id NOT IN
-             (SELECT call_id FROM places WHERE room = ?1 ORDER BY place_until DESC, call_id DESC LIMIT ?2)",
-        )?
-        .execute(params![group.0, MAX_ALIKE])?;
-    Ok(())
+    let sql = "INSERT INTO places (room, call_id, place_until) VALUES (?1, ?2, ?3)
+             ON CONFLICT DO UPDATE SET place_until = excluded.place_until WHERE place_until <= ?4";
+    let (call_id, now) = (
+        record.intent.call_id.to_string(),
+        record.updated_at.as_microsecond(),
+    );
+    execute(
+        connection,
+        sql,
+        params![group.0, call_id, until.as_microsecond(), now],
+    )
+    .map(drop)
 }
 
 fn take_lock(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
     let intent = &record.intent;
-    connection
-        .prepare_cached(
-            "UPDATE sessions SET lock_call = ?3, lock_token = ?4, lock_lease = ?5, lock_free_from = NULL
-             WHERE tenant = ?1 AND session_id = ?2",
-        )?
-        .execute(params![
-            intent.tenant,
-            intent.session_id,
-            intent.call_id.to_string(),
-            record.fencing.map(integer),
-            record.attempt.lease_until.as_microsecond(),
-        ])?;
+    let sql = "UPDATE sessions SET lock_call = ?3, lock_token = ?4, lock_lease = ?5, lock_free_from = NULL
+             WHERE tenant = ?1 AND session_id = ?2";
+    let lock = params![
+        intent.tenant,
+        intent.session_id,
+        intent.call_id.to_string(),
+        record.fencing.map(integer),
+        record.attempt.lease_until.as_microsecond(),
+    ];
+    execute(connection, sql, lock)?;
     leave_line(connection, &SessionId::of(intent), intent.call_id)
 }
 
@@ -295,24 +261,21 @@ pub(super) fn release(connection: &Connection, change: &Change) -> rusqlite::Res
     let call_id = intent.call_id.to_string();
     if let Some(free_from) = change.release.lock_from {
         let is_free = free_from <= change.record.updated_at;
-        connection
-            .prepare_cached(
-                "UPDATE sessions SET lock_call = iif(?4, NULL, lock_call), lock_free_from = iif(?4, NULL, ?5)
-                 WHERE tenant = ?1 AND session_id = ?2 AND lock_call = ?3 AND lock_token IS ?6",
-            )?
-            .execute(params![
-                intent.tenant,
-                intent.session_id,
-                call_id,
-                is_free,
-                free_from.as_microsecond(),
-                change.record.fencing.map(integer),
-            ])?;
+        let sql = "UPDATE sessions SET lock_call = iif(?4, NULL, lock_call), lock_free_from = iif(?4, NULL, ?5)
+                 WHERE tenant = ?1 AND session_id = ?2 AND lock_call = ?3 AND lock_token IS ?6";
+        let lock = params![
+            intent.tenant,
+            intent.session_id,
+            call_id,
+            is_free,
+            free_from.as_microsecond(),
+            change.record.fencing.map(integer),
+        ];
+        execute(connection, sql, lock)?;
     }
     if let Some(group) = change.release.similar {
-        connection
-            .prepare_cached("DELETE FROM places WHERE room = ?1 AND call_id = ?2")?
-            .execute(params![group.0, call_id])?;
+        let sql = "DELETE FROM places WHERE room = ?1 AND call_id = ?2";
+        execute(connection, sql, params![group.0, call_id])?;
     }
     Ok(())
 }
@@ -322,21 +285,17 @@ pub(super) fn lock_of(
     tenant: &str,
     session_id: &str,
 ) -> rusqlite::Result<Option<Lock>> {
-    connection
-        .prepare_cached(
-            "SELECT lock_call, lock_token, lock_lease, lock_free_from FROM sessions
-             WHERE tenant = ?1 AND session_id = ?2 AND lock_call IS NOT NULL",
-        )?
-        .query_row([tenant, session_id], |row| {
-            let mut columns = Columns::of(row);
-            Ok(Lock {
-                call_id: CallId(columns.read::<Identity>()?.0),
-                token: columns.read::<i64>()?.unsigned_abs(),
-                lease_until: columns.time()?,
-                free_from: columns.maybe_time()?,
-            })
+    let sql = "SELECT lock_call, lock_token, lock_lease, lock_free_from FROM sessions
+             WHERE tenant = ?1 AND session_id = ?2 AND lock_call IS NOT NULL";
+    first(connection, sql, [tenant, session_id], |row| {
+        let mut columns = Columns::of(row);
+        Ok(Lock {
+            call_id: CallId(columns.read::<Identity>()?.0),
+            token: columns.read::<i64>()?.unsigned_abs(),
+            lease_until: columns.time()?,
+            free_from: columns.maybe_time()?,
         })
-        .optional()
+    })
 }
 
 pub(super) fn line_of(
@@ -344,14 +303,12 @@ pub(super) fn line_of(
     tenant: &str,
     session_id: &str,
 ) -> rusqlite::Result<Vec<(CallId, Timestamp)>> {
-    let mut line = connection.prepare_cached(
-        "SELECT call_id, came_at FROM line WHERE tenant = ?1 AND session_id = ?2 ORDER BY came_at",
-    )?;
-    let line = line.query_map([tenant, session_id], |row| {
+    let sql =
+        "SELECT call_id, came_at FROM line WHERE tenant = ?1 AND session_id = ?2 ORDER BY came_at";
+    all(connection, sql, [tenant, session_id], |row| {
         let mut columns = Columns::of(row);
         Ok((CallId(columns.read::<Identity>()?.0), columns.time()?))
-    })?;
-    line.collect()
+    })
 }
 
 pub(super) fn leave_line(
@@ -359,10 +316,8 @@ pub(super) fn leave_line(
     id: &SessionId,
     call_id: CallId,
 ) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached("DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND call_id = ?3")?
-        .execute([&id.tenant, &id.id, &call_id.to_string()])?;
-    Ok(())
+    let sql = "DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND call_id = ?3";
+    execute(connection, sql, [&id.tenant, &id.id, &call_id.to_string()]).map(drop)
 }
 
 fn after(time: Timestamp, span: std::time::Duration) -> Timestamp {

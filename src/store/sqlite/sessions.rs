@@ -1,11 +1,12 @@
 //! Sessions as operators see them, and what they do to them. Must not decide anything.
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use super::Sqlite;
+use super::query::{all, execute};
 use super::row::{event, integer};
-use super::session::{leave_line, line_of, lock_of};
+use super::session::{leave_line, line_of, lock_of, newest};
 use super::worker::Need;
 use crate::core::record::{CallId, Entry};
 use crate::core::session::{Lock, Session, SessionId};
@@ -21,7 +22,19 @@ const MAX_EVENTS: u32 = 100;
 impl Sessions for Sqlite {
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
         let id = id.clone();
-        let look = move |connection: &Connection| look(connection, &id);
+        let look = move |connection: &Connection| {
+            let found = newest(connection, &id.tenant, &id.id)?;
+            let (token, frozen) = found.unwrap_or_default();
+            let sql = "SELECT at, event, actor, detail FROM session_events
+                 WHERE tenant = ?1 AND session_id = ?2 ORDER BY seq";
+            Ok(Session {
+                token: (token > 0).then_some(token),
+                lock: lock_of(connection, &id.tenant, &id.id)?,
+                waiting: line_of(connection, &id.tenant, &id.id)?,
+                frozen,
+                events: all(connection, sql, [&id.tenant, &id.id], event)?,
+            })
+        };
         self.readers.calls.read(look).await
     }
 
@@ -29,7 +42,19 @@ impl Sessions for Sqlite {
         let (id, lock, entry, gate) = (id.clone(), *lock, entry.clone(), self.gate.clone());
         let unlock = move |connection: &Connection| {
             gate.must_be_whole()?;
-            unlock(connection, &id, &lock, &entry)
+            let sql = "UPDATE sessions SET lock_call = NULL, lock_free_from = NULL
+                 WHERE tenant = ?1 AND session_id = ?2 AND lock_call = ?3 AND lock_token = ?4";
+            let this = params![
+                id.tenant,
+                id.id,
+                lock.call_id.to_string(),
+                integer(lock.token)
+            ];
+            let unlocked = execute(connection, sql, this)? > 0;
+            if unlocked {
+                insert_event(connection, &id, &entry)?;
+            }
+            Ok(unlocked)
         };
         let unlocked = self.writer.run(Need::Plain, unlock).await?;
         self.endings.say(lock.call_id);
@@ -40,7 +65,14 @@ impl Sessions for Sqlite {
         let (id, entry, gate) = (id.clone(), entry.clone(), self.gate.clone());
         let freeze = move |connection: &Connection| {
             gate.must_be_whole()?;
-            set_frozen(connection, &id, frozen, &entry)
+            let sql = "INSERT INTO sessions (tenant, session_id, token) VALUES (?1, ?2, 0) ON CONFLICT DO NOTHING";
+            execute(connection, sql, [&id.tenant, &id.id])?;
+            let sql = "UPDATE sessions SET frozen = ?3 WHERE tenant = ?1 AND session_id = ?2 AND frozen <> ?3";
+            let changed = execute(connection, sql, params![id.tenant, id.id, frozen])? > 0;
+            if changed {
+                insert_event(connection, &id, &entry)?;
+            }
+            Ok(changed)
         };
         self.writer.run(Need::Plain, freeze).await
     }
@@ -54,129 +86,42 @@ impl Sessions for Sqlite {
     }
 }
 
-fn look(connection: &Connection, id: &SessionId) -> rusqlite::Result<Session> {
-    let found = connection
-        .prepare_cached("SELECT token, frozen FROM sessions WHERE tenant = ?1 AND session_id = ?2")?
-        .query_row([&id.tenant, &id.id], |row| {
-            Ok((row.get::<_, i64>(0)?, row.get(1)?))
-        })
-        .optional()?;
-    let (token, frozen) = found.unwrap_or_default();
-    Ok(Session {
-        token: (token > 0).then_some(token.unsigned_abs()),
-        lock: lock_of(connection, &id.tenant, &id.id)?,
-        waiting: line_of(connection, &id.tenant, &id.id)?,
-        frozen,
-        events: events_of(connection, id)?,
-    })
-}
-
-fn events_of(connection: &Connection, id: &SessionId) -> rusqlite::Result<Vec<Entry>> {
-    let mut events = connection.prepare_cached(
-        "SELECT at, event, actor, detail FROM session_events WHERE tenant = ?1 AND session_id = ?2 ORDER BY seq",
-    )?;
-    let events = events.query_map([&id.tenant, &id.id], event)?;
-    events.collect()
-}
-
-fn unlock(
-    connection: &Connection,
-    id: &SessionId,
-    lock: &Lock,
-    entry: &Entry,
-) -> rusqlite::Result<bool> {
-    let unlocked = connection
-        .prepare_cached(
-            "UPDATE sessions SET lock_call = NULL, lock_free_from = NULL
-             WHERE tenant = ?1 AND session_id = ?2 AND lock_call = ?3 AND lock_token = ?4",
-        )?
-        .execute(params![
-            id.tenant,
-            id.id,
-            lock.call_id.to_string(),
-            integer(lock.token)
-        ])?;
-    if unlocked > 0 {
-        insert_event(connection, id, entry)?;
-    }
-    Ok(unlocked > 0)
-}
-
-fn set_frozen(
-    connection: &Connection,
-    id: &SessionId,
-    frozen: bool,
-    entry: &Entry,
-) -> rusqlite::Result<bool> {
-    connection
-        .prepare_cached(
-            "INSERT INTO sessions (tenant, session_id, token) VALUES (?1, ?2, 0) ON CONFLICT DO NOTHING",
-        )?
-        .execute([&id.tenant, &id.id])?;
-    let changed = connection
-        .prepare_cached(
-            "UPDATE sessions SET frozen = ?3 WHERE tenant = ?1 AND session_id = ?2 AND frozen <> ?3",
-        )?
-        .execute(params![id.tenant, id.id, frozen])?;
-    if changed > 0 {
-        insert_event(connection, id, entry)?;
-    }
-    Ok(changed > 0)
-}
-
 fn insert_event(connection: &Connection, id: &SessionId, entry: &Entry) -> rusqlite::Result<()> {
     let at = entry.at.as_microsecond();
-    connection
-        .prepare_cached(
-            "INSERT INTO session_events (tenant, session_id, at, event, actor, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        )?
-        .execute(params![id.tenant, id.id, at, entry.event, entry.by, entry.detail])?;
-    connection
-        .prepare_cached(
-            "DELETE FROM session_events WHERE tenant = ?1 AND session_id = ?2 AND seq NOT IN
-             (SELECT seq FROM session_events WHERE tenant = ?1 AND session_id = ?2 ORDER BY seq DESC LIMIT ?3)",
-        )?
-        .execute(params![id.tenant, id.id, MAX_EVENTS])?;
-    connection
-        .prepare_cached(
-            "UPDATE sessions SET touched_at = ?3 WHERE tenant = ?1 AND session_id = ?2",
-        )?
-        .execute(params![id.tenant, id.id, at])?;
-    Ok(())
+    let sql = "INSERT INTO session_events (tenant, session_id, at, event, actor, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let noted = params![id.tenant, id.id, at, entry.event, entry.by, entry.detail];
+    execute(connection, sql, noted)?;
+    let sql = "DELETE FROM session_events WHERE tenant = ?1 AND session_id = ?2 AND seq NOT IN
+             (SELECT seq FROM session_events WHERE tenant = ?1 AND session_id = ?2 ORDER BY seq DESC LIMIT ?3)";
+    execute(connection, sql, params![id.tenant, id.id, MAX_EVENTS])?;
+    let sql = "UPDATE sessions SET touched_at = ?3 WHERE tenant = ?1 AND session_id = ?2";
+    execute(connection, sql, params![id.tenant, id.id, at]).map(drop)
 }
 
 /// Deletes places, lines and sessions that are over, at most `limit` of each; answers the largest of the
 /// three counts.
 pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::Result<usize> {
-    let places = connection
-        .prepare_cached(
-            "DELETE FROM places WHERE (room, call_id) IN
-             (SELECT room, call_id FROM places WHERE place_until <= ?1 LIMIT ?2)",
-        )?
-        .execute(params![now, limit])?;
-    let line = connection
-        .prepare_cached(
-            "DELETE FROM line WHERE (tenant, session_id, call_id) IN
-             (SELECT tenant, session_id, call_id FROM line WHERE place_until <= ?1 LIMIT ?2)",
-        )?
-        .execute(params![now, limit])?;
-    let mut idle = connection.prepare_cached(
-        "SELECT tenant, session_id FROM sessions
+    let sql = "DELETE FROM places WHERE (room, call_id) IN
+             (SELECT room, call_id FROM places WHERE place_until <= ?1 LIMIT ?2)";
+    let places = execute(connection, sql, params![now, limit])?;
+    let sql = "DELETE FROM line WHERE (tenant, session_id, call_id) IN
+             (SELECT tenant, session_id, call_id FROM line WHERE place_until <= ?1 LIMIT ?2)";
+    let line = execute(connection, sql, params![now, limit])?;
+    let sql = "SELECT tenant, session_id FROM sessions
          WHERE token < ?1 AND touched_at < ?1 AND frozen = 0
-            AND (lock_call IS NULL OR lock_free_from < ?1) LIMIT ?2",
+            AND (lock_call IS NULL OR lock_free_from < ?1) LIMIT ?2";
+    let idle = all(
+        connection,
+        sql,
+        params![now - SESSION_MEMORY_US, limit],
+        |row| Ok([row.get::<_, String>(0)?, row.get(1)?]),
     )?;
-    let idle = idle.query_map(params![now - SESSION_MEMORY_US, limit], |row| {
-        Ok([row.get::<_, String>(0)?, row.get(1)?])
-    })?;
-    let idle = idle.collect::<Result<Vec<_>, _>>()?;
     for session in &idle {
         for sql in [
             "DELETE FROM session_events WHERE tenant = ?1 AND session_id = ?2",
             "DELETE FROM sessions WHERE tenant = ?1 AND session_id = ?2",
         ] {
-            connection
-                .prepare_cached(sql)?
-                .execute([&session[0], &session[1]])?;
+            execute(connection, sql, [&session[0], &session[1]])?;
         }
     }
     Ok(places.max(line).max(idle.len()))

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, ffi, params};
 use uuid::Uuid;
 
+use super::query::execute;
 use super::row::integer;
 use crate::core::key::digest;
 use crate::store::Error;
@@ -70,9 +71,7 @@ impl Marks {
     /// log.
     pub(super) fn count(connection: &Connection, moved: Option<u64>) -> rusqlite::Result<Self> {
         let count = "UPDATE ledger SET commits = commits + 1, in_file = coalesce(?1, in_file)";
-        connection
-            .prepare_cached(count)?
-            .execute([moved.map(integer)])?;
+        execute(connection, count, [moved.map(integer)])?;
         Self::of(connection)
     }
 
@@ -262,18 +261,16 @@ impl Watermarks {
             rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), Some(why))
         })?;
         // Tokens that no gateway remembers were not ahead of the clock either.
-        connection
-            .prepare_cached(
-                "UPDATE ledger SET former = epoch, epoch = ?1, commits = ?2,
+        let sql = "UPDATE ledger SET former = epoch, epoch = ?1, commits = ?2,
                     token = max(?3, CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
-                    whole_since = CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
-            )?
-            .execute(params![
-                marks.epoch.as_bytes(),
-                integer(marks.commits),
-                integer(marks.token)
-            ])?;
-        Ok(())
+                    whole_since = CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
+        let (commits, token) = (integer(marks.commits), integer(marks.token));
+        execute(
+            connection,
+            sql,
+            params![marks.epoch.as_bytes(), commits, token],
+        )
+        .map(drop)
     }
 
     /// The loss is accepted: what is there is whole from now on.
