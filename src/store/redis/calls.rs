@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use redis::{FromRedisValue, cmd};
+use redis::FromRedisValue;
 
 use super::answer::unreadable;
 use super::record::NEVER;
+use super::scripts::command;
 use super::store::Redis;
 use crate::core::call::Change;
 use crate::core::key::Lookup;
@@ -130,7 +131,7 @@ impl Calls for Redis {
         for counts in self
             .server
             .link
-            .ask_each(|partition| cmd("HGETALL").arg(partition.key("census")).to_owned())
+            .ask_each(|partition| command("HGETALL", partition.key("census")))
             .await?
         {
             for (name, calls) in

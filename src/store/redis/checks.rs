@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use redis::{FromRedisValue, PushInfo, PushKind, cmd};
+use redis::{FromRedisValue, PushInfo, PushKind};
 use tokio::time::{Instant, sleep};
 
 use super::answer::unreadable;
@@ -15,6 +15,7 @@ use super::durability::{self, Demand, Node, Verdict};
 use super::ears::Ears;
 use super::epoch::Epochs;
 use super::memory::{Need, TOKEN_LIMIT_US};
+use super::scripts::command;
 use super::server::{Server, local_time};
 use super::status::{readiness, unreachable};
 use super::target::Settings;
@@ -200,7 +201,7 @@ impl Watch {
     /// offset that is furthest off.
     async fn compare_clocks(&self) -> Result<i64, Error> {
         let asked = Instant::now();
-        let answers = self.server.link.ask_masters(cmd("TIME")).await?;
+        let answers = self.server.link.ask_masters(redis::cmd("TIME")).await?;
         let half = i64::try_from(asked.elapsed().as_micros() / 2).unwrap_or(0);
         let here = local_time().as_microsecond() - half;
         let offsets = answers.into_iter().map(|answer| {
@@ -220,14 +221,14 @@ impl Watch {
     }
 
     async fn ask_nodes(&self) -> Result<Vec<Node>, Error> {
-        let infos = self.server.link.ask_masters(cmd("INFO")).await?;
-        let mut ask = cmd("CONFIG");
-        ask.arg("GET").arg(&[
+        let infos = self.server.link.ask_masters(redis::cmd("INFO")).await?;
+        let settings = [
             "appendfsync",
             "no-appendfsync-on-rewrite",
             "min-replicas-to-write",
             "aof-load-truncated",
-        ]);
+        ];
+        let ask = command("CONFIG", ("GET", &settings));
         let configs = self.server.link.ask_masters_if_allowed(ask).await?;
         let mut configs: Vec<_> = configs.into_iter().flatten().map(Some).collect();
         configs.resize_with(infos.len(), || None);
@@ -252,7 +253,7 @@ impl Watch {
         if !self.server.link.target.is_cluster() {
             return Ok(self.server.link.target.fails_over());
         }
-        let nodes: String = self.server.link.ask(cmd("CLUSTER").arg("NODES")).await?;
+        let nodes: String = self.server.link.ask(&command("CLUSTER", "NODES")).await?;
         let nodes: Vec<Vec<&str>> = nodes
             .lines()
             .map(|line| line.split(' ').collect())
@@ -292,8 +293,11 @@ impl Watch {
 
     /// A user who may do everything can lose everything.
     async fn who_are_we(&self) -> Option<Reason> {
-        let who: Result<String, Error> =
-            self.server.link.ask_quietly(cmd("ACL").arg("WHOAMI")).await;
+        let who: Result<String, Error> = self
+            .server
+            .link
+            .ask_quietly(&command("ACL", "WHOAMI"))
+            .await;
         let text = "the gateway is the user \"default\" of Redis; one that may do only what it needs is in config/redis.conf";
         (who.ok()? == "default").then(|| Reason::new("default_user", text))
     }

@@ -6,11 +6,12 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
-use redis::{FromRedisValue, Value, cmd};
+use redis::{FromRedisValue, Value};
 use serde::{Deserialize, Serialize};
 
-use super::answer::{reply, text, unreadable};
+use super::answer::unreadable;
 use super::keys::{self, Partition};
+use super::scripts::command;
 use super::store::Redis;
 use crate::core::document::{Document, Kind, Place, digest};
 use crate::store::{Documents, Error, Found, Put, UNREADABLE};
@@ -37,9 +38,7 @@ impl Documents for Redis {
         tenant: &str,
         id: &str,
     ) -> Result<Option<Document>, Error> {
-        let mut ask = cmd("HMGET");
-        ask.arg(keys::document(digest(kind, tenant, id)))
-            .arg(&FIELDS);
+        let ask = command("HMGET", (keys::document(digest(kind, tenant, id)), &FIELDS));
         read(kind, self.server.link.ask(&ask).await?)
     }
 
@@ -72,14 +71,8 @@ impl Documents for Redis {
         }
         // Those that cannot be read may stand before the others.
         for from in (0..=UNREADABLE).step_by(limit.max(1) as usize) {
-            let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(keys::documents_due(kind))
-                .arg("-inf")
-                .arg(now.as_microsecond());
-            let digests: Vec<Vec<u8>> = self
-                .server
-                .link
-                .ask(ask.arg("LIMIT").arg(from).arg(limit))
+            let digests = self
+                .in_order(keys::documents_due(kind), now, from, limit)
                 .await?;
             let found = self.read_documents(kind, &digests).await?;
             due.calls.extend(found.calls);
@@ -104,11 +97,11 @@ impl Documents for Redis {
             || b"+".to_vec(),
             |before| [&b"("[..], &before.to_bytes()[..]].concat(),
         );
-        let mut ask = cmd("ZRANGE");
-        ask.arg(keys::documents(kind, tenant, state))
-            .arg(newest)
-            .arg("-");
-        ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(limit);
+        let list = keys::documents(kind, tenant, state);
+        let ask = command(
+            "ZRANGE",
+            (list, newest, "-", "BYLEX", "REV", "LIMIT", 0, limit),
+        );
         let places: Vec<Vec<u8>> = self.server.link.ask(&ask).await?;
         let places: Option<Vec<Place>> = places
             .iter()
@@ -128,7 +121,7 @@ impl Documents for Redis {
         let counts: Vec<(String, i64)> = self
             .server
             .link
-            .ask(cmd("HGETALL").arg(keys::documents_count(kind)))
+            .ask(&command("HGETALL", keys::documents_count(kind)))
             .await?;
         let mut counts: Vec<(String, u64)> = counts
             .into_iter()
@@ -167,48 +160,36 @@ impl Redis {
         let before = stored.as_ref().map(|stored| stored.state.as_str());
         let mut run = self.server.writing(script, "", PARTITION, epoch);
         run.key(names(&document, before.unwrap_or(&document.state)));
-        run.arg(&Place::of(&document).digest[..])
-            .arg(&Place::of(&document).to_bytes()[..]);
-        run.arg(
+        let place = Place::of(&document);
+        run.arg((&place.digest[..], &place.to_bytes()[..]));
+        run.arg((
             stored
                 .as_ref()
-                .map(|_| version.to_string())
-                .unwrap_or_default(),
-        );
-        run.arg(before.unwrap_or_default());
-        run.arg(document.version)
-            .arg(&document.state)
-            .arg(rest(&document)?)
-            .arg(&document.body[..]);
+                .map_or(String::new(), |_| version.to_string()),
+            before.unwrap_or_default(),
+        ));
+        run.arg((
+            document.version,
+            &document.state,
+            rest(&document)?,
+            &document.body[..],
+        ));
         for time in [document.due_at, document.retain_until] {
-            run.arg(
-                time.map(|time| time.as_microsecond().to_string())
-                    .unwrap_or_default(),
-            );
+            run.arg(time.map_or(String::new(), |time| time.as_microsecond().to_string()));
         }
         // A server that was started anew has been looked at by who accepts what it has lost.
         let answer = if is_looked_at {
-            self.server.link.run(&run).await?
+            self.server.run(&run).await?
         } else {
             self.server.run_guarded(&run).await?
         };
-        let (word, mut rest) = reply(answer)?;
-        match word.as_str() {
+        match answer.word.as_str() {
             "done" => {
-                let writes = text(&rest, 0).and_then(|writes| writes.parse().ok());
-                self.server.memory.saw_writes(
-                    PARTITION,
-                    writes.ok_or_else(|| unreadable("this is no count"))?,
-                );
-                self.server.barrier.pass(PARTITION).await?;
+                self.server.counted(PARTITION, &answer, 0).await?;
                 Ok(Put::Done)
             }
-            "changed" => {
-                let fields =
-                    Vec::from_redis_value(rest.pop().unwrap_or(Value::Nil)).map_err(unreadable)?;
-                Ok(Put::Lost(read(document.kind, fields)?))
-            }
-            _ => Err(self.server.lost_as_told(&rest)),
+            "changed" => Ok(Put::Lost(read(document.kind, answer.fields()?)?)),
+            _ => Err(answer.no_sense()),
         }
     }
 }
@@ -218,14 +199,8 @@ impl Redis {
     pub(super) async fn forget_documents(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
         let mut forgotten = 0;
         for kind in Kind::ALL {
-            let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(keys::documents_retained(kind))
-                .arg("-inf")
-                .arg(now.as_microsecond());
-            let digests: Vec<Vec<u8>> = self
-                .server
-                .link
-                .ask(ask.arg("LIMIT").arg(0).arg(limit))
+            let digests = self
+                .in_order(keys::documents_retained(kind), now, 0, limit)
                 .await?;
             for document in self.read_documents(kind, &digests).await?.calls {
                 let script = &self.server.scripts.forget_document;
@@ -234,16 +209,25 @@ impl Redis {
                         .writing(script, "", PARTITION, self.server.memory.epoch());
                 run.key(&names(&document, "")[..10]);
                 let place = Place::of(&document);
-                run.arg(&place.digest[..]).arg(&place.to_bytes()[..]);
-                run.arg(now.as_microsecond()).arg(&document.state);
-                let (word, rest) = reply(self.server.run_deleting(&run).await?)?;
-                if word == "lost" {
-                    return Err(self.server.lost_as_told(&rest));
-                }
+                run.arg((&place.digest[..], &place.to_bytes()[..]));
+                run.arg((now.as_microsecond(), &document.state));
+                self.server.run_deleting(&run).await?;
                 forgotten += 1;
             }
         }
         Ok(forgotten)
+    }
+
+    /// The digests of an index whose time has come, the earliest first.
+    async fn in_order(
+        &self,
+        index: String,
+        now: Timestamp,
+        from: u32,
+        limit: u32,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let ask = (index, "-inf", now.as_microsecond(), "LIMIT", from, limit);
+        self.server.link.ask(&command("ZRANGEBYSCORE", ask)).await
     }
 
     /// One that was deleted meanwhile is left out.
@@ -257,8 +241,7 @@ impl Redis {
             let found = found[..]
                 .try_into()
                 .map_err(|_| unreadable("this is no digest"))?;
-            let mut ask = cmd("HMGET");
-            ask.arg(keys::document(found)).arg(&FIELDS);
+            let ask = command("HMGET", (keys::document(found), &FIELDS));
             asks.push(ask);
         }
         let mut found = Found::default();

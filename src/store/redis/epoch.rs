@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::try_join_all;
-use redis::{FromRedisValue, Value, cmd};
+use redis::{FromRedisValue, Value};
 
-use super::answer::{reply, unreadable};
+use super::answer::unreadable;
 use super::gateways::Gateways;
 use super::keys::{self, Partition};
 use super::loss::{self, Finding, Manifest, Sight};
 use super::put_back::Restorer;
-use super::scripts::Run;
+use super::scripts::{Run, command};
 use super::server::Server;
 use crate::store::lock::lock;
 use crate::store::{Error, LOST_DATA, Reason};
@@ -199,7 +199,7 @@ impl Epochs {
             let epochs = self
                 .server
                 .link
-                .ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned())
+                .ask_each(|partition| command("GET", partition.epoch()))
                 .await?;
             if !is_closed(self.manifest().await?) {
                 return Ok(false);
@@ -208,8 +208,7 @@ impl Epochs {
                 let epoch = Option::<Vec<u8>>::from_redis_value(epoch).map_err(unreadable)?;
                 let mut run = Run::new(&self.server.scripts.swap);
                 run.key(partition.epoch()).arg(epoch.unwrap_or_default());
-                let (word, _) = reply(self.server.link.run(run.arg("lost")).await?)?;
-                Ok::<_, Error>(word == "done")
+                Ok::<_, Error>(self.server.run(run.arg("lost")).await?.word == "done")
             };
             let closed = try_join_all(Partition::all().zip(epochs).map(close)).await?;
             if closed.into_iter().all(|is_done| is_done) {
@@ -237,7 +236,7 @@ impl Epochs {
         drop(
             self.server
                 .link
-                .ask::<()>(cmd("HSET").arg(keys::tokens()).arg(gateway).arg(token))
+                .ask::<()>(&command("HSET", (keys::tokens(), gateway, token)))
                 .await,
         );
     }
@@ -284,12 +283,12 @@ impl Epochs {
         let epochs = self
             .server
             .link
-            .ask_each(|partition| cmd("GET").arg(partition.epoch()).to_owned())
+            .ask_each(|partition| command("GET", partition.epoch()))
             .await?;
         let writes = self
             .server
             .link
-            .ask_each(|partition| cmd("HGETALL").arg(partition.writes()).to_owned())
+            .ask_each(|partition| command("HGETALL", partition.writes()))
             .await?;
         let epochs = epochs
             .into_iter()
@@ -301,7 +300,7 @@ impl Epochs {
         let tokens: HashMap<String, u64> = self
             .server
             .link
-            .ask(cmd("HGETALL").arg(keys::tokens()))
+            .ask(&command("HGETALL", keys::tokens()))
             .await?;
         sight.tokens = tokens.into_iter().collect();
         sight.epochs = epochs.collect::<Result<_, _>>().map_err(unreadable)?;
@@ -329,19 +328,13 @@ impl Epochs {
         let text = serde_json::to_string(&manifest).map_err(unreadable)?;
         self.server
             .link
-            .ask::<()>(cmd("SET").arg(&key).arg(text).arg("NX"))
+            .ask::<()>(&command("SET", (&key, text, "NX")))
             .await?;
         // The first gateway has chosen the epoch.
         let Some(chosen) = self.manifest().await? else {
             return Ok(());
         };
-        let set = |partition: Partition| {
-            cmd("SET")
-                .arg(partition.epoch())
-                .arg(&chosen.epoch)
-                .arg("NX")
-                .to_owned()
-        };
+        let set = |partition: Partition| command("SET", (partition.epoch(), &chosen.epoch, "NX"));
         self.server.link.ask_each(set).await?;
         // Unless another gateway has found a loss in the meantime. An acceptance is completed only by its own gateway.
         if !chosen.complete && chosen.follows.is_empty() {
@@ -389,10 +382,11 @@ impl Epochs {
                 "nobody here has ever met this store: run it where a gateway's watermarks are";
             return Err(Error::Refused(why.into()));
         }
-        let mut epochs: Vec<&str> = before
-            .map(|manifest| manifest.follows.iter().map(String::as_str).collect())
-            .unwrap_or_default();
-        epochs.extend(before.map(|manifest| manifest.epoch.as_str()));
+        let mut epochs: Vec<&str> = Vec::new();
+        if let Some(before) = before {
+            epochs.extend(before.follows.iter().map(String::as_str));
+            epochs.push(&before.epoch);
+        }
         epochs.push(&remembered);
         let mut manifest = Manifest::after(&epochs, reason, false);
         let now = self.server.now().as_microsecond();
@@ -410,7 +404,7 @@ impl Epochs {
         let epoch = manifest.epoch.clone();
         self.server
             .link
-            .ask_each(|partition| cmd("SET").arg(partition.epoch()).arg(&epoch).to_owned())
+            .ask_each(|partition| command("SET", (partition.epoch(), &epoch)))
             .await?;
         self.whole_since_us.store(
             manifest.whole_since_us.unwrap_or_default(),
@@ -427,7 +421,12 @@ impl Epochs {
     }
 
     async fn manifest(&self) -> Result<Option<Manifest>, Error> {
-        parse(self.server.link.ask(cmd("GET").arg(manifest_key())).await?)
+        parse(
+            self.server
+                .link
+                .ask(&command("GET", manifest_key()))
+                .await?,
+        )
     }
 
     /// Writes the manifest if it still is `before`. Answers whether it did.
@@ -436,15 +435,18 @@ impl Epochs {
         before: Option<&Manifest>,
         next: &Manifest,
     ) -> Result<bool, Error> {
-        let found: Option<Vec<u8>> = self.server.link.ask(cmd("GET").arg(manifest_key())).await?;
+        let found: Option<Vec<u8>> = self
+            .server
+            .link
+            .ask(&command("GET", manifest_key()))
+            .await?;
         if parse(found.clone())?.as_ref() != before {
             return Ok(false);
         }
         let mut run = Run::new(&self.server.scripts.swap);
         run.key(manifest_key()).arg(found.unwrap_or_default());
         run.arg(serde_json::to_string(next).map_err(unreadable)?);
-        let (word, _) = reply(self.server.link.run(&run).await?)?;
-        Ok(word == "done")
+        Ok(self.server.run(&run).await?.word == "done")
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::ops::RangeInclusive;
 
-use redis::{FromRedisValue, Value, cmd};
+use redis::{FromRedisValue, Value};
 
 use super::answer::{call_id, stored_in, unreadable};
-use super::keys::Partition;
+use super::keys::{self, Partition};
 use super::record;
-use super::scripts::Run;
+use super::scripts::{Run, command};
 use super::server::Server;
 use crate::core::key::Lookup;
 use crate::core::record::{CallId, Holder, Record, State};
@@ -39,9 +39,7 @@ impl Server {
     }
 
     pub(super) async fn fields_of(&self, call_id: CallId) -> Result<Option<Record>, Error> {
-        let mut ask = cmd("HMGET");
-        ask.arg(Partition::of_call(call_id).call(call_id))
-            .arg(&record::FIELDS);
+        let ask = command("HMGET", (keys::call(call_id), &record::FIELDS));
         stored_in(self.link.ask(&ask).await?)
     }
 
@@ -73,13 +71,11 @@ impl Server {
         }
         let mut over: Vec<(CallId, i64)> = Vec::new();
         let listed = self.link.ask_each(|partition| {
-            let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(partition.key(index))
-                .arg(*times.start())
-                .arg(*times.end())
-                .arg("WITHSCORES");
-            ask.arg("LIMIT").arg(0).arg(searched);
-            ask
+            let times = (*times.start(), *times.end(), "WITHSCORES");
+            command(
+                "ZRANGEBYSCORE",
+                (partition.key(index), times, "LIMIT", 0, searched),
+            )
         });
         for ids in listed.await? {
             let ids = Vec::<(String, f64)>::from_redis_value(ids).map_err(unreadable)?;
@@ -95,15 +91,13 @@ impl Server {
                 last = None;
                 break;
             }
-            let partition = Partition::of_call(call_id);
-            let mut ask = cmd("HMGET");
-            ask.arg(partition.call(call_id)).arg(&record::FIELDS);
+            let ask = command("HMGET", (keys::call(call_id), &record::FIELDS));
             match stored_in(self.link.ask(&ask).await?) {
                 Ok(Some(record)) if is_wanted(&record) => found.calls.push(record),
                 Ok(Some(_)) => {}
                 Ok(None) => {
-                    let mut take_away = cmd("ZREM");
-                    take_away.arg(partition.key(index)).arg(call_id.to_string());
+                    let index = Partition::of_call(call_id).key(index);
+                    let take_away = command("ZREM", (index, call_id.to_string()));
                     self.link.ask::<()>(&take_away).await?;
                 }
                 Err(error) => found
@@ -134,8 +128,7 @@ impl Server {
             places.skip_while(|(number, at, _)| (*number, *at) < (index, partition))
         {
             loop {
-                let mut ask = cmd("ZSCAN");
-                ask.arg(&key).arg(cursor).arg("COUNT").arg(limit);
+                let ask = command("ZSCAN", (&key, cursor, "COUNT", limit));
                 let (next, found): (u64, Vec<(String, f64)>) = self.link.ask(&ask).await?;
                 cursor = next;
                 let calls: Vec<CallId> = found.iter().filter_map(|(id, _)| call_id(id)).collect();

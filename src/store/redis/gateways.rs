@@ -5,12 +5,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{Value, cmd};
+use redis::Value;
 use tokio::time::Instant;
 
-use super::answer::{reply, unreadable};
+use super::answer::{Answer, unreadable};
 use super::keys::{self, Partition};
 use super::loss::{Sight, Writes};
+use super::scripts::command;
 use super::server::Server;
 use crate::store::Error;
 use crate::store::lock::lock;
@@ -52,14 +53,18 @@ impl Gateways {
             self.say_hello(sight).await?;
             self.come_back(sight).await?;
             let since = self.server.now().as_microsecond() - GONE_AFTER_US;
-            let mut ask = cmd("ZRANGEBYSCORE");
-            ask.arg(keys::seen())
-                .arg("-inf")
-                .arg(since)
-                .arg("WITHSCORES")
-                .arg("LIMIT")
-                .arg(0)
-                .arg(2 * AT_ONCE);
+            let ask = command(
+                "ZRANGEBYSCORE",
+                (
+                    keys::seen(),
+                    "-inf",
+                    since,
+                    "WITHSCORES",
+                    "LIMIT",
+                    0,
+                    2 * AT_ONCE,
+                ),
+            );
             let overdue: Vec<(String, f64)> = self.server.link.ask_quietly(&ask).await?;
             self.forget_these(&self.still_gone(overdue), sight).await
         };
@@ -97,23 +102,16 @@ impl Gateways {
             return Ok(());
         }
         let now = self.server.now().as_microsecond();
-        let mut others = cmd("ZADD");
-        others.arg(keys::seen()).arg("NX");
+        let own = self.server.memory.gateway();
         let all = sight
             .writes
             .gateways()
             .chain(sight.tokens.keys().map(String::as_str));
-        for gateway in all
-            .filter(|gateway| *gateway != FORGOTTEN)
-            .chain([&*self.server.memory.gateway()])
-        {
-            others.arg(now).arg(gateway);
-        }
+        let all = all.filter(|gateway| *gateway != FORGOTTEN).chain([&*own]);
+        let all: Vec<(i64, &str)> = all.map(|gateway| (now, gateway)).collect();
+        let others = command("ZADD", (keys::seen(), "NX", all));
         self.server.link.ask_quietly::<()>(&others).await?;
-        let mut own = cmd("ZADD");
-        own.arg(keys::seen())
-            .arg(now)
-            .arg(self.server.memory.gateway());
+        let own = command("ZADD", (keys::seen(), now, own));
         self.server.link.ask_quietly::<()>(&own).await?;
         *lock(&self.said_hello) = Some(Instant::now());
         Ok(())
@@ -125,8 +123,7 @@ impl Gateways {
         for partition in Partition::all() {
             let last = sight.forgotten.of(&gateway, partition);
             if last > 0 && sight.writes.of(&gateway, partition) == 0 {
-                let mut set = cmd("HSETNX");
-                set.arg(partition.writes()).arg(&gateway).arg(last);
+                let set = command("HSETNX", (partition.writes(), &gateway, last));
                 self.server.link.ask_quietly::<()>(&set).await?;
             }
         }
@@ -145,8 +142,7 @@ impl Gateways {
         let (there, gone): (Vec<&String>, Vec<&String>) =
             others.partition(|gateway| counted.contains(gateway.as_str()));
         if !gone.is_empty() {
-            let mut unseen = cmd("ZREM");
-            unseen.arg(keys::seen()).arg(&gone);
+            let unseen = command("ZREM", (keys::seen(), &gone));
             self.server.link.ask_quietly::<()>(&unseen).await?;
             tracing::info!(
                 gateways = gone.len(),
@@ -198,9 +194,9 @@ impl Gateways {
         let Some(answer) = self.server.link.run_if_loaded(&run).await? else {
             return Ok(false);
         };
-        let (word, rest) = reply(answer)?;
-        self.server.saw_count(partition, &rest, 0);
-        Ok(word == "done")
+        let answer = Answer::read(answer)?;
+        self.server.saw_count(partition, &answer, 0);
+        Ok(answer.word == "done")
     }
 
     /// What was written down of these gateways when they were forgotten in the epoch that this one knows.
@@ -210,11 +206,7 @@ impl Gateways {
             return Ok(last);
         }
         let epoch = self.server.memory.epoch();
-        let ask = |gateway: &String| {
-            cmd("GET")
-                .arg(keys::last_counts(&epoch, gateway))
-                .to_owned()
-        };
+        let ask = |gateway: &String| command("GET", keys::last_counts(&epoch, gateway));
         let found: Vec<Value> = self
             .server
             .link

@@ -54,11 +54,6 @@ impl Partition {
         self.key(&format!("key:{}", hex::encode(lookup.0)))
     }
 
-    /// A call's record with its history: a hash.
-    pub(super) fn call(self, call_id: CallId) -> String {
-        self.key(&format!("call:{call_id}"))
-    }
-
     /// How many writes each gateway has made: a hash, by gateway.
     pub(super) fn writes(self) -> String {
         self.key("writes")
@@ -100,10 +95,10 @@ impl Partition {
     /// session, where that is written with the call.
     pub(super) fn of_script(self, record: &Record, rooms: Option<[String; 5]>) -> Vec<String> {
         let intent = &record.intent;
-        let (lookup, call) = (&intent.lookup, self.call(intent.call_id));
+        let (lookup, call) = (&intent.lookup, call(intent.call_id));
         let [census, running, unknown, failed] =
             ["census", "running", "unknown", "failed"].map(|name| self.key(name));
-        let rooms = rooms.unwrap_or_else(|| [const { String::new() }; 5].map(|_| call.clone()));
+        let rooms = rooms.unwrap_or_else(|| std::array::from_fn(|_| call.clone()));
         let mut keys = vec![
             self.holder(lookup),
             call,
@@ -132,6 +127,11 @@ impl Partition {
     pub(super) fn endings(self) -> String {
         self.key("endings")
     }
+}
+
+/// A call's record with its history: a hash.
+pub(super) fn call(call_id: CallId) -> String {
+    Partition::of_call(call_id).key(&format!("call:{call_id}"))
 }
 
 /// Where a session is kept, so that its changes are counted there.

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use redis::{FromRedisValue, Value, cmd};
+use redis::{FromRedisValue, Value};
 
-use super::answer::{call_id, reply, unreadable};
-use super::keys::Partition;
+use super::answer::{call_id, unreadable};
+use super::keys::{self, Partition};
 use super::record;
-use super::scripts::Run;
+use super::scripts::{Run, command};
 use super::store::Redis;
 use crate::core::ledger::{
     self, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, Maker, PAGE_BYTES, Page,
@@ -35,9 +35,7 @@ const READ_BYTES: usize = 4 << 20;
 #[async_trait]
 impl Ledger for Redis {
     async fn maker(&self, call_id: CallId) -> Result<Option<Maker>, Error> {
-        let mut ask = cmd("HGET");
-        ask.arg(Partition::of_call(call_id).call(call_id))
-            .arg("intent");
+        let ask = command("HGET", (keys::call(call_id), "intent"));
         let intent: Option<Vec<u8>> = self.server.link.ask(&ask).await?;
         let maker = intent.map(|intent| record::maker(&intent)).transpose();
         maker.map_err(unreadable)
@@ -58,11 +56,8 @@ impl Ledger for Redis {
         let record = self.server.settled(record).await?;
         // Each version has one entry.
         let oldest = record.version.saturating_sub(u64::from(limit)) + 1;
-        let mut ask = cmd("HMGET");
-        ask.arg(Partition::of_call(call_id).call(call_id));
-        for version in oldest..=record.version {
-            ask.arg(record::entry_field(version));
-        }
+        let entries: Vec<String> = (oldest..=record.version).map(record::entry_field).collect();
+        let ask = command("HMGET", (keys::call(call_id), entries));
         let texts: Vec<Option<Vec<u8>>> = self.server.link.ask(&ask).await?;
         let entries = texts.iter().flatten().map(|text| record::read_entry(text));
         let entries = entries.collect::<Result<_, _>>().map_err(unreadable)?;
@@ -78,7 +73,7 @@ impl Ledger for Redis {
         for found in self
             .server
             .link
-            .ask_each(|partition| cmd("SMEMBERS").arg(partition.tenants()).to_owned())
+            .ask_each(|partition| command("SMEMBERS", partition.tenants()))
             .await?
         {
             tenants.extend(Vec::<String>::from_redis_value(found).map_err(unreadable)?);
@@ -129,7 +124,7 @@ impl Ledger for Redis {
 
     async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
         let mut run = Run::new(&self.server.scripts.arrived);
-        run.key(Partition::of_call(call_id).call(call_id))
+        run.key(keys::call(call_id))
             .arg(later.count)
             .arg(LISTED_DUPLICATES);
         for one in later.last.iter().take(LISTED_DUPLICATES) {
@@ -146,27 +141,20 @@ impl Ledger for Redis {
         }
         let mut forgotten = self.forget_documents(now, limit).await?;
         let now = now.as_microsecond();
-        let over = self.server.link.ask_each(|partition| {
-            cmd("ZCOUNT")
-                .arg(partition.retained())
-                .arg("-inf")
-                .arg(now)
-                .to_owned()
-        });
+        let over = |partition: Partition| command("ZCOUNT", (partition.retained(), "-inf", now));
+        let over = self.server.link.ask_each(over);
         let mut left = limit as usize;
         for (partition, count) in Partition::all().zip(over.await?) {
             let mut over = usize::from_redis_value(count).map_err(unreadable)?;
             while over > 0 && left > 0 {
-                let found = self
-                    .forget_some(partition, now, left.min(FORGOTTEN_AT_ONCE))
-                    .await?;
+                let most = left.min(FORGOTTEN_AT_ONCE);
+                let found = self.forget_some(partition, now, most).await?;
+                if found == 0 {
+                    break;
+                }
                 forgotten += found as u64;
                 left -= found;
-                over = if found == 0 {
-                    0
-                } else {
-                    over.saturating_sub(found)
-                };
+                over = over.saturating_sub(found);
             }
         }
         Ok(forgotten)
@@ -194,11 +182,11 @@ impl Redis {
             .map_or_else(|| b"+".to_vec(), |to| below(&to));
         let since = filter.since.map(Position::time_bytes);
         let oldest = since.map_or_else(|| b"-".to_vec(), |since| [&b"["[..], &since].concat());
-        let mut ask = cmd("ZRANGE");
-        ask.arg(Partition::of_tenant(tenant).list(tenant, filter.index()))
-            .arg(&newest)
-            .arg(&oldest);
-        ask.arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(limit);
+        let list = Partition::of_tenant(tenant).list(tenant, filter.index());
+        let ask = command(
+            "ZRANGE",
+            (list, newest, oldest, "BYLEX", "REV", "LIMIT", 0, limit),
+        );
         let found: Vec<Vec<u8>> = self.server.link.ask(&ask).await?;
         let found: Option<Vec<Position>> = found
             .iter()
@@ -223,8 +211,8 @@ impl Redis {
             return Ok(positions.chunks(READ_AT_ONCE).collect());
         }
         let ask = |position: &Position| {
-            let name = Partition::of_call(position.call_id).call(position.call_id);
-            ["args", "result"].map(|field| cmd("HSTRLEN").arg(&name).arg(field).to_owned())
+            let name = keys::call(position.call_id);
+            ["args", "result"].map(|field| command("HSTRLEN", (&name, field)))
         };
         let sizes: Vec<usize> = self
             .server
@@ -294,7 +282,7 @@ impl Redis {
         let list = Partition::of_call(position.call_id).list(tenant, filter.index());
         self.server
             .link
-            .ask(cmd("ZREM").arg(list).arg(&position.to_bytes()[..]))
+            .ask(&command("ZREM", (list, &position.to_bytes()[..])))
             .await
     }
 
@@ -304,16 +292,10 @@ impl Redis {
         ids: &[CallId],
         names: &[&str],
     ) -> Result<Vec<Vec<Value>>, Error> {
-        let ask = |call_id: CallId| {
-            let mut ask = cmd("HMGET");
-            ask.arg(Partition::of_call(call_id).call(call_id))
-                .arg(names)
-                .arg(&DUPLICATES);
-            ask
-        };
+        let ask = |call_id: &CallId| command("HMGET", (keys::call(*call_id), names, &DUPLICATES));
         self.server
             .link
-            .ask_many(ids.iter().copied().map(ask).collect())
+            .ask_many(ids.iter().map(ask).collect())
             .await
     }
 
@@ -324,25 +306,17 @@ impl Redis {
         now: i64,
         most: usize,
     ) -> Result<usize, Error> {
-        let mut ask = cmd("ZRANGEBYSCORE");
-        ask.arg(partition.retained())
-            .arg("-inf")
-            .arg(now)
-            .arg("LIMIT")
-            .arg(0)
-            .arg(most);
+        let ask = command(
+            "ZRANGEBYSCORE",
+            (partition.retained(), "-inf", now, "LIMIT", 0, most),
+        );
         let ids: Vec<String> = self.server.link.ask(&ask).await?;
         let ids: Vec<CallId> = ids.iter().filter_map(|id| call_id(id)).collect();
         // Another gateway was faster.
         if ids.is_empty() {
             return Ok(0);
         }
-        let brief = |id: &CallId| {
-            cmd("HMGET")
-                .arg(partition.call(*id))
-                .arg(&record::BRIEF)
-                .to_owned()
-        };
+        let brief = |id: &CallId| command("HMGET", (keys::call(*id), &record::BRIEF));
         let all: Vec<Vec<Value>> = self
             .server
             .link
@@ -354,21 +328,15 @@ impl Redis {
                 Ok(Some(record)) => over.push(record),
                 Ok(None) => {
                     for index in [partition.retained(), partition.key("failed")] {
-                        self.server
-                            .link
-                            .ask::<()>(cmd("ZREM").arg(index).arg(id.to_string()))
-                            .await?;
+                        let gone = command("ZREM", (index, id.to_string()));
+                        self.server.link.ask::<()>(&gone).await?;
                     }
                 }
                 // A newer gateway may read it. Until then it is not in the way of the others.
                 Err(error) => {
                     tracing::error!(call_id = %id, %error, "a call cannot be deleted; it is tried again in a day");
-                    let mut later = cmd("ZADD");
-                    later
-                        .arg(partition.retained())
-                        .arg("XX")
-                        .arg(now + DAY_US)
-                        .arg(id.to_string());
+                    let later = (partition.retained(), "XX", now + DAY_US, id.to_string());
+                    let later = command("ZADD", later);
                     self.server.link.ask::<()>(&later).await?;
                 }
             }
@@ -402,10 +370,10 @@ impl Redis {
         let mut run = self
             .server
             .writing_to(&self.server.scripts.forget, partition, names);
-        run.arg(now).arg(over.len()).arg(holders.len());
+        run.arg((now, over.len(), holders.len()));
         for record in over {
-            run.key(partition.call(record.intent.call_id))
-                .arg(record.intent.call_id.to_string());
+            let call_id = record.intent.call_id;
+            run.key(keys::call(call_id)).arg(call_id.to_string());
         }
         for record in over {
             run.arg(&Position::of(record).to_bytes()[..]);
@@ -416,10 +384,7 @@ impl Redis {
         for (list, calls) in lists {
             run.key(list).arg(calls);
         }
-        match reply(self.server.run_deleting(&run).await?)? {
-            (word, rest) if word == "lost" => Err(self.server.lost_as_told(&rest)),
-            _ => Ok(()),
-        }
+        self.server.run_deleting(&run).await.map(drop)
     }
 }
 

@@ -2,11 +2,11 @@
 //! Must not know what that means.
 
 use async_trait::async_trait;
-use redis::cmd;
 
-use super::answer::{reply, unreadable};
+use super::answer::unreadable;
 use super::keys::{self, Partition};
 use super::record;
+use super::scripts::command;
 use super::store::Redis;
 use crate::core::record::Entry;
 use crate::store::{Error, Pauses};
@@ -17,7 +17,7 @@ impl Pauses for Redis {
         let tools: Vec<(String, Vec<u8>)> = self
             .server
             .link
-            .ask(cmd("HGETALL").arg(keys::paused()))
+            .ask(&command("HGETALL", keys::paused()))
             .await?;
         let tools = tools
             .into_iter()
@@ -33,18 +33,15 @@ impl Pauses for Redis {
         let mut run = self
             .server
             .writing_to(&self.server.scripts.pause, PARTITION, names);
-        run.arg(if paused { "pause" } else { "resume" })
-            .arg(tool)
-            .arg(record::entry(entry));
-        let (word, rest) = reply(self.server.link.run(&run).await?)?;
-        self.server.saw_count(PARTITION, &rest, 0);
-        self.server.barrier.pass(PARTITION).await?;
-        Ok(word == "done")
+        let what = if paused { "pause" } else { "resume" };
+        run.arg((what, tool, record::entry(entry)));
+        let answer = self.server.run(&run).await?;
+        self.server.counted(PARTITION, &answer, 0).await?;
+        Ok(answer.word == "done")
     }
 
     async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
-        let mut ask = cmd("LRANGE");
-        ask.arg(keys::tool_events(tool)).arg(0).arg(-1);
+        let ask = command("LRANGE", (keys::tool_events(tool), 0, -1));
         let events: Vec<Vec<u8>> = self.server.link.ask(&ask).await?;
         // The newest was put in front.
         let events = events

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::answer::{call_id, reply, text};
+use super::answer::call_id;
 use super::keys::Partition;
 use super::memory::Remembered;
 use super::record::{self, retain_until, score};
@@ -121,25 +121,29 @@ impl Restorer {
         let mut run = Run::new(&self.server.scripts.assert);
         let rooms = is_locked.then(|| super::session::rooms_of(intent));
         run.key(&partition.of_script(record, rooms)[..]);
-        run.arg(partition.prefix())
-            .arg(self.server.memory.gateway())
-            .arg("")
-            .arg(0);
-        run.arg(intent.call_id.to_string())
-            .arg(record.version)
-            .arg(record::cas(record));
-        run.arg(record::intent(intent)).arg(&intent.args[..]);
-        run.arg(record::progress(record))
-            .arg(record::fencing(record));
-        run.arg(u8::from(result.is_some()))
-            .arg(result.map_or(&[][..], AsRef::as_ref));
-        run.arg(&intent.tool)
-            .arg(record.state.as_str())
-            .arg(score(record))
-            .arg(retain_until(record));
-        run.arg(record::entry_field(record.version))
-            .arg(record::entry(entry))
-            .arg(record::gives_up(instead_of));
+        run.arg((partition.prefix(), self.server.memory.gateway(), "", 0));
+        run.arg((
+            intent.call_id.to_string(),
+            record.version,
+            record::cas(record),
+        ));
+        run.arg((record::intent(intent), &intent.args[..]));
+        run.arg((record::progress(record), record::fencing(record)));
+        run.arg((
+            u8::from(result.is_some()),
+            result.map_or(&[][..], AsRef::as_ref),
+        ));
+        run.arg((
+            &intent.tool,
+            record.state.as_str(),
+            score(record),
+            retain_until(record),
+        ));
+        run.arg((
+            record::entry_field(record.version),
+            record::entry(entry),
+            record::gives_up(instead_of),
+        ));
         run.arg(record::similar_to(record));
         let lease = record.attempt.lease_until.as_microsecond().to_string();
         let lock = match (&record.state, is_locked) {
@@ -148,15 +152,15 @@ impl Restorer {
             (State::Unknown(_), true) => [lease.as_str(), lease.as_str()],
             _ => ["", ""],
         };
-        run.arg(&lock[..])
-            .arg(&Position::of(record).to_bytes()[..])
-            .arg(&intent.tenant);
-        let (word, rest) = reply(self.server.link.run(&run).await?)?;
-        let holders = (0..rest.len()).filter_map(|n| call_id(&text(&rest, n)?));
-        Ok(if word == "conflict" {
-            holders.collect()
-        } else {
-            Vec::new()
+        run.arg((
+            &lock[..],
+            &Position::of(record).to_bytes()[..],
+            &intent.tenant,
+        ));
+        let answer = self.server.run(&run).await?;
+        Ok(match answer.word.as_str() {
+            "conflict" => answer.texts().filter_map(|id| call_id(&id)).collect(),
+            _ => Vec::new(),
         })
     }
 }

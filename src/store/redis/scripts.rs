@@ -43,42 +43,32 @@ impl Scripts {
             script
         };
         let own = format!("\n-- of gateway {gateway}\n");
+        let of_its_own = |text: &str| text.to_owned() + &own;
+        // Works when memory is full.
+        const ALWAYS: &str = " flags=allow-oom";
+        const READS: &str = " flags=no-writes";
+        let (replace, document) = (
+            include_str!("lua/replace.lua"),
+            of_its_own(include_str!("lua/put_document.lua")),
+        );
         Self {
-            claim: script("", &(include_str!("lua/claim.lua").to_owned() + &own)),
-            begin: script("", &(include_str!("lua/replace.lua").to_owned() + &own)),
-            finish: script(" flags=allow-oom", include_str!("lua/replace.lua")),
-            assert: script(" flags=allow-oom", include_str!("lua/assert.lua")),
-            holders: script(" flags=no-writes", include_str!("lua/holders.lua")),
-            enter: script("", &(include_str!("lua/enter.lua").to_owned() + &own)),
-            leave: script(" flags=allow-oom", include_str!("lua/leave.lua")),
-            act: script(
-                " flags=allow-oom",
-                &(include_str!("lua/act.lua").to_owned() + &own),
-            ),
-            look: script(" flags=no-writes", include_str!("lua/look.lua")),
-            forget: script(
-                " flags=allow-oom",
-                &(include_str!("lua/forget.lua").to_owned() + &own),
-            ),
-            forget_gateways: script(
-                " flags=allow-oom",
-                &(include_str!("lua/forget_gateways.lua").to_owned() + &own),
-            ),
-            arrived: script(" flags=allow-oom", include_str!("lua/arrived.lua")),
-            pause: script(" flags=allow-oom", include_str!("lua/pause.lua")),
-            swap: script(" flags=allow-oom", include_str!("lua/swap.lua")),
-            create_document: script(
-                "",
-                &(include_str!("lua/put_document.lua").to_owned() + &own),
-            ),
-            change_document: script(
-                " flags=allow-oom",
-                &(include_str!("lua/put_document.lua").to_owned() + &own),
-            ),
-            forget_document: script(
-                " flags=allow-oom",
-                &(include_str!("lua/forget_document.lua").to_owned() + &own),
-            ),
+            claim: script("", &of_its_own(include_str!("lua/claim.lua"))),
+            begin: script("", &of_its_own(replace)),
+            finish: script(ALWAYS, replace),
+            assert: script(ALWAYS, include_str!("lua/assert.lua")),
+            holders: script(READS, include_str!("lua/holders.lua")),
+            enter: script("", &of_its_own(include_str!("lua/enter.lua"))),
+            leave: script(ALWAYS, include_str!("lua/leave.lua")),
+            act: script(ALWAYS, &of_its_own(include_str!("lua/act.lua"))),
+            look: script(READS, include_str!("lua/look.lua")),
+            forget: script(ALWAYS, &of_its_own(include_str!("lua/forget.lua"))),
+            forget_gateways: script(ALWAYS, &of_its_own(include_str!("lua/forget_gateways.lua"))),
+            arrived: script(ALWAYS, include_str!("lua/arrived.lua")),
+            pause: script(ALWAYS, include_str!("lua/pause.lua")),
+            swap: script(ALWAYS, include_str!("lua/swap.lua")),
+            create_document: script("", &document),
+            change_document: script(ALWAYS, &document),
+            forget_document: script(ALWAYS, &of_its_own(include_str!("lua/forget_document.lua"))),
             texts,
         }
     }
@@ -111,12 +101,14 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn command(&self) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        command
-            .arg(self.script.get_hash())
-            .arg(self.keys.len())
-            .arg(&self.keys)
-            .arg(&self.arguments);
-        command
+        let called = (self.script.get_hash(), self.keys.len());
+        command("EVALSHA", (called, &self.keys, &self.arguments))
     }
+}
+
+/// A command with its arguments.
+pub(super) fn command(name: &str, arguments: impl ToRedisArgs) -> Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(arguments);
+    command
 }

@@ -1,12 +1,12 @@
 //! A trial of every script, once on each run of the servers: a permission that is missing is found now
 //! and not in the middle of a call. It also loads the scripts.
 
-use redis::{Script, Value, cmd};
+use redis::{Script, Value};
 use serde_json::json;
 
-use super::answer::{reply, text};
+use super::answer::Answer;
 use super::keys::Partition;
-use super::scripts::Run;
+use super::scripts::{Run, command};
 use super::server::Server;
 use crate::store::lock::{read, write};
 use crate::store::{Error, Reason};
@@ -20,7 +20,7 @@ impl Server {
         let load = async || {
             for script in &self.scripts.texts {
                 self.link
-                    .ask_masters(cmd("SCRIPT").arg("LOAD").arg(script).to_owned())
+                    .ask_masters(command("SCRIPT", ("LOAD", script)))
                     .await?;
             }
             self.try_each().await
@@ -51,7 +51,25 @@ impl Server {
             "runs", "unclear", "fails", "list", "key:1", "call:1", "paused", "events",
         ];
         let names = names.map(|name| format!("{prefix}{name}"));
-        let [key, call, epoch, .., list, _, _, paused, events] = &names;
+        let [
+            key,
+            call,
+            epoch,
+            writes,
+            _,
+            running,
+            _,
+            failed,
+            session,
+            line,
+            ..,
+            list,
+            _,
+            _,
+            paused,
+            events,
+        ] = &names;
+        let (retained, tenants, of_call) = (&names[13], &names[15], &names[..21]);
         // Every term is asked, and none is in the way.
         let admission = |call: &str| {
             let place = json!({ "max": 2, "window_us": 60_000_000, "refuses": false });
@@ -61,200 +79,140 @@ impl Server {
             })
             .to_string()
         };
-        let clean = cmd("DEL").arg(&names).to_owned();
+        let clean = command("DEL", &names);
         self.link.ask::<()>(&clean).await?;
-        self.link.ask::<()>(cmd("SET").arg(epoch).arg("e")).await?;
+        self.link.ask::<()>(&command("SET", (epoch, "e"))).await?;
         // What every script is told first: prefix, gateway, epoch, known writes.
-        fn begin<'a>(script: &'a Script, names: &[String], prefix: &str, known: u64) -> Run<'a> {
-            let mut run = Run::new(script);
-            run.key(&names[..21])
-                .arg(prefix)
-                .arg("g")
-                .arg("e")
-                .arg(known);
-            run
-        }
-        fn of_session<'a>(script: &'a Script, names: &[String]) -> Run<'a> {
-            let mut run = Run::new(script);
-            run.key(&names[8])
-                .key(&names[8])
-                .key(&names[2..4])
-                .key(&names[8..13]);
-            run.arg("").arg("g").arg("e").arg(0);
-            run
-        }
+        let begun = |known| (&prefix, "g", "e", known);
         let claim = async |id: &str| {
-            let mut run = begin(&self.scripts.claim, &names, &prefix, 0);
-            run.arg(id).arg("{}");
-            run.arg("1:a")
-                .arg("{}")
-                .arg("{}")
-                .arg("p1")
-                .arg("{}")
-                .arg("t")
-                .arg(1)
-                .arg(admission(id))
-                .arg("")
-                .arg("")
-                .arg("position")
-                .arg("tenant");
-            reply(self.link.run(&run).await?)
+            let mut run = Run::new(&self.scripts.claim);
+            run.key(of_call).arg(begun(0));
+            run.arg((
+                id,
+                "{}",
+                "1:a",
+                "{}",
+                "{}",
+                "p1",
+                "{}",
+                "t",
+                1,
+                admission(id),
+            ));
+            run.arg(("", "", "position", "tenant"));
+            Answer::read(self.link.run(&run).await?)
         };
-        let (claimed, told) = claim("0").await?;
-        let drawn = text(&told, 0).unwrap_or_default();
-        let (held, _) = claim("1").await?;
+        let claimed = claim("0").await?;
+        let drawn = claimed.text(0).unwrap_or_default();
+        let held = claim("1").await?.word;
         let replace = async |script: &Script, expected: &str, cas: &str| {
-            let mut run = begin(script, &names, &prefix, 1);
-            run.arg("0")
-                .arg(expected)
-                .arg(&drawn)
-                .arg(cas)
-                .arg("p2")
-                .arg(1)
-                .arg("r")
-                .arg("e:2")
-                .arg("{}");
-            run.arg("t")
-                .arg("failed")
-                .arg(1)
-                .arg(1)
-                .arg("")
-                .arg("keep")
-                .arg("")
-                .arg("1")
-                .arg("1");
-            run.arg(self.announcement(false))
-                .arg("")
-                .arg("position")
-                .arg(1)
-                .arg("{}")
-                .arg("{}")
-                .arg("{}");
-            reply(self.link.run(&run).await?).map(|(word, _)| word)
+            let mut run = Run::new(script);
+            run.key(of_call).arg(begun(1));
+            run.arg((
+                "0", expected, &drawn, cas, "p2", 1, "r", "e:2", "{}", "t", "failed", 1,
+            ));
+            run.arg((
+                1,
+                "",
+                "keep",
+                "",
+                "1",
+                "1",
+                self.announcement(false),
+                "",
+                "position",
+                1,
+            ));
+            self.say(run.arg(("{}", "{}", "{}"))).await
         };
         let refused = replace(&self.scripts.finish, "9:z", "10:z").await?;
-        let begun = replace(&self.scripts.begin, "1:a", "2:a").await?;
+        let changed = replace(&self.scripts.begin, "1:a", "2:a").await?;
         let again = replace(&self.scripts.finish, "1:a", "2:a").await?;
-        let mut run = Run::new(&self.scripts.holders);
-        let found = self.link.run(run.key(key).arg(&prefix)).await?;
+        let found = self
+            .link
+            .run(Run::new(&self.scripts.holders).key(key).arg(&prefix))
+            .await?;
         let found = matches!(found, Value::Array(found) if found.len() == 1);
-        let mut run = begin(&self.scripts.assert, &names, &prefix, 0);
-        run.arg("0")
-            .arg(3)
-            .arg("3:a")
-            .arg("{}")
-            .arg("{}")
-            .arg("p3")
-            .arg("1")
-            .arg(0)
-            .arg("")
-            .arg("t");
-        run.arg("unknown")
-            .arg(1)
-            .arg(1)
-            .arg("e:3")
-            .arg("{}")
-            .arg("{}")
-            .arg("")
-            .arg("1")
-            .arg("");
-        run.arg("position").arg("tenant");
-        let (put, _) = reply(self.link.run(&run).await?)?;
+        let mut run = Run::new(&self.scripts.assert);
+        run.key(of_call).arg(begun(0));
+        run.arg(("0", 3, "3:a", "{}", "{}", "p3", "1", 0, "", "t", "unknown"));
+        run.arg((1, 1, "e:3", "{}", "{}", "", "1", "", "position", "tenant"));
+        let put = self.say(&run).await?;
         let mut run = Run::new(&self.scripts.arrived);
-        let (arrived, _) = reply(
-            self.link
-                .run(run.key(call).arg(1).arg(1).arg("[1,\"\",\"\"]"))
-                .await?,
-        )?;
-        let mut ask = cmd("ZRANGE");
-        ask.arg(list)
-            .arg("+")
-            .arg("-")
-            .arg("BYLEX")
-            .arg("REV")
-            .arg("LIMIT")
-            .arg(0)
-            .arg(1);
-        self.link.ask::<Value>(&ask).await?;
-        self.link
-            .ask::<Value>(cmd("SMEMBERS").arg(&names[15]))
-            .await?;
-        self.link
-            .ask::<Value>(cmd("ZSCAN").arg(&names[5]).arg(0))
-            .await?;
-        self.link
-            .ask::<Value>(cmd("ZCOUNT").arg(&names[13]).arg("-inf").arg(1))
-            .await?;
-        self.link
-            .ask::<Value>(cmd("HSTRLEN").arg(call).arg("args"))
-            .await?;
+        let arrived = self.say(run.key(call).arg((1, 1, "[1,\"\",\"\"]"))).await?;
+        for command in [
+            command("ZRANGE", (list, "+", "-", "BYLEX", "REV", "LIMIT", 0, 1)),
+            command("SMEMBERS", tenants),
+            command("ZSCAN", (running, 0)),
+            command("ZCOUNT", (retained, "-inf", 1)),
+            command("HSTRLEN", (call, "args")),
+        ] {
+            self.link.ask::<Value>(&command).await?;
+        }
         let mut run = Run::new(&self.scripts.forget);
-        run.key(&names[13])
-            .key(&names[7])
-            .key(&names[2..4])
-            .key(call)
-            .key(key)
-            .key(list);
-        run.arg("").arg("g").arg("e").arg(0).arg(2).arg(1).arg(1);
-        self.link
-            .run(run.arg("0").arg("position").arg(1).arg("1"))
-            .await?;
-        let mut run = Run::new(&self.scripts.forget_gateways);
-        run.key(paused)
-            .key(paused)
-            .key(&names[2..4])
-            .key(events)
-            .arg("")
-            .arg("g")
-            .arg("e")
-            .arg(0);
-        run.arg("forgotten").arg("nobody").arg(0).arg("[0]");
-        let (taken_out, _) = reply(self.link.run(&run).await?)?;
-        self.link
-            .ask::<Value>(cmd("HSETNX").arg(paused).arg("t").arg(""))
-            .await?;
-        self.link
-            .ask::<()>(cmd("DEL").arg(paused).arg(events))
-            .await?;
-        let mut run = Run::new(&self.scripts.swap);
-        let (swapped, _) = reply(self.link.run(run.key(paused).arg("").arg("{}")).await?)?;
-        self.link.ask::<()>(cmd("DEL").arg(paused)).await?;
-        let enter = async |id: &str| {
-            let mut run = of_session(&self.scripts.enter, &names);
-            reply(self.link.run(run.arg(admission(id))).await?).map(|(word, _)| word)
-        };
-        let entered = enter("0").await?;
-        let denied = enter("1").await?;
+        run.key((retained, failed, epoch, writes, call, key, list));
+        run.arg(("", "g", "e", 0, 2, 1, 1, "0", "position", 1, "1"));
+        self.link.run(&run).await?;
         let about = |script, name: &str| {
             let mut run = Run::new(script);
-            run.key(name).key(events).key(&names[2..4]);
-            run.arg("").arg("g").arg("e").arg(0);
+            run.key((name, events, epoch, writes))
+                .arg(("", "g", "e", 0));
             run
         };
-        let mut run = about(&self.scripts.act, &names[8]);
-        let (frozen, _) = reply(
-            self.link
-                .run(run.arg("freeze").arg("{}").arg("").arg(""))
-                .await?,
-        )?;
-        let mut run = Run::new(&self.scripts.look);
+        let mut run = Run::new(&self.scripts.forget_gateways);
+        run.key((paused, paused, epoch, writes, events))
+            .arg(("", "g", "e", 0));
+        let taken_out = self.say(run.arg(("forgotten", "nobody", 0, "[0]"))).await?;
         self.link
-            .run(run.key(&names[8]).key(&names[9]).key(events))
+            .ask::<Value>(&command("HSETNX", (paused, "t", "")))
             .await?;
+        self.link
+            .ask::<()>(&command("DEL", (paused, events)))
+            .await?;
+        let swapped = self
+            .say(Run::new(&self.scripts.swap).key(paused).arg(("", "{}")))
+            .await?;
+        self.link.ask::<()>(&command("DEL", paused)).await?;
+        let of_session = |script| {
+            let mut run = Run::new(script);
+            run.key((session, session, epoch, writes, &names[8..13]))
+                .arg(("", "g", "e", 0));
+            run
+        };
+        let entered = self
+            .say(of_session(&self.scripts.enter).arg(admission("0")))
+            .await?;
+        let denied = self
+            .say(of_session(&self.scripts.enter).arg(admission("1")))
+            .await?;
+        let frozen = self
+            .say(about(&self.scripts.act, session).arg(("freeze", "{}", "", "")))
+            .await?;
+        let mut run = Run::new(&self.scripts.look);
+        self.link.run(run.key((session, line, events))).await?;
         for what in ["pause", "resume"] {
             let mut run = about(&self.scripts.pause, paused);
-            self.link.run(run.arg(what).arg("t").arg("{}")).await?;
+            self.link.run(run.arg((what, "t", "{}"))).await?;
         }
-        self.link.ask::<Value>(cmd("HGETALL").arg(paused)).await?;
-        let tried = self.try_documents(&prefix, epoch, &names[3]).await?;
-        let mut run = of_session(&self.scripts.leave, &names);
+        self.link.ask::<Value>(&command("HGETALL", paused)).await?;
+        let tried = self.try_documents(&prefix, epoch, writes).await?;
         self.link
-            .run(run.arg("0").arg("1").arg("1").arg("1"))
+            .run(of_session(&self.scripts.leave).arg(("0", "1", "1", "1")))
             .await?;
         self.link.ask::<()>(&clean).await?;
         let words = [
-            &claimed, &held, &refused, &begun, &again, &put, &arrived, &entered, &denied, &frozen,
-            &taken_out, &swapped,
+            claimed.word,
+            held,
+            refused,
+            changed,
+            again,
+            put,
+            arrived,
+            entered,
+            denied,
+            frozen,
+            taken_out,
+            swapped,
         ];
         let right = [
             "done", "held", "changed", "done", "done", "put", "done", "done", "denied", "done",
@@ -278,40 +236,26 @@ impl Server {
         let mut names: Vec<String> = (1..=12).map(|n| format!("{prefix}document:{n}")).collect();
         epoch.clone_into(&mut names[2]);
         writes.clone_into(&mut names[3]);
+        let begun = ("", "g", "e", 0, "digest", "place");
         let put = async |script: &Script, before: [&str; 2], version: u64, text: &str| {
             let mut run = Run::new(script);
-            run.key(&names)
-                .arg("")
-                .arg("g")
-                .arg("e")
-                .arg(0)
-                .arg("digest")
-                .arg("place")
-                .arg(&before);
-            run.arg(version)
-                .arg("open")
-                .arg("{}")
-                .arg(text)
-                .arg(1)
-                .arg(1);
-            reply(self.link.run(&run).await?).map(|(word, _)| word)
+            run.key(&names).arg((begun, &before));
+            self.say(run.arg((version, "open", "{}", text, 1, 1))).await
         };
         let made = put(&self.scripts.create_document, ["", ""], 1, "a").await?;
         let again = put(&self.scripts.create_document, ["", ""], 1, "b").await?;
         let changed = put(&self.scripts.change_document, ["1", "open"], 2, "b").await?;
         let mut run = Run::new(&self.scripts.forget_document);
-        run.key(&names[..10])
-            .arg("")
-            .arg("g")
-            .arg("e")
-            .arg(0)
-            .arg("digest")
-            .arg("place")
-            .arg(2)
-            .arg("open");
-        let (forgotten, _) = reply(self.link.run(&run).await?)?;
+        let forgotten = self
+            .say(run.key(&names[..10]).arg((begun, 2, "open")))
+            .await?;
         names.drain(2..4);
-        self.link.ask::<()>(cmd("DEL").arg(&names)).await?;
+        self.link.ask::<()>(&command("DEL", &names)).await?;
         Ok([made, again, changed, forgotten])
+    }
+
+    /// What a script says.
+    async fn say(&self, run: &Run<'_>) -> Result<String, Error> {
+        Ok(Answer::read(self.link.run(run).await?)?.word)
     }
 }

@@ -5,16 +5,16 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use redis::{Script, Value, cmd};
+use redis::{Script, Value};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::answer::text;
+use super::answer::Answer;
 use super::barrier::Barrier;
 use super::keys::{PARTITIONS, Partition};
 use super::link::Link;
 use super::memory::{Memory, Need};
-use super::scripts::{Run, Scripts};
+use super::scripts::{Run, Scripts, command};
 use super::status::Status;
 use crate::core::record::CallId;
 use crate::store::lock::write;
@@ -106,16 +106,25 @@ impl Server {
         run
     }
 
-    /// The error after a script has answered that data is missing, and which.
-    pub(super) fn lost_as_told(&self, rest: &[Value]) -> Error {
-        self.has_lost(&text(rest, 0).unwrap_or_default())
+    /// What a script has answered; an error if it is that data is missing.
+    fn told(&self, answer: Value) -> Result<Answer, Error> {
+        let answer = Answer::read(answer)?;
+        if answer.word == "lost" {
+            return Err(self.has_lost(&answer.text(0).unwrap_or_default()));
+        }
+        Ok(answer)
+    }
+
+    /// Runs a script, also on a server that was started anew.
+    pub(super) async fn run(&self, run: &Run<'_>) -> Result<Answer, Error> {
+        self.told(self.link.run(run).await?)
     }
 
     /// Runs a script after which something may be sent. If the server does not have it, it has been
     /// started anew: then what it holds is looked at first.
-    pub(super) async fn run_guarded(&self, run: &Run<'_>) -> Result<Value, Error> {
+    pub(super) async fn run_guarded(&self, run: &Run<'_>) -> Result<Answer, Error> {
         if let Some(answer) = self.link.run_if_loaded(run).await? {
-            return Ok(answer);
+            return self.told(answer);
         }
         let mut looks = self.looks.subscribe();
         write(&self.tried_on).clear();
@@ -127,7 +136,7 @@ impl Server {
             }
             self.status.must_be_open()?;
             if let Some(answer) = self.link.run_if_loaded(run).await? {
-                return Ok(answer);
+                return self.told(answer);
             }
         }
         Err(Error::Refused(
@@ -137,9 +146,9 @@ impl Server {
 
     /// Runs a script that deletes. If the server does not have it, it has been started anew: the script is loaded when
     /// looks since then have found no data in doubt, also where the memory is full and nothing else may run.
-    pub(super) async fn run_deleting(&self, run: &Run<'_>) -> Result<Value, Error> {
+    pub(super) async fn run_deleting(&self, run: &Run<'_>) -> Result<Answer, Error> {
         if let Some(answer) = self.link.run_if_loaded(run).await? {
-            return Ok(answer);
+            return self.told(answer);
         }
         let mut looks = self.looks.subscribe();
         // One that has begun before may not have seen it.
@@ -151,14 +160,25 @@ impl Server {
                 return Err(Error::Refused(why.into()));
             }
         }
-        self.link.run(run).await
+        self.run(run).await
     }
 
     /// Takes note of how many writes a script has counted.
-    pub(super) fn saw_count(&self, partition: Partition, rest: &[Value], at: usize) {
-        if let Some(writes) = text(rest, at).and_then(|writes| writes.parse().ok()) {
+    pub(super) fn saw_count(&self, partition: Partition, answer: &Answer, at: usize) {
+        if let Some(writes) = answer.number(at) {
             self.memory.saw_writes(partition, writes);
         }
+    }
+
+    /// Takes note of a count, and returns when replicas have what was written.
+    pub(super) async fn counted(
+        &self,
+        partition: Partition,
+        answer: &Answer,
+        at: usize,
+    ) -> Result<(), Error> {
+        self.saw_count(partition, answer, at);
+        self.barrier.pass(partition).await
     }
 
     /// A script has found that the store is not what this gateway knows: from now on nothing is claimed.
@@ -193,10 +213,11 @@ impl Server {
 
     /// Wakes those who wait for a call, also on other gateways. Only a hint.
     pub(super) async fn announce(&self, call_id: CallId) {
-        let mut say = cmd(self.announcement(false));
-        say.arg(Partition::of_call(call_id).endings())
-            .arg(call_id.to_string());
-        self.link.ask::<()>(&say).await.ok();
+        let say = (Partition::of_call(call_id).endings(), call_id.to_string());
+        self.link
+            .ask::<()>(&command(self.announcement(false), say))
+            .await
+            .ok();
     }
 }
 

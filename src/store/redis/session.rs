@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
-use redis::{Script, Value};
+use redis::Script;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::answer::{call_id, reply, text, unreadable};
+use super::answer::{Answer, call_id, unreadable};
 use super::keys;
 use super::memory::TOKEN_LIMIT_US;
 use super::record;
@@ -41,6 +41,14 @@ impl Met {
         match self {
             Self::InTheSameStep(admission) => admission,
             Self::NotAsked | Self::Before(_) => "",
+        }
+    }
+
+    /// Token and similar call, where they are known before the script runs.
+    pub(super) fn entered(&self) -> Option<[&str; 2]> {
+        match self {
+            Self::Before(entered) => Some([&entered.token, &entered.similar_to]),
+            Self::NotAsked | Self::InTheSameStep(_) => None,
         }
     }
 
@@ -182,21 +190,20 @@ impl Admissions {
         let id = SessionId::of(&change.record.intent);
         let mut run = self.about_session(&self.server.scripts.enter, &id);
         run.arg(self.asked_of_session(change, admission)?.text()?);
-        let (word, rest) = reply(self.server.run_guarded(&run).await?)?;
-        match word.as_str() {
+        let answer = self.server.run_guarded(&run).await?;
+        match answer.word.as_str() {
             "done" => {
-                let (token, before) = (text(&rest, 0).unwrap_or_default(), text(&rest, 1));
-                let partition = keys::partition_of(&id);
-                self.server.saw_count(partition, &rest, 2);
-                self.server.barrier.pass(partition).await?;
+                self.server
+                    .counted(keys::partition_of(&id), &answer, 2)
+                    .await?;
                 Ok(Ok(Entered {
-                    token,
+                    token: answer.text(0).unwrap_or_default(),
                     similar_to: String::new(),
-                    before,
+                    before: answer.text(1),
                 }))
             }
-            "denied" => Ok(Err(denied(&rest)?)),
-            _ => Err(self.server.lost_as_told(&rest)),
+            "denied" => Ok(Err(denied(&answer)?)),
+            _ => Err(answer.no_sense()),
         }
     }
 
@@ -257,18 +264,16 @@ impl Admissions {
         token_and_before: [&str; 2],
     ) -> Result<(), Error> {
         let mut run = self.about_session(&self.server.scripts.leave, id);
-        run.arg(call_id.to_string())
-            .arg(line)
-            .arg(&token_and_before[..]);
-        let (_, rest) = reply(self.server.link.run(&run).await?)?;
-        self.server.saw_count(keys::partition_of(id), &rest, 0);
+        run.arg((call_id.to_string(), line, &token_and_before[..]));
+        let answer = self.server.run(&run).await?;
+        self.server.saw_count(keys::partition_of(id), &answer, 0);
         Ok(())
     }
 }
 
 /// What is in the way, as a script says it after the word "denied".
-pub(super) fn denied(rest: &[Value]) -> Result<Denied, Error> {
-    let text = |at| text(rest, at).unwrap_or_default();
+pub(super) fn denied(answer: &Answer) -> Result<Denied, Error> {
+    let text = |at| answer.text(at).unwrap_or_default();
     Ok(match text(0).as_str() {
         "frozen" => Denied::Frozen,
         "stale" => Denied::Stale,
@@ -332,7 +337,7 @@ fn asked_of_similar(admission: &Admission) -> Option<AskedSimilar> {
 }
 
 /// From when on the lock is free, 'now' or ''; and '1' if the place among what looks alike is given up.
-pub(super) fn released(change: &Change) -> (String, &'static str) {
+pub(super) fn released(change: &Change) -> [String; 2] {
     let from = change.release.lock_from.map(|from| {
         if from <= change.record.updated_at {
             "now".to_owned()
@@ -340,14 +345,8 @@ pub(super) fn released(change: &Change) -> (String, &'static str) {
             from.as_microsecond().to_string()
         }
     });
-    (
-        from.unwrap_or_default(),
-        if change.release.similar.is_some() {
-            "1"
-        } else {
-            ""
-        },
-    )
+    let similar = change.release.similar.map(|_| "1".to_owned());
+    [from.unwrap_or_default(), similar.unwrap_or_default()]
 }
 
 /// The keys of a change's session, budget and what looks alike. Those that are not asked for are named,

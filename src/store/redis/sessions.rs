@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use redis::FromRedisValue;
 
-use super::answer::{reply, unreadable};
+use super::answer::unreadable;
 use super::keys;
 use super::record;
 use super::scripts::Run;
@@ -86,18 +86,11 @@ impl Redis {
         let mut run = self
             .server
             .writing_to(&self.server.scripts.act, partition, names);
-        run.arg(what).arg(record::entry(entry));
-        run.arg(
-            lock.map(|lock| lock.call_id.to_string())
-                .unwrap_or_default(),
-        );
-        run.arg(lock.map(|lock| lock.token.to_string()).unwrap_or_default());
-        let (word, rest) = reply(self.server.run_guarded(&run).await?)?;
-        if word == "lost" {
-            return Err(self.server.lost_as_told(&rest));
-        }
-        self.server.saw_count(partition, &rest, 0);
-        self.server.barrier.pass(partition).await?;
-        Ok(word == "done")
+        run.arg((what, record::entry(entry)));
+        let lock = lock.map(|lock| [lock.call_id.to_string(), lock.token.to_string()]);
+        run.arg(&lock.unwrap_or_default()[..]);
+        let answer = self.server.run_guarded(&run).await?;
+        self.server.counted(partition, &answer, 0).await?;
+        Ok(answer.word == "done")
     }
 }

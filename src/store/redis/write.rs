@@ -3,15 +3,13 @@
 
 use std::sync::Arc;
 
-use redis::Value;
-
-use super::answer::{reply, stored_in, text};
+use super::answer::Answer;
 use super::keys::Partition;
 use super::memory::Need;
 use super::put_back::Restorer;
 use super::record::{self, retain_until, score};
 use super::server::Server;
-use super::session::{Admissions, Entered, Met, released};
+use super::session::{Admissions, Entered, Met, denied, released};
 use crate::core::call::Change;
 use crate::core::key::Lookup;
 use crate::core::ledger::Position;
@@ -82,42 +80,36 @@ impl Writer {
     ) -> Result<Claimed, Error> {
         let intent = &change.record.intent;
         let partition = Partition::of(&intent.lookup);
-        let (script, prefix) = (&self.server.scripts.claim, partition.prefix());
-        let mut run = self
-            .server
-            .writing(script, &prefix, partition, self.server.memory.epoch());
+        let (server, prefix) = (&self.server, partition.prefix());
+        let mut run = server.writing(
+            &server.scripts.claim,
+            &prefix,
+            partition,
+            server.memory.epoch(),
+        );
         run.key(partition.of_script(&change.record, met.rooms(change)));
-        run.arg(intent.call_id.to_string());
-        run.arg(record::gives_up(instead_of));
-        run.arg(record::cas(&change.record))
-            .arg(record::intent(intent))
-            .arg(&intent.args[..]);
-        run.arg(record::progress(&change.record))
-            .arg(record::entry(&change.entry));
-        run.arg(&intent.tool).arg(score(&change.record));
-        run.arg(met.admission());
-        match met {
-            Met::Before(entered) => run.arg(&entered.token).arg(&entered.similar_to),
-            Met::NotAsked | Met::InTheSameStep(_) => run.arg("").arg(""),
-        };
-        run.arg(&Position::of(&change.record).to_bytes()[..])
-            .arg(&intent.tenant);
-        let (word, mut rest) = reply(self.server.run_guarded(&run).await?)?;
-        match word.as_str() {
-            "done" => {
-                let mut record = change.record.clone();
-                self.wrote(change, &mut record, &rest).await?;
-                self.server.memory.remember(&record, change);
-                self.server.barrier.pass(partition).await?;
-                Ok(Claimed::Yours(record))
-            }
+        run.arg((intent.call_id.to_string(), record::gives_up(instead_of)));
+        run.arg((
+            record::cas(&change.record),
+            record::intent(intent),
+            &intent.args[..],
+        ));
+        run.arg((
+            record::progress(&change.record),
+            record::entry(&change.entry),
+        ));
+        run.arg((&intent.tool, score(&change.record), met.admission()));
+        run.arg(&met.entered().unwrap_or(["", ""])[..]);
+        run.arg((&Position::of(&change.record).to_bytes()[..], &intent.tenant));
+        let answer = server.run_guarded(&run).await?;
+        match answer.word.as_str() {
+            "done" => Ok(Claimed::Yours(self.written(change, &answer).await?)),
             "held" => {
-                let holder = stored_in(rest.pop().unwrap_or(Value::Nil))?;
                 let missing = || Error::Refused("the record behind a key is missing".into());
-                Ok(Claimed::Existing(holder.ok_or_else(missing)?))
+                Ok(Claimed::Existing(answer.record()?.ok_or_else(missing)?))
             }
-            "denied" => Ok(Claimed::Denied(super::session::denied(&rest)?)),
-            _ => Err(self.server.lost_as_told(&rest)),
+            "denied" => Ok(Claimed::Denied(denied(&answer)?)),
+            _ => Err(answer.no_sense()),
         }
     }
 
@@ -180,53 +172,52 @@ impl Writer {
             self.admissions.rooms_of_replace(change, met),
         ));
         let result = record::result(&change.record);
-        run.arg(intent.call_id.to_string())
-            .arg(record::cas(expected))
-            .arg(record::fencing(expected));
-        run.arg(record::cas(&change.record))
-            .arg(record::progress(&change.record));
-        run.arg(u8::from(result.is_some()))
-            .arg(result.map_or(&[][..], AsRef::as_ref));
-        run.arg(record::entry_field(change.record.version))
-            .arg(record::entry(&change.entry));
-        run.arg(&intent.tool)
-            .arg(change.record.state.as_str())
-            .arg(score(&change.record));
-        run.arg(retain_until(&change.record)).arg(met.admission());
-        match met {
-            Met::Before(entered) => run.arg(&entered.token).arg(&entered.similar_to),
-            Met::NotAsked | Met::InTheSameStep(_) => run.arg("keep").arg(""),
-        };
-        let (lock_from, similar) = released(change);
-        run.arg(lock_from)
-            .arg(similar)
-            .arg(self.server.announcement(begins));
+        run.arg((
+            intent.call_id.to_string(),
+            record::cas(expected),
+            record::fencing(expected),
+        ));
+        run.arg((
+            record::cas(&change.record),
+            record::progress(&change.record),
+        ));
+        run.arg((
+            u8::from(result.is_some()),
+            result.map_or(&[][..], AsRef::as_ref),
+        ));
+        run.arg((
+            record::entry_field(change.record.version),
+            record::entry(&change.entry),
+        ));
+        run.arg((
+            &intent.tool,
+            change.record.state.as_str(),
+            score(&change.record),
+        ));
+        run.arg((retain_until(&change.record), met.admission()));
+        run.arg(&met.entered().unwrap_or(["keep", ""])[..]);
+        run.arg((&released(change)[..], self.server.announcement(begins)));
         run.arg(if change.release.retakes_lock { "1" } else { "" });
         run.arg(&Position::of(&change.record).to_bytes()[..]);
-        run.arg(change.takes.names.len())
-            .arg(record::gives_up(&change.takes.instead_of));
+        run.arg((
+            change.takes.names.len(),
+            record::gives_up(&change.takes.instead_of),
+        ));
         if runs {
-            run.arg(record::intent(intent)).arg(&intent.args[..]);
+            run.arg((record::intent(intent), &intent.args[..]));
         }
         let answer = if begins {
             self.server.run_guarded(&run).await?
         } else {
-            self.server.link.run(&run).await?
+            self.server.run(&run).await?
         };
-        let (word, rest) = reply(answer)?;
-        match word.as_str() {
-            "done" => {
-                let mut record = change.record.clone();
-                self.wrote(change, &mut record, &rest).await?;
-                self.server.memory.remember(&record, change);
-                self.server.barrier.pass(partition).await?;
-                Ok(Replaced::Done(record))
-            }
-            "denied" => Ok(Replaced::Denied(super::session::denied(&rest)?)),
+        match answer.word.as_str() {
+            "done" => Ok(Replaced::Done(self.written(change, &answer).await?)),
+            "denied" => Ok(Replaced::Denied(denied(&answer)?)),
             "gone" if begins => Err(self.server.has_lost("call")),
             "gone" => self.complete_lost(change).await,
             "changed" => {
-                let newer = stored(rest)?;
+                let newer = answer.record()?;
                 let is_older = newer.as_ref().is_some_and(|stored| {
                     stored.intent.call_id == intent.call_id && stored.version < expected.version
                 });
@@ -239,48 +230,42 @@ impl Writer {
                     }
                 }
             }
-            _ => Err(self.server.lost_as_told(&rest)),
+            _ => Err(answer.no_sense()),
         }
     }
 
-    /// Takes note of what a script has written: token and similar call into the record, and the count of
-    /// this gateway's writes.
-    async fn wrote(
-        &self,
-        change: &Change,
-        record: &mut Record,
-        rest: &[Value],
-    ) -> Result<(), Error> {
+    /// The record as a script has written it, when replicas have it. Takes note of its token, of the count of this
+    /// gateway's writes and of what would have to be put back.
+    async fn written(&self, change: &Change, answer: &Answer) -> Result<Record, Error> {
+        let (mut record, memory) = (change.record.clone(), &self.server.memory);
         let written = Entered {
-            token: text(rest, 0).unwrap_or_default(),
-            similar_to: text(rest, 2).unwrap_or_default(),
+            token: answer.text(0).unwrap_or_default(),
+            similar_to: answer.text(2).unwrap_or_default(),
             before: None,
         };
         (record.fencing, record.similar_to) = written.read()?;
-        if let Some(writes) = text(rest, 1).and_then(|writes| writes.parse().ok()) {
-            self.server
-                .memory
-                .saw_writes(Partition::of(&record.intent.lookup), writes);
+        let partition = Partition::of(&record.intent.lookup);
+        self.server.saw_count(partition, answer, 1);
+        if let Some(token) = record.fencing {
+            // What a caller brings is its session's own affair, but must not be given again after a loss.
+            if matches!(
+                &change.admission,
+                Some(Admission {
+                    token: Token::This(_),
+                    ..
+                })
+            ) {
+                memory.saw_brought(token);
+            } else if memory.saw_token(token)
+                && !self.server.save_watermarks(Need::Token(token)).await
+            {
+                let why = "written, but the token could not be noted in the watermarks";
+                return Err(Error::Ambiguous(why.into()));
+            }
         }
-        // What a caller brings is its session's own affair, but must not be given again after a loss.
-        if let (
-            Some(token),
-            Some(Admission {
-                token: Token::This(_),
-                ..
-            }),
-        ) = (record.fencing, &change.admission)
-        {
-            self.server.memory.saw_brought(token);
-        } else if let Some(token) = record.fencing
-            && self.server.memory.saw_token(token)
-            && !self.server.save_watermarks(Need::Token(token)).await
-        {
-            return Err(Error::Ambiguous(
-                "written, but the token could not be noted in the watermarks".into(),
-            ));
-        }
-        Ok(())
+        memory.remember(&record, change);
+        self.server.barrier.pass(partition).await?;
+        Ok(record)
     }
 
     /// Writes how a call ended that the store has lost, or of which it has an older version only:
@@ -315,8 +300,4 @@ fn is_seen(holder: &Record, seen: &[Record]) -> bool {
     seen.iter().any(|seen| {
         seen.intent.call_id == holder.intent.call_id && record::cas(seen) == record::cas(holder)
     })
-}
-
-fn stored(mut rest: Vec<Value>) -> Result<Option<Record>, Error> {
-    stored_in(rest.pop().unwrap_or(Value::Nil))
 }
