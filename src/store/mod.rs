@@ -95,6 +95,12 @@ pub enum Claimed {
     Denied(Denied),
 }
 
+/// Whether the holder of a name is still one of the records that were seen.
+fn is_seen(holder: &Record, seen: &[Record]) -> bool {
+    let version = |record: &Record| (record.intent.call_id, record.version, record.attempt.id);
+    seen.iter().any(|seen| version(seen) == version(holder))
+}
+
 /// What came of a replacement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replaced {

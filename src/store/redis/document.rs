@@ -72,7 +72,7 @@ impl Documents for Redis {
         // Those that cannot be read may stand before the others.
         for from in (0..=UNREADABLE).step_by(limit.max(1) as usize) {
             let digests = self
-                .in_order(keys::documents_due(kind), now, from, limit)
+                .in_order(keys::documents_by("due", kind), now, from, limit)
                 .await?;
             let found = self.read_documents(kind, &digests).await?;
             due.calls.extend(found.calls);
@@ -121,7 +121,7 @@ impl Documents for Redis {
         let counts: Vec<(String, i64)> = self
             .server
             .link
-            .ask(&command("HGETALL", keys::documents_count(kind)))
+            .ask(&command("HGETALL", keys::documents_by("count", kind)))
             .await?;
         let mut counts: Vec<(String, u64)> = counts
             .into_iter()
@@ -200,7 +200,7 @@ impl Redis {
         let mut forgotten = 0;
         for kind in Kind::ALL {
             let digests = self
-                .in_order(keys::documents_retained(kind), now, 0, limit)
+                .in_order(keys::documents_by("retained", kind), now, 0, limit)
                 .await?;
             for document in self.read_documents(kind, &digests).await?.calls {
                 let script = &self.server.scripts.forget_document;
@@ -281,11 +281,11 @@ fn names(document: &Document, before: &str) -> Vec<String> {
     };
     let mut names = vec![
         keys::document(digest(*kind, tenant, id)),
-        keys::documents_due(*kind),
+        keys::documents_by("due", *kind),
         PARTITION.epoch(),
         PARTITION.writes(),
-        keys::documents_retained(*kind),
-        keys::documents_count(*kind),
+        keys::documents_by("retained", *kind),
+        keys::documents_by("count", *kind),
         keys::documents(*kind, None, None),
         keys::documents(*kind, Some(tenant), None),
     ];

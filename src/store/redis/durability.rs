@@ -152,25 +152,26 @@ fn fatal(node: &Node) -> Vec<Reason> {
 
 /// What keeps it from a class, with the best class that it still allows.
 fn weaknesses(node: &Node, demand: Demand) -> Vec<(Durability, Reason)> {
+    use Durability::{Bounded, Relaxed, Strict};
     let mut weak = Vec::new();
     let mut allows = |class, code, text: &str| weak.push((class, Reason::new(code, text)));
     let replicas = node.number("connected_slaves");
     if node.info("aof_enabled") != "1" {
         allows(
-            Durability::Relaxed,
+            Relaxed,
             "no_aof",
             "appendonly is off: a restart loses everything since the last snapshot",
         );
     } else if node.config.is_some() && !node.is_set("appendfsync", "always") {
         allows(
-            Durability::Relaxed,
+            Relaxed,
             "fsync",
             "appendfsync is not always: a power loss loses the last seconds",
         );
     }
     if node.is_set("no-appendfsync-on-rewrite", "yes") {
         allows(
-            Durability::Relaxed,
+            Relaxed,
             "fsync_on_rewrite",
             "no-appendfsync-on-rewrite is yes: during a rewrite nothing is synced",
         );
@@ -178,20 +179,20 @@ fn weaknesses(node: &Node, demand: Demand) -> Vec<(Durability, Reason)> {
     if node.config.is_none() {
         let text = "CONFIG is not allowed, so how durable this Redis is cannot be seen; store.declared_durability \
                     says it in its stead";
-        let class = demand.declared.unwrap_or(Durability::Relaxed);
-        if class < Durability::Strict || demand.declared.is_none() {
+        let class = demand.declared.unwrap_or(Relaxed);
+        if class < Strict || demand.declared.is_none() {
             allows(class, "undeclared", text);
         }
     } else if (replicas > 0 || node.fails_over) && node.min_replicas() == 0 {
         allows(
-            Durability::Relaxed,
+            Relaxed,
             "replicas",
             "it has replicas and min-replicas-to-write is 0: a failover may lose the newest writes",
         );
     }
-    if node.fails_over || (node.has_replicas() && demand.durability == Durability::Bounded) {
+    if node.fails_over || (node.has_replicas() && demand.durability == Bounded) {
         allows(
-            Durability::Bounded,
+            Bounded,
             "failover",
             "a failover may lose what no replica has yet, so WAIT is asked for each write",
         );
@@ -201,7 +202,7 @@ fn weaknesses(node: &Node, demand: Demand) -> Vec<(Durability, Reason)> {
             "its clock is {} ms away from this machine's",
             demand.clock_offset_us / 1_000
         );
-        allows(Durability::Relaxed, "clock", &text);
+        allows(Relaxed, "clock", &text);
     }
     weak
 }

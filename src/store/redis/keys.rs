@@ -185,19 +185,10 @@ pub(super) fn document(digest: [u8; 16]) -> String {
     Partition::FIRST.key(&format!("document:{}", hex::encode(digest)))
 }
 
-/// The documents of a kind that have a time to be worked on, by that time.
-pub(super) fn documents_due(kind: Kind) -> String {
-    Partition::FIRST.key(&format!("documents_due:{}", kind.as_str()))
-}
-
-/// The documents of a kind that go, by when they may be deleted.
-pub(super) fn documents_retained(kind: Kind) -> String {
-    Partition::FIRST.key(&format!("documents_retained:{}", kind.as_str()))
-}
-
-/// How many documents of a kind are in each state: a hash.
-pub(super) fn documents_count(kind: Kind) -> String {
-    Partition::FIRST.key(&format!("documents_count:{}", kind.as_str()))
+/// What is kept of the documents of a kind: `due` and `retained` by when they may be worked on and deleted, and the `count`
+/// of each state, a hash.
+pub(super) fn documents_by(index: &str, kind: Kind) -> String {
+    Partition::FIRST.key(&format!("documents_{index}:{}", kind.as_str()))
 }
 
 /// The documents of a kind, of one tenant or of all, in one state or in any, in the order of their places.

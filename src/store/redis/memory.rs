@@ -33,7 +33,7 @@ const TOKENS_AHEAD_US: u64 = 10_000_000;
 pub(super) const TOKEN_LIMIT_US: u64 = 24 * 3_600 * 1_000_000;
 
 /// The file, as JSON. Belongs to one gateway.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Watermarks {
     /// Under which this gateway's writes are counted.
     gateway: String,
@@ -85,6 +85,7 @@ pub(super) enum Need {
     Token(u64),
 }
 
+#[derive(Default)]
 struct State {
     marks: Watermarks,
     /// What the file holds.
@@ -151,22 +152,14 @@ impl Memory {
                 .map_err(|error| WatermarksError::Damaged(path.to_owned(), error))?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Watermarks {
                 gateway: Uuid::new_v4().simple().to_string(),
-                epoch: String::new(),
-                writes: Writes::default(),
-                servers: String::new(),
-                token: 0,
-                others_token: 0,
-                secret: String::new(),
+                ..Watermarks::default()
             },
             Err(error) => return Err(io(error)),
         };
         let state = State {
             saved: marks.clone(),
             marks,
-            drawn: 0,
-            running: HashMap::new(),
-            recent: VecDeque::new(),
-            recent_bytes: 0,
+            ..State::default()
         };
         let memory = Self {
             path: path.to_owned(),
@@ -317,13 +310,11 @@ impl Memory {
             entry,
             is_locked,
         };
-        let record = &remembered.record;
-        if matches!(record.state, Running) && state.running.len() < MAX_REMEMBERED.0 {
-            state
-                .running
-                .insert(record.intent.call_id, remembered.clone());
+        let call_id = remembered.call_id();
+        if matches!(remembered.record.state, Running) && state.running.len() < MAX_REMEMBERED.0 {
+            state.running.insert(call_id, remembered.clone());
         } else {
-            state.running.remove(&record.intent.call_id);
+            state.running.remove(&call_id);
         }
         state.recent_bytes += remembered.size();
         state.recent.push_back(remembered);
@@ -381,11 +372,11 @@ impl Memory {
         let marks = {
             let state = self.state();
             let (marks, saved) = (&state.marks, &state.saved);
-            let is_old = marks.epoch != saved.epoch
-                || marks.writes != saved.writes
-                || marks.servers != saved.servers
-                || marks.others_token != saved.others_token
-                || marks.secret != saved.secret
+            let but_for_its_token = |marks: &Watermarks| Watermarks {
+                token: 0,
+                ..marks.clone()
+            };
+            let is_old = but_for_its_token(marks) != but_for_its_token(saved)
                 || marks.token > saved.token
                 || state.drawn > saved.token.saturating_sub(TOKENS_AHEAD_US / 2);
             let is_needed = match need {
@@ -396,14 +387,12 @@ impl Memory {
             if !is_needed {
                 return Ok(());
             }
-            let drawn = state.drawn;
             let mut marks = marks.clone();
             // A start that draws nothing takes the tokens no further.
             if !matches!(need, Need::Last) {
-                let ahead = if drawn > 0 {
-                    drawn.saturating_add(TOKENS_AHEAD_US)
-                } else {
-                    0
+                let ahead = match state.drawn {
+                    0 => 0,
+                    drawn => drawn.saturating_add(TOKENS_AHEAD_US),
                 };
                 marks.token = marks.token.max(ahead).max(saved.token);
             }

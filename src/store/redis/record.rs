@@ -38,38 +38,34 @@ pub(super) const BRIEF: [&str; 4] = ["intent", "progress", "fencing", "similar_t
 
 /// Times are microseconds since 1970 in UTC; hashes are hex digits.
 #[derive(Serialize, Deserialize)]
-struct StoredIntent<'a> {
+struct StoredIntent {
     call_id: Uuid,
-    tenant: &'a str,
-    tool: &'a str,
-    lookup: &'a str,
+    tenant: String,
+    tool: String,
+    lookup: String,
     /// Each as 64 hex digits, one after the other.
-    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
-    names: std::borrow::Cow<'a, str>,
-    recipe: &'a str,
-    #[serde(borrow)]
-    key: std::borrow::Cow<'a, str>,
-    key_source: &'a str,
-    fingerprint: &'a str,
-    #[serde(borrow)]
-    user_id: std::borrow::Cow<'a, str>,
-    #[serde(borrow)]
-    session_id: std::borrow::Cow<'a, str>,
-    #[serde(borrow)]
-    trace_id: std::borrow::Cow<'a, str>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
-    made_by: Option<std::borrow::Cow<'a, str>>,
-    #[serde(borrow, skip_serializing_if = "Option::is_none")]
-    similar: Option<std::borrow::Cow<'a, str>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
-    saga_id: Option<std::borrow::Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    names: String,
+    recipe: String,
+    key: String,
+    key_source: String,
+    fingerprint: String,
+    user_id: String,
+    session_id: String,
+    trace_id: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    made_by: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    similar: Option<String>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    saga_id: String,
     created_at: i64,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Progress<'a> {
+struct Progress {
     version: u64,
-    state: &'a str,
+    state: String,
     attempt_id: Uuid,
     owner: Uuid,
     attempt_number: u32,
@@ -81,16 +77,15 @@ struct Progress<'a> {
     updated_at: i64,
     expires_at: Option<i64>,
     retain_until: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     check: Option<StoredCheck>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
-    undo: Option<std::borrow::Cow<'a, str>>,
-    #[serde(borrow, default, skip_serializing_if = "str::is_empty")]
-    aliases: std::borrow::Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    undo: Option<String>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    aliases: String,
     /// The kind of a failure.
-    failure: Option<&'a str>,
-    #[serde(borrow)]
-    why: Option<std::borrow::Cow<'a, str>>,
+    failure: Option<String>,
+    why: Option<String>,
     tool_status: Option<u16>,
     retry_after_ms: Option<u64>,
     /// Whether the field `result` belongs to this state.
@@ -106,17 +101,13 @@ struct StoredCheck {
 }
 
 #[derive(Serialize, Deserialize)]
-struct StoredEntry<'a> {
+struct StoredEntry {
     at: i64,
-    #[serde(borrow)]
-    event: std::borrow::Cow<'a, str>,
+    event: String,
     attempt_id: Option<Uuid>,
-    #[serde(borrow)]
-    outcome: Option<std::borrow::Cow<'a, str>>,
-    #[serde(borrow)]
-    by: std::borrow::Cow<'a, str>,
-    #[serde(borrow)]
-    detail: std::borrow::Cow<'a, str>,
+    outcome: Option<String>,
+    by: String,
+    detail: String,
 }
 
 /// A stored record that cannot be read. Never taken for an absent one.
@@ -162,25 +153,24 @@ pub(super) fn retain_until(record: &Record) -> String {
 pub(super) fn intent(intent: &Intent) -> String {
     to_json(&StoredIntent {
         call_id: intent.call_id.0,
-        tenant: &intent.tenant,
-        tool: &intent.tool,
-        lookup: &hex::encode(intent.lookup.0),
+        tenant: intent.tenant.clone(),
+        tool: intent.tool.clone(),
+        lookup: hex::encode(intent.lookup.0),
         names: intent
             .names
             .iter()
             .map(|name| hex::encode(name.0))
-            .collect::<String>()
-            .into(),
-        recipe: &hex::encode(intent.recipe.0),
-        key: intent.key.as_str().into(),
-        key_source: intent.key_source.as_str(),
-        fingerprint: &hex::encode(intent.fingerprint),
-        user_id: intent.user_id.as_str().into(),
-        session_id: intent.session_id.as_str().into(),
-        trace_id: intent.trace_id.as_str().into(),
-        made_by: (!intent.made_by.is_empty()).then(|| intent.made_by.as_str().into()),
-        similar: intent.similar.map(|room| hex::encode(room.0).into()),
-        saga_id: (!intent.saga_id.is_empty()).then(|| intent.saga_id.as_str().into()),
+            .collect(),
+        recipe: hex::encode(intent.recipe.0),
+        key: intent.key.clone(),
+        key_source: intent.key_source.as_str().to_owned(),
+        fingerprint: hex::encode(intent.fingerprint),
+        user_id: intent.user_id.clone(),
+        session_id: intent.session_id.clone(),
+        trace_id: intent.trace_id.clone(),
+        made_by: intent.made_by.clone(),
+        similar: intent.similar.map(|group| hex::encode(group.0)),
+        saga_id: intent.saga_id.clone(),
         created_at: intent.created_at.as_microsecond(),
     })
 }
@@ -190,7 +180,7 @@ pub(super) fn progress(record: &Record) -> String {
     let parts = Parts::of(&record.state);
     to_json(&Progress {
         version: record.version,
-        state: record.state.as_str(),
+        state: record.state.as_str().to_owned(),
         attempt_id: record.attempt.id.0,
         owner: record.attempt.owner.0,
         attempt_number: record.attempt.number,
@@ -207,10 +197,10 @@ pub(super) fn progress(record: &Record) -> String {
             since: check.since.as_microsecond(),
             number: check.number,
         }),
-        undo: record.undo.as_ref().map(|undo| undo::write(undo).into()),
-        aliases: aliases::write(&record.aliases).into(),
-        failure: parts.failure,
-        why: parts.why.map(Into::into),
+        undo: record.undo.as_ref().map(undo::write),
+        aliases: aliases::write(&record.aliases),
+        failure: parts.failure.map(str::to_owned),
+        why: parts.why.map(str::to_owned),
         tool_status: parts.tool_status,
         retry_after_ms: parts.retry_after_ms,
         has_result: parts.result.is_some(),
@@ -254,11 +244,11 @@ pub(super) fn similar_to(record: &Record) -> String {
 pub(super) fn entry(entry: &Entry) -> String {
     to_json(&StoredEntry {
         at: entry.at.as_microsecond(),
-        event: entry.event.as_ref().into(),
+        event: entry.event.to_string(),
         attempt_id: entry.attempt.map(|id| id.0),
-        outcome: entry.outcome.as_deref().map(Into::into),
-        by: entry.by.as_str().into(),
-        detail: entry.detail.as_str().into(),
+        outcome: entry.outcome.as_deref().map(str::to_owned),
+        by: entry.by.clone(),
+        detail: entry.detail.clone(),
     })
 }
 
@@ -269,11 +259,11 @@ pub(super) fn entry_field(version: u64) -> String {
 
 /// Who has made a call.
 pub(super) fn maker(intent: &[u8]) -> Result<Maker, Corrupt> {
-    let intent: StoredIntent<'_> = serde_json::from_slice(intent).map_err(Corrupt::new)?;
+    let intent: StoredIntent = serde_json::from_slice(intent).map_err(Corrupt::new)?;
     Ok(Maker {
-        tenant: intent.tenant.to_owned(),
-        tool: intent.tool.to_owned(),
-        token: intent.made_by.unwrap_or_default().into_owned(),
+        tenant: intent.tenant,
+        tool: intent.tool,
+        token: intent.made_by,
     })
 }
 
@@ -288,30 +278,24 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
     let (Some(intent), Some(progress)) = (intent, progress) else {
         return Ok(None);
     };
-    let intent: StoredIntent<'_> = serde_json::from_slice(&intent).map_err(Corrupt::new)?;
-    let progress: Progress<'_> = serde_json::from_slice(&progress).map_err(Corrupt::new)?;
+    let intent: StoredIntent = serde_json::from_slice(&intent).map_err(Corrupt::new)?;
+    let progress: Progress = serde_json::from_slice(&progress).map_err(Corrupt::new)?;
     let intent = Intent {
         call_id: CallId(intent.call_id),
-        tenant: intent.tenant.to_owned(),
-        tool: intent.tool.to_owned(),
-        lookup: key::Lookup(bytes(intent.lookup)?),
+        tenant: intent.tenant,
+        tool: intent.tool,
+        lookup: key::Lookup(bytes(&intent.lookup)?),
         names: names(&intent.names)?,
-        recipe: RecipeId(bytes(intent.recipe)?),
-        key: intent.key.into_owned(),
-        key_source: word(key::Source::ALL, key::Source::as_str, intent.key_source)
+        recipe: RecipeId(bytes(&intent.recipe)?),
+        key: intent.key,
+        key_source: word(key::Source::ALL, key::Source::as_str, &intent.key_source)
             .ok_or_else(|| Corrupt(format!("{:?} is no source of a key", intent.key_source)))?,
-        fingerprint: bytes(intent.fingerprint)?,
-        user_id: intent.user_id.into_owned(),
-        session_id: intent.session_id.into_owned(),
-        saga_id: intent
-            .saga_id
-            .map(std::borrow::Cow::into_owned)
-            .unwrap_or_default(),
-        trace_id: intent.trace_id.into_owned(),
-        made_by: intent
-            .made_by
-            .map(std::borrow::Cow::into_owned)
-            .unwrap_or_default(),
+        fingerprint: bytes(&intent.fingerprint)?,
+        user_id: intent.user_id,
+        session_id: intent.session_id,
+        saga_id: intent.saga_id,
+        trace_id: intent.trace_id,
+        made_by: intent.made_by,
         similar: intent
             .similar
             .as_deref()
@@ -378,28 +362,28 @@ fn check(stored: &StoredCheck) -> Result<Check, Corrupt> {
 }
 
 pub(super) fn read_entry(text: &[u8]) -> Result<Entry, Corrupt> {
-    let stored: StoredEntry<'_> = serde_json::from_slice(text).map_err(Corrupt::new)?;
+    let stored: StoredEntry = serde_json::from_slice(text).map_err(Corrupt::new)?;
     Ok(Entry {
         at: time(stored.at)?,
-        event: stored.event.into_owned().into(),
+        event: stored.event.into(),
         attempt: stored.attempt_id.map(AttemptId),
-        outcome: stored.outcome.map(|word| word.into_owned().into()),
-        by: stored.by.into_owned(),
-        detail: stored.detail.into_owned(),
+        outcome: stored.outcome.map(Into::into),
+        by: stored.by,
+        detail: stored.detail,
     })
 }
 
-fn state(progress: &Progress<'_>, result: Option<Bytes>) -> Result<State, Corrupt> {
+fn state(progress: &Progress, result: Option<Bytes>) -> Result<State, Corrupt> {
     let result = match (progress.has_result, result) {
         (true, None) => return Err(Corrupt::new("its result is missing")),
         (true, result) => result,
         (false, _) => None,
     };
     let read = Read {
-        name: progress.state,
+        name: &progress.state,
         result,
-        failure: progress.failure,
-        why: progress.why.as_deref().map(str::to_owned),
+        failure: progress.failure.as_deref(),
+        why: progress.why.clone(),
         tool_status: progress.tool_status,
         retry_after_ms: progress.retry_after_ms,
     };

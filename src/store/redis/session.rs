@@ -20,9 +20,7 @@ use super::scripts::Run;
 use super::server::Server;
 use crate::core::call::Change;
 use crate::core::record::{CallId, Intent, Record};
-use crate::core::session::{
-    Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, SessionId, Token,
-};
+use crate::core::session::{Admission, Denied, LINE_PLACE, Line, Lock, SessionId, Token};
 use crate::store::Error;
 
 /// How the conditions of a change are met.
@@ -88,11 +86,10 @@ impl Entered {
 }
 
 /// The conditions as `session.lua` reads them. What is left out is not asked.
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 struct Asked {
     call: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<String>,
+    token: String,
     floor: String,
     explained: u64,
     lock: bool,
@@ -120,20 +117,6 @@ struct AskedSimilar {
     confirmed: Option<String>,
 }
 
-impl Asked {
-    /// Without anything asked yet.
-    fn of(change: &Change) -> Self {
-        Self {
-            call: change.record.intent.call_id.to_string(),
-            ..Self::default()
-        }
-    }
-
-    fn text(&self) -> Result<String, Error> {
-        serde_json::to_string(self).map_err(|error| Error::Refused(error.to_string()))
-    }
-}
-
 /// Meets the conditions of calls, and gives back what follows from them.
 #[derive(Clone)]
 pub(super) struct Admissions {
@@ -141,25 +124,18 @@ pub(super) struct Admissions {
 }
 
 impl Admissions {
-    /// The whole of the conditions, for one script.
+    /// The conditions as a script is told them.
     pub(super) fn asked(&self, change: &Change, admission: &Admission) -> Result<String, Error> {
-        let mut asked = self.asked_of_session(change, admission)?;
-        asked.budget = admission.budget.map(asked_of_budget);
-        asked.similar = asked_of_similar(admission);
-        asked.text()
-    }
-
-    fn asked_of_session(&self, change: &Change, admission: &Admission) -> Result<Asked, Error> {
-        let token = match admission.token {
-            Token::Next => "next".to_owned(),
-            Token::This(token) => token.to_string(),
-        };
         let longest = match admission.lock {
             Some(Line::Waits { longest }) => Some(longest),
             Some(Line::Leaves) | None => None,
         };
-        Ok(Asked {
-            token: Some(token),
+        let asked = Asked {
+            call: change.record.intent.call_id.to_string(),
+            token: match admission.token {
+                Token::Next => "next".to_owned(),
+                Token::This(token) => token.to_string(),
+            },
             floor: self.floor()?.to_string(),
             explained: self.server.accepted_token.load(Ordering::SeqCst),
             lock: admission.lock.is_some(),
@@ -171,8 +147,17 @@ impl Admissions {
                 .to_string(),
             line_us: longest.map(|_| micros(LINE_PLACE)),
             line_length: longest.unwrap_or(0),
-            ..Asked::of(change)
-        })
+            budget: admission.budget.map(|spending| AskedBudget {
+                max: spending.max,
+                window_us: micros(spending.window),
+            }),
+            similar: admission.similar.map(|likeness| AskedSimilar {
+                window_us: micros(likeness.window),
+                refuses: likeness.refuses,
+                confirmed: likeness.confirmed.map(|call_id| call_id.to_string()),
+            }),
+        };
+        serde_json::to_string(&asked).map_err(|error| Error::Refused(error.to_string()))
     }
 
     /// On a cluster: meets the conditions where the session is, which can only be its token. If the claim comes
@@ -189,7 +174,7 @@ impl Admissions {
         }
         let id = SessionId::of(&change.record.intent);
         let mut run = self.about_session(&self.server.scripts.enter, &id);
-        run.arg(self.asked_of_session(change, admission)?.text()?);
+        run.arg(self.asked(change, admission)?);
         let answer = self.server.run_guarded(&run).await?;
         match answer.word.as_str() {
             "done" => {
@@ -222,19 +207,12 @@ impl Admissions {
             .admission
             .as_ref()
             .is_some_and(|admission| admission.token == Token::Next);
-        let (Some(before), true) = (&entered.before, is_drawn) else {
-            return;
-        };
-        let id = SessionId::of(&change.record.intent);
-        drop(
-            self.leave(
-                &id,
-                change.record.intent.call_id,
-                "",
-                [&entered.token, before],
-            )
-            .await,
-        );
+        if let (Some(before), true) = (&entered.before, is_drawn) {
+            let intent = &change.record.intent;
+            let id = SessionId::of(intent);
+            let left = self.leave(&id, intent.call_id, "", [&entered.token, before]);
+            drop(left.await);
+        }
     }
 
     /// The keys that a change needs beside the call's own.
@@ -321,21 +299,6 @@ fn time(microseconds: &str) -> Result<Timestamp, Error> {
     Timestamp::from_microsecond(microseconds as i64).map_err(unreadable)
 }
 
-fn asked_of_budget(spending: BudgetRule) -> AskedBudget {
-    AskedBudget {
-        max: spending.max,
-        window_us: micros(spending.window),
-    }
-}
-
-fn asked_of_similar(admission: &Admission) -> Option<AskedSimilar> {
-    admission.similar.map(|likeness| AskedSimilar {
-        window_us: micros(likeness.window),
-        refuses: likeness.refuses,
-        confirmed: likeness.confirmed.map(|call_id| call_id.to_string()),
-    })
-}
-
 /// From when on the lock is free, 'now' or ''; and '1' if the place among what looks alike is given up.
 pub(super) fn released(change: &Change) -> [String; 2] {
     let from = change.release.lock_from.map(|from| {
@@ -353,15 +316,10 @@ pub(super) fn released(change: &Change) -> [String; 2] {
 /// too, and never touched.
 fn rooms(change: &Change) -> [String; 5] {
     let [session, line, alive] = keys::session(&SessionId::of(&change.record.intent));
-    let budget = change
-        .admission
-        .as_ref()
-        .and_then(|admission| admission.budget.map(|spending| spending.group));
-    let asked = change
-        .admission
-        .as_ref()
-        .and_then(|admission| admission.similar.map(|likeness| likeness.group));
-    let similar = asked.or(change.release.similar);
+    let admission = change.admission.as_ref();
+    let budget = admission.and_then(|admission| admission.budget.map(|spending| spending.group));
+    let similar = admission.and_then(|admission| admission.similar.map(|likeness| likeness.group));
+    let similar = similar.or(change.release.similar);
     let room = |room: Option<_>| room.map_or_else(|| session.clone(), keys::room);
     [session.clone(), line, alive, room(budget), room(similar)]
 }

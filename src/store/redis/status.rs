@@ -87,13 +87,8 @@ impl Status {
 
     /// Makes known what was seen, and says it when it has changed.
     pub(super) fn publish(&self, seen: Readiness, store: &Target) {
-        let codes = |reasons: &[Reason]| {
-            reasons
-                .iter()
-                .map(|reason| reason.code)
-                .collect::<Vec<_>>()
-                .join(",")
-        };
+        let codes =
+            |reasons: &[Reason]| reasons.iter().map(|reason| reason.code).collect::<Vec<_>>();
         let before = std::mem::replace(&mut *write(&self.seen), seen.clone());
         let is_news = codes(&before.reasons) != codes(&seen.reasons)
             || codes(&before.warnings) != codes(&seen.warnings)
@@ -102,11 +97,8 @@ impl Status {
             return;
         }
         let texts = |reasons: &[Reason]| {
-            reasons
-                .iter()
-                .map(|reason| reason.text.as_str())
-                .collect::<Vec<_>>()
-                .join("; ")
+            let texts: Vec<&str> = reasons.iter().map(|reason| reason.text.as_str()).collect();
+            texts.join("; ")
         };
         let durability = seen
             .durability

@@ -15,7 +15,7 @@ use crate::core::key::Lookup;
 use crate::core::ledger::Position;
 use crate::core::record::{Record, State};
 use crate::core::session::{Admission, Token};
-use crate::store::{Claimed, Error, Replaced};
+use crate::store::{Claimed, Error, Replaced, is_seen};
 
 /// Writes claims and changes of calls.
 #[derive(Clone)]
@@ -293,11 +293,4 @@ impl Writer {
             }
         }
     }
-}
-
-/// Whether the holder of a name is still one of the records that were seen.
-fn is_seen(holder: &Record, seen: &[Record]) -> bool {
-    seen.iter().any(|seen| {
-        seen.intent.call_id == holder.intent.call_id && record::cas(seen) == record::cas(holder)
-    })
 }

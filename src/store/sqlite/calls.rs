@@ -10,25 +10,24 @@ use super::worker::Need;
 use super::{Sqlite, session};
 use crate::core::call::Change;
 use crate::core::key;
-use crate::core::record::{AttemptId, CallId, Holder, Record, State};
-use crate::store::{Calls, Census, Claimed, Due, Error, Found, Replaced, UNREADABLE};
+use crate::core::record::{CallId, Holder, Record, State};
+use crate::store::{Calls, Census, Claimed, Due, Error, Found, Replaced, UNREADABLE, is_seen};
 
 #[async_trait]
 impl Calls for Sqlite {
     async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
         let change = change.clone();
-        let instead_of: Vec<Seen> = instead_of.iter().map(Seen::of).collect();
+        let instead_of = instead_of.to_vec();
         let gate = self.gate.clone();
         let claim = move |connection: &Connection| {
             for name in change.record.intent.all_names() {
                 let Some(holder) = holder_of(connection, name)? else {
                     continue;
                 };
-                let seen = Seen::of(&holder);
-                if seen == Seen::of(&change.record) {
+                if is_seen(&holder, std::slice::from_ref(&change.record)) {
                     return Ok(Claimed::Yours(holder));
                 }
-                if !instead_of.contains(&seen) {
+                if !is_seen(&holder, &instead_of) {
                     return Ok(Claimed::Existing(holder));
                 }
             }
@@ -51,7 +50,6 @@ impl Calls for Sqlite {
             && change.record.attempt.id != expected.attempt.id;
         let claims = begins || !change.takes.names.is_empty();
         let need = if claims { Need::Plain } else { Need::Reserve };
-        let instead_of: Vec<Seen> = change.takes.instead_of.iter().map(Seen::of).collect();
         let gate = self.gate.clone();
         let replace = move |connection: &Connection| {
             if matches!(change.record.state, State::Running) {
@@ -75,7 +73,7 @@ impl Calls for Sqlite {
             for name in &change.takes.names {
                 if let Some(holder) = holder_of(connection, name)?
                     && holder.intent.call_id != change.record.intent.call_id
-                    && !instead_of.contains(&Seen::of(&holder))
+                    && !is_seen(&holder, &change.takes.instead_of)
                 {
                     return Ok(Replaced::Lost(Some(holder)));
                 }
@@ -245,22 +243,4 @@ pub(super) fn at_risk_after_loss(
     all(connection, sql, params![after, limit], |row| {
         row.get::<_, Identity>(0).map(|id| CallId(id.0))
     })
-}
-
-/// Which version of which call a record is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    call_id: CallId,
-    version: u64,
-    attempt: AttemptId,
-}
-
-impl Seen {
-    fn of(record: &Record) -> Self {
-        Self {
-            call_id: record.intent.call_id,
-            version: record.version,
-            attempt: record.attempt.id,
-        }
-    }
 }
