@@ -5,9 +5,8 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use redis::FromRedisValue;
 
-use super::answer::unreadable;
+use super::keys::Partition;
 use super::record::NEVER;
 use super::scripts::command;
 use super::store::Redis;
@@ -128,33 +127,24 @@ impl Calls for Redis {
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
         let mut census: Vec<Census> = Vec::new();
-        for counts in self
-            .server
-            .link
-            .ask_each(|partition| command("HGETALL", partition.key("census")))
-            .await?
-        {
-            for (name, calls) in
-                Vec::<(String, i64)>::from_redis_value(counts).map_err(unreadable)?
+        let counts = |partition: Partition| command("HGETALL", partition.key("census"));
+        let counts: Vec<Vec<(String, i64)>> = self.server.link.ask_each(counts).await?;
+        for (name, calls) in counts.into_iter().flatten() {
+            let (Some((state, tool)), Ok(calls @ 1..)) =
+                (name.split_once(':'), u64::try_from(calls))
+            else {
+                continue;
+            };
+            match census
+                .iter_mut()
+                .find(|count| count.state == state && count.tool == tool)
             {
-                let Some((state, tool)) = name.split_once(':') else {
-                    continue;
-                };
-                let calls = u64::try_from(calls).unwrap_or(0);
-                if calls == 0 {
-                    continue;
-                }
-                match census
-                    .iter_mut()
-                    .find(|count| count.state == state && count.tool == tool)
-                {
-                    Some(count) => count.calls += calls,
-                    None => census.push(Census {
-                        tool: tool.to_owned(),
-                        state: state.to_owned(),
-                        calls,
-                    }),
-                }
+                Some(count) => count.calls += calls,
+                None => census.push(Census {
+                    tool: tool.to_owned(),
+                    state: state.to_owned(),
+                    calls,
+                }),
             }
         }
         Ok(census)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::try_join_all;
-use redis::{FromRedisValue, Value};
+use redis::Value;
 
 use super::answer::unreadable;
 use super::gateways::Gateways;
@@ -196,16 +196,12 @@ impl Epochs {
             manifest.map_or(epoch.is_empty(), |manifest| !manifest.lost.is_empty())
         };
         for _ in 0..LOOKS {
-            let epochs = self
-                .server
-                .link
-                .ask_each(|partition| command("GET", partition.epoch()))
-                .await?;
+            let epochs = |partition: Partition| command("GET", partition.epoch());
+            let epochs: Vec<Option<Vec<u8>>> = self.server.link.ask_each(epochs).await?;
             if !is_closed(self.manifest().await?) {
                 return Ok(false);
             }
-            let close = async |(partition, epoch): (Partition, Value)| {
-                let epoch = Option::<Vec<u8>>::from_redis_value(epoch).map_err(unreadable)?;
+            let close = async |(partition, epoch): (Partition, Option<Vec<u8>>)| {
                 let mut run = Run::new(&self.server.scripts.swap);
                 run.key(partition.epoch()).arg(epoch.unwrap_or_default());
                 Ok::<_, Error>(self.server.run(run.arg("lost")).await?.word == "done")
@@ -261,16 +257,13 @@ impl Epochs {
 
     /// `None`: another gateway has just written another manifest.
     async fn say_since(&self, manifest: &Manifest) -> Result<Option<i64>, Error> {
-        let since = Some(self.server.now().as_microsecond());
+        let since = self.server.now().as_microsecond();
         let next = Manifest {
-            whole_since_us: since,
+            whole_since_us: Some(since),
             ..manifest.clone()
         };
-        Ok(if self.swap_manifest(Some(manifest), &next).await? {
-            since
-        } else {
-            None
-        })
+        let is_said = self.swap_manifest(Some(manifest), &next).await?;
+        Ok(is_said.then_some(since))
     }
 
     /// An acceptance that broke off here is another's affair by now, or over.
@@ -280,34 +273,22 @@ impl Epochs {
 
     async fn sight(&self) -> Result<Sight, Error> {
         let manifest = self.manifest().await?;
-        let epochs = self
-            .server
-            .link
-            .ask_each(|partition| command("GET", partition.epoch()))
-            .await?;
-        let writes = self
-            .server
-            .link
-            .ask_each(|partition| command("HGETALL", partition.writes()))
-            .await?;
-        let epochs = epochs
-            .into_iter()
-            .map(|epoch| Option::<String>::from_redis_value(epoch).map(Option::unwrap_or_default));
+        let epochs = |partition: Partition| command("GET", partition.epoch());
+        let epochs: Vec<Option<String>> = self.server.link.ask_each(epochs).await?;
+        let writes = |partition: Partition| command("HGETALL", partition.writes());
+        let writes: Vec<HashMap<String, u64>> = self.server.link.ask_each(writes).await?;
         let mut sight = Sight {
             manifest,
+            epochs: epochs.into_iter().map(Option::unwrap_or_default).collect(),
+            tokens: self
+                .server
+                .link
+                .ask(&command("HGETALL", keys::tokens()))
+                .await?,
             ..Sight::default()
         };
-        let tokens: HashMap<String, u64> = self
-            .server
-            .link
-            .ask(&command("HGETALL", keys::tokens()))
-            .await?;
-        sight.tokens = tokens.into_iter().collect();
-        sight.epochs = epochs.collect::<Result<_, _>>().map_err(unreadable)?;
         for (partition, counts) in Partition::all().zip(writes) {
-            for (gateway, count) in
-                HashMap::<String, u64>::from_redis_value(counts).map_err(unreadable)?
-            {
+            for (gateway, count) in counts {
                 sight.writes.count(&gateway, partition, count);
             }
         }
@@ -335,7 +316,7 @@ impl Epochs {
             return Ok(());
         };
         let set = |partition: Partition| command("SET", (partition.epoch(), &chosen.epoch, "NX"));
-        self.server.link.ask_each(set).await?;
+        self.server.link.ask_each::<Value>(set).await?;
         // Unless another gateway has found a loss in the meantime. An acceptance is completed only by its own gateway.
         if !chosen.complete && chosen.follows.is_empty() {
             let complete = Manifest {
@@ -404,12 +385,9 @@ impl Epochs {
         let epoch = manifest.epoch.clone();
         self.server
             .link
-            .ask_each(|partition| command("SET", (partition.epoch(), &epoch)))
+            .ask_each::<Value>(|partition| command("SET", (partition.epoch(), &epoch)))
             .await?;
-        self.whole_since_us.store(
-            manifest.whole_since_us.unwrap_or_default(),
-            Ordering::SeqCst,
-        );
+        self.whole_since_us.store(now, Ordering::SeqCst);
         self.server.memory.adopt(&epoch, self.sight().await?);
         *lock(&self.prepared) = Some(manifest.clone());
         Ok(manifest)

@@ -77,12 +77,9 @@ impl Server {
                 (partition.key(index), times, "LIMIT", 0, searched),
             )
         });
-        for ids in listed.await? {
-            let ids = Vec::<(String, f64)>::from_redis_value(ids).map_err(unreadable)?;
-            over.extend(
-                ids.into_iter()
-                    .filter_map(|(id, time)| Some((call_id(&id)?, time as i64))),
-            );
+        let listed: Vec<Vec<(String, f64)>> = listed.await?;
+        for (id, time) in listed.into_iter().flatten() {
+            over.extend(call_id(&id).map(|call_id| (call_id, time as i64)));
         }
         over.sort_by_key(|(_, time)| *time);
         let mut last = over.get(searched - 1).map(|(_, time)| *time);

@@ -69,15 +69,9 @@ impl Ledger for Redis {
     }
 
     async fn tenants(&self) -> Result<Vec<String>, Error> {
-        let mut tenants = Vec::new();
-        for found in self
-            .server
-            .link
-            .ask_each(|partition| command("SMEMBERS", partition.tenants()))
-            .await?
-        {
-            tenants.extend(Vec::<String>::from_redis_value(found).map_err(unreadable)?);
-        }
+        let tenants = |partition: Partition| command("SMEMBERS", partition.tenants());
+        let tenants: Vec<Vec<String>> = self.server.link.ask_each(tenants).await?;
+        let mut tenants = tenants.concat();
         tenants.sort();
         tenants.dedup();
         Ok(tenants)
@@ -142,10 +136,9 @@ impl Ledger for Redis {
         let mut forgotten = self.forget_documents(now, limit).await?;
         let now = now.as_microsecond();
         let over = |partition: Partition| command("ZCOUNT", (partition.retained(), "-inf", now));
-        let over = self.server.link.ask_each(over);
+        let over: Vec<usize> = self.server.link.ask_each(over).await?;
         let mut left = limit as usize;
-        for (partition, count) in Partition::all().zip(over.await?) {
-            let mut over = usize::from_redis_value(count).map_err(unreadable)?;
+        for (partition, mut over) in Partition::all().zip(over) {
             while over > 0 && left > 0 {
                 let most = left.min(FORGOTTEN_AT_ONCE);
                 let found = self.forget_some(partition, now, most).await?;

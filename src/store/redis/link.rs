@@ -277,10 +277,10 @@ impl Link {
     }
 
     /// Asks each partition for something.
-    pub(super) async fn ask_each(
+    pub(super) async fn ask_each<T: FromRedisValue>(
         &self,
         command: impl Fn(Partition) -> Cmd,
-    ) -> Result<Vec<Value>, Error> {
+    ) -> Result<Vec<T>, Error> {
         self.ask_many(Partition::all().map(command).collect()).await
     }
 

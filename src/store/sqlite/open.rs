@@ -83,11 +83,14 @@ impl Sqlite {
             Opened::new(path, Sharing::One)
         })?;
         identify(&opened.writer, path)?;
-        if has_layout(&opened.writer, path)? {
+        let is_new = !has_layout(&opened.writer, path)?;
+        if !is_new {
             is_together(&opened.writer, path, alone)?;
         }
         check(&opened.writer, path)?;
-        lay_out(&mut opened.writer, path)?;
+        if is_new {
+            lay_out(&mut opened.writer).map_err(|error| database(path, error))?;
+        }
         // From here on the log may be moved into the file.
         let moves = opened
             .writer
@@ -188,19 +191,19 @@ impl Opened {
             }
             pools.push(pool);
         }
-        let readers = match <[Worker; 3]>::try_from(pools) {
-            Ok([calls, due, ledger]) if !threads.is_empty() => Readers {
-                calls,
-                due,
-                ledger,
-                interrupts,
-            },
-            _ => Readers {
-                calls: writer.clone(),
-                due: writer.clone(),
-                ledger: writer.clone(),
-                interrupts,
-            },
+        // Without threads of their own the one that writes does everything.
+        let reader = |at: usize| {
+            if threads.is_empty() {
+                writer.clone()
+            } else {
+                pools[at].clone()
+            }
+        };
+        let readers = Readers {
+            calls: reader(0),
+            due: reader(1),
+            ledger: reader(2),
+            interrupts,
         };
         let watermarks = writing.watermarks.clone();
         let writing = Writing {
@@ -322,12 +325,10 @@ fn connect(path: &Path, flags: OpenFlags, sharing: Sharing) -> Result<Connection
 fn identify(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let database = |error| database(path, error);
     let id: Option<i32> = pragma(connection, "application_id").map_err(database)?;
-    let tables: i64 = connection
-        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-        .map_err(database)?;
+    let is_used = has_tables(connection).map_err(database)?;
     match id {
         Some(APPLICATION_ID) => Ok(()),
-        Some(0) | None if tables == 0 => connection
+        Some(0) | None if !is_used => connection
             .execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}"))
             .map_err(database),
         _ => Err(OpenError::NotOurs(path.to_owned())),
@@ -387,19 +388,13 @@ fn is_together(connection: &Connection, path: &Path, alone: Alone) -> Result<(),
 }
 
 /// Makes the tables of a new file, all of them or none.
-fn lay_out(connection: &mut Connection, path: &Path) -> Result<(), OpenError> {
-    let database = |error| database(path, error);
-    if has_tables(connection).map_err(database)? {
-        return Ok(());
-    }
-    let transaction = connection.transaction().map_err(database)?;
+fn lay_out(connection: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = connection.transaction()?;
     for part in SCHEMA {
-        transaction.execute_batch(part).map_err(database)?;
+        transaction.execute_batch(part)?;
     }
-    transaction
-        .execute_batch(&format!("PRAGMA user_version = {LAYOUT}"))
-        .map_err(database)?;
-    transaction.commit().map_err(database)
+    transaction.execute_batch(&format!("PRAGMA user_version = {LAYOUT}"))?;
+    transaction.commit()
 }
 
 #[cfg(test)]
