@@ -19,8 +19,9 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::{Arrival, Change, Event, next};
 use oncegate::core::key::{Lookup, Source};
-use oncegate::core::ledger::{Filter, Position};
+use oncegate::core::ledger::Filter;
 use oncegate::core::outcome::{Body, Evidence};
+use oncegate::core::position::Position;
 use oncegate::core::recipe::RecipeId;
 use oncegate::core::record::{AttemptId, CallId, InstanceId, Intent};
 use oncegate::core::session::Brought;
@@ -119,7 +120,7 @@ async fn measure(
     say("filter                              first page   middle page   calls");
     let middle = Position {
         created_at: time_of(calls / 2, calls),
-        call_id: CallId(Uuid::max()),
+        id: Uuid::max(),
     };
     let text = |text: &str| Some(text.to_owned());
     let none = Filter::default;

@@ -22,8 +22,8 @@ use uuid::Uuid;
 
 use super::*;
 use crate::core::key::Lookup;
-use crate::core::ledger::Position;
 use crate::core::outcome::{self, Evidence};
+use crate::core::position::Position;
 use crate::core::record::{
     AttemptId, CallId, Compensation, Content, FailureKind, InstanceId, Intent,
 };

@@ -1,7 +1,5 @@
 //! What is kept beside the calls: sagas, reports. Only values; a store keeps and finds them.
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use jiff::Timestamp;
 
@@ -68,6 +66,11 @@ pub struct Document {
 }
 
 impl Document {
+    /// What it is found by.
+    pub fn digest(&self) -> [u8; 16] {
+        digest(self.kind, &self.tenant, &self.id)
+    }
+
     /// As a store keeps it: times to the microsecond.
     pub fn to_the_microsecond(&self) -> Self {
         let cut =
@@ -88,92 +91,9 @@ pub fn digest(kind: Kind, tenant: &str, id: &str) -> [u8; 16] {
     short
 }
 
-/// Where a document stands among those of its kind, which are ordered by when they were made. No two stand
-/// in the same place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    pub created_at: Timestamp,
-    pub digest: [u8; 16],
-}
-
-impl Place {
-    pub fn of(document: &Document) -> Self {
-        let digest = digest(document.kind, &document.tenant, &document.id);
-        Self {
-            created_at: document.created_at,
-            digest,
-        }
-    }
-
-    /// As bytes that are ordered as places are.
-    pub fn to_bytes(self) -> [u8; 24] {
-        // Before 1970 nothing was made.
-        let time = u64::try_from(self.created_at.as_microsecond()).unwrap_or(0);
-        let mut bytes = [0; 24];
-        bytes[..8].copy_from_slice(&time.to_be_bytes());
-        bytes[8..].copy_from_slice(&self.digest);
-        bytes
-    }
-
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (time, digest) = bytes.split_first_chunk::<8>()?;
-        let time = i64::try_from(u64::from_be_bytes(*time)).ok()?;
-        let created_at = Timestamp::from_microsecond(time).ok()?;
-        Some(Self {
-            created_at,
-            digest: digest.try_into().ok()?,
-        })
-    }
-
-    /// As a text that a caller gives back to go on from here.
-    pub fn to_cursor(self) -> String {
-        URL_SAFE_NO_PAD.encode(self.to_bytes())
-    }
-
-    /// `None`: that is no cursor of ours.
-    pub fn from_cursor(text: &str) -> Option<Self> {
-        URL_SAFE_NO_PAD
-            .decode(text)
-            .ok()
-            .and_then(|bytes| Self::from_bytes(&bytes))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    fn places() -> impl Strategy<Value = Place> {
-        (0..50_i64, 0..8_u8).prop_map(|(time, digest)| Place {
-            created_at: Timestamp::from_microsecond(time).expect("a time"),
-            digest: [digest; 16],
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn bytes_are_ordered_as_places_are(one in places(), other in places()) {
-            prop_assert_eq!(one.cmp(&other), one.to_bytes().cmp(&other.to_bytes()));
-            prop_assert_eq!(Place::from_cursor(&one.to_cursor()), Some(one));
-        }
-    }
-
-    #[test]
-    fn no_other_text_is_a_cursor() {
-        for text in [
-            "",
-            "x",
-            "AAAA",
-            "\u{e4}",
-            &"A".repeat(31),
-            &"A".repeat(33),
-            &"_".repeat(32),
-        ] {
-            assert_eq!(Place::from_cursor(text), None, "{text:?}");
-        }
-    }
 
     #[test]
     fn kinds_and_tenants_have_names_of_their_own() {

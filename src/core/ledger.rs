@@ -1,13 +1,10 @@
 //! What is asked of the ledger: which calls, in which order, and from where on. Only values; a store
 //! finds the calls.
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
-use uuid::Uuid;
 
-use super::record::Content;
-use super::record::{CallId, Entry, Record, State};
+use super::position::Position;
+use super::record::{Content, Entry, Record, State};
 
 /// Calls in one answer, if nothing is said, and at the most.
 pub const LIMITS: (u32, u32) = (50, 500);
@@ -117,62 +114,6 @@ pub fn indexes(record: &Record) -> Vec<Index<'_>> {
         indexes.push(Index::Saga(&intent.saga_id));
     }
     indexes
-}
-
-/// Where a call stands in the ledger, which is ordered by when calls were made. No two calls stand in
-/// the same place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    pub created_at: Timestamp,
-    pub call_id: CallId,
-}
-
-impl Position {
-    pub fn of(record: &Record) -> Self {
-        Self {
-            created_at: record.intent.created_at,
-            call_id: record.intent.call_id,
-        }
-    }
-
-    /// As bytes that are ordered as positions are.
-    pub fn to_bytes(self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        bytes[..8].copy_from_slice(&Self::time_bytes(self.created_at));
-        bytes[8..].copy_from_slice(self.call_id.0.as_bytes());
-        bytes
-    }
-
-    /// What the bytes of every position of this time begin with.
-    pub fn time_bytes(time: Timestamp) -> [u8; 8] {
-        // Before 1970 nothing was called.
-        u64::try_from(time.as_microsecond())
-            .unwrap_or(0)
-            .to_be_bytes()
-    }
-
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (time, id) = bytes.split_first_chunk::<8>()?;
-        let created_at = i64::try_from(u64::from_be_bytes(*time)).ok()?;
-        let created_at = Timestamp::from_microsecond(created_at).ok()?;
-        Some(Self {
-            created_at,
-            call_id: CallId(Uuid::from_slice(id).ok()?),
-        })
-    }
-
-    /// As a text that a caller gives back to go on from here.
-    pub fn to_cursor(self) -> String {
-        URL_SAFE_NO_PAD.encode(self.to_bytes())
-    }
-
-    /// `None`: that is no cursor of ours.
-    pub fn from_cursor(text: &str) -> Option<Self> {
-        URL_SAFE_NO_PAD
-            .decode(text)
-            .ok()
-            .and_then(|bytes| Self::from_bytes(&bytes))
-    }
 }
 
 /// Something that has a place in the ledger.
@@ -310,17 +251,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn position(time: i64, id: u128) -> Position {
-        Position {
-            created_at: Timestamp::from_microsecond(time).expect("a time"),
-            call_id: CallId(Uuid::from_u128(id)),
-        }
-    }
-
-    fn positions() -> impl Strategy<Value = Position> {
-        (0..50_i64, 0..8_u128).prop_map(|(time, id)| position(time, id))
-    }
+    use crate::core::position::tests::positions;
 
     /// What one place answers that looks at so many.
     fn look(all: &[Position], before: Option<Position>, most: usize) -> Page<Position> {
@@ -339,13 +270,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn bytes_are_ordered_as_positions_are(one in positions(), other in positions()) {
-            prop_assert_eq!(one.cmp(&other), one.to_bytes().cmp(&other.to_bytes()));
-            prop_assert_eq!(Position::from_bytes(&one.to_bytes()), Some(one));
-            prop_assert_eq!(Position::from_cursor(&one.to_cursor()), Some(one));
-        }
-
         /// However the calls lie, and however far each place looks: page after page shows each call once, newest first.
         #[test]
         fn pages_show_every_call_once(
@@ -369,21 +293,6 @@ mod tests {
                 before = page.next;
             }
             prop_assert_eq!(shown, taken.into_iter().rev().collect::<Vec<Position>>());
-        }
-    }
-
-    #[test]
-    fn no_other_text_is_a_cursor() {
-        for text in [
-            "",
-            "x",
-            "AAAA",
-            "\u{e4}",
-            &"A".repeat(31),
-            &"A".repeat(33),
-            &"_".repeat(32),
-        ] {
-            assert_eq!(Position::from_cursor(text), None, "{text:?}");
         }
     }
 

@@ -132,7 +132,7 @@ fn duplicates_are_counted_and_the_newest_of_them_listed() {
 fn a_page_that_is_just_full_goes_on_where_it_did() {
     let place = |second| Position {
         created_at: at(second),
-        call_id: CallId(Uuid::from_u128(1)),
+        id: uuid::Uuid::from_u128(1),
     };
     let page = |limit| {
         let mut page = Page {

@@ -16,9 +16,10 @@ use super::measured::Measured;
 use super::tools::{ToolAt, Tools, tools_after};
 use crate::budget::Budget;
 use crate::core::caller::Caller;
-use crate::core::document::{Document, Kind, Place};
+use crate::core::document::{Document, Kind};
 use crate::core::ledger::LIMITS;
 use crate::core::pace::Pace;
+use crate::core::position::Position;
 use crate::core::record::{InstanceId, Record};
 use crate::core::saga;
 use crate::core::tool::{OnUnknown, Tool};
@@ -209,8 +210,8 @@ impl Base {
     /// and said as in [`readable`](Self::readable).
     pub(super) fn readable_page(
         &self,
-        found: Result<(Found<Document>, Option<Place>), store::Error>,
-    ) -> Result<(Vec<Document>, Option<Place>), store::Error> {
+        found: Result<(Found<Document>, Option<Position>), store::Error>,
+    ) -> Result<(Vec<Document>, Option<Position>), store::Error> {
         let (found, next) = found?;
         Ok((self.readable("documents", Ok(found))?, next))
     }
@@ -245,7 +246,7 @@ impl ToolChanges {
 pub(super) struct Documents {
     kind: Kind,
     state: &'static str,
-    before: Option<Place>,
+    before: Option<Position>,
     is_over: bool,
 }
 

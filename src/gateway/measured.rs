@@ -8,9 +8,10 @@ use tokio::task_local;
 use tokio::time::Instant;
 
 use crate::core::call::Change;
-use crate::core::document::{Document, Kind, Place};
+use crate::core::document::{Document, Kind};
 use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page, Position};
+use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
+use crate::core::position::Position;
 use crate::core::record::{CallId, Entry, Holder, Intent, Record};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::metrics::Metrics;
@@ -144,6 +145,6 @@ about_no_call!(
     Document,
     Kind,
     Option<&str>,
-    Option<&Place>
+    Option<&Position>
 );
 about_no_call!(Option<Position>);

@@ -15,9 +15,10 @@ use super::base::Base;
 use super::error::ErrorKind;
 use super::secret::KnownSecrets;
 use super::tools::ToolAt;
-use crate::core::document::{Document, Kind, Place};
+use crate::core::document::{Document, Kind};
 use crate::core::key::Lookup;
-use crate::core::ledger::{Filter, Position};
+use crate::core::ledger::Filter;
+use crate::core::position::Position;
 use crate::core::recipe::identity::{Name, Part};
 use crate::core::recipe::stored::{Remembered, name_of, tool_of};
 use crate::core::recipe::{MAX_RECIPES, Recipe, RecipeId};
@@ -365,7 +366,7 @@ impl Recipes {
     /// secret was read, too.
     async fn read_recipes(&self, now: Timestamp, began: Instant) -> Result<(), Error> {
         let (mut stored, mut unreadable) = (Vec::<Document>::new(), Vec::<String>::new());
-        let mut before: Option<Place> = None;
+        let mut before: Option<Position> = None;
         loop {
             let found = self
                 .base

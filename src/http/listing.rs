@@ -15,7 +15,8 @@ use super::ledger::CallView;
 use super::problem::Problem;
 use super::read::{Asked, accepts, cursor, limit, moment};
 use crate::core::caller::Caller;
-use crate::core::ledger::{Filter, LIMITS, Listed, Page, Position, STATES};
+use crate::core::ledger::{Filter, LIMITS, Listed, Page, STATES};
+use crate::core::position::Position;
 use crate::gateway::{Error, Query};
 
 /// One call per line.

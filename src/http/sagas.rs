@@ -14,8 +14,8 @@ use super::problem::Problem;
 use super::read::{
     Act, Asked, Named, NamedCall, cursor, identity, limit, read_optional_reason, read_reason,
 };
-use crate::core::document::Place;
 use crate::core::ledger::LIMITS;
+use crate::core::position::Position;
 use crate::core::record::{Record, State as CallState};
 use crate::core::saga::{Saga, SagaId, State as SagaState};
 use crate::gateway::{SagaAt, SagaQuery};
@@ -41,7 +41,7 @@ pub(super) async fn list(
             .map(|tenant| identity("tenant", tenant))
             .transpose()?,
         state: state.flatten(),
-        before: cursor(asked.cursor, Place::from_cursor)?,
+        before: cursor(asked.cursor, Position::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,
     };
     let (sagas, next) = http.gateway.sagas.list_sagas(&caller, &query).await?;

@@ -14,9 +14,10 @@ use super::cipher::{Binding, Keys};
 use super::verbs::{each_verb, forward_health, implement};
 use super::{Census, Claimed, Due, Error, Found, Put, Replaced, Secrets, Store};
 use crate::core::call::Change;
-use crate::core::document::{Document, Kind, Place, digest};
+use crate::core::document::{Document, Kind, digest};
 use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page, Position};
+use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
+use crate::core::position::Position;
 use crate::core::record::Content;
 use crate::core::record::{CallId, Entry, Holder, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
@@ -146,7 +147,7 @@ nothing_to_seal!(
     Option<&'a str>
 );
 nothing_to_seal!(
-    Option<&'a Place>,
+    Option<&'a Position>,
     Option<Position>,
     CallId,
     Timestamp,
@@ -310,7 +311,7 @@ impl Open for Found<Document> {
 }
 
 /// Documents of a list: those that no key opens are named among the unreadable ones.
-impl Open for (Found<Document>, Option<Place>) {
+impl Open for (Found<Document>, Option<Position>) {
     fn opened(self, keys: &Keys) -> Result<Self, Error> {
         let (found, next) = self;
         let mut opened = Found {

@@ -10,9 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Census, Claimed, Due, Error, Found, Listener, Put, Readiness, Replaced};
 use crate::core::call::Change;
-use crate::core::document::{Document, Kind, Place};
+use crate::core::document::{Document, Kind};
 use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page, Position};
+use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
+use crate::core::position::Position;
 use crate::core::record::{CallId, Entry, Holder, Record};
 use crate::core::session::{Lock, Session, SessionId};
 
@@ -172,9 +173,9 @@ macro_rules! each_store_verb {
                     kind: Kind,
                     tenant: Option<&str>,
                     state: Option<&str>,
-                    before: Option<&Place>,
+                    before: Option<&Position>,
                     limit: u32
-                ) -> (Found<Document>, Option<Place>);
+                ) -> (Found<Document>, Option<Position>);
 
                 /// How many documents of a kind are in each state.
                 async fn count_documents(kind: Kind) -> Vec<(String, u64)>;

@@ -2,7 +2,8 @@
 //! Cluster.
 
 use jiff::Timestamp;
-use oncegate::core::document::{Document, Kind, Place};
+use oncegate::core::document::{Document, Kind};
+use oncegate::core::position::Position;
 use oncegate::store::{Documents as _, Encrypted, Keys, Put, Store};
 use tokio::task::JoinSet;
 
@@ -239,7 +240,7 @@ async fn lists_show_every_document_once_newest_first_by_tenant_and_state(home: H
     for n in [1, 2, 8] {
         all[n] = put(store, &next(&all[n], "stuck")).await;
     }
-    all.sort_by_key(|document| std::cmp::Reverse(Place::of(document)));
+    all.sort_by_key(|document| std::cmp::Reverse(Position::of_document(document)));
     let places = [None, Some("shop"), Some("bank"), Some("nobody")];
     for (tenant, state) in places
         .into_iter()
@@ -254,7 +255,7 @@ async fn lists_show_every_document_once_newest_first_by_tenant_and_state(home: H
             assert!(found.calls.len() <= 2);
             shown.extend(found.calls);
             // The place goes over the wire as a text.
-            before = more.map(|place| Place::from_cursor(&place.to_cursor()).expect("a place"));
+            before = more.map(|place| Position::from_cursor(&place.to_cursor()).expect("a place"));
             if before.is_none() {
                 break;
             }

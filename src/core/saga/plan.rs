@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::{Phase, Saga};
 use crate::core::call::undoes_unknown;
 use crate::core::compensation;
-use crate::core::ledger::Position;
+use crate::core::position::Position;
 use crate::core::record::{Record, State as CallState};
 use crate::core::tool::{Effect, OnUnknown, Tool};
 use crate::core::work::Blocker;

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use crate::core::caller::Caller;
-use crate::core::ledger::{Filter, History, Listed, PAGE_BYTES, Page, Position};
+use crate::core::ledger::{Filter, History, Listed, PAGE_BYTES, Page};
+use crate::core::position::Position;
 use crate::core::record::{CallId, Record};
 use crate::core::redact;
 use crate::gateway::base::Base;

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 
 use super::service::Reconciler;
 use super::settings::{Reconciliation, SourceAt};
-use crate::core::ledger::{Filter, Listed, Page, Position};
+use crate::core::ledger::{Filter, Listed, Page};
+use crate::core::position::Position;
 use crate::core::reconcile::pairing::{Name, Pairing};
 use crate::core::reconcile::{Doubt, Found, Window};
 use crate::core::record::Record;

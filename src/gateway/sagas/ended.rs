@@ -11,7 +11,8 @@ use super::worker::SagaWorker;
 use crate::core::actor::Actor;
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
-use crate::core::document::{Kind, Place};
+use crate::core::document::Kind;
+use crate::core::position::Position;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{self, Event, Phase, Saga, SagaId};
 use crate::core::undo;
@@ -26,7 +27,7 @@ pub struct SagaQuery {
     /// `None`: the caller's own, or everyone's for an administrator.
     pub tenant: Option<String>,
     pub state: Option<saga::State>,
-    pub before: Option<Place>,
+    pub before: Option<Position>,
     pub limit: u32,
 }
 
@@ -67,7 +68,7 @@ impl Sagas {
         &self,
         caller: &Caller,
         query: &SagaQuery,
-    ) -> Result<(Vec<Saga>, Option<Place>), Error> {
+    ) -> Result<(Vec<Saga>, Option<Position>), Error> {
         let own = (!caller.is_admin()).then(|| caller.tenant.clone());
         let tenant = query.tenant.clone().or(own);
         let may_read = match &tenant {

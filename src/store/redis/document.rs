@@ -13,7 +13,8 @@ use super::answer::unreadable;
 use super::keys::{self, Partition};
 use super::scripts::command;
 use super::store::Redis;
-use crate::core::document::{Document, Kind, Place, digest};
+use crate::core::document::{Document, Kind, digest};
+use crate::core::position::Position;
 use crate::store::{Documents, Error, Found, Put, UNREADABLE};
 
 const PARTITION: Partition = Partition::FIRST;
@@ -90,9 +91,9 @@ impl Documents for Redis {
         kind: Kind,
         tenant: Option<&str>,
         state: Option<&str>,
-        before: Option<&Place>,
+        before: Option<&Position>,
         limit: u32,
-    ) -> Result<(Found<Document>, Option<Place>), Error> {
+    ) -> Result<(Found<Document>, Option<Position>), Error> {
         let newest = before.map_or_else(
             || b"+".to_vec(),
             |before| [&b"("[..], &before.to_bytes()[..]].concat(),
@@ -103,12 +104,15 @@ impl Documents for Redis {
             (list, newest, "-", "BYLEX", "REV", "LIMIT", 0, limit),
         );
         let places: Vec<Vec<u8>> = self.server.link.ask(&ask).await?;
-        let places: Option<Vec<Place>> = places
+        let places: Option<Vec<Position>> = places
             .iter()
-            .map(|bytes| Place::from_bytes(bytes))
+            .map(|bytes| Position::from_bytes(bytes))
             .collect();
         let places = places.ok_or_else(|| unreadable("this is no place"))?;
-        let digests: Vec<Vec<u8>> = places.iter().map(|place| place.digest.to_vec()).collect();
+        let digests: Vec<Vec<u8>> = places
+            .iter()
+            .map(|place| place.id.as_bytes().to_vec())
+            .collect();
         let found = self.read_documents(kind, &digests).await?;
         let next = places
             .last()
@@ -160,8 +164,8 @@ impl Redis {
         let before = stored.as_ref().map(|stored| stored.state.as_str());
         let mut run = self.server.writing(script, "", PARTITION, epoch);
         run.key(names(&document, before.unwrap_or(&document.state)));
-        let place = Place::of(&document);
-        run.arg((&place.digest[..], &place.to_bytes()[..]));
+        let place = Position::of_document(&document);
+        run.arg((&place.id.as_bytes()[..], &place.to_bytes()[..]));
         run.arg((
             stored
                 .as_ref()
@@ -208,8 +212,8 @@ impl Redis {
                     self.server
                         .writing(script, "", PARTITION, self.server.memory.epoch());
                 run.key(&names(&document, "")[..10]);
-                let place = Place::of(&document);
-                run.arg((&place.digest[..], &place.to_bytes()[..]));
+                let place = Position::of_document(&document);
+                run.arg((&place.id.as_bytes()[..], &place.to_bytes()[..]));
                 run.arg((now.as_microsecond(), &document.state));
                 self.server.run_deleting(&run).await?;
                 forgotten += 1;

@@ -16,8 +16,8 @@ use super::scripts::{Run, command};
 use super::store::Redis;
 use crate::core::ledger::{
     self, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, Maker, PAGE_BYTES, Page,
-    Position,
 };
+use crate::core::position::Position;
 use crate::core::record::{CallId, Record};
 use crate::store::{Error, Ledger, duplicates};
 
@@ -204,7 +204,7 @@ impl Redis {
             return Ok(positions.chunks(READ_AT_ONCE).collect());
         }
         let ask = |position: &Position| {
-            let name = keys::call(position.call_id);
+            let name = keys::call(position.call_id());
             ["args", "result"].map(|field| command("HSTRLEN", (&name, field)))
         };
         let sizes: Vec<usize> = self
@@ -224,7 +224,10 @@ impl Redis {
         filter: &Filter,
         positions: &[Position],
     ) -> Result<(Vec<(Position, Option<Listed>)>, u64), Error> {
-        let ids: Vec<CallId> = positions.iter().map(|position| position.call_id).collect();
+        let ids: Vec<CallId> = positions
+            .iter()
+            .map(|position| position.call_id())
+            .collect();
         let (mut found, mut unreadable) = (Vec::new(), 0);
         let names = if filter.is_brief {
             &record::BRIEF[..]
@@ -252,7 +255,7 @@ impl Redis {
                     None
                 }
                 Err(error) => {
-                    tracing::error!(call_id = %position.call_id, %error, "a call in a list cannot be read");
+                    tracing::error!(call_id = %position.call_id(), %error, "a call in a list cannot be read");
                     unreadable += 1;
                     None
                 }
@@ -272,7 +275,7 @@ impl Redis {
         if self.server.status.is_in_doubt() {
             return Ok(());
         }
-        let list = Partition::of_call(position.call_id).list(tenant, filter.index());
+        let list = Partition::of_call(position.call_id()).list(tenant, filter.index());
         self.server
             .link
             .ask(&command("ZREM", (list, &position.to_bytes()[..])))

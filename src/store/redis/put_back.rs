@@ -8,7 +8,7 @@ use super::memory::Remembered;
 use super::record::{self, retain_until, score};
 use super::scripts::Run;
 use super::server::Server;
-use crate::core::ledger::Position;
+use crate::core::position::Position;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::store::Error;
 

@@ -12,7 +12,7 @@ use super::server::Server;
 use super::session::{Admissions, Entered, Met, denied, released};
 use crate::core::call::Change;
 use crate::core::key::Lookup;
-use crate::core::ledger::Position;
+use crate::core::position::Position;
 use crate::core::record::{Record, State};
 use crate::core::session::{Admission, Token};
 use crate::store::{Claimed, Error, Replaced, is_seen};

@@ -9,7 +9,8 @@ use super::Sqlite;
 use super::query::{all, execute, first, readable};
 use super::row::{self, Columns};
 use super::worker::Need;
-use crate::core::document::{Document, Kind, Place, digest};
+use crate::core::document::{Document, Kind, digest};
+use crate::core::position::Position;
 use crate::store::{Documents, Error, Found, Put};
 
 /// A query for whole documents: the columns as `read` reads them.
@@ -79,9 +80,9 @@ impl Documents for Sqlite {
         kind: Kind,
         tenant: Option<&str>,
         state: Option<&str>,
-        before: Option<&Place>,
+        before: Option<&Position>,
         limit: u32,
-    ) -> Result<(Found<Document>, Option<Place>), Error> {
+    ) -> Result<(Found<Document>, Option<Position>), Error> {
         macro_rules! listing {
             ($index:literal, $condition:literal) => {
                 concat!(
@@ -101,12 +102,19 @@ impl Documents for Sqlite {
         };
         let (tenant, state) = (tenant.map(str::to_owned), state.map(str::to_owned));
         let (time, below) = before.map_or((i64::MAX, Vec::new()), |place| {
-            (place.created_at.as_microsecond(), place.digest.to_vec())
+            (
+                place.created_at.as_microsecond(),
+                place.id.as_bytes().to_vec(),
+            )
         });
         let list = move |connection: &Connection| {
             let listed = params![kind.as_str(), tenant, state, time, below];
             let (found, is_cut) = readable(connection, sql, listed, limit, |row| read(kind, row))?;
-            let next = found.calls.last().filter(|_| is_cut).map(Place::of);
+            let next = found
+                .calls
+                .last()
+                .filter(|_| is_cut)
+                .map(Position::of_document);
             Ok((found, next))
         };
         self.readers.ledger.read(list).await

@@ -7,9 +7,8 @@ use rusqlite::{Connection, params};
 use super::query::{all, execute, first};
 use super::worker::Need;
 use super::{Sqlite, calls, document, row, sessions};
-use crate::core::ledger::{
-    Duplicates, Filter, History, Index, Listed, Maker, PAGE_BYTES, Page, Position,
-};
+use crate::core::ledger::{Duplicates, Filter, History, Index, Listed, Maker, PAGE_BYTES, Page};
+use crate::core::position::Position;
 use crate::core::record::CallId;
 use crate::store::{Error, Ledger, duplicates};
 
@@ -141,7 +140,7 @@ fn list(
     let before = before.map(|before| {
         (
             before.created_at.as_microsecond(),
-            before.call_id.to_string(),
+            before.call_id().to_string(),
         )
     });
     let (until, below) = until

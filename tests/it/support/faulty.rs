@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use oncegate::core::call::Change;
-use oncegate::core::document::{Document, Kind, Place};
+use oncegate::core::document::{Document, Kind};
 use oncegate::core::key::Lookup;
-use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page, Position};
+use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
+use oncegate::core::position::Position;
 use oncegate::core::record::{AttemptId, CallId, Entry, Holder, Record, State};
 use oncegate::core::session::{Lock, Session, SessionId};
 use oncegate::store::verbs::{LABELS, each_verb, forward_health, forward_secrets, implement};

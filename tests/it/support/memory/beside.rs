@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
-use oncegate::core::document::{Document, Kind, Place};
+use oncegate::core::document::{Document, Kind};
+use oncegate::core::position::Position;
 use oncegate::core::record::{CallId, Entry};
 use oncegate::core::session::{Lock, Session, SessionId};
 use oncegate::store::{
@@ -169,15 +170,15 @@ impl Documents for Memory {
         kind: Kind,
         tenant: Option<&str>,
         state: Option<&str>,
-        before: Option<&Place>,
+        before: Option<&Position>,
         limit: u32,
-    ) -> Result<(Found<Document>, Option<Place>), Error> {
+    ) -> Result<(Found<Document>, Option<Position>), Error> {
         let inner = self.lock();
         let is_asked_for = |document: &&Document| {
             document.kind == kind
                 && tenant.is_none_or(|tenant| document.tenant == tenant)
                 && state.is_none_or(|state| document.state == state)
-                && before.is_none_or(|before| Place::of(document) < *before)
+                && before.is_none_or(|before| Position::of_document(document) < *before)
         };
         let mut found: Vec<Document> = inner
             .kept
@@ -186,12 +187,12 @@ impl Documents for Memory {
             .filter(is_asked_for)
             .cloned()
             .collect();
-        found.sort_by_key(|document| std::cmp::Reverse(Place::of(document)));
+        found.sort_by_key(|document| std::cmp::Reverse(Position::of_document(document)));
         found.truncate(limit as usize);
         let next = found
             .last()
             .filter(|_| found.len() >= limit as usize)
-            .map(Place::of);
+            .map(Position::of_document);
         Ok((
             Found {
                 calls: found,

@@ -8,8 +8,9 @@ use oncegate::core::call::{Change, Takes};
 use oncegate::core::document::Document;
 use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{
-    Duplicates, Filter, History, Listed, Maker, PAGE_BYTES, Page, Placed, Position,
+    Duplicates, Filter, History, Listed, Maker, PAGE_BYTES, Page, Placed,
 };
+use oncegate::core::position::Position;
 use oncegate::core::record::{CallId, Holder, Record, State};
 use oncegate::store::{Calls, Census, Claimed, Due, Error, Found, Ledger, Replaced};
 

@@ -1,0 +1,117 @@
+//! Where calls and documents stand in lists that are read page by page.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::document::Document;
+use super::record::{CallId, Record};
+
+/// A place in a list that is ordered by when things were made.
+///
+/// No two calls stand in the same place, and no two documents of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    pub created_at: Timestamp,
+    /// The call's, or the document's digest.
+    pub id: Uuid,
+}
+
+impl Position {
+    pub fn of(record: &Record) -> Self {
+        Self {
+            created_at: record.intent.created_at,
+            id: record.intent.call_id.0,
+        }
+    }
+
+    pub fn of_document(document: &Document) -> Self {
+        Self {
+            created_at: document.created_at,
+            id: Uuid::from_bytes(document.digest()),
+        }
+    }
+
+    /// The call that stands there, in a list of calls.
+    pub fn call_id(&self) -> CallId {
+        CallId(self.id)
+    }
+
+    /// As bytes that are ordered as positions are.
+    pub fn to_bytes(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..8].copy_from_slice(&Self::time_bytes(self.created_at));
+        bytes[8..].copy_from_slice(self.id.as_bytes());
+        bytes
+    }
+
+    /// What the bytes of every position of this time begin with.
+    pub fn time_bytes(time: Timestamp) -> [u8; 8] {
+        // Before 1970 nothing was made.
+        u64::try_from(time.as_microsecond())
+            .unwrap_or(0)
+            .to_be_bytes()
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (time, id) = bytes.split_first_chunk::<8>()?;
+        let time = i64::try_from(u64::from_be_bytes(*time)).ok()?;
+        Some(Self {
+            created_at: Timestamp::from_microsecond(time).ok()?,
+            id: Uuid::from_slice(id).ok()?,
+        })
+    }
+
+    /// As a text that a caller gives back to go on from here.
+    pub fn to_cursor(self) -> String {
+        URL_SAFE_NO_PAD.encode(self.to_bytes())
+    }
+
+    /// `None`: that is no cursor of ours.
+    pub fn from_cursor(text: &str) -> Option<Self> {
+        URL_SAFE_NO_PAD
+            .decode(text)
+            .ok()
+            .and_then(|bytes| Self::from_bytes(&bytes))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Few of them, so that some are the same.
+    pub(crate) fn positions() -> impl Strategy<Value = Position> {
+        (0..50_i64, 0..8_u128).prop_map(|(time, id)| Position {
+            created_at: Timestamp::from_microsecond(time).expect("a time"),
+            id: Uuid::from_u128(id),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_are_ordered_as_positions_are(one in positions(), other in positions()) {
+            prop_assert_eq!(one.cmp(&other), one.to_bytes().cmp(&other.to_bytes()));
+            prop_assert_eq!(Position::from_bytes(&one.to_bytes()), Some(one));
+            prop_assert_eq!(Position::from_cursor(&one.to_cursor()), Some(one));
+        }
+    }
+
+    #[test]
+    fn no_other_text_is_a_cursor() {
+        for text in [
+            "",
+            "x",
+            "AAAA",
+            "\u{e4}",
+            &"A".repeat(31),
+            &"A".repeat(33),
+            &"_".repeat(32),
+        ] {
+            assert_eq!(Position::from_cursor(text), None, "{text:?}");
+        }
+    }
+}
