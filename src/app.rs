@@ -160,7 +160,7 @@ impl App {
             Err(error) => return Err(error.into()),
         };
         gateway.saga_worker.free_sagas().await;
-        gateway.reconciler.free_anomalies().await;
+        gateway.anomalies.free_anomalies().await;
 
         match gateway.recipes.learn_recipes().await {
             // Nothing is claimed before they are written down; that is tried again and again.

@@ -47,7 +47,7 @@ pub(super) fn begin(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken
         g.reconciler.reconcile_due(g.now()).await
     ));
     every!(pace.look_every, |g| drop(
-        g.reconciler.work_on_anomalies_once(g.now()).await
+        g.anomalies.work_on_anomalies_once(g.now()).await
     ));
     loops.spawn(recheck(gateway.clone(), pace.look_every, stop.clone()));
     loops

@@ -44,7 +44,7 @@ pub use self::pauses::ToolState;
 use self::places::{Lines, Places};
 pub use self::recipes::Error as RecipesError;
 use self::recipes::Recipes;
-use self::reconcile::{Reconciler, Reconciliation};
+use self::reconcile::{AnomalyWorker, Reconciler, Reconciliation};
 pub use self::recovery::AFTER_LOSS;
 use self::recovery::{LossAcceptance, LostCalls, Rechecks, prune_all};
 use self::refusals::Refusals;
@@ -88,6 +88,7 @@ pub struct Gateway {
     pub sagas: Arc<Sagas>,
     pub saga_worker: Arc<SagaWorker>,
     pub reconciler: Arc<Reconciler>,
+    pub anomalies: Arc<AnomalyWorker>,
     pub operator: Arc<Operator>,
     pub sessions: Sessions,
     pub ledger: Arc<Ledger>,
@@ -202,6 +203,17 @@ impl Gateway {
             registry: registry.clone(),
             worker: saga_worker.clone(),
         });
+        let named = |one: Reconciliation| (one.name.clone(), one);
+        let anomalies = Arc::new(AnomalyWorker {
+            base: base.clone(),
+            downstream: downstream.clone(),
+            engine: engine.clone(),
+            sender: sender.clone(),
+            registry: registry.clone(),
+            sagas: sagas.clone(),
+            notifier,
+            all: Arc::new(reconciliations.into_iter().map(named).collect()),
+        });
         let ledger = Arc::new(Ledger::new(base.clone()));
         Self {
             rechecks: Arc::new(Rechecks::new(
@@ -211,16 +223,8 @@ impl Gateway {
                 sender.clone(),
             )),
             loss: Arc::new(LossAcceptance::new(base.clone(), secrets, registry.clone())),
-            reconciler: Arc::new(Reconciler::new(
-                base.clone(),
-                downstream.clone(),
-                engine.clone(),
-                sender.clone(),
-                registry,
-                sagas.clone(),
-                notifier,
-                reconciliations,
-            )),
+            reconciler: Arc::new(Reconciler::new(anomalies.clone())),
+            anomalies,
             operator: Arc::new(Operator::new(
                 base.clone(),
                 pauses.clone(),

@@ -3,30 +3,48 @@
 //! Gateways compete for each by compare-and-swap: one works on it at a time, again if that fails, and again after
 //! a crash.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 
-use super::report::{AT_ONCE, Report};
-use super::service::Reconciler;
 use super::settings::Reconciliation;
 use crate::core::document::{Document, Kind as DocumentKind};
-use crate::core::reconcile::anomaly::{self, Act, Case, End, Event, State};
+use crate::core::reconcile::anomaly::{self, Act, Case, End, Event, Listed, State};
 use crate::core::work::Blocked;
 use crate::crash;
-use crate::gateway::clock::{later, signed};
+use crate::downstream::Downstream;
+use crate::gateway::base::{Base, Documents};
+use crate::gateway::calls::{Engine, Sender};
+use crate::gateway::clock::later;
 use crate::gateway::ids::jitter;
+use crate::gateway::sagas::{SagaRegistry, Sagas};
+use crate::gateway::webhook::Notifier;
 use crate::store::{self, Put};
 
-/// Anomalies of one page.
-const LISTED: u32 = 500;
 /// Anomalies that are taken up in one go.
 const BATCH: u32 = 32;
 /// Before what is not configured here is looked at again; another gateway may have it.
 const ELSEWHERE: SignedDuration = SignedDuration::from_mins(10);
 
-impl Reconciler {
+/// Documents that are read or written at once.
+pub(super) const AT_ONCE: usize = 16;
+
+/// Works on anomalies.
+pub struct AnomalyWorker {
+    pub(in crate::gateway) base: Arc<Base>,
+    pub(in crate::gateway) downstream: Arc<Downstream>,
+    pub(in crate::gateway) engine: Arc<Engine>,
+    pub(in crate::gateway) sender: Arc<Sender>,
+    pub(in crate::gateway) registry: Arc<SagaRegistry>,
+    pub(in crate::gateway) sagas: Arc<Sagas>,
+    pub(in crate::gateway) notifier: Arc<Notifier>,
+    pub(in crate::gateway) all: Arc<BTreeMap<String, Reconciliation>>,
+}
+
+impl AnomalyWorker {
     /// Writes down an anomaly; one that was found before may be worked on again. Answers whether it is new.
     pub(super) async fn write_anomaly(
         &self,
@@ -55,54 +73,46 @@ impl Reconciler {
     }
 
     /// Works at once on what a run has found.
-    pub(super) async fn work_on_anomalies_of(self: &Arc<Self>, report: &Report) {
-        let is_open = |listed: &&anomaly::Listed| listed.action != Act::Report;
-        let work = report.anomalies.iter().filter(is_open).map(|listed| async {
-            let found = self
-                .base
-                .store
-                .document(DocumentKind::Anomaly, "", &listed.id)
-                .await;
+    pub(super) async fn work_on_anomalies_of(&self, anomalies: &[Listed]) {
+        let open = anomalies
+            .iter()
+            .filter(|listed| listed.action != Act::Report);
+        let work = open.map(|listed| async {
             // Otherwise another gateway does it, or the loop.
-            if let Ok(Some(document)) = found {
+            if let Ok(Some(document)) = self.document_of(listed).await {
                 self.work_on_anomaly(document, self.base.now()).await;
             }
         });
-        let work: Vec<_> = work.collect();
-        stream::iter(work)
-            .buffer_unordered(AT_ONCE)
-            .collect::<Vec<()>>()
-            .await;
+        all_of(work.collect::<Vec<_>>()).await;
     }
 
     /// Works on a bounded number of anomalies that are due. Answers how many.
     ///
     /// # Errors
     /// The store failed; what was done so far stays so.
-    pub async fn work_on_anomalies_once(
-        self: &Arc<Self>,
-        now: Timestamp,
-    ) -> Result<usize, store::Error> {
+    pub async fn work_on_anomalies_once(&self, now: Timestamp) -> Result<usize, store::Error> {
         if self.base.draining.is_cancelled() || self.base.is_out_of_time() {
             return Ok(0);
         }
         let due = self
             .base
             .store
-            .due_documents(DocumentKind::Anomaly, now, BATCH)
-            .await;
-        let due = self.base.readable("due_documents", due)?;
+            .due_documents(DocumentKind::Anomaly, now, BATCH);
+        let due = self.base.readable("due_documents", due.await)?;
         let count = due.len();
-        let mut work = Vec::new();
-        for document in due {
-            let gateway = self.clone();
-            work.push(async move { gateway.work_on_anomaly(document, now).await });
-        }
-        stream::iter(work)
-            .buffer_unordered(AT_ONCE)
-            .collect::<Vec<()>>()
-            .await;
+        let work = due
+            .into_iter()
+            .map(|document| self.work_on_anomaly(document, now));
+        all_of(work.collect::<Vec<_>>()).await;
         Ok(count)
+    }
+
+    pub(super) async fn document_of(
+        &self,
+        listed: &Listed,
+    ) -> Result<Option<Document>, store::Error> {
+        let store = &self.base.store;
+        store.document(DocumentKind::Anomaly, "", &listed.id).await
     }
 
     /// Makes due what the last run of this gateway has left in the middle.
@@ -112,17 +122,8 @@ impl Reconciler {
         if self.base.store.is_shared() {
             return;
         }
-        let (mut before, mut is_first) = (None, true);
-        while std::mem::take(&mut is_first) || before.is_some() {
-            let open = Some(State::Open.as_str());
-            let found = self
-                .base
-                .store
-                .documents(DocumentKind::Anomaly, None, open, before.as_ref(), LISTED)
-                .await;
-            let Ok((found, next_page)) = self.base.readable_page(found) else {
-                return;
-            };
+        let mut pages = Documents::new(DocumentKind::Anomaly, State::Open.as_str());
+        while let Ok(Some(found)) = pages.next(&self.base).await {
             for case in found.iter().filter_map(Case::from_document) {
                 // What is freed keeps no longer than anything else.
                 let freed =
@@ -131,12 +132,11 @@ impl Reconciler {
                     drop(self.base.store.put_document(&freed.to_document()).await);
                 }
             }
-            before = next_page;
         }
     }
 
     /// Works on one anomaly, if it is due.
-    async fn work_on_anomaly(self: &Arc<Self>, document: Document, now: Timestamp) {
+    async fn work_on_anomaly(&self, document: Document, now: Timestamp) {
         let now = now.max(self.base.now());
         // Also of one that cannot be read: another gateway may be at it, and what is at rest stays so.
         if document.due_at.is_none_or(|due_at| due_at > now) {
@@ -157,7 +157,7 @@ impl Reconciler {
             _ => None,
         };
         let taken = Event::Taken {
-            until: later(self.base.now(), self.time_for(of, &case)),
+            until: self.base.busy_until(now, self.time_for(of, &case)),
             undoing,
         };
         let Ok(case) = anomaly::next(&case, &taken, of.retention, now) else {
@@ -200,7 +200,7 @@ impl Reconciler {
         drop(self.base.store.put_document(&later).await);
     }
 
-    async fn act_on(self: &Arc<Self>, of: &Reconciliation, case: &Case) -> Result<End, Blocked> {
+    async fn act_on(&self, of: &Reconciliation, case: &Case) -> Result<End, Blocked> {
         match case.listed.action {
             Act::Report => {}
             Act::Settle => self.settle_unknown(of, case).await?,
@@ -224,14 +224,13 @@ impl Reconciler {
         Some(then < whole_since)
     }
 
-    /// How long other gateways leave it alone.
-    fn time_for(&self, of: &Reconciliation, case: &Case) -> SignedDuration {
+    /// How long it may take to work on it.
+    fn time_for(&self, of: &Reconciliation, case: &Case) -> Duration {
         let work = match case.listed.action {
-            Act::Webhook => self
-                .notifier
-                .webhook
-                .as_ref()
-                .map(|webhook| webhook.timeout),
+            Act::Webhook => {
+                let webhook = self.notifier.webhook.as_ref();
+                webhook.map(|webhook| webhook.timeout)
+            }
             // That a call is undone is only begun here, after its tool was asked.
             Act::Compensate if case.listed.kind.is_surplus() => {
                 let undoes = self
@@ -247,6 +246,12 @@ impl Reconciler {
                 .max(),
             Act::Report | Act::Settle => None,
         };
-        signed(self.base.limits.pace.work_margin + work.unwrap_or_default())
+        work.unwrap_or_default()
     }
+}
+
+/// Does some work at once, and waits for all of it.
+async fn all_of(work: Vec<impl Future<Output = ()>>) {
+    let work = stream::iter(work).buffer_unordered(AT_ONCE);
+    work.collect::<Vec<()>>().await;
 }

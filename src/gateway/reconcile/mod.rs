@@ -13,6 +13,7 @@ mod run; // scheduled runs, and those that an operator asks for
 mod service; // what all of these work with
 mod settings; // as it is configured
 
+pub use self::anomaly_worker::AnomalyWorker;
 pub use self::report::{Overview, Report, RunState};
 pub use self::run::Period;
 pub use self::service::Reconciler;

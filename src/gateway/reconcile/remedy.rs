@@ -3,12 +3,10 @@
 //! Nothing has a second effect: a call is undone and settled once, and what undoes a surplus effect is a call
 //! with a key that follows from the effect.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::service::Reconciler;
+use super::anomaly_worker::AnomalyWorker;
 use super::settings::Reconciliation;
 use crate::core::actor::Actor;
 use crate::core::call::Event;
@@ -22,7 +20,7 @@ use crate::core::work::Blocked;
 use crate::gateway::calls::InternalCall;
 use crate::gateway::error::ErrorKind;
 
-impl Reconciler {
+impl AnomalyWorker {
     /// How an effect at a source is undone.
     pub(super) fn template_for(&self, of: &Reconciliation, listed: &Listed) -> Option<Template> {
         let tool = of.source(&listed.source)?.tool.as_ref()?;
@@ -63,11 +61,7 @@ impl Reconciler {
     }
 
     /// Undoes a call or a surplus effect.
-    pub(super) async fn remedy(
-        self: &Arc<Self>,
-        of: &Reconciliation,
-        case: &Case,
-    ) -> Result<(), Blocked> {
+    pub(super) async fn remedy(&self, of: &Reconciliation, case: &Case) -> Result<(), Blocked> {
         let listed = &case.listed;
         if listed.kind.is_surplus() {
             return self.undo_surplus(of, case).await;
@@ -138,11 +132,7 @@ impl Reconciler {
     }
 
     /// Undoes one effect at a source, by the compensation of the tool that has made it.
-    async fn undo_surplus(
-        self: &Arc<Self>,
-        of: &Reconciliation,
-        case: &Case,
-    ) -> Result<(), Blocked> {
+    async fn undo_surplus(&self, of: &Reconciliation, case: &Case) -> Result<(), Blocked> {
         let now = self.undoing(of, case).await?;
         let undoing = case.undoing(&now)?;
         let call = self.known_call_of(case).await?.map(|record| record.intent);

@@ -1,13 +1,13 @@
 //! What is kept of a run, and shown.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use super::anomaly_worker::AT_ONCE;
 use super::service::Reconciler;
 use super::settings::Reconciliation;
 use crate::core::caller::Caller;
@@ -15,15 +15,13 @@ use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::anomaly::{Act, Case, Listed};
 use crate::core::reconcile::{Anomaly, Found, Window};
 use crate::gateway::clock::later;
-use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::store::{self, Put};
 
 /// Anomalies that are listed of a run that has found too many.
 const SOME: usize = 20;
 /// What asks for a run that is due.
 pub(super) const SCHEDULE: &str = "schedule";
-/// Documents that are read or written at once.
-pub(super) const AT_ONCE: usize = 16;
 
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,7 +159,7 @@ impl Reconciler {
     /// Writes down what was found: first the report, then each anomaly with what is to be done about it. From
     /// then on it is done, also if this gateway ends.
     pub(super) async fn write_down(
-        self: &Arc<Self>,
+        &self,
         of: &Reconciliation,
         report: &mut Report,
         found: Vec<Anomaly>,
@@ -186,11 +184,9 @@ impl Reconciler {
         report.anomalies = found.iter().map(|case| case.listed.clone()).collect();
         self.keep_report(of, report, 1).await?;
         let by_person = report.by != SCHEDULE;
-        let mut write = Vec::new();
-        for case in found {
-            let gateway = self.clone();
-            write.push(async move { gateway.write_anomaly(of, case, by_person).await });
-        }
+        let write = found.into_iter();
+        let write = write.map(|case| self.anomalies.write_anomaly(of, case, by_person));
+        let write: Vec<_> = write.collect();
         let written: Vec<Result<bool, store::Error>> =
             stream::iter(write).buffered(AT_ONCE).collect().await;
         for (listed, is_new) in report.anomalies.iter_mut().zip(written) {
@@ -255,29 +251,18 @@ impl Reconciler {
         name: &str,
         run: Option<&str>,
     ) -> Result<Report, Error> {
-        if !caller.is_admin() {
-            return Err(ErrorKind::Forbidden.alone());
-        }
+        must_be_admin(caller)?;
         self.reconciliation(name)?;
+        let store = &self.base.store;
         let found = match run {
-            Some(run) => {
-                self.base
-                    .store
-                    .document(DocumentKind::Report, "", run)
-                    .await
-            }
+            Some(run) => store.document(DocumentKind::Report, "", run).await,
             None => {
-                let last = self
-                    .base
-                    .store
-                    .documents(DocumentKind::Report, None, Some(name), None, 1)
-                    .await;
-                self.base
-                    .readable_page(last)
-                    .map(|(found, _)| found.into_iter().next())
+                let last = store.documents(DocumentKind::Report, None, Some(name), None, 1);
+                let last = self.base.readable_page(last.await);
+                last.map(|(found, _)| found.into_iter().next())
             }
         };
-        let found = found.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let found = found.map_err(unavailable)?;
         let report: Option<Report> =
             found.and_then(|found| serde_json::from_slice(&found.body).ok());
         let report = report.filter(|report| report.name == name);
@@ -288,21 +273,14 @@ impl Reconciler {
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn refresh(self: &Arc<Self>, anomalies: &mut [Listed]) -> Result<(), Error> {
-        let mut looks = Vec::new();
-        for listed in &*anomalies {
-            let (gateway, id) = (self.clone(), listed.id.clone());
-            looks.push(async move {
-                gateway
-                    .base
-                    .store
-                    .document(DocumentKind::Anomaly, "", &id)
-                    .await
-            });
-        }
+    pub async fn refresh(&self, anomalies: &mut [Listed]) -> Result<(), Error> {
+        let looks = anomalies
+            .iter()
+            .map(|listed| self.anomalies.document_of(listed));
+        let looks: Vec<_> = looks.collect();
         let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).collect().await;
         for (listed, document) in anomalies.iter_mut().zip(found) {
-            let Some(document) = document.map_err(|_| ErrorKind::StoreUnavailable.alone())? else {
+            let Some(document) = document.map_err(unavailable)? else {
                 continue;
             };
             match Case::from_document(&document) {
@@ -318,18 +296,14 @@ impl Reconciler {
     /// # Errors
     /// Who asks is no administrator, or the store does not answer.
     pub async fn list_reconciliations(&self, caller: &Caller) -> Result<Vec<Overview>, Error> {
-        if !caller.is_admin() {
-            return Err(ErrorKind::Forbidden.alone());
-        }
-        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
+        must_be_admin(caller)?;
         let mut all = Vec::new();
         for of in self.all.values() {
             let kept = self
                 .base
                 .store
-                .document(DocumentKind::Reconciliation, "", &of.name)
-                .await;
-            let kept = kept.map_err(unavailable)?;
+                .document(DocumentKind::Reconciliation, "", &of.name);
+            let kept = kept.await.map_err(unavailable)?;
             let progress: Option<Progress> = kept
                 .as_ref()
                 .and_then(|kept| serde_json::from_slice(&kept.body).ok());

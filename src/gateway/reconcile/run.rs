@@ -15,8 +15,9 @@ use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::{Window, oldest};
 use crate::crash;
 use crate::gateway::clock::{earlier, later, signed};
-use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::gateway::ids::new_run_id;
+use crate::gateway::tools::ToolAt;
 use crate::store::{self, Put};
 
 /// How long one run may take.
@@ -60,12 +61,10 @@ impl Reconciler {
             return Ok(false);
         };
         let name = of.name.as_str();
-        let found = self
-            .base
-            .store
+        let store = &self.base.store;
+        let found = store
             .document(DocumentKind::Reconciliation, "", name)
-            .await;
-        let found = found?;
+            .await?;
         if found
             .as_ref()
             .is_some_and(|found| found.due_at.is_some_and(|due| now < due))
@@ -96,9 +95,8 @@ impl Reconciler {
             body: json_of(&taken),
         };
         // The gateway that writes this makes the run.
-        match self.base.store.put_document(&document).await? {
-            Put::Done => {}
-            Put::Lost(_) => return Ok(false),
+        if let Put::Lost(_) = self.base.store.put_document(&document).await? {
+            return Ok(false);
         }
         crash::point("reconciliation_taken");
         let (oldest, margin) = (self.oldest(of, now), self.margin(of));
@@ -148,27 +146,25 @@ impl Reconciler {
         })
     }
 
-    fn margin(&self, of: &Reconciliation) -> SignedDuration {
+    fn tools_of(&self, of: &Reconciliation) -> Vec<Arc<ToolAt>> {
         let tools = self.base.tools();
-        of.margin(
-            of.tools
-                .iter()
-                .filter_map(|name| tools.get(name))
-                .map(|at| &at.tool),
-        )
+        let names = of.tools.iter();
+        names.filter_map(|name| tools.get(name).cloned()).collect()
+    }
+
+    fn margin(&self, of: &Reconciliation) -> SignedDuration {
+        of.margin(self.tools_of(of).iter().map(|at| &at.tool))
     }
 
     /// From when on every call is kept.
     fn oldest(&self, of: &Reconciliation, now: Timestamp) -> Timestamp {
-        let tools = self.base.tools();
-        let kept = of
-            .tools
-            .iter()
-            .filter_map(|name| tools.get(name))
-            .map(|at| at.tool.retention)
-            .min();
-        let kept = kept.map_or(SignedDuration::ZERO, signed);
-        oldest(now, kept, self.margin(of))
+        let tools = self.tools_of(of);
+        let kept = tools.iter().map(|at| at.tool.retention).min();
+        oldest(
+            now,
+            kept.map_or(SignedDuration::ZERO, signed),
+            self.margin(of),
+        )
     }
 
     /// Makes a run that an operator asks for.
@@ -181,9 +177,7 @@ impl Reconciler {
         name: &str,
         asked: Period,
     ) -> Result<Report, Error> {
-        if !caller.is_admin() {
-            return Err(ErrorKind::Forbidden.alone());
-        }
+        must_be_admin(caller)?;
         let of = self.reconciliation(name)?.clone();
         if self.base.draining.is_cancelled() {
             return Err(ErrorKind::ShuttingDown.alone());
@@ -214,7 +208,7 @@ impl Reconciler {
             .tasks
             .spawn(async move { gateway.reconcile(&of, &new_run_id(), window, &by).await });
         let report = run.await.ok().and_then(Result::ok);
-        report.ok_or_else(|| ErrorKind::StoreUnavailable.alone())
+        report.ok_or_else(|| unavailable(()))
     }
 
     /// Looks, writes down what was found, and acts on it.
@@ -273,7 +267,7 @@ impl Reconciler {
         if let Some(found) = found {
             self.write_down(of, &mut report, found).await?;
             crash::point("reconciliation_reported");
-            self.work_on_anomalies_of(&report).await;
+            self.anomalies.work_on_anomalies_of(&report.anomalies).await;
             report.state = RunState::Done;
         }
         report.finished_at = Some(micros(self.base.now()));
