@@ -30,7 +30,7 @@ use crate::store::{self, Encrypted, Keys, Store};
 const OPS_CONNECTIONS: usize = 64;
 /// What they may hold, in bytes.
 const OPS_MEMORY: usize = 16 << 20;
-/// How long open connections may take to end once no call runs any more.
+/// How long connections may take to end after the last call.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// Why a gateway does not start, or stopped by itself.
@@ -58,8 +58,9 @@ pub enum Error {
     NotAccepted(String),
 }
 
-/// Accepts a loss of the store's data, for the operator at the command line.
-/// Answers how many calls became unknown by it.
+/// Accepts a loss of data from the command line.
+///
+/// Answers how many calls became unknown.
 ///
 /// # Errors
 /// Nothing is lost, or the store is not reached.
@@ -121,7 +122,7 @@ pub struct App {
 }
 
 impl App {
-    /// Opens the store, settles what the last run left behind, and only then listens.
+    /// Opens the store, settles leftover calls, and only then listens.
     ///
     /// # Errors
     /// Says which part could not be had. Nothing was served.
@@ -273,7 +274,7 @@ impl App {
         self.listener.local_addr()
     }
 
-    /// Where the ops doors are, if they have a listener of their own.
+    /// The address of the ops doors, if they have their own.
     pub fn ops_address(&self) -> Option<SocketAddr> {
         self.ops
             .as_ref()

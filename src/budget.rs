@@ -22,7 +22,9 @@ const STRANGER: usize = 256 * 1024;
 #[error("the memory budget is used up")]
 pub struct Exhausted;
 
-/// So many bytes, and who holds them. All clones are the same budget.
+/// A number of bytes, and which accounts hold them.
+///
+/// All clones are the same budget.
 #[derive(Clone)]
 pub struct Budget(Arc<Pool>);
 
@@ -212,7 +214,9 @@ impl Charge {
         self.party = party;
     }
 
-    /// A copy of these bytes which holds the charge, shrunk to their length, as long as a part of the copy is there.
+    /// A copy of these bytes that holds the charge.
+    ///
+    /// The charge is shrunk to their length, and lasts as long as a part of the copy.
     pub fn keep(mut self, bytes: &[u8]) -> Bytes {
         self.shrink_to(bytes.len());
         Bytes::from_owner(Kept {
@@ -246,7 +250,7 @@ impl AsRef<[u8]> for Kept<Bytes> {
     }
 }
 
-/// The same bytes, which hold the charge as long as a part of them is there.
+/// The same bytes, which hold the charge while they exist.
 pub fn attach(bytes: Bytes, charge: &Arc<Charge>) -> Bytes {
     Bytes::from_owner(Kept {
         bytes,

@@ -109,7 +109,7 @@ impl Config {
         }
     }
 
-    /// The same with other times than the usual ones, which no file sets.
+    /// The same with times that no file sets.
     #[must_use]
     pub fn at_pace(mut self, pace: Pace) -> Self {
         self.limits.sagas.look_again = pace.saga_looks_again;

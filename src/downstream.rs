@@ -36,9 +36,11 @@ pub struct Endpoint {
     pub url: Url,
     /// The tool's own credentials among them; those are marked sensitive.
     pub headers: HeaderMap,
-    /// Where to ask whether the tool knows a key, with `{key}` in it.
+    /// The probe's URL, with `{key}` in it.
     pub probe: Option<String>,
-    /// A pooled connection that was idle for longer never carries a request of this tool; `None`: none does.
+    /// The longest idle time of a pooled connection that is reused.
+    ///
+    /// `None`: none is reused.
     pub connection_reuse: Option<Duration>,
 }
 
@@ -61,7 +63,9 @@ impl Endpoint {
     }
 }
 
-/// User, path and query of a URL may be secrets, so only its beginning is printed.
+/// Prints only the beginning of a URL.
+///
+/// User, path and query may be secrets.
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = |url: &Url| {
@@ -232,7 +236,7 @@ pub struct Exchange {
     gate: Gate,
     response: Pin<Box<dyn Future<Output = Result<reqwest::Response, String>> + Send>>,
     max_result: usize,
-    /// The status and the tool's newest fencing token, as soon as they are there.
+    /// The status and the tool's newest fencing token, at once.
     head: Option<(u16, Option<u64>)>,
     call_id: CallId,
     pool: Pool,
@@ -240,8 +244,9 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// What came of the request, or `None` if there is no status line at `head_by`; then it may be
-    /// asked again. The body of an answer is read until `body_by`.
+    /// What came of the request; `None`: no status line at `head_by`.
+    ///
+    /// Then it may be asked again. The body of an answer is read until `body_by`.
     pub async fn until(&mut self, head_by: Instant, body_by: Instant) -> Option<Evidence> {
         Some(match timeout_at(head_by, &mut self.response).await.ok()? {
             // The answer to this request may still come: nothing is known of it.
@@ -259,8 +264,9 @@ impl Exchange {
         })
     }
 
-    /// Whether the tool names a call that was sent over these connections before. (An id that was never sent there
-    /// may be the tool's own.)
+    /// Whether the tool names an earlier call of these connections.
+    ///
+    /// An id that was never sent there may be the tool's own.
     fn is_for_another_call(&self, response: &reqwest::Response) -> bool {
         let named = response
             .headers()

@@ -39,29 +39,29 @@ enum Command {
         #[arg(long)]
         config: PathBuf,
     },
-    /// Read a request body on standard input and print the key that it gets.
+    /// Print the key of the request body on standard input.
     Key {
         #[arg(long)]
         config: PathBuf,
         #[arg(long)]
         tool: String,
     },
-    /// Print a new random bearer token, which is shown only now, and the lines of configuration for it.
+    /// Print a new bearer token and its lines of configuration. The token is shown only now.
     Token {
         /// For logs and the ledger. Two tokens of one name may be valid at once, while one replaces the other.
         #[arg(long)]
         name: String,
-        /// Whose calls these are.
+        /// The tenant that its calls belong to.
         #[arg(long)]
         tenant: String,
         /// call, call:TOOL, read or admin; may be given several times.
         #[arg(long = "scope", required = true)]
         scopes: Vec<String>,
-        /// When it stops to open anything, like 2027-01-01T00:00:00Z. Default: never.
+        /// When it expires, like 2027-01-01T00:00:00Z. Default: never.
         #[arg(long)]
         expires: Option<String>,
     },
-    /// Acts of a person upon the store.
+    /// What a person does to the store.
     Store {
         #[command(subcommand)]
         act: StoreAct,
@@ -70,8 +70,8 @@ enum Command {
 
 #[derive(Subcommand)]
 enum StoreAct {
-    /// Accept that the store has lost data, so that calls are taken again. What ran, and what may run
-    /// again, becomes unknown first; what the store has forgotten altogether may be executed once more.
+    /// Accept that the store has lost data, and open it again. Calls that ran, or may run again, become
+    /// unknown first. A call that the store has forgotten may be executed once more.
     AcceptLoss {
         #[arg(long)]
         config: PathBuf,

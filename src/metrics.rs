@@ -292,7 +292,9 @@ impl Metrics {
         }
     }
 
-    /// The text exposition format, version 0.0.4, with the store's present counts if it gave them.
+    /// The text exposition, with the store's present counts.
+    ///
+    /// Its version is 0.0.4.
     pub fn scrape<'a>(
         &self,
         tools: impl Iterator<Item = &'a String> + Clone,
@@ -340,7 +342,7 @@ impl Metrics {
         self.store_lost_writes.inc_by(news);
     }
 
-    /// Takes over how much of the memory budget is used, and how often something was refused.
+    /// Takes over use and refusals of the memory budget.
     pub fn take_memory(&self, total: usize, held: usize, refused: u64) {
         let number = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.memory_budget.set(number(total));
@@ -384,7 +386,7 @@ impl Metrics {
         }
     }
 
-    /// Takes over how many sagas there are in each state, and how many are stuck.
+    /// Takes over how many sagas are in each state.
     pub fn take_sagas<'a>(&self, counts: impl Iterator<Item = (&'a str, u64)>, stuck: u64) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         let number = |count| i64::try_from(count).unwrap_or(i64::MAX);

@@ -49,9 +49,9 @@ const MAX_STREAMS: u32 = 100;
 const WINDOWS: (u32, u32) = (64 * 1024, 128 * 1024);
 /// Answer bytes that HTTP/2 buffers per stream until the client reads them.
 const SEND_BUFFER: usize = 64 * 1024;
-/// An HTTP/2 connection that does not answer a ping for so long is gone.
+/// When HTTP/2 pings, and how long it waits for an answer.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
-/// How long a connection that is told to end may take for it when nothing is under way.
+/// How long an idle connection may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long to wait when the operating system gives no more connections.
 const NO_CONNECTIONS: Duration = Duration::from_millis(200);
@@ -69,8 +69,10 @@ pub struct Doors {
 pub struct Ends {
     /// Connections are asked to go elsewhere with their next request; all is served as before.
     pub leaving: CancellationToken,
-    /// Nothing new is taken. What is under way is answered, and who has an open connection is told with the
-    /// answer to the next request, or by HTTP/2 at once.
+    /// No new connection or request is taken.
+    ///
+    /// What is under way is answered. A client with an open connection is told with the answer to its next request, or by
+    /// HTTP/2 at once.
     pub stop: CancellationToken,
     /// Connections without a request are closed.
     pub over: CancellationToken,
@@ -156,8 +158,9 @@ async fn next(
     }
 }
 
-/// Who is in the backlog already: is told, and not reset. Asks the operating system itself, so that nothing comes
-/// between its last answer and the end of the listener.
+/// The connections in the backlog: they are told, not reset.
+///
+/// Asks the operating system itself, so that nothing comes between its last answer and the end of the listener.
 fn last_of(listener: TcpListener) -> Vec<(TcpStream, IpAddr)> {
     let Ok(listener) = listener.into_std() else {
         return Vec::new();
@@ -212,7 +215,7 @@ impl Drop for Open<'_> {
     }
 }
 
-/// HTTP/1.1, and HTTP/2 for those who begin with it.
+/// HTTP/1.1, and HTTP/2 for clients that begin with it.
 fn builder(is_spare: bool) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
@@ -319,14 +322,10 @@ impl Host {
                     connection.as_mut().graceful_shutdown();
                     (is_told, is_ending) = (true, true);
                 }
-                () = listing.gives_way.cancelled(), if !is_ending => {
-                    if !watch.is_between_requests() {
-                        return;
-                    }
-                    connection.as_mut().graceful_shutdown();
-                    (is_told, is_ending) = (true, true);
-                }
-                () = watch.expired(), if !is_ending => {
+                () = async { tokio::select! {
+                    () = listing.gives_way.cancelled() => {}
+                    () = watch.expired() => {}
+                } }, if !is_ending => {
                     if !watch.is_between_requests() {
                         return;
                     }
@@ -349,7 +348,9 @@ struct Served {
 }
 
 impl Served {
-    /// One answer, which counts as under way up to the end of its body, and is charged up to the end of its bytes.
+    /// One answer.
+    ///
+    /// It counts as under way up to the end of its body, and is charged up to the end of its bytes.
     async fn answer(
         self,
         request: Request<Incoming>,
@@ -399,8 +400,9 @@ impl Served {
     }
 }
 
-/// How many connections there may be, if this process may open only so many files: half of them are kept for
-/// tools and store. Asks for as many files as it may have.
+/// How many connections fit into the open files of this process.
+///
+/// Half of the files are kept for tools and store. Asks for as many files as it may have.
 pub fn at_most(max_connections: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -73,7 +73,9 @@ async fn recheck(gateway: Arc<Gateway>, every: Duration, stop: CancellationToken
     }
 }
 
-/// Waits for about this long, so that many gateways do not work at the same moment. False: stop.
+/// Waits for about this long; false: stop.
+///
+/// The jitter keeps gateways from working at the same moment.
 async fn pause(about: Duration, stop: &CancellationToken) -> bool {
     tokio::select! {
         () = sleep(about.mul_f64(0.5 + gateway::jitter())) => true,

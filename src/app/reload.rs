@@ -22,8 +22,10 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// Takes over tools, tokens and certificate of a configuration, or says each mistake and leaves all as it is. Running
-    /// calls go on with what they began with. Answers with what is said now of the log.
+    /// Takes over tools, tokens and certificate of a configuration.
+    ///
+    /// If it has mistakes, each is logged and nothing changes. Running calls go on with what they began with. Answers with
+    /// the log settings that hold now.
     pub async fn reload(&self, config: Result<Config, Vec<String>>) -> Option<Log> {
         let taken_over = match config {
             Ok(config) => self.take_over(config).await,

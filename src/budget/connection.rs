@@ -17,7 +17,9 @@ pub const REQUEST: usize = 8 * 1024;
 pub const MAX_HEAD: usize = 16 * 1024;
 /// Requests under way at once on a connection without a valid token.
 const FEW: usize = 8;
-/// How long one more waits for a valid token, or for another to end.
+/// How long one more request waits for a place.
+///
+/// A valid token, or the end of another request, gives it one.
 const TOKEN_WAIT: Duration = Duration::from_secs(1);
 
 /// An open connection.
@@ -39,7 +41,7 @@ struct State {
     opened_at: Instant,
     /// When a request with a valid token last began or ended.
     known_at: Option<Instant>,
-    /// Requests under way, and those of them that have shown a valid token.
+    /// Requests under way, and how many showed a valid token.
     requests: usize,
     known: usize,
 }
@@ -53,7 +55,7 @@ impl Connection {
         Ok(Arc::new(connection))
     }
 
-    /// One of the few that are opened whether there is room or not.
+    /// Opens one of the few connections that need no room.
     pub fn open_anyway(budget: &Budget) -> Arc<Self> {
         let connection = Self::new(budget);
         connection.state().base.grow_anyway(BASE);
@@ -98,7 +100,9 @@ impl Connection {
         Ok(())
     }
 
-    /// How long it has been without a valid token, those first that never had one; `None`: one is being served.
+    /// How long it has been without a valid token.
+    ///
+    /// Connections that never had one sort first; `None`: a request with one is being served.
     pub fn without_token(&self) -> Option<Trust> {
         let state = self.state();
         let (was_known, since) = match state.known_at {
@@ -203,7 +207,7 @@ struct Request {
 }
 
 impl Guest {
-    /// It has shown a valid token of this tenant, and needs so many bytes for its answer.
+    /// Moves the request to its tenant's account, with room for its answer.
     ///
     /// # Errors
     /// There is no room for them.

@@ -12,7 +12,7 @@ use crate::core::retry;
 use crate::downstream::secret_header;
 
 impl Section<'_, '_> {
-    /// Notes a mistake if a name of the file's own has other than plain characters.
+    /// Notes a mistake if a name has other than plain characters.
     pub(super) fn check_name(&self, name: &str, whose: &str) {
         let is_plain = name
             .bytes()
@@ -44,7 +44,7 @@ impl Section<'_, '_> {
         self.entries("headers", secret_header).into_iter().collect()
     }
 
-    /// How often something is tried, and how long the waits between the tries are.
+    /// How often something is tried, and the waits between tries.
     pub(super) fn retry(
         &mut self,
         default: retry::Policy,
@@ -99,7 +99,7 @@ pub(super) fn placeholder(url: &str, known: &[&str]) -> Option<String> {
     Some(name.map_or_else(|| "{".to_owned(), |name| format!("{{{name}}}")))
 }
 
-/// Whether what is sent there, credentials among it, can be read on the way.
+/// Whether requests there, with their credentials, are readable on the way.
 pub(super) fn is_in_the_open(url: &Url) -> bool {
     let is_local = url.host_str().is_some_and(|host| {
         let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();

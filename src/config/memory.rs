@@ -9,15 +9,17 @@ use crate::budget::Budget;
 
 /// The budget where it cannot be seen how much memory there is.
 const UNSEEN: usize = 1 << 30;
-/// Requests and answers of the largest size that there must be room for, so that each connection can have one.
+/// Requests and answers of the largest size that must fit.
 const LARGEST: usize = 8;
 
-/// Half of the memory of the control group or of the machine, whichever is less.
+/// Half of the memory of control group or machine.
+///
+/// The smaller one counts.
 pub(super) fn default_budget() -> usize {
     seen(Path::new("/")).map_or(UNSEEN, |bytes| bytes / 2)
 }
 
-/// The memory that this process may have, as far as the system below this folder says it.
+/// The memory that this process may have, if the system says.
 fn seen(root: &Path) -> Option<usize> {
     let read = |path: &str| fs::read_to_string(root.join(path)).ok();
     let number = |text: String| text.trim().parse::<usize>().ok();

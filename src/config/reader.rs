@@ -93,26 +93,24 @@ impl<'a> Reader<'a> {
             let span = error.span().unwrap_or_default();
             self.note(Origin::File(span), error.message().to_owned());
         }
-        let mut root = self.table(table.into_inner());
+        let mut root = self.table(table.into_inner(), &Origin::File(0..0));
         for (name, value) in self.environment {
-            if let Some(path) = name.strip_prefix(PREFIX).filter(|path| path.contains("__")) {
-                let path: Vec<String> = path.split("__").map(str::to_lowercase).collect();
-                let origin = Origin::Environment(name.clone());
-                // A number or a list is written as in TOML; anything else is text.
-                let node = match DeValue::parse(value) {
-                    Ok(value) => self.node(value.into_inner(), &origin),
-                    Err(_) => Node::Text(value.clone()),
-                };
-                if !put(
-                    &mut root,
-                    &path,
-                    Item {
-                        origin: origin.clone(),
-                        node,
-                    },
-                ) {
-                    self.note(origin, "there is a value in the way, not a section".into());
-                }
+            let path = name.strip_prefix(PREFIX);
+            let Some(path) = path.filter(|path| path.contains("__")) else {
+                continue;
+            };
+            let path: Vec<String> = path.split("__").map(str::to_lowercase).collect();
+            let origin = Origin::Environment(name.clone());
+            // A number or a list is written as in TOML; anything else is text.
+            let item = match DeValue::parse(value) {
+                Ok(value) => self.item(value, &origin),
+                Err(_) => Item {
+                    origin: origin.clone(),
+                    node: Node::Text(value.clone()),
+                },
+            };
+            if !put(&mut root, &path, item) {
+                self.note(origin, "there is a value in the way, not a section".into());
             }
         }
         Section::new(self, String::new(), Origin::File(0..0), root)
@@ -120,17 +118,14 @@ impl<'a> Reader<'a> {
 
     /// Every mistake that was found, in the order of the file.
     pub(super) fn mistakes(&self) -> Vec<Mistake> {
-        let place = |origin: &Origin| match origin {
-            Origin::Environment(name) => Place::Environment(name.clone()),
-            Origin::File(span) => self.place(span.start),
+        let mistake = |(origin, message): &(Origin, String)| Mistake {
+            place: match origin {
+                Origin::Environment(name) => Place::Environment(name.clone()),
+                Origin::File(span) => self.place(span.start),
+            },
+            message: message.clone(),
         };
-        let mistakes = self.mistakes.borrow();
-        let mistakes = mistakes
-            .iter()
-            .map(|(origin, message)| (place(origin), message.clone()));
-        let mut mistakes: Vec<Mistake> = mistakes
-            .map(|(place, message)| Mistake { place, message })
-            .collect();
+        let mut mistakes: Vec<Mistake> = self.mistakes.borrow().iter().map(mistake).collect();
         mistakes.sort_by(|a, b| a.place.cmp(&b.place));
         mistakes
     }
@@ -148,49 +143,43 @@ impl<'a> Reader<'a> {
         self.mistakes.borrow_mut().push((origin, message));
     }
 
-    fn table(&self, table: DeTable<'_>) -> BTreeMap<String, Item> {
-        let item = |value: toml::Spanned<DeValue<'_>>| {
-            let origin = Origin::File(value.span());
-            let node = self.node(value.into_inner(), &origin);
-            Item { origin, node }
-        };
-        table
-            .into_iter()
-            .map(|(key, value)| (key.into_inner().into_owned(), item(value)))
+    fn table(&self, table: DeTable<'_>, origin: &Origin) -> BTreeMap<String, Item> {
+        let members = table.into_iter();
+        members
+            .map(|(key, value)| (key.into_inner().into_owned(), self.item(value, origin)))
             .collect()
     }
 
-    fn node(&self, value: DeValue<'_>, origin: &Origin) -> Node {
+    /// A value with its place.
+    ///
+    /// All that an environment variable holds stands at that variable.
+    fn item(&self, value: toml::Spanned<DeValue<'_>>, within: &Origin) -> Item {
+        let origin = match within {
+            Origin::File(_) => Origin::File(value.span()),
+            Origin::Environment(name) => Origin::Environment(name.clone()),
+        };
         let plain = |value: &str| value.replace('_', "");
-        match value {
+        let node = match value.into_inner() {
             DeValue::String(text) => Node::Text(text.into_owned()),
             DeValue::Boolean(value) => Node::Bool(value),
             DeValue::Integer(number) => {
-                match i64::from_str_radix(&plain(number.as_str()), number.radix()) {
-                    Ok(number) => Node::Integer(number),
-                    Err(_) => {
-                        self.note(origin.clone(), "this number is too large".into());
-                        Node::Integer(0)
-                    }
-                }
+                let read = i64::from_str_radix(&plain(number.as_str()), number.radix());
+                Node::Integer(read.unwrap_or_else(|_| {
+                    self.note(origin.clone(), "this number is too large".into());
+                    0
+                }))
             }
             DeValue::Float(number) => {
                 Node::Float(plain(number.as_str()).parse().unwrap_or(f64::NAN))
             }
             DeValue::Datetime(time) => Node::Text(time.to_string()),
-            DeValue::Table(table) => Node::Table(self.table(table)),
+            DeValue::Table(table) => Node::Table(self.table(table, &origin)),
             DeValue::Array(items) => {
-                let item = |value: toml::Spanned<DeValue<'_>>| {
-                    let origin = match origin {
-                        Origin::File(_) => Origin::File(value.span()),
-                        Origin::Environment(name) => Origin::Environment(name.clone()),
-                    };
-                    let node = self.node(value.into_inner(), &origin);
-                    Item { origin, node }
-                };
-                Node::List(items.into_iter().map(item).collect())
+                let items = items.into_iter();
+                Node::List(items.map(|value| self.item(value, &origin)).collect())
             }
-        }
+        };
+        Item { origin, node }
     }
 
     /// `${NAME}` in a text is taken from the environment.
@@ -404,21 +393,21 @@ impl<'r, 'a> Section<'r, 'a> {
         entries
     }
 
-    /// Notes a mistake at a key's value, or at the section if the key is not there.
+    /// Notes a mistake at a key's value.
+    ///
+    /// If the key is not there, the mistake stands at the section.
     pub(super) fn mistake(&self, key: &str, message: &str) {
-        let origin = self.taken.get(key).unwrap_or(&self.origin).clone();
-        self.reader
-            .note(origin, format!("{}: {message}", self.path_to(key)));
+        self.mistake_at(&self.spot(key), message);
     }
 
-    /// Notes a mistake at a key's value if a rule does not hold.
+    /// Notes a mistake at a key's value unless a rule holds.
     pub(super) fn check(&self, holds: bool, key: &str, otherwise: &str) {
         if !holds {
             self.mistake(key, otherwise);
         }
     }
 
-    /// The place of a key's value, for a mistake that is found later.
+    /// The place of a key's value, for a later mistake.
     pub(super) fn spot(&self, key: &str) -> Spot {
         let origin = self.taken.get(key).unwrap_or(&self.origin).clone();
         Spot {

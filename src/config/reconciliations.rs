@@ -282,6 +282,8 @@ fn check_url(url: &Url, has_next: bool, section: &Section<'_, '_>) {
     section.check(has_cursor == has_next, "next", why);
 }
 
+/// What is compared: places in item and call.
+///
 /// A text is a place in the item and, below `/args`, in the call.
 fn compare(section: &mut Section<'_, '_>) -> Vec<Compare> {
     let read = |one: &Json| -> Result<Compare, String> {

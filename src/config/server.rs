@@ -30,7 +30,9 @@ pub struct Server {
     /// Of a tool's answer, in bytes.
     pub max_result: usize,
     pub bounds: Bounds,
-    /// How long all is served as before when the gateway is told to stop, so that others may notice.
+    /// How long requests are served as before at a stop.
+    ///
+    /// Load balancers notice the stop meanwhile.
     pub drain_delay: Duration,
     pub tls: Option<Tls>,
 }

@@ -12,7 +12,9 @@ use crate::core::rate::Rate;
 
 /// Random bytes of a token: too many to guess.
 pub const SECRET_BYTES: usize = 32;
-/// Beginning of every token, so that scanners find one in a log or a repository.
+/// The beginning of every token.
+///
+/// By it scanners find a token in a log or a repository.
 const PREFIX: &str = "og_";
 /// Largest rate: a gateway does not serve more in a second.
 const MAX_RATE: u32 = 1_000_000;
@@ -127,7 +129,7 @@ fn rate(section: &mut Section<'_, '_>, key: &'static str) -> Option<Rate> {
     })
 }
 
-/// Two tokens of one name are one caller, while the one replaces the other.
+/// Checks that tokens of one name are one caller.
 fn check_beside(section: &Section<'_, '_>, others: &[Token], token: &Token) {
     let is_new = others.iter().all(|other| other.sha256 != token.sha256);
     section.check(is_new, "sha256", "another entry has the same token");

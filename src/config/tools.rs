@@ -26,7 +26,9 @@ const MAX_SESSION_WAIT: Duration = Duration::from_secs(600);
 /// The largest budget: each call in it is remembered for the window.
 const MAX_BUDGET: u32 = 10_000;
 
-/// A tool, and the place of its `compensation`, which is checked when all tools are known.
+/// A tool, and the place of its `compensation`.
+///
+/// That is checked when all tools are known.
 pub(super) fn tool(
     name: &str,
     mut section: Section<'_, '_>,

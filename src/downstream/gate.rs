@@ -17,7 +17,9 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
-/// A time after which nothing may be sent, also if the machine was suspended meanwhile.
+/// A time after which nothing may be sent.
+///
+/// It counts the time in which the machine was suspended.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     pub at: Instant,
@@ -39,8 +41,9 @@ impl Deadline {
     }
 }
 
-/// By a clock that also counts the time in which the machine was suspended. `Instant` does not: its clock stands
-/// still then, while leases end elsewhere.
+/// The time now, by a clock that counts suspension.
+///
+/// `Instant` does not: it stands still then, while leases end elsewhere.
 fn since_boot() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
     #[cfg(any(target_os = "linux", target_os = "android"))]

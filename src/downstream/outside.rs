@@ -18,7 +18,7 @@ use crate::core::key::Pointer;
 use crate::core::outcome::{Body, Evidence};
 use crate::core::reconcile::{Item, Rules};
 
-/// How long a connection to a system that is not a tool is kept: for the next page.
+/// How long a connection is kept for the next page.
 const OUTSIDE_REUSE: Duration = Duration::from_secs(2);
 /// The largest page of a source, in bytes.
 const MAX_PAGE: usize = 32 << 20;
@@ -27,7 +27,9 @@ const MAX_PAGES_BYTES: usize = 256 << 20;
 /// Pages of one run, at the most: one that never ends is a mistake of the source.
 const MAX_PAGES: usize = 10_000;
 
-/// How many bytes the pages of one run may still have, over all its sources.
+/// Bytes that the pages of one run may still have.
+///
+/// All its sources share them.
 #[derive(Debug)]
 pub struct Room(usize);
 
@@ -132,7 +134,9 @@ impl fmt::Debug for Webhook {
 }
 
 impl Downstream {
-    /// All that a source has of this time, page after page, at most `limit` items.
+    /// All items that a source has of this time.
+    ///
+    /// Reads page after page, at most `limit` items.
     ///
     /// # Errors
     /// Not all of it could be had, and why: a part of it would look like missing effects.

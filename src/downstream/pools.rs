@@ -19,7 +19,9 @@ const MAX_CLIENTS: usize = 1_000;
 /// Calls of one pool that are remembered as sent.
 const MAX_SENT: usize = 64;
 
-/// Who uses a connection. Requests of different parties never share one.
+/// The party that uses a connection.
+///
+/// Requests of different parties never share one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Party {
     /// Calls of one tool for one tenant.
@@ -47,7 +49,7 @@ pub(super) struct Pool {
     pub(super) is_secure: bool,
 }
 
-/// There is no HTTP client, for example because no trusted roots were found.
+/// There is no HTTP client, for example for want of trusted roots.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct NoClient(String);
@@ -98,7 +100,7 @@ impl Pools {
         Ok(kept.client.clone())
     }
 
-    /// Whether a call is among the newest that were sent over this pool.
+    /// Whether a call is among the newest of this pool.
     pub(super) fn has_sent(&self, pool: &Pool, call_id: CallId) -> bool {
         self.lock()
             .by_pool
@@ -106,7 +108,9 @@ impl Pools {
             .is_some_and(|kept| kept.sent.contains(&call_id))
     }
 
-    /// Reads the trusted roots, so that a lack of them is noticed at the start.
+    /// Reads the trusted roots.
+    ///
+    /// A lack of them is noticed at the start.
     ///
     /// # Errors
     /// There are none.

@@ -85,7 +85,7 @@ pub(super) async fn count_forbidden(
     response
 }
 
-/// From now on the request is on the account of its tenant, which has to have room for the answer.
+/// Moves the request to its tenant's account, with room for the answer.
 fn make_room(parts: &Parts, caller: &Caller, http: &Http) -> Result<(), Problem> {
     // There is none where a test serves the doors by itself.
     let Some(guest) = parts.extensions.get::<Guest>() else {
@@ -108,7 +108,9 @@ fn make_room(parts: &Parts, caller: &Caller, http: &Http) -> Result<(), Problem>
         .map_err(|_| Problem::no_room())
 }
 
-/// The SHA-256 of the bearer token, if there is exactly one `Authorization` line and it has one.
+/// The SHA-256 of the one bearer token.
+///
+/// `None`: there is no `Authorization` line, more than one, or one of another kind.
 pub(super) fn bearer_digest(headers: &HeaderMap) -> Option<[u8; 32]> {
     let mut lines = headers.get_all(AUTHORIZATION).iter();
     let (Some(line), None) = (lines.next(), lines.next()) else {

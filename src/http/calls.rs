@@ -35,7 +35,9 @@ pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-to
 
 /// The longest that a caller may ask to wait.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Tokens are below 2^53, so that no reader of JSON takes one for another.
+/// Tokens are below this number.
+///
+/// Every reader of JSON can tell smaller ones apart.
 pub(super) const FIRST_NO_TOKEN: u64 = 1 << 53;
 
 /// A request for a call.

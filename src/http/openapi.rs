@@ -18,7 +18,7 @@ use super::{
     ledger, listing, mcp, ops, pages, pause, read, reconciliations, sagas, sessions, tools,
 };
 
-/// What is said of a request for a call before anything is known of that call.
+/// Problems of a request before its call is known.
 const OF_A_REQUEST: [Slug; 8] = [
     Slug::KeyMissing,
     Slug::KeyInvalid,
@@ -49,7 +49,9 @@ const OF_A_CALL: [Slug; 16] = [
     Slug::ToolPaused,
 ];
 
-/// `GET /openapi.json`. It says nothing of this gateway's tools, so anybody may read it.
+/// `GET /openapi.json`
+///
+/// It names none of this gateway's tools, so it needs no token.
 pub(super) async fn show() -> impl IntoResponse {
     static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_json().unwrap_or_default());
     ([(CONTENT_TYPE, "application/json")], DOCUMENT.as_str())

@@ -18,7 +18,9 @@ use crate::budget::Elsewhere;
 use crate::core::caller;
 use crate::gateway::{AFTER_LOSS, Reason};
 
-/// Who gets `/metrics`, and the sentences of `/readyz`, on one listener.
+/// Which requests get `/metrics` and the sentences of `/readyz`.
+///
+/// One for each listener.
 #[derive(Debug, Clone, Copy)]
 pub enum Ops {
     /// `/metrics` is for everyone, the sentences are for no one: neither `ops_listen` nor `ops_token` is set.
@@ -27,7 +29,7 @@ pub enum Ops {
     Guarded([u8; 32]),
     /// Both are on another listener.
     Elsewhere,
-    /// Both are for everyone who reaches this listener, which has no other doors.
+    /// Both need no token: this listener has no other doors.
     Open,
 }
 

@@ -265,7 +265,7 @@ impl Problem {
         }
     }
 
-    /// It is known that the call has not run, by this request or by an earlier one.
+    /// It is known that the call has never run.
     fn not_run(self) -> Self {
         Self {
             effect: Some(Effect::None),
@@ -287,7 +287,9 @@ impl Problem {
         }
     }
 
-    /// What is wrong may be quoted, which is as long as the caller likes.
+    /// A request that cannot be read.
+    ///
+    /// `why` may quote the caller, so it is cut.
     pub fn invalid_request(why: &str) -> Self {
         let why = why
             .get(..why.floor_char_boundary(MAX_WHY))

@@ -215,7 +215,7 @@ pub(super) fn reason(reason: String) -> Result<String, Problem> {
     Ok(reason)
 }
 
-/// An id that can be stored, logged and sent on in a header.
+/// An id that can be stored, logged and sent as a header.
 pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
     if id.len() > MAX_ID || id.chars().any(char::is_control) {
         let why = format!("{name} must be at most {MAX_ID} bytes without control characters");

@@ -281,7 +281,9 @@ impl McpTool {
     }
 }
 
-/// A schema whose root these APIs take, and a description that says the rest.
+/// A schema whose root these APIs take, and a description.
+///
+/// The description has the keywords that were removed.
 fn with_plain_root(tool: &Tool, schema: Value) -> (Value, String) {
     let (schema, taken) = export::plain_root(schema);
     let mut description = tool.description.clone();

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How many connections there may be, and how long they may be silent.
+/// Bounds on the number and the silence of connections.
 #[derive(Debug, Clone)]
 pub struct Bounds {
     pub max_connections: usize,
@@ -11,9 +11,13 @@ pub struct Bounds {
     pub per_address: usize,
     /// Addresses of balancers, for which that does not hold.
     pub proxies: Vec<Network>,
-    /// From a request's first byte, or for the first one from the connection's beginning, to the end of its head.
+    /// The longest time from a request's first byte to its head's end.
+    ///
+    /// For the first request it begins with the connection.
     pub header_timeout: Duration,
-    /// From an answer's end to the next request, and how long a client may take nothing of an answer.
+    /// The longest time without a request.
+    ///
+    /// Also how long a client may read nothing of an answer.
     pub idle_timeout: Duration,
 }
 

@@ -12,7 +12,7 @@ use crate::budget::Guest;
 /// What a part of a body takes beside its bytes.
 const PART: usize = 64;
 
-/// The body, and who pays for it.
+/// The body, and the account that it is charged to.
 pub(super) struct Metered {
     body: Incoming,
     guest: Guest,

@@ -15,11 +15,11 @@ use crate::budget::{Budget, Connection, Trust};
 
 /// Connections beyond the bound that are taken to be told so; one more waits until there is a place.
 pub(super) const SPARE: usize = 64;
-/// A connection may be closed for another one when it has been without a valid token for this long.
+/// How long without a valid token makes a connection closable.
 const WITHOUT_TOKEN: Duration = Duration::from_secs(1);
-/// How long to wait for a place before a connection is closed for it.
+/// How long to wait for a place before closing a connection.
 const NO_PLACE: Duration = Duration::from_millis(20);
-/// How long a connection waits for the place of one that is closed.
+/// How long a connection waits for a closed one's place.
 const GIVES_WAY: Duration = Duration::from_secs(1);
 
 /// What counts as one client: an IPv4 address, or the network of 64 bits that one has of IPv6.
@@ -44,7 +44,7 @@ pub(super) struct Places {
 /// The connections that have a place, by their numbers, which rise.
 #[derive(Default)]
 struct Open {
-    /// Those on which no valid token was seen when they were last looked at.
+    /// Connections without a valid token at the last look.
     strangers: BTreeMap<usize, Listed>,
     known: BTreeMap<usize, Listed>,
     /// Those that were told to give way, and have not ended.
@@ -80,7 +80,7 @@ impl Open {
         }
     }
 
-    /// The number of the one that is trusted least, of those that may give way.
+    /// The least trusted connection of those that may give way.
     fn least_trusted(&mut self, may_give_way: impl Fn(&Listed) -> bool) -> Option<(usize, Trust)> {
         let mut found = None;
         // The oldest first. Those that have shown a token meanwhile are put where they belong, so each is passed once.
@@ -175,7 +175,7 @@ impl Places {
         }
     }
 
-    /// An ordinary place instead of a spare one, if there is one now.
+    /// An ordinary place instead of a spare one, if there is one.
     pub(super) fn better(&self, place: Place) -> Place {
         match self.ordinary.clone().try_acquire_owned() {
             Ok(held) if place.is_spare => Place {
@@ -186,7 +186,7 @@ impl Places {
         }
     }
 
-    /// A place for one of the last connections, whether there is one or not.
+    /// A place for a last connection, free or not.
     pub(super) fn now(&self) -> Place {
         let held = self.ordinary.clone().try_acquire_owned();
         Place {
@@ -195,8 +195,9 @@ impl Places {
         }
     }
 
-    /// Lists a connection, by an ordinary place if there can be one for it: then others that are trusted less give
-    /// way. `None`: there is not even a spare one.
+    /// Lists a connection, if it can have a place.
+    ///
+    /// For an ordinary place, others that are trusted less give way. `None`: there is not even a spare one.
     pub(super) async fn settle(
         &self,
         mut place: Place,
@@ -268,9 +269,10 @@ impl Places {
             .unwrap_or_default()
     }
 
-    /// Closes the connection, of those that may give way, which has gone longest without a valid token, if that is
-    /// long. Whether there was one. A connection that is serving a request with a valid token is none. One that was
-    /// asked before has some time to go before another one is closed.
+    /// Closes the connection that has gone longest without a valid token.
+    ///
+    /// Only one of those that may give way, and only if that is long. Whether there was one. A connection that is serving a
+    /// request with a valid token is none. One that was asked before has some time to go before another one is closed.
     fn close_one(&self, asked: &mut Asked, may_give_way: impl Fn(&Listed) -> bool) -> bool {
         let mut open = lock(&self.open);
         if let Some((number, at)) = asked.0

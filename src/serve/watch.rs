@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use super::bounds::Bounds;
 use crate::budget::{self, Charge, Guest};
 
-/// Bytes of a ping, or of what acknowledges something, with some to spare.
+/// Most bytes of a ping or an acknowledgement.
 const PLEASANTRIES: usize = 64;
 
 /// Of one connection.
@@ -29,7 +29,7 @@ pub(super) struct Watch {
 struct State {
     /// Requests that are not answered to the end.
     under_way: usize,
-    /// Those of them that are being answered, and of these those whose answer is still being made.
+    /// Requests being answered, and those whose answer is being made.
     answers: usize,
     making: usize,
     /// When something was last written.
@@ -44,6 +44,8 @@ struct State {
 }
 
 impl State {
+    /// Since when nothing was served or written.
+    ///
     /// The bytes of an answer may be on their way for long after the last of them was made.
     fn silent_since(&self) -> Instant {
         self.idle_since.max(self.wrote_at)
@@ -110,7 +112,9 @@ impl Watch {
             && (state.head_since.is_none() || state.is_multiplexed)
     }
 
-    /// Waits until the connection has had no request for longer than it may, or nothing of an answer is taken.
+    /// Waits until the connection was silent for too long.
+    ///
+    /// It had no request, or nothing of an answer was read.
     pub(super) async fn expired(&self) {
         let (header_timeout, idle_timeout) = self.times;
         self.until(|state| match state.head_since {
@@ -124,7 +128,7 @@ impl Watch {
         .await;
     }
 
-    /// Waits until nothing has been under way for this long, from now on.
+    /// Waits until nothing was under way for this long.
     pub(super) async fn has_been_idle_for(&self, time: Duration) {
         let now = Instant::now();
         self.until(|state| (state.under_way == 0).then(|| state.silent_since().max(now) + time))
@@ -215,7 +219,7 @@ impl Watched {
         }
     }
 
-    /// The next piece of it is being made from now on, or is there.
+    /// Notes whether the next piece is being made now.
     fn makes(&mut self, is_making: bool) {
         if is_making != self.is_making {
             self.is_making = is_making;

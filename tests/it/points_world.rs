@@ -9,7 +9,7 @@ use std::time::Duration;
 use oncegate::core::key::Lookup;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::points::{act, rounds};
 use crate::support::binary::{free_port, spawn_with_points};
@@ -110,11 +110,10 @@ impl World {
     /// Lets a gateway run until it has ended at this point.
     pub async fn dies_at(&self, points: &str) {
         let mut gateway = self.spawn(points);
-        let patience = Instant::now() + Duration::from_secs(30);
-        while gateway.try_wait().expect("a status").is_none() {
-            assert!(Instant::now() < patience, "it has not come to {points}");
-            sleep(Duration::from_millis(2)).await;
-        }
+        until(points, async || {
+            gateway.try_wait().expect("a status").is_some()
+        })
+        .await;
     }
 
     /// The same at each point in turn, which lets so many calls pass before.

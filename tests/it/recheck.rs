@@ -289,8 +289,10 @@ async fn a_call_that_its_session_stops_leaves_its_place_to_one_that_tries() {
     let bare = over(&Memory::default(), &tool, rules).await;
     bare.ask("bad").await.expect_problem("outcome-unknown");
     bare.freeze("S").await;
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    bare.ask("frozen").await.expect_problem("session-frozen");
+    until("the breaker lets one try", async || {
+        bare.ask("frozen").await.problem() == "session-frozen"
+    })
+    .await;
     let body = json!({ "args": {}, "session_id": "other", "idempotency_key": "good" }).to_string();
     let good = Answer::to(client().post(&bare.url).body(body)).await;
     good.expect_ok();

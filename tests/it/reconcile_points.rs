@@ -1,9 +1,6 @@
 //! The process ends where it hurts a reconciliation.
 
-use std::time::Duration;
-
 use serde_json::json;
-use tokio::time::{Instant, sleep};
 
 use crate::reconcile::{MENDS, config, run};
 use crate::support::binary::{Process, free_port};
@@ -93,16 +90,12 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     let counts = json!({ "missing": 1, "duplicate": 1, "mismatch": 1, "settled": 1, "orphan": 2 });
     assert_eq!(broken_off.at("/counts"), counts);
     // What was taken by the dead one is left alone for a while.
-    let patience = Instant::now() + Duration::from_secs(60);
-    loop {
+    until(point, async || {
         let report = run(&again.url("")).await.expect_ok();
         // What is undone is undone by the queue of compensations.
-        if report.at("/counts") == json!({}) && books.undone().len() >= 5 {
-            break;
-        }
-        assert!(Instant::now() < patience, "{point}: still {}", report.text);
-        sleep(Duration::from_millis(200)).await;
-    }
+        report.at("/counts") == json!({}) && books.undone().len() >= 5
+    })
+    .await;
     let undone = books.undone();
     assert!(
         undone.values().all(|times| *times == 1),

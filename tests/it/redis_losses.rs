@@ -5,7 +5,7 @@ use std::time::Duration;
 use oncegate::core::record::CallId;
 use oncegate::store::{self, Calls as _, Health as _, LossRecovery as _};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use crate::contract::{ME, arrival, claimed, ended, open_redis, replaced, rerun};
 use crate::redis::{call, gateway, notices};
@@ -155,9 +155,10 @@ async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
     redis.ask(&["FLUSHALL"]).await;
     let newcomer = start().await;
     // As long as it is not decided, and that is not for ever.
-    let patience = Instant::now() + Duration::from_secs(20);
-    while !newcomer.reasons().await.contains("accept-loss") {
-        assert!(Instant::now() < patience, "{}", newcomer.reasons().await);
+    until("it is decided", async || {
+        if newcomer.reasons().await.contains("accept-loss") {
+            return true;
+        }
         let again = call(&newcomer, 1).await;
         assert!(
             again.status == 503 || again.at("/replayed") == true,
@@ -165,8 +166,9 @@ async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
             again.text
         );
         call(&newcomer, 2).await.expect_problem("store-unavailable");
-        sleep(Duration::from_millis(50)).await;
-    }
+        false
+    })
+    .await;
     opens_for_both(&newcomer, &gateway, "it was emptied").await;
     assert_eq!(tool.effects(), 1);
 }

@@ -89,21 +89,8 @@ impl Life {
         }
         loop {
             // The worker that had taken it up may have been cut off.
-            let later = self.gateway.gateway.now() + SignedDuration::from_mins(5);
-            drop(
-                self.gateway
-                    .gateway
-                    .saga_worker
-                    .work_on_sagas_once(later)
-                    .await,
-            );
-            let saga = self
-                .client
-                .get(self.url("/v1/sagas/G"))
-                .send()
-                .await
-                .expect("an answer");
-            let saga = Answer::read(saga).await;
+            self.work_later().await;
+            let saga = Answer::to(self.client.get(self.url("/v1/sagas/G"))).await;
             if saga.at("/state") == "compensated" && saga.at("/next_at").is_null() {
                 return Ok(());
             }

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use oncegate::core::document::{Kind, digest};
 use oncegate::core::key;
@@ -13,7 +12,7 @@ use crate::secrets::{all_bytes, key};
 use crate::support::gateway::one_tool;
 use crate::support::redis::connect;
 use crate::support::stores::{Stores, on_both_stores};
-use crate::support::{Act, Answer, Gateway, Tool, until};
+use crate::support::{Answer, Gateway, Tool, until};
 
 on_both_stores! {
     what_was_redacted_cannot_be_guessed_from_what_is_shown,
@@ -23,12 +22,11 @@ on_both_stores! {
     a_secret_that_no_key_opens_closes_the_store,
     a_store_that_was_begun_anew_is_closed_until_accepted_and_then_keeps_both_secrets,
     a_copy_that_no_key_opens_closes_the_store_until_accepted,
-    a_request_that_waits_is_claimed_under_the_secret_that_was_learned_meanwhile,
 }
 
-const CARD: &str = "4111111111111111";
+pub const CARD: &str = "4111111111111111";
 
-fn paying(tool: &Tool, more: &str) -> String {
+pub fn paying(tool: &Tool, more: &str) -> String {
     one_tool(tool, &format!("redact = {{ args = [\"/card\"] }}\n{more}"))
 }
 
@@ -126,7 +124,7 @@ async fn ask(url: &str, command: &[&str]) -> i64 {
 }
 
 /// Where a Redis keeps the secret.
-fn document_key() -> String {
+pub fn document_key() -> String {
     let name = digest(Kind::Secret, "", "secret");
     format!("oncegate:{{p000}}:document:{}", hex::encode(name))
 }
@@ -452,79 +450,5 @@ async fn a_damaged_copy_beside_a_file_closes_the_store_until_accepted() {
     let again = pay(&gateway, json!({ "card": CARD })).await.expect_ok();
     assert_eq!(again.at("/replayed"), true);
     assert_eq!(tool.effects(), 1);
-    gateway.stop().await;
-}
-
-/// In the session S.
-fn begin_paying(gateway: &Gateway, card: &str) -> tokio::task::JoinHandle<Answer> {
-    let body = json!({ "args": { "card": card }, "session_id": "S" }).to_string();
-    let request = gateway.client.post(gateway.url("/v1/tools/act/calls"));
-    let request = request.body(body).send();
-    tokio::spawn(async move { Answer::read(request.await.expect("an answer")).await })
-}
-
-/// Puts a secret before the one that is there, as an accepted loss does.
-async fn put_secret_before(stores: &Stores, gateway: &Gateway) {
-    let with_other = |body: &str| {
-        let mut body: Value = serde_json::from_str(body).expect("JSON");
-        body["earlier"] = json!([body["secret"]]);
-        body["secret"] = "08".repeat(32).into();
-        body.to_string()
-    };
-    match stores {
-        Stores::Sqlite => {
-            let file = rusqlite::Connection::open(gateway.database()).expect("a store");
-            file.busy_timeout(Duration::from_secs(10)).expect("set");
-            let ask = "SELECT CAST(body AS TEXT) FROM documents WHERE kind = 'secret'";
-            let body: String = file.query_row(ask, [], |row| row.get(0)).expect("it");
-            let write = "UPDATE documents SET body = CAST(?1 AS BLOB) WHERE kind = 'secret'";
-            file.execute(write, [with_other(&body)]).expect("written");
-        }
-        Stores::Redis(url) => {
-            let mut connection = connect(url).await;
-            let name = document_key();
-            let mut body = ::redis::cmd("HGET");
-            let body = body.arg(&name).arg("body");
-            let body: String = body.query_async(&mut connection).await.expect("it");
-            let mut set = ::redis::cmd("HSET");
-            let set = set.arg(&name).arg("body").arg(with_other(&body));
-            let () = set.query_async(&mut connection).await.expect("written");
-        }
-    }
-}
-
-async fn a_request_that_waits_is_claimed_under_the_secret_that_was_learned_meanwhile(
-    stores: &Stores,
-) {
-    let tool = Tool::start().await;
-    let config = paying(&tool, "session = \"exclusive\"\nsession_wait = \"20s\"");
-    let gateway = stores.gateway(&config).await;
-    let (hold, held) = Act::held(Act::Numbered);
-    tool.then(held);
-    let first = begin_paying(&gateway, CARD);
-    until("it runs", async || tool.requests() == 1).await;
-    let waits = begin_paying(&gateway, "other");
-    until("it waits", async || {
-        gateway.session().await.at("/waiting/0") != Value::Null
-    })
-    .await;
-    let key_of = async || {
-        let body = json!({ "args": { "card": "other" }, "session_id": "S" });
-        let request = gateway.client.post(gateway.url("/v1/tools/act/key"));
-        let answer = request.body(body.to_string()).send().await.expect("it");
-        Answer::read(answer).await.at("/idempotency_key")
-    };
-    let before = key_of().await;
-    put_secret_before(stores, &gateway).await;
-    until("it is learned", async || key_of().await != before).await;
-    drop(hold);
-    first.await.expect("no panic").expect_ok();
-    let waited = waits.await.expect("no panic").expect_ok();
-    assert_eq!(waited.at("/idempotency_key"), key_of().await);
-    for card in [CARD, "other"] {
-        let again = begin_paying(&gateway, card).await.expect("no panic");
-        assert_eq!(again.expect_ok().at("/replayed"), true, "{card}");
-    }
-    assert_eq!(tool.effects(), 2);
     gateway.stop().await;
 }

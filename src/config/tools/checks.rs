@@ -63,6 +63,8 @@ fn check_times(tool: &Tool, section: &Section<'_, '_>) {
     section.check(is_kept, "retention", why);
 }
 
+/// Key fields must be required by the schema.
+///
 /// A field that may be missing would give different intents the same key.
 fn check_key_fields(tool: &Tool, section: &Section<'_, '_>) {
     for field in &tool.key.fields {
@@ -73,7 +75,7 @@ fn check_key_fields(tool: &Tool, section: &Section<'_, '_>) {
     }
 }
 
-/// Bounds on the writes of a session mean nothing for a tool that reads.
+/// A tool that reads has no bounds on writes.
 fn check_session(tool: &Tool, section: &Section<'_, '_>) {
     if tool.effect == Effect::Read {
         let is_undone = tool.compensation != compensation::Policy::Undeclared;

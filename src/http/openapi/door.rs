@@ -24,7 +24,7 @@ use crate::http::listing;
 use crate::http::problem::{self, Slug};
 use crate::http::tools::title;
 
-/// Problems that any door may answer with, for a token or for want of one.
+/// Problems that any guarded door may answer with.
 const AT_EVERY_DOOR: [Slug; 3] = [Slug::Unauthenticated, Slug::Forbidden, Slug::RateLimited];
 /// What is said of a request's body.
 const OF_A_BODY: [Slug; 3] = [
@@ -72,12 +72,12 @@ impl Door {
         document
     }
 
-    /// A door to read at, which asks for a token if tokens are configured.
+    /// A door to read at, guarded if tokens are configured.
     pub(super) fn get(path: &str, id: &str, summary: &str) -> Self {
         Self::open(path, id, summary).guarded()
     }
 
-    /// A door to act at, which asks for a token if tokens are configured.
+    /// A door to act at, guarded if tokens are configured.
     pub(super) fn post(path: &str, id: &str, summary: &str) -> Self {
         let door = Self::open(path, id, summary).guarded();
         Self {

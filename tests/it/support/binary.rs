@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::PATIENCE;
+use super::{PATIENCE, until};
 
 /// A gateway process over a folder. Killed when dropped.
 pub struct Process {
@@ -246,14 +246,13 @@ impl Process {
 
     /// Waits for its end; whether it was a good one.
     pub async fn ended(mut self) -> bool {
-        let patience = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a status") {
-                return status.success();
-            }
-            assert!(Instant::now() < patience, "it does not end");
-            sleep(Duration::from_millis(5)).await;
-        }
+        let mut status = None;
+        until("it ends", async || {
+            status = self.child.try_wait().expect("a status");
+            status.is_some()
+        })
+        .await;
+        status.is_some_and(|status| status.success())
     }
 }
 
