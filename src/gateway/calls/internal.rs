@@ -10,13 +10,13 @@ use super::engine::Engine;
 use super::prepared::{Patience, PreparedCall};
 use super::shared_run::Progress;
 use crate::core::key::{self, Lookup};
+use crate::core::recipe::identity::{Name, Part};
 use crate::core::recipe::prints::Prints;
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::redact;
 use crate::core::session::{Brought, LINE_LENGTH};
 use crate::gateway::error::ErrorKind;
 use crate::gateway::ids::new_call_id;
-use crate::gateway::recipes::one_name;
 use crate::gateway::trace::Trace;
 
 /// A call that the gateway makes itself.
@@ -83,13 +83,18 @@ impl Engine {
             args: redact::mask(&args, &at.tool.redact.args),
             created_at: self.base.now(),
         };
+        let name = Name {
+            lookup,
+            part: Part::Today,
+            is_runtime: false,
+        };
         let (wait, session_wait) = (at.tool.longest(), at.tool.session.wait);
         let brought = Brought::default();
         let trace = Trace::of(&intent.trace_id, self.base.limits.sample);
         let call = PreparedCall {
             at,
             intent: Arc::new(intent),
-            names: one_name(lookup).into(),
+            names: [name].into(),
             prints: Arc::new(prints),
             read_by: None,
             runtime: None,

@@ -1,0 +1,101 @@
+//! Forgetting recipes by which no kept call was made.
+
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::known::{Recipes, recipes_of};
+use super::learn::Error;
+use crate::core::ledger::Filter;
+use crate::core::position::Position;
+use crate::core::recipe::RecipeId;
+use crate::core::recipe::stored::Remembered;
+use crate::store::{self, Put};
+
+/// Calls that are read in one go.
+const PAGE: u32 = 500;
+/// How often a recipe whose time is over is looked for among the calls again, if one was found.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
+/// Pages of old calls that such a look reads at the most.
+const PAGES: usize = 20;
+
+impl Recipes {
+    /// Says that the recipes of this gateway are served by, reads those of others, and forgets those by which
+    /// no kept call was made.
+    ///
+    /// # Errors
+    /// The store failed; what was done so far stays so.
+    pub async fn keep_recipes_once(&self, now: Timestamp) -> Result<(), Error> {
+        self.learn_recipes().await?;
+        let current: BTreeSet<RecipeId> =
+            self.base.tools().values().map(|at| at.recipe_id).collect();
+        let seen = self.seen.load_full();
+        for one in seen
+            .all
+            .values()
+            .flatten()
+            .filter(|one| one.is_overdue(now) && !current.contains(&one.id))
+        {
+            if !self.is_looked_for(one.id, now) || self.has_calls_of(one).await? {
+                continue;
+            }
+            let put = self.base.store.put_document(&one.forgotten(now)).await;
+            if matches!(put?, Put::Done) {
+                let (tool, recipe) = (&one.recipe.tool, one.id);
+                tracing::info!(tool, %recipe, "an earlier setting of the tool's key is forgotten: no call of it is kept");
+                self.change(|seen| {
+                    seen.all
+                        .entry(tool.clone())
+                        .or_default()
+                        .retain(|there| there.id != recipe);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is time to look for the calls of a recipe.
+    fn is_looked_for(&self, id: RecipeId, now: Timestamp) -> bool {
+        let mut looked_for = self
+            .looked_for
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_time = looked_for
+            .get(&id)
+            .is_none_or(|at| now.duration_since(*at) >= LOOK_AGAIN);
+        if is_time {
+            looked_for.retain(|_, at| now.duration_since(*at) < LOOK_AGAIN);
+            looked_for.insert(id, now);
+        }
+        is_time
+    }
+
+    /// Whether a call that was made by a recipe is kept; so it is if that cannot be said.
+    async fn has_calls_of(&self, one: &Remembered) -> Result<bool, store::Error> {
+        let filter = Filter {
+            tool: Some(one.recipe.tool.clone()),
+            until: Some(one.made_until()),
+            ..Filter::default()
+        };
+        for tenant in self.base.store.tenants().await? {
+            let mut before: Option<Position> = None;
+            for page in 0.. {
+                let found = self.base.store.list(&tenant, &filter, before, PAGE).await;
+                let found = found?;
+                let is_of_it = found
+                    .found
+                    .iter()
+                    .any(|listed| recipes_of(&listed.record).any(|id| id == one.id));
+                before = found.next;
+                if is_of_it || found.unreadable > 0 || (before.is_some() && page >= PAGES) {
+                    return Ok(true);
+                }
+                if before.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(false)
+    }
+}

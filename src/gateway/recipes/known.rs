@@ -1,0 +1,170 @@
+//! What a gateway knows of recipes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex as Guard};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::core::document::Kind;
+use crate::core::recipe::stored::{Remembered, name_of};
+use crate::core::recipe::{Recipe, RecipeId};
+use crate::core::record::{Holder, Record};
+use crate::gateway::base::Base;
+use crate::gateway::secret::KnownSecrets;
+use crate::gateway::tools::ToolAt;
+use crate::store;
+
+/// What is known of recipes.
+pub struct Recipes {
+    pub(super) base: Arc<Base>,
+    pub(super) secrets: Arc<KnownSecrets>,
+    pub(super) seen: ArcSwap<Seen>,
+    /// One reads for all.
+    pub(super) learning: Mutex<()>,
+    pub(super) failed_at: Guard<Option<Instant>>,
+    /// When recipes whose time is over were last looked for among the calls.
+    pub(super) looked_for: Guard<HashMap<RecipeId, Timestamp>>,
+}
+
+#[derive(Default, Clone)]
+pub(super) struct Seen {
+    /// By tool, the newest first.
+    pub(super) all: BTreeMap<String, Vec<Remembered>>,
+    /// Those that are written down, with all others read after that.
+    pub(super) served: BTreeSet<RecipeId>,
+    /// When what was read last began to be read.
+    pub(super) read_at: Option<Instant>,
+    /// Tools of which a stored recipe cannot be read: nothing of them is claimed.
+    pub(super) unreadable: BTreeSet<String>,
+    /// A stored recipe of which not even the tool can be read: nothing of any tool is claimed.
+    pub(super) is_any_unreadable: bool,
+}
+
+impl Seen {
+    pub(super) fn find(&self, tool: &str, id: RecipeId) -> Option<&Remembered> {
+        self.all.get(tool)?.iter().find(|one| one.id == id)
+    }
+
+    pub(super) fn is_unreadable(&self, tool: &str) -> bool {
+        self.is_any_unreadable || self.unreadable.contains(tool)
+    }
+
+    pub(super) fn put(&mut self, one: Remembered) {
+        let of_tool = self.all.entry(one.recipe.tool.clone()).or_default();
+        of_tool.retain(|there| there.id != one.id);
+        of_tool.push(one);
+        of_tool.sort_by_key(|one| (std::cmp::Reverse(one.created_at), one.id));
+    }
+}
+
+impl Recipes {
+    pub(in crate::gateway) fn new(base: Arc<Base>, secrets: Arc<KnownSecrets>) -> Self {
+        Self {
+            base,
+            secrets,
+            seen: ArcSwap::default(),
+            learning: Mutex::default(),
+            failed_at: Guard::default(),
+            looked_for: Guard::default(),
+        }
+    }
+
+    /// The recipes of a tool but today's, the newest first.
+    pub(in crate::gateway) fn earlier(&self, at: &ToolAt) -> Vec<(RecipeId, Arc<Recipe>)> {
+        let seen = self.seen.load();
+        let of_tool = seen.all.get(&at.tool.name).into_iter().flatten();
+        of_tool
+            .filter(|one| one.id != at.recipe_id)
+            .map(|one| (one.id, one.recipe.clone()))
+            .collect()
+    }
+
+    /// Whether these are the recipes of a tool but today's.
+    pub(in crate::gateway) fn are_earlier(&self, at: &ToolAt, ids: &[RecipeId]) -> bool {
+        let earlier = self.earlier(at);
+        earlier.iter().map(|(id, _)| id).eq(ids)
+    }
+
+    /// Whether what is known was read within this time.
+    pub(super) fn is_younger(&self, max_age: Duration) -> bool {
+        self.seen
+            .load()
+            .read_at
+            .is_some_and(|read_at| read_at.elapsed() <= max_age)
+    }
+
+    pub(super) fn serves(&self, at: &ToolAt) -> bool {
+        let seen = self.seen.load();
+        seen.served.contains(&at.recipe_id) && !seen.is_unreadable(&at.tool.name)
+    }
+
+    pub(super) fn change(&self, change: impl Fn(&mut Seen)) {
+        self.seen.rcu(|seen| {
+            let mut seen = Seen::clone(seen);
+            change(&mut seen);
+            seen
+        });
+    }
+
+    /// How long until every gateway claims names by the tool's recipe of today, too; `None`: all do. Until then no
+    /// name by an earlier recipe may be left out of a claim: it is all that a gateway which does not know today's
+    /// looks for.
+    pub(in crate::gateway) fn names_settle_in(
+        &self,
+        at: &ToolAt,
+        now: Timestamp,
+    ) -> Option<Duration> {
+        if !self.base.store.is_shared() {
+            return None;
+        }
+        let max_age = self.base.limits.pace.recipes_max_age;
+        let seen = self.seen.load();
+        seen.find(&at.tool.name, at.recipe_id)
+            .map_or(Some(max_age), |today| today.settles_in(max_age, now))
+    }
+
+    /// Loads the recipes of calls that were met, as far as they are not known. One that is not there stays
+    /// unknown.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub(in crate::gateway) async fn meet_recipes(
+        &self,
+        holders: &[Holder],
+        is_known: impl Fn(RecipeId) -> bool,
+    ) -> Result<Vec<(RecipeId, Arc<Recipe>)>, store::Error> {
+        let mut met: Vec<(RecipeId, Arc<Recipe>)> = Vec::new();
+        for holder in holders {
+            let tool = &holder.record.intent.tool;
+            for id in recipes_of(&holder.record) {
+                if is_known(id) || met.iter().any(|(there, _)| *there == id) {
+                    continue;
+                }
+                if let Some(one) = self.seen.load().find(tool, id) {
+                    met.push((id, one.recipe.clone()));
+                    continue;
+                }
+                let found = self
+                    .base
+                    .store
+                    .document(Kind::Recipe, "", &name_of(tool, id))
+                    .await;
+                let found = found?;
+                if let Some(one) = found.as_ref().and_then(Remembered::from_document) {
+                    self.change(|seen| seen.put(one.clone()));
+                    met.push((id, one.recipe));
+                }
+            }
+        }
+        Ok(met)
+    }
+}
+
+/// The recipes by which the names of a call were made.
+pub(in crate::gateway) fn recipes_of(record: &Record) -> impl Iterator<Item = RecipeId> {
+    std::iter::once(record.intent.recipe).chain(record.aliases.iter().map(|alias| alias.recipe))
+}
