@@ -110,13 +110,24 @@ async fn exclusive_calls_of_many_sessions_never_overlap_though_a_gateway_of_redi
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let many = times(15);
     let calls = many * BRANCHES * CALLS_OF_A_BRANCH;
-    for n in 0..calls + 100 {
-        // Not the same time twice in a row for one session.
-        tool.then(Act::after_ms((n as u64 * 7_919) % 19, Act::Numbered));
-    }
+    // When it is about to be killed, the calls of that gateway are held.
+    let (hold, held) = Act::held(Act::Numbered);
+    let (is_holding, holds) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+    tool.choose({
+        let (is_holding, holds) = (is_holding.clone(), holds.clone());
+        move |seen, earlier| {
+            if is_holding.load(Ordering::SeqCst) && seen.header("x-gateway") == "killed" {
+                holds.fetch_add(1, Ordering::SeqCst);
+                return held.clone();
+            }
+            // Not the same time twice in a row for one session.
+            Act::after_ms((earlier.len() as u64 * 7_919) % 19, Act::Numbered)
+        }
+    });
     let rules = "session = \"exclusive\"\nsession_wait = \"60s\"\ntimeout = \"5s\"\ndeadline = \"5s\"\nretry = { attempts = 1 }";
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
-    let killed = process(&folders[0], &redis, &tool, rules).await;
+    let marked = format!("{rules}\nheaders = {{ x-gateway = \"killed\" }}");
+    let killed = process(&folders[0], &redis, &tool, &marked).await;
     let survivor = process(&folders[1], &redis, &tool, rules).await;
     let urls = [
         killed.url("/v1/tools/act/calls"),
@@ -145,7 +156,14 @@ async fn exclusive_calls_of_many_sessions_never_overlap_though_a_gateway_of_redi
     timeout(Duration::from_secs(150), third)
         .await
         .expect("a third of it is done");
+    is_holding.store(true, Ordering::SeqCst);
+    until(
+        "calls are under way at the one that is killed",
+        async || holds.load(Ordering::SeqCst) > 0,
+    )
+    .await;
     killed.kill();
+    drop(hold);
     agents.one_is_gone.store(true, Ordering::SeqCst);
     let outcomes: HashMap<String, Value> =
         branches.join_all().await.into_iter().flatten().collect();
