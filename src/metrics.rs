@@ -39,7 +39,7 @@ const ERRORS: [&str; 3] = ["refused", "ambiguous", "unreadable"];
 
 /// How one request for a call was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
+pub enum ArrivalKind {
     /// It ran the call.
     First,
     /// It was answered with a stored result.
@@ -52,7 +52,7 @@ pub enum Arrival {
     Refused,
 }
 
-impl Arrival {
+impl ArrivalKind {
     const ALL: [Self; 5] = [
         Self::First,
         Self::Replayed,
@@ -409,7 +409,7 @@ impl Metrics {
 
     /// Makes the series of a tool exist at zero.
     fn expect(&self, tool: &str) {
-        for arrival in Arrival::ALL {
+        for arrival in ArrivalKind::ALL {
             self.arrivals.with_label_values(&[tool, arrival.as_str()]);
             self.call_duration
                 .with_label_values(&[tool, arrival.as_str()]);

@@ -60,9 +60,9 @@ pub(super) fn store(
         .unwrap_or(Durability::Strict);
     section.require("url");
     let place = section.parsed("url", |url| match url.split_once(':') {
-        Some(("sqlite", path)) if !path.is_empty() => Ok(Place::Sqlite(path.into())),
+        Some(("sqlite", path)) if !path.is_empty() => Ok(StoreUrl::Sqlite(path.into())),
         Some((scheme, _)) if scheme.starts_with("redis") => {
-            redis::Target::parse(url).map(Place::Redis)
+            redis::Target::parse(url).map(StoreUrl::Redis)
         }
         _ => Err(NO_STORE.to_owned()),
     });
@@ -70,13 +70,13 @@ pub(super) fn store(
     let ca: Option<String> = section.get("ca");
     let watermarks: Option<String> = section.get("watermarks");
     let store = place.map(|place| match place {
-        Place::Sqlite(path) => {
+        StoreUrl::Sqlite(path) => {
             for key in ["declared_durability", "ca", "watermarks"] {
                 section.check(!section.has_taken(key), key, "this is for Redis only");
             }
             StoreAt::Sqlite(path)
         }
-        Place::Redis(target) => {
+        StoreUrl::Redis(target) => {
             if target.is_plain_and_remote() {
                 warnings.push(format!(
                     "the store {target} is on another machine and without TLS"
@@ -102,7 +102,7 @@ const NO_STORE: &str =
     "this names no store; one looks like \"sqlite:oncegate.db\" or \"redis://HOST:6379\"";
 
 /// A store's URL, read.
-enum Place {
+enum StoreUrl {
     Sqlite(PathBuf),
     Redis(redis::Target),
 }

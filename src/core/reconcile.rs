@@ -319,7 +319,7 @@ impl Anomaly {
 
 /// What one source and the ledger agree on, and what not.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Found {
+pub struct Comparison {
     /// Calls that succeeded and of which the source has an item.
     pub matched: u64,
     /// Calls of which cannot be told whether the source should have them.
@@ -331,7 +331,7 @@ pub struct Found {
 /// So many calls may be missing although the source has none that it should have: few calls may all have failed.
 const FEW: usize = 3;
 
-impl Found {
+impl Comparison {
     /// Nothing is believed of a source that shows nothing of what it should.
     fn doubted_if_silent(mut self) -> Self {
         let missing = self

@@ -18,7 +18,7 @@ fn items_of_nobody_name_the_calls_to_look_for() {
 }
 
 /// What comes of it if also these calls are known, which are none of the source's tool.
-fn marked_known(rules: &Rules, items: &[Value], others: &[Record]) -> Found {
+fn marked_known(rules: &Rules, items: &[Value], others: &[Record]) -> Comparison {
     let items = items.iter().map(|item| rules.item(item)).collect();
     let mut pairing = Pairing::new(rules, window(), items);
     others.iter().for_each(|other| pairing.mark_known(other));

@@ -132,7 +132,7 @@ fn with(mut item: Value, name: &str, value: impl Into<Value>) -> Value {
     item
 }
 
-fn reconciled(rules: &Rules, calls: &[Record], items: &[Value]) -> Found {
+fn reconciled(rules: &Rules, calls: &[Record], items: &[Value]) -> Comparison {
     let items = items.iter().map(|item| rules.item(item)).collect();
     let mut pairing = Pairing::new(rules, window(), items);
     calls.iter().for_each(|call| pairing.add(call));
@@ -140,7 +140,7 @@ fn reconciled(rules: &Rules, calls: &[Record], items: &[Value]) -> Found {
 }
 
 /// Kind and id of each.
-fn brief(found: &Found) -> Vec<(Kind, &str)> {
+fn brief(found: &Comparison) -> Vec<(Kind, &str)> {
     found
         .anomalies
         .iter()
@@ -148,7 +148,12 @@ fn brief(found: &Found) -> Vec<(Kind, &str)> {
         .collect()
 }
 
-fn check(calls: &[Record], items: &[Value], matched: u64, anomalies: &[(Kind, &str)]) -> Found {
+fn check(
+    calls: &[Record],
+    items: &[Value],
+    matched: u64,
+    anomalies: &[(Kind, &str)],
+) -> Comparison {
     let found = reconciled(&rules(), calls, items);
     assert_eq!(
         (found.matched, brief(&found)),
@@ -448,7 +453,7 @@ fn an_anomaly_has_one_name_whenever_it_is_found() {
         &[(Kind::Orphan, "o1"), (Kind::Orphan, "o2")],
     );
     assert_eq!(found, again);
-    let names = |found: &Found| {
+    let names = |found: &Comparison| {
         found
             .anomalies
             .iter()

@@ -29,11 +29,11 @@ pub(super) struct Health {
     pub(super) checks: Semaphore,
     policy: breaker::Policy,
     start: Instant,
-    seen: Mutex<Seen>,
+    observed: Mutex<Observed>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct Observed {
     breaker: ToolBreaker,
     budget: Budget,
     /// Exponentially weighted.
@@ -59,7 +59,7 @@ impl Drop for Permit {
         }) = self.0.take()
         {
             let now = health.start.elapsed();
-            health.seen().breaker.give_back(&tenant, trials, now);
+            health.observed().breaker.give_back(&tenant, trials, now);
         }
     }
 }
@@ -70,14 +70,14 @@ impl Health {
             checks: Semaphore::new(CHECKS),
             policy,
             start: Instant::now(),
-            seen: Mutex::default(),
+            observed: Mutex::default(),
         }
     }
 
     /// Whether a call of a tenant may begin, or how long the tool is left alone.
     pub(super) fn admit(self: &Arc<Self>, tenant: &str) -> Result<Permit, Duration> {
         let trials = self
-            .seen()
+            .observed()
             .breaker
             .admit(&self.policy, tenant, self.start.elapsed())?;
         let is_trial = trials != Trials::default();
@@ -90,43 +90,45 @@ impl Health {
 
     /// Whether every call of a tenant may begin.
     pub(super) fn is_closed_for(&self, tenant: &str) -> bool {
-        self.seen()
+        self.observed()
             .breaker
             .is_closed_for(&self.policy, tenant, self.start.elapsed())
     }
 
     /// Whether every call of every tenant may begin.
     pub(super) fn is_closed(&self) -> bool {
-        self.seen().breaker.is_closed()
+        self.observed().breaker.is_closed()
     }
 
     /// An attempt for a tenant ended after this long.
     pub(super) fn ended(&self, tenant: &str, sign: Sign, permit: &Permit, took: Duration) {
         let now = self.start.elapsed();
-        let mut seen = self.seen();
+        let mut observed = self.observed();
         let trials = permit
             .0
             .as_ref()
             .map_or_else(Trials::default, |held| held.trials);
-        seen.breaker.ended(&self.policy, tenant, sign, trials, now);
+        observed
+            .breaker
+            .ended(&self.policy, tenant, sign, trials, now);
 
-        let before = seen.latency.unwrap_or(took);
-        seen.latency = Some(before.mul_f64(1.0 - WEIGHT) + took.mul_f64(WEIGHT));
+        let before = observed.latency.unwrap_or(took);
+        observed.latency = Some(before.mul_f64(1.0 - WEIGHT) + took.mul_f64(WEIGHT));
     }
 
     /// A call's first attempt is made.
     pub(super) fn earn_retry(&self) {
-        self.seen().budget.earn();
+        self.observed().budget.earn();
     }
 
     /// Whether the tool may get one more retry; then it counts as made.
     pub(super) fn try_spend_retry(&self) -> bool {
-        self.seen().budget.try_spend()
+        self.observed().budget.try_spend()
     }
 
     /// The retry is not made.
     pub(super) fn give_retry_back(&self) {
-        self.seen().budget.give_back();
+        self.observed().budget.give_back();
     }
 
     /// How long a call usually takes.
@@ -137,14 +139,14 @@ impl Health {
     /// How soon to ask again for a call that has run for so long: when it usually has ended.
     pub(super) fn retry_after(&self, runs_for: Duration) -> Duration {
         let (unknown, least, most) = WAITS;
-        let usual = self.seen().latency;
+        let usual = self.observed().latency;
         usual
             .map_or(unknown, |usual| usual.saturating_sub(runs_for))
             .clamp(least, most)
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -56,7 +56,7 @@ use self::status::Status;
 use self::throttle::Throttle;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
-pub use self::trace::Arrival;
+pub use self::trace::RequestSpan;
 use self::webhook::Notifier;
 use crate::core::record::InstanceId;
 use crate::downstream::outside::Webhook;

@@ -24,13 +24,13 @@ const FRESH: Duration = Duration::from_secs(2);
 /// What is known of paused tools.
 pub struct Pauses {
     base: Arc<Base>,
-    seen: RwLock<Seen>,
+    seen: RwLock<PausedTools>,
     /// One looks for all, and a look never overtakes a change.
     looking: Mutex<()>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct PausedTools {
     /// Each with the entry that says since when, by whom and why.
     tools: BTreeMap<String, Entry>,
     looked_at: Option<Instant>,
@@ -58,11 +58,11 @@ impl Pauses {
         looked_at.is_some_and(|at| !is_shared || at.elapsed() < FRESH)
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Seen) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&PausedTools) -> T) -> T {
         read(&self.seen.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write(&self, write: impl FnOnce(&mut Seen)) {
+    fn write(&self, write: impl FnOnce(&mut PausedTools)) {
         write(&mut self.seen.write().unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -102,7 +102,7 @@ impl Pauses {
             for tool in seen.tools.keys().filter(|tool| !tools.contains_key(*tool)) {
                 tracing::warn!(tool, "a tool is not paused any more");
             }
-            *seen = Seen {
+            *seen = PausedTools {
                 tools,
                 looked_at: Some(looked_at),
                 failed_at: None,

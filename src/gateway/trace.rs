@@ -12,7 +12,7 @@ use crate::core::trace::{self, Context, SpanId};
 
 /// A request for a call, from its head to its answer.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct RequestSpan {
     /// What the caller says of its trace.
     context: Option<Context>,
     span: Span,
@@ -20,7 +20,7 @@ pub struct Arrival {
 }
 
 /// One of which there is no span.
-impl Default for Arrival {
+impl Default for RequestSpan {
     fn default() -> Self {
         Self {
             context: None,
@@ -30,7 +30,7 @@ impl Default for Arrival {
     }
 }
 
-impl Arrival {
+impl RequestSpan {
     /// Its trace may be known only later, if the caller says nothing of it here.
     pub fn begin(context: Option<Context>) -> Self {
         let id = new_span_id();

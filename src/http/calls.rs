@@ -25,7 +25,7 @@ use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::session::Brought;
 use crate::core::tool::Tool;
 use crate::core::trace::Context;
-use crate::gateway::{Answer, Arrival, Door, Patience, Request, Stored, identify};
+use crate::gateway::{Answer, Door, Patience, Request, RequestSpan, Stored, identify};
 
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
@@ -77,7 +77,7 @@ pub(super) async fn call(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    let arrival = Arrival::begin(traced(&headers));
+    let span = RequestSpan::begin(traced(&headers));
     let bytes = read_body(body, http.max_body).await?;
     let read = http
         .gateway
@@ -85,7 +85,7 @@ pub(super) async fn call(
         .large
         .read_off_workers(bytes.len(), || parse(tool, &headers, &bytes))
         .await?;
-    let request = Request { arrival, ..read };
+    let request = Request { span, ..read };
     // Who waits for a call need not keep its request in memory.
     drop(bytes);
     match http.gateway.engine.call(&caller, request).await? {
@@ -153,7 +153,7 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
         session_id: session_id(body.session_id.unwrap_or_default())?,
         saga_id: saga(body.saga_id.unwrap_or_default())?,
         trace_id: trace_id.filter(|id| !id.is_empty()),
-        arrival: Arrival::default(),
+        span: RequestSpan::default(),
         key_header,
         key_member: body.idempotency_key,
         brought: Brought {

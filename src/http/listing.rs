@@ -13,7 +13,7 @@ use super::Http;
 use super::auth::Known;
 use super::ledger::CallView;
 use super::problem::Problem;
-use super::read::{Asked, accepts, cursor, limit, moment};
+use super::read::{QueryOf, accepts, cursor, limit, moment};
 use crate::core::caller::Caller;
 use crate::core::ledger::{Filter, LIMITS, Listed, Page, STATES};
 use crate::core::position::Position;
@@ -28,7 +28,7 @@ const STREAMED_AT_ONCE: u32 = 100;
 pub(super) async fn list(
     State(http): State<Http>,
     Known(caller): Known,
-    Asked(asked): Asked<Parameters>,
+    QueryOf(asked): QueryOf<Parameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let query = read(asked)?;

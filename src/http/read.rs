@@ -65,9 +65,9 @@ pub(super) struct Whose {
 }
 
 /// The members of a query.
-pub(super) struct Asked<T>(pub(super) T);
+pub(super) struct QueryOf<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequestParts<Http> for Asked<T> {
+impl<T: DeserializeOwned> FromRequestParts<Http> for QueryOf<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Http) -> Result<Self, Problem> {
@@ -121,7 +121,7 @@ impl FromRequestParts<Http> for Named {
         let Known(caller) = Known::from_request_parts(parts, http).await?;
         let id: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, http).await;
         let Path(id) = id.map_err(|_| Problem::invalid_request("the id cannot be read"))?;
-        let Asked(whose) = Asked::<Whose>::from_request_parts(parts, http).await?;
+        let QueryOf(whose) = QueryOf::<Whose>::from_request_parts(parts, http).await?;
         let tenant = identity(
             "tenant",
             whose.tenant.unwrap_or_else(|| caller.tenant.clone()),

@@ -15,7 +15,7 @@ use super::Http;
 use super::auth::Known;
 use super::ledger::time;
 use super::problem::Problem;
-use super::read::{Asked, cursor, limit, moment, optional_object, read_body};
+use super::read::{QueryOf, cursor, limit, moment, optional_object, read_body};
 use crate::core::ledger::LIMITS;
 use crate::core::reconcile::anomaly::Listed;
 use crate::gateway::ErrorKind;
@@ -76,7 +76,7 @@ pub(super) async fn show(
     State(http): State<Http>,
     Known(caller): Known,
     name: Named,
-    Asked(wanted): Asked<Wanted>,
+    QueryOf(wanted): QueryOf<Wanted>,
 ) -> Result<Response, Problem> {
     let name = read_name(name)?;
     let limit = limit(wanted.limit, LIMITS.1)?;

@@ -12,7 +12,7 @@ use super::auth::Known;
 use super::ledger::{EventView, time};
 use super::problem::Problem;
 use super::read::{
-    Act, Asked, Named, NamedCall, cursor, identity, limit, read_optional_reason, read_reason,
+    Act, Named, NamedCall, QueryOf, cursor, identity, limit, read_optional_reason, read_reason,
 };
 use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
@@ -24,7 +24,7 @@ use crate::gateway::{SagaAt, SagaQuery};
 pub(super) async fn list(
     State(http): State<Http>,
     Known(caller): Known,
-    Asked(asked): Asked<Parameters>,
+    QueryOf(asked): QueryOf<Parameters>,
 ) -> Result<Response, Problem> {
     let state = asked.state.map(|word| {
         SagaState::ALL

@@ -14,7 +14,7 @@ use super::Http;
 use super::auth::Known;
 use super::calls::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, parse};
 use super::problem::Problem;
-use super::read::{Asked, ToolName, read_body};
+use super::read::{QueryOf, ToolName, read_body};
 use crate::core::key::{MAX_LEN, MODEL_MEMBER, Pointer};
 use crate::core::tool::Tool;
 use crate::core::tool_schema_export::{self as export, KEY_PATTERN, Keys};
@@ -74,7 +74,7 @@ enum Shown {
 pub(super) async fn list(
     State(http): State<Http>,
     Known(caller): Known,
-    Asked(wanted): Asked<Wanted>,
+    QueryOf(wanted): QueryOf<Wanted>,
 ) -> Result<Json<ToolList>, Problem> {
     let keys = match wanted.keys {
         None | Some(WhoBringsKeys::Model) => Keys::Model,

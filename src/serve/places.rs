@@ -125,7 +125,7 @@ pub(super) struct Place {
 
 /// Which connection was told to give way, and when.
 #[derive(Default)]
-struct Asked(Option<(usize, Instant)>);
+struct AskedToLeave(Option<(usize, Instant)>);
 
 /// That a connection is listed; dropped, it is not.
 pub(super) struct Listing {
@@ -162,7 +162,7 @@ impl Places {
 
     /// Any place, an ordinary one if there is one. If there is none at all, another connection is closed.
     pub(super) async fn some(&self) -> Place {
-        let mut asked = Asked::default();
+        let mut asked = AskedToLeave::default();
         loop {
             tokio::select! {
                 biased;
@@ -205,7 +205,7 @@ impl Places {
     ) -> Option<(Place, Listing)> {
         let client =
             (!self.proxies.iter().any(|proxy| proxy.holds(address))).then(|| client(address));
-        let mut asked = Asked::default();
+        let mut asked = AskedToLeave::default();
         if place.is_spare && self.close_one(&mut asked, |listed| !listed.is_spare) {
             let held = tokio::time::timeout(GIVES_WAY, self.ordinary.clone().acquire_owned()).await;
             if let Ok(Ok(held)) = held {
@@ -273,7 +273,7 @@ impl Places {
     ///
     /// Only one of those that may give way, and only if that is long. Whether there was one. A connection that is serving a
     /// request with a valid token is none. One that was asked before has some time to go before another one is closed.
-    fn close_one(&self, asked: &mut Asked, may_give_way: impl Fn(&Listed) -> bool) -> bool {
+    fn close_one(&self, asked: &mut AskedToLeave, may_give_way: impl Fn(&Listed) -> bool) -> bool {
         let mut open = lock(&self.open);
         if let Some((number, at)) = asked.0
             && at.elapsed() < GIVES_WAY

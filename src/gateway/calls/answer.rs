@@ -15,7 +15,7 @@ use crate::core::record::{CallId, Content, FailureKind, Record, State};
 use crate::core::time::elapsed_ms;
 use crate::core::unknown;
 use crate::gateway::error::ErrorKind;
-use crate::metrics::Arrival;
+use crate::metrics::ArrivalKind;
 
 /// How long a caller waits for the claim, however short it wants to wait for the result.
 const CLAIM_WAIT: Duration = Duration::from_secs(10);
@@ -202,21 +202,21 @@ pub(in crate::gateway) fn read(
 }
 
 /// What became of a request that did not run the call itself.
-pub(in crate::gateway) fn arrival_of(progress: &Progress) -> Arrival {
+pub(in crate::gateway) fn arrival_of(progress: &Progress) -> ArrivalKind {
     match progress {
-        Progress::Ended { record: Err(_), .. } => Arrival::Refused,
+        Progress::Ended { record: Err(_), .. } => ArrivalKind::Refused,
         Progress::Ended {
             record: Ok(record),
             ours,
         } => match record.state {
-            State::Unknown(_) | State::Running => Arrival::Suppressed,
-            _ if *ours => Arrival::Joined,
-            _ => Arrival::Replayed,
+            State::Unknown(_) | State::Running => ArrivalKind::Suppressed,
+            _ if *ours => ArrivalKind::Joined,
+            _ => ArrivalKind::Replayed,
         },
         Progress::Claiming
         | Progress::Queued
         | Progress::Running { .. }
         | Progress::Unwritten { .. }
-        | Progress::Lost { .. } => Arrival::Suppressed,
+        | Progress::Lost { .. } => ArrivalKind::Suppressed,
     }
 }

@@ -37,7 +37,7 @@ use crate::gateway::places::{Lines, Owner, Places};
 use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::transition;
-use crate::metrics::Arrival;
+use crate::metrics::ArrivalKind;
 
 /// Runs calls, and answers with what is known of them.
 pub struct Engine {
@@ -69,7 +69,7 @@ impl Engine {
         mut request: Request,
     ) -> Result<Answer, Error> {
         let began = Instant::now();
-        let span = std::mem::take(&mut request.arrival);
+        let span = std::mem::take(&mut request.span);
         let patience = request.patience;
         // A gateway that drains waits for the requests that were let in before.
         let let_in = self.base.tasks.token();
@@ -78,9 +78,9 @@ impl Engine {
         self.runner.count_request(&at.tool.name, request.door);
         let prepared = self.prepare.prepare(at.clone(), caller, request, &span);
         let call = prepared.await.inspect_err(|_| {
-            span.came_to(Arrival::Refused.as_str(), None);
+            span.came_to(ArrivalKind::Refused.as_str(), None);
             self.runner
-                .count_arrival(&at.tool.name, Arrival::Refused, began);
+                .count_arrival(&at.tool.name, ArrivalKind::Refused, began);
         })?;
         let (key, names) = (call.told_key.clone(), call.names.clone());
         let came = Instant::now();
@@ -92,7 +92,7 @@ impl Engine {
             .await;
         let is_ours = is_first && progress.is_ours();
         let arrival = if is_ours {
-            Arrival::First
+            ArrivalKind::First
         } else {
             arrival_of(&progress)
         };
@@ -219,7 +219,7 @@ impl Engine {
         &self,
         caller: &Caller,
         at: &ToolAt,
-        arrival: Arrival,
+        arrival: ArrivalKind,
         progress: &Progress,
         began: Instant,
     ) {

@@ -24,7 +24,7 @@ use crate::gateway::recipes::Recipes;
 use crate::gateway::secret::KnownSecrets;
 use crate::gateway::throttle::NewKeys;
 use crate::gateway::tools::ToolAt;
-use crate::gateway::trace::Arrival as Seen;
+use crate::gateway::trace::RequestSpan;
 
 /// Turns requests into calls with a key.
 pub(in crate::gateway) struct Preparer {
@@ -60,7 +60,7 @@ impl Preparer {
         at: Arc<ToolAt>,
         caller: &Caller,
         request: Request,
-        seen: &Seen,
+        span: &RequestSpan,
     ) -> Result<PreparedCall, Error> {
         let may_claim = self
             .recipes
@@ -73,7 +73,7 @@ impl Preparer {
             earlier: &earlier,
             secrets: &secrets,
         };
-        let ask = || prepare(at, &by, caller, request, seen, share, now);
+        let ask = || prepare(at, &by, caller, request, span, share, now);
         let call = self.large.read_off_workers(bytes, ask).await?;
         Ok(PreparedCall { may_claim, ..call })
     }
@@ -195,7 +195,7 @@ fn prepare(
     by: &ReadBy<'_>,
     caller: &Caller,
     request: Request,
-    seen: &Seen,
+    span: &RequestSpan,
     share: f64,
     now: Timestamp,
 ) -> Result<PreparedCall, Error> {
@@ -254,7 +254,7 @@ fn prepare(
         created_at: now,
     };
     let (session, new_keys) = (request.brought, NewKeys::of(caller));
-    let trace = seen.belongs_to(&intent, share);
+    let trace = span.belongs_to(&intent, share);
     let told_key = if complaint.is_some() {
         brought
     } else {

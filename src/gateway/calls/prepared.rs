@@ -15,7 +15,7 @@ use crate::core::{json, key};
 use crate::gateway::error::ErrorKind;
 use crate::gateway::throttle::NewKeys;
 use crate::gateway::tools::ToolAt;
-use crate::gateway::trace::{Arrival as Seen, Trace};
+use crate::gateway::trace::{RequestSpan, Trace};
 use crate::metrics::Door;
 
 /// One request for a call, as it came in.
@@ -31,7 +31,7 @@ pub struct Request {
     pub saga_id: String,
     pub trace_id: Option<String>,
     /// The request as a span.
-    pub arrival: Seen,
+    pub span: RequestSpan,
     /// The value of the `Idempotency-Key` header line.
     pub key_header: Option<Bytes>,
     /// The body's `idempotency_key`.

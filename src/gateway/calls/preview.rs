@@ -12,7 +12,7 @@ use crate::core::call::{self, Action, Met};
 use crate::core::caller::Caller;
 use crate::core::record::{Intent, Record};
 use crate::gateway::error::{Error, ErrorKind};
-use crate::gateway::trace::Arrival;
+use crate::gateway::trace::RequestSpan;
 use crate::gateway::transition;
 
 /// Which call a request is, and what would become of it.
@@ -47,7 +47,7 @@ impl Engine {
         let at = self.prepare.tool_for(caller, &request.tool)?;
         let call = self
             .prepare
-            .prepare(at, caller, request, &Arrival::default())
+            .prepare(at, caller, request, &RequestSpan::default())
             .await?;
         let intent = &call.intent;
         let with_key = |kind: ErrorKind| Error {

@@ -18,7 +18,7 @@ use crate::gateway::health::Permit;
 use crate::gateway::ids::{jitter, new_attempt};
 use crate::gateway::pauses::Pauses;
 use crate::gateway::transition;
-use crate::metrics::{Arrival, Door};
+use crate::metrics::{ArrivalKind, Door};
 
 /// Whether what comes of a run is written down.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -204,7 +204,7 @@ impl Runner {
     /// Counts and logs how a run ended.
     pub(in crate::gateway) fn ended(&self, call: &PreparedCall, record: &Record, began: Instant) {
         let tool = &call.at.tool;
-        self.count_arrival(&tool.name, Arrival::First, began);
+        self.count_arrival(&tool.name, ArrivalKind::First, began);
         call.trace.ended(record, failure_of(record));
         if let Some(reason) = failure_of(record) {
             self.base
@@ -232,7 +232,12 @@ impl Runner {
         self.base.metrics.requests.with_label_values(&labels).inc();
     }
 
-    pub(in crate::gateway) fn count_arrival(&self, tool: &str, arrival: Arrival, began: Instant) {
+    pub(in crate::gateway) fn count_arrival(
+        &self,
+        tool: &str,
+        arrival: ArrivalKind,
+        began: Instant,
+    ) {
         let labels = [tool, arrival.as_str()];
         self.base.metrics.arrivals.with_label_values(&labels).inc();
         self.base

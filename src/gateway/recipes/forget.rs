@@ -30,8 +30,8 @@ impl Recipes {
         self.learn_recipes().await?;
         let current: BTreeSet<RecipeId> =
             self.base.tools().values().map(|at| at.recipe_id).collect();
-        let seen = self.seen.load_full();
-        for one in seen
+        let known = self.known.load_full();
+        for one in known
             .all
             .values()
             .flatten()
@@ -44,8 +44,9 @@ impl Recipes {
             if matches!(put?, Put::Done) {
                 let (tool, recipe) = (&one.recipe.tool, one.id);
                 tracing::info!(tool, %recipe, "an earlier setting of the tool's key is forgotten: no call of it is kept");
-                self.change(|seen| {
-                    seen.all
+                self.change(|known| {
+                    known
+                        .all
                         .entry(tool.clone())
                         .or_default()
                         .retain(|there| there.id != recipe);

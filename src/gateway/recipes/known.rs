@@ -22,7 +22,7 @@ use crate::store;
 pub struct Recipes {
     pub(super) base: Arc<Base>,
     pub(super) secrets: Arc<KnownSecrets>,
-    pub(super) seen: ArcSwap<Seen>,
+    pub(super) known: ArcSwap<KnownRecipes>,
     /// One reads for all.
     pub(super) learning: Mutex<()>,
     pub(super) failed_at: Guard<Option<Instant>>,
@@ -31,7 +31,7 @@ pub struct Recipes {
 }
 
 #[derive(Default, Clone)]
-pub(super) struct Seen {
+pub(super) struct KnownRecipes {
     /// By tool, the newest first.
     pub(super) all: BTreeMap<String, Vec<Remembered>>,
     /// Those that are written down, with all others read after that.
@@ -44,7 +44,7 @@ pub(super) struct Seen {
     pub(super) is_any_unreadable: bool,
 }
 
-impl Seen {
+impl KnownRecipes {
     pub(super) fn find(&self, tool: &str, id: RecipeId) -> Option<&Remembered> {
         self.all.get(tool)?.iter().find(|one| one.id == id)
     }
@@ -66,7 +66,7 @@ impl Recipes {
         Self {
             base,
             secrets,
-            seen: ArcSwap::default(),
+            known: ArcSwap::default(),
             learning: Mutex::default(),
             failed_at: Guard::default(),
             looked_for: Guard::default(),
@@ -75,8 +75,8 @@ impl Recipes {
 
     /// The recipes of a tool but today's, the newest first.
     pub(in crate::gateway) fn earlier(&self, at: &ToolAt) -> Vec<(RecipeId, Arc<Recipe>)> {
-        let seen = self.seen.load();
-        let of_tool = seen.all.get(&at.tool.name).into_iter().flatten();
+        let known = self.known.load();
+        let of_tool = known.all.get(&at.tool.name).into_iter().flatten();
         of_tool
             .filter(|one| one.id != at.recipe_id)
             .map(|one| (one.id, one.recipe.clone()))
@@ -91,22 +91,22 @@ impl Recipes {
 
     /// Whether what is known was read within this time.
     pub(super) fn is_younger(&self, max_age: Duration) -> bool {
-        self.seen
+        self.known
             .load()
             .read_at
             .is_some_and(|read_at| read_at.elapsed() <= max_age)
     }
 
     pub(super) fn serves(&self, at: &ToolAt) -> bool {
-        let seen = self.seen.load();
-        seen.served.contains(&at.recipe_id) && !seen.is_unreadable(&at.tool.name)
+        let known = self.known.load();
+        known.served.contains(&at.recipe_id) && !known.is_unreadable(&at.tool.name)
     }
 
-    pub(super) fn change(&self, change: impl Fn(&mut Seen)) {
-        self.seen.rcu(|seen| {
-            let mut seen = Seen::clone(seen);
-            change(&mut seen);
-            seen
+    pub(super) fn change(&self, change: impl Fn(&mut KnownRecipes)) {
+        self.known.rcu(|known| {
+            let mut known = KnownRecipes::clone(known);
+            change(&mut known);
+            known
         });
     }
 
@@ -122,8 +122,9 @@ impl Recipes {
             return None;
         }
         let max_age = self.base.limits.pace.recipes_max_age;
-        let seen = self.seen.load();
-        seen.find(&at.tool.name, at.recipe_id)
+        let known = self.known.load();
+        known
+            .find(&at.tool.name, at.recipe_id)
             .map_or(Some(max_age), |today| today.settles_in(max_age, now))
     }
 
@@ -144,7 +145,7 @@ impl Recipes {
                 if is_known(id) || met.iter().any(|(there, _)| *there == id) {
                     continue;
                 }
-                if let Some(one) = self.seen.load().find(tool, id) {
+                if let Some(one) = self.known.load().find(tool, id) {
                     met.push((id, one.recipe.clone()));
                     continue;
                 }
@@ -155,7 +156,7 @@ impl Recipes {
                     .await;
                 let found = found?;
                 if let Some(one) = found.as_ref().and_then(Remembered::from_document) {
-                    self.change(|seen| seen.put(one.clone()));
+                    self.change(|known| known.put(one.clone()));
                     met.push((id, one.recipe));
                 }
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::known::{Recipes, Seen};
+use super::known::{KnownRecipes, Recipes};
 use crate::core::document::{Document, Kind};
 use crate::core::position::Position;
 use crate::core::recipe::stored::{Remembered, name_of, tool_of};
@@ -41,7 +41,7 @@ impl Recipes {
         if self.learn_until(at, serves).await {
             return Ok(true);
         }
-        let may_look = self.seen.load().read_at.is_some() || at.tool.effect == Effect::Read;
+        let may_look = self.known.load().read_at.is_some() || at.tool.effect == Effect::Read;
         if may_look {
             Ok(false)
         } else {
@@ -80,10 +80,11 @@ impl Recipes {
     /// Whether another request has read the recipes since this one asked; and of a tool that is closed because one of
     /// them cannot be read, whether that was a moment ago.
     fn is_just_read(&self, at: &ToolAt, asked: Instant) -> bool {
-        let seen = self.seen.load();
-        let is_closed = seen.is_unreadable(&at.tool.name);
+        let known = self.known.load();
+        let is_closed = known.is_unreadable(&at.tool.name);
         let pause = self.base.limits.pace.ask_store_every;
-        seen.read_at
+        known
+            .read_at
             .is_some_and(|read_at| read_at >= asked || is_closed && read_at.elapsed() < pause)
     }
 
@@ -100,7 +101,7 @@ impl Recipes {
             if self.know_recipes(at).await.unwrap_or(false) {
                 continue;
             }
-            if self.seen.load().is_unreadable(&at.tool.name) {
+            if self.known.load().is_unreadable(&at.tool.name) {
                 closed.push(at.tool.name.clone());
             } else {
                 is_unwritten = true;
@@ -156,9 +157,9 @@ impl Recipes {
         // What was made with the recipes was made with the secret.
         self.secrets.learn_secret().await?;
         self.read_recipes(now, began).await?;
-        let seen = self.seen.load_full();
+        let known = self.known.load_full();
         // A tool that is closed keeps no other from being served.
-        let open = tools.filter(|at| !seen.is_unreadable(&at.tool.name));
+        let open = tools.filter(|at| !known.is_unreadable(&at.tool.name));
         let mut has_written = false;
         for at in open.clone() {
             has_written |= self.write_recipe(at, now).await?;
@@ -169,15 +170,15 @@ impl Recipes {
             self.read_recipes(now, began).await?;
         }
         let ids: Vec<RecipeId> = open.map(|at| at.recipe_id).collect();
-        self.change(|seen| seen.served.extend(&ids));
+        self.change(|known| known.served.extend(&ids));
         Ok(())
     }
 
     /// Writes down that a tool is served by its recipe. Whether that was not known before.
     async fn write_recipe(&self, at: &ToolAt, now: Timestamp) -> Result<bool, Error> {
-        let seen = self.seen.load_full();
+        let known = self.known.load_full();
         let keep = at.tool.retention;
-        if let Some(known) = seen.find(&at.tool.name, at.recipe_id) {
+        if let Some(known) = known.find(&at.tool.name, at.recipe_id) {
             if let Some(renewed) = known.renewed(keep, now) {
                 self.put_recipe(&renewed, false).await?;
                 // Others may have been written, or forgotten, since this one was read.
@@ -185,7 +186,7 @@ impl Recipes {
             }
             return Ok(false);
         }
-        if seen
+        if known
             .all
             .get(&at.tool.name)
             .is_some_and(|all| all.len() >= MAX_RECIPES)
@@ -218,7 +219,7 @@ impl Recipes {
                     continue;
                 }
                 Put::Done => {
-                    self.change(|seen| seen.put(recipe.clone()));
+                    self.change(|known| known.put(recipe.clone()));
                     return Ok(());
                 }
                 Put::Lost(there) => there,
@@ -257,9 +258,9 @@ impl Recipes {
                 break;
             }
         }
-        let mut read = Seen {
+        let mut read = KnownRecipes {
             read_at: Some(began),
-            ..Seen::default()
+            ..KnownRecipes::default()
         };
         for document in stored
             .iter()
@@ -282,7 +283,7 @@ impl Recipes {
                 None => read.is_any_unreadable = true,
             }
         }
-        let known = self.seen.load_full();
+        let known = self.known.load_full();
         for one in known.all.values().flatten() {
             if unreadable.contains(&name_of(&one.recipe.tool, one.id)) {
                 read.put(one.clone());
@@ -305,7 +306,7 @@ impl Recipes {
             read.served.remove(&one.id);
             read.put(one.clone());
         }
-        self.seen.store(Arc::new(read));
+        self.known.store(Arc::new(read));
         let mut all = Ok(());
         for one in lost {
             // One that cannot be written must not keep the others.

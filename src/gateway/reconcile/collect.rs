@@ -10,7 +10,7 @@ use super::settings::{Reconciliation, SourceAt};
 use crate::core::ledger::{Filter, Listed, Page};
 use crate::core::position::Position;
 use crate::core::reconcile::pairing::{Name, Pairing};
-use crate::core::reconcile::{Doubt, Found, Window};
+use crate::core::reconcile::{Comparison, Doubt, Window};
 use crate::core::record::Record;
 use crate::downstream::outside::Room;
 use crate::gateway::base::Base;
@@ -24,7 +24,7 @@ const MAX_OLDER: usize = 200_000;
 
 /// What was found, by source.
 pub(super) struct Collected {
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<Comparison>,
     pub(super) items: u64,
     pub(super) calls: u64,
 }

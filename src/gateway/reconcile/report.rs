@@ -13,7 +13,7 @@ use super::settings::Reconciliation;
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::anomaly::{Act, Case, Listed};
-use crate::core::reconcile::{Anomaly, Found, Window};
+use crate::core::reconcile::{Anomaly, Comparison, Window};
 use crate::gateway::clock::later;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::store::{self, Put};
@@ -135,7 +135,7 @@ impl Report {
         }
     }
 
-    pub(super) fn take_counts(&mut self, found: &[Found], items: u64, calls: u64) {
+    pub(super) fn take_counts(&mut self, found: &[Comparison], items: u64, calls: u64) {
         (self.items, self.calls) = (items, calls);
         for found in found {
             self.matched += found.matched;

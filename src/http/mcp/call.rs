@@ -22,7 +22,7 @@ use crate::core::mcp::{self, Source};
 use crate::core::record::CallId;
 use crate::core::session::Brought;
 use crate::core::trace::Context;
-use crate::gateway::{Arrival, Door, Patience, Request};
+use crate::gateway::{Door, Patience, Request, RequestSpan};
 
 /// What a request says.
 pub(super) struct Asked<'a> {
@@ -96,7 +96,7 @@ pub(super) fn request(
         session_id: session_id(session).map_err(refuse)?,
         saga_id: saga(first(&own(mcp::SAGA))?.unwrap_or_default()).map_err(refuse)?,
         trace_id: context.as_ref().map(|context| context.trace_id.clone()),
-        arrival: Arrival::begin(context),
+        span: RequestSpan::begin(context),
         key_header,
         key_member: first(&key_sources)?,
         brought,

@@ -87,7 +87,7 @@ impl Entered {
 
 /// The conditions as `session.lua` reads them. What is left out is not asked.
 #[derive(Serialize)]
-struct Asked {
+struct Conditions {
     call: String,
     token: String,
     floor: String,
@@ -98,19 +98,19 @@ struct Asked {
     line_us: Option<u64>,
     line_length: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    budget: Option<AskedBudget>,
+    budget: Option<BudgetCondition>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    similar: Option<AskedSimilar>,
+    similar: Option<SimilarCondition>,
 }
 
 #[derive(Serialize)]
-struct AskedBudget {
+struct BudgetCondition {
     max: u32,
     window_us: u64,
 }
 
 #[derive(Serialize)]
-struct AskedSimilar {
+struct SimilarCondition {
     window_us: u64,
     refuses: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,7 +130,7 @@ impl Admissions {
             Some(Line::Waits { longest }) => Some(longest),
             Some(Line::Leaves) | None => None,
         };
-        let asked = Asked {
+        let asked = Conditions {
             call: change.record.intent.call_id.to_string(),
             token: match admission.token {
                 Token::Next => "next".to_owned(),
@@ -147,11 +147,11 @@ impl Admissions {
                 .to_string(),
             line_us: longest.map(|_| micros(LINE_PLACE)),
             line_length: longest.unwrap_or(0),
-            budget: admission.budget.map(|spending| AskedBudget {
+            budget: admission.budget.map(|spending| BudgetCondition {
                 max: spending.max,
                 window_us: micros(spending.window),
             }),
-            similar: admission.similar.map(|likeness| AskedSimilar {
+            similar: admission.similar.map(|likeness| SimilarCondition {
                 window_us: micros(likeness.window),
                 refuses: likeness.refuses,
                 confirmed: likeness.confirmed.map(|call_id| call_id.to_string()),

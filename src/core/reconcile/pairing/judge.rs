@@ -3,15 +3,15 @@
 use serde_json::Value;
 
 use super::{Call, Group, Pairing, Standing};
-use crate::core::reconcile::{Anomaly, Doubt, Found, Item, Join, Kind};
+use crate::core::reconcile::{Anomaly, Comparison, Doubt, Item, Join, Kind};
 use crate::core::record::CallId;
 
 impl Pairing<'_> {
     /// What came of it; and what makes it doubtful that every call is known.
-    pub fn finish(self, doubts: &[Doubt]) -> Found {
-        let mut found = Found {
+    pub fn finish(self, doubts: &[Doubt]) -> Comparison {
+        let mut found = Comparison {
             undecided: self.undecided,
-            ..Found::default()
+            ..Comparison::default()
         };
         let mut doubts = doubts.to_vec();
         doubts.extend(self.is_blind.then_some(Doubt::Unreadable));
@@ -58,7 +58,7 @@ impl<'a> Judge<'a> {
         items.iter().filter(|n| self.item(**n).counts).count() as u64
     }
 
-    fn group(&self, group: &Group, found: &mut Found) {
+    fn group(&self, group: &Group, found: &mut Comparison) {
         let mut calls: Vec<&Call> = group.calls.iter().collect();
         calls.sort_by_key(|call| (call.standing, call.created_at, call.call_id));
         let is_claimed = calls.is_empty() && self.all.claimed.contains(self.key);
@@ -166,7 +166,7 @@ impl<'a> Judge<'a> {
         pairs
     }
 
-    fn call(&self, call: &Call, item: Option<&Item>, found: &mut Found) {
+    fn call(&self, call: &Call, item: Option<&Item>, found: &mut Comparison) {
         let anomaly = |kind, detail| self.anomaly(kind, Some(call.call_id), item, detail);
         let Some(item) = item else {
             if call.standing == Standing::Judged && self.all.named.contains(&call.call_id) {
