@@ -196,6 +196,14 @@ mod tests {
             1,
             "and those of large arguments are not gathered"
         );
+        let told_of = |items| {
+            let list = vec!["x"; items];
+            let mistakes = schema.mistakes(&json!({ "list": list }));
+            mistakes[0].0.clone()
+        };
+        // The list and its object are values, too.
+        assert_eq!(told_of(MAX_VALUES_TOLD - 2), "/list");
+        assert_eq!(told_of(MAX_VALUES_TOLD - 1), "");
     }
 
     #[test]
@@ -214,5 +222,26 @@ mod tests {
         let requires = |pointer: &str| schema.requires(&pointer.parse().expect("a pointer"));
         assert!(requires("/id") && requires("/order") && requires("/order/id"));
         assert!(!requires("/order/note") && !requires("/other") && !requires("/other/id"));
+    }
+
+    #[test]
+    fn a_name_is_looked_for_in_parts_and_references_down_to_a_bound() {
+        let named = json!({ "properties": { "key": {} } });
+        let inside = |depth, word: &str| {
+            let wrap = |part: Value, _| json!({ word: [part] });
+            let text = (0..depth).fold(named.clone(), wrap);
+            Schema::new(text).expect("a schema").has_property("key")
+        };
+        for word in ["allOf", "anyOf", "oneOf"] {
+            assert!(inside(0, word) && inside(1, word) && inside(MAX_PARTS, word));
+            assert!(!inside(MAX_PARTS + 1, word), "{word}");
+        }
+        let refers = |place: &str, x: &Value| {
+            let text = json!({ "$ref": place, "$defs": { "x": x } });
+            Schema::new(text).expect("a schema").has_property("key")
+        };
+        assert!(refers("#/$defs/x", &named) && !refers("#/$defs/x", &json!({})));
+        let to_itself = json!({ "allOf": [{ "$ref": "#/$defs/x" }] });
+        assert!(!refers("#/$defs/x", &to_itself), "it comes to an end");
     }
 }

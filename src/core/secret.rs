@@ -124,6 +124,13 @@ mod tests {
     }
 
     #[test]
+    fn one_store_has_all_secrets_of_another_only_if_it_has_each_of_them() {
+        let has_all = |all, others| secrets(all).has_all_of(&secrets(others));
+        assert!(has_all(&[1], &[1]) && has_all(&[1, 2], &[2]) && has_all(&[1, 2], &[2, 1]));
+        assert!(!has_all(&[1], &[2]) && !has_all(&[1], &[1, 2]) && !has_all(&[1, 2], &[3, 1]));
+    }
+
+    #[test]
     fn what_is_made_with_it_depends_on_the_secret_the_use_and_the_borders_of_the_parts() {
         let (one, other) = (Secret::new([1; 32]), Secret::new([2; 32]));
         assert_ne!(one.mac("a", ["b"]), other.mac("a", ["b"]));
@@ -136,5 +143,6 @@ mod tests {
             "f71706a801f2288f65f7d850d1ab74297bb98a723a069a8cc46be9f8aa79c558"
         );
         assert_eq!(format!("{one:?}"), "Secret(…)");
+        assert_eq!((one.bytes(), other.bytes()), (&[1; 32], &[2; 32]));
     }
 }

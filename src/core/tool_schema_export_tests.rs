@@ -183,3 +183,27 @@ fn what_may_not_stand_at_the_root_is_taken_out_and_told() {
     assert_eq!(schema.get("oneOf"), None);
     assert_eq!(Value::Object(taken), json!({ "oneOf": choice }));
 }
+
+#[test]
+fn only_schemas_of_writes_ask_a_model_for_a_key() {
+    let mut reading = tool("t");
+    reading.effect = Effect::Read;
+    let asks = |tool: &Tool, keys| {
+        let schema = input_schema(tool, keys);
+        schema["properties"].get(MODEL_MEMBER).is_some()
+    };
+    assert!(asks(&tool("t"), Keys::Model));
+    assert!(!asks(&tool("t"), Keys::Runtime));
+    assert!(!asks(&reading, Keys::Model) && !asks(&reading, Keys::Runtime));
+}
+
+#[test]
+fn hints_say_that_a_write_may_destroy_and_a_read_may_not() {
+    let mut reading = tool("t");
+    reading.effect = Effect::Read;
+    let said = [reading, tool("t")].map(|tool| {
+        let hints = hints(&tool);
+        (hints.read_only, hints.destructive, hints.idempotent)
+    });
+    assert_eq!(said, [(true, false, true), (false, true, true)]);
+}

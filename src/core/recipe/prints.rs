@@ -204,3 +204,7 @@ impl Prints {
         Some(today.fingerprint(secret, &args))
     }
 }
+
+#[cfg(test)]
+#[path = "prints_tests.rs"]
+mod tests;

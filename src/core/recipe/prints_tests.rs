@@ -1,0 +1,174 @@
+//! How an arrival compares with calls and aliases that other recipes and other secrets have made.
+
+use serde_json::json;
+
+use super::*;
+use crate::core::call::tests::record;
+use crate::core::key::Source;
+use crate::core::tool::Tool;
+use crate::core::tool::tests::tool;
+
+const SECRET: Secret = Secret::new([7; 32]);
+const EARLIER: Secret = Secret::new([8; 32]);
+const UNKNOWN: Secret = Secret::new([9; 32]);
+
+fn recipe(change: impl FnOnce(&mut Tool)) -> (RecipeId, Arc<Recipe>) {
+    let mut tool = tool("act");
+    change(&mut tool);
+    let recipe = Recipe::of(&tool);
+    (recipe.id(), Arc::new(recipe))
+}
+
+/// Today's recipe.
+fn plain() -> (RecipeId, Arc<Recipe>) {
+    recipe(|_| {})
+}
+
+/// Another one, which makes the same fingerprints.
+fn requiring() -> (RecipeId, Arc<Recipe>) {
+    recipe(|tool| tool.key.required = true)
+}
+
+fn ignoring() -> (RecipeId, Arc<Recipe>) {
+    recipe(|tool| tool.key.ignore = vec!["/note".parse().expect("a pointer")])
+}
+
+fn prints(earlier: &[(RecipeId, Arc<Recipe>)], args: &Value) -> Prints {
+    let secrets = Secrets::of(vec![SECRET, EARLIER]).expect("two secrets");
+    Prints::of(&plain().1, earlier, &secrets, args)
+}
+
+fn name(key: &str) -> Lookup {
+    Lookup::new("shop", "act", key)
+}
+
+/// Under this name, by today's recipe.
+fn arrival(key: &str, args: &Value) -> Intent {
+    let (recipe, today) = plain();
+    let there = record(&tool("act"), Source::Runtime, &[]);
+    Intent {
+        lookup: name(key),
+        recipe,
+        fingerprint: today.fingerprint(&SECRET, args),
+        ..(*there.intent).clone()
+    }
+}
+
+/// A call under this name, made of these arguments by a recipe and with a secret.
+fn call(key: &str, by: &(RecipeId, Arc<Recipe>), secret: &Secret, args: &Value) -> Record {
+    let intent = Intent {
+        recipe: by.0,
+        fingerprint: by.1.fingerprint(secret, args),
+        args: args.to_string().into(),
+        ..arrival(key, args)
+    };
+    Record {
+        intent: Arc::new(intent),
+        ..record(&tool("act"), Source::Runtime, &[])
+    }
+}
+
+fn alias(key: &str, by: &(RecipeId, Arc<Recipe>), secret: &Secret, args: &Value) -> Alias {
+    Alias {
+        names: vec![name(key)],
+        fingerprint: by.1.fingerprint(secret, args),
+        recipe: by.0,
+    }
+}
+
+#[test]
+fn an_alias_is_compared_by_the_recipe_and_the_secret_that_it_was_made_with() {
+    let (one, two) = (
+        json!({ "id": 1, "note": "a" }),
+        json!({ "id": 2, "note": "a" }),
+    );
+    for (by, secret, is_known, of_same, of_other) in [
+        (plain(), SECRET, false, Sameness::Same, Sameness::Other),
+        (plain(), EARLIER, false, Sameness::Same, Sameness::Other),
+        (
+            plain(),
+            UNKNOWN,
+            false,
+            Sameness::Unclear,
+            Sameness::Unclear,
+        ),
+        (requiring(), SECRET, true, Sameness::Same, Sameness::Other),
+        (requiring(), EARLIER, true, Sameness::Same, Sameness::Other),
+        (
+            requiring(),
+            SECRET,
+            false,
+            Sameness::Unclear,
+            Sameness::Unclear,
+        ),
+        // What differs by a recipe that makes other fingerprints may be the same by today's.
+        (ignoring(), SECRET, true, Sameness::Same, Sameness::Unclear),
+        (ignoring(), EARLIER, true, Sameness::Same, Sameness::Unclear),
+    ] {
+        let mut there = call("its own", &plain(), &SECRET, &two);
+        there.aliases = vec![alias("k", &by, &secret, &one)];
+        let earlier = if is_known { vec![by] } else { Vec::new() };
+        for (args, expected) in [(&one, of_same), (&two, of_other)] {
+            let sameness = prints(&earlier, args).compare(&arrival("k", args), &there);
+            assert_eq!(sameness, expected, "{args} {earlier:?} {secret:?}");
+        }
+    }
+}
+
+#[test]
+fn a_call_counts_beside_its_alias_only_for_who_has_a_name_of_the_call() {
+    let (one, two) = (json!({ "id": 1 }), json!({ "id": 2 }));
+    let mut there = call("its own", &plain(), &SECRET, &one);
+    there.aliases = vec![alias("k", &plain(), &SECRET, &two)];
+    let compare = |key: &str, further: &[&str], args| {
+        let arrival = Intent {
+            names: further.iter().map(|key| name(key)).collect(),
+            ..arrival(key, args)
+        };
+        prints(&[], args).compare(&arrival, &there)
+    };
+    assert_eq!(compare("k", &[], &one), Sameness::Other);
+    assert_eq!(compare("k", &[], &two), Sameness::Same);
+    assert_eq!(compare("its own", &["k"], &one), Sameness::Same);
+    assert_eq!(compare("its own", &["k"], &two), Sameness::Same);
+    assert_eq!(compare("its own", &[], &two), Sameness::Other);
+    assert_eq!(compare("neither", &[], &one), Sameness::Same);
+}
+
+#[test]
+fn a_call_under_another_secret_is_compared_by_the_secret_or_by_its_arguments() {
+    let (one, two) = (json!({ "id": 1 }), json!({ "id": 2 }));
+    for (by, secret, of_same, of_other) in [
+        (plain(), EARLIER, Sameness::Same, Sameness::Other),
+        (requiring(), EARLIER, Sameness::Same, Sameness::Unclear),
+        (plain(), UNKNOWN, Sameness::Same, Sameness::Other),
+        // By its own recipe it may be the same.
+        (requiring(), UNKNOWN, Sameness::Same, Sameness::Unclear),
+    ] {
+        let there = call("k", &by, &secret, &one);
+        for (args, expected) in [(&one, of_same), (&two, of_other)] {
+            let sameness = prints(&[], args).compare(&arrival("k", args), &there);
+            assert_eq!(sameness, expected, "{args} {by:?} {secret:?}");
+        }
+    }
+}
+
+#[test]
+fn a_recipe_that_is_met_later_is_known_under_every_secret() {
+    let (one, two) = (
+        json!({ "id": 1, "note": "a" }),
+        json!({ "id": 1, "note": "b" }),
+    );
+    let (id, met) = ignoring();
+    let without = prints(&[], &two);
+    let with = without.with(id, &met, &two);
+    let arrives = arrival("k", &two);
+    let covers = |prints: &Prints, id| prints.covers(&arrives, id);
+    assert!(covers(&without, plain().0) && covers(&with, plain().0));
+    assert!(!covers(&without, id) && covers(&with, id) && !covers(&with, requiring().0));
+    for secret in [SECRET, EARLIER] {
+        let there = call("k", &ignoring(), &secret, &one);
+        assert_eq!(without.compare(&arrives, &there), Sameness::Unclear);
+        assert_eq!(with.compare(&arrives, &there), Sameness::Same, "{secret:?}");
+    }
+}
