@@ -51,7 +51,7 @@ impl Measured {
         errors.with_label_values(&[operation, error.kind()]).inc();
         let call = CALL.try_with(Arc::clone).ok();
         let About { call_id, trace_id } = match &call {
-            Some(call) => about.or(About::of(call)),
+            Some(call) => about.within(call),
             None => about,
         };
         let call_id = call_id.map(tracing::field::display);
@@ -85,6 +85,16 @@ impl<'a> About<'a> {
         Self {
             call_id: Some(intent.call_id),
             trace_id: Some(&intent.trace_id),
+        }
+    }
+
+    /// In work on a call: a verb about another call says nothing of its trace.
+    fn within(self, call: &'a Intent) -> Self {
+        let is_other = self.call_id.is_some_and(|id| id != call.call_id);
+        if is_other {
+            self
+        } else {
+            self.or(Self::of(call))
         }
     }
 
@@ -148,3 +158,27 @@ about_no_call!(
     Option<&Position>
 );
 about_no_call!(Option<Position>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::call::tests::record;
+    use crate::core::key::Source;
+    use crate::core::tool::tests::tool;
+
+    #[test]
+    fn a_verb_is_logged_with_the_trace_of_its_own_call_only() {
+        let call = record(&tool("t"), Source::Runtime, &[]).intent;
+        let trace_id = Some(call.trace_id.as_str());
+        let other = CallId(uuid::Uuid::from_u128(99));
+        let said = |id: Option<CallId>| {
+            let about = id.as_ref().map(Argument::about).unwrap_or_default();
+            let within = about.within(&call);
+            (within.call_id, within.trace_id.map(str::to_owned))
+        };
+        let own = (Some(call.call_id), trace_id.map(str::to_owned));
+        assert_eq!(said(None), own);
+        assert_eq!(said(Some(call.call_id)), own);
+        assert_eq!(said(Some(other)), (Some(other), None));
+    }
+}

@@ -130,8 +130,11 @@ impl Gateway {
         let duplicates = Arc::new(Duplicates::new(base.clone()));
         let registry = Arc::new(SagaRegistry::new(base.clone()));
         let runs = Arc::<SharedRuns>::default();
-        let lost = LostCalls::new(base.clone(), registry.clone(), runs.clone());
-        let lost = Arc::new(lost);
+        let lost = Arc::new(LostCalls {
+            base: base.clone(),
+            sagas: registry.clone(),
+            runs: runs.clone(),
+        });
         let sender = Arc::new(Sender {
             base: base.clone(),
             downstream: downstream.clone(),
@@ -216,23 +219,23 @@ impl Gateway {
         });
         let ledger = Arc::new(Ledger::new(base.clone()));
         Self {
-            rechecks: Arc::new(Rechecks::new(
-                base.clone(),
-                pauses.clone(),
+            rechecks: Arc::new(Rechecks {
+                base: base.clone(),
+                pauses: pauses.clone(),
                 runner,
-                sender.clone(),
-            )),
+                sender: sender.clone(),
+            }),
             loss: Arc::new(LossAcceptance::new(base.clone(), secrets, registry.clone())),
             reconciler: Arc::new(Reconciler::new(anomalies.clone())),
             anomalies,
-            operator: Arc::new(Operator::new(
-                base.clone(),
-                pauses.clone(),
-                status.clone(),
-                sender.clone(),
-                ledger.clone(),
-                sagas.clone(),
-            )),
+            operator: Arc::new(Operator {
+                base: base.clone(),
+                pauses: pauses.clone(),
+                status: status.clone(),
+                sender,
+                ledger: ledger.clone(),
+                sagas: sagas.clone(),
+            }),
             sessions: Sessions::new(base.clone()),
             refusals: Refusals::new(metrics),
             base,

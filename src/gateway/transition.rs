@@ -102,8 +102,7 @@ pub(super) async fn apply(
         let Some(change) = change else {
             return Ok(Moved::Unchanged(record, action));
         };
-        let replaced = base.store.replace(&change, &record).await;
-        match replaced? {
+        match base.store.replace(&change, &record).await? {
             Replaced::Done(written) => {
                 return Ok(Moved::Written {
                     record: written,
@@ -203,24 +202,16 @@ pub(super) async fn begin(
 
 async fn begin_once(base: &Base, change: &Change, how: Begin<'_>) -> Result<Begun, store::Error> {
     match how {
-        Begin::Claim { instead_of } => {
-            let claimed = base.store.claim(change, instead_of).await;
-            let claimed = claimed?;
-            Ok(match claimed {
-                Claimed::Yours(record) => Begun::Ours(record),
-                Claimed::Existing(record) => Begun::Not(Some(record)),
-                Claimed::Denied(denied) => Begun::Denied(denied),
-            })
-        }
-        Begin::Again { held } => {
-            let replaced = base.store.replace(change, held).await;
-            let replaced = replaced?;
-            Ok(match replaced {
-                Replaced::Done(record) => Begun::Ours(record),
-                Replaced::Lost(newer) => Begun::Not(newer),
-                Replaced::Denied(denied) => Begun::Denied(denied),
-            })
-        }
+        Begin::Claim { instead_of } => Ok(match base.store.claim(change, instead_of).await? {
+            Claimed::Yours(record) => Begun::Ours(record),
+            Claimed::Existing(record) => Begun::Not(Some(record)),
+            Claimed::Denied(denied) => Begun::Denied(denied),
+        }),
+        Begin::Again { held } => Ok(match base.store.replace(change, held).await? {
+            Replaced::Done(record) => Begun::Ours(record),
+            Replaced::Lost(newer) => Begun::Not(newer),
+            Replaced::Denied(denied) => Begun::Denied(denied),
+        }),
     }
 }
 
@@ -264,8 +255,7 @@ pub(super) async fn complete(
         let Some(change) = next.change else { break };
         let replaced = if let Action::Retry { .. } = next.action {
             begun = Some(change.record.attempt.id);
-            let replaced = base.store.replace(&change, &record).await;
-            match replaced {
+            match base.store.replace(&change, &record).await {
                 Ok(replaced) => replaced,
                 // Nothing may be begun now; but that nothing was executed can be written.
                 Err(_) => {
@@ -338,8 +328,7 @@ async fn write_until_taken(
     let mut last_tries = LAST_TRIES;
     let mut is_told = false;
     loop {
-        let replaced = base.store.replace(change, expected).await;
-        match replaced {
+        match base.store.replace(change, expected).await {
             Ok(replaced) => return Some(replaced),
             Err(_) if last_tries == 0 => return None,
             Err(_) if base.abandoned.is_cancelled() => last_tries -= 1,

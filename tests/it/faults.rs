@@ -1,14 +1,16 @@
 //! A store that fails on request, behind the real gateway and the real router.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oncegate::core::record::CallId;
 use oncegate::gateway::{self, Gateway};
 use oncegate::store::Ledger as _;
 use oncegate::store::sqlite::Sqlite;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use tracing::subscriber::DefaultGuard;
 
 use crate::support::faulty::{Fault, FaultStore, Verb};
 use crate::support::gateway::Bare;
@@ -25,12 +27,17 @@ struct Shaky {
 
 impl Shaky {
     async fn with_tool(tool: &Tool) -> Self {
+        Self::with(tool, "").await
+    }
+
+    /// Whatever else is said of the tool, in lines of TOML.
+    async fn with(tool: &Tool, more: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("oncegate.db");
         let instance = gateway::new_instance();
         let stored = Sqlite::open(&path, instance, &CancellationToken::new()).expect("a store");
         let store = FaultStore::over(stored);
-        let Bare { gateway, url, .. } = Bare::over(store.clone(), instance, tool, "").await;
+        let Bare { gateway, url, .. } = Bare::over(store.clone(), instance, tool, more).await;
         Self {
             store,
             gateway,
@@ -42,6 +49,43 @@ impl Shaky {
     async fn call(&self, n: usize) -> Answer {
         let body = json!({ "args": { "n": n } }).to_string();
         Answer::to(client().post(&self.url).body(body)).await
+    }
+}
+
+/// The log lines of this thread, as JSON.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("not poisoned").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    /// Takes the lines of this thread until the guard is dropped.
+    fn take() -> (Self, DefaultGuard) {
+        let lines = Self::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt()
+            .json()
+            .with_writer(move || writer.clone());
+        let guard = tracing::subscriber::set_default(log.finish());
+        (lines, guard)
+    }
+
+    /// What the lines with this message say.
+    fn with_message(&self, message: &str) -> Vec<Value> {
+        let bytes = self.0.lock().expect("not poisoned");
+        let lines = serde_json::Deserializer::from_slice(&bytes).into_iter();
+        let fields = lines.map(|line: Result<Value, _>| line.expect("a line")["fields"].clone());
+        fields
+            .filter(|fields| fields["message"] == message)
+            .collect()
     }
 }
 
@@ -178,6 +222,7 @@ async fn a_zombie_is_refused_and_its_late_answer_counts_all_the_same() {
     tool.then(held);
     let gateway = Shaky::with_tool(&tool).await;
     let other = Bare::over(gateway.store.clone(), gateway::new_instance(), &tool, "").await;
+    let (lines, _log) = Lines::take();
     let call = gateway.call(1);
     let lost = async {
         until("the tool was asked", async || tool.requests() == 1).await;
@@ -207,6 +252,9 @@ async fn a_zombie_is_refused_and_its_late_answer_counts_all_the_same() {
         scraped.contains("oncegate_stale_owners_total 1"),
         "the owner's own completion was refused and counted"
     );
+    let refused = lines.with_message("a completion was refused: the call has changed under it");
+    assert_eq!(refused.len(), 1);
+    assert_eq!(refused[0]["state"], "unknown", "which was in the way");
     assert_eq!(
         events(&gateway).await,
         ["claimed", "lease_over", "ended_late"]
@@ -300,4 +348,23 @@ async fn events(gateway: &Shaky) -> Vec<String> {
     let history = history.expect("an answer").expect("a call");
     let events = history.entries.iter().map(|entry| entry.event.to_string());
     events.collect()
+}
+
+#[tokio::test]
+async fn an_error_of_the_store_is_logged_with_the_call_that_met_it() {
+    let tool = Tool::start().await;
+    let schema = "input_schema = { required = [\"n\"] }";
+    let gateway = Shaky::with(&tool, schema).await;
+    gateway.call(1).await.expect_ok();
+    let (lines, _log) = Lines::take();
+    gateway.store.set_down(true);
+    // It is no call, but may have been one: its names are looked for, and of those the store knows no call.
+    let body = json!({ "args": {}, "trace_id": "t-17" }).to_string();
+    let answer = Answer::to(client().post(&gateway.url).body(body)).await;
+    answer.expect_problem("store-unavailable");
+    let errors = lines.with_message("store operation failed");
+    let looked = errors.iter().find(|said| said["operation"] == "holders");
+    let looked = looked.unwrap_or_else(|| panic!("nothing of holders in {errors:?}"));
+    assert_eq!(looked["trace_id"], "t-17");
+    assert!(looked["call_id"].is_string(), "{looked}");
 }

@@ -39,33 +39,15 @@ pub struct Replay {
 
 /// What persons do about single calls.
 pub struct Operator {
-    base: Arc<Base>,
-    pauses: Arc<Pauses>,
-    status: Arc<Status>,
-    sender: Arc<Sender>,
-    ledger: Arc<Ledger>,
-    sagas: Arc<Sagas>,
+    pub(in crate::gateway) base: Arc<Base>,
+    pub(in crate::gateway) pauses: Arc<Pauses>,
+    pub(in crate::gateway) status: Arc<Status>,
+    pub(in crate::gateway) sender: Arc<Sender>,
+    pub(in crate::gateway) ledger: Arc<Ledger>,
+    pub(in crate::gateway) sagas: Arc<Sagas>,
 }
 
 impl Operator {
-    pub(in crate::gateway) fn new(
-        base: Arc<Base>,
-        pauses: Arc<Pauses>,
-        status: Arc<Status>,
-        sender: Arc<Sender>,
-        ledger: Arc<Ledger>,
-        sagas: Arc<Sagas>,
-    ) -> Self {
-        Self {
-            base,
-            pauses,
-            status,
-            sender,
-            ledger,
-            sagas,
-        }
-    }
-
     /// A person says what became of an unknown call. Its duplicates get that from now on.
     ///
     /// # Errors

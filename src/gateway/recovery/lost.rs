@@ -29,20 +29,12 @@ pub struct Report {
 
 /// Settles calls that have lost their owner.
 pub struct LostCalls {
-    base: Arc<Base>,
-    sagas: Arc<SagaRegistry>,
-    runs: Arc<SharedRuns>,
+    pub(in crate::gateway) base: Arc<Base>,
+    pub(in crate::gateway) sagas: Arc<SagaRegistry>,
+    pub(in crate::gateway) runs: Arc<SharedRuns>,
 }
 
 impl LostCalls {
-    pub(in crate::gateway) fn new(
-        base: Arc<Base>,
-        sagas: Arc<SagaRegistry>,
-        runs: Arc<SharedRuns>,
-    ) -> Self {
-        Self { base, sagas, runs }
-    }
-
     /// Settles a bounded number of calls that have lost their owner. Doing it twice, or on two
     /// gateways at once, has the effect of once.
     ///

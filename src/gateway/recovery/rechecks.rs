@@ -39,27 +39,13 @@ pub struct Rested {
 
 /// Works on unknown calls.
 pub struct Rechecks {
-    base: Arc<Base>,
-    pauses: Arc<Pauses>,
-    runner: Arc<Runner>,
-    sender: Arc<Sender>,
+    pub(in crate::gateway) base: Arc<Base>,
+    pub(in crate::gateway) pauses: Arc<Pauses>,
+    pub(in crate::gateway) runner: Arc<Runner>,
+    pub(in crate::gateway) sender: Arc<Sender>,
 }
 
 impl Rechecks {
-    pub(in crate::gateway) fn new(
-        base: Arc<Base>,
-        pauses: Arc<Pauses>,
-        runner: Arc<Runner>,
-        sender: Arc<Sender>,
-    ) -> Self {
-        Self {
-            base,
-            pauses,
-            runner,
-            sender,
-        }
-    }
-
     /// Works on a bounded number of unknown calls whose time has come, as their tools' policies say. Many
     /// gateways may do it at once: each call is worked on by one of them.
     ///
