@@ -352,13 +352,13 @@ impl Metrics {
     }
 
     /// Takes over whose circuit breakers are open or half-open.
-    pub fn take_resting<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
+    pub fn take_open_breakers<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         self.breaker_open.reset();
-        for (tool, is_resting) in tools {
+        for (tool, is_open) in tools {
             self.breaker_open
                 .with_label_values(&[tool])
-                .set(is_resting.into());
+                .set(is_open.into());
         }
     }
 

@@ -1,5 +1,5 @@
-//! A circuit breaker: a tool whose attempts keep failing is left alone for a while, so that calls are
-//! refused before they are claimed instead of becoming unknown one after the other.
+//! A circuit breaker: it opens for a tool whose attempts keep failing, so that calls are refused before they are
+//! claimed instead of becoming unknown one after the other.
 //!
 //! Times are what has passed since some start by a clock that only goes forward.
 //! Source: M. Nygard, "Release It!", 2007, section "Circuit Breaker".
@@ -47,8 +47,8 @@ pub struct Breaker {
 pub struct Trial(u64);
 
 impl Breaker {
-    /// Lets a call through, or says how long to wait. The one that is let through to try keeps the others
-    /// out for as long as the tool had been left alone, or until it is [given up](Self::give_back).
+    /// Lets a call through, or says how long to wait. When half-open, the one that tries keeps the others
+    /// out for another cooldown, or until it is [given up](Self::give_back).
     ///
     /// # Errors
     /// It is open.
@@ -76,8 +76,8 @@ impl Breaker {
 
     /// An attempt ended; `healthy`: the tool has shown that it is there. `trial`: it was let through to try.
     ///
-    /// What began before the breaker opened, or did not ask it, tells nothing new by failing: the tool would
-    /// be left alone for as long as there is anything that still fails.
+    /// What began before the breaker opened, or did not ask it, tells nothing new by failing: otherwise
+    /// the breaker would stay open for as long as anything still fails.
     pub fn ended(&mut self, policy: &Policy, healthy: bool, trial: Option<Trial>, now: Duration) {
         if healthy {
             *self = Self {
@@ -100,7 +100,7 @@ impl Breaker {
         self.open_until.get_or_insert(now);
     }
 
-    /// Whether everything is let through.
+    /// Whether every call is let through.
     pub fn is_closed(&self) -> bool {
         self.open_until.is_none()
     }

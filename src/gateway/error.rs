@@ -67,7 +67,7 @@ pub enum ErrorKind {
     #[error("the tool did not take the call")]
     ToolUnavailable(Failure),
     #[error("the tool keeps failing and is left alone for a while")]
-    ToolResting { retry_after: Duration },
+    BreakerOpen { retry_after: Duration },
     #[error("the tool executed the call, but its result could not be read: {0}")]
     ResultUnavailable(String),
     #[error("to send the call once more may have an effect: {0}")]
@@ -179,7 +179,7 @@ impl ErrorKind {
         match self {
             Self::CallInProgress { .. }
             | Self::ToolPaused
-            | Self::ToolResting { .. }
+            | Self::BreakerOpen { .. }
             | Self::RateLimited
             | Self::NoRoom
             | Self::TooManyNewKeys { .. }

@@ -74,7 +74,7 @@ impl Health {
         }
     }
 
-    /// Whether a call of a tenant may begin, or how long the tool is left alone.
+    /// Whether a call of a tenant may begin, or how long the breaker stays open.
     pub(super) fn admit(self: &Arc<Self>, tenant: &str) -> Result<Permit, Duration> {
         let trials = self
             .observed()

@@ -104,7 +104,7 @@ impl Status {
             .metrics
             .take_memory(memory.total(), memory.held(), memory.refused());
         let tools = self.base.tools();
-        self.base.metrics.take_resting(
+        self.base.metrics.take_open_breakers(
             tools
                 .iter()
                 .map(|(tool, at)| (tool.as_str(), !at.health.is_closed())),

@@ -1,7 +1,7 @@
 //! The circuit breakers of one tool: one per tenant, and one for all.
 //!
-//! The calls of one tenant may fail because of what it asks for. That closes the tool for that tenant only. A tool that is
-//! not reached, or fails for everyone, is left alone for all.
+//! The calls of one tenant may fail because of what it asks for. That opens the breaker of that tenant only. For a tool that
+//! is not reached, or fails for everyone, the breaker opens for all.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl ToolBreaker {
     /// Lets a call of a tenant through, or says how long to wait.
     ///
     /// # Errors
-    /// The tool is left alone, for all or for this tenant.
+    /// The breaker is open, for all or for this tenant.
     pub fn admit(
         &mut self,
         policy: &Policy,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_failures_of_one_tenant_close_the_tool_for_no_other_that_has_success() {
+    fn the_failures_of_one_tenant_open_the_breaker_for_no_other_that_has_success() {
         let mut breaker = ToolBreaker::default();
         succeed(&mut breaker, "good", at(0));
         fail(&mut breaker, "bad", 3, at(1));
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(breaker.tenants.len(), MAX_TENANTS);
         assert!(
             breaker.admit(&POLICY, "failing", at(2)).is_err(),
-            "one that is left alone is kept"
+            "one that is open is kept"
         );
     }
 

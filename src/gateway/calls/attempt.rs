@@ -140,8 +140,8 @@ impl Sender {
         }
     }
 
-    /// Whether the call may be sent to its tool now. What a person has stopped, or what keeps failing, is
-    /// left alone as if it were a new call.
+    /// Whether the call may be sent to its tool now. A frozen session and an open breaker stop it like a new
+    /// call.
     pub(in crate::gateway) async fn may_send(
         &self,
         at: &ToolAt,

@@ -208,9 +208,9 @@ impl Claimer {
     ) -> Result<ClaimOutcome, ErrorKind> {
         let (at, attempt) = (&came.at, new_attempt());
         let blocker = self.why_nothing_begins(came, has_place).await;
-        let is_wary = !at.health.is_closed_for(&came.intent.tenant);
+        let is_breaker_open = !at.health.is_closed_for(&came.intent.tenant);
         // What may not begin, or not for sure, may have begun already.
-        let mut has_looked = blocker.is_some() || is_wary || came.new_keys.is_some();
+        let mut has_looked = blocker.is_some() || is_breaker_open || came.new_keys.is_some();
         let mut holders = if has_looked {
             self.look_up_refused(came).await?
         } else {
@@ -273,10 +273,10 @@ impl Claimer {
                 let taken = self.throttle.take_new_key(call.new_keys.as_ref(), new_key);
                 taken.map_err(|retry_after| ErrorKind::TooManyNewKeys { retry_after })?;
             }
-            if is_wary && permit.is_none() {
+            if is_breaker_open && permit.is_none() {
                 let admitted = at.health.admit(&call.intent.tenant);
                 let admitted =
-                    admitted.map_err(|retry_after| ErrorKind::ToolResting { retry_after })?;
+                    admitted.map_err(|retry_after| ErrorKind::BreakerOpen { retry_after })?;
                 permit = Some(admitted);
             }
             let intent = change.record.intent.clone();

@@ -274,7 +274,7 @@ fn blocked_by(blocker: CheckBlocker) -> ErrorKind {
         CheckBlocker::NotWanted => {
             ErrorKind::WrongState("what it belongs to is being undone".into())
         }
-        CheckBlocker::BreakerOpen(retry_after) => ErrorKind::ToolResting { retry_after },
+        CheckBlocker::BreakerOpen(retry_after) => ErrorKind::BreakerOpen { retry_after },
         CheckBlocker::Frozen => ErrorKind::Refused(Refusal::Frozen),
         CheckBlocker::Store | CheckBlocker::KeyGone => ErrorKind::StoreUnavailable,
     }

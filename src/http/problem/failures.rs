@@ -139,7 +139,7 @@ impl From<ErrorKind> for Problem {
                 );
                 Self { tool_status: failure.status, ..problem }.waiting(failure.retry_after.unwrap_or(RETRY_TOOL))
             }
-            ErrorKind::ToolResting { retry_after } => Self::new(
+            ErrorKind::BreakerOpen { retry_after } => Self::new(
                 Slug::ToolUnavailable,
                 "Nothing was run: the tool keeps failing, so it is left alone for a while. Wait, then send the same request again with the same key.",
             )

@@ -73,7 +73,7 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
         ErrorKind::ToolRejected(failure(FailureKind::Rejected)),
         ErrorKind::ToolUnreachable(failure(FailureKind::Unreachable)),
         ErrorKind::ToolUnavailable(failure(FailureKind::Unavailable)),
-        ErrorKind::ToolResting { retry_after: time },
+        ErrorKind::BreakerOpen { retry_after: time },
         ErrorKind::ResultUnavailable("it was cut".into()),
         ErrorKind::ReplayUnsafe("the tool does not deduplicate"),
         ErrorKind::WrongState("the saga is completed".into()),
