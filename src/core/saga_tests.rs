@@ -63,6 +63,19 @@ fn sagas() -> Vec<(&'static str, Saga)> {
     let compensating = moved(&open, &abort(), 1);
     let stuck = moved(&compensating, &blocked(Blocker::Final), 2);
     let told = moved(&stuck, &Event::Told { delivered: true }, 2);
+    let at_rest = moved(&compensating, &Event::Rested, 2);
+    let hopeful = Saga {
+        phase: Phase::Stuck {
+            at_rest: true,
+            is_transient: true,
+        },
+        ..stuck.clone()
+    };
+    let compensated = moved(&compensating, &Event::Undone { by: by() }, 2);
+    let single = Saga::undo("shop", CallId(Uuid::from_u128(7)), &by(), "wrong", at(0));
+    let single_stuck = moved(&single, &blocked(Blocker::Final), 2);
+    let single_done = moved(&single, &Event::Undone { by: by() }, 2);
+    let released = |saga: &Saga| moved(saga, &Event::Released { all: true }, 3);
     let lost = Event::StoreLost {
         by: by(),
         reason: "an older snapshot".into(),
@@ -75,11 +88,62 @@ fn sagas() -> Vec<(&'static str, Saga)> {
         ("stuck", stuck),
         ("stuck, and told", told),
         ("open when data was lost", moved(&open, &lost, 1)),
+        ("compensated, and released", released(&compensated)),
+        ("compensated", compensated),
+        ("compensating, at rest", at_rest),
+        ("stuck at rest, for now", hopeful),
+        ("one call's", single),
+        ("one call's, stuck", single_stuck),
         (
-            "compensated",
-            moved(&compensating, &Event::Undone { by: by() }, 2),
+            "one call's, compensated and released",
+            released(&single_done),
         ),
     ]
+}
+
+/// What an event made of a saga at second 1000.
+fn change(before: &Saga, saga: &Saga) -> String {
+    assert_eq!(saga.version, before.version + 1);
+    assert_eq!(saga.updated_at, at(1_000));
+    let mut parts = vec![saga.state().as_str().to_owned()];
+    let mut say = |part: String| parts.push(part);
+    let secs = |time: Timestamp| time.duration_since(at(1_000)).as_secs();
+    if saga.phase.at_rest() == Some(true) {
+        say("at rest".into());
+    }
+    if saga.phase.is_stuck_for_now() {
+        say("for now".into());
+    }
+    say(saga.work.due.at().map_or("due never".to_owned(), |due| {
+        format!("due in {} s", secs(due))
+    }));
+    for (count, what) in [(saga.work.tries, "tries"), (saga.work.waits, "waits")] {
+        if count > 0 {
+            say(format!("{what} {count}"));
+        }
+    }
+    if let Some(times) = saga.telling {
+        say(format!("tells after {times}"));
+    }
+    if saga.overdue {
+        say("overdue".into());
+    }
+    if let Some(trouble) = &saga.trouble {
+        let with = trouble.call_id.map_or("", |_| " with a call");
+        say(format!("in trouble{with}"));
+    }
+    if let Some(until) = saga.retain_until {
+        say(format!("kept for {} s", secs(until)));
+    }
+    if saga.reason != before.reason {
+        say(format!("because {:?}", saga.reason));
+    }
+    if saga.events.len() > before.events.len() {
+        let entry = saga.events.last().expect("the newest");
+        assert_eq!((entry.at, &entry.by), (at(1_000), &by()));
+        say(format!("notes {} {:?}", entry.event, entry.detail));
+    }
+    parts.join(", ")
 }
 
 #[test]
@@ -141,20 +205,7 @@ fn the_whole_grid() {
             let cell = match next(&saga, event, &Policy::default(), at(1_000)) {
                 Err(illegal) => format!("({illegal})"),
                 Ok(same) if same == saga => "as it was".to_owned(),
-                Ok(saga) => {
-                    let due = saga
-                        .work
-                        .due
-                        .at()
-                        .map(|due| due.duration_since(at(1_000)).as_secs());
-                    let due = due.map_or("never".to_owned(), |due| format!("in {due} s"));
-                    let tells = if saga.telling.is_some() {
-                        ", tells"
-                    } else {
-                        ""
-                    };
-                    format!("{}, due {due}{tells}", saga.state().as_str())
-                }
+                Ok(next) => change(&saga, &next),
             };
             grid += &format!("  {event_name:<20}{cell}\n");
         }
@@ -202,6 +253,86 @@ fn what_fails_is_tried_again_ever_more_slowly_and_then_a_person_is_called_once()
     assert_eq!(
         (again.state(), again.work.tries, again.work.due.at()),
         (State::Compensating, 0, Some(at(2)))
+    );
+}
+
+#[test]
+fn a_saga_that_is_open_for_too_long_is_aborted_where_that_is_wanted() {
+    let policy = Policy {
+        on_timeout: OnTimeout::Abort,
+        ..Policy::default()
+    };
+    let open = Saga::begin(id(), &policy, at(0));
+    let overdue = |seconds| next(&open, &Event::Overdue { by: by() }, &policy, at(seconds));
+    assert_eq!(overdue(899), Err(Illegal::NotDue));
+    let aborted = overdue(900).expect("its time is over");
+    assert!(aborted.overdue && aborted.state() == State::Compensating);
+    assert_eq!(aborted.reason, "its deadline is over");
+}
+
+#[test]
+fn an_operator_is_told_until_it_works_or_often_enough() {
+    let aborted = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 0);
+    let mut saga = moved(&aborted, &blocked(Blocker::Final), 0);
+    let mut waits = Vec::new();
+    while saga.telling.is_some() {
+        saga = moved(&saga, &Event::Told { delivered: false }, 0);
+        let due = saga.work.due.at();
+        waits.push(due.map(|due| due.duration_since(at(0)).as_secs()));
+    }
+    let told = [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300].map(Some);
+    assert_eq!(waits, [&told[..], &[None]].concat());
+}
+
+#[test]
+fn calls_that_are_not_released_yet_are_looked_at_the_later_the_longer_it_takes() {
+    let completed = moved(
+        &Saga::begin(id(), &Policy::default(), at(0)),
+        &complete(),
+        0,
+    );
+    let look_again = i64::try_from(Policy::default().look_again.as_secs()).expect("small");
+    for (age, wait) in [(0, look_again), (2, look_again), (100, 50), (601, 300)] {
+        let left = moved(&completed, &Event::Released { all: false }, age);
+        assert_eq!(left.work.due.at(), Some(at(age + wait)), "after {age} s");
+    }
+}
+
+#[test]
+fn only_its_newest_entries_are_kept() {
+    let aborted = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 0);
+    let mut saga = moved(&aborted, &blocked(Blocker::Final), 0);
+    let retry = Event::Retry {
+        by: by(),
+        reason: "mended".into(),
+    };
+    for _ in 0..MAX_EVENTS {
+        saga = moved(&moved(&saga, &retry, 0), &blocked(Blocker::Final), 0);
+    }
+    let events: Vec<_> = saga.events.iter().map(|entry| &*entry.event).collect();
+    assert_eq!(events, ["retry", "stuck"].repeat(MAX_EVENTS / 2));
+}
+
+#[test]
+fn unknown_calls_may_be_sent_again_only_before_others_are_undone() {
+    let may: Vec<_> = sagas()
+        .iter()
+        .filter(|(_, saga)| saga.may_send_again())
+        .map(|(name, _)| *name)
+        .collect();
+    assert_eq!(
+        may,
+        [
+            "open",
+            "overdue",
+            "completed",
+            "compensating",
+            "stuck",
+            "stuck, and told",
+            "open when data was lost",
+            "one call's",
+            "one call's, stuck"
+        ]
     );
 }
 
