@@ -207,3 +207,104 @@ fn hints_say_that_a_write_may_destroy_and_a_read_may_not() {
     });
     assert_eq!(said, [(true, false, true), (false, true, true)]);
 }
+
+/// This inside of so many others.
+fn nested(inner: Value, times: usize, wrap: impl Fn(Value) -> Value) -> Value {
+    (0..times).fold(inner, |inner, _| wrap(inner))
+}
+
+#[test]
+fn parts_of_a_schema_are_looked_into_down_to_a_bound() {
+    let asks = |levels| {
+        let schema = nested(json!({}), levels, |inner| json!({ "allOf": [inner] }));
+        let shown = input_schema(&with_schema(schema), Keys::Model);
+        shown["properties"].get(MODEL_MEMBER).is_some()
+    };
+    assert!(asks(0) && asks(MAX_STRICT_DEPTH) && !asks(MAX_STRICT_DEPTH + 1));
+}
+
+/// What strict mode makes of a schema with this one property, which is required.
+fn strict_property(part: Value) -> Option<Value> {
+    let schema = json!({ "properties": { "a": part }, "required": ["a"] });
+    let shown = strict(&with_schema(schema), Keys::Runtime)?;
+    Some(shown["properties"]["a"].clone())
+}
+
+#[test]
+fn strict_mode_keeps_the_words_that_it_knows_and_refuses_values_that_it_does_not() {
+    for part in [
+        json!({ "type": "string", "enum": ["x", "y"] }),
+        json!({ "type": "string", "const": "x" }),
+        json!({ "type": "integer", "minimum": 1, "maximum": 9 }),
+        json!({ "type": "number", "exclusiveMinimum": 1, "exclusiveMaximum": 9 }),
+        json!({ "type": "number", "multipleOf": 0.5, "description": "halves", "title": "n" }),
+        json!({ "type": "string", "pattern": "^x" }),
+        json!({ "type": "array", "items": { "type": "null" }, "minItems": 1, "maxItems": 2 }),
+    ] {
+        assert_eq!(strict_property(part.clone()), Some(part));
+    }
+    let object = |more: Value| {
+        let mut part = json!({ "type": "object", "properties": {} });
+        let words = part.as_object_mut().expect("an object");
+        words.extend(more.as_object().expect("an object").clone());
+        part
+    };
+    for part in [
+        json!({ "type": "string", "enum": ["x", ["y"]] }),
+        json!({ "type": "string", "enum": [{}] }),
+        json!({ "type": "object", "properties": {}, "const": {} }),
+        json!({ "type": "string", "const": ["x"] }),
+        object(json!({ "additionalProperties": true })),
+        object(json!({ "additionalProperties": { "type": "null" } })),
+        // Of what is no object these say nothing.
+        json!({ "type": "string", "properties": {} }),
+        json!({ "type": "string", "required": [] }),
+        json!({ "type": "string", "additionalProperties": false }),
+    ] {
+        assert_eq!(strict_property(part.clone()), None, "{part}");
+    }
+    let closed = object(json!({ "required": [], "additionalProperties": false }));
+    assert_eq!(
+        strict_property(object(json!({ "additionalProperties": false }))),
+        Some(closed)
+    );
+}
+
+#[test]
+fn strict_mode_holds_five_levels_of_whatever_kind() {
+    let text = || json!({ "type": "string" });
+    let wraps: [fn(Value) -> Value; 3] = [
+        |inner| json!({ "type": "object", "properties": { "a": inner }, "required": ["a"] }),
+        |inner| json!({ "type": "array", "items": inner }),
+        |inner| json!({ "anyOf": [inner] }),
+    ];
+    for wrap in wraps {
+        // The property itself is the first level.
+        let is_strict = |levels| strict_property(nested(text(), levels - 1, wrap)).is_some();
+        assert!(is_strict(MAX_STRICT_DEPTH), "{}", wrap(text()));
+        assert!(!is_strict(MAX_STRICT_DEPTH + 1), "{}", wrap(text()));
+    }
+}
+
+#[test]
+fn whether_null_fits_is_looked_up_behind_references_down_to_a_bound() {
+    let reference = |n: usize| json!({ "$ref": format!("#/$defs/n{n}") });
+    // A property that need not be there, and a chain of references to null.
+    let is_strict = |length: usize, link: fn(Value) -> Value| {
+        let mut defs = Map::new();
+        for n in 0..length {
+            defs.insert(format!("n{n}"), link(reference(n + 1)));
+        }
+        defs.insert(format!("n{length}"), json!({ "type": "null" }));
+        let first = link(reference(0));
+        let schema = json!({ "properties": { "a": first }, "$defs": defs });
+        strict(&with_schema(schema), Keys::Runtime).is_some()
+    };
+    let plainly = |reference| reference;
+    assert!(is_strict(4, plainly) && !is_strict(5, plainly));
+    // A choice is a step, too.
+    let by_choice = |reference| json!({ "anyOf": [reference] });
+    assert!(is_strict(1, by_choice) && !is_strict(2, by_choice));
+    let endless = json!({ "properties": { "a": reference(0) }, "$defs": { "n0": reference(0) } });
+    assert_eq!(strict(&with_schema(endless), Keys::Runtime), None);
+}
