@@ -162,7 +162,7 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
         ("/v1/tools/other/resume".to_owned(), reason.clone()),
     ];
     for (path, body) in &acts {
-        let refused = gateway.post_to(path, &body).await;
+        let refused = gateway.post_to(path, body).await;
         assert_eq!(
             refused.at("/type"),
             "/problems/store-unavailable",
@@ -185,7 +185,7 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
     assert_eq!(found.at("/frozen"), false, "{}", found.text);
     assert_eq!(gateway.get("/v1/sagas/G").await.at("/state"), "stuck");
     for (path, body) in [&acts[0], &acts[2], &acts[5], &acts[9]] {
-        gateway.post_to(path, &body).await.expect_ok();
+        gateway.post_to(path, body).await.expect_ok();
     }
     gateway.stop().await;
 }

@@ -243,7 +243,7 @@ mod exported {
         let answer = call(&gateway, "key-canary", TRACE, "01").await.expect_ok();
         call(&gateway, "key-canary", OTHER, "01").await.expect_ok();
         let call_id = answer.id();
-        let id = call_id;
+        let id = call_id.as_str();
         let record = client()
             .get(gateway.url(&format!("/v1/calls/{id}")))
             .send()
@@ -316,7 +316,7 @@ mod exported {
             .expect("a line");
         assert_eq!(
             (&ended["trace_id"], &ended["call_id"]),
-            (&json!(TRACE), &call_id)
+            (&json!(TRACE), &json!(id))
         );
 
         let replay = of(OTHER);

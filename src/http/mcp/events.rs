@@ -71,7 +71,7 @@ fn response(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Response {
 /// escaped.
 fn one_line(bytes: Bytes) -> Bytes {
     let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
-    if !bytes.iter().any(|byte| is_end(byte)) {
+    if !bytes.iter().any(is_end) {
         return bytes;
     }
     let without = bytes

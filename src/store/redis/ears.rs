@@ -67,10 +67,8 @@ impl Ears {
                     endings.say(CallId(id));
                 }
             }
-            PushKind::Disconnection => {
-                if hearings.load(Ordering::SeqCst) == number {
-                    is_deaf.store(true, Ordering::SeqCst);
-                }
+            PushKind::Disconnection if hearings.load(Ordering::SeqCst) == number => {
+                is_deaf.store(true, Ordering::SeqCst);
             }
             _ => {}
         };

@@ -117,7 +117,7 @@ impl<'a> Judge<'a> {
             [n] => call.standing == Standing::Undone || self.item(n).counts,
             _ => false,
         };
-        let is_told = calls.iter().filter(has_run).all(|call| stays(call));
+        let is_told = calls.iter().filter(has_run).all(stays);
         let doubt = match item.call_id {
             _ if !is_told => Some(Doubt::Untold),
             Some(call_id) if call_id == call.call_id => None,
