@@ -2,11 +2,14 @@
 
 #[path = "reconcile_known_tests.rs"]
 mod known;
+#[path = "reconcile_pairing_tests.rs"]
+mod paired;
 #[path = "reconcile_planted_tests.rs"]
 mod planted;
 #[path = "reconcile_revalidate_tests.rs"]
 mod revalidated;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::json;

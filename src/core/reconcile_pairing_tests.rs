@@ -1,0 +1,284 @@
+//! Which items and calls belong together, and what is known of those that do not.
+
+use super::*;
+
+fn pairing<'a>(rules: &'a Rules, items: &[Value]) -> Pairing<'a> {
+    let items = items.iter().map(|item| rules.item(item)).collect();
+    Pairing::new(rules, window(), items)
+}
+
+fn naming_calls() -> Rules {
+    Rules {
+        call_id: Some(pointer("/call")),
+        ..rules()
+    }
+}
+
+fn joined_at(path: &str) -> Rules {
+    Rules {
+        join: Join::At(Path::read(path).expect("a path")),
+        ..rules()
+    }
+}
+
+fn unknown() -> State {
+    State::Unknown(String::new())
+}
+
+fn cancelled(item: Value) -> Value {
+    with(item, "status", "cancelled")
+}
+
+#[test]
+fn one_name_under_two_keys_is_two_effects() {
+    let found = reconciled(&rules(), &[], &[item(1), with(item(2), "id", "o1")]);
+    assert_eq!(brief(&found), [(Kind::Orphan, "o1"), (Kind::Orphan, "o1")]);
+    let keys: BTreeSet<_> = found.anomalies.iter().map(|one| one.key.clone()).collect();
+    assert_eq!(keys, BTreeSet::from([key_of(1), key_of(2)]));
+    assert!(found.anomalies.iter().all(|one| one.source == "shop"));
+}
+
+#[test]
+fn a_call_that_is_read_twice_counts_once() {
+    let ok = || call(1, 1_500, succeeded(1));
+    check(&[ok(), ok()], &[item(1)], 1, &[]);
+    check(&[ok(), ok()], &[], 0, &[(Kind::Missing, FIRST)]);
+}
+
+#[test]
+fn an_item_is_unclaimed_as_long_as_no_call_of_any_tool_has_its_key() {
+    let (rules, elsewhere) = (rules(), joined_at("/args/amount"));
+    let unclaimed = |item: Value, change: &dyn Fn(&mut Pairing<'_>)| {
+        let mut pairing = pairing(&rules, &[item]);
+        change(&mut pairing);
+        pairing.has_unclaimed_items()
+    };
+    let ok = |id| call(id, 1_500, succeeded(id));
+    assert!(unclaimed(item(1), &|_| {}));
+    assert!(unclaimed(item(1), &|pairing| pairing.mark_known(&ok(2))));
+    assert!(unclaimed(item(1), &|pairing| pairing.add(&ok(2))));
+    assert!(!unclaimed(item(1), &|pairing| pairing.mark_known(&ok(1))));
+    assert!(!unclaimed(item(1), &|pairing| pairing.add(&ok(1))));
+    assert!(!unclaimed(item(1), &|pairing| pairing.add(&call(
+        1,
+        1_500,
+        failed()
+    ))));
+    assert!(!unclaimed(item(1), &|pairing| pairing.has_read(key_of(1))));
+    assert!(!unclaimed(cancelled(item(1)), &|_| {}));
+    assert!(!pairing(&elsewhere, &[item(1)]).has_unclaimed_items());
+}
+
+#[test]
+fn only_items_that_are_effects_name_calls_to_look_for() {
+    let rules = naming_calls();
+    let items = [
+        with(item(2), "call", SECOND),
+        with(item(1), "call", FIRST),
+        with(with(item(1), "id", "o9"), "call", FIRST),
+        cancelled(with(
+            item(3),
+            "call",
+            "00000000-0000-0000-0000-000000000003",
+        )),
+    ];
+    let mut pairing = pairing(&rules, &items);
+    let ids = [1, 2].map(|id| CallId(Uuid::from_u128(id)));
+    assert_eq!(pairing.names_to_look_for(), ids);
+    pairing.mark_known(&call(1, 10, succeeded(1)));
+    assert_eq!(pairing.names_to_look_for(), ids[1..]);
+    assert_eq!(pairing.names_to_look_for(), ids[1..]);
+}
+
+#[test]
+fn a_call_that_an_item_names_has_had_that_effect_and_no_other() {
+    let rules = naming_calls();
+    let its_own = with(item(1), "call", FIRST);
+    let another = with(item(1), "id", "o9");
+    let mut named = pairing(&rules, &[its_own, another.clone()]);
+    named.add(&call(1, 1_500, succeeded(1)));
+    assert!(named.has_strangers());
+    let mut unnamed = pairing(&rules, &[another]);
+    unnamed.add(&call(1, 1_500, succeeded(1)));
+    assert!(!unnamed.has_strangers());
+    let mut taken_back = pairing(&rules, &[cancelled(item(1))]);
+    taken_back.add(&call(1, 1_500, failed()));
+    assert!(!taken_back.has_strangers());
+}
+
+#[test]
+fn older_calls_are_read_only_of_keys_that_unknown_calls_have() {
+    let read = |rules: &Rules, key: &str, state| {
+        let items = [item(1), with(item(1), "id", "o9")];
+        let items = items.map(|item| with(item, "key", key));
+        let mut pairing = pairing(rules, &items);
+        pairing.add(&call(1, 1_500, state));
+        pairing.keys_to_read().len()
+    };
+    let (by_key, by_args) = (rules(), joined_at("/args/business_id"));
+    assert_eq!(read(&by_key, &key_of(1), unknown()), 1);
+    assert_eq!(read(&by_key, &key_of(1), succeeded(1)), 0);
+    assert_eq!(read(&by_key, &key_of(1), failed()), 0);
+    assert_eq!(read(&by_args, "B1", unknown()), 0);
+}
+
+#[test]
+fn a_call_whose_key_cannot_be_read_may_have_made_any_item_unless_it_failed() {
+    let rules = joined_at("/args/business_id");
+    for (state, doubt) in [
+        (succeeded(1), Some(Doubt::Unreadable)),
+        (unknown(), Some(Doubt::Unreadable)),
+        (State::Running, Some(Doubt::Unreadable)),
+        (State::Compensated(None), Some(Doubt::Unreadable)),
+        (failed(), None),
+    ] {
+        for args in ["{}", "{\"business_id\":\"[redacted]\"}", "nonsense"] {
+            let mut call = call(1, 10, state.clone());
+            let args = args.replace("[redacted]", redact::MASK);
+            Arc::make_mut(&mut call.intent).args = args.into();
+            let found = reconciled(&rules, &[call], &[with(item(9), "key", "B9")]);
+            assert_eq!(brief(&found), [(Kind::Orphan, "o9")]);
+            assert_eq!(found.anomalies[0].doubt, doubt, "{state:?}");
+            assert_eq!(found.undecided, 0);
+        }
+    }
+}
+
+#[test]
+fn a_call_is_judged_by_when_its_effect_may_have_come() {
+    let at_times = |created: i64, attempts, updated: i64, lease: i64| {
+        let mut call = call(1, created, succeeded(1));
+        (call.attempts, call.updated_at) = (attempts, at(updated));
+        call.attempt.lease_until = at(lease);
+        if attempts > 1 {
+            call.attempt.run_started_at = at(updated - 10);
+        }
+        let found = reconciled(&rules(), &[call], &[]);
+        (found.anomalies.len(), found.undecided)
+    };
+    assert_eq!(at_times(1_500, 1, 1_510, 1_540), (1, 0));
+    // It changed again after it had ended: its lease says when it ended at the latest.
+    assert_eq!(at_times(1_500, 1, 2_500, 1_540), (1, 0));
+    assert_eq!(at_times(1_500, 1, 2_500, 2_000), (0, 0));
+    // The border lies a margin before the window; only then it counts when an earlier run began.
+    assert_eq!(at_times(900, 2, 1_510, 1_540), (1, 0));
+    assert_eq!(at_times(899, 2, 1_510, 1_540), (0, 1));
+    assert_eq!(at_times(900, 1, 1_510, 1_540), (1, 0));
+    assert_eq!(at_times(899, 1, 1_510, 1_540), (0, 1));
+    assert_eq!(at_times(10, 2, 2_510, 2_540), (0, 0));
+}
+
+#[test]
+fn only_calls_that_succeeded_are_counted_as_undecided() {
+    for (state, undecided) in [
+        (succeeded(1), 1),
+        (unknown(), 0),
+        (State::Running, 0),
+        (failed(), 0),
+        (State::Compensated(None), 0),
+    ] {
+        let call = Record {
+            updated_at: at(1_500),
+            ..call(1, 10, state)
+        };
+        let call = Record {
+            attempt: Attempt {
+                lease_until: at(1_600),
+                ..call.attempt
+            },
+            ..call
+        };
+        assert_eq!(reconciled(&rules(), &[call], &[]).undecided, undecided);
+    }
+}
+
+#[test]
+fn an_effect_that_is_left_of_a_compensated_call_is_too_much() {
+    let compensated = |content: Option<&str>| {
+        let content = content.map(|json| Content::Kept(json.to_owned().into()));
+        call(1, 1_500, State::Compensated(content))
+    };
+    let another = || with(item(1), "id", "o9");
+    let found = check(
+        &[compensated(None)],
+        &[item(1), another()],
+        0,
+        &[(Kind::Duplicate, "o9")],
+    );
+    assert_eq!(found.anomalies[0].doubt, Some(Doubt::Untold));
+    let found = check(
+        &[compensated(Some("{\"id\":\"o1\"}"))],
+        &[another(), cancelled(item(1))],
+        0,
+        &[(Kind::Duplicate, "o9")],
+    );
+    assert_eq!(found.anomalies[0].doubt, None);
+    // What was taken back is the call's; what is there is not.
+    check(
+        &[compensated(None)],
+        &[another(), cancelled(item(1))],
+        0,
+        &[(Kind::Duplicate, "o9")],
+    );
+}
+
+#[test]
+fn what_a_running_call_may_have_made_is_counted_and_no_more_said() {
+    let items = [
+        item(1),
+        with(item(1), "id", "o8"),
+        with(item(1), "id", "o9"),
+    ];
+    let found = check(&[call(1, 1_500, State::Running)], &items, 0, &[]);
+    assert_eq!(found.undecided, 2);
+    let items = [item(1), cancelled(with(item(1), "id", "o9"))];
+    let found = check(&[call(1, 1_500, State::Running)], &items, 0, &[]);
+    assert_eq!(found.undecided, 0, "what was taken back is no effect");
+}
+
+#[test]
+fn a_difference_is_told_in_few_words() {
+    let told = |amount: Value| {
+        let found = reconciled(
+            &rules(),
+            &[call(1, 1_500, succeeded(1))],
+            &[with(item(1), "amount", amount)],
+        );
+        found.anomalies[0].detail.clone()
+    };
+    // With its quotation marks a hundred characters.
+    let full = "x".repeat(98);
+    assert_eq!(
+        told(json!(full)),
+        format!("/amount is \"{full}\" at the source and 1 in the call")
+    );
+    assert_eq!(
+        told(json!(format!("{full}y"))),
+        format!("/amount is \"{full}y… at the source and 1 in the call")
+    );
+    let mut nothing = item(1);
+    nothing.as_object_mut().expect("an object").remove("amount");
+    let found = reconciled(&rules(), &[call(1, 1_500, succeeded(1))], &[nothing]);
+    assert_eq!(
+        found.anomalies[0].detail,
+        "/amount is nothing at the source and 1 in the call"
+    );
+}
+
+#[test]
+fn an_effect_that_names_another_call_than_its_own_is_a_strangers() {
+    let stranger = || with(item(1), "call", SECOND);
+    let doubt = |state, items: &[Value]| {
+        let found = reconciled(&naming_calls(), &[call(1, 1_500, state)], items);
+        assert_eq!(found.anomalies.len(), 1, "{found:?}");
+        found.anomalies[0].doubt
+    };
+    assert_eq!(doubt(failed(), &[stranger()]), Some(Doubt::Stranger));
+    assert_eq!(doubt(failed(), &[with(item(1), "call", FIRST)]), None);
+    assert_eq!(doubt(failed(), &[item(1)]), None);
+    let surplus = with(stranger(), "id", "o9");
+    assert_eq!(
+        doubt(succeeded(1), &[item(1), surplus]),
+        Some(Doubt::Stranger)
+    );
+}
