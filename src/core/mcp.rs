@@ -70,7 +70,7 @@ impl FromStr for Source {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             Some(("meta", name)) if !name.is_empty() => Ok(Self::Meta(name.to_owned())),
-            Some(("header", name)) if !name.is_empty() => {
+            Some(("header", name)) if is_header_name(name) => {
                 Ok(Self::Header(name.to_ascii_lowercase()))
             }
             _ => Err(format!(
@@ -80,18 +80,28 @@ impl FromStr for Source {
     }
 }
 
+/// Whether this is a token of RFC 9110, section 5.6.2, as names of headers are.
+fn is_header_name(name: &str) -> bool {
+    let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_of_token)
+}
+
 /// The text at the first of these places that has one.
 ///
+/// `header`: `None` if it is missing, `Err` if it is there more than once or is no text.
+///
 /// # Errors
-/// The name of a member of `_meta` that is no text.
+/// A header or a member of `_meta` that is no text, by its name.
 pub fn first_text<'a>(
     sources: impl IntoIterator<Item = &'a Source>,
     meta: &Map<String, Value>,
-    header: impl Fn(&str) -> Option<String>,
+    header: impl Fn(&str) -> Option<Result<String, ()>>,
 ) -> Result<Option<String>, String> {
     for source in sources {
         let found = match source {
-            Source::Header(name) => header(name),
+            Source::Header(name) => header(name)
+                .transpose()
+                .map_err(|()| format!("the header {name} must be one line of text"))?,
             Source::Meta(name) => match meta.get(name) {
                 None | Some(Value::Null) => None,
                 Some(Value::String(text)) => Some(text.clone()),
@@ -119,7 +129,7 @@ mod tests {
     fn the_first_place_that_has_a_text_counts() {
         let sources =
             ["meta:a", "header:X-Session", "meta:b"].map(|text| text.parse().expect("a source"));
-        let header = |name: &str| (name == "x-session").then(|| "from a header".to_owned());
+        let header = |name: &str| (name == "x-session").then(|| Ok("from a header".to_owned()));
         let first = |meta: Value| first_text(&sources, &object(meta), header);
         assert_eq!(first(json!({ "a": "1", "b": "2" })), Ok(Some("1".into())));
         for nothing in [
@@ -144,11 +154,28 @@ mod tests {
                 Err("_meta[\"a\"] is no text".into())
             );
         }
+        let twice = first_text(&[Source::Header("x-user".into())], &Map::new(), |_| {
+            Some(Err(()))
+        });
+        assert_eq!(
+            twice,
+            Err("the header x-user must be one line of text".into())
+        );
     }
 
     #[test]
     fn a_place_has_a_kind_and_a_name() {
-        for text in ["", "meta", "meta:", "header:", "query:a", "a"] {
+        for text in [
+            "",
+            "meta",
+            "meta:",
+            "header:",
+            "query:a",
+            "a",
+            "header:a b",
+            "header:ä",
+            "header:a:b",
+        ] {
             assert!(text.parse::<Source>().is_err(), "{text}");
         }
     }

@@ -33,7 +33,7 @@ use crate::core::caller::Caller;
 use crate::core::mcp::revision::{self, Era, Headers, Said};
 use crate::gateway::Request;
 
-/// The caller of a request whose origin, if it names one, may ask.
+/// The caller of a request. A request that names an origin is refused unless that origin is allowed.
 pub(super) struct FromAllowedOrigin(Caller);
 
 impl FromRequestParts<Http> for FromAllowedOrigin {
@@ -122,7 +122,8 @@ fn read(
     headers: &HeaderMap,
     bytes: &[u8],
 ) -> Result<Option<Asked>, Response> {
-    let message = Message::read(bytes).map_err(|error| error.answer(None, Era::Modern))?;
+    let message = Message::read(bytes)
+        .map_err(|error| error.answer(message::readable_id(bytes), Era::Modern))?;
     let Some(id) = message.id else {
         if message.method.starts_with("notifications/") {
             return Ok(None);

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use crate::config::{cases, check_said, read};
 use crate::support::gateway::one_tool;
-use crate::support::mcp::{LEGACY, MODERN, meta};
+use crate::support::mcp::{LEGACY, MODERN, meta, token};
 use crate::support::{Answer, Gateway, Tool};
 
 fn call(meta: Value) -> String {
@@ -33,6 +33,11 @@ async fn what_is_no_message_gets_an_error_and_runs_nothing() {
             r#"{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{"name":"act"}}"#,
             -32600,
         ),
+        (r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#, -32600),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":[]}"#,
+            -32600,
+        ),
         (
             r#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"act"}}"#,
             -32600,
@@ -56,6 +61,9 @@ async fn what_is_no_message_gets_an_error_and_runs_nothing() {
     ] {
         let said = Answer::to(gateway.mcp_raw(body.to_owned())).await;
         assert_eq!((said.status, said.rpc_code()), (400, code), "{body}");
+        let has_good_id = body.contains("\"id\":1") && !body.starts_with('[');
+        let id = if has_good_id { json!(1) } else { Value::Null };
+        assert_eq!(said.at("/id"), id, "{body}");
     }
     for params in [json!({}), json!({ "name": "act", "arguments": "{}" })] {
         let said = gateway.mcp_legacy("tools/call", params.clone()).await;
@@ -160,6 +168,7 @@ async fn a_client_of_the_older_era_begins_without_a_session() {
     for (wanted, got) in [
         ("2025-06-18", "2025-06-18"),
         (LEGACY, LEGACY),
+        ("2025-03-26", LEGACY),
         ("2024-11-05", LEGACY),
     ] {
         let params = json!({ "protocolVersion": wanted, "capabilities": {}, "clientInfo": { "name": "a", "version": "1" } });
@@ -172,6 +181,11 @@ async fn a_client_of_the_older_era_begins_without_a_session() {
         assert!(said.at("/result/capabilities/tools").is_object());
         assert!(!said.headers.contains_key("mcp-session-id"));
     }
+    let body = json!({ "jsonrpc": "2.0", "id": 0, "method": "ping" }).to_string();
+    let batches = gateway
+        .mcp_raw(body)
+        .header("mcp-protocol-version", "2025-03-26");
+    assert_eq!(Answer::to(batches).await.rpc_code(), -32022);
     let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
     let said = Answer::to(gateway.mcp_raw(ready.to_string())).await;
     assert_eq!((said.status, said.text.as_str()), (202, ""));
@@ -220,10 +234,9 @@ async fn a_client_of_the_newer_era_asks_what_is_here() {
 async fn a_list_names_the_tools_that_the_token_may_call_in_their_order() {
     let tool = Tool::start().await;
     let url = tool.url();
-    let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest("narrow"));
+    let tokens = token("narrow", r#"["call:b", "call:a"]"#, "");
     let gateway = Gateway::start(&format!(
-        "[[auth.tokens]]\nname = \"narrow\"\ntenant = \"t\"\nsha256 = \"{digest}\"\nscopes = [\"call:b\", \"call:a\"]\n\
-         [tools.b]\nurl = \"{url}\"\n[tools.a]\nurl = \"{url}\"\neffect = \"read\"\n[tools.c]\nurl = \"{url}\"\n"
+        "{tokens}[tools.b]\nurl = \"{url}\"\n[tools.a]\nurl = \"{url}\"\neffect = \"read\"\n[tools.c]\nurl = \"{url}\"\n"
     ))
     .await;
     let list = Answer::to(
@@ -350,6 +363,7 @@ fn settings_that_make_no_sense_are_refused() {
         origins = ["https://app.example/"] => mcp.origins: an origin looks like
         session = ["meta:"] => mcp.session: "meta:" is no place in a request
         user = ["cookie:a"] => mcp.user: "cookie:a" is no place in a request
+        user = ["header:a b"] => mcp.user: "header:a b" is no place in a request
         key_meta = [""] => mcp.key_meta: these are names of members
         tools = [] => mcp.tools
     "#,

@@ -6,8 +6,10 @@ use serde_json::{Map, Value};
 
 /// The revision in which each request says all that it needs.
 pub const MODERN: &str = "2026-07-28";
-/// Revisions that begin with `initialize`, the newest first. Of 2025-03-26 there is no header.
-pub const LEGACY: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
+/// Revisions that begin with `initialize`, the newest first.
+///
+/// Not 2025-03-26 and before: their clients may send batches.
+pub const LEGACY: [&str; 2] = ["2025-11-25", "2025-06-18"];
 
 /// Of a request in `_meta`.
 pub const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -52,7 +54,7 @@ pub struct Said<'a> {
 
 /// The revisions that are spoken here, for those who ask for another.
 pub fn supported() -> Vec<&'static str> {
-    [&[MODERN], &LEGACY[..2]].concat()
+    [&[MODERN], &LEGACY[..]].concat()
 }
 
 /// The revision that `initialize` is answered with.
@@ -183,7 +185,7 @@ mod tests {
                 Ok(Era::Legacy)
             );
         }
-        for version in ["1999-01-01", ""] {
+        for version in ["1999-01-01", "2025-03-26", ""] {
             assert_eq!(
                 asked(Some(version), json!({}), same),
                 Err(Malformed::Version(version.into()))
@@ -265,7 +267,9 @@ mod tests {
     #[test]
     fn initialize_gets_the_revision_that_it_asks_for_or_the_newest() {
         assert_eq!(negotiated("2025-06-18"), "2025-06-18");
-        assert_eq!(negotiated("2024-11-05"), "2025-11-25");
+        for older in ["2025-03-26", "2024-11-05"] {
+            assert_eq!(negotiated(older), "2025-11-25");
+        }
         assert_eq!(negotiated(MODERN), "2025-11-25");
         assert_eq!(supported(), [MODERN, "2025-11-25", "2025-06-18"]);
     }

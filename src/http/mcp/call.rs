@@ -53,10 +53,10 @@ pub(super) fn request(
         return Err(RpcError::params("arguments must be an object"));
     }
     if era == Era::Modern {
-        check_mirrored(http, &tool, args, headers)?;
+        check_mirrored(http, caller, &tool, args, headers)?;
     }
-    let line = |name: &str| super::header(headers, name)?.ok();
     let first = |sources: &[Source]| {
+        let line = |name: &str| super::header(headers, name);
         mcp::first_text(sources, meta, line).map_err(|why| RpcError::params(&why))
     };
     let user_id = first(&http.mcp.user)?.unwrap_or_else(|| caller.name.clone());
@@ -128,12 +128,18 @@ fn fencing_token(meta: &Map<String, Value>) -> Result<Option<u64>, RpcError> {
 }
 
 /// Arguments that the tool's schema has repeated in headers must be the same there.
+///
+/// Not for those that may not call the tool: they would learn that it exists.
 fn check_mirrored(
     http: &Http,
+    caller: &Caller,
     tool: &str,
     args: &str,
     headers: &HeaderMap,
 ) -> Result<(), RpcError> {
+    if !caller.may_call(tool) {
+        return Ok(());
+    }
     let tools = http.gateway.base.tools();
     let schema = tools.get(tool).and_then(|at| at.tool.schema.as_ref());
     let mirrored: Vec<Mirrored> =

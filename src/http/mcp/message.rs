@@ -131,6 +131,17 @@ fn short(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_QUOTED)]
 }
 
+/// The id of what is no message, so that its sender knows which one the error is about.
+pub(super) fn readable_id(bytes: &[u8]) -> Option<&RawValue> {
+    #[derive(Deserialize)]
+    struct Identified<'a> {
+        #[serde(borrow)]
+        id: &'a RawValue,
+    }
+    let Identified { id } = serde_json::from_slice(bytes).ok()?;
+    is_id(id.get()).then_some(id)
+}
+
 impl<'a> Message<'a> {
     /// Reads one message.
     ///

@@ -21,6 +21,14 @@ pub fn meta(more: Value) -> Value {
     meta
 }
 
+/// The configuration of a token that is its own name, and whatever else is said of it.
+pub fn token(token: &str, scopes: &str, more: &str) -> String {
+    let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(token));
+    format!(
+        "[[auth.tokens]]\nname = \"{token}\"\ntenant = \"t\"\nsha256 = \"{digest}\"\nscopes = {scopes}\n{more}\n"
+    )
+}
+
 impl Gateway {
     /// A request to the MCP door, with nothing but this body.
     pub fn mcp_raw(&self, body: String) -> RequestBuilder {
