@@ -20,7 +20,8 @@ pub const CALL_ID: &str = "dev.oncegate/call-id";
 pub const REPLAYED: &str = "dev.oncegate/replayed";
 /// Of a replay: how long ago the call was asked for first, in milliseconds.
 pub const AGE: &str = "dev.oncegate/age-ms";
-pub const PROBLEM: &str = "dev.oncegate/problem";
+/// A call that asked for the same a short while before.
+pub const SIMILAR_TO: &str = "dev.oncegate/similar-to";
 
 /// The settings of the MCP door.
 #[derive(Debug, Clone, PartialEq, Eq)]

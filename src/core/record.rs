@@ -25,6 +25,13 @@ impl CallId {
         bytes[15] = lookup.0[31];
         Self(Uuid::from_bytes(bytes))
     }
+
+    /// When the call was made, by the clock of its gateway. `None`: the id holds no time.
+    pub fn made_at(&self) -> Option<Timestamp> {
+        let (seconds, nanoseconds) = self.0.get_timestamp()?.to_unix();
+        let (seconds, nanoseconds) = (seconds.try_into().ok()?, nanoseconds.try_into().ok()?);
+        Timestamp::new(seconds, nanoseconds).ok()
+    }
 }
 
 impl fmt::Display for CallId {

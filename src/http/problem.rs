@@ -377,6 +377,26 @@ impl Problem {
         self.retry_after
     }
 
+    /// What the caller should do with its key.
+    pub fn key_action(&self) -> KeyAction {
+        self.key_action.unwrap_or(self.slug.row().key_action)
+    }
+
+    /// What the tool answered.
+    pub fn tool_body(&self) -> Option<&RawValue> {
+        self.tool_body.as_deref()
+    }
+
+    /// The call that this one looks like.
+    pub fn similar_to(&self) -> Option<CallId> {
+        self.similar_to
+    }
+
+    /// Where the arguments differ from those of the call that has the key.
+    pub fn differs(&self) -> &[String] {
+        self.differs.as_deref().unwrap_or_default()
+    }
+
     fn waiting(self, time: Duration) -> Self {
         Self {
             retry_after: Some(time),

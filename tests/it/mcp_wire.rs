@@ -73,7 +73,10 @@ async fn what_is_no_message_gets_an_error_and_runs_nothing() {
     let deep = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"act","arguments":{deep}}}}}"#
     );
-    assert_eq!(Answer::to(gateway.mcp_raw(deep)).await.rpc_code(), -32602);
+    let said = Answer::to(gateway.mcp_raw(deep)).await.expect_ok();
+    assert!(said.is_error());
+    let problem = said.meta("problem");
+    assert_eq!(problem["type"], "/problems/invalid-request");
     let large = call(json!({ "large": "a".repeat(2 << 20) }));
     Answer::to(gateway.mcp_raw(large))
         .await

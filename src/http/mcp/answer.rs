@@ -1,113 +1,69 @@
 //! What a model is told of a call: its result, or in a result with `isError` why there is none.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::super::parts::{Part, Parts};
-use super::super::problem::{Effect, Problem, Slug};
+use super::super::problem::{Body, Problem, Slug};
 use super::message::{self, RpcError};
+use super::text::text;
 use crate::budget::Elsewhere;
 use crate::core::key::Source;
 use crate::core::mcp::{self, revision::Era};
 use crate::core::record::{Record, State};
-use crate::gateway::{Answer, Error, Stored};
+use crate::gateway::{Answer, Error, ErrorKind, Stored};
+
+/// Names who answers, in `_meta` of a result.
+pub(super) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+
+/// How soon to ask again for a call that runs, where nothing better is known.
+const RETRY_RUNNING: Duration = Duration::from_secs(1);
 
 /// An answer to `tools/call`.
 pub(super) struct Told {
     pub(super) body: Parts,
     /// Of its bytes, those that the gateway has made room for.
     shared: usize,
+    /// Why there is no result.
+    problem: Option<Slug>,
 }
 
 impl IntoResponse for Told {
     fn into_response(self) -> Response {
         let mut response = message::json(self.body);
         response.extensions_mut().insert(Elsewhere(self.shared));
+        if let Some(problem) = self.problem {
+            response.extensions_mut().insert(problem);
+        }
         response
     }
 }
 
 /// What came of a call.
-pub(super) fn told(id: &RawValue, answer: Result<Answer, Error>, era: Era) -> Told {
-    match answer {
-        Ok(Answer::Result(stored)) => result(id, &stored, era),
-        // Only who asks for it is answered before the call has ended, and nothing here does.
-        Ok(Answer::Accepted(record)) => {
-            let call_id = record.intent.call_id;
-            failed(
-                id,
-                json!({ "call_id": call_id.to_string() }),
-                STILL_RUNNING,
-                era,
-            )
-        }
-        Err(error) => {
-            let problem = Problem::from(error);
-            match problem.slug() {
-                Slug::UnknownTool => malformed(id, "there is no such tool"),
-                Slug::InvalidRequest => malformed(id, problem.detail()),
-                _ => {
-                    let text = text(&problem);
-                    let members = serde_json::to_value(problem.body()).unwrap_or_default();
-                    failed(id, members, &text, era)
-                }
+pub(super) fn told(id: &RawValue, answer: Result<Answer, Error>, era: Era, now: Timestamp) -> Told {
+    let error = match answer {
+        Ok(Answer::Result(stored)) => return result(id, &stored, era),
+        // Only a request that asks for it is answered before its call has ended, and none here does.
+        Ok(Answer::Accepted(record)) => Error {
+            call_id: Some(record.intent.call_id),
+            ..ErrorKind::CallInProgress {
+                retry_after: RETRY_RUNNING,
             }
-        }
-    }
-}
-
-const STILL_RUNNING: &str = "Still running, not failed. The same call with exactly the same arguments gets its result and runs nothing twice.";
-
-/// Why there is no result, in words for a model: what may have happened, and what to do next.
-fn text(problem: &Problem) -> String {
-    let seconds = problem
-        .retry_after()
-        .map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0));
-    let again = match seconds {
-        Some(seconds) => {
-            format!(" Repeat the same call with exactly the same arguments after {seconds} s.")
-        }
-        None => String::new(),
+            .alone()
+        },
+        Err(error) => error,
     };
-    match problem.slug() {
-        Slug::CallInProgress => STILL_RUNNING.to_owned(),
-        Slug::OutcomeUnknown => {
-            let next = match (seconds, problem.call_id()) {
-                (Some(seconds), _) => format!(" (next check in {seconds} s)."),
-                (None, Some(call_id)) => format!(
-                    ". No check is planned: tell the user that a person has to look into the tool's own system and settle call {call_id}."
-                ),
-                (None, None) => ".".to_owned(),
-            };
-            format!(
-                "It may have happened: nothing proves whether the tool executed this call. Do NOT try with other arguments or another tool. Asking again with exactly the same arguments is safe, never executes it twice, and tells the outcome once it is known{next}"
-            )
-        }
-        Slug::PossibleDuplicate if problem.effect() == Effect::None => format!(
-            "{} A caller confirms that both are meant with _meta[{:?}].",
-            problem.detail(),
-            mcp::CONFIRM
-        ),
-        Slug::RateLimited | Slug::StoreUnavailable | Slug::ShuttingDown
-            if problem.effect() == Effect::Unknown =>
-        {
-            format!(
-                "{}: this request executed nothing. If it repeats an earlier call, that one may have been executed; do not change its arguments.{again}",
-                problem.title()
-            )
-        }
-        Slug::ToolUnreachable
-        | Slug::ToolUnavailable
-        | Slug::ToolPaused
-        | Slug::BudgetExceeded
-        | Slug::SessionBusy
-        | Slug::RateLimited
-        | Slug::StoreUnavailable => format!("Nothing was executed. {}.{again}", problem.title()),
-        _ => problem.detail().to_owned(),
+    let problem = Problem::from(error);
+    if problem.slug() == Slug::UnknownTool {
+        return no_such_tool(id);
     }
+    failed(id, &problem, era, now)
 }
 
 /// A stored result. The tool's JSON is written twice, as text and as structured content, and kept once.
@@ -138,6 +94,7 @@ fn result(id: &RawValue, stored: &Stored, era: Era) -> Told {
     Told {
         body: message::response(id, parts),
         shared: usize::try_from(shared).unwrap_or(usize::MAX),
+        problem: None,
     }
 }
 
@@ -158,6 +115,11 @@ fn notes(stored: &Stored) -> Vec<String> {
             "Stored result of an earlier call that asked for the same; nothing was executed again."
                 .into(),
         );
+    }
+    if let Some(call_id) = record.similar_to {
+        notes.push(format!(
+            "This call looks like call {call_id}, which asked for the same a short while before it. If only one of them was meant, tell the user."
+        ));
     }
     match record.state {
         State::Compensated(_) => {
@@ -186,6 +148,9 @@ fn about(stored: &Stored) -> Map<String, Value> {
     if !record.intent.saga_id.is_empty() {
         about.insert(mcp::SAGA.into(), record.intent.saga_id.clone().into());
     }
+    if let Some(call_id) = record.similar_to {
+        about.insert(mcp::SIMILAR_TO.into(), call_id.to_string().into());
+    }
     if let Some(age_ms) = stored.replayed_age_ms {
         about.insert(mcp::REPLAYED.into(), true.into());
         about.insert(mcp::AGE.into(), age_ms.into());
@@ -196,7 +161,7 @@ fn about(stored: &Stored) -> Map<String, Value> {
 /// Who answers, as each result says it.
 pub(super) fn server_info() -> Map<String, Value> {
     let info = json!({ "name": "oncegate", "version": env!("CARGO_PKG_VERSION") });
-    Map::from_iter([("io.modelcontextprotocol/serverInfo".to_owned(), info)])
+    Map::from_iter([(SERVER_INFO.to_owned(), info)])
 }
 
 /// Since 2026-07-28 a result says that it is whole.
@@ -208,7 +173,7 @@ fn kind(era: Era) -> &'static str {
 }
 
 /// A result that says why there is none.
-fn failed(id: &RawValue, problem: Value, text: &str, era: Era) -> Told {
+fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> Told {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Failed<'a> {
@@ -217,36 +182,48 @@ fn failed(id: &RawValue, problem: Value, text: &str, era: Era) -> Told {
         content: Vec<Value>,
         is_error: bool,
         #[serde(rename = "_meta")]
-        meta: Map<String, Value>,
+        meta: Meta<'a>,
     }
-    let mut meta = server_info();
-    if let Some(call_id) = problem.get("call_id").filter(|id| id.is_string()) {
-        meta.insert(mcp::CALL_ID.into(), call_id.clone());
+    #[derive(Serialize)]
+    struct Meta<'a> {
+        #[serde(flatten)]
+        server_info: Map<String, Value>,
+        #[serde(rename = "dev.oncegate/call-id")]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        call_id: Option<&'a str>,
+        #[serde(rename = "dev.oncegate/problem")]
+        problem: Body<'a>,
     }
-    let mut content = vec![json!({ "type": "text", "text": text })];
+    let mut content = vec![json!({ "type": "text", "text": text(problem, now) })];
     // A model has to read why the tool rejected the call.
-    if let Some(body) = problem.get("tool_body") {
-        content.push(json!({ "type": "text", "text": body.to_string() }));
+    if let Some(body) = problem.tool_body() {
+        content.push(json!({ "type": "text", "text": body.get() }));
     }
-    meta.insert(mcp::PROBLEM.into(), problem);
     let failed = Failed {
         result_type: (era == Era::Modern).then_some("complete"),
         content,
         is_error: true,
-        meta,
+        meta: Meta {
+            server_info: server_info(),
+            call_id: problem.call_id(),
+            problem: problem.body(),
+        },
     };
     let result = plain(serde_json::to_string(&failed).unwrap_or_default());
     Told {
         body: message::response(id, vec![result]),
         shared: 0,
+        problem: Some(problem.slug()),
     }
 }
 
-/// A call that there cannot be. It travels with status 200, for the request itself could be read.
-fn malformed(id: &RawValue, why: &str) -> Told {
+/// The error for a call of a tool that does not exist. Its status is 200, because the request itself could be read.
+fn no_such_tool(id: &RawValue) -> Told {
+    let error = RpcError::params("there is no such tool");
     Told {
-        body: Parts::of([plain(RpcError::params(why).text(Some(id)))]),
+        body: Parts::of([plain(error.text(Some(id)))]),
         shared: 0,
+        problem: None,
     }
 }
 

@@ -21,6 +21,7 @@ use crate::core::mcp::revision::{Era, Malformed};
 use crate::core::mcp::{self, Source};
 use crate::core::record::CallId;
 use crate::core::session::Brought;
+use crate::core::tool::Effect;
 use crate::core::trace::Context;
 use crate::gateway::{Door, Patience, Request, RequestSpan};
 
@@ -76,6 +77,10 @@ pub(super) fn request(
             "there is more than one Idempotency-Key header line",
         ));
     }
+    let reading = http.gateway.base.tools().get(&tool).cloned();
+    let reading = reading.filter(|at| at.tool.effect == Effect::Read);
+    // The result of a read is not kept, so that "still running" would have it read anew.
+    let longest = reading.map_or(http.mcp.answer_within, |at| at.tool.longest());
     let context = context_of(meta).or_else(|| traced(headers));
     let brought = Brought {
         fencing: fencing_token(meta)?,
@@ -101,7 +106,7 @@ pub(super) fn request(
         key_member: first(&key_sources)?,
         brought,
         patience: Patience {
-            longest: Some(http.mcp.answer_within),
+            longest: Some(longest),
             ..Patience::default()
         },
         door: Door::Mcp,
@@ -163,10 +168,10 @@ pub(super) async fn run(
     era: Era,
     headers: &HeaderMap,
 ) -> Response {
-    let engine = http.gateway.engine.clone();
+    let gateway = http.gateway.clone();
     let mut calling = Box::pin(async move {
-        let answer = engine.call(&caller, request).await;
-        answer::told(&id, answer, era)
+        let answer = gateway.engine.call(&caller, request).await;
+        answer::told(&id, answer, era, gateway.base.now())
     });
     if !takes_stream(headers) {
         return calling.await.into_response();

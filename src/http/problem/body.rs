@@ -70,7 +70,7 @@ impl Problem {
             call_id: self.call_id(),
             idempotency_key: self.key.as_deref(),
             effect: self.effect().as_str(),
-            key_action: self.key_action.unwrap_or(row.key_action).as_str(),
+            key_action: self.key_action().as_str(),
             // Rounded up: who comes a moment too early is sent away once more.
             retry_after_ms: self.retry_after.map(|time| {
                 u64::try_from(time.as_nanos().div_ceil(1_000_000))
