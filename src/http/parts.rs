@@ -10,6 +10,8 @@ use http_body::{Frame, SizeHint};
 
 /// How much of a text is escaped at once, in bytes.
 const ESCAPED_AT_ONCE: usize = 16 << 10;
+/// The longest piece of an escaped text, in bytes: that of control characters alone.
+const LONGEST_PIECE: u64 = 6 * ESCAPED_AT_ONCE as u64;
 
 /// One part of a body.
 #[derive(Debug, Clone)]
@@ -31,6 +33,14 @@ impl Part {
         match self {
             Self::Plain(bytes) => bytes.len() as u64,
             Self::Escaped(bytes) => bytes.iter().map(|byte| escaped_len(*byte)).sum(),
+        }
+    }
+
+    /// Of its bytes as sent, those that take no memory beside the part itself: all but the piece that is being sent.
+    pub(super) fn shared(&self) -> u64 {
+        match self {
+            Self::Plain(bytes) => bytes.len() as u64,
+            Self::Escaped(_) => self.len().saturating_sub(LONGEST_PIECE),
         }
     }
 }
@@ -123,6 +133,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_an_escaped_text_shares_leaves_out_its_longest_piece() {
+        let text = Part::Escaped(vec![1; 5 * ESCAPED_AT_ONCE].into());
+        let (all, shared) = (text.len(), text.shared());
+        let mut parts = Parts::of([text]);
+        let pieces = std::iter::from_fn(|| parts.next()).map(|piece| piece.len() as u64);
+        assert_eq!(pieces.max(), Some(all - shared));
+        let short = Part::Escaped(Bytes::from_static(b"short"));
+        assert_eq!(short.shared(), 0);
+    }
 
     proptest! {
         #[test]

@@ -89,7 +89,7 @@ fn result(id: &RawValue, stored: &Stored, era: Era) -> Told {
         kind(era)
     ));
     let escaped = Part::Escaped(json.clone());
-    let shared = escaped.len() + if is_structured { json.len() as u64 } else { 0 };
+    let shared = escaped.shared() + if is_structured { json.len() as u64 } else { 0 };
     let parts = [before, escaped].into_iter().chain(after).collect();
     Told {
         body: message::response(id, parts),

@@ -16,11 +16,14 @@ use super::super::parts::Parts;
 /// How often a stream that waits says something, so that nothing between takes the connection for dead.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
+/// How much of an answer is looked at for line ends, and perhaps copied, at once.
+const AT_ONCE: usize = 16 << 10;
 
 /// How far a stream of one event is.
 enum Sending<F> {
     Waiting(Pin<Box<F>>),
-    Body(Parts),
+    /// What is left of one part, and the parts that follow.
+    Body(Bytes, Parts),
     Ended,
 }
 
@@ -30,14 +33,25 @@ pub(super) fn one(coming: impl Future<Output = Parts> + Send + 'static) -> Respo
         Some(match sending {
             Sending::Waiting(mut coming) => tokio::select! {
                 body = &mut coming => {
-                    (Bytes::from_static(b"event: message\ndata: "), Sending::Body(body))
+                    let begun = Bytes::from_static(b"event: message\ndata: ");
+                    (begun, Sending::Body(Bytes::new(), body))
                 }
                 () = sleep(KEEP_ALIVE) => (COMMENT, Sending::Waiting(coming)),
             },
-            Sending::Body(mut body) => match body.next() {
-                Some(bytes) => (one_line(bytes), Sending::Body(body)),
-                None => (Bytes::from_static(b"\n\n"), Sending::Ended),
-            },
+            Sending::Body(part, mut body) => {
+                let part = if part.is_empty() {
+                    body.next()
+                } else {
+                    Some(part)
+                };
+                match part {
+                    Some(mut part) => {
+                        let piece = part.split_to(part.len().min(AT_ONCE));
+                        (one_line(piece), Sending::Body(part, body))
+                    }
+                    None => (Bytes::from_static(b"\n\n"), Sending::Ended),
+                }
+            }
             Sending::Ended => return None,
         })
     });
@@ -78,4 +92,23 @@ fn one_line(bytes: Bytes) -> Bytes {
         .iter()
         .map(|byte| if is_end(byte) { b' ' } else { *byte });
     without.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_long_answer_is_sent_on_one_line_in_short_pieces() {
+        let long = "[1,\r\n2]\n".repeat(AT_ONCE);
+        let parts = Parts::new([long.clone().into(), Bytes::from_static(b"3")]);
+        let body = one(async { parts }).into_body().into_data_stream();
+        let pieces: Vec<Bytes> = body.map(|piece| piece.expect("bytes")).collect().await;
+        assert!(pieces.iter().all(|piece| piece.len() <= AT_ONCE));
+        let wanted = format!("{}3", long.replace(['\r', '\n'], " "));
+        let wanted = format!("event: message\ndata: {wanted}\n\n");
+        assert!(pieces.concat() == wanted.as_bytes());
+    }
 }
