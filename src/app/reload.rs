@@ -82,6 +82,7 @@ impl Reloader {
             )]
         })?;
         self.tokens.set(config.tokens);
+        self.gateway.base.tell_listeners();
         if let (Some(tls), Some(new)) = (&self.tls, &config.server.tls) {
             tls.set(new);
         }

@@ -35,6 +35,10 @@ pub struct Pace {
     pub redis_watch_gone: Duration,
     /// How often the store is asked for what the ops doors show, at most.
     pub ask_store_every: Duration,
+    /// How often it is checked whether a client that listens for changes may still do so.
+    pub check_listener_every: Duration,
+    /// How long a client may listen for changes before it has to ask again.
+    pub listen_at_most: Duration,
 }
 
 impl Default for Pace {
@@ -53,6 +57,8 @@ impl Default for Pace {
             recipes_max_age: Duration::from_secs(15),
             redis_watch_gone: Duration::from_secs(180),
             ask_store_every: Duration::from_secs(1),
+            check_listener_every: Duration::from_secs(15),
+            listen_at_most: Duration::from_secs(3_600),
         }
     }
 }

@@ -7,12 +7,14 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::clock::{self, Clock, later, signed};
 use super::error::{Error, must_be_admin, unavailable};
 use super::measured::Measured;
+use super::places::{Owner, Place, Places};
 use super::tools::{ToolAt, Tools, tools_after};
 use crate::budget::Budget;
 use crate::core::caller::Caller;
@@ -60,6 +62,8 @@ pub struct Base {
     pub(super) tools: ArcSwap<Tools>,
     /// How often they were set.
     tool_changes: watch::Sender<u64>,
+    /// Clients that listen for changes of the tools.
+    listeners: Places,
     /// Every call's task, so that none is dropped in the middle.
     pub(super) tasks: TaskTracker,
     /// Readiness fails from now on; calls are still accepted.
@@ -84,6 +88,7 @@ impl Base {
             clock: Clock::start(store.clock_offset()),
             tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
             tool_changes: watch::Sender::default(),
+            listeners: Places::new(limits.max_waiting),
             store: Arc::new(Measured::new(store, metrics.clone())),
             metrics,
             instance,
@@ -123,17 +128,20 @@ impl Base {
         self.tools.load_full()
     }
 
-    /// They were set anew.
-    pub(super) fn tools_were_set(&self) {
+    /// Tools or tokens were set anew.
+    pub fn tell_listeners(&self) {
         self.tool_changes.send_modify(|times| *times += 1);
     }
 
-    /// Tells from now on when tools were set, until the gateway stops.
-    pub fn tool_changes(&self) -> ToolChanges {
-        ToolChanges {
+    /// Changes of the tools from now on. `None`: this caller listens as often as it may.
+    pub fn tool_changes(&self, caller: &Caller) -> Option<ToolChanges> {
+        Some(ToolChanges {
             changes: self.tool_changes.subscribe(),
             draining: self.draining.clone(),
-        }
+            check_every: self.limits.pace.check_listener_every,
+            until: Instant::now() + self.limits.pace.listen_at_most,
+            _place: self.listeners.take(Owner::of_caller(caller))?,
+        })
     }
 
     /// The tools that a caller may call, by name; an administrator sees all of them.
@@ -226,18 +234,37 @@ impl Base {
     }
 }
 
-/// Tells when the tools were set anew.
+/// Tells one client when tools or tokens were set anew.
 pub struct ToolChanges {
     changes: watch::Receiver<u64>,
     draining: CancellationToken,
+    check_every: Duration,
+    until: Instant,
+    _place: Place,
+}
+
+/// What happened while a client listened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// Nothing, for a while.
+    Nothing,
+    /// Tools or tokens were set anew.
+    Change,
+    /// The gateway stops, or the client has listened for long enough.
+    End,
 }
 
 impl ToolChanges {
-    /// Waits until they were. `false`: the gateway stops.
-    pub async fn next(&mut self) -> bool {
+    /// Waits for the next of these.
+    pub async fn next(&mut self) -> Heard {
         tokio::select! {
-            () = self.draining.cancelled() => false,
-            changed = self.changes.changed() => changed.is_ok(),
+            () = self.draining.cancelled() => Heard::End,
+            () = sleep_until(self.until) => Heard::End,
+            changed = self.changes.changed() => match changed {
+                Ok(()) => Heard::Change,
+                Err(_) => Heard::End,
+            },
+            () = sleep(self.check_every) => Heard::Nothing,
         }
     }
 }

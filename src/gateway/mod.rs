@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-pub use self::base::{Base, Limits, ToolChanges};
+pub use self::base::{Base, Heard, Limits, ToolChanges};
 pub use self::calls::{Answer, Patience, Preview, Request, Stored, Would, identify};
 use self::calls::{
     Claimer, Duplicates, Engine, LargeRequests, Preparer, ResultMemory, Runner, Sender,
@@ -275,7 +275,6 @@ impl Gateway {
         self.downstream.serve(tools.iter().map(|at| &at.endpoint))?;
         let tools = tools_after(&self.base.tools(), tools);
         self.base.tools.store(Arc::new(tools));
-        self.base.tools_were_set();
         Ok(())
     }
 

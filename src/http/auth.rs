@@ -72,6 +72,16 @@ impl FromRequestParts<Http> for Known {
     }
 }
 
+/// The caller of a stream that a token of this digest has opened. `None`: that token opens nothing any more.
+pub(super) fn still_known(http: &Http, digest: Option<&[u8; 32]>) -> Option<Caller> {
+    let tokens = http.tokens.now();
+    if tokens.is_empty() {
+        return Some(Caller::open());
+    }
+    let caller = caller::find(&tokens, digest?, http.gateway.base.wall_time());
+    caller.ok().cloned()
+}
+
 /// Counts requests that a known token may not make.
 pub(super) async fn count_forbidden(
     State(http): State<Http>,

@@ -98,7 +98,7 @@ pub(super) async fn post(
         What::Discover => list::discover(&id),
         What::ListTools => list::tools(&http, &caller, &id, era),
         What::Call(request) => call::run(&http, caller, *request, id, era, &headers).await,
-        What::Listen { tools } => listen::listen(&http, &caller, id, tools)?,
+        What::Listen { tools } => listen::listen(http, &caller, &headers, id, tools)?,
     })
 }
 

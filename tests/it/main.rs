@@ -45,6 +45,7 @@ mod ledger; // what ran, how often it was asked for, and with what result
 mod limits; // how fast a token may be
 mod listing; // what every store promises about the ledger
 mod mcp; // calls by MCP
+mod mcp_listen; // what clients are told of the tools
 mod mcp_told; // what a model is told where there is no result
 mod mcp_wire; // messages of MCP, good and bad
 mod observe; // rules, board and runbook fit the metrics

@@ -1,9 +1,6 @@
 //! Messages of MCP, good and bad: each gets a clear answer, and what is malformed reaches no tool.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use crate::config::{cases, check_said, read};
 use crate::support::gateway::one_tool;
@@ -306,53 +303,48 @@ async fn only_pages_of_listed_origins_may_ask() {
 }
 
 #[tokio::test]
-async fn those_who_listen_are_told_that_the_tools_have_changed_and_that_the_gateway_stops() {
+async fn where_there_are_tokens_a_page_needs_a_listed_origin_and_a_token() {
     let tool = Tool::start().await;
-    let gateway = Gateway::with_tool(&tool, "").await;
-    let wanted =
-        json!({ "notifications": { "toolsListChanged": true, "promptsListChanged": true } });
-    let mut stream = gateway
-        .mcp_request("subscriptions/listen", wanted)
-        .send()
+    let config = token("page", r#"["call"]"#, "")
+        + "[mcp]\norigins = [\"https://app.example\"]\n"
+        + &one_tool(&tool, "");
+    let gateway = Gateway::start(&config).await;
+    let request = || gateway.mcp_request("tools/call", json!({ "name": "act", "arguments": {} }));
+    let with_token = |origin: &str| request().header("origin", origin).bearer_auth("page");
+    let listed = "https://app.example";
+    Answer::to(request().header("origin", listed))
         .await
-        .expect("a stream");
-    let mut next = async || {
-        let chunk = timeout(Duration::from_secs(10), stream.chunk())
-            .await
-            .expect("in time")
-            .expect("bytes");
-        let text = String::from_utf8(chunk?.to_vec()).expect("UTF-8");
-        let data = text.split_once("data: ").expect("an event").1.to_owned();
-        Some(serde_json::from_str::<Value>(data.trim()).expect("JSON"))
-    };
-    let first = next().await.expect("an event");
-    assert_eq!(first["method"], "notifications/subscriptions/acknowledged");
-    assert_eq!(
-        first["params"]["notifications"],
-        json!({ "toolsListChanged": true })
-    );
-    assert_eq!(
-        first["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"],
-        7
-    );
-    assert!(
-        gateway
-            .reload(&one_tool(&tool, "description = \"other\""))
-            .await
-    );
-    let changed = next().await.expect("an event");
-    assert_eq!(changed["method"], "notifications/tools/list_changed");
-    assert_eq!(
-        changed["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"],
-        7
-    );
-    gateway.begin_stop();
-    let last = next().await.expect("an event");
-    assert_eq!(
-        (&last["id"], &last["result"]["resultType"]),
-        (&json!(7), &json!("complete"))
-    );
-    assert_eq!(next().await, None);
+        .expect_problem("unauthenticated");
+    Answer::to(with_token("https://evil.example"))
+        .await
+        .expect_problem("forbidden");
+    // A page that reaches this gateway under a name of its own (DNS rebinding).
+    let rebound = with_token("http://evil.example").header("host", "evil.example");
+    Answer::to(rebound).await.expect_problem("forbidden");
+    assert_eq!(tool.requests(), 0);
+    for origin in [listed, &gateway.url("")] {
+        let said = Answer::to(with_token(origin)).await;
+        assert!(!said.is_error(), "{}", said.text);
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_user_or_session_that_cannot_be_read_is_refused() {
+    let tool = Tool::start().await;
+    let rules = "[mcp]\nuser = [\"header:X-User\"]\nsession = [\"header:x-session\"]\n";
+    let gateway = Gateway::with_tool(&tool, rules).await;
+    let request = || gateway.mcp_request("tools/call", json!({ "name": "act", "arguments": {} }));
+    for name in ["x-user", "x-session"] {
+        let twice = request().header(name, "ada").header(name, "bob");
+        let no_text = request().header(name, &b"\xff"[..]);
+        for wrong in [twice, no_text] {
+            assert_eq!(Answer::to(wrong).await.rpc_code(), -32602, "{name}");
+        }
+    }
+    assert_eq!(tool.requests(), 0);
+    let good = request().header("x-user", "ada").header("x-session", "s");
+    assert!(!Answer::to(good).await.is_error());
     gateway.stop().await;
 }
 

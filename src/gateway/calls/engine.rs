@@ -159,11 +159,6 @@ impl Engine {
         follow(progress, patience, join_wait, session_wait).await
     }
 
-    /// A place among the requests that wait, until it is dropped. `None`: this caller has as many as it may have.
-    pub fn take_waiting_place(&self, caller: &Caller) -> Option<impl Send + use<>> {
-        self.waiting.take(Owner::of_caller(caller))
-    }
-
     /// Waits until an unknown call is settled, if its caller likes: by a late answer, a probe or a person.
     async fn wait_until_known(
         &self,

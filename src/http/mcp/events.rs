@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::super::parts::Parts;
 
 /// How often a stream that waits says something, so that nothing between takes the connection for dead.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 /// How much of an answer is looked at for line ends, and perhaps copied, at once.
 const AT_ONCE: usize = 16 << 10;

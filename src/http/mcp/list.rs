@@ -50,9 +50,7 @@ pub(super) fn discover(id: &RawValue) -> Response {
 
 /// `tools/list`: what this caller may call, by name, on one page.
 pub(super) fn tools(http: &Http, caller: &Caller, id: &RawValue, era: Era) -> Response {
-    let tools = http.gateway.base.tools_of(caller);
-    let tools = tools.iter().filter(|at| caller.may_call(&at.tool.name));
-    let tools: Vec<McpTool> = tools.map(|at| McpTool::of(&at.tool, Keys::Model)).collect();
+    let tools = listed(http, caller);
     let mut result = Map::from_iter([("tools".to_owned(), json!(tools))]);
     if era == Era::Modern {
         result.insert("resultType".into(), "complete".into());
@@ -61,6 +59,13 @@ pub(super) fn tools(http: &Http, caller: &Caller, id: &RawValue, era: Era) -> Re
         result.insert("_meta".into(), server_info().into());
     }
     answer(id, Value::Object(result))
+}
+
+/// The tools that this caller may call, by name.
+pub(super) fn listed(http: &Http, caller: &Caller) -> Vec<McpTool> {
+    let tools = http.gateway.base.tools_of(caller);
+    let tools = tools.iter().filter(|at| caller.may_call(&at.tool.name));
+    tools.map(|at| McpTool::of(&at.tool, Keys::Model)).collect()
 }
 
 fn answer(id: &RawValue, result: Value) -> Response {

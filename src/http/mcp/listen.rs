@@ -1,105 +1,130 @@
-//! `subscriptions/listen`: a stream that says when the list of tools has changed.
+//! `subscriptions/listen`: a stream that says when the caller's list of tools has changed.
 
+use axum::http::HeaderMap;
 use axum::response::Response;
 use futures_util::stream;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
-use tokio::time::sleep;
+use sha2::{Digest, Sha256};
 
 use super::super::Http;
+use super::super::auth::{bearer_digest, still_known};
 use super::super::problem::Problem;
-use super::answer::server_info;
-use super::events::{self, KEEP_ALIVE};
+use super::answer::{SERVER_INFO, server_info};
+use super::{events, list};
 use crate::core::caller::Caller;
-use crate::gateway::{ErrorKind, ToolChanges};
+use crate::gateway::{ErrorKind, Heard, ToolChanges};
 
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// Opens a stream; it takes a place among the requests that wait.
+/// Opens a stream. `tools`: changes of the list are told.
 ///
 /// # Errors
 /// This caller has as many of them as it may have.
 pub(super) fn listen(
-    http: &Http,
+    http: Http,
     caller: &Caller,
+    headers: &HeaderMap,
     id: Box<RawValue>,
     tools: bool,
 ) -> Result<Response, Problem> {
-    let place = http.gateway.engine.take_waiting_place(caller);
-    let place = place.ok_or(ErrorKind::RateLimited)?;
-    let id: Value = serde_json::from_str(id.get()).unwrap_or_default();
+    // Before the list is read: a change in between is told.
+    let changes = http.gateway.base.tool_changes(caller);
     let listening = Listening {
         id,
-        // What was asked for and is not here is left out.
         tools,
-        changes: http.gateway.base.tool_changes(),
+        changes: changes.ok_or(ErrorKind::RateLimited)?,
+        list: list_digest(&http, caller),
+        token: bearer_digest(headers),
+        http,
         next: Next::Acknowledged,
-        _place: place,
     };
     Ok(events::many(stream::unfold(listening, Listening::next)))
 }
 
 /// What a stream says next.
-#[derive(Clone, Copy)]
 enum Next {
     Acknowledged,
     Changed,
     Nothing,
 }
 
-struct Listening<P> {
-    id: Value,
+struct Listening {
+    http: Http,
+    id: Box<RawValue>,
     tools: bool,
     changes: ToolChanges,
+    /// SHA-256 of the caller's bearer token.
+    token: Option<[u8; 32]>,
+    /// SHA-256 of the list that the client is to know.
+    list: [u8; 32],
     next: Next,
-    _place: P,
 }
 
-impl<P> Listening<P> {
+impl Listening {
+    /// The next event; a comment if there is nothing to say.
     async fn next(mut self) -> Option<(Option<String>, Self)> {
         let event = match self.next {
             Next::Acknowledged => {
                 self.next = Next::Changed;
-                let notifications = if self.tools {
-                    json!({ "toolsListChanged": true })
-                } else {
-                    json!({})
-                };
-                let params =
-                    json!({ "_meta": { SUBSCRIPTION: self.id }, "notifications": notifications });
-                Some(notification(
-                    "notifications/subscriptions/acknowledged",
-                    &params,
-                ))
+                Some(self.acknowledged())
             }
-            Next::Changed => tokio::select! {
-                has_changed = self.changes.next() => match has_changed {
-                    true if self.tools => {
-                        let params = json!({ "_meta": { SUBSCRIPTION: self.id } });
-                        Some(notification("notifications/tools/list_changed", &params))
-                    }
-                    true => None,
-                    // The gateway stops.
-                    false => {
+            Next::Changed => {
+                let heard = self.changes.next().await;
+                let caller = still_known(&self.http, self.token.as_ref());
+                match (heard, caller) {
+                    (Heard::Change, Some(caller)) => self.changed(&caller),
+                    (Heard::Nothing, Some(_)) => None,
+                    (Heard::End, _) | (_, None) => {
                         self.next = Next::Nothing;
                         Some(self.last())
                     }
-                },
-                () = sleep(KEEP_ALIVE) => None,
-            },
+                }
+            }
             Next::Nothing => return None,
         };
         Some((event, self))
     }
 
+    /// What was asked for and is here.
+    fn acknowledged(&self) -> String {
+        let told = if self.tools {
+            r#"{"toolsListChanged":true}"#
+        } else {
+            "{}"
+        };
+        self.notification(
+            "notifications/subscriptions/acknowledged",
+            &format!(r#","notifications":{told}"#),
+        )
+    }
+
+    /// That the caller's own list has changed, if it has and that was asked for.
+    fn changed(&mut self, caller: &Caller) -> Option<String> {
+        if !self.tools {
+            return None;
+        }
+        let list = list_digest(&self.http, caller);
+        let has_changed = std::mem::replace(&mut self.list, list) != list;
+        has_changed.then(|| self.notification("notifications/tools/list_changed", ""))
+    }
+
+    fn notification(&self, method: &str, more: &str) -> String {
+        let id = &self.id;
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"_meta":{{"{SUBSCRIPTION}":{id}}}{more}}}}}"#
+        )
+    }
+
+    /// The result, with which the stream ends. The client may ask again.
     fn last(&self) -> String {
-        let mut meta = server_info();
-        meta.insert(SUBSCRIPTION.into(), self.id.clone());
-        let result = json!({ "resultType": "complete", "_meta": meta });
-        json!({ "jsonrpc": "2.0", "id": self.id, "result": result }).to_string()
+        let (id, server) = (&self.id, &server_info()[SERVER_INFO]);
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete","_meta":{{"{SUBSCRIPTION}":{id},"{SERVER_INFO}":{server}}}}}}}"#
+        )
     }
 }
 
-fn notification(method: &str, params: &Value) -> String {
-    json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string()
+fn list_digest(http: &Http, caller: &Caller) -> [u8; 32] {
+    let list = serde_json::to_vec(&list::listed(http, caller));
+    Sha256::digest(list.unwrap_or_default()).into()
 }

@@ -22,5 +22,7 @@ pub fn brisk() -> Pace {
         redis_watch_gone: Duration::from_millis(100),
         // What a test reads is what is so now.
         ask_store_every: Duration::ZERO,
+        check_listener_every: Pace::default().check_listener_every,
+        listen_at_most: Pace::default().listen_at_most,
     }
 }
