@@ -102,6 +102,28 @@ async fn a_call_is_the_same_by_both_doors() {
 }
 
 #[tokio::test]
+async fn derived_and_business_keys_meet_across_doors_if_the_user_is_the_same() {
+    let business = "key = { fields = [\"/n\"] }\ninput_schema = { required = [\"n\"] }";
+    for (rules, source) in [("", "derived"), (business, "business")] {
+        let tool = Tool::start().await;
+        let gateway = Gateway::with_tool(&tool, rules).await;
+        let by_mcp = gateway.mcp_call(json!({ "n": 1 })).await.expect_ok();
+        // By MCP the user is the token's name.
+        let body = json!({ "args": { "n": 1 }, "user_id": "open" });
+        let by_http = gateway.post("act", &body, &[]).await.expect_ok();
+        assert_eq!(by_http.at("/replayed"), true, "{source}");
+        assert_eq!(by_http.at("/call_id"), by_mcp.meta("call-id"));
+        assert_eq!(gateway.record(&by_http).await.at("/key_source"), source);
+        assert_eq!(tool.effects(), 1, "{source}");
+        // Without one it is another user, whose call is another.
+        let body = json!({ "args": { "n": 1 } });
+        let other = gateway.post("act", &body, &[]).await.expect_ok();
+        assert_eq!(other.at("/replayed"), false, "{source}");
+        gateway.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn an_unknown_outcome_is_told_as_one_and_never_sent_again() {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop);
@@ -127,7 +149,6 @@ async fn an_unknown_outcome_is_told_as_one_and_never_sent_again() {
 
 #[tokio::test]
 async fn what_was_surely_not_executed_is_told_with_when_to_repeat_it() {
-    let tool = Tool::start().await;
     let gateway = Gateway::start(
         "[tools.act]\nurl = \"http://127.0.0.1:1/\"\ntimeout = \"200ms\"\ndeadline = \"1s\"\nretry = { attempts = 1 }\n",
     )
@@ -140,20 +161,6 @@ async fn what_was_surely_not_executed_is_told_with_when_to_repeat_it() {
         "{told}"
     );
     assert_eq!(said.meta("problem")["effect"], "none");
-    gateway.stop().await;
-
-    let gateway = Gateway::with_tool(&tool, "").await;
-    let pause = gateway.client.post(gateway.url("/v1/tools/act/pause"));
-    Answer::to(pause.body(r#"{"reason":"look"}"#))
-        .await
-        .expect_ok();
-    let said = gateway.mcp_call(json!({})).await.expect_ok();
-    assert!(
-        said.told().starts_with("Nothing was executed."),
-        "{}",
-        said.told()
-    );
-    assert_eq!(tool.requests(), 0);
     gateway.stop().await;
 }
 
@@ -263,7 +270,11 @@ async fn a_caller_that_hangs_up_ends_its_wait_and_not_the_call() {
     let request = gateway.mcp_request("tools/call", json!({ "name": "act", "arguments": {} }));
     let stream = request.send().await.expect("the head of a stream");
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    // One of them asks for the metric.
+    let connections = async || gateway.metric("oncegate_connections").await;
+    until("both are open", async || connections().await >= 2.0).await;
     drop(stream);
+    until("it has hung up", async || connections().await < 2.0).await;
     drop(hold);
     let said = gateway.mcp_call(json!({})).await;
     assert!(!said.is_error(), "{}", said.text);
