@@ -166,6 +166,10 @@ fn a_call_is_judged_by_when_its_effect_may_have_come() {
     assert_eq!(at_times(900, 1, 1_510, 1_540), (1, 0));
     assert_eq!(at_times(899, 1, 1_510, 1_540), (0, 1));
     assert_eq!(at_times(10, 2, 2_510, 2_540), (0, 0));
+    // It ran for the first time long after it had been asked for.
+    let mut late = call(1, 1_500, succeeded(1));
+    Arc::make_mut(&mut late.intent).created_at = at(10);
+    assert_eq!(reconciled(&rules(), &[late], &[]).anomalies.len(), 1);
 }
 
 #[test]

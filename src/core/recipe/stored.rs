@@ -159,3 +159,7 @@ impl Remembered {
 fn signed(time: Duration) -> SignedDuration {
     SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX)
 }
+
+#[cfg(test)]
+#[path = "stored_tests.rs"]
+mod tests;
