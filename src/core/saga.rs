@@ -30,7 +30,7 @@ use jiff::Timestamp;
 pub use self::event::{Event, Illegal};
 pub use self::next::next;
 use super::pace::Pace;
-use super::record::{CallId, Entry};
+use super::record::{CallId, Entry, Record, State as CallState};
 use super::time::later;
 use super::work::{self, Due, Work};
 use super::{retry, undo};
@@ -297,6 +297,11 @@ impl Saga {
             Phase::Compensating { at_rest } | Phase::Stuck { at_rest, .. } => !at_rest,
             Phase::Compensated => false,
         }
+    }
+
+    /// Whether this undoing of one call, which is over, may begin anew: the call was skipped then.
+    pub fn may_undo_after_all(&self, call: &Record) -> bool {
+        self.phase == Phase::Compensated && !matches!(call.state, CallState::Compensated(_))
     }
 
     /// In another phase, where what troubled it before does not count.

@@ -296,6 +296,12 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
     let skipped = moved(&moved(&asked_for, &hindered, 1), &settled, 2);
     assert_eq!(plan(&skipped, &[(&record, &tool)], at(99)), Step::Done);
     let undone = moved(&undoing, &Event::Undone { by: by() }, 2);
+    assert!(undone.may_undo_after_all(&record) && !undoing.may_undo_after_all(&record));
+    let compensated = Record {
+        state: CallState::Compensated(None),
+        ..record.clone()
+    };
+    assert!(!undone.may_undo_after_all(&compensated));
     assert_eq!(
         plan(&moved(&undone, &abort(), 3), &[(&record, &tool)], at(99)),
         Step::Mark(&record)

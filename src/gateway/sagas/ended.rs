@@ -317,9 +317,7 @@ impl Sagas {
         let record = record.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
         let id = SagaId::new(&record.intent.tenant, undo::key_of(call_id));
         if let Some(mut saga) = self.registry.saga(&id).await.map_err(of_store)? {
-            // One that was skipped then may be undone after all.
-            let is_done = matches!(record.state, CallState::Compensated(_));
-            if saga.phase == Phase::Compensated && !is_done {
+            if saga.may_undo_after_all(&record) {
                 let event = Event::Abort {
                     by: by.to_owned(),
                     reason: reason.to_owned(),
