@@ -127,7 +127,7 @@ async fn a_token_that_opens_nothing_any_more_ends_its_streams() {
     let tool = Tool::start().await;
     let (folder, until_then) = (
         tempfile::tempdir().expect("a folder"),
-        now() + Duration::from_secs(4),
+        now() + Duration::from_secs(6),
     );
     let config = |tokens: &str| format!("{tokens}{}", one_tool(&tool, ""));
     let expires = token(

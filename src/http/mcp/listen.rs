@@ -27,7 +27,7 @@ pub(super) fn listen(
     id: Box<RawValue>,
     tools: bool,
 ) -> Result<Response, Problem> {
-    // Before the list is read: a change in between is told.
+    // Before the list is read, so that no later change is missed.
     let changes = http.gateway.base.tool_changes(caller);
     let listening = Listening {
         id,
