@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::base::Base;
-use super::error::{Error, ErrorKind};
+use super::error::{Error, ErrorKind, must_be_admin, unavailable};
 use super::transition::CLAIM_TRIES;
 use crate::core::actor::Actor;
 use crate::core::caller::Caller;
@@ -219,9 +219,7 @@ impl Pauses {
         paused: bool,
         reason: &str,
     ) -> Result<ToolState, Error> {
-        if !caller.is_admin() {
-            return Err(ErrorKind::Forbidden.alone());
-        }
+        must_be_admin(caller)?;
         if self.base.tool_at(name).is_none() {
             return Err(ErrorKind::UnknownTool.alone());
         }
@@ -241,13 +239,11 @@ impl Pauses {
         let _looking = self.looking.lock().await;
         // A pause that the store has lost is put back first: a resume must find it, or the loss of it would
         // stay open and the tool be paused once more.
-        self.look()
-            .await
-            .map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        self.look().await.map_err(unavailable)?;
         // No call claims on what was known until it is read back, also when the caller hangs up meanwhile.
         self.write(|seen| seen.looked_at = None);
         let changed = self.base.store.set_paused(name, paused, &entry).await;
-        let changed = changed.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let changed = changed.map_err(unavailable)?;
         let seen = self.look().await;
         if !changed {
             let why = if paused {

@@ -19,7 +19,7 @@ use crate::core::unknown::{CheckBlocker, Resolution};
 use crate::downstream::Deadline;
 use crate::gateway::base::Base;
 use crate::gateway::calls::{PreparedCall, Sender};
-use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::gateway::pauses::Pauses;
 use crate::gateway::sagas::Sagas;
 use crate::gateway::status::Status;
@@ -60,15 +60,8 @@ impl Operator {
         reason: &str,
         resolution: &Resolution,
     ) -> Result<Record, Error> {
-        if !caller.is_admin() {
-            return Err(ErrorKind::Forbidden.alone());
-        }
-        self.base.must_know_all_data().await?;
-        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
-        let wrong = |why: String| Error {
-            call_id: Some(call_id),
-            ..ErrorKind::WrongState(why).alone()
-        };
+        self.base.admit_person(caller).await?;
+        let wrong = |why: String| ErrorKind::WrongState(why).of_call(call_id);
         let event = Event::Resolved {
             by: caller.name.clone(),
             reason: reason.to_owned(),
@@ -89,9 +82,7 @@ impl Operator {
                 "the call is {}, not unknown or stuck",
                 record.state.as_str()
             ))),
-            Some(Moved::Unchanged(..) | Moved::Lost(Some(_))) => {
-                Err(ErrorKind::StoreUnavailable.alone())
-            }
+            Some(Moved::Unchanged(..) | Moved::Lost(Some(_))) => Err(unavailable(())),
             Some(Moved::Written {
                 mut record, was, ..
             }) => {
@@ -150,16 +141,11 @@ impl Operator {
             .base
             .tasks
             .spawn(async move { gateway.verify(&caller, call_id).await });
-        verifying
-            .await
-            .unwrap_or_else(|_| Err(ErrorKind::StoreUnavailable.alone()))
+        verifying.await.unwrap_or_else(|_| Err(unavailable(())))
     }
 
     async fn verify(&self, caller: &Caller, call_id: CallId) -> Result<Replay, Error> {
-        let of_call = |kind: ErrorKind| Error {
-            call_id: Some(call_id),
-            ..kind.alone()
-        };
+        let of_call = |kind: ErrorKind| kind.of_call(call_id);
         let unavailable = |_| of_call(ErrorKind::StoreUnavailable);
         let record = self.to_replay(caller, call_id).await?;
         let Some(at) = self.base.tool_at(&record.intent.tool) else {
@@ -249,11 +235,9 @@ impl Operator {
     }
 
     async fn to_replay(&self, caller: &Caller, call_id: CallId) -> Result<Record, Error> {
-        if !caller.is_admin() {
-            return Err(ErrorKind::Forbidden.alone());
-        }
+        must_be_admin(caller)?;
         let record = self.base.store.load(call_id).await;
-        let record = record.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        let record = record.map_err(unavailable)?;
         record.ok_or_else(|| ErrorKind::UnknownCall.alone())
     }
 
@@ -301,8 +285,5 @@ fn fresh_result(call: &PreparedCall, record: &Record, evidence: Evidence) -> Res
 
 fn without_result(record: &Record) -> Error {
     let why = format!("the call is {} and has no result", record.state.as_str());
-    Error {
-        call_id: Some(record.intent.call_id),
-        ..ErrorKind::WrongState(why).alone()
-    }
+    ErrorKind::WrongState(why).of_call(record.intent.call_id)
 }

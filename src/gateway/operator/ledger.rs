@@ -10,7 +10,7 @@ use crate::core::position::Position;
 use crate::core::record::{CallId, Record};
 use crate::core::redact;
 use crate::gateway::base::Base;
-use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::error::{Error, ErrorKind, unavailable};
 
 /// The most entries of a call's history that one answer holds: the newest.
 pub(in crate::gateway) const MAX_ENTRIES: u32 = 500;
@@ -73,7 +73,6 @@ impl Ledger {
     /// Another's call is unknown, just as one that is not there: a token reads the calls that it made itself, and
     /// with the scope `read` those of its tenant.
     pub async fn find_call(&self, caller: &Caller, call_id: CallId) -> Result<History, Error> {
-        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
         let unknown = || ErrorKind::UnknownCall.alone();
         // First: another's call must take as long as one that is not there.
         let maker = self.base.store.maker(call_id).await.map_err(unavailable)?;
@@ -137,7 +136,7 @@ impl Ledger {
                     .store
                     .list(tenant, &query.filter, page.next, share)
                     .await;
-                pages.push(found.map_err(|_| ErrorKind::StoreUnavailable.alone())?);
+                pages.push(found.map_err(unavailable)?);
             }
             let mut more = Page::merge(pages, wanted);
             let fits = more.found.iter().take_while(|listed| {
@@ -168,7 +167,7 @@ impl Ledger {
             return Ok(vec![tenant.clone()]);
         }
         let tenants = self.base.store.tenants().await;
-        tenants.map_err(|_| ErrorKind::StoreUnavailable.alone())
+        tenants.map_err(unavailable)
     }
 
     /// A place for a caller that reads everything: there are few, so that calls are not held up, and a

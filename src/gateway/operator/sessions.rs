@@ -8,7 +8,7 @@ use crate::core::caller::Caller;
 use crate::core::record::{Entry, Record};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::gateway::base::Base;
-use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::error::{Error, ErrorKind, unavailable};
 use crate::gateway::transition::{self, Moved, OnConflict};
 
 /// What persons do to sessions.
@@ -30,7 +30,7 @@ impl Sessions {
             return Err(ErrorKind::Forbidden.alone());
         }
         let found = self.base.store.session(id).await;
-        found.map_err(|_| ErrorKind::StoreUnavailable.alone())
+        found.map_err(unavailable)
     }
 
     /// Breaks a session's lock: the next call runs, whatever the one that has the lock still does. Both
@@ -60,7 +60,7 @@ impl Sessions {
             now,
         );
         let unlocked = self.base.store.unlock(id, &lock, &entry).await;
-        if !unlocked.map_err(|_| ErrorKind::StoreUnavailable.alone())? {
+        if !unlocked.map_err(unavailable)? {
             return Err(
                 ErrorKind::WrongState("the lock has changed hands meanwhile".into()).alone(),
             );
@@ -132,7 +132,7 @@ impl Sessions {
             self.base.now(),
         );
         let changed = self.base.store.set_frozen(id, frozen, &entry).await;
-        if !changed.map_err(|_| ErrorKind::StoreUnavailable.alone())? {
+        if !changed.map_err(unavailable)? {
             let why = if frozen {
                 "the session is frozen already"
             } else {
@@ -151,10 +151,7 @@ impl Sessions {
 
     /// The session, for a person who wants to act on it.
     async fn session_of(&self, caller: &Caller, id: &SessionId) -> Result<Session, Error> {
-        if !caller.is_admin() {
-            return Err(ErrorKind::Forbidden.alone());
-        }
-        self.base.must_know_all_data().await?;
+        self.base.admit_person(caller).await?;
         self.find_session(caller, id).await
     }
 }

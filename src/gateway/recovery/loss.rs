@@ -11,7 +11,7 @@ use crate::core::caller::Caller;
 use crate::core::record::{CallId, State};
 use crate::crash;
 use crate::gateway::base::Base;
-use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::secret::KnownSecrets;
 use crate::gateway::transition::{self, Moved, OnConflict};
@@ -80,9 +80,7 @@ impl LossAcceptance {
         caller: Caller,
         reason: String,
     ) -> Result<usize, Error> {
-        if !caller.is_admin() {
-            return Err(ErrorKind::Forbidden.alone());
-        }
+        must_be_admin(&caller)?;
         // In a task of its own: who asked may hang up, and half of it is of no use.
         let gateway = self.clone();
         let accepting = self.base.tasks.spawn(async move {
@@ -91,15 +89,13 @@ impl LossAcceptance {
             let _counted = Acceptance::begin(&gateway);
             gateway.mark_and_accept(&caller, &reason).await
         });
-        accepting
-            .await
-            .unwrap_or_else(|_| Err(ErrorKind::StoreUnavailable.alone()))
+        accepting.await.unwrap_or_else(|_| Err(unavailable(())))
     }
 
     async fn mark_and_accept(&self, caller: &Caller, reason: &str) -> Result<usize, Error> {
         let readiness = self.base.store.readiness().await;
         if readiness.durability.is_none() {
-            return Err(ErrorKind::StoreUnavailable.alone());
+            return Err(unavailable(()));
         }
         // It may be only the secret that is gone. Whether it is known is looked at again below.
         drop(self.secrets.learn_secret().await);
@@ -115,7 +111,6 @@ impl LossAcceptance {
         if !is_lost && !self.secrets.has_lost_secret() {
             return Err(ErrorKind::WrongState("the store has not lost any data".into()).alone());
         }
-        let unavailable = |_| ErrorKind::StoreUnavailable.alone();
         // Before anything is changed.
         self.sagas
             .sagas_at_stake()
