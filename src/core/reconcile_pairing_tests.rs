@@ -286,3 +286,82 @@ fn an_effect_that_names_another_call_than_its_own_is_a_strangers() {
         Some(Doubt::Stranger)
     );
 }
+
+/// Two calls of one key, as after the key was forgotten.
+fn two_calls(first: State, second: State) -> [Record; 2] {
+    let (first, mut second) = (call(1, 1_400, first), call(2, 1_500, second));
+    Arc::make_mut(&mut second.intent).lookup = first.intent.lookup;
+    [first, second]
+}
+
+fn of_first_key(id: &str) -> Value {
+    with(item(1), "id", id)
+}
+
+#[test]
+fn of_several_calls_only_an_item_that_is_surely_its_own_is_compared() {
+    let mismatches = |items: &[Value]| {
+        let calls = two_calls(succeeded(1), succeeded(2));
+        let found = reconciled(&naming_calls(), &calls, items).anomalies;
+        let is_mismatch = |one: &&Anomaly| one.kind == Kind::Mismatch;
+        let found = found.iter().filter(is_mismatch).map(|one| one.call_id);
+        found
+            .map(|id| id.map_or(0, |id| id.0.as_u128()))
+            .collect::<Vec<_>>()
+    };
+    let fits = || with(of_first_key("o2"), "amount", 2);
+    let differs = |id| with(of_first_key(id), "amount", 7);
+    assert_eq!(
+        mismatches(&[differs("o1"), fits()]),
+        [1],
+        "its result says so"
+    );
+    let its_own = with(differs("x"), "call", FIRST);
+    assert_eq!(mismatches(&[its_own, fits()]), [1], "it says so itself");
+    assert_eq!(mismatches(&[differs("x"), fits()]), []);
+    assert_eq!(mismatches(&[differs("o1"), differs("o2")]), [1, 2]);
+}
+
+#[test]
+fn a_mismatch_is_in_doubt_only_where_the_item_may_be_of_another_call() {
+    let doubt = |id: &str| {
+        let rules = rules();
+        let mut pairing = pairing(&rules, &[with(of_first_key(id), "amount", 7)]);
+        pairing.add(&call(1, 1_500, succeeded(1)));
+        let found = pairing.finish(&[Doubt::Young]);
+        assert_eq!(brief(&found), [(Kind::Mismatch, FIRST)]);
+        found.anomalies[0].doubt
+    };
+    assert_eq!(doubt("o1"), None);
+    assert_eq!(doubt("x"), Some(Doubt::Young));
+}
+
+#[test]
+fn a_surplus_effect_is_that_of_the_call_that_it_names_or_of_the_last_that_has_run() {
+    let surplus = |calls: &[Record], items: &[Value]| {
+        let found = reconciled(&naming_calls(), calls, items).anomalies;
+        let said = found.iter().map(|one| {
+            let id = one.call_id.map_or(0, |id| id.0.as_u128());
+            (one.kind, id, one.doubt)
+        });
+        said.collect::<Vec<_>>()
+    };
+    let names = |id, call| with(of_first_key(id), "call", call);
+    let both = two_calls(succeeded(1), succeeded(2));
+    let own = || [of_first_key("o1"), with(of_first_key("o2"), "amount", 2)];
+    let with_one = |more: Value| [&own()[..], &[more]].concat();
+    assert_eq!(
+        surplus(&both, &with_one(of_first_key("x"))),
+        [(Kind::Duplicate, 2, None)]
+    );
+    let failed_first = two_calls(failed(), succeeded(2));
+    let items = [own()[1].clone(), names("o8", FIRST), names("o9", FIRST)];
+    let orphan = (Kind::Orphan, 1, None);
+    assert_eq!(surplus(&failed_first, &items), [orphan, orphan]);
+    let failed_second = two_calls(succeeded(1), failed());
+    let items = [of_first_key("o1"), of_first_key("x"), of_first_key("y")];
+    assert_eq!(
+        surplus(&failed_second, &items),
+        [(Kind::Orphan, 2, None), (Kind::Duplicate, 1, None)]
+    );
+}
