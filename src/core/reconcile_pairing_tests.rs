@@ -364,4 +364,18 @@ fn a_surplus_effect_is_that_of_the_call_that_it_names_or_of_the_last_that_has_ru
         surplus(&failed_second, &items),
         [(Kind::Orphan, 2, None), (Kind::Duplicate, 1, None)]
     );
+    // The first call takes no effect that says that it is the second's.
+    assert_eq!(
+        surplus(
+            &both,
+            &["x1", "x2"].map(|id| with(names(id, SECOND), "amount", 2))
+        ),
+        [
+            (Kind::Missing, 1, None),
+            (Kind::Duplicate, 2, Some(Doubt::Untold))
+        ]
+    );
+    // A call that is not known may be one of before.
+    let stranger = "00000000-0000-0000-0000-000000000009";
+    assert_eq!(surplus(&both[..1], &[names("x1", stranger)]), []);
 }
