@@ -13,6 +13,7 @@ mod store; // where records are kept
 mod tokens; // bearer tokens
 mod tools; // one tool
 mod tracing; // where spans go
+mod upstreams; // MCP servers
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -147,11 +148,15 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         .section("store")
         .map_or((None, None), |section| store::store(section, &mut warnings));
     root.check(root.has_taken("store"), "store", "this section is missing");
-    let (tools, undone): (Vec<ToolAt>, Vec<Spot>) = root
+    let upstreams = upstreams::upstreams(&mut root, &mut warnings);
+    let (mut tools, undone): (Vec<ToolAt>, Vec<Spot>) = root
         .named_sections("tools")
         .into_iter()
-        .filter_map(|(name, section)| tools::tool(&name, section, &mut warnings))
+        .filter_map(|(name, section)| tools::tool(&name, section, &upstreams, &mut warnings))
         .unzip();
+    for why in upstreams::link_probes(&mut tools) {
+        root.mistake("tools", &why);
+    }
     let tokens = root.section("auth").map_or_else(Vec::new, tokens::tokens);
     let server = root
         .section("server")

@@ -4,25 +4,30 @@
 //! environment, HTTP/1.1 only), never after its deadline, and "nothing was sent" is said only if no
 //! byte was and none will be. Must not know what an observation means: that is `core::outcome`'s.
 
+mod body; // reading what came back
 mod gate; // whether the first byte may leave, and whether it did
+mod mcp; // tools of MCP servers
 pub mod outside; // systems that are no tools
 mod pools; // which requests may share a connection
 
-use std::error::Error as _;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Url};
 use tokio::time::{Instant, timeout_at};
 
+use self::body::{chain, read};
 pub use self::gate::Deadline;
 use self::gate::{Gate, GatedBody};
+use self::mcp::McpCall;
+pub use self::mcp::McpTool;
 pub use self::pools::{NoClient, Party};
 use self::pools::{Pool, Pools};
+use crate::core::evidence::McpAnswer;
 use crate::core::outcome::{Body, Evidence};
 use crate::core::record::CallId;
 
@@ -42,6 +47,10 @@ pub struct Endpoint {
     ///
     /// `None`: none is reused.
     pub connection_reuse: Option<Duration>,
+    /// The tool of an MCP server, which is asked by POST.
+    pub mcp: Option<McpTool>,
+    /// The tool of an MCP server that is asked whether a call was executed.
+    pub asked: Option<Box<Endpoint>>,
 }
 
 impl Endpoint {
@@ -85,6 +94,8 @@ impl fmt::Debug for Endpoint {
             .field("headers", &self.headers)
             .field("probe", &probe)
             .field("connection_reuse", &self.connection_reuse)
+            .field("mcp", &self.mcp)
+            .field("asked", &self.asked)
             .finish()
     }
 }
@@ -193,6 +204,40 @@ impl Downstream {
         }
     }
 
+    /// Calls a tool of an MCP server that only reads, without a key.
+    ///
+    /// # Errors
+    /// It did not answer.
+    pub async fn ask(
+        &self,
+        endpoint: &Endpoint,
+        party: Party,
+        args: Bytes,
+        by: Instant,
+    ) -> Result<McpAnswer, String> {
+        let tool = endpoint.mcp.clone().ok_or("it is no tool of an upstream")?;
+        let pool = endpoint.pool(party);
+        let client = self
+            .pools
+            .client(&pool)
+            .map_err(|error| error.to_string())?;
+        let call = McpCall {
+            client,
+            url: endpoint.url.clone(),
+            own: endpoint.headers.clone(),
+            tool,
+            headers: HeaderMap::new(),
+            args,
+            max_result: self.max_result,
+        };
+        let agreed = self.pools.agreed(&pool, &endpoint.url);
+        let send_before = Deadline::after(by.saturating_duration_since(Instant::now()));
+        let asked = call.send(Gate::new(), send_before, &agreed);
+        timeout_at(by, asked)
+            .await
+            .unwrap_or_else(|_| Err("it did not answer in time".into()))
+    }
+
     /// Begins an exchange. Nothing happens until it is awaited.
     pub fn dispatch(&self, endpoint: &Endpoint, request: Request) -> Exchange {
         let Request {
@@ -203,25 +248,44 @@ impl Downstream {
             send_before,
         } = request;
         let (gate, pool) = (Gate::new(), endpoint.pool(party));
-        let response: Pin<Box<dyn Future<Output = _> + Send>> =
-            match self.pools.client_for_call(&pool, call_id) {
-                Ok(client) => {
-                    let body = GatedBody::new(gate.clone(), body, send_before);
-                    let send = client
-                        .request(endpoint.method.clone(), endpoint.url.clone())
-                        .header(CONTENT_TYPE, "application/json")
-                        .headers(endpoint.headers.clone())
-                        .headers(headers)
-                        .body(reqwest::Body::wrap(body))
-                        .send();
-                    Box::pin(async { send.await.map_err(|error| chain(&error)) })
-                }
-                Err(error) => Box::pin(async move { Err(error.to_string()) }),
-            };
+        let client = self.pools.client_for_call(&pool, call_id);
+        let reply: Pin<Box<dyn Future<Output = _> + Send>> = match (client, &endpoint.mcp) {
+            (Ok(client), Some(tool)) => {
+                let call = McpCall {
+                    client,
+                    url: endpoint.url.clone(),
+                    own: endpoint.headers.clone(),
+                    tool: tool.clone(),
+                    headers,
+                    args: body,
+                    max_result: self.max_result,
+                };
+                let (gate, agreed) = (gate.clone(), self.pools.agreed(&pool, &endpoint.url));
+                Box::pin(async move {
+                    let answer = call.send(gate, send_before, &agreed).await;
+                    answer.map(Reply::Mcp)
+                })
+            }
+            (Ok(client), None) => {
+                let body = GatedBody::new(gate.clone(), body, send_before);
+                let send = client
+                    .request(endpoint.method.clone(), endpoint.url.clone())
+                    .header(CONTENT_TYPE, "application/json")
+                    .headers(endpoint.headers.clone())
+                    .headers(headers)
+                    .body(reqwest::Body::wrap(body))
+                    .send();
+                Box::pin(async {
+                    let response = send.await.map_err(|error| chain(&error));
+                    response.map(Reply::Http)
+                })
+            }
+            (Err(error), _) => Box::pin(async move { Err(error.to_string()) }),
+        };
         let pools = self.pools.clone();
         Exchange {
             gate,
-            response,
+            reply,
             max_result: self.max_result,
             head: None,
             call_id,
@@ -231,10 +295,18 @@ impl Downstream {
     }
 }
 
+/// What came back.
+enum Reply {
+    /// A status line; the body is still to come.
+    Http(reqwest::Response),
+    /// A response, read to its end.
+    Mcp(McpAnswer),
+}
+
 /// A request under way. Dropping it closes its connection; what was sent stays sent.
 pub struct Exchange {
     gate: Gate,
-    response: Pin<Box<dyn Future<Output = Result<reqwest::Response, String>> + Send>>,
+    reply: Pin<Box<dyn Future<Output = Result<Reply, String>> + Send>>,
     max_result: usize,
     /// The status and the tool's newest fencing token, at once.
     head: Option<(u16, Option<u64>)>,
@@ -244,22 +316,23 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// What came of the request; `None`: no status line at `head_by`.
+    /// What came of the request; `None`: no status line at `head_by`, or of an MCP server no response.
     ///
     /// Then it may be asked again. The body of an answer is read until `body_by`.
     pub async fn until(&mut self, head_by: Instant, body_by: Instant) -> Option<Evidence> {
-        Some(match timeout_at(head_by, &mut self.response).await.ok()? {
+        Some(match timeout_at(head_by, &mut self.reply).await.ok()? {
             // The answer to this request may still come: nothing is known of it.
-            Ok(response) if self.is_for_another_call(&response) => {
+            Ok(Reply::Http(response)) if self.is_for_another_call(&response) => {
                 self.pools.close(&self.pool);
                 Evidence::NoAnswer {
                     why: "the tool answered another call than it was sent".into(),
                 }
             }
-            Ok(response) => {
+            Ok(Reply::Http(response)) => {
                 self.head = Some((response.status().as_u16(), newest_token(&response)));
                 answer(response, self.max_result, body_by).await
             }
+            Ok(Reply::Mcp(answer)) => Evidence::Mcp(answer),
             Err(why) => self.give_up(&why),
         })
     }
@@ -328,20 +401,6 @@ fn newest_token(response: &reqwest::Response) -> Option<u64> {
         .ok()
 }
 
-async fn read(mut response: reqwest::Response, max_result: usize) -> Body {
-    let mut whole = BytesMut::new();
-    loop {
-        match response.chunk().await {
-            Ok(None) => return Body::Whole(whole.freeze()),
-            Ok(Some(chunk)) if whole.len() + chunk.len() > max_result => {
-                return Body::Broken(format!("it is longer than {max_result} bytes"));
-            }
-            Ok(Some(chunk)) => whole.extend_from_slice(&chunk),
-            Err(error) => return Body::Broken(chain(&error)),
-        }
-    }
-}
-
 /// The longest wait that a tool may ask for.
 const MOST_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -367,21 +426,6 @@ fn read_retry_after(value: &HeaderValue) -> Option<Duration> {
                 wait.as_secs() + u64::from(wait.subsec_nanos() > 0),
             ))
         }
-    }
-}
-
-/// An error with its causes, without the URL, which may hold secrets.
-fn chain(error: &reqwest::Error) -> String {
-    let mut causes = Vec::new();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        causes.push(error.to_string());
-        cause = error.source();
-    }
-    if causes.is_empty() {
-        "the request failed".to_owned()
-    } else {
-        causes.join(": ")
     }
 }
 

@@ -9,7 +9,7 @@ use crate::http::Tokens;
 use crate::serve::Tls;
 
 /// What may be changed without a restart, and everything below it.
-const RELOADED: [&str; 4] = ["auth", "log.level", "server.tls", "tools"];
+const RELOADED: [&str; 5] = ["auth", "log.level", "server.tls", "tools", "upstreams"];
 
 /// Puts another configuration into a running gateway.
 pub struct Reloader {

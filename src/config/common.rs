@@ -7,6 +7,9 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 
 use super::reader::{Count, Section};
+use serde_json::Value;
+
+use crate::core::compensation::{Part, read_members};
 use crate::core::key::Pointer;
 use crate::core::retry;
 use crate::downstream::secret_header;
@@ -79,6 +82,17 @@ impl Section<'_, '_> {
         };
         texts.iter().filter_map(read).collect()
     }
+}
+
+/// The arguments of a call that the gateway makes itself.
+pub(super) fn args(section: &mut Section<'_, '_>) -> Vec<(String, Part)> {
+    let args = match section.get("args") {
+        None => Ok(Vec::new()),
+        Some(Value::Object(args)) => read_members(args),
+        Some(_) => Err("the arguments of a call are a table".to_owned()),
+    };
+    args.map_err(|why| section.mistake("args", &why))
+        .unwrap_or_default()
 }
 
 pub(super) fn is_http(url: &Url) -> bool {

@@ -149,7 +149,7 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section:
         section.mistake("on", &format!("{} declares no compensation", at.tool.name));
     }
     if read.on.get(&Kind::Missing) == Some(&Action::Compensate) {
-        for at in tools.iter().filter(|at| at.endpoint.probe.is_none()) {
+        for at in tools.iter().filter(|at| !at.has_probe()) {
             let why = format!(
                 "what is missing is undone only if its tool says so, too: {} has no probe",
                 at.tool.name

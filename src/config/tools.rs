@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use reqwest::Method;
-use serde_json::Value;
 
+use super::common::args;
 use super::reader::{Count, Section, Spot, Switch};
+use super::upstreams::{self, Upstreams};
 use crate::core::compensation::{self, Template};
 use crate::core::key;
 use crate::core::schema::Schema;
@@ -32,8 +33,10 @@ const MAX_BUDGET: u32 = 10_000;
 pub(super) fn tool(
     name: &str,
     mut section: Section<'_, '_>,
+    upstreams: &Upstreams,
     warnings: &mut Vec<String>,
 ) -> Option<(ToolAt, Spot)> {
+    let is_upstreams = section.has("upstream");
     section.check_name(name, "a tool's");
     let default = Tool::new(name);
     let tool = Tool {
@@ -74,6 +77,8 @@ pub(super) fn tool(
         similar: section.section("similar").and_then(similar),
         outcomes: outcomes(&mut section),
         success: section.section("success").and_then(success_test),
+        tool_error: upstreams::tool_error(&mut section),
+        asks: None,
         remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
         replay_ignore: section
             .section("replay")
@@ -85,8 +90,18 @@ pub(super) fn tool(
             .unwrap_or_default(),
         compensation: compensation(&mut section),
     };
-    let probe = section.section("probe").and_then(unknown::probe);
-    let endpoint = endpoint(&mut section, probe.as_ref());
+    let probe = section.section("probe");
+    let probe = if is_upstreams {
+        probe.and_then(unknown::probe_by_tool)
+    } else {
+        probe.and_then(unknown::probe)
+    };
+    let endpoint = if is_upstreams {
+        upstreams::check(&tool, &section, warnings);
+        upstreams::endpoint(&tool, &mut section, upstreams)
+    } else {
+        endpoint(&mut section, probe.as_ref())
+    };
     let tool = unknown::with_probe(tool, probe.as_ref());
     checks::check(&tool, probe.is_some(), &section);
     let undone = section.spot("compensation");
@@ -114,13 +129,15 @@ fn endpoint(section: &mut Section<'_, '_>, probe: Option<&unknown::Probe>) -> Op
     let reuse = section.get_or("connection_reuse", Switch(Some(Duration::from_secs(1))));
     let headers = section.headers();
     let url = section.url(&[]);
-    let probe = probe.map(|probe| probe.url.clone());
+    let probe = probe.and_then(unknown::Probe::url);
     Some(Endpoint {
         method,
         url: url?,
         headers,
         probe,
         connection_reuse: reuse.0,
+        mcp: None,
+        asked: None,
     })
 }
 
@@ -146,14 +163,7 @@ fn compensation(section: &mut Section<'_, '_>) -> compensation::Policy {
         return compensation::Policy::Undeclared;
     };
     let tool: Option<String> = inner.need("tool");
-    let args = match inner.get("args") {
-        None => Ok(Vec::new()),
-        Some(Value::Object(args)) => compensation::read_members(args),
-        Some(_) => Err("the arguments of a call are a table".to_owned()),
-    };
-    let args = args
-        .map_err(|why| inner.mistake("args", &why))
-        .unwrap_or_default();
+    let args = args(&mut inner);
     let undoes_unknown = sends.unwrap_or(false);
     tool.map_or(compensation::Policy::Undeclared, |tool| {
         compensation::Policy::By(Template {

@@ -9,10 +9,11 @@ pub mod call; // the states of a call and the one function that moves it
 pub mod caller; // who is calling and what they may do
 pub mod compensation; // how a tool's calls are undone
 pub mod document; // what is kept beside the calls
+pub mod evidence; // what was observed of an attempt
 pub mod json; // strict JSON and its canonical form (RFC 8785)
 pub mod key; // what counts as the same call
 pub mod ledger; // what is asked of the ledger
-pub mod mcp; // the rules of the MCP door
+pub mod mcp; // the rules of the MCP door, and of MCP servers
 pub mod outcome; // what an attempt proved
 pub mod pace; // times that no operator sets
 pub mod pause; // whether a paused tool was resumed

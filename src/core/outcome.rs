@@ -6,117 +6,24 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::record::{Content, Failure, FailureKind, Record, State};
-use super::tool::{Declared, SuccessTest, Tool};
+pub use super::evidence::{Body, Evidence, Outcome, Sent};
+use super::mcp::evidence;
+use super::record::{Content, Failure, FailureKind};
+use super::tool::{Declared, Effect, SuccessTest, Tool, ToolError};
 
-/// What was observed of one attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Evidence {
-    /// No byte of the request was handed to a connection, and none will be.
-    NotSent { why: String },
-    /// The request was handed to a connection, and there is no complete status line.
-    NoAnswer { why: String },
-    /// The gateway that made the attempt is gone and wrote no outcome.
-    Lost { why: String },
-    /// The tool answered.
-    Answer {
-        status: u16,
-        body: Body,
-        retry_after: Option<Duration>,
-        /// The newest fencing token that the tool says it has seen.
-        newest_token: Option<u64>,
-    },
-}
-
-impl Evidence {
-    /// Whether the tool is there and does its work, whatever that proves of the call: also a refusal is a
-    /// sign of life, but not "too many" or "too late".
-    pub fn is_sign_of_life(&self) -> bool {
-        self.status()
-            .is_some_and(|status| status < 500 && !matches!(status, 408 | 425 | 429))
-    }
-
-    /// The tool's status, if it answered.
-    pub fn status(&self) -> Option<u16> {
-        match self {
-            Self::Answer { status, .. } => Some(*status),
-            Self::NotSent { .. } | Self::NoAnswer { .. } | Self::Lost { .. } => None,
-        }
-    }
-
-    /// How long the tool asked to wait.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Answer { retry_after, .. } => *retry_after,
-            Self::NotSent { .. } | Self::NoAnswer { .. } | Self::Lost { .. } => None,
-        }
-    }
-}
-
-/// The body of an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Body {
-    Whole(Bytes),
-    /// It could not be read whole, and why.
-    Broken(String),
-}
-
-/// What is known of the attempt that evidence is about.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sent {
-    /// An earlier attempt of the same call may have been executed.
-    pub earlier_attempt_may_have_run: bool,
-    /// The fencing token that it was sent with.
-    pub fencing: Option<u64>,
-}
-
-impl Sent {
-    /// What a call's newest attempt was sent with.
-    ///
-    /// What is sent once more of a call that has succeeded settles nothing.
-    pub fn of(record: &Record) -> Self {
-        Self {
-            earlier_attempt_may_have_run: record.earlier_attempt_may_have_run
-                && !matches!(record.state, State::Succeeded(_)),
-            fencing: record.fencing,
-        }
-    }
-}
-
-/// What an attempt proved.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    Executed(Content),
-    NotExecuted(Failure),
-    /// It may have been executed.
-    Unknown,
-}
-
-impl Outcome {
-    /// Whether the tool has said something definite, as it is declared for it.
-    pub fn is_healthy(&self) -> bool {
-        match self {
-            Self::Executed(_) => true,
-            Self::NotExecuted(failure) => {
-                matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced)
-            }
-            Self::Unknown => false,
-        }
-    }
-
-    /// All words for it.
-    pub const WORDS: [&str; 3] = ["executed", "not_executed", "unknown"];
-
-    /// The word for it in the ledger and in metrics.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Executed(_) => "executed",
-            Self::NotExecuted(_) => "not_executed",
-            Self::Unknown => "unknown",
-        }
+/// Whether the tool is there and does its work, whatever that proves of the call.
+///
+/// Also a refusal is a sign of life, but not "too many" or "too late".
+pub fn is_sign_of_life(evidence: &Evidence) -> bool {
+    match evidence {
+        Evidence::Mcp(answer) => evidence::classify(answer, ToolError::Remember)
+            .0
+            .is_healthy(),
+        other => other
+            .status()
+            .is_some_and(|status| status < 500 && !matches!(status, 408 | 425 | 429)),
     }
 }
 
@@ -154,6 +61,7 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
                 format!("the tool answered {status} with {}{rule}", describe(body)),
             )
         }
+        Evidence::Mcp(answer) => evidence::classify(answer, tool_error(tool, sent)),
     };
     match outcome {
         Outcome::NotExecuted(_) if sent.earlier_attempt_may_have_run => (
@@ -161,6 +69,15 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
             format!("{why}; but an earlier attempt may have been executed"),
         ),
         outcome => (outcome, why),
+    }
+}
+
+/// What an error means that is a result. A saga undoes what was executed, and nothing else.
+fn tool_error(tool: &Tool, sent: Sent) -> ToolError {
+    let is_undone = sent.in_saga && tool.effect == Effect::Write;
+    match tool.tool_error {
+        ToolError::Remember if is_undone => ToolError::Unknown,
+        declared => declared,
     }
 }
 

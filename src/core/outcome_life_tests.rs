@@ -24,7 +24,7 @@ fn a_refusal_is_a_sign_of_life_and_too_many_is_none() {
         (500, false),
         (503, false),
     ] {
-        assert_eq!(answer(status).is_sign_of_life(), is_one, "{status}");
+        assert_eq!(is_sign_of_life(&answer(status)), is_one, "{status}");
     }
     let why = || "nothing came".to_owned();
     for evidence in [
@@ -32,7 +32,7 @@ fn a_refusal_is_a_sign_of_life_and_too_many_is_none() {
         Evidence::NoAnswer { why: why() },
         Evidence::Lost { why: why() },
     ] {
-        assert!(!evidence.is_sign_of_life(), "{evidence:?}");
+        assert!(!is_sign_of_life(&evidence), "{evidence:?}");
     }
 }
 

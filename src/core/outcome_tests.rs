@@ -23,6 +23,7 @@ fn word(tool: &Tool, evidence: &Evidence, doubted: bool) -> &'static str {
         Sent {
             earlier_attempt_may_have_run: doubted,
             fencing: None,
+            in_saga: false,
         },
     )
     .0
@@ -148,6 +149,7 @@ fn a_stale_token_is_told_from_other_conflicts() {
             Sent {
                 earlier_attempt_may_have_run: doubted,
                 fencing: ours,
+                in_saga: false,
             },
         )
         .0

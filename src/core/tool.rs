@@ -49,6 +49,26 @@ pub struct SuccessTest {
     pub otherwise: Declared,
 }
 
+/// What a result with `isError` means for a tool that writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ToolError {
+    /// It is the call's result, and duplicates get it: frameworks wrap timeouts in such errors, too.
+    #[default]
+    Remember,
+    /// The operator says that the tool did nothing then.
+    Rejected,
+    Unknown,
+}
+
+/// A probe that is a call of a tool that reads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asks {
+    /// Which tool, and its arguments.
+    pub by: compensation::Template,
+    /// Where its answer has something other than null if the call was executed.
+    pub found: Pointer,
+}
+
 /// How the write calls of one session go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -195,6 +215,10 @@ pub struct Tool {
     pub similar: Option<Similar>,
     pub outcomes: BTreeMap<u16, Declared>,
     pub success: Option<SuccessTest>,
+    /// What an error means that an MCP server gives as a result.
+    pub tool_error: ToolError,
+    /// The tool that is asked whether a call was executed; `None`: a probe is a request of HTTP, or there is none.
+    pub asks: Option<Asks>,
     /// Keep the tool's 4xx and replay it like a result, instead of letting the key run again.
     pub remember_rejections: bool,
     /// What of a result may differ when it is compared with a fresh one.
@@ -228,6 +252,8 @@ impl Tool {
             similar: None,
             outcomes: BTreeMap::new(),
             success: None,
+            tool_error: ToolError::default(),
+            asks: None,
             remember_rejections: false,
             replay_ignore: Vec::new(),
             redact: redact::Policy::default(),

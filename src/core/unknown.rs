@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::outcome::{self, Body};
+use super::evidence::McpAnswer;
+use super::key::Pointer;
+use super::mcp::evidence;
+use super::outcome::{self, Body, Outcome};
 use super::record::{AttemptId, Record, State};
 use super::record::{Check, Content};
 use super::retry;
 use super::time::{after, between, later};
-use super::tool::{Dedup, OnUnknown, Recheck, Tool};
+use super::tool::{Dedup, OnUnknown, Recheck, Tool, ToolError};
 
 /// The shortest wait that a caller is told.
 const LEAST_WAIT: Duration = Duration::from_secs(1);
@@ -71,6 +74,23 @@ pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
         (200..=299, _) => Finding::Found(outcome::keep(body)),
         (404, _) => Finding::NotFound,
         (status, _) => Finding::Unclear(format!("it answered {status}")),
+    }
+}
+
+/// What the answer of an MCP tool to a probe says.
+///
+/// Only a complete result says anything. It is looked for in the structured content, or in a text that is JSON.
+pub fn read_mcp_probe(answer: &McpAnswer, found: &Pointer) -> Finding {
+    let (outcome, why) = evidence::classify(answer, ToolError::Unknown);
+    match outcome {
+        Outcome::Executed(Content::Kept(json)) if evidence::is_tool_result(&json) => {
+            if evidence::has(&json, found.as_str()) {
+                Finding::Found(Content::Kept(json))
+            } else {
+                Finding::NotFound
+            }
+        }
+        _ => Finding::Unclear(why),
     }
 }
 

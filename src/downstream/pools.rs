@@ -4,12 +4,14 @@
 //! that one. So a connection is used for one tenant and one tool only: no tenant ever gets another's result.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use reqwest::Url;
 use rustls_platform_verifier::ConfigVerifierExt as _;
 use tokio::time::Instant;
 
+use super::mcp::Agreed;
 use crate::core::record::CallId;
 
 /// How long to try for a connection. Shorter than any sensible attempt, so that another attempt fits.
@@ -71,6 +73,8 @@ struct Kept {
     used: Instant,
     /// The newest calls that were sent, oldest first.
     sent: VecDeque<CallId>,
+    /// What was agreed with the MCP server at this URL.
+    agreed: Option<(Url, Arc<Agreed>)>,
 }
 
 impl Pools {
@@ -98,6 +102,22 @@ impl Pools {
         }
         kept.sent.push_back(call_id);
         Ok(kept.client.clone())
+    }
+
+    /// What was agreed with an MCP server on the connections of this pool.
+    pub(super) fn agreed(&self, pool: &Pool, url: &Url) -> Arc<Agreed> {
+        let mut clients = self.lock();
+        let Some(kept) = clients.by_pool.get_mut(pool) else {
+            return Arc::default();
+        };
+        match &kept.agreed {
+            Some((with, agreed)) if with == url => agreed.clone(),
+            _ => {
+                let agreed = Arc::default();
+                kept.agreed = Some((url.clone(), Arc::clone(&agreed)));
+                agreed
+            }
+        }
     }
 
     /// Whether a call is among the newest of this pool.
@@ -143,6 +163,7 @@ impl Clients {
                 client,
                 used: Instant::now(),
                 sent: VecDeque::new(),
+                agreed: None,
             };
             self.by_pool.insert(pool.clone(), kept);
         }

@@ -38,6 +38,16 @@ impl ToolAt {
         }
     }
 
+    /// Whether an MCP server has it.
+    pub fn is_of_upstream(&self) -> bool {
+        self.endpoint.mcp.is_some()
+    }
+
+    /// Whether the tool can be asked about a key.
+    pub fn has_probe(&self) -> bool {
+        self.endpoint.probe.is_some() || self.endpoint.asked.is_some()
+    }
+
     /// How soon to ask again for a call that is running.
     pub(super) fn retry_after_of(&self, record: &Record, now: Timestamp) -> Duration {
         let runs_for = elapsed_ms(record.attempt.run_started_at, now);

@@ -9,6 +9,7 @@ mod events; // answers as a stream of events
 mod list; // what is here: `initialize`, `server/discover`, `tools/list`
 mod listen; // changes of the list: `subscriptions/listen`
 mod message; // JSON-RPC on the wire
+mod passed; // results of MCP servers
 mod text; // why a call has no result, in words
 
 use std::borrow::Cow;

@@ -25,6 +25,8 @@ fn endpoint(url: &str, reuse_ms: Option<u64>) -> Endpoint {
         method: Method::POST,
         url: url.parse().expect("a URL"),
         headers: HeaderMap::new(),
+        mcp: None,
+        asked: None,
         connection_reuse: reuse_ms.map(Duration::from_millis),
     }
 }

@@ -47,6 +47,7 @@ mod listing; // what every store promises about the ledger
 mod mcp; // calls by MCP
 mod mcp_listen; // what clients are told of the tools
 mod mcp_told; // what a model is told where there is no result
+mod mcp_upstream; // tools of MCP servers
 mod mcp_wire; // messages of MCP, good and bad
 mod observe; // rules, board and runbook fit the metrics
 mod openapi; // the document of the doors, and whether their answers are as it says

@@ -22,9 +22,10 @@ fn check_unknown(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
             "unknown",
             "this is for tools that write; a read is never unknown",
         ),
-        OnUnknown::Probe { .. } if !has_probe => {
-            ("unknown", "\"probe\" needs probe = { url = \"…{key}…\" }")
-        }
+        OnUnknown::Probe { .. } if !has_probe => (
+            "unknown",
+            "\"probe\" needs probe = { url = \"…{key}…\" }, or of an upstream { tool = \"…\", found = \"/…\" }",
+        ),
         OnUnknown::Retry if tool.dedup != Dedup::Key => (
             "unknown",
             "\"retry\" needs dedup = \"key\": a tool that does not deduplicate would do it twice",

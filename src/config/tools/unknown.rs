@@ -4,18 +4,60 @@ use std::time::Duration;
 
 use reqwest::Url;
 
+use crate::config::common::args as compensation_args;
 use crate::config::common::{is_http, placeholder};
 use crate::config::reader::{Section, Switch};
-use crate::core::tool::{OnUnknown, Recheck, Tool};
+use crate::core::compensation::Template;
+use crate::core::tool::{Asks, OnUnknown, Recheck, Tool};
 
 /// Unknown calls are not worked on more often than this.
 const MIN_RECHECK: Duration = Duration::from_millis(100);
 
 /// How a tool is asked whether it knows a key.
 pub(super) struct Probe {
-    /// With `{key}` in it.
-    pub(super) url: String,
+    pub(super) way: Way,
     negative_final_after: Option<Duration>,
+}
+
+pub(super) enum Way {
+    /// A URL with `{key}` in it.
+    Url(String),
+    /// Another tool.
+    Tool(Asks),
+}
+
+impl Probe {
+    pub(super) fn url(&self) -> Option<String> {
+        match &self.way {
+            Way::Url(url) => Some(url.clone()),
+            Way::Tool(_) => None,
+        }
+    }
+
+    pub(super) fn asks(&self) -> Option<Asks> {
+        match &self.way {
+            Way::Url(_) => None,
+            Way::Tool(asks) => Some(asks.clone()),
+        }
+    }
+}
+
+/// The probe of a tool of an upstream.
+pub(super) fn probe_by_tool(mut section: Section<'_, '_>) -> Option<Probe> {
+    let tool: Option<String> = section.need("tool");
+    let args = compensation_args(&mut section);
+    section.require("found");
+    let found = section.parsed("found", str::parse);
+    let after = section.get_or("negative_final_after", Switch(None));
+    let by = Template {
+        tool: tool?,
+        args,
+        undoes_unknown: false,
+    };
+    Some(Probe {
+        way: Way::Tool(Asks { by, found: found? }),
+        negative_final_after: after.0,
+    })
 }
 
 pub(super) fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
@@ -34,7 +76,7 @@ pub(super) fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
     });
     let after = section.get_or("negative_final_after", Switch(None));
     Some(Probe {
-        url: url?,
+        way: Way::Url(url?),
         negative_final_after: after.0,
     })
 }
@@ -76,5 +118,9 @@ pub(super) fn with_probe(tool: Tool, probe: Option<&Probe>) -> Tool {
         },
         (policy, _) => policy,
     };
-    Tool { unknown, ..tool }
+    Tool {
+        unknown,
+        asks: probe.and_then(Probe::asks),
+        ..tool
+    }
 }

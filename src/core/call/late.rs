@@ -70,7 +70,7 @@ fn end_of_earlier(
     };
     let sent = Sent {
         earlier_attempt_may_have_run: true,
-        fencing: record.fencing,
+        ..Sent::of(record)
     };
     let (outcome, why) = classify(tool, evidence, sent);
     if !counts || !matches!(outcome, Outcome::Executed(_)) {
@@ -109,7 +109,7 @@ fn contradict(
     };
     let sent = Sent {
         earlier_attempt_may_have_run: !is_newest,
-        fencing: record.fencing,
+        ..Sent::of(record)
     };
     let (outcome, why) = classify(tool, evidence, sent);
     if tool.effect == Effect::Read || !was_never_run || !matches!(outcome, Outcome::Executed(_)) {

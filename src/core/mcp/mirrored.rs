@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::revision::decode;
+use super::revision::{decode, encode};
 
 /// A property that is repeated in a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,28 @@ pub fn mirrored(schema: &Value) -> Vec<Mirrored> {
     found
 }
 
+/// The headers that repeat these arguments: names in lower case, and values.
+pub fn headers(mirrored: &[Mirrored], args: &Value) -> Vec<(String, String)> {
+    let header = |one: &Mirrored| {
+        let value = match one.value(args)? {
+            Value::String(text) => encode(text),
+            Value::Bool(value) => value.to_string(),
+            Value::Number(number) => number.to_string(),
+            Value::Null | Value::Array(_) | Value::Object(_) => return None,
+        };
+        Some((one.header.clone(), value))
+    };
+    mirrored.iter().filter_map(header).collect()
+}
+
+impl Mirrored {
+    fn value<'a>(&self, args: &'a Value) -> Option<&'a Value> {
+        let mut names = self.path.iter();
+        let found = names.try_fold(args, |value, name| value.get(name));
+        found.filter(|value| !value.is_null())
+    }
+}
+
 /// Whether each header says what the arguments say.
 ///
 /// `header`: `None` if it is missing, `Err` if it is there more than once or is no text.
@@ -48,13 +70,8 @@ pub fn check(
     header: impl Fn(&str) -> Option<Result<String, ()>>,
 ) -> Result<(), String> {
     for one in mirrored {
-        let value = one
-            .path
-            .iter()
-            .try_fold(args, |value, name| value.get(name))
-            .filter(|value| !value.is_null());
         let name = &one.header;
-        match (value, header(name)) {
+        match (one.value(args), header(name)) {
             (None, None) => {}
             (None, Some(_)) => {
                 return Err(format!("{name} stands for an argument that is missing"));

@@ -13,7 +13,7 @@ pub const LEGACY: [&str; 2] = ["2025-11-25", "2025-06-18"];
 
 /// Of a request in `_meta`.
 pub const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+pub const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// How a request and its answer look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +127,15 @@ pub fn era(headers: &Headers, said: Said<'_>) -> Result<Era, Malformed> {
         }
     }
     Ok(Era::Modern)
+}
+
+/// A text as the value of a header: itself if it is plain, else in `=?base64?…?=`.
+pub fn encode(text: &str) -> String {
+    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if is_plain && text.trim() == text && !text.starts_with("=?base64?") {
+        return text.to_owned();
+    }
+    format!("=?base64?{}?=", BASE64.encode(text))
 }
 
 /// What a header value stands for: itself, or a text in `=?base64?…?=`. `None`: that cannot be decoded.
@@ -247,6 +256,28 @@ mod tests {
         }
         let encoded = |headers: &mut Headers| headers.name = Some(Ok("=?base64?YWN0?=".into()));
         assert_eq!(asked(Some(MODERN), modern(), encoded), Ok(Era::Modern));
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        for text in [
+            "",
+            "a b",
+            " a",
+            "a\n",
+            "世界",
+            "=?base64?YQ==?=",
+            "=?base64?",
+        ] {
+            let value = encode(text);
+            assert!(
+                value.bytes().all(|byte| matches!(byte, b' '..=b'~')),
+                "{value}"
+            );
+            assert_eq!(value.trim(), value);
+            assert_eq!(decode(&value).as_deref(), Some(text));
+        }
+        assert_eq!(encode("a b"), "a b");
     }
 
     #[test]

@@ -9,14 +9,15 @@ use tokio::time::Instant;
 use super::prepared::PreparedCall;
 use crate::core::breaker::Sign;
 use crate::core::call::judge;
-use crate::core::outcome::{Evidence, Outcome};
-use crate::core::record::{Intent, Record, State};
+use crate::core::outcome::{Evidence, Outcome, is_sign_of_life};
+use crate::core::record::{Record, State};
 use crate::core::redact;
 use crate::core::session::SessionId;
+use crate::core::tool::Asks;
 use crate::core::trace::SpanId;
-use crate::core::unknown::{CheckBlocker, Finding, read_probe};
+use crate::core::unknown::{CheckBlocker, Finding, read_mcp_probe, read_probe};
 use crate::crash;
-use crate::downstream::{self, Deadline, Downstream, Exchange, Party};
+use crate::downstream::{self, Deadline, Downstream, Endpoint, Exchange, Party};
 use crate::gateway::base::Base;
 use crate::gateway::health::Permit;
 use crate::gateway::measured::work_on;
@@ -127,7 +128,7 @@ impl Sender {
             .observe(began.elapsed().as_secs_f64());
         let sign = match &evidence {
             Evidence::NotSent { .. } => Sign::Unreached,
-            _ if outcome.is_healthy() || evidence.is_sign_of_life() => Sign::Healthy,
+            _ if outcome.is_healthy() || is_sign_of_life(&evidence) => Sign::Healthy,
             _ => Sign::Failed,
         };
         call.at
@@ -169,9 +170,12 @@ impl Sender {
     pub(in crate::gateway) async fn probe(
         &self,
         at: &ToolAt,
-        intent: &Intent,
+        record: &Record,
     ) -> (Finding, Option<Duration>) {
-        let by = Instant::now() + at.tool.timeout;
+        let (intent, by) = (&record.intent, Instant::now() + at.tool.timeout);
+        if let (Some(asks), Some(asked)) = (&at.tool.asks, &at.endpoint.asked) {
+            return (self.probe_by_tool(asks, asked, record, by).await, None);
+        }
         let (party, key) = (
             Party::tool(&intent.tenant, &intent.tool),
             intent.lookup.for_tool(),
@@ -184,6 +188,30 @@ impl Sender {
             () = self.base.abandoned.cancelled() => {
                 (Finding::Unclear("the gateway is shutting down".into()), None)
             }
+        }
+    }
+}
+
+impl Sender {
+    /// What another tool says, which only reads.
+    async fn probe_by_tool(
+        &self,
+        asks: &Asks,
+        asked: &Endpoint,
+        record: &Record,
+        by: Instant,
+    ) -> Finding {
+        let args = match asks.by.args(record) {
+            Ok(args) => args.to_string().into(),
+            Err(why) => return Finding::Unclear(why),
+        };
+        let party = Party::tool(&record.intent.tenant, &asks.by.tool);
+        tokio::select! {
+            answer = self.downstream.ask(asked, party, args, by) => match answer {
+                Ok(answer) => read_mcp_probe(&answer, &asks.found),
+                Err(why) => Finding::Unclear(why),
+            },
+            () = self.base.abandoned.cancelled() => Finding::Unclear("the gateway is shutting down".into()),
         }
     }
 }

@@ -73,7 +73,7 @@ impl AnomalyWorker {
             if listed.kind == Kind::Missing {
                 let at = self.base.tool_at(&record.intent.tool);
                 let at = at.ok_or_else(|| Blocked::busy("its tool is not configured here"))?;
-                let (found, _) = self.sender.probe(&at, &record.intent).await;
+                let (found, _) = self.sender.probe(&at, &record).await;
                 revalidate::missing(&found)?;
             }
         }

@@ -189,7 +189,7 @@ impl Rechecks {
             Action::Probe => {
                 // Before the request leaves: what the tool says it knows is what it knew no earlier.
                 let asked_at = now.max(self.base.now());
-                let found = self.sender.probe(&call.at, &call.intent).await;
+                let found = self.sender.probe(&call.at, &record).await;
                 self.note_finding(record, found, asked_at).await
             }
             Action::Run => {

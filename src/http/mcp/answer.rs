@@ -12,9 +12,11 @@ use serde_json::{Map, Value, json};
 use super::super::parts::{Part, Parts};
 use super::super::problem::{Body, Problem, Slug};
 use super::message::{self, RpcError};
+use super::passed;
 use super::text::text;
 use crate::budget::Elsewhere;
 use crate::core::key::Source;
+use crate::core::mcp::evidence::is_error;
 use crate::core::mcp::{self, revision::Era};
 use crate::core::record::{Record, State};
 use crate::gateway::{Answer, Error, ErrorKind, Stored};
@@ -46,8 +48,19 @@ impl IntoResponse for Told {
 }
 
 /// What came of a call.
-pub(super) fn told(id: &RawValue, answer: Result<Answer, Error>, era: Era, now: Timestamp) -> Told {
+///
+/// `is_passed`: the tool is one of an MCP server, whose results are passed on as they are.
+pub(super) fn told(
+    id: &RawValue,
+    answer: Result<Answer, Error>,
+    era: Era,
+    now: Timestamp,
+    is_passed: bool,
+) -> Told {
     let error = match answer {
+        Ok(Answer::Result(stored)) if is_passed && let Some(told) = passed(id, &stored, era) => {
+            return told;
+        }
         Ok(Answer::Result(stored)) => return result(id, &stored, era),
         // Only a request that asks for it is answered before its call has ended, and none here does.
         Ok(Answer::Accepted(record)) => Error {
@@ -64,6 +77,24 @@ pub(super) fn told(id: &RawValue, answer: Result<Answer, Error>, era: Era, now: 
         return no_such_tool(id);
     }
     failed(id, &problem, era, now)
+}
+
+/// The result of an MCP server; `None`: it is none, because the tool was another one then.
+fn passed(id: &RawValue, stored: &Stored, era: Era) -> Option<Told> {
+    let mut notes = notes(stored);
+    if let Some(age_ms) = stored.replayed_age_ms
+        && is_error(&stored.json)
+    {
+        let (seconds, call_id) = (age_ms.div_ceil(1_000), stored.record.intent.call_id);
+        notes.push(format!(
+            "This error is the stored result of call {call_id}, {seconds} s old. It does not say that nothing was executed."
+        ));
+    }
+    Some(Told {
+        body: passed::response(id, &stored.json, &notes, about(stored), era)?,
+        shared: stored.json.len(),
+        problem: None,
+    })
 }
 
 /// A stored result. The tool's JSON is written twice, as text and as structured content, and kept once.

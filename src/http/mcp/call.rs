@@ -169,9 +169,13 @@ pub(super) async fn run(
     headers: &HeaderMap,
 ) -> Response {
     let gateway = http.gateway.clone();
+    let tools = gateway.base.tools();
+    let is_passed = tools
+        .get(&request.tool)
+        .is_some_and(|at| at.is_of_upstream());
     let mut calling = Box::pin(async move {
         let answer = gateway.engine.call(&caller, request).await;
-        answer::told(&id, answer, era, gateway.base.now())
+        answer::told(&id, answer, era, gateway.base.now(), is_passed)
     });
     if !takes_stream(headers) {
         return calling.await.into_response();

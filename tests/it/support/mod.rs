@@ -15,6 +15,7 @@ pub mod pace; // how fast gateways look at things
 pub mod redis; // real Redis servers
 pub mod stores; // a gateway on each store, and calls of one session
 pub mod tool; // a tool that counts its effects and misbehaves on request
+pub mod upstream; // an MCP server that does so
 
 use std::time::Duration;
 

@@ -1,0 +1,132 @@
+//! What was observed of an attempt, and what it proved. The tables between them are `core::outcome` and
+//! `core::mcp::evidence`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::record::{Content, Failure, FailureKind, Record, State};
+
+/// What was observed of one attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Evidence {
+    /// No byte of the request was handed to a connection, and none will be.
+    NotSent { why: String },
+    /// The request was handed to a connection, and there is no complete status line.
+    NoAnswer { why: String },
+    /// The gateway that made the attempt is gone and wrote no outcome.
+    Lost { why: String },
+    /// The tool answered.
+    Answer {
+        status: u16,
+        body: Body,
+        retry_after: Option<Duration>,
+        /// The newest fencing token that the tool says it has seen.
+        newest_token: Option<u64>,
+    },
+    /// The tool is one of an MCP server, which answered.
+    Mcp(McpAnswer),
+}
+
+impl Evidence {
+    /// The tool's status, if it answered.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Answer { status, .. } | Self::Mcp(McpAnswer { status, .. }) => Some(*status),
+            Self::NotSent { .. } | Self::NoAnswer { .. } | Self::Lost { .. } => None,
+        }
+    }
+
+    /// How long the tool asked to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Answer { retry_after, .. } => *retry_after,
+            Self::NotSent { .. } | Self::NoAnswer { .. } | Self::Lost { .. } | Self::Mcp(_) => None,
+        }
+    }
+}
+
+/// The body of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body {
+    Whole(Bytes),
+    /// It could not be read whole, and why.
+    Broken(String),
+}
+
+/// What is known of the attempt that evidence is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// An earlier attempt of the same call may have been executed.
+    pub earlier_attempt_may_have_run: bool,
+    /// The fencing token that it was sent with.
+    pub fencing: Option<u64>,
+    /// The call belongs to a saga, which has to know whether there is something to undo.
+    pub in_saga: bool,
+}
+
+impl Sent {
+    /// What a call's newest attempt was sent with.
+    ///
+    /// What is sent once more of a call that has succeeded settles nothing.
+    pub fn of(record: &Record) -> Self {
+        Self {
+            earlier_attempt_may_have_run: record.earlier_attempt_may_have_run
+                && !matches!(record.state, State::Succeeded(_)),
+            fencing: record.fencing,
+            in_saga: !record.intent.saga_id.is_empty(),
+        }
+    }
+}
+
+/// What an attempt proved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Executed(Content),
+    NotExecuted(Failure),
+    /// It may have been executed.
+    Unknown,
+}
+
+impl Outcome {
+    /// Whether the tool has said something definite, as it is declared for it.
+    pub fn is_healthy(&self) -> bool {
+        match self {
+            Self::Executed(_) => true,
+            Self::NotExecuted(failure) => {
+                matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced)
+            }
+            Self::Unknown => false,
+        }
+    }
+
+    /// All words for it.
+    pub const WORDS: [&str; 3] = ["executed", "not_executed", "unknown"];
+
+    /// The word for it in the ledger and in metrics.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Executed(_) => "executed",
+            Self::NotExecuted(_) => "not_executed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// An answer of an MCP server, as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpAnswer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The JSON-RPC response to our request, or what else came.
+    pub body: Body,
+    /// Whether the request named a session of the server.
+    pub has_session: bool,
+}
+
+impl McpAnswer {
+    /// Whether the server has forgotten the session that the request named: it did not look at the request.
+    pub fn is_expired_session(&self) -> bool {
+        self.status == 404 && self.has_session
+    }
+}

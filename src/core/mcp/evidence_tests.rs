@@ -1,0 +1,252 @@
+//! The table from an MCP server's answer to an outcome, row by row.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn answer(status: u16, message: &Value) -> McpAnswer {
+    McpAnswer {
+        status,
+        body: Body::Whole(message.to_string().into()),
+        has_session: false,
+    }
+}
+
+fn word(answer: &McpAnswer, tool_error: ToolError) -> String {
+    match classify(answer, tool_error).0 {
+        Outcome::NotExecuted(failure) => failure.kind.as_str().to_owned(),
+        outcome => outcome.as_str().to_owned(),
+    }
+}
+
+fn result(result: &Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": "1", "result": result })
+}
+
+fn error(code: i64) -> Value {
+    json!({ "jsonrpc": "2.0", "id": "1", "error": { "code": code, "message": "m" } })
+}
+
+#[test]
+fn the_table() {
+    let text = json!([{ "type": "text", "text": "t" }]);
+    let mut table = String::new();
+    let mut row = |what: &str, word: String| table.push_str(&format!("{what}: {word}\n"));
+    let remember = ToolError::Remember;
+    for kind in [
+        None,
+        Some("complete"),
+        Some("task"),
+        Some("input_required"),
+        Some("new"),
+    ] {
+        let mut said = json!({ "content": text });
+        if let Some(kind) = kind {
+            said["resultType"] = kind.into();
+        }
+        row(
+            &format!("result {kind:?}"),
+            word(&answer(200, &result(&said)), remember),
+        );
+    }
+    for tool_error in [remember, ToolError::Rejected, ToolError::Unknown] {
+        let said = json!({ "content": text, "isError": true });
+        row(
+            &format!("isError {tool_error:?}"),
+            word(&answer(200, &result(&said)), tool_error),
+        );
+    }
+    for code in [
+        -32_700, -32_600, -32_601, -32_602, -32_603, -32_000, -32_001, -32_020, -32_021, -32_022,
+        -32_042, 1,
+    ] {
+        row(
+            &format!("error {code}"),
+            word(&answer(200, &error(code)), remember),
+        );
+    }
+    for (status, code) in [
+        (400, -32_000),
+        (400, -32_603),
+        (404, -32_601),
+        (404, -32_001),
+        (500, -32_000),
+        (500, -32_602),
+    ] {
+        let what = format!("{status} with error {code}");
+        row(&what, word(&answer(status, &error(code)), remember));
+    }
+    row(
+        "500 with a result",
+        word(&answer(500, &result(&json!({ "content": [] }))), remember),
+    );
+    for status in [
+        200, 202, 204, 301, 307, 400, 401, 402, 403, 404, 405, 406, 408, 409, 413, 415, 422, 425,
+        429, 500, 502, 503,
+    ] {
+        let answer = McpAnswer {
+            status,
+            body: Body::Whole("<html>".into()),
+            has_session: false,
+        };
+        row(
+            &format!("{status} without a message"),
+            word(&answer, remember),
+        );
+    }
+    for status in [200, 400, 404] {
+        let answer = McpAnswer {
+            status,
+            body: Body::Broken("cut off".into()),
+            has_session: true,
+        };
+        row(&format!("{status} cut off"), word(&answer, remember));
+    }
+    let forgotten = McpAnswer {
+        has_session: true,
+        ..answer(404, &error(-32_001))
+    };
+    row("404 of a session", word(&forgotten, remember));
+    for said in [json!(1), json!([]), json!("text"), Value::Null] {
+        row(
+            &format!("result {said}"),
+            word(&answer(200, &result(&said)), remember),
+        );
+    }
+    insta::assert_snapshot!(table, @r#"
+    result None: executed
+    result Some("complete"): executed
+    result Some("task"): executed
+    result Some("input_required"): unknown
+    result Some("new"): unknown
+    isError Remember: executed
+    isError Rejected: rejected
+    isError Unknown: unknown
+    error -32700: rejected
+    error -32600: rejected
+    error -32601: rejected
+    error -32602: rejected
+    error -32603: unknown
+    error -32000: unknown
+    error -32001: unknown
+    error -32020: rejected
+    error -32021: rejected
+    error -32022: rejected
+    error -32042: unknown
+    error 1: unknown
+    400 with error -32000: rejected
+    400 with error -32603: unknown
+    404 with error -32601: rejected
+    404 with error -32001: rejected
+    500 with error -32000: unknown
+    500 with error -32602: unknown
+    500 with a result: unknown
+    200 without a message: unknown
+    202 without a message: unknown
+    204 without a message: unknown
+    301 without a message: unknown
+    307 without a message: unknown
+    400 without a message: rejected
+    401 without a message: rejected
+    402 without a message: unknown
+    403 without a message: rejected
+    404 without a message: rejected
+    405 without a message: rejected
+    406 without a message: rejected
+    408 without a message: unknown
+    409 without a message: unknown
+    413 without a message: rejected
+    415 without a message: rejected
+    422 without a message: unknown
+    425 without a message: unknown
+    429 without a message: unknown
+    500 without a message: unknown
+    502 without a message: unknown
+    503 without a message: unknown
+    200 cut off: unknown
+    400 cut off: unknown
+    404 cut off: unknown
+    404 of a session: unavailable
+    result 1: unknown
+    result []: unknown
+    result "text": unknown
+    result null: unknown
+    "#);
+}
+
+#[test]
+fn a_result_is_kept_byte_for_byte_without_its_envelope() {
+    let kept = r#"{"content" : [],  "n":1.50,"isError":true}"#;
+    let message = format!(r#"{{"result":{kept},"id":"1","jsonrpc":"2.0"}}"#);
+    let answer = McpAnswer {
+        status: 200,
+        body: Body::Whole(message.into()),
+        has_session: false,
+    };
+    let (outcome, _) = classify(&answer, ToolError::Remember);
+    assert_eq!(outcome, Outcome::Executed(Content::Kept(kept.into())));
+    let (outcome, _) = classify(&answer, ToolError::Rejected);
+    let Outcome::NotExecuted(failure) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(failure.body, Some(kept.into()), "callers read why");
+}
+
+#[test]
+fn only_the_response_to_our_request_is_one() {
+    let is_ours = |message: Value| is_response(message.to_string().as_bytes(), "1");
+    assert!(is_ours(result(&json!({}))));
+    assert!(is_ours(error(-32_603)));
+    assert!(is_ours(json!({ "id": null, "error": { "code": -32_700 } })));
+    assert!(is_ours(json!({ "error": { "code": -32_700 } })));
+    for other in [
+        json!({ "id": "2", "result": {} }),
+        json!({ "id": 1, "result": {} }),
+        json!({ "id": null, "result": {} }),
+        json!({ "result": {} }),
+        json!({ "id": "1" }),
+        json!({ "id": "1", "method": "ping" }),
+        json!({ "id": "1", "result": {}, "error": { "code": 1 } }),
+        json!({ "method": "notifications/progress", "params": {} }),
+        json!([{ "id": "1", "result": {} }]),
+        json!("1"),
+    ] {
+        assert!(!is_ours(other.clone()), "{other}");
+    }
+    assert!(!is_response(b"{\"id\":\"1\",\"result\":{}", "1"));
+    assert!(!is_response(b"\xff", "1"));
+}
+
+#[test]
+fn something_is_found_in_structured_content_or_in_a_text_of_json() {
+    let has = |result: Value| has(result.to_string().as_bytes(), "/order/id");
+    let order = json!({ "order": { "id": 7 } });
+    let text = json!([{ "type": "text", "text": order.to_string() }]);
+    assert!(has(json!({ "content": [], "structuredContent": order })));
+    assert!(has(json!({ "content": text })));
+    for other in [
+        json!({ "content": [], "structuredContent": { "order": { "id": null } } }),
+        json!({ "content": text, "structuredContent": { "order": null } }),
+        json!({ "content": [{ "type": "text", "text": "no such order" }] }),
+        json!({ "content": [] }),
+    ] {
+        assert!(!has(other.clone()), "{other}");
+    }
+}
+
+#[test]
+fn a_result_of_a_server_is_told_from_others() {
+    assert!(is_tool_result(br#"{"content":[],"isError":false}"#));
+    for other in [
+        &br#"{"content":"text"}"#[..],
+        b"{}",
+        b"[]",
+        b"1",
+        b"{\"content\":{}}",
+    ] {
+        assert!(!is_tool_result(other));
+    }
+    assert!(is_error(br#"{"content":[],"isError":true}"#));
+    assert!(!is_error(br#"{"content":[],"isError":false}"#));
+    assert!(!is_error(br#"{"content":[]}"#));
+}

@@ -1,0 +1,111 @@
+//! Requests to MCP servers, as JSON-RPC.
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::revision::{self, MODERN};
+use super::{CALL_ID, FENCING_TOKEN, KEY};
+
+/// What a server is told of a call in `_meta`, beside the arguments.
+#[derive(Debug, Clone, Copy)]
+pub struct Told<'a> {
+    pub key: Option<&'a str>,
+    pub call_id: Option<&'a str>,
+    pub fencing_token: Option<u64>,
+    pub traceparent: Option<&'a str>,
+}
+
+/// A `tools/call`. The arguments are one JSON object, and stay byte for byte what they are.
+pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) -> Bytes {
+    let mut meta = meta(is_modern);
+    for (name, text) in [
+        (KEY, told.key),
+        (CALL_ID, told.call_id),
+        ("traceparent", told.traceparent),
+    ] {
+        meta.extend(text.map(|text| (name.to_owned(), text.into())));
+    }
+    let token = told.fencing_token;
+    meta.extend(token.map(|token| (FENCING_TOKEN.to_owned(), token.into())));
+    let (id, tool) = (json!(id), json!(tool));
+    let meta = Value::Object(meta);
+    let before = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":{tool},\"_meta\":{meta},\"arguments\":"
+    );
+    [before.as_bytes(), args, b"}}"].concat().into()
+}
+
+/// Asks a server of 2026-07-28 what it is.
+pub fn discover(id: &str) -> Bytes {
+    request(id, "server/discover", json!({ "_meta": meta(true) }))
+}
+
+/// Begins a conversation with a server of an earlier revision.
+pub fn initialize(id: &str) -> Bytes {
+    let params = json!({
+        "protocolVersion": revision::LEGACY[0],
+        "capabilities": {},
+        "clientInfo": client_info(),
+    });
+    request(id, "initialize", params)
+}
+
+/// Says that the answer to `initialize` has come.
+pub fn initialized() -> Bytes {
+    let message = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    message.to_string().into()
+}
+
+fn request(id: &str, method: &str, params: Value) -> Bytes {
+    let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+    message.to_string().into()
+}
+
+/// Since 2026-07-28 each request says which revision it speaks, and who sends it.
+fn meta(is_modern: bool) -> Map<String, Value> {
+    if !is_modern {
+        return Map::new();
+    }
+    Map::from_iter([
+        (revision::VERSION.to_owned(), MODERN.into()),
+        (revision::CAPABILITIES.to_owned(), json!({})),
+        (
+            "io.modelcontextprotocol/clientInfo".to_owned(),
+            client_info(),
+        ),
+    ])
+}
+
+fn client_info() -> Value {
+    json!({ "name": "oncegate", "version": env!("CARGO_PKG_VERSION") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_its_arguments_byte_for_byte_and_its_key() {
+        let told = Told {
+            key: Some("k"),
+            call_id: Some("c"),
+            fencing_token: Some(7),
+            traceparent: None,
+        };
+        let args = br#"{"b":1.50, "a":"\u00e9"}"#;
+        let modern = call("1", "a \"tool\"", args, told, true);
+        assert!(modern.windows(args.len()).any(|part| part == args));
+        let message: Value = serde_json::from_slice(&modern).expect("JSON");
+        assert_eq!(message["params"]["name"], "a \"tool\"");
+        let meta = &message["params"]["_meta"];
+        assert_eq!(
+            (&meta[KEY], &meta[CALL_ID], &meta[FENCING_TOKEN]),
+            (&json!("k"), &json!("c"), &json!(7))
+        );
+        assert_eq!(meta[revision::VERSION], MODERN);
+        let legacy: Value =
+            serde_json::from_slice(&call("1", "t", b"{}", told, false)).expect("JSON");
+        assert_eq!(legacy["params"]["_meta"].get(revision::VERSION), None);
+        assert_eq!(legacy["params"]["_meta"][KEY], "k");
+    }
+}

@@ -1,0 +1,379 @@
+//! Tools of MCP servers: what their answers prove, and what of them comes through.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::config::{cases, check_said, read};
+use crate::support::stores::{Stores, on_both_stores};
+use crate::support::upstream::{Does, Upstream, result};
+use crate::support::{Answer, Gateway, Tool, until};
+
+on_both_stores!(
+    a_call_of_either_era_has_one_effect_and_its_result_for_each_repetition,
+    what_may_have_happened_is_never_sent_again,
+    what_was_surely_not_executed_may_run_again,
+);
+
+/// Without retries: what is told is what came of one attempt.
+const ONCE: &str = "retry = { attempts = 1 }";
+
+async fn act(gateway: &Gateway, key: &str) -> Answer {
+    gateway.call_with_key(key, json!({ "n": 1 })).await
+}
+
+async fn a_call_of_either_era_has_one_effect_and_its_result_for_each_repetition(stores: &Stores) {
+    for (era, upstream) in [
+        ("m", Upstream::modern().await),
+        ("l", Upstream::legacy().await),
+    ] {
+        let gateway = stores.gateway(&upstream.config("")).await;
+        for (key, does) in [
+            ("json", Does::Json(result("done"))),
+            ("stream", Does::Stream(result("done"))),
+            ("twice", Does::Twice(result("other"))),
+        ] {
+            let (key, before) = (format!("{era}-{key}"), upstream.effects());
+            upstream.then(does);
+            let first = act(&gateway, &key).await.expect_ok();
+            assert_eq!(
+                act(&gateway, &key).await.expect_ok().result(),
+                first.result()
+            );
+            assert_eq!(upstream.effects(), before + 1, "{key}");
+        }
+        let (headers, call) = upstream.seen("tools/call").pop().expect("a call");
+        assert_eq!(headers["x-secret"], "of-the-gateway");
+        assert_eq!(
+            headers["idempotency-key"].to_str().ok(),
+            call["params"]["_meta"]["dev.oncegate/idempotency-key"].as_str()
+        );
+        assert_eq!(call["params"]["arguments"], json!({ "n": 1 }));
+        let asked = upstream.seen("initialize").len() + upstream.seen("server/discover").len();
+        assert!(asked <= 2, "the revision is agreed on once: {asked}");
+        gateway.stop().await;
+    }
+}
+
+async fn what_may_have_happened_is_never_sent_again(stores: &Stores) {
+    let upstream = Upstream::modern().await;
+    let gateway = stores
+        .gateway(
+            &upstream
+                .config("timeout = \"1s\"\ndeadline = \"3s\"\n[server]\nmax_result = \"64KiB\""),
+        )
+        .await;
+    for (n, does) in [
+        Does::StreamThenEnd(b""),
+        Does::StreamThenEnd(b"data: {\"jsonrpc\":\"2.0\",\"id\":"),
+        Does::StreamThenEnd(b"data: \xe4\xb8"),
+        Does::StreamThenEnd(b"data: {}\n\ndata: [1]\n\n"),
+        Does::StreamThenHang,
+        Does::OtherId,
+        Does::OtherIdInStream,
+        Does::Long(1 << 20),
+        Does::ExecuteThenError(-32_603),
+        Does::ExecuteThenError(-32_000),
+        Does::ExecuteThenNothing,
+        Does::ExecuteThenStatus(500),
+        Does::ExecuteThenStatus(502),
+        Does::ExecuteThenStatus(307),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        upstream.then(does.clone());
+        let key = format!("k{n}");
+        for _ in 0..3 {
+            act(&gateway, &key).await.expect_problem("outcome-unknown");
+        }
+        assert_eq!(upstream.effects(), n + 1, "{does:?}");
+    }
+    assert_eq!(upstream.seen("tools/call").len(), upstream.effects());
+    gateway.stop().await;
+}
+
+async fn what_was_surely_not_executed_may_run_again(stores: &Stores) {
+    let upstream = Upstream::modern().await;
+    let gateway = stores.gateway(&upstream.config(ONCE)).await;
+    for (n, does) in [
+        Does::Error(400, -32_600),
+        Does::Error(200, -32_601),
+        Does::Error(200, -32_602),
+        Does::Error(400, -32_020),
+        Does::Status(401),
+        Does::Status(403),
+        Does::Status(413),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        upstream.then(does.clone());
+        let key = format!("k{n}");
+        act(&gateway, &key).await.expect_problem("tool-rejected");
+        act(&gateway, &key).await.expect_ok();
+        assert_eq!(upstream.effects(), n + 1, "{does:?}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_that_the_server_has_forgotten_is_opened_again_and_the_call_sent_once_more() {
+    let upstream = Upstream::legacy().await;
+    let gateway = Gateway::start(&upstream.config("")).await;
+    act(&gateway, "before").await.expect_ok();
+    upstream.forget_sessions();
+    act(&gateway, "after").await.expect_ok();
+    assert_eq!(upstream.effects(), 2);
+    assert_eq!(upstream.seen("initialize").len(), 2);
+    assert_eq!(upstream.seen("notifications/initialized").len(), 2);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_asked_for_its_revision_is_sent_nothing() {
+    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let url = format!("http://{}/mcp", nobody.local_addr().expect("an address"));
+    drop(nobody);
+    let config = format!("[upstreams.up]\nurl = \"{url}\"\n[tools.act]\nupstream = \"up\"\n{ONCE}");
+    let gateway = Gateway::start(&config).await;
+    act(&gateway, "k").await.expect_problem("tool-unreachable");
+    gateway.stop().await;
+
+    // One that speaks neither revision, and one that does not answer.
+    let tool = Tool::start().await;
+    let config = format!(
+        "[upstreams.up]\nurl = \"{}\"\n[tools.act]\nupstream = \"up\"\n{ONCE}",
+        tool.url()
+    );
+    let gateway = Gateway::start(&config).await;
+    act(&gateway, "k").await.expect_problem("tool-unreachable");
+    assert!(
+        tool.seen()
+            .iter()
+            .all(|seen| !seen.body.contains("tools/call"))
+    );
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn an_error_that_is_a_result_means_what_the_tool_declares() {
+    let failed =
+        json!({ "content": [{ "type": "text", "text": "no such city" }], "isError": true });
+    for (declared, problem) in [
+        ("remember", ""),
+        ("rejected", "tool-rejected"),
+        ("unknown", "outcome-unknown"),
+    ] {
+        let upstream = Upstream::modern().await;
+        let more = format!("tool_error = \"{declared}\"");
+        let gateway = Gateway::start(&upstream.config(&more)).await;
+        upstream.then(Does::Json(failed.clone()));
+        let first = act(&gateway, "k").await;
+        assert_eq!(first.problem(), problem, "{declared}");
+        if declared == "remember" {
+            let replay = gateway
+                .mcp(
+                    "tools/call",
+                    json!({ "name": "act", "arguments": { "n": 1 },
+                    "_meta": { "dev.oncegate/idempotency-key": "k" } }),
+                )
+                .await;
+            assert!(replay.is_error(), "{}", replay.text);
+            assert_eq!(replay.told(), "no such city");
+            let note = replay.message()["result"]["content"][1]["text"].to_string();
+            assert!(
+                note.contains("This error is the stored result of call"),
+                "{note}"
+            );
+            assert_eq!(replay.meta("replayed"), true);
+        }
+        assert_eq!(upstream.effects(), 1);
+        gateway.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_tool_that_reads_is_asked_whether_an_unknown_call_was_executed() {
+    let upstream = Upstream::modern().await;
+    let config = upstream.config(
+        "unknown = \"probe\"\nrecheck = { base = \"100ms\", max = \"200ms\" }\n\
+         probe = { tool = \"find\", args = { key = \"/call/tool_key\" }, found = \"/order/id\" }\n\
+         [tools.find]\nupstream = \"up\"\ntool = \"find_order\"\neffect = \"read\"\n",
+    );
+    let gateway = Gateway::start(&config).await;
+    let found = json!({ "content": [], "structuredContent": { "order": { "id": 7 } } });
+    let missing = json!({ "content": [], "structuredContent": { "order": null } });
+    for does in [
+        Does::ExecuteThenStatus(500),
+        Does::Error(200, -32_603),
+        Does::Json(json!({ "content": [], "isError": true })),
+        Does::Json(missing),
+        Does::Json(found.clone()),
+    ] {
+        upstream.then(does);
+    }
+    act(&gateway, "k").await.expect_problem("outcome-unknown");
+    until("it is found", async || {
+        act(&gateway, "k").await.status == 200
+    })
+    .await;
+    assert_eq!(act(&gateway, "k").await.at("/result"), found);
+    let mut calls = upstream
+        .seen("tools/call")
+        .into_iter()
+        .map(|(_, call)| call);
+    let key =
+        calls.next().expect("the call")["params"]["_meta"]["dev.oncegate/idempotency-key"].clone();
+    let probes: Vec<Value> = calls.collect();
+    assert_eq!(
+        probes.len(),
+        4,
+        "the call is sent once, and the probe until it says something"
+    );
+    for probe in probes {
+        assert_eq!(probe["params"]["name"], "find_order");
+        assert_eq!(probe["params"]["arguments"], json!({ "key": key }));
+        assert_eq!(
+            probe["params"]["_meta"].get("dev.oncegate/idempotency-key"),
+            None
+        );
+    }
+    gateway.stop().await;
+}
+
+#[test]
+fn settings_of_upstreams_that_make_no_sense_are_refused() {
+    let upstream = "[upstreams.up]\nurl = \"http://127.0.0.1:1/mcp\"\n";
+    for [lines, words] in &cases(
+        r#"
+        [tools.a];upstream = "other" => tools.a.upstream: there is no such section
+        [tools.a];upstream = "up";url = "http://127.0.0.1:1/" => tools.a.url: this is for tools that have a URL
+        [tools.a];upstream = "up";outcomes = { 412 = "rejected" } => tools.a.outcomes: this is for tools that have a URL
+        [tools.a];upstream = "up";tool = "" => tools.a.tool: this is no name of a tool
+        [tools.a];upstream = "up";tool_error = "ignore" => tools.a.tool_error
+        [tools.a];upstream = "up";redact = { result = ["/structuredContent/card"] } => the texts of an MCP result repeat
+        [tools.a];url = "http://127.0.0.1:1/";tool_error = "unknown" => tools.a.tool_error: this is for tools of an upstream
+        [tools.a];url = "http://127.0.0.1:1/";tool = "b" => tools.a.tool
+        [tools.a];upstream = "up";unknown = "probe" => tools.a.unknown: "probe" needs probe
+        [tools.a];upstream = "up";unknown = "probe";probe = { tool = "a" } => tools.a.probe.found: this key is missing
+        [tools.a];upstream = "up";unknown = "probe";probe = { tool = "b", found = "/x" } => a.probe: b: there is no such tool
+        [tools.a];upstream = "up";unknown = "probe";probe = { tool = "a", found = "/x" } => a.probe: a: it writes
+        [upstreams."a b"];url = "http://127.0.0.1:1/" => an upstream's name
+        [upstreams.b];url = "ftp://127.0.0.1:1/" => upstreams.b.url
+        [upstreams.b];url = "http://127.0.0.1:1/";era = "old" => upstreams.b.era
+    "#,
+    ) {
+        let lines = lines.replace(';', "\n");
+        let text = format!("[store]\nurl = \"sqlite:x.db\"\n{upstream}{lines}\n");
+        check_said(&read(&text, &[]).expect_err(&lines), words);
+    }
+}
+
+#[tokio::test]
+async fn a_late_response_settles_an_unknown_call() {
+    let upstream = Upstream::modern().await;
+    let gateway =
+        Gateway::start(&upstream.config("timeout = \"100ms\"\nretry = { attempts = 1 }")).await;
+    upstream.then(Does::Late(Duration::from_millis(600), result("late")));
+    act(&gateway, "k").await.expect_problem("outcome-unknown");
+    until("it is settled", async || {
+        act(&gateway, "k").await.status == 200
+    })
+    .await;
+    assert_eq!(act(&gateway, "k").await.at("/result"), result("late"));
+    assert_eq!(upstream.effects(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn an_upstream_is_read_again_with_its_tools() {
+    let (before, after) = (Upstream::modern().await, Upstream::legacy().await);
+    let gateway = Gateway::start(&before.config("")).await;
+    act(&gateway, "before").await.expect_ok();
+    assert!(gateway.reload(&after.config("")).await);
+    act(&gateway, "before").await.expect_ok();
+    act(&gateway, "after").await.expect_ok();
+    assert_eq!((before.effects(), after.effects()), (1, 1));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_saga_does_not_know_of_an_error_that_is_a_result_whether_there_is_something_to_undo() {
+    let upstream = Upstream::modern().await;
+    let gateway = Gateway::start(&upstream.config("compensation = \"none\"")).await;
+    let failed = json!({ "content": [{ "type": "text", "text": "timeout" }], "isError": true });
+    upstream.then(Does::Json(failed));
+    let body = json!({ "args": { "n": 1 }, "saga_id": "s", "idempotency_key": "k" });
+    for _ in 0..2 {
+        let said = gateway.post("act", &body, &[]).await;
+        said.expect_problem("outcome-unknown");
+    }
+    assert_eq!(upstream.effects(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_result_comes_through_the_mcp_door_member_for_member() {
+    let theirs: Value = serde_json::from_str(
+        r#"{"content":[{"type":"image","data":"AA==","mimeType":"image/png","new":1.50},{"type":"text","text":"t"}],
+            "structuredContent":{"a":[1,2.0]},"isError":false,"ttl":null,
+            "_meta":{"x":{"y":1},"dev.oncegate/replayed":"a lie"}}"#,
+    )
+    .expect("JSON");
+    let upstream = Upstream::modern().await;
+    let gateway = Gateway::start(&upstream.config("")).await;
+    upstream.then(Does::Stream(theirs.clone()));
+    let args = json!({ "name": "act", "arguments": { "n": 1 } });
+    let first = gateway.mcp("tools/call", args.clone()).await.at("/result");
+    for name in ["content", "structuredContent", "isError", "ttl"] {
+        assert_eq!(first[name], theirs[name], "{name}");
+    }
+    assert_eq!(first["resultType"], "complete");
+    assert_eq!(first["_meta"]["x"], theirs["_meta"]["x"]);
+    assert_eq!(
+        first["_meta"].get("dev.oncegate/replayed"),
+        None,
+        "that is the gateway's to say"
+    );
+    let replay = gateway.mcp("tools/call", args.clone()).await.at("/result");
+    assert_eq!(replay["_meta"]["dev.oncegate/replayed"], true);
+    let blocks = replay["content"].as_array().expect("blocks");
+    assert_eq!(blocks[..2], *theirs["content"].as_array().expect("blocks"));
+    assert_eq!(blocks.len(), 3, "a derived key's replay says so");
+    let legacy = gateway.mcp_legacy("tools/call", args).await.at("/result");
+    assert_eq!(legacy.get("resultType"), None);
+    assert_eq!(legacy["structuredContent"], theirs["structuredContent"]);
+    assert_eq!(upstream.effects(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_caller_says_of_the_gateway_goes_no_further() {
+    let upstream = Upstream::modern().await;
+    let region = "{ type = \"string\", x-mcp-header = \"Region\" }";
+    let schema = format!("{{ type = \"object\", properties = {{ region = {region} }} }}");
+    let config = upstream.config(&format!("input_schema = {schema}\ntool = \"other\""));
+    let gateway = Gateway::start(&config).await;
+    let request = gateway.mcp_request(
+        "tools/call",
+        json!({ "name": "act", "arguments": { "region": "é", "idempotency_key": "m" },
+            "_meta": { "dev.oncegate/call-id": "forged", "secret": "of the caller" } }),
+    );
+    let request = request
+        .header("mcp-param-region", "=?base64?w6k=?=")
+        .bearer_auth("of-the-caller");
+    Answer::to(request).await.expect_ok();
+    let (headers, call) = upstream.seen("tools/call").pop().expect("a call");
+    assert_eq!(headers["mcp-param-region"], "=?base64?w6k=?=");
+    assert_eq!(
+        (&headers["mcp-name"], headers.get("authorization")),
+        (&"other".parse().expect("a value"), None)
+    );
+    let meta = &call["params"]["_meta"];
+    assert_ne!(meta["dev.oncegate/call-id"], "forged");
+    assert_eq!(meta.get("secret"), None);
+    gateway.stop().await;
+}

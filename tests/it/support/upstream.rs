@@ -1,0 +1,269 @@
+//! An MCP server over streamable HTTP that counts its effects and misbehaves on request.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use futures_util::StreamExt;
+use futures_util::stream;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+
+use super::mcp::{LEGACY, MODERN};
+
+/// What the server does with a `tools/call`. All but `Status` and `Error` execute it.
+#[derive(Debug, Clone)]
+pub enum Does {
+    /// Answers with this result as JSON.
+    Json(Value),
+    /// The same as the last event of a stream, after others.
+    Stream(Value),
+    /// The same, but only after this time.
+    Late(Duration, Value),
+    /// Begins a stream, says this, and ends it.
+    StreamThenEnd(&'static [u8]),
+    /// Begins a stream, and then says nothing for ever.
+    StreamThenHang,
+    /// Answers for another request, by JSON or in a stream.
+    OtherId,
+    OtherIdInStream,
+    /// Two responses in a stream; the second is another one.
+    Twice(Value),
+    /// One line of this length in a stream.
+    Long(usize),
+    /// Executes and answers with this error.
+    ExecuteThenError(i64),
+    ExecuteThenStatus(u16),
+    /// Executes, answers with 200 and no body.
+    ExecuteThenNothing,
+    /// Executes nothing, and answers with this error and status.
+    Error(u16, i64),
+    Status(u16),
+}
+
+#[derive(Default)]
+struct Inner {
+    next: VecDeque<Does>,
+    seen: Vec<(HeaderMap, Value)>,
+    effects: HashMap<String, usize>,
+    sessions: HashSet<String>,
+    opened: usize,
+}
+
+#[derive(Clone)]
+pub struct Upstream {
+    port: u16,
+    is_modern: bool,
+    inner: Arc<Mutex<Inner>>,
+}
+
+/// A result as servers give it.
+pub fn result(text: &str) -> Value {
+    json!({ "content": [{ "type": "text", "text": text }], "structuredContent": { "said": text }, "isError": false })
+}
+
+impl Upstream {
+    /// One of 2026-07-28.
+    pub async fn modern() -> Self {
+        Self::start(true).await
+    }
+
+    /// One of 2025-11-25, with sessions.
+    pub async fn legacy() -> Self {
+        Self::start(false).await
+    }
+
+    async fn start(is_modern: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let upstream = Self {
+            port: listener.local_addr().expect("an address").port(),
+            is_modern,
+            inner: Arc::default(),
+        };
+        let router = Router::new()
+            .route("/mcp", post(answer))
+            .with_state(upstream.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        upstream
+    }
+
+    /// The configuration of its tool `act`, and whatever else is said of it.
+    pub fn config(&self, more: &str) -> String {
+        format!(
+            "[upstreams.up]\nurl = \"{}\"\nheaders = {{ X-Secret = \"of-the-gateway\" }}\n[tools.act]\nupstream = \"up\"\n{more}\n",
+            self.url()
+        )
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/mcp", self.port)
+    }
+
+    pub fn then(&self, does: Does) -> &Self {
+        self.lock().next.push_back(does);
+        self
+    }
+
+    /// All messages of this method that have arrived, with their headers.
+    pub fn seen(&self, method: &str) -> Vec<(HeaderMap, Value)> {
+        let mut seen = self.lock().seen.clone();
+        seen.retain(|(_, message)| message["method"] == method);
+        seen
+    }
+
+    /// How often something was executed.
+    pub fn effects(&self) -> usize {
+        self.lock().effects.values().sum()
+    }
+
+    pub fn forget_sessions(&self) {
+        self.lock().sessions.clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("not poisoned")
+    }
+
+    /// What is asked beside calls; `None`: it is a call that may be executed.
+    fn other(&self, headers: &HeaderMap, message: &Value) -> Option<Response> {
+        let header = |name: &str| headers.get(name).map(|value| value.to_str().expect("text"));
+        let method = message["method"].as_str().expect("a method");
+        if self.is_modern {
+            if header("mcp-protocol-version") != Some(MODERN)
+                || header("mcp-method") != Some(method)
+            {
+                return Some(error(400, message, -32_020));
+            }
+            return match method {
+                "server/discover" => {
+                    let result = json!({ "resultType": "complete", "supportedVersions": [MODERN], "capabilities": {} });
+                    Some(json_of(message, &result))
+                }
+                "tools/call" if header("mcp-name") != message["params"]["name"].as_str() => {
+                    Some(error(400, message, -32_020))
+                }
+                "tools/call" => None,
+                _ => Some(error(404, message, -32_601)),
+            };
+        }
+        if method == "initialize" {
+            let mut inner = self.lock();
+            inner.opened += 1;
+            let session = format!("session-{}", inner.opened);
+            inner.sessions.insert(session.clone());
+            let result = json!({ "protocolVersion": LEGACY, "capabilities": {}, "serverInfo": { "name": "s", "version": "1" } });
+            let mut response = json_of(message, &result);
+            let session = session.parse().expect("a header");
+            response.headers_mut().insert("mcp-session-id", session);
+            return Some(response);
+        }
+        let Some(session) = header("mcp-session-id") else {
+            return Some(error(400, message, -32_000));
+        };
+        if !self.lock().sessions.contains(session) {
+            return Some(error(404, message, -32_001));
+        }
+        match method {
+            "notifications/initialized" => Some(StatusCode::ACCEPTED.into_response()),
+            "tools/call" => None,
+            _ => Some(error(200, message, -32_601)),
+        }
+    }
+}
+
+async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Bytes) -> Response {
+    let message: Value = serde_json::from_slice(&body).expect("JSON");
+    upstream
+        .lock()
+        .seen
+        .push((headers.clone(), message.clone()));
+    if let Some(response) = upstream.other(&headers, &message) {
+        return response;
+    }
+    let does = upstream.lock().next.pop_front();
+    let does = does.unwrap_or_else(|| Does::Json(result("done")));
+    if !matches!(does, Does::Error(..) | Does::Status(_)) {
+        let key = message["params"]["_meta"]["dev.oncegate/idempotency-key"].to_string();
+        *upstream.lock().effects.entry(key).or_default() += 1;
+    }
+    let whole = |id: Value, result: &Value| json!({ "jsonrpc": "2.0", "id": id, "result": result });
+    let (id, other) = (message["id"].clone(), json!("another"));
+    match does {
+        Does::Json(result) => json_of(&message, &result),
+        Does::Stream(result) => {
+            let progress =
+                json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": {} });
+            let asks = json!({ "jsonrpc": "2.0", "id": id, "method": "sampling/createMessage" });
+            events(&[progress, asks, whole(id, &result)])
+        }
+        Does::Late(time, result) => {
+            let last = format!("data: {}\n\n", whole(id, &result));
+            let first = stream::iter([Bytes::from_static(b":\n\n")]);
+            let late = stream::once(async move {
+                sleep(time).await;
+                Bytes::from(last)
+            });
+            stream_of(first.chain(late))
+        }
+        Does::Twice(second) => {
+            let first = whole(id.clone(), &result("first"));
+            events(&[first, whole(id, &second)])
+        }
+        Does::OtherId => axum::Json(whole(other, &result("other"))).into_response(),
+        Does::OtherIdInStream => events(&[whole(other, &result("other"))]),
+        Does::StreamThenEnd(bytes) => stream_of(stream::iter([Bytes::from_static(bytes)])),
+        Does::StreamThenHang => {
+            let first = stream::iter([Bytes::from_static(b":\n\n")]);
+            let never = stream::once(async {
+                sleep(Duration::from_secs(3_600)).await;
+                Bytes::new()
+            });
+            stream_of(first.chain(never))
+        }
+        Does::Long(length) => {
+            let piece = Bytes::from(vec![b'a'; 1 << 16]);
+            let begin = stream::iter([Bytes::from_static(b"data: ")]);
+            stream_of(begin.chain(stream::repeat(piece).take(length >> 16)))
+        }
+        Does::ExecuteThenError(code) => error(200, &message, code),
+        Does::Error(status, code) => error(status, &message, code),
+        Does::ExecuteThenNothing => StatusCode::OK.into_response(),
+        Does::ExecuteThenStatus(status) | Does::Status(status) => StatusCode::from_u16(status)
+            .expect("a status")
+            .into_response(),
+    }
+}
+
+fn json_of(message: &Value, result: &Value) -> Response {
+    axum::Json(json!({ "jsonrpc": "2.0", "id": message["id"], "result": result })).into_response()
+}
+
+fn error(status: u16, message: &Value, code: i64) -> Response {
+    let status = StatusCode::from_u16(status).expect("a status");
+    let error = json!({ "code": code, "message": "m" });
+    let body = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error });
+    (status, axum::Json(body)).into_response()
+}
+
+/// Events of a few bytes at a time.
+fn events(messages: &[Value]) -> Response {
+    let events = messages
+        .iter()
+        .map(|message| format!("event: message\r\ndata: {message}\r\n\r\n"));
+    let bytes = events.collect::<String>().into_bytes();
+    let pieces: Vec<Bytes> = bytes.chunks(7).map(Bytes::copy_from_slice).collect();
+    stream_of(stream::iter(pieces))
+}
+
+fn stream_of(pieces: impl stream::Stream<Item = Bytes> + Send + 'static) -> Response {
+    let body = Body::from_stream(pieces.map(Ok::<_, Infallible>));
+    ([("content-type", "text/event-stream")], body).into_response()
+}
