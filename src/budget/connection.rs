@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tenant_without_room_hinders_no_other_on_the_same_connection() {
+    async fn a_tenant_without_room_blocks_no_other_on_the_same_connection() {
         let budget = Budget::new(1 << 20);
         let connection = Connection::open(&budget).expect("room");
         connection

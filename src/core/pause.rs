@@ -2,7 +2,7 @@
 
 use super::record::Entry;
 
-/// Whether anybody has resumed the tool since this pause, as its history tells, oldest first. The order of the
+/// Whether a person has resumed the tool since this pause, as its history tells, oldest first. The order of the
 /// history counts and not its times: a clock may have been set back in between.
 pub fn is_resumed(pause: &Entry, history: &[Entry]) -> bool {
     let is_resume = |entry: &&Entry| entry.event == "resumed";

@@ -278,12 +278,12 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
         Step::Done,
         "it was skipped again"
     );
-    // Also where it never came to rest, because nobody knew of the call.
+    // Also where it never came to rest, because no gateway knew of the call.
     let trouble = Trouble {
         call_id: Some(record.intent.call_id),
         why: "nobody knows".into(),
     };
-    let hindered = Event::Blocked {
+    let blocked = Event::Blocked {
         by: by(),
         trouble,
         blocker: Blocker::Final,
@@ -293,7 +293,7 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
         by: by(),
         reason: "it stands".into(),
     };
-    let skipped = moved(&moved(&asked_for, &hindered, 1), &settled, 2);
+    let skipped = moved(&moved(&asked_for, &blocked, 1), &settled, 2);
     assert_eq!(plan(&skipped, &[(&record, &tool)], at(99)), Step::Done);
     let undone = moved(&undoing, &Event::Undone { by: by() }, 2);
     assert!(undone.may_undo_after_all(&record) && !undoing.may_undo_after_all(&record));

@@ -43,7 +43,7 @@ macro_rules! with_one_master {
 pub(crate) use with_one_master;
 
 with_one_master! {
-    a_claim_that_is_barred_writes_nothing_but_its_place_in_the_line,
+    a_claim_that_is_denied_writes_nothing_but_its_place_in_the_line,
     the_lock_goes_to_whoever_has_waited_longest,
     an_unknown_outcome_holds_the_lock_until_its_lease_ends,
     a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it,
@@ -120,7 +120,7 @@ fn entry(event: &'static str) -> Entry {
     }
 }
 
-async fn a_claim_that_is_barred_writes_nothing_but_its_place_in_the_line(home: Home) {
+async fn a_claim_that_is_denied_writes_nothing_but_its_place_in_the_line(home: Home) {
     let (store, tool) = (&*home.store, with_budget(2, exclusive()));
     let first = claimed(store, &asks(&tool, "a")).await;
     let gives_up = asks(&tool, "x");

@@ -283,7 +283,7 @@ async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_le
     ask("late").await.expect_problem("store-unavailable");
     drop(hold);
     assert_eq!(
-        store.barred_in_doubt(),
+        store.denied_in_doubt(),
         2,
         "it is not waited for behind a claim that may yet come true"
     );
@@ -312,7 +312,7 @@ const LATE: Fault = Fault::ExecuteLate(Duration::from_millis(1_500));
 /// A claim may still be carried out that was not answered. Behind that no call waits for its session: it would
 /// be told that nothing was run.
 #[tokio::test]
-async fn who_is_barred_after_a_claim_of_unknown_fate_does_not_wait_in_line() {
+async fn a_call_that_is_denied_after_a_claim_of_unknown_fate_does_not_wait_in_line() {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);

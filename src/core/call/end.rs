@@ -132,7 +132,7 @@ pub(super) fn kept_unless_in_saga(
     is_alone.then(|| kept_until(tool, record, now))
 }
 
-/// The attempt's end, whoever tells of it.
+/// The attempt's end, from whatever source.
 pub(super) fn finish(
     tool: &Tool,
     record: &Record,

@@ -274,7 +274,7 @@ fn equal_by_the_stored_or_by_todays_recipe_is_the_same() {
         (&ignoring, &two, &plain, &one, true, Sameness::Same),
         (&ignoring, &two, &plain, &one, false, Sameness::Same),
         (&plain, &two, &ignoring, &one, true, Sameness::Same),
-        // By today's recipe they differ, and by that of the stored call nobody can say.
+        // By today's recipe they differ, and by that of the stored call it is unclear.
         (&plain, &two, &ignoring, &one, false, Sameness::Unclear),
         (&plain, &one, &ignoring, &one, false, Sameness::Same),
         (&ignoring, &other, &plain, &one, true, Sameness::Other),

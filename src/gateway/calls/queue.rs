@@ -144,7 +144,7 @@ impl SessionQueue {
             }
             if heard_of.as_ref().is_none_or(|(whom, _)| *whom != behind) {
                 heard_of = Some((behind, self.base.store.listen(behind)));
-                // It may have ended before anybody listened.
+                // It may have ended before this listened.
                 continue;
             }
             let listener = heard_of

@@ -11,7 +11,7 @@ use crate::core::caller::Caller;
 use crate::core::record::{CallId, State};
 use crate::crash;
 use crate::gateway::base::Base;
-use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
+use crate::gateway::error::{Error, ErrorKind, must_be_admin, of_store, unavailable};
 use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::secret::KnownSecrets;
 use crate::gateway::transition::{self, Moved, OnConflict};
@@ -112,10 +112,7 @@ impl LossAcceptance {
             return Err(ErrorKind::WrongState("the store has not lost any data".into()).alone());
         }
         // Before anything is changed.
-        self.sagas
-            .sagas_at_stake()
-            .await
-            .map_err(|error| ErrorKind::of_store(error).alone())?;
+        self.sagas.sagas_at_stake().await.map_err(of_store)?;
         let (mut marked, mut from) = (0, Some(String::new()));
         while let Some(here) = from {
             let page = self.base.store.calls_at_risk_after_loss(&here, PAGE).await;
@@ -141,15 +138,12 @@ impl LossAcceptance {
             let prepared = self.base.store.prepare_acceptance(reason).await;
             prepared.map_err(refused)?;
         }
-        self.secrets
-            .join_secrets()
-            .await
-            .map_err(|error| ErrorKind::of_store(error).alone())?;
+        self.secrets.join_secrets().await.map_err(of_store)?;
         crash::point("loss_prepared");
-        // Before anybody may go on with them. If it breaks off here, the store stays closed, and the loss is
+        // Before any gateway may go on with them. If it breaks off here, the store stays closed, and the loss is
         // accepted once more.
         let stopped = self.sagas.stop_sagas(&caller.name, reason).await;
-        stopped.map_err(|error| ErrorKind::of_store(error).alone())?;
+        stopped.map_err(of_store)?;
         crash::point("loss_stopped");
         let waiting = self.secrets.wait_for_others();
         if is_lost {

@@ -96,7 +96,7 @@ impl World {
             ),
             locked(
                 "doubted claims that met a locked session",
-                self.store.barred_in_doubt(),
+                self.store.denied_in_doubt(),
             ),
             locked(
                 "exclusive calls that were taken from their owner",

@@ -161,7 +161,7 @@ struct Inner {
     acknowledged: Mutex<HashMap<AttemptId, Instant>>,
     /// Attempts of which a gateway was told that it is not known whether they are.
     doubted: Mutex<HashSet<(&'static str, AttemptId)>>,
-    barred_in_doubt: AtomicUsize,
+    denied_in_doubt: AtomicUsize,
 }
 
 impl FaultStore {
@@ -249,8 +249,8 @@ impl FaultStore {
 
     /// How often it was said of an attempt that its session does not let it begin, although an earlier
     /// answer about it was lost.
-    pub fn barred_in_doubt(&self) -> usize {
-        self.inner.barred_in_doubt.load(Ordering::SeqCst)
+    pub fn denied_in_doubt(&self) -> usize {
+        self.inner.denied_in_doubt.load(Ordering::SeqCst)
     }
 
     fn plan(&self) -> MutexGuard<'_, Option<Plan>> {
@@ -362,7 +362,7 @@ impl FaultStore {
             (Ok(Some(Claimed::Denied(_))), _) | (_, Ok(Some(Replaced::Denied(_))))
                 if doubted().contains(&(verb, attempt)) =>
             {
-                self.inner.barred_in_doubt.fetch_add(1, Ordering::SeqCst);
+                self.inner.denied_in_doubt.fetch_add(1, Ordering::SeqCst);
             }
             (Ok(Some(Claimed::Yours(record))), _) | (_, Ok(Some(Replaced::Done(record))))
                 if change.record.state == State::Running && record.state == State::Running =>
