@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::SignedDuration;
 use reqwest::Url;
 use serde_json::Value as Json;
 
@@ -14,6 +13,7 @@ use crate::core::compensation;
 use crate::core::key::Pointer;
 use crate::core::reconcile::anomaly::Action;
 use crate::core::reconcile::{Compare, Join, Kind, Path, Root, Rules};
+use crate::core::time::signed;
 use crate::core::tool::Effect;
 use crate::downstream::outside::{Source, Webhook};
 use crate::gateway::ToolAt;
@@ -90,10 +90,6 @@ pub(super) fn reconciliation(
     };
     check(&read, &tools, around, &section);
     Some(read)
-}
-
-fn signed(time: Duration) -> SignedDuration {
-    SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX)
 }
 
 fn actions(mut section: Section<'_, '_>) -> BTreeMap<Kind, Action> {

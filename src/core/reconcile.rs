@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::key::{self, Pointer};
 use super::record::CallId;
 use super::redact;
-use super::time::after;
+use super::time::{after, before};
 
 /// What ledger and system disagree on.
 #[derive(
@@ -214,7 +214,7 @@ impl Window {
         margin: SignedDuration,
     ) -> Option<Self> {
         let since = before
-            .unwrap_or_else(|| self::before(end, longest))
+            .unwrap_or_else(|| super::time::before(end, longest))
             .max(oldest);
         let until = end.min(after(since, longest));
         (since < until).then_some(Self {
@@ -243,10 +243,6 @@ impl Window {
     pub fn of_ledger(&self) -> Timestamp {
         before(self.since, self.margin + self.margin)
     }
-}
-
-fn before(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.checked_sub(by).unwrap_or(Timestamp::MIN)
 }
 
 /// From when on every call is kept, if calls are kept for so long.

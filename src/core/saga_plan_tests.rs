@@ -530,6 +530,12 @@ fn nothing_is_undone_while_a_call_may_still_have_its_effect() {
     ] {
         assert_eq!(step(state, tool, now), expected, "{state:?} {tool:?}");
     }
+    // That all are at rest is written down before the first is marked.
+    let aborted = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 1);
+    for state in [&succeeded, &CallState::Compensating(None)] {
+        let record = call(state);
+        assert_eq!(plan(&aborted, &[(&record, &plain)], at(99)), Step::Rest);
+    }
 }
 
 #[test]

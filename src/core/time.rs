@@ -2,14 +2,24 @@
 
 use std::time::Duration;
 
-use jiff::{Timestamp, TimestampArithmetic};
+use jiff::{SignedDuration, Timestamp, TimestampArithmetic};
 
 /// So much later; the last of all times if that is beyond it.
-pub(super) fn after(time: Timestamp, span: impl Into<TimestampArithmetic>) -> Timestamp {
+pub fn after(time: Timestamp, span: impl Into<TimestampArithmetic>) -> Timestamp {
     time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
-/// The same by whole milliseconds: stores keep microseconds, and what comes back must be what was written.
+/// So much earlier; the first of all times if that is before it.
+pub fn before(time: Timestamp, span: SignedDuration) -> Timestamp {
+    time.checked_sub(span).unwrap_or(Timestamp::MIN)
+}
+
+/// A duration with a sign; the longest if it is longer than that.
+pub fn signed(span: Duration) -> SignedDuration {
+    SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX)
+}
+
+/// So much later by whole milliseconds: stores keep microseconds, and what comes back must be what was written.
 pub(super) fn later(time: Timestamp, span: Duration) -> Timestamp {
     let milliseconds = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     after(time, Duration::from_millis(milliseconds))
@@ -52,5 +62,8 @@ mod tests {
             assert_eq!(after(at(1), endless), Timestamp::MAX);
             assert_eq!(later(at(1), endless), Timestamp::MAX);
         }
+        assert_eq!(signed(Duration::MAX), SignedDuration::MAX);
+        assert_eq!(before(at(1), SignedDuration::MAX), Timestamp::MIN);
+        assert_eq!(before(at(3), signed(Duration::from_secs(2))), at(1));
     }
 }

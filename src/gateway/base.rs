@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::clock::{self, Clock, later, signed};
+use super::clock::{self, Clock};
 use super::error::{Error, must_be_admin, unavailable};
 use super::measured::Measured;
 use super::places::{Owner, Place, Places};
@@ -24,6 +24,7 @@ use crate::core::pace::Pace;
 use crate::core::position::Position;
 use crate::core::record::{InstanceId, Record};
 use crate::core::saga;
+use crate::core::time::{after, signed};
 use crate::core::tool::{OnUnknown, Tool};
 use crate::metrics::Metrics;
 use crate::store::{self, Found, Store};
@@ -171,7 +172,7 @@ impl Base {
     /// Until when others leave alone what this gateway works on, if that may take so long.
     pub(super) fn busy_until(&self, now: Timestamp, time: Duration) -> Timestamp {
         let span = signed(self.limits.pace.work_margin + time);
-        later(now.max(self.now()), span)
+        after(now.max(self.now()), span)
     }
 
     /// For what only persons do, and rest on what is stored.

@@ -4,8 +4,8 @@
 //! late repetition run again. What has passed since the start is measured by the monotonic clock.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::Duration;
 
+use crate::core::time::{after, signed};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
@@ -55,7 +55,7 @@ impl Clock {
     fn latest(&self) -> Timestamp {
         let passed = signed(self.start.elapsed());
         let allowed = passed.saturating_add(passed / DRIFT).saturating_add(SLACK);
-        later(self.wall_at_start, allowed)
+        after(self.wall_at_start, allowed)
     }
 
     fn checked(&self, wall: Timestamp) -> Timestamp {
@@ -92,20 +92,10 @@ fn in_microseconds(time: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
 }
 
-pub(super) fn signed(time: Duration) -> SignedDuration {
-    SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX)
-}
-
-pub(super) fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.checked_add(by).unwrap_or(Timestamp::MAX)
-}
-
-pub(super) fn earlier(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.checked_sub(by).unwrap_or(Timestamp::MIN)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -18,6 +17,7 @@ use uuid::Uuid;
 use super::base::Base;
 use crate::core::document::{Document, Kind};
 use crate::core::secret::{MAX_SECRETS, Secret, Secrets};
+use crate::core::time::signed;
 use crate::store::{self, LOST_DATA, Put, Reason};
 
 /// What its document is called.
@@ -280,9 +280,7 @@ impl KnownSecrets {
                 if let Put::Lost(_) = put? {
                     continue;
                 }
-            } else if self.base.now().duration_since(document.created_at)
-                > SignedDuration::try_from(max_age).unwrap_or(SignedDuration::MAX)
-            {
+            } else if self.base.now().duration_since(document.created_at) > signed(max_age) {
                 return Ok(());
             }
             // Other gateways may still claim by what they have read before.

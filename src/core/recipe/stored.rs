@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Recipe, RecipeId};
 use crate::core::document::{Document, Kind};
-use crate::core::time::{after, between};
+use crate::core::time::{after, between, signed};
 
 /// How often a gateway that serves by a recipe says so.
 const RENEWED_EVERY: SignedDuration = SignedDuration::from_mins(10);
@@ -154,10 +154,6 @@ impl Remembered {
     pub fn is_kept(document: &Document) -> bool {
         document.state != FORGOTTEN
     }
-}
-
-fn signed(time: Duration) -> SignedDuration {
-    SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX)
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Item, Join, Path, Root, Rules, Window, before, text};
+use super::{Item, Join, Path, Root, Rules, Window, text};
 use crate::core::record::{CallId, Content, Record, State};
+use crate::core::time::before;
 use crate::core::{json, redact};
 
 /// What a call is worth as the reason of an item.

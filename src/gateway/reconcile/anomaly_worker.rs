@@ -13,12 +13,12 @@ use jiff::{SignedDuration, Timestamp};
 use super::settings::Reconciliation;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::anomaly::{self, Act, Case, End, Event, Listed, State};
+use crate::core::time::after;
 use crate::core::work::Blocked;
 use crate::crash;
 use crate::downstream::Downstream;
 use crate::gateway::base::{Base, Documents};
 use crate::gateway::calls::{Engine, Sender};
-use crate::gateway::clock::later;
 use crate::gateway::ids::jitter;
 use crate::gateway::sagas::{SagaRegistry, Sagas};
 use crate::gateway::webhook::Notifier;
@@ -194,7 +194,7 @@ impl AnomalyWorker {
     async fn put_aside(&self, document: Document) {
         let later = Document {
             version: document.version + 1,
-            due_at: Some(later(self.base.now(), ELSEWHERE)),
+            due_at: Some(after(self.base.now(), ELSEWHERE)),
             ..document
         };
         drop(self.base.store.put_document(&later).await);

@@ -14,7 +14,7 @@ use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::anomaly::{Act, Case, Listed};
 use crate::core::reconcile::{Anomaly, Comparison, Window};
-use crate::gateway::clock::later;
+use crate::core::time::after;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::store::{self, Put};
 
@@ -229,7 +229,7 @@ impl Reconciler {
             state: of.name.clone(),
             created_at: started_at,
             due_at: None,
-            retain_until: Some(later(self.base.now(), of.retention)),
+            retain_until: Some(after(self.base.now(), of.retention)),
             body: json_of(report),
         };
         let put = self.base.store.put_document(&document).await?;

@@ -13,8 +13,8 @@ use crate::core::actor::Actor;
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::{Window, oldest};
+use crate::core::time::{after, before, signed};
 use crate::crash;
-use crate::gateway::clock::{earlier, later, signed};
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::gateway::ids::new_run_id;
 use crate::gateway::tools::ToolAt;
@@ -76,7 +76,7 @@ impl Reconciler {
             Some(found) => self.progress_of(found)?,
         };
         let run = new_run_id();
-        let before = progress
+        let looked_until = progress
             .until
             .and_then(|until| Timestamp::from_microsecond(until).ok());
         let taken = Progress {
@@ -100,7 +100,7 @@ impl Reconciler {
         }
         crash::point("reconciliation_taken");
         let (oldest, margin) = (self.oldest(of, now), self.margin(of));
-        let window = Window::next(before, oldest, earlier(now, of.lag), of.window, margin);
+        let window = Window::next(looked_until, oldest, before(now, of.lag), of.window, margin);
         let report = match window {
             Some(window) => Some(self.reconcile(of, &run, window, report::SCHEDULE).await?),
             None => None,
@@ -111,14 +111,14 @@ impl Reconciler {
         let until = window
             .filter(|_| looked)
             .map(|window| window.until)
-            .or(before);
+            .or(looked_until);
         // One that has fallen behind goes on at once.
         let behind =
-            until.is_some_and(|until| until < earlier(now, of.lag.saturating_add(signed(every))));
+            until.is_some_and(|until| until < before(now, of.lag.saturating_add(signed(every))));
         let next = if looked && behind {
             now
         } else {
-            later(now, signed(every))
+            after(now, signed(every))
         };
         document.version += 1;
         document.state = "waiting".into();
@@ -184,8 +184,8 @@ impl Reconciler {
         }
         let now = self.base.now();
         let refuse = |why: &str| ErrorKind::InvalidRequest(why.to_owned()).alone();
-        let until = asked.until.unwrap_or(now).min(earlier(now, of.lag));
-        let since = asked.since.unwrap_or_else(|| earlier(until, of.window));
+        let until = asked.until.unwrap_or(now).min(before(now, of.lag));
+        let since = asked.since.unwrap_or_else(|| before(until, of.window));
         if since >= until {
             return Err(refuse(
                 "since must be before until, and until is never later than the lag allows",

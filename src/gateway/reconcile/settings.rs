@@ -8,9 +8,9 @@ use jiff::SignedDuration;
 use crate::core::key::Pointer;
 use crate::core::reconcile::anomaly::Action;
 use crate::core::reconcile::{Kind, Rules};
+use crate::core::time::signed;
 use crate::core::tool::{OnUnknown, Tool};
 use crate::downstream::outside::Source;
-use crate::gateway::clock::signed;
 
 /// One reconciliation, as it is configured.
 #[derive(Debug, Clone)]

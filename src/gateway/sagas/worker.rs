@@ -17,9 +17,9 @@ use crate::core::document::{Document, Kind};
 use crate::core::key;
 use crate::core::record::Record;
 use crate::core::saga::{Event, Phase, Saga, SagaId};
+use crate::core::time::after;
 use crate::crash;
 use crate::gateway::base::Base;
-use crate::gateway::clock::later;
 use crate::gateway::transition;
 use crate::gateway::webhook::Notifier;
 use crate::store;
@@ -139,7 +139,7 @@ impl SagaWorker {
         );
         let put_aside = Document {
             version: document.version + 1,
-            due_at: Some(later(now, SignedDuration::from_mins(1))),
+            due_at: Some(after(now, SignedDuration::from_mins(1))),
             ..document
         };
         drop(self.base.store.put_document(&put_aside).await);

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::keys::Partition;
 use super::link::{Link, deaf};
 use super::memory::Memory;
+use crate::core::time::after;
 use crate::store::Error;
 use crate::store::lock::lock;
 
@@ -101,7 +102,7 @@ impl Barrier {
         now: Timestamp,
     ) -> Result<(), Error> {
         let lane = self.lane(partition);
-        let latest = written_at.checked_add(CLOCKS).unwrap_or(Timestamp::MAX);
+        let latest = after(written_at, CLOCKS);
         if lock(&self.covered)[lane] > latest {
             return Ok(());
         }

@@ -12,6 +12,7 @@ use crate::core::record::{CallId, Intent, Record};
 use crate::core::session::{
     self, Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, SessionId, Token,
 };
+use crate::core::time::after;
 
 /// Calls of a near-duplicate group that are kept; only the newest counts.
 const MAX_ALIKE: u32 = 16;
@@ -318,8 +319,4 @@ pub(super) fn leave_line(
 ) -> rusqlite::Result<()> {
     let sql = "DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND call_id = ?3";
     execute(connection, sql, [&id.tenant, &id.id, &call_id.to_string()]).map(drop)
-}
-
-fn after(time: Timestamp, span: std::time::Duration) -> Timestamp {
-    time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
