@@ -296,6 +296,7 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
     let skipped = moved(&moved(&asked_for, &blocked, 1), &settled, 2);
     assert_eq!(plan(&skipped, &[(&record, &tool)], at(99)), Step::Done);
     let undone = moved(&undoing, &Event::Undone { by: by() }, 2);
+    assert_eq!(asked_for.reason, "after all");
     assert!(undone.may_undo_after_all(&record) && !undoing.may_undo_after_all(&record));
     let compensated = Record {
         state: CallState::Compensated(None),
@@ -370,6 +371,16 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
         undone_first(&[ran_again(call(1, "A", 1, 1), 9), call(2, "B", 3, 3)]),
         1,
         "the first time it surely was not executed"
+    );
+    let mut retried = call(1, "A", 1, 1);
+    (
+        retried.attempt.run_started_at,
+        retried.earlier_attempt_may_have_run,
+    ) = (at(4), true);
+    assert_eq!(
+        undone_first(&[retried, call(2, "B", 3, 3)]),
+        1,
+        "it has run once, however often it was sent"
     );
     let held = tool_of(&planned);
     assert_eq!(

@@ -256,6 +256,7 @@ async fn progress_that_cannot_be_read_is_not_begun_anew() {
     };
     let gateway = Gateway::start(&config).await;
     until_runs(&gateway, "books", 1.0).await;
+    until_runs(&gateway, "others", 1.0).await;
     let (url, database) = (
         format!("sqlite:{}", gateway.database().display()),
         gateway.database(),
