@@ -243,5 +243,20 @@ mod tests {
         assert!(refers("#/$defs/x", &named) && !refers("#/$defs/x", &json!({})));
         let to_itself = json!({ "allOf": [{ "$ref": "#/$defs/x" }] });
         assert!(!refers("#/$defs/x", &to_itself), "it comes to an end");
+        let at_once = json!({ "$ref": "#/$defs/x" });
+        assert!(!refers("#/$defs/x", &at_once), "so does this");
+    }
+
+    #[test]
+    fn places_and_sentences_are_kept_up_to_their_bound() {
+        let place = format!("/a/{}", "n".repeat(MAX_SENTENCE - 3));
+        assert_eq!(holder_of(&place), place);
+        assert_eq!(holder_of(&format!("{place}n")), "/a");
+        assert_eq!(holder_of(&"n".repeat(MAX_SENTENCE + 1)), "");
+        let sentence = "s".repeat(MAX_SENTENCE);
+        assert_eq!(cut(sentence.clone()), sentence);
+        assert_eq!(cut(format!("{sentence}s")), format!("{sentence}…"));
+        let wide = format!("{}éé", &sentence[1..]);
+        assert_eq!(cut(wide), format!("{}…", &sentence[1..]));
     }
 }
