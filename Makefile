@@ -1,7 +1,7 @@
-# What there is to do. CI runs `make test`, `check`, `loss`, `observe` and `fuzz`.
+# What there is to do. CI runs `make test`, `check`, `loss`, `observe`, `fuzz` and `conformance`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: run test test-fast soak check otel loss observe fuzz abuse bench bench-ledger breaks mutants audit
+.PHONY: run test test-fast soak check otel loss observe fuzz conformance abuse bench bench-ledger breaks mutants audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -63,6 +63,13 @@ fuzz:
 	@scripts/setup fuzz
 	cargo build --quiet --bin oncegate --example shop
 	@scripts/fuzz
+
+# The official MCP conformance suite, straight at a server and through a real gateway before it: the same checks pass.
+# Takes python3, PyPI and npm's registry; half a minute.
+conformance:
+	@scripts/setup conformance
+	cargo build --quiet --bin oncegate
+	@scripts/conformance
 
 # A gateway with a small memory budget under 5,000 slow clients for ten minutes, while another tenant calls; and HTTP/2,
 # spoken wrongly. Takes Linux and python3.
