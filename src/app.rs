@@ -18,7 +18,7 @@ use crate::config::{Config, Server, StoreAt};
 use crate::core::caller::Caller;
 use crate::core::pace::Pace;
 use crate::downstream::{Downstream, NoClient};
-use crate::gateway::{self, Gateway, Parts, RecipesError, ToolAt};
+use crate::gateway::{self, Gateway, Parts, RecipesError, ToolAt, UpstreamAt};
 use crate::http::{self, Http, MaxBody, Ops, Tokens};
 use crate::metrics::Metrics;
 use crate::serve::{self, Bounds, Doors, Ends, Tls};
@@ -74,12 +74,13 @@ pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
     let store = encrypt(store, config.store_keys);
     let (tools, max_result) = (config.tools, config.server.max_result);
     let gateway = Gateway::new(Parts {
-        downstream: downstream(&tools, max_result)?,
+        downstream: downstream(&tools, &[], max_result)?,
         store: store.clone(),
         tools,
         metrics: Arc::new(Metrics::new()),
         instance,
         limits: config.limits,
+        upstreams: Vec::new(),
         reconciliations: Vec::new(),
         webhook: None,
     });
@@ -98,8 +99,13 @@ pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
     })
 }
 
-fn downstream(tools: &[ToolAt], max_result: usize) -> Result<Downstream, Error> {
-    let endpoints = tools.iter().map(|at| &at.endpoint);
+fn downstream(
+    tools: &[ToolAt],
+    upstreams: &[UpstreamAt],
+    max_result: usize,
+) -> Result<Downstream, Error> {
+    let of_tools = tools.iter().map(|at| &at.endpoint);
+    let endpoints = of_tools.chain(upstreams.iter().map(|at| &at.endpoint));
     Downstream::new(endpoints, max_result).map_err(Error::Client)
 }
 
@@ -141,7 +147,7 @@ impl App {
             StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(*settings.clone())).await?),
         };
         let store = encrypt(store, config.store_keys);
-        let downstream = downstream(&config.tools, config.server.max_result)?;
+        let downstream = downstream(&config.tools, &config.upstreams, config.server.max_result)?;
         let gateway = Arc::new(Gateway::new(Parts {
             store,
             downstream,
@@ -149,6 +155,7 @@ impl App {
             metrics: Arc::new(Metrics::new()),
             instance,
             limits: config.limits,
+            upstreams: config.upstreams,
             reconciliations: config.reconciliations,
             webhook: config.webhook,
         }));

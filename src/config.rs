@@ -31,7 +31,7 @@ use crate::core::pace::Pace;
 use crate::core::saga;
 use crate::downstream::outside::Webhook;
 use crate::gateway::reconcile::Reconciliation;
-use crate::gateway::{Limits, ToolAt};
+use crate::gateway::{Limits, ToolAt, UpstreamAt};
 use crate::store::Keys;
 
 /// A configuration that fits together.
@@ -47,6 +47,7 @@ pub struct Config {
     /// None at all: open mode.
     pub tokens: Vec<Token>,
     pub tools: Vec<ToolAt>,
+    pub upstreams: Vec<UpstreamAt>,
     pub reconciliations: Vec<Reconciliation>,
     pub webhook: Option<Webhook>,
     pub mcp: mcp::Settings,
@@ -154,7 +155,10 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         .into_iter()
         .filter_map(|(name, section)| tools::tool(&name, section, &upstreams, &mut warnings))
         .unzip();
-    for why in upstreams::link_probes(&mut tools) {
+    for why in upstreams::link_probes(&mut tools)
+        .into_iter()
+        .chain(upstreams::doubled(&tools))
+    {
         root.mistake("tools", &why);
     }
     let tokens = root.section("auth").map_or_else(Vec::new, tokens::tokens);
@@ -224,6 +228,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         store_keys,
         tokens,
         tools,
+        upstreams: upstreams.into_values().flatten().collect(),
         reconciliations,
         webhook,
         mcp,

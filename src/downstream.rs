@@ -8,6 +8,7 @@ mod body; // reading what came back
 mod gate; // whether the first byte may leave, and whether it did
 mod mcp; // tools of MCP servers
 pub mod outside; // systems that are no tools
+mod own_headers; // headers from the configuration
 mod pools; // which requests may share a connection
 
 use std::fmt;
@@ -18,13 +19,15 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Url};
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use self::body::{chain, read};
 pub use self::gate::Deadline;
 use self::gate::{Gate, GatedBody};
-use self::mcp::McpCall;
-pub use self::mcp::McpTool;
+use self::mcp::{ANOTHER, Agreed, McpCall, Settings};
+pub use self::mcp::{McpTool, Question};
+pub use self::own_headers::secret_header;
 pub use self::pools::{NoClient, Party};
 use self::pools::{Pool, Pools};
 use crate::core::evidence::McpAnswer;
@@ -215,27 +218,76 @@ impl Downstream {
         args: Bytes,
         by: Instant,
     ) -> Result<McpAnswer, String> {
+        let (call, agreed) = self.call_to(endpoint, party, args)?;
+        let send_before = Deadline::after(by.saturating_duration_since(Instant::now()));
+        let asked = call.send(Gate::new(), send_before, &agreed);
+        timeout_at(by, asked)
+            .await
+            .unwrap_or_else(|_| Err("it did not answer in time".into()))
+    }
+
+    /// Asks an MCP server what executes nothing.
+    ///
+    /// # Errors
+    /// It did not answer.
+    pub async fn forward(
+        &self,
+        endpoint: &Endpoint,
+        party: Party,
+        question: Question<'_>,
+        by: Instant,
+    ) -> Result<McpAnswer, String> {
+        let Question {
+            method,
+            name,
+            params,
+        } = question;
+        let (call, agreed) = self.call_to(endpoint, party, Bytes::new())?;
+        let asked = call.forward(method, name, params, &agreed);
+        timeout_at(by, asked)
+            .await
+            .unwrap_or_else(|_| Err("it did not answer in time".into()))
+    }
+
+    /// What an MCP server says of itself: an object with its capabilities.
+    ///
+    /// # Errors
+    /// It did not answer.
+    pub async fn about(
+        &self,
+        endpoint: &Endpoint,
+        party: Party,
+        by: Instant,
+    ) -> Result<Arc<Value>, String> {
+        let (call, agreed) = self.call_to(endpoint, party, Bytes::new())?;
+        timeout_at(by, call.about(&agreed))
+            .await
+            .unwrap_or_else(|_| Err("it did not answer in time".into()))
+    }
+
+    fn call_to(
+        &self,
+        endpoint: &Endpoint,
+        party: Party,
+        args: Bytes,
+    ) -> Result<(McpCall, Arc<Agreed>), String> {
         let tool = endpoint.mcp.clone().ok_or("it is no tool of an upstream")?;
         let pool = endpoint.pool(party);
         let client = self
             .pools
             .client(&pool)
             .map_err(|error| error.to_string())?;
+        let settings = settings(endpoint, &tool);
+        let agreed = self.pools.agreed(&pool, &settings);
         let call = McpCall {
             client,
-            url: endpoint.url.clone(),
-            own: endpoint.headers.clone(),
+            settings,
             tool,
             headers: HeaderMap::new(),
             args,
             max_result: self.max_result,
         };
-        let agreed = self.pools.agreed(&pool, &endpoint.url);
-        let send_before = Deadline::after(by.saturating_duration_since(Instant::now()));
-        let asked = call.send(Gate::new(), send_before, &agreed);
-        timeout_at(by, asked)
-            .await
-            .unwrap_or_else(|_| Err("it did not answer in time".into()))
+        Ok((call, agreed))
     }
 
     /// Begins an exchange. Nothing happens until it is awaited.
@@ -251,16 +303,17 @@ impl Downstream {
         let client = self.pools.client_for_call(&pool, call_id);
         let reply: Pin<Box<dyn Future<Output = _> + Send>> = match (client, &endpoint.mcp) {
             (Ok(client), Some(tool)) => {
+                let settings = settings(endpoint, tool);
+                let agreed = self.pools.agreed(&pool, &settings);
                 let call = McpCall {
                     client,
-                    url: endpoint.url.clone(),
-                    own: endpoint.headers.clone(),
+                    settings,
                     tool: tool.clone(),
                     headers,
                     args: body,
                     max_result: self.max_result,
                 };
-                let (gate, agreed) = (gate.clone(), self.pools.agreed(&pool, &endpoint.url));
+                let gate = gate.clone();
                 Box::pin(async move {
                     let answer = call.send(gate, send_before, &agreed).await;
                     answer.map(Reply::Mcp)
@@ -292,6 +345,15 @@ impl Downstream {
             pool,
             pools,
         }
+    }
+}
+
+/// By which settings an MCP server is asked.
+fn settings(endpoint: &Endpoint, tool: &McpTool) -> Settings {
+    Settings {
+        url: endpoint.url.clone(),
+        own: endpoint.headers.clone(),
+        era: tool.era,
     }
 }
 
@@ -332,7 +394,13 @@ impl Exchange {
                 self.head = Some((response.status().as_u16(), newest_token(&response)));
                 answer(response, self.max_result, body_by).await
             }
-            Ok(Reply::Mcp(answer)) => Evidence::Mcp(answer),
+            Ok(Reply::Mcp(answer)) => {
+                // The answer to this request may still come, and meet the next one there.
+                if matches!(&answer.body, Body::Broken(why) if why == ANOTHER) {
+                    self.pools.close(&self.pool);
+                }
+                Evidence::Mcp(answer)
+            }
             Err(why) => self.give_up(&why),
         })
     }
@@ -428,33 +496,3 @@ fn read_retry_after(value: &HeaderValue) -> Option<Duration> {
         }
     }
 }
-
-/// A header of the tool's own, from the configuration. Its value is never printed.
-pub fn secret_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let name: HeaderName = name
-        .parse()
-        .map_err(|_| format!("{name:?} is no header name"))?;
-    if RESERVED.contains(&name.as_str()) {
-        return Err(format!("the header {name} is the gateway's own"));
-    }
-    let mut value =
-        HeaderValue::from_str(value).map_err(|_| "this is no header value".to_owned())?;
-    value.set_sensitive(true);
-    Ok((name, value))
-}
-
-/// What a tool's configuration may not set: the gateway sets it, or the connection does.
-const RESERVED: [&str; 12] = [
-    "connection",
-    "content-length",
-    "content-type",
-    "fencing-token",
-    "host",
-    "idempotency-key",
-    "te",
-    "traceparent",
-    "tracestate",
-    "transfer-encoding",
-    "x-call-id",
-    "x-session-id",
-];

@@ -76,11 +76,13 @@ impl Reloader {
             .map_err(|error| vec![error.to_string()])?;
         let (tools, tokens) = (config.tools.len(), config.tokens.len());
         // The tools first: they may still be refused, and then nothing has changed.
-        self.gateway.set_tools(config.tools).map_err(|error| {
-            vec![format!(
-                "the HTTP client for the tools cannot be made: {error}"
-            )]
-        })?;
+        self.gateway
+            .set_tools(config.tools, config.upstreams)
+            .map_err(|error| {
+                vec![format!(
+                    "the HTTP client for the tools cannot be made: {error}"
+                )]
+            })?;
         self.tokens.set(config.tokens);
         self.gateway.base.tell_listeners();
         if let (Some(tls), Some(new)) = (&self.tls, &config.server.tls) {

@@ -34,6 +34,30 @@ pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
     found.into_iter().flatten().collect()
 }
 
+/// What is wrong with the arguments of a probe by another tool.
+pub(super) fn probe_mistakes(tool: &Tool, by: &Tool, template: &Template) -> Vec<String> {
+    const NAMES: [&str; 4] = ["/call/tool_key", "/call/key", "/call/call_id", "/args"];
+    let taken = pointers(&template.args);
+    let is_below = |place: &str| {
+        taken
+            .iter()
+            .any(|pointer| is_at_or_below(pointer.as_str(), place))
+    };
+    let names_no_call = || {
+        let why = "args: nothing in them names the call, such as \"/call/tool_key\" or a place below \"/args\"";
+        (!NAMES.into_iter().any(is_below)).then(|| why.to_owned())
+    };
+    let has_result =
+        || is_below("/result").then(|| "args: an unknown call has no result".to_owned());
+    let found = [
+        names_no_call(),
+        has_result(),
+        lacks_what_is_not_kept(tool, template),
+        lacks_what_is_required(by, template),
+    ];
+    found.into_iter().flatten().collect()
+}
+
 /// It is called in the session of the call that it undoes.
 fn lacks_session(tool: &Tool, by: &Tool) -> Option<String> {
     let may_lack = by.is_exclusive() && !tool.is_exclusive();

@@ -51,6 +51,8 @@ pub(super) fn tool(
         timeout: section.get_or("timeout", default.timeout),
         deadline: section.get_or("deadline", default.deadline),
         lease_margin: default.lease_margin,
+        derived_window: None,
+        keeps_key_member: false,
         dedup_window: section.get("dedup_window"),
         retention: section.get_or("retention", default.retention),
         schema: section.get("input_schema").and_then(|text| {
@@ -77,7 +79,7 @@ pub(super) fn tool(
         similar: section.section("similar").and_then(similar),
         outcomes: outcomes(&mut section),
         success: section.section("success").and_then(success_test),
-        tool_error: upstreams::tool_error(&mut section),
+        errors: upstreams::errors(&mut section),
         asks: None,
         remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
         replay_ignore: section

@@ -3,28 +3,24 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use reqwest::header::HeaderMap;
-use reqwest::{Method, Url};
+use reqwest::Method;
+use reqwest::header::{HeaderName, HeaderValue};
 
 use super::common::is_in_the_open;
+use super::compensations;
 use super::reader::{Section, Switch};
 use crate::core::mcp::mirrored;
 use crate::core::mcp::revision::Era;
-use crate::core::tool::{Effect, Tool, ToolError};
-use crate::downstream::{Endpoint, McpTool};
-use crate::gateway::ToolAt;
+use crate::core::tool::{Effect, Errors, InvalidParams, Tool, ToolError};
+use crate::downstream::{Endpoint, McpTool, secret_header};
+use crate::gateway::{ToolAt, UpstreamAt};
 
-/// An MCP server over streamable HTTP.
-#[derive(Debug)]
-pub(super) struct Upstream {
-    url: Url,
-    headers: HeaderMap,
-    era: Option<Era>,
-    connection_reuse: Option<Duration>,
-}
+/// How long derived keys of tools are remembered that no section names: a request that is sent again comes soon, and
+/// a later one is meant.
+const DEDUP_WINDOW: Duration = Duration::from_mins(10);
 
 /// All of them by name; one that cannot be read is `None`, so that its tools are no further mistakes.
-pub(super) type Upstreams = BTreeMap<String, Option<Upstream>>;
+pub(super) type Upstreams = BTreeMap<String, Option<UpstreamAt>>;
 
 pub(super) fn upstreams(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Upstreams {
     let named = root.named_sections("upstreams").into_iter();
@@ -36,11 +32,20 @@ pub(super) fn upstreams(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) 
         .collect()
 }
 
+/// Headers of the envelope are the gateway's own.
+fn upstream_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let lower = name.to_ascii_lowercase();
+    if lower == "accept" || lower.starts_with("mcp-") {
+        return Err(format!("the header {name} is the gateway's own"));
+    }
+    secret_header(name, value)
+}
+
 fn upstream(
     name: &str,
     mut section: Section<'_, '_>,
     warnings: &mut Vec<String>,
-) -> Option<Upstream> {
+) -> Option<UpstreamAt> {
     section.check_name(name, "an upstream's");
     let words = [
         ("auto", None),
@@ -49,18 +54,47 @@ fn upstream(
     ];
     let era = section.word("era", &words).flatten();
     let reuse = section.get_or("connection_reuse", Switch(Some(Duration::from_secs(1))));
-    let headers = section.headers();
+    let headers = section
+        .entries("headers", upstream_header)
+        .into_iter()
+        .collect();
+    let words = [
+        ("write", Some(Effect::Write)),
+        ("read", Some(Effect::Read)),
+        ("deny", None),
+    ];
+    let unlisted = section.word("unlisted", &words);
+    let trusts_annotations = section.get_or("trust_annotations", false);
+    let window = section.get_or("dedup_window", DEDUP_WINDOW);
+    let lasts = Tool::new(name).deadline <= window;
+    let why = "a key would be forgotten before its call's deadline";
+    section.check(lasts, "dedup_window", why);
     let url = section.url(&[])?;
     if is_in_the_open(&url) {
         warnings.push(format!(
             "upstream {name}: its URL is plain http:// to another machine"
         ));
     }
-    Some(Upstream {
-        url,
-        headers,
-        era,
-        connection_reuse: reuse.0,
+    Some(UpstreamAt {
+        name: name.to_owned(),
+        endpoint: Endpoint {
+            method: Method::POST,
+            url,
+            headers,
+            probe: None,
+            connection_reuse: reuse.0,
+            mcp: Some(McpTool {
+                upstream: name.to_owned(),
+                name: String::new(),
+                era,
+                mirrored: Vec::new(),
+                is_unlisted: true,
+            }),
+            asked: None,
+        },
+        unlisted: unlisted.unwrap_or(Some(Effect::Write)),
+        trusts_annotations,
+        dedup_window: window,
     })
 }
 
@@ -91,21 +125,12 @@ pub(super) fn endpoint(
         section.mistake("upstream", "there is no such section in [upstreams]");
         return None;
     };
-    let upstream = upstream.as_ref()?;
     let schema = tool.schema.as_ref();
-    Some(Endpoint {
-        method: Method::POST,
-        url: upstream.url.clone(),
-        headers: upstream.headers.clone(),
-        probe: None,
-        connection_reuse: upstream.connection_reuse,
-        mcp: Some(McpTool {
-            name,
-            era: upstream.era,
-            mirrored: schema.map_or_else(Vec::new, |schema| mirrored::mirrored(schema.text())),
-        }),
-        asked: None,
-    })
+    let mirrored = schema.map_or_else(Vec::new, |schema| mirrored::mirrored(schema.text()));
+    if let Some(why) = mirrored::mistake(&mirrored) {
+        section.mistake("input_schema", &format!("x-mcp-header: {why}"));
+    }
+    Some(upstream.as_ref()?.endpoint_of(&name, mirrored, false))
 }
 
 /// Finds the tools that probes ask, and says what is wrong with them.
@@ -119,12 +144,18 @@ pub(super) fn link_probes(tools: &mut [ToolAt]) -> Vec<String> {
         let why = match by {
             None => Some("there is no such tool"),
             Some(by) if !by.is_of_upstream() => Some("it is no tool of an upstream"),
-            Some(by) if by.tool.effect == Effect::Write => Some("it writes; add effect = \"read\""),
+            Some(by) if by.tool.effect == Effect::Write => {
+                Some("it writes; a probe asks a tool with effect = \"read\"")
+            }
             Some(_) => None,
         };
+        let name = &tools[at].tool.name;
         if let Some(why) = why {
-            let name = &tools[at].tool.name;
             mistakes.push(format!("{name}.probe: {}: {why}", asks.by.tool));
+        }
+        let args = by.map(|by| compensations::probe_mistakes(&tools[at].tool, &by.tool, &asks.by));
+        for why in args.into_iter().flatten() {
+            mistakes.push(format!("{name}.probe: {why}"));
         }
         let asked = by.map(|by| Box::new(by.endpoint.clone()));
         tools[at].endpoint.asked = asked;
@@ -132,16 +163,47 @@ pub(super) fn link_probes(tools: &mut [ToolAt]) -> Vec<String> {
     mistakes
 }
 
-pub(super) fn tool_error(section: &mut Section<'_, '_>) -> ToolError {
+/// Two sections for one tool: it would not be clear whose rules hold at `POST /mcp/{upstream}`.
+pub(super) fn doubled(tools: &[ToolAt]) -> Vec<String> {
+    let mut by_tool = BTreeMap::new();
+    let why = |at: &ToolAt| {
+        let mcp = at.endpoint.mcp.as_ref()?;
+        let other = by_tool.insert(
+            (mcp.upstream.clone(), mcp.name.clone()),
+            at.tool.name.clone(),
+        )?;
+        let (name, tool) = (&at.tool.name, &mcp.name);
+        Some(format!(
+            "{name}: {other} is the tool {tool} of this upstream, too"
+        ))
+    };
+    tools.iter().filter_map(why).collect()
+}
+
+/// What errors of the server mean for a tool.
+pub(super) fn errors(section: &mut Section<'_, '_>) -> Errors {
     let words = [
         ("remember", ToolError::Remember),
         ("rejected", ToolError::Rejected),
         ("unknown", ToolError::Unknown),
     ];
-    let word = section.word("tool_error", &words);
-    let why = "this is for tools of an upstream";
-    section.check(word.is_none() || section.has("upstream"), "tool_error", why);
-    word.unwrap_or_default()
+    let tool_error = section.word("tool_error", &words);
+    let words = [
+        ("rejected", InvalidParams::Rejected),
+        ("unknown", InvalidParams::Unknown),
+    ];
+    let invalid_params = section.word("invalid_params", &words);
+    for (key, is_set) in [
+        ("tool_error", tool_error.is_some()),
+        ("invalid_params", invalid_params.is_some()),
+    ] {
+        let why = "this is for tools of an upstream";
+        section.check(!is_set || section.has("upstream"), key, why);
+    }
+    Errors {
+        tool_error: tool_error.unwrap_or_default(),
+        invalid_params: invalid_params.unwrap_or_default(),
+    }
 }
 
 pub(super) fn check(tool: &Tool, section: &Section<'_, '_>, warnings: &mut Vec<String>) {
@@ -155,12 +217,18 @@ pub(super) fn check(tool: &Tool, section: &Section<'_, '_>, warnings: &mut Vec<S
         why,
     );
     let name = &tool.name;
-    if tool.effect == Effect::Write && tool.tool_error == ToolError::Rejected {
+    let is_write = tool.effect == Effect::Write;
+    if is_write && tool.errors.tool_error == ToolError::Rejected {
         warnings.push(format!(
             "{name}: a result with isError is taken as proof that nothing was executed"
         ));
     }
-    if tool.tool_error == ToolError::Remember && !tool.key.fields.is_empty() {
+    if is_write && tool.errors.invalid_params == InvalidParams::Rejected {
+        warnings.push(format!(
+            "{name}: the error -32602 is taken as proof that nothing was executed"
+        ));
+    }
+    if tool.errors.tool_error == ToolError::Remember && !tool.key.fields.is_empty() {
         warnings.push(format!(
             "{name}: a result with isError is remembered under key.fields; corrected arguments with the same fields are refused"
         ));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::key::Source;
 use super::record::{Content, Failure, FailureKind, Record, State};
 
 /// What was observed of one attempt.
@@ -61,8 +62,8 @@ pub struct Sent {
     pub earlier_attempt_may_have_run: bool,
     /// The fencing token that it was sent with.
     pub fencing: Option<u64>,
-    /// The call belongs to a saga, which has to know whether there is something to undo.
-    pub in_saga: bool,
+    /// It matters to others whether it was executed: it is a call of a saga, or undoes another one.
+    pub must_be_sure: bool,
 }
 
 impl Sent {
@@ -74,7 +75,8 @@ impl Sent {
             earlier_attempt_may_have_run: record.earlier_attempt_may_have_run
                 && !matches!(record.state, State::Succeeded(_)),
             fencing: record.fencing,
-            in_saga: !record.intent.saga_id.is_empty(),
+            must_be_sure: !record.intent.saga_id.is_empty()
+                || record.intent.key_source == Source::Compensation,
         }
     }
 }
@@ -125,7 +127,7 @@ pub struct McpAnswer {
 }
 
 impl McpAnswer {
-    /// Whether the server has forgotten the session that the request named: it did not look at the request.
+    /// Whether the server has forgotten the session that the request named, and so did not look at the request.
     pub fn is_expired_session(&self) -> bool {
         self.status == 404 && self.has_session
     }

@@ -11,16 +11,14 @@ use serde_json::{Value, json};
 pub use super::evidence::{Body, Evidence, Outcome, Sent};
 use super::mcp::evidence;
 use super::record::{Content, Failure, FailureKind};
-use super::tool::{Declared, Effect, SuccessTest, Tool, ToolError};
+use super::tool::{Declared, Effect, Errors, SuccessTest, Tool, ToolError};
 
 /// Whether the tool is there and does its work, whatever that proves of the call.
 ///
 /// Also a refusal is a sign of life, but not "too many" or "too late".
 pub fn is_sign_of_life(evidence: &Evidence) -> bool {
     match evidence {
-        Evidence::Mcp(answer) => evidence::classify(answer, ToolError::Remember)
-            .0
-            .is_healthy(),
+        Evidence::Mcp(answer) => evidence::classify(answer, Errors::default()).0.is_healthy(),
         other => other
             .status()
             .is_some_and(|status| status < 500 && !matches!(status, 408 | 425 | 429)),
@@ -61,7 +59,7 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
                 format!("the tool answered {status} with {}{rule}", describe(body)),
             )
         }
-        Evidence::Mcp(answer) => evidence::classify(answer, tool_error(tool, sent)),
+        Evidence::Mcp(answer) => evidence::classify(answer, errors(tool, sent)),
     };
     match outcome {
         Outcome::NotExecuted(_) if sent.earlier_attempt_may_have_run => (
@@ -72,12 +70,16 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
     }
 }
 
-/// What an error means that is a result. A saga undoes what was executed, and nothing else.
-fn tool_error(tool: &Tool, sent: Sent) -> ToolError {
-    let is_undone = sent.in_saga && tool.effect == Effect::Write;
-    match tool.tool_error {
-        ToolError::Remember if is_undone => ToolError::Unknown,
-        declared => declared,
+/// What errors of an MCP server mean. A saga undoes what was executed, and what undoes a call must have been executed: an
+/// error as the result leaves both in doubt.
+fn errors(tool: &Tool, sent: Sent) -> Errors {
+    let must_be_sure = sent.must_be_sure && tool.effect == Effect::Write;
+    match tool.errors.tool_error {
+        ToolError::Remember if must_be_sure => Errors {
+            tool_error: ToolError::Unknown,
+            ..tool.errors
+        },
+        _ => tool.errors,
     }
 }
 

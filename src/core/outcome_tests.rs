@@ -1,8 +1,14 @@
 //! The table from evidence to outcome, status by status.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::*;
+use crate::core::call::tests::succeeded;
+use crate::core::evidence::McpAnswer;
+use crate::core::key::Source;
+use crate::core::record::Intent;
+use crate::core::tool::ToolError;
 use crate::core::tool::tests::tool;
 use proptest::prelude::*;
 
@@ -23,7 +29,7 @@ fn word(tool: &Tool, evidence: &Evidence, doubted: bool) -> &'static str {
         Sent {
             earlier_attempt_may_have_run: doubted,
             fencing: None,
-            in_saga: false,
+            must_be_sure: false,
         },
     )
     .0
@@ -149,7 +155,7 @@ fn a_stale_token_is_told_from_other_conflicts() {
             Sent {
                 earlier_attempt_may_have_run: doubted,
                 fencing: ours,
-                in_saga: false,
+                must_be_sure: false,
             },
         )
         .0
@@ -272,4 +278,41 @@ proptest! {
         let Content::Kept(json) = keep(&Body::Whole(bytes.into())) else { panic!("must be kept") };
         prop_assert!(serde_json::from_slice::<Value>(&json).is_ok());
     }
+}
+
+#[test]
+fn an_error_as_the_result_leaves_in_doubt_what_others_rely_on() {
+    let body = r#"{"id":"1","result":{"content":[],"isError":true}}"#;
+    let evidence = Evidence::Mcp(McpAnswer {
+        status: 200,
+        body: Body::Whole(body.into()),
+        has_session: false,
+    });
+    let judged = |tool: &Tool, must_be_sure| {
+        let sent = Sent {
+            must_be_sure,
+            ..Sent::default()
+        };
+        classify(tool, &evidence, sent).0.as_str()
+    };
+    let mut tool = tool("t");
+    assert_eq!(judged(&tool, false), "executed");
+    assert_eq!(judged(&tool, true), "unknown");
+    tool.errors.tool_error = ToolError::Rejected;
+    assert_eq!(judged(&tool, true), "not_executed", "the operator says so");
+    tool.errors.tool_error = ToolError::Remember;
+    tool.effect = Effect::Read;
+    assert_eq!(judged(&tool, true), "executed", "a read has no effect");
+}
+
+#[test]
+fn others_rely_on_calls_of_a_saga_and_on_those_that_undo() {
+    let sure = |change: fn(&mut Intent)| {
+        let mut record = succeeded("{}");
+        change(Arc::make_mut(&mut record.intent));
+        Sent::of(&record).must_be_sure
+    };
+    assert!(!sure(|_| {}));
+    assert!(sure(|intent| intent.saga_id = "s".into()));
+    assert!(sure(|intent| intent.key_source = Source::Compensation));
 }

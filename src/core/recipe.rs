@@ -65,7 +65,7 @@ impl Recipe {
             tool: tool.name.clone(),
             key: tool.key.clone(),
             redacted: tool.redact.args.clone(),
-            keeps_member: tool.has_property(MODEL_MEMBER),
+            keeps_member: tool.keeps_key_member || tool.has_property(MODEL_MEMBER),
         }
     }
 

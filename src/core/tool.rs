@@ -60,6 +60,22 @@ pub enum ToolError {
     Unknown,
 }
 
+/// What the JSON-RPC error -32602 means for a tool that writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum InvalidParams {
+    /// The operator says that the server finds all such errors before it executes.
+    Rejected,
+    #[default]
+    Unknown,
+}
+
+/// What errors of an MCP server mean for a tool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Errors {
+    pub tool_error: ToolError,
+    pub invalid_params: InvalidParams,
+}
+
 /// A probe that is a call of a tool that reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asks {
@@ -202,6 +218,8 @@ pub struct Tool {
     pub lease_margin: Duration,
     /// How long a finished call's key is remembered; `None` is the default of its key's source.
     pub dedup_window: Option<Duration>,
+    /// The same for derived keys alone, where `dedup_window` says nothing.
+    pub derived_window: Option<Duration>,
     /// How long a finished call stays in the ledger.
     pub retention: Duration,
     pub key: key::Policy,
@@ -215,8 +233,8 @@ pub struct Tool {
     pub similar: Option<Similar>,
     pub outcomes: BTreeMap<u16, Declared>,
     pub success: Option<SuccessTest>,
-    /// What an error means that an MCP server gives as a result.
-    pub tool_error: ToolError,
+    /// Of the tool of an MCP server.
+    pub errors: Errors,
     /// The tool that is asked whether a call was executed; `None`: a probe is a request of HTTP, or there is none.
     pub asks: Option<Asks>,
     /// Keep the tool's 4xx and replay it like a result, instead of letting the key run again.
@@ -227,6 +245,8 @@ pub struct Tool {
     /// How its calls are undone.
     pub compensation: compensation::Policy,
     pub schema: Option<Schema>,
+    /// The model is not asked for a key: an argument of that name is the tool's own.
+    pub keeps_key_member: bool,
 }
 
 impl Tool {
@@ -240,6 +260,7 @@ impl Tool {
             deadline: Duration::from_secs(30),
             lease_margin: Pace::default().lease_margin,
             dedup_window: None,
+            derived_window: None,
             retention: Duration::from_hours(30 * 24),
             key: key::Policy::default(),
             retry: retry::Policy::default(),
@@ -252,13 +273,14 @@ impl Tool {
             similar: None,
             outcomes: BTreeMap::new(),
             success: None,
-            tool_error: ToolError::default(),
+            errors: Errors::default(),
             asks: None,
             remember_rejections: false,
             replay_ignore: Vec::new(),
             redact: redact::Policy::default(),
             compensation: compensation::Policy::default(),
             schema: None,
+            keeps_key_member: false,
         }
     }
 
@@ -281,7 +303,9 @@ impl Tool {
         let default = match (self.effect, source) {
             (_, key::Source::Runtime | key::Source::Compensation) => Duration::from_hours(24),
             (Effect::Read, _) => Duration::ZERO,
-            (Effect::Write, key::Source::Derived) => Duration::from_hours(1),
+            (Effect::Write, key::Source::Derived) => {
+                self.derived_window.unwrap_or(Duration::from_hours(1))
+            }
             (Effect::Write, key::Source::Business | key::Source::Model) => Duration::from_hours(24),
         };
         self.dedup_window.unwrap_or(default)

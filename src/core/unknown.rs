@@ -15,7 +15,7 @@ use super::record::{AttemptId, Record, State};
 use super::record::{Check, Content};
 use super::retry;
 use super::time::{after, between, later};
-use super::tool::{Dedup, OnUnknown, Recheck, Tool, ToolError};
+use super::tool::{Dedup, Errors, OnUnknown, Recheck, Tool, ToolError};
 
 /// The shortest wait that a caller is told.
 const LEAST_WAIT: Duration = Duration::from_secs(1);
@@ -81,15 +81,17 @@ pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
 ///
 /// Only a complete result says anything. It is looked for in the structured content, or in a text that is JSON.
 pub fn read_mcp_probe(answer: &McpAnswer, found: &Pointer) -> Finding {
-    let (outcome, why) = evidence::classify(answer, ToolError::Unknown);
+    let errors = Errors {
+        tool_error: ToolError::Unknown,
+        ..Errors::default()
+    };
+    let (outcome, why) = evidence::classify(answer, errors);
     match outcome {
-        Outcome::Executed(Content::Kept(json)) if evidence::is_tool_result(&json) => {
-            if evidence::has(&json, found.as_str()) {
-                Finding::Found(Content::Kept(json))
-            } else {
-                Finding::NotFound
-            }
-        }
+        Outcome::Executed(Content::Kept(json)) => match evidence::has(&json, found.as_str()) {
+            Some(true) => Finding::Found(Content::Kept(json)),
+            Some(false) => Finding::NotFound,
+            None => Finding::Unclear("it answered with no JSON to look into".into()),
+        },
         _ => Finding::Unclear(why),
     }
 }

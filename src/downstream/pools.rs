@@ -4,14 +4,14 @@
 //! that one. So a connection is used for one tenant and one tool only: no tenant ever gets another's result.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use reqwest::Url;
 use rustls_platform_verifier::ConfigVerifierExt as _;
 use tokio::time::Instant;
 
-use super::mcp::Agreed;
+use super::mcp::{Agreed, Settings};
 use crate::core::record::CallId;
 
 /// How long to try for a connection. Shorter than any sensible attempt, so that another attempt fits.
@@ -57,24 +57,30 @@ pub(super) struct Pool {
 pub struct NoClient(String);
 
 /// The clients that are there, each made when it is needed first.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Pools(Mutex<Clients>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Clients {
     by_pool: HashMap<Pool, Kept>,
     /// TLS with the system's trusted roots, which are read once.
     tls: Option<rustls::ClientConfig>,
 }
 
-#[derive(Debug)]
 struct Kept {
     client: reqwest::Client,
     used: Instant,
     /// The newest calls that were sent, oldest first.
     sent: VecDeque<CallId>,
-    /// What was agreed with the MCP server at this URL.
-    agreed: Option<(Url, Arc<Agreed>)>,
+    /// What was agreed with an MCP server, and by which settings.
+    agreed: Option<(Settings, Arc<Agreed>)>,
+}
+
+/// Prints nothing: URLs and sessions may be secrets.
+impl fmt::Debug for Pools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pools").finish_non_exhaustive()
+    }
 }
 
 impl Pools {
@@ -104,17 +110,17 @@ impl Pools {
         Ok(kept.client.clone())
     }
 
-    /// What was agreed with an MCP server on the connections of this pool.
-    pub(super) fn agreed(&self, pool: &Pool, url: &Url) -> Arc<Agreed> {
+    /// What was agreed with an MCP server by requests of this pool with the same settings.
+    pub(super) fn agreed(&self, pool: &Pool, settings: &Settings) -> Arc<Agreed> {
         let mut clients = self.lock();
         let Some(kept) = clients.by_pool.get_mut(pool) else {
             return Arc::default();
         };
         match &kept.agreed {
-            Some((with, agreed)) if with == url => agreed.clone(),
+            Some((with, agreed)) if with == settings => agreed.clone(),
             _ => {
                 let agreed = Arc::default();
-                kept.agreed = Some((url.clone(), Arc::clone(&agreed)));
+                kept.agreed = Some((settings.clone(), Arc::clone(&agreed)));
                 agreed
             }
         }

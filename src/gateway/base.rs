@@ -148,8 +148,32 @@ impl Base {
     /// The tools that a caller may call, by name; an administrator sees all of them.
     pub fn tools_of(&self, caller: &Caller) -> Vec<Arc<ToolAt>> {
         let tools = self.tools();
-        let may_see = |at: &&Arc<ToolAt>| caller.is_admin() || caller.may_call(&at.tool.name);
+        let may_see = |at: &&Arc<ToolAt>| {
+            !at.is_unlisted() && (caller.is_admin() || caller.may_call(&at.tool.name))
+        };
         tools.values().filter(may_see).cloned().collect()
+    }
+
+    /// Adds a tool of an MCP server that no section names. False: the server has as many as it may.
+    pub(super) fn add_unlisted(&self, added: ToolAt, upstream: &str, most: usize) -> bool {
+        let added = Arc::new(added);
+        let mut is_added = false;
+        self.tools.rcu(|tools| {
+            let of_same = tools
+                .values()
+                .filter(|at| at.is_unlisted_of(upstream))
+                .count();
+            is_added = of_same < most || tools.contains_key(&added.tool.name);
+            let mut tools = Tools::clone(tools);
+            if is_added {
+                // One that was added meanwhile stays: its calls may run.
+                tools
+                    .entry(added.tool.name.clone())
+                    .or_insert_with(|| added.clone());
+            }
+            tools
+        });
+        is_added
     }
 
     /// One tool as it is now.

@@ -21,6 +21,7 @@ mod throttle; // how fast a caller may be
 mod tools; // the tools as they are configured now
 mod trace; // spans
 mod transition; // core is asked, and what it says is written
+mod upstreams; // MCP servers, and their tools that no section names
 mod webhook; // telling a system outside
 
 use std::sync::Arc;
@@ -57,8 +58,10 @@ use self::throttle::Throttle;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
 pub use self::trace::RequestSpan;
+pub use self::upstreams::{UpstreamAt, Upstreams};
 use self::webhook::Notifier;
 use crate::core::record::InstanceId;
+pub use crate::downstream::Question;
 use crate::downstream::outside::Webhook;
 use crate::downstream::{Downstream, NoClient};
 pub use crate::metrics::Door;
@@ -71,6 +74,7 @@ pub struct Parts {
     pub store: Arc<dyn Store>,
     pub downstream: Downstream,
     pub tools: Vec<ToolAt>,
+    pub upstreams: Vec<UpstreamAt>,
     pub metrics: Arc<Metrics>,
     pub instance: InstanceId,
     pub limits: Limits,
@@ -91,6 +95,7 @@ pub struct Gateway {
     pub anomalies: Arc<AnomalyWorker>,
     pub operator: Arc<Operator>,
     pub sessions: Sessions,
+    pub upstreams: Upstreams,
     pub ledger: Arc<Ledger>,
     pub pauses: Arc<Pauses>,
     pub recipes: Arc<Recipes>,
@@ -108,6 +113,7 @@ impl Gateway {
             store,
             downstream,
             tools,
+            upstreams,
             metrics,
             instance,
             limits,
@@ -238,6 +244,7 @@ impl Gateway {
             }),
             sessions: Sessions::new(base.clone()),
             refusals: Refusals::new(metrics),
+            upstreams: Upstreams::new(base.clone(), downstream.clone(), upstreams),
             base,
             engine,
             lost,
@@ -271,10 +278,17 @@ impl Gateway {
     ///
     /// # Errors
     /// The connections to them cannot be had; then nothing has changed.
-    pub fn set_tools(&self, tools: Vec<ToolAt>) -> Result<(), NoClient> {
-        self.downstream.serve(tools.iter().map(|at| &at.endpoint))?;
+    pub fn set_tools(
+        &self,
+        tools: Vec<ToolAt>,
+        upstreams: Vec<UpstreamAt>,
+    ) -> Result<(), NoClient> {
+        let of_tools = tools.iter().map(|at| &at.endpoint);
+        let endpoints = of_tools.chain(upstreams.iter().map(|at| &at.endpoint));
+        self.downstream.serve(endpoints)?;
         let tools = tools_after(&self.base.tools(), tools);
         self.base.tools.store(Arc::new(tools));
+        self.upstreams.set(upstreams);
         Ok(())
     }
 

@@ -43,6 +43,23 @@ impl ToolAt {
         self.endpoint.mcp.is_some()
     }
 
+    /// Whether no section of the configuration names the tool.
+    pub fn is_unlisted(&self) -> bool {
+        self.endpoint
+            .mcp
+            .as_ref()
+            .is_some_and(|mcp| mcp.is_unlisted)
+    }
+
+    pub(super) fn is_unlisted_of(&self, upstream: &str) -> bool {
+        self.is_unlisted()
+            && self
+                .endpoint
+                .mcp
+                .as_ref()
+                .is_some_and(|mcp| mcp.upstream == upstream)
+    }
+
     /// Whether the tool can be asked about a key.
     pub fn has_probe(&self) -> bool {
         self.endpoint.probe.is_some() || self.endpoint.asked.is_some()

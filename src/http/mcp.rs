@@ -6,6 +6,7 @@
 mod answer; // what a model is told of a call
 mod call; // `tools/call`
 mod events; // answers as a stream of events
+mod forward; // what is asked of one MCP server beside calls
 mod list; // what is here: `initialize`, `server/discover`, `tools/list`
 mod listen; // changes of the list: `subscriptions/listen`
 mod message; // JSON-RPC on the wire
@@ -15,7 +16,8 @@ mod text; // why a call has no result, in words
 use std::borrow::Cow;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path, State};
 use axum::http::header::ORIGIN;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
@@ -24,12 +26,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use self::forward::Forwarded;
 pub(super) use self::message::Message;
 use self::message::{INVALID_REQUEST, METHOD_NOT_FOUND, RpcError};
 use super::Http;
 use super::auth::Known;
 use super::host;
-use super::problem::Problem;
+use super::problem::{Problem, unknown_path};
 use super::read::read_body;
 use crate::core::caller::Caller;
 use crate::core::mcp::revision::{self, Era, Headers, Said};
@@ -67,12 +70,18 @@ struct Asked {
 }
 
 enum What {
-    Initialize { version: String },
+    Initialize {
+        version: String,
+    },
     Ping,
     Discover,
     ListTools,
-    Call(Box<Request>),
-    Listen { tools: bool },
+    /// A call; of one server, its tool's name there.
+    Call(Box<Request>, Option<String>),
+    Listen {
+        tools: bool,
+    },
+    Forward(Forwarded),
 }
 
 /// `POST /mcp`
@@ -82,8 +91,33 @@ pub(super) async fn post(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
+    answered(http, caller, headers, body, None).await
+}
+
+/// `POST /mcp/{upstream}`
+pub(super) async fn post_to_upstream(
+    State(http): State<Http>,
+    FromAllowedOrigin(caller): FromAllowedOrigin,
+    upstream: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    let upstream = upstream.map(|Path(name)| name).unwrap_or_default();
+    if !http.gateway.upstreams.has(&upstream) {
+        return Err(unknown_path().await);
+    }
+    answered(http, caller, headers, body, Some(&upstream)).await
+}
+
+async fn answered(
+    http: Http,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Body,
+    upstream: Option<&str>,
+) -> Result<Response, Problem> {
     let bytes = read_body(body, http.max_body).await?;
-    let read = || read(&http, &caller, &headers, &bytes);
+    let read = || read(&http, &caller, &headers, &bytes, upstream);
     let large = &http.gateway.engine.large;
     let asked = large.read_off_workers(bytes.len(), read).await;
     // Who waits for a call need not keep its request in memory.
@@ -94,11 +128,31 @@ pub(super) async fn post(
         Err(refused) => return Ok(refused),
     };
     Ok(match what {
+        What::Initialize { version } if let Some(upstream) = upstream => {
+            forward::about(&http, &caller, upstream, Some(&version), &id, era).await
+        }
+        What::Discover if let Some(upstream) = upstream => {
+            forward::about(&http, &caller, upstream, None, &id, era).await
+        }
+        What::Forward(asked) => {
+            let upstream = upstream.unwrap_or_default();
+            forward::forward(&http, &caller, upstream, asked, &id, era).await?
+        }
         What::Initialize { version } => list::initialize(&id, &version),
         What::Ping => list::ping(&id),
         What::Discover => list::discover(&id),
         What::ListTools => list::tools(&http, &caller, &id, era),
-        What::Call(request) => call::run(&http, caller, *request, id, era, &headers).await,
+        What::Call(request, theirs) => {
+            let upstreams = &http.gateway.upstreams;
+            if let (Some(upstream), Some(tool)) = (upstream, &theirs)
+                && let Err(error) = upstreams.admit(&caller, upstream, tool).await
+            {
+                return Ok(
+                    answer::told(&id, Err(error), era, http.gateway.now(), true).into_response()
+                );
+            }
+            call::run(&http, caller, *request, id, era, &headers).await
+        }
         What::Listen { tools } => listen::listen(http, &caller, &headers, id, tools)?,
     })
 }
@@ -123,6 +177,7 @@ fn read(
     caller: &Caller,
     headers: &HeaderMap,
     bytes: &[u8],
+    upstream: Option<&str>,
 ) -> Result<Option<Asked>, Response> {
     let message = Message::read(bytes)
         .map_err(|error| error.answer(message::readable_id(bytes), Era::Modern))?;
@@ -133,8 +188,8 @@ fn read(
         let why = "Invalid request: it has no id, so it could not be answered; nothing was run";
         return Err(RpcError::new(INVALID_REQUEST, why).answer(None, Era::Modern));
     };
-    let params = message.params.map_or("{}", RawValue::get);
-    let params: Params<'_> = serde_json::from_str(params)
+    let raw_params = message.params.map_or("{}", RawValue::get);
+    let params: Params<'_> = serde_json::from_str(raw_params)
         .map_err(|error| RpcError::params(&error.to_string()).answer(Some(id), Era::Modern))?;
     let meta = params.meta.unwrap_or_default();
     let method = message.method.as_str();
@@ -161,26 +216,40 @@ fn read(
         },
         ("ping", Era::Legacy) => What::Ping,
         ("server/discover", Era::Modern) => What::Discover,
-        ("tools/list", _) => What::ListTools,
+        ("tools/list", _) if upstream.is_none() => What::ListTools,
         ("tools/call", _) => {
             let name = params
                 .name
                 .ok_or_else(|| refused(RpcError::params("name is missing")))?;
             let args = params.arguments.map_or("{}", RawValue::get);
+            let (tool, theirs) = match upstream {
+                Some(upstream) => (http.gateway.upstreams.name_of(upstream, &name), Some(name)),
+                None => (name.into_owned(), None),
+            };
             let asked = call::Asked {
-                tool: name.into_owned(),
+                tool,
                 args,
                 meta: &meta,
                 headers,
             };
             let request = call::request(http, caller, asked, era).map_err(refused)?;
-            What::Call(Box::new(request))
+            What::Call(Box::new(request), theirs.map(Cow::into_owned))
         }
-        ("subscriptions/listen", Era::Modern) => {
+        ("subscriptions/listen", Era::Modern) if upstream.is_none() => {
             let wanted = params.notifications.unwrap_or_default();
             What::Listen {
                 tools: wanted.get("toolsListChanged") == Some(&Value::Bool(true)),
             }
+        }
+        (method, _)
+            if let Some(asked) =
+                upstream.and_then(|_| Forwarded::of(method, said.name, raw_params)) =>
+        {
+            What::Forward(asked)
+        }
+        _ if upstream.is_some() => {
+            let why = "Method not found: it is not passed on";
+            return Err(refused(RpcError::new(METHOD_NOT_FOUND, why)));
         }
         _ => {
             let why = "Method not found: this server has tools, and neither resources nor prompts";

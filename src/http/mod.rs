@@ -57,6 +57,7 @@ pub fn router(http: Http) -> Router {
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/tools/{tool}/key", post(tools::key))
         .route("/mcp", post(mcp::post))
+        .route("/mcp/{upstream}", post(mcp::post_to_upstream))
         .route("/v1/calls", get(listing::list))
         .route("/v1/tools/{tool}/pause", post(pause::pause))
         .route("/v1/tools/{tool}/resume", post(pause::resume))

@@ -151,6 +151,11 @@ pub fn document() -> OpenApi {
             .body::<mcp::Message<'_>>()
             .problems(&[Slug::StoreUnavailable, Slug::ShuttingDown])
             .any_json("The result of a request, or an error of JSON-RPC; of a long call a stream of events."),
+        Door::post("/mcp/{upstream}", "mcp_upstream", "One MCP server, for clients that speak MCP: its calls are claimed")
+            .path("upstream", "The name of the server's section.")
+            .body::<mcp::Message<'_>>()
+            .problems(&[Slug::UnknownPath, Slug::StoreUnavailable, Slug::ShuttingDown])
+            .any_json("The result of a request, or an error of JSON-RPC; of a long call a stream of events."),
         on_tool(
             Door::post("/v1/tools/{tool}/pause", "pause_tool", "Let no call of the tool begin, on any gateway")
                 .body::<read::Reason>(),

@@ -74,6 +74,9 @@ async fn what_may_have_happened_is_never_sent_again(stores: &Stores) {
         Does::Long(1 << 20),
         Does::ExecuteThenError(-32_603),
         Does::ExecuteThenError(-32_000),
+        Does::ExecuteThenError(-32_602),
+        Does::RefuseAnother,
+        Does::StreamThenEnd(b"data: {\"id\":null,\"error\":{\"code\":-32600}}\n\n"),
         Does::ExecuteThenNothing,
         Does::ExecuteThenStatus(500),
         Does::ExecuteThenStatus(502),
@@ -99,8 +102,7 @@ async fn what_was_surely_not_executed_may_run_again(stores: &Stores) {
     for (n, does) in [
         Does::Error(400, -32_600),
         Does::Error(200, -32_601),
-        Does::Error(200, -32_602),
-        Does::Error(400, -32_020),
+        Does::Error(400, -32_602),
         Does::Status(401),
         Does::Status(403),
         Does::Status(413),
@@ -122,11 +124,26 @@ async fn a_session_that_the_server_has_forgotten_is_opened_again_and_the_call_se
     let upstream = Upstream::legacy().await;
     let gateway = Gateway::start(&upstream.config("")).await;
     act(&gateway, "before").await.expect_ok();
-    upstream.forget_sessions();
-    act(&gateway, "after").await.expect_ok();
-    assert_eq!(upstream.effects(), 2);
-    assert_eq!(upstream.seen("initialize").len(), 2);
-    assert_eq!(upstream.seen("notifications/initialized").len(), 2);
+    for (n, (status, code)) in [(404, -32_001), (400, -32_000)].into_iter().enumerate() {
+        upstream.forget_sessions(status, code);
+        act(&gateway, &format!("after-{n}")).await.expect_ok();
+        assert_eq!(upstream.effects(), n + 2);
+        assert_eq!(upstream.seen("initialize").len(), n + 2);
+        assert_eq!(upstream.seen("notifications/initialized").len(), n + 2);
+    }
+    // Many find out at once: one opens a session for all.
+    upstream.forget_sessions(404, -32_001);
+    let keys: Vec<String> = (0..10).map(|n| format!("many-{n}")).collect();
+    let calls = keys.iter().map(|key| act(&gateway, key));
+    for answer in futures_util::future::join_all(calls).await {
+        answer.expect_ok();
+    }
+    assert_eq!(upstream.effects(), 13);
+    assert!(
+        upstream.seen("initialize").len() <= 6,
+        "{}",
+        upstream.seen("initialize").len()
+    );
     gateway.stop().await;
 }
 
@@ -261,6 +278,13 @@ fn settings_of_upstreams_that_make_no_sense_are_refused() {
         [tools.a];upstream = "up";unknown = "probe";probe = { tool = "a" } => tools.a.probe.found: this key is missing
         [tools.a];upstream = "up";unknown = "probe";probe = { tool = "b", found = "/x" } => a.probe: b: there is no such tool
         [tools.a];upstream = "up";unknown = "probe";probe = { tool = "a", found = "/x" } => a.probe: a: it writes
+        [tools.a];upstream = "up";unknown = "probe";probe = { tool = "b", found = "/x", args = { all = true } };[tools.b];upstream = "up";effect = "read" => a.probe: args: nothing in them names the call
+        [tools.a];upstream = "up";unknown = "probe";probe = { tool = "b", found = "/x", args = { a = "/args", r = "/result" } };[tools.b];upstream = "up";effect = "read" => a.probe: args: an unknown call has no result
+        [tools.a];upstream = "up";input_schema = { type = "object", properties = { p = { x-mcp-header = "a b" } } } => tools.a.input_schema: x-mcp-header: "mcp-param-a b" is no header name
+        [tools.a];upstream = "up";[tools.b];upstream = "up";tool = "a" => b: a is the tool a of this upstream, too
+        [upstreams.b];url = "http://127.0.0.1:1/";headers = { Mcp-Session-Id = "x" } => upstreams.b.headers
+        [upstreams.b];url = "http://127.0.0.1:1/";unlisted = "maybe" => upstreams.b.unlisted
+        [upstreams.b];url = "http://127.0.0.1:1/";dedup_window = "1s" => upstreams.b.dedup_window
         [upstreams."a b"];url = "http://127.0.0.1:1/" => an upstream's name
         [upstreams.b];url = "ftp://127.0.0.1:1/" => upstreams.b.url
         [upstreams.b];url = "http://127.0.0.1:1/";era = "old" => upstreams.b.era
@@ -301,6 +325,31 @@ async fn an_upstream_is_read_again_with_its_tools() {
 }
 
 #[tokio::test]
+async fn other_credentials_open_another_session() {
+    let upstream = Upstream::legacy().await;
+    let gateway = Gateway::start(&upstream.config("")).await;
+    act(&gateway, "one").await.expect_ok();
+    let other = upstream.config("").replace("of-the-gateway", "another");
+    assert!(gateway.reload(&other).await);
+    act(&gateway, "two").await.expect_ok();
+    let secrets = upstream.seen("initialize").into_iter();
+    let secrets: Vec<_> = secrets
+        .map(|(headers, _)| headers["x-secret"].clone())
+        .collect();
+    assert_eq!(secrets, ["of-the-gateway", "another"]);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_response_in_a_stream_is_not_longer_than_a_result_may_be() {
+    let upstream = Upstream::modern().await;
+    let gateway = Gateway::start(&upstream.config("[server]\nmax_result = \"64KiB\"")).await;
+    upstream.then(Does::Stream(result(&"a".repeat(70 << 10))));
+    act(&gateway, "k").await.expect_problem("outcome-unknown");
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_saga_does_not_know_of_an_error_that_is_a_result_whether_there_is_something_to_undo() {
     let upstream = Upstream::modern().await;
     let gateway = Gateway::start(&upstream.config("compensation = \"none\"")).await;
@@ -320,14 +369,21 @@ async fn a_result_comes_through_the_mcp_door_member_for_member() {
     let theirs: Value = serde_json::from_str(
         r#"{"content":[{"type":"image","data":"AA==","mimeType":"image/png","new":1.50},{"type":"text","text":"t"}],
             "structuredContent":{"a":[1,2.0]},"isError":false,"ttl":null,
-            "_meta":{"x":{"y":1},"dev.oncegate/replayed":"a lie"}}"#,
+            "_meta":{"x":{"y":1},"dev.oncegate/replayed":"a lie","io.modelcontextprotocol/serverInfo":{"name":"theirs"}}}"#,
     )
     .expect("JSON");
     let upstream = Upstream::modern().await;
     let gateway = Gateway::start(&upstream.config("")).await;
     upstream.then(Does::Stream(theirs.clone()));
     let args = json!({ "name": "act", "arguments": { "n": 1 } });
-    let first = gateway.mcp("tools/call", args.clone()).await.at("/result");
+    let first = gateway.mcp("tools/call", args.clone()).await;
+    assert_eq!(
+        first.text.matches("serverInfo").count(),
+        1,
+        "{}",
+        first.text
+    );
+    let first = first.at("/result");
     for name in ["content", "structuredContent", "isError", "ttl"] {
         assert_eq!(first[name], theirs[name], "{name}");
     }

@@ -138,7 +138,7 @@ async fn rules_that_changed_while_a_recheck_waited_for_its_turn_hold_for_it() {
     })
     .await;
     let held = read(Path::new("nowhere"), &one_tool(&tool, "unknown = \"hold\"")).tools;
-    bare.gateway.set_tools(held).expect("a client");
+    bare.gateway.set_tools(held, Vec::new()).expect("a client");
     drop(holds);
     assert_eq!(
         rests.await.expect("no panic").expect("an answer"),

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::core::evidence::{Body, McpAnswer, Outcome};
 use crate::core::record::{Content, Failure, FailureKind};
-use crate::core::tool::ToolError;
+use crate::core::tool::{Errors, InvalidParams, ToolError};
 
 /// A response of JSON-RPC, as far as it matters here.
 #[derive(Deserialize)]
@@ -41,19 +41,34 @@ struct Head<'a> {
     content: Option<&'a RawValue>,
 }
 
-/// Whether a message is the response to the request with this id, and no other message.
-///
-/// A server that could not read a request answers with an error without an id.
-pub fn is_response(message: &[u8], id: &str) -> bool {
+/// How a message goes with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Match {
+    /// It is the response.
+    Ours,
+    /// It is the response to another request.
+    Another,
+    /// It is an error without an id: a server that could not read the request says so in a refusal.
+    Nameless,
+    /// It is no response: another kind of message, or none at all.
+    None,
+}
+
+/// Whether a message is the response to the request with this id.
+pub fn matches(message: &[u8], id: &str) -> Match {
     let Some(response) = object::<Response<'_>>(message) else {
-        return false;
+        return Match::None;
     };
-    let has_one = response.result.is_some() != response.error.is_some();
-    let is_ours = match response.id.map(RawValue::get) {
-        None | Some("null") => response.error.is_some(),
-        Some(said) => serde_json::from_str::<Cow<'_, str>>(said).is_ok_and(|said| said == id),
-    };
-    has_one && is_ours
+    if response.result.is_some() == response.error.is_some() {
+        return Match::None;
+    }
+    let said = response.id.map(RawValue::get).filter(|id| *id != "null");
+    match said.map(serde_json::from_str::<Cow<'_, str>>) {
+        None if response.error.is_some() => Match::Nameless,
+        None => Match::Another,
+        Some(Ok(said)) if said == id => Match::Ours,
+        Some(_) => Match::Another,
+    }
 }
 
 /// Whether a kept result says that the tool failed.
@@ -63,26 +78,78 @@ pub fn is_error(result: &[u8]) -> bool {
 
 /// Whether a kept result is one that an MCP server gave, to be passed on as it is.
 pub fn is_tool_result(result: &[u8]) -> bool {
-    let head = serde_json::from_slice::<Head<'_>>(result);
-    head.is_ok_and(|head| {
-        head.content
-            .is_some_and(|content| content.get().starts_with('['))
+    object::<Head<'_>>(result).is_some_and(|head| {
+        let has_content = head
+            .content
+            .is_some_and(|content| content.get().starts_with('['));
+        has_content || head.kind.as_deref() == Some("task")
     })
 }
 
-/// Whether a result has something other than null there: in its structured content, or without that in its first text,
-/// if that is JSON.
-pub fn has(result: &[u8], pointer: &str) -> bool {
-    let Ok(result) = serde_json::from_slice::<Value>(result) else {
-        return false;
+/// Whether a whole result has something there, in its structured content, or without that in a text that is JSON.
+///
+/// Null, false and what is empty is nothing. `None`: the result says nothing in a form that can be read.
+pub fn has(result: &[u8], pointer: &str) -> Option<bool> {
+    let result: Value = serde_json::from_slice(result).ok()?;
+    let kind = result.get("resultType").and_then(Value::as_str);
+    if !matches!(kind, None | Some("complete")) {
+        return None;
+    }
+    let has = |said: &Value| match said.pointer(pointer) {
+        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(items)) => !items.is_empty(),
+        Some(Value::Object(members)) => !members.is_empty(),
+        Some(Value::Bool(true) | Value::Number(_)) => true,
     };
-    let text = || serde_json::from_str(result.pointer("/content/0/text")?.as_str()?).ok();
-    let said = result.get("structuredContent").cloned().or_else(text);
-    said.is_some_and(|said| said.pointer(pointer).is_some_and(|found| !found.is_null()))
+    if let Some(said) = result
+        .get("structuredContent")
+        .filter(|said| !said.is_null())
+    {
+        return Some(has(said));
+    }
+    let blocks = result.get("content")?.as_array()?;
+    let texts = blocks
+        .iter()
+        .filter_map(|block| block.get("text")?.as_str());
+    let said: Vec<Value> = texts
+        .filter_map(|text| serde_json::from_str(text).ok())
+        .collect();
+    (!said.is_empty()).then(|| said.iter().any(has))
+}
+
+/// What a server says to a question that executes nothing.
+#[derive(Debug, Clone)]
+pub enum Reply {
+    /// One object.
+    Result(Bytes),
+    /// An error of JSON-RPC.
+    Error(Bytes),
+}
+
+/// Reads the answer to such a question.
+///
+/// # Errors
+/// It is none, and why.
+pub fn reply(answer: &McpAnswer) -> Result<Reply, String> {
+    let bytes = match &answer.body {
+        Body::Broken(why) => return Err(why.clone()),
+        Body::Whole(bytes) => bytes,
+    };
+    match object::<Response<'_>>(bytes) {
+        Some(Response {
+            error: Some(error), ..
+        }) => Ok(Reply::Error(part(bytes, error))),
+        Some(Response {
+            result: Some(result),
+            ..
+        }) if result.get().starts_with('{') => Ok(Reply::Result(part(bytes, result))),
+        _ => Err(format!("it answered {} without a result", answer.status)),
+    }
 }
 
 /// The table: what an answer proves, and a sentence that says why.
-pub fn classify(answer: &McpAnswer, tool_error: ToolError) -> (Outcome, String) {
+pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
     let McpAnswer { status, body, .. } = answer;
     let unknown = |why: String| (Outcome::Unknown, why);
     let rejected = |body: Option<Bytes>, why: String| {
@@ -93,6 +160,13 @@ pub fn classify(answer: &McpAnswer, tool_error: ToolError) -> (Outcome, String) 
         };
         (Outcome::NotExecuted(failure), why)
     };
+    let unavailable = |why: &str| {
+        let failure = Failure {
+            status: Some(*status),
+            ..Failure::new(FailureKind::Unavailable, why)
+        };
+        (Outcome::NotExecuted(failure), why.to_owned())
+    };
     let bytes = match body {
         Body::Broken(why) => {
             return unknown(format!(
@@ -101,27 +175,14 @@ pub fn classify(answer: &McpAnswer, tool_error: ToolError) -> (Outcome, String) 
         }
         Body::Whole(bytes) => bytes,
     };
-    if answer.is_expired_session() {
-        let why = "the server does not know its session any more";
-        let failure = Failure {
-            status: Some(*status),
-            ..Failure::new(FailureKind::Unavailable, why)
-        };
-        return (Outcome::NotExecuted(failure), why.into());
-    }
     let response = object::<Response<'_>>(bytes);
+    let result = response.as_ref().and_then(|response| response.result);
     let error = response.as_ref().and_then(|response| response.error);
-    let code =
-        error.map(|error| object::<RpcError>(error.get().as_bytes()).map(|error| error.code));
     let said = error.map(|error| part(bytes, error));
-    let is_refused = matches!(status, 400 | 401 | 403..=406 | 413 | 415);
+    let code = said
+        .as_ref()
+        .map(|error| object::<RpcError>(error).map(|error| error.code));
     match code {
-        Some(Some(code)) if is_rejection(code) && *status < 500 => {
-            return rejected(
-                said,
-                format!("the server answered with the JSON-RPC error {code}"),
-            );
-        }
         // It may have happened, whatever the status says.
         Some(Some(INTERNAL_ERROR) | None) => {
             return unknown(
@@ -129,7 +190,31 @@ pub fn classify(answer: &McpAnswer, tool_error: ToolError) -> (Outcome, String) 
                     .into(),
             );
         }
-        _ if is_refused => {
+        Some(Some(INVALID_PARAMS)) if (200..300).contains(status) => {
+            let why = format!("the server answered with the JSON-RPC error {INVALID_PARAMS}");
+            return match means.invalid_params {
+                InvalidParams::Rejected => rejected(
+                    said,
+                    format!("{why}, which is declared to mean that nothing was executed"),
+                ),
+                InvalidParams::Unknown => unknown(format!(
+                    "{why}; servers say so also of a result that is wrong"
+                )),
+            };
+        }
+        Some(Some(code)) if *status < 500 && is_of_envelope(code) => {
+            return unavailable("the server speaks another revision than was agreed on");
+        }
+        Some(Some(code)) if *status < 500 && is_unread(code) => {
+            return rejected(
+                said,
+                format!("the server answered with the JSON-RPC error {code}"),
+            );
+        }
+        _ if result.is_none() && (answer.is_expired_session() || is_no_session(answer, code)) => {
+            return unavailable("the server does not know its session any more");
+        }
+        _ if result.is_none() && matches!(status, 400 | 401 | 403..=406 | 413 | 415) => {
             return rejected(
                 said,
                 format!("the server refused the request with {status}"),
@@ -142,7 +227,6 @@ pub fn classify(answer: &McpAnswer, tool_error: ToolError) -> (Outcome, String) 
         }
         None => {}
     }
-    let result = response.and_then(|response| response.result);
     let Some(result) = result.filter(|_| (200..300).contains(status)) else {
         return unknown(format!(
             "the server answered {status} without a result; that does not prove that it was not executed"
@@ -153,7 +237,7 @@ pub fn classify(answer: &McpAnswer, tool_error: ToolError) -> (Outcome, String) 
     };
     let json = part(bytes, result);
     let executed = |json, why: &str| (Outcome::Executed(Content::Kept(json)), why.into());
-    match (head.kind.as_deref(), head.is_error, tool_error) {
+    match (head.kind.as_deref(), head.is_error, means.tool_error) {
         (Some("task"), _, _) => executed(json, "the server answered with a task"),
         (None | Some("complete"), false, _) => executed(json, "the server answered with a result"),
         (None | Some("complete"), true, ToolError::Remember) => executed(
@@ -168,7 +252,7 @@ pub fn classify(answer: &McpAnswer, tool_error: ToolError) -> (Outcome, String) 
             "the server answered with an error as the tool's result; that does not prove that it was not executed"
                 .into(),
         ),
-        // Nothing that asks the caller was announced to the server.
+        // The server was told that it cannot ask back.
         (Some(_), _, _) => unknown("the server answered with a result of an unknown type".into()),
     }
 }
@@ -184,11 +268,22 @@ fn object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
         .flatten()
 }
 
-/// Codes of errors that are found before a tool is executed: JSON-RPC's own, and MCP's of headers and versions.
-///
-/// -32602 is both "unknown tool" and "invalid arguments".
-fn is_rejection(code: i64) -> bool {
-    matches!(code, -32_700 | -32_602..=-32_600 | -32_022..=-32_020)
+/// Invalid params: an unknown tool, arguments that are wrong, and of some servers a result that does not fit its schema.
+const INVALID_PARAMS: i64 = -32_602;
+
+/// Some servers say 400 and -32000 of a session that they do not know.
+fn is_no_session(answer: &McpAnswer, code: Option<Option<i64>>) -> bool {
+    answer.has_session && answer.status == 400 && code == Some(Some(-32_000))
+}
+
+/// Codes of JSON-RPC that say that the request was not understood.
+fn is_unread(code: i64) -> bool {
+    matches!(code, -32_700 | -32_601 | -32_600)
+}
+
+/// Codes of MCP about headers, capabilities and revisions: they are found before a tool is executed.
+fn is_of_envelope(code: i64) -> bool {
+    matches!(code, -32_022..=-32_020)
 }
 
 /// A value inside of these bytes, not copied.

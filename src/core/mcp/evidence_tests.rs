@@ -13,7 +13,11 @@ fn answer(status: u16, message: &Value) -> McpAnswer {
 }
 
 fn word(answer: &McpAnswer, tool_error: ToolError) -> String {
-    match classify(answer, tool_error).0 {
+    let errors = Errors {
+        tool_error,
+        ..Errors::default()
+    };
+    match classify(answer, errors).0 {
         Outcome::NotExecuted(failure) => failure.kind.as_str().to_owned(),
         outcome => outcome.as_str().to_owned(),
     }
@@ -94,6 +98,30 @@ fn the_table() {
             word(&answer, remember),
         );
     }
+    let in_session = |status, message: &Value| McpAnswer {
+        has_session: true,
+        ..answer(status, message)
+    };
+    for (what, said) in [
+        (
+            "400 of a session with -32000",
+            in_session(400, &error(-32_000)),
+        ),
+        (
+            "404 of a session with -32603",
+            in_session(404, &error(-32_603)),
+        ),
+        (
+            "404 of a session with a result",
+            in_session(404, &result(&json!({ "content": [] }))),
+        ),
+        (
+            "400 with a result",
+            answer(400, &result(&json!({ "content": [] }))),
+        ),
+    ] {
+        row(what, word(&said, remember));
+    }
     for status in [200, 400, 404] {
         let answer = McpAnswer {
             status,
@@ -125,13 +153,13 @@ fn the_table() {
     error -32700: rejected
     error -32600: rejected
     error -32601: rejected
-    error -32602: rejected
+    error -32602: unknown
     error -32603: unknown
     error -32000: unknown
     error -32001: unknown
-    error -32020: rejected
-    error -32021: rejected
-    error -32022: rejected
+    error -32020: unavailable
+    error -32021: unavailable
+    error -32022: unavailable
     error -32042: unknown
     error 1: unknown
     400 with error -32000: rejected
@@ -163,6 +191,10 @@ fn the_table() {
     500 without a message: unknown
     502 without a message: unknown
     503 without a message: unknown
+    400 of a session with -32000: unavailable
+    404 of a session with -32603: unknown
+    404 of a session with a result: unknown
+    400 with a result: unknown
     200 cut off: unknown
     400 cut off: unknown
     404 cut off: unknown
@@ -183,9 +215,13 @@ fn a_result_is_kept_byte_for_byte_without_its_envelope() {
         body: Body::Whole(message.into()),
         has_session: false,
     };
-    let (outcome, _) = classify(&answer, ToolError::Remember);
+    let (outcome, _) = classify(&answer, Errors::default());
     assert_eq!(outcome, Outcome::Executed(Content::Kept(kept.into())));
-    let (outcome, _) = classify(&answer, ToolError::Rejected);
+    let rejected = Errors {
+        tool_error: ToolError::Rejected,
+        ..Errors::default()
+    };
+    let (outcome, _) = classify(&answer, rejected);
     let Outcome::NotExecuted(failure) = outcome else {
         panic!("{outcome:?}");
     };
@@ -193,17 +229,26 @@ fn a_result_is_kept_byte_for_byte_without_its_envelope() {
 }
 
 #[test]
-fn only_the_response_to_our_request_is_one() {
-    let is_ours = |message: Value| is_response(message.to_string().as_bytes(), "1");
-    assert!(is_ours(result(&json!({}))));
-    assert!(is_ours(error(-32_603)));
-    assert!(is_ours(json!({ "id": null, "error": { "code": -32_700 } })));
-    assert!(is_ours(json!({ "error": { "code": -32_700 } })));
-    for other in [
+fn only_the_response_to_our_request_is_ours() {
+    let said = |message: Value| matches(message.to_string().as_bytes(), "1");
+    assert_eq!(said(result(&json!({}))), Match::Ours);
+    assert_eq!(said(error(-32_603)), Match::Ours);
+    for nameless in [
+        json!({ "id": null, "error": { "code": -32_700 } }),
+        json!({ "error": { "code": -32_700 } }),
+    ] {
+        assert_eq!(said(nameless.clone()), Match::Nameless, "{nameless}");
+    }
+    for another in [
         json!({ "id": "2", "result": {} }),
         json!({ "id": 1, "result": {} }),
+        json!({ "id": "2", "error": { "code": -32_600 } }),
         json!({ "id": null, "result": {} }),
         json!({ "result": {} }),
+    ] {
+        assert_eq!(said(another.clone()), Match::Another, "{another}");
+    }
+    for none in [
         json!({ "id": "1" }),
         json!({ "id": "1", "method": "ping" }),
         json!({ "id": "1", "result": {}, "error": { "code": 1 } }),
@@ -211,26 +256,57 @@ fn only_the_response_to_our_request_is_one() {
         json!([{ "id": "1", "result": {} }]),
         json!("1"),
     ] {
-        assert!(!is_ours(other.clone()), "{other}");
+        assert_eq!(said(none.clone()), Match::None, "{none}");
     }
-    assert!(!is_response(b"{\"id\":\"1\",\"result\":{}", "1"));
-    assert!(!is_response(b"\xff", "1"));
+    for none in [&b"{\"id\":\"1\",\"result\":{}"[..], b"\xff", b""] {
+        assert_eq!(matches(none, "1"), Match::None);
+    }
+}
+
+#[test]
+fn invalid_params_prove_only_what_the_operator_declares() {
+    let declared = Errors {
+        invalid_params: InvalidParams::Rejected,
+        ..Errors::default()
+    };
+    let said = answer(200, &error(-32_602));
+    let is_rejected = |errors| matches!(classify(&said, errors).0, Outcome::NotExecuted(_));
+    assert!(is_rejected(declared));
+    assert!(
+        !is_rejected(Errors::default()),
+        "a result that is wrong is found after the effect"
+    );
 }
 
 #[test]
 fn something_is_found_in_structured_content_or_in_a_text_of_json() {
     let has = |result: Value| has(result.to_string().as_bytes(), "/order/id");
     let order = json!({ "order": { "id": 7 } });
-    let text = json!([{ "type": "text", "text": order.to_string() }]);
-    assert!(has(json!({ "content": [], "structuredContent": order })));
-    assert!(has(json!({ "content": text })));
-    for other in [
-        json!({ "content": [], "structuredContent": { "order": { "id": null } } }),
-        json!({ "content": text, "structuredContent": { "order": null } }),
-        json!({ "content": [{ "type": "text", "text": "no such order" }] }),
-        json!({ "content": [] }),
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    for found in [
+        json!({ "content": [], "structuredContent": order }),
+        json!({ "content": [text(&order.to_string())] }),
+        json!({ "content": [text("Here it is:"), text(&order.to_string())] }),
+        json!({ "content": [text(&order.to_string())], "structuredContent": null }),
+        json!({ "content": [], "structuredContent": order, "resultType": "complete" }),
     ] {
-        assert!(!has(other.clone()), "{other}");
+        assert_eq!(has(found.clone()), Some(true), "{found}");
+    }
+    for id in [json!(null), json!(false), json!(""), json!([]), json!({})] {
+        let said = json!({ "content": [], "structuredContent": { "order": { "id": id } } });
+        assert_eq!(has(said.clone()), Some(false), "{said}");
+    }
+    let none =
+        json!({ "content": [text(&order.to_string())], "structuredContent": { "order": null } });
+    assert_eq!(has(none), Some(false), "the text only repeats it");
+    for unclear in [
+        json!({ "content": [text("database is locked")] }),
+        json!({ "content": [] }),
+        json!({ "content": [], "structuredContent": null }),
+        json!({ "content": [], "structuredContent": order, "resultType": "task" }),
+        json!({}),
+    ] {
+        assert_eq!(has(unclear.clone()), None, "{unclear}");
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! A header that says something else than the body could lead a balancer astray, so both must say the same.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::revision::{decode, encode};
@@ -34,6 +36,19 @@ pub fn mirrored(schema: &Value) -> Vec<Mirrored> {
     let mut found = Vec::new();
     walk(schema, &mut Vec::new(), &mut found);
     found
+}
+
+/// What is wrong with the headers of a schema: a name that is none, or one for two arguments.
+pub fn mistake(mirrored: &[Mirrored]) -> Option<String> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let mut names = BTreeSet::new();
+    mirrored.iter().find_map(|one| {
+        let name = &one.header;
+        if !name.bytes().all(is_name) {
+            return Some(format!("{name:?} is no header name"));
+        }
+        (!names.insert(name)).then(|| format!("{name} stands for two arguments"))
+    })
 }
 
 /// The headers that repeat these arguments: names in lower case, and values.

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
+use super::members::Members;
 use super::revision::{self, MODERN};
 use super::{CALL_ID, FENCING_TOKEN, KEY};
 
@@ -33,6 +34,18 @@ pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) 
         "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":{tool},\"_meta\":{meta},\"arguments\":"
     );
     [before.as_bytes(), args, b"}}"].concat().into()
+}
+
+/// A request that executes nothing, with the parameters of another client but its `_meta`.
+pub fn forward(id: &str, method: &str, params: &Members<'_>, is_modern: bool) -> Bytes {
+    let mut written = String::from("{");
+    for (name, value) in &params.0 {
+        if name != "_meta" {
+            written.push_str(&format!("{}:{},", json!(name), value.get()));
+        }
+    }
+    let (id, method, meta) = (json!(id), json!(method), Value::Object(meta(is_modern)));
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":{method},\"params\":{written}\"_meta\":{meta}}}}}").into()
 }
 
 /// Asks a server of 2026-07-28 what it is.
@@ -83,6 +96,22 @@ fn client_info() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_forwarded_keeps_its_parameters_but_not_what_the_client_says_of_itself() {
+        let params = r#"{"uri":"a:b","_meta":{"secret":1},"n":1.50}"#;
+        let params = serde_json::from_str(params).expect("an object");
+        for is_modern in [true, false] {
+            let sent = forward("1", "resources/read", &params, is_modern);
+            let message: Value = serde_json::from_slice(&sent).expect("JSON");
+            assert_eq!(message["method"], "resources/read");
+            assert_eq!(message["params"]["uri"], "a:b");
+            assert_eq!(message["params"]["_meta"].get("secret"), None);
+            let is_said = message["params"]["_meta"].get(revision::VERSION).is_some();
+            assert_eq!(is_said, is_modern);
+            assert!(sent.windows(8).any(|part| part == b"\"n\":1.50"));
+        }
+    }
 
     #[test]
     fn a_call_has_its_arguments_byte_for_byte_and_its_key() {

@@ -17,6 +17,7 @@ pub(super) const PARSE_ERROR: i32 = -32_700;
 pub(super) const INVALID_REQUEST: i32 = -32_600;
 pub(super) const METHOD_NOT_FOUND: i32 = -32_601;
 pub(super) const INVALID_PARAMS: i32 = -32_602;
+pub(super) const INTERNAL_ERROR: i32 = -32_603;
 const HEADER_MISMATCH: i32 = -32_020;
 const UNSUPPORTED_VERSION: i32 = -32_022;
 
@@ -65,6 +66,32 @@ impl RpcError {
 
     pub(super) fn params(why: &str) -> Self {
         Self::new(INVALID_PARAMS, format!("Invalid params: {}", short(why)))
+    }
+
+    /// An error of an MCP server.
+    pub(super) fn of_server(error: &[u8]) -> Self {
+        #[derive(Deserialize)]
+        struct Theirs {
+            code: i32,
+            #[serde(default)]
+            message: String,
+            data: Option<Value>,
+        }
+        match serde_json::from_slice::<Theirs>(error) {
+            Ok(Theirs {
+                code,
+                message,
+                data,
+            }) => Self {
+                code,
+                message,
+                data,
+            },
+            Err(_) => Self::new(
+                INTERNAL_ERROR,
+                "The server answered with an error that cannot be read",
+            ),
+        }
     }
 
     /// The status it travels with. Before 2026-07-28 an error is an answer like others, and 404 says that a session

@@ -42,7 +42,7 @@ pub(super) fn response(
                     serde_json::from_str(value.get()).unwrap_or(Members(Vec::new()));
                 let theirs = theirs
                     .into_iter()
-                    .filter(|(name, _)| !name.starts_with(OWN));
+                    .filter(|(name, _)| !name.starts_with(OWN) && !own.contains_key(name));
                 theirs.for_each(|(name, value)| meta.value(&name, value));
             }
             "content" if !notes.is_empty() => result.content(value, notes),
@@ -59,13 +59,13 @@ pub(super) fn response(
 }
 
 /// An object that is written. Values are parts of what is kept, and are not copied.
-struct Written<'a> {
+pub(super) struct Written<'a> {
     kept: &'a Bytes,
     parts: Vec<Part>,
 }
 
 impl<'a> Written<'a> {
-    fn new(kept: &'a Bytes) -> Self {
+    pub(super) fn new(kept: &'a Bytes) -> Self {
         Self {
             kept,
             parts: Vec::new(),
@@ -77,13 +77,13 @@ impl<'a> Written<'a> {
         self.plain(format!("{before}{}:", json!(name)));
     }
 
-    fn value(&mut self, name: &str, value: &RawValue) {
+    pub(super) fn value(&mut self, name: &str, value: &RawValue) {
         self.name(name);
         self.parts
             .push(Part::Plain(self.kept.slice_ref(value.get().as_bytes())));
     }
 
-    fn text(&mut self, name: &str, text: String) {
+    pub(super) fn text(&mut self, name: &str, text: String) {
         self.name(name);
         self.plain(text);
     }
@@ -114,7 +114,20 @@ impl<'a> Written<'a> {
         self.parts.push(Part::Plain(text.into()));
     }
 
-    fn end(mut self) -> Vec<Part> {
+    /// A list of some of the values that are kept.
+    pub(super) fn list<'v>(&mut self, name: &str, values: impl Iterator<Item = &'v RawValue>) {
+        self.name(name);
+        let mut before = "[";
+        for value in values {
+            self.plain(before.into());
+            self.parts
+                .push(Part::Plain(self.kept.slice_ref(value.get().as_bytes())));
+            before = ",";
+        }
+        self.plain(if before == "[" { "[]" } else { "]" }.into());
+    }
+
+    pub(super) fn end(mut self) -> Vec<Part> {
         self.plain(if self.parts.is_empty() { "{}" } else { "}" }.into());
         self.parts
     }

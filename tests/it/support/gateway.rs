@@ -330,6 +330,7 @@ impl Bare {
             metrics,
             instance,
             limits,
+            upstreams: config.upstreams,
             reconciliations: config.reconciliations,
             webhook: config.webhook,
         }));

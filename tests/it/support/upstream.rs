@@ -35,6 +35,8 @@ pub enum Does {
     /// Answers for another request, by JSON or in a stream.
     OtherId,
     OtherIdInStream,
+    /// Refuses another request with 400.
+    RefuseAnother,
     /// Two responses in a stream; the second is another one.
     Twice(Value),
     /// One line of this length in a stream.
@@ -56,6 +58,10 @@ struct Inner {
     effects: HashMap<String, usize>,
     sessions: HashSet<String>,
     opened: usize,
+    /// What it says of a session that it does not know.
+    unknown_session: Option<(u16, i64)>,
+    /// Its list of tools.
+    tools: Vec<Value>,
 }
 
 #[derive(Clone)]
@@ -124,8 +130,42 @@ impl Upstream {
         self.lock().effects.values().sum()
     }
 
-    pub fn forget_sessions(&self) {
-        self.lock().sessions.clear();
+    /// Forgets all sessions, and says so with this status and error.
+    pub fn forget_sessions(&self, status: u16, code: i64) {
+        let mut inner = self.lock();
+        inner.sessions.clear();
+        inner.unknown_session = Some((status, code));
+    }
+
+    /// From now on it lists these tools.
+    pub fn list(&self, tools: &[Value]) -> &Self {
+        self.lock().tools = tools.to_vec();
+        self
+    }
+
+    /// What is asked beside calls, of either era.
+    fn question(&self, message: &Value) -> Option<Response> {
+        let params = &message["params"];
+        let result = match message["method"].as_str().expect("a method") {
+            // One tool a page.
+            "tools/list" => {
+                let at = params["cursor"]
+                    .as_str()
+                    .map_or(0, |at| at.parse().expect("a cursor"));
+                let tools = self.lock().tools.clone();
+                let mut page = json!({ "tools": tools.get(at).into_iter().collect::<Vec<_>>() });
+                if at + 1 < tools.len() {
+                    page["nextCursor"] = (at + 1).to_string().into();
+                }
+                page
+            }
+            "resources/read" => {
+                json!({ "contents": [{ "uri": params["uri"], "text": "t" }], "new": 1.5 })
+            }
+            "prompts/get" => return Some(error(200, message, -32_602)),
+            _ => return None,
+        };
+        Some(json_of(message, &result))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -144,14 +184,17 @@ impl Upstream {
             }
             return match method {
                 "server/discover" => {
-                    let result = json!({ "resultType": "complete", "supportedVersions": [MODERN], "capabilities": {} });
+                    let result = json!({ "resultType": "complete", "supportedVersions": [MODERN], "instructions": "Be kind.",
+                        "capabilities": { "tools": { "listChanged": true }, "resources": {} } });
                     Some(json_of(message, &result))
                 }
                 "tools/call" if header("mcp-name") != message["params"]["name"].as_str() => {
                     Some(error(400, message, -32_020))
                 }
                 "tools/call" => None,
-                _ => Some(error(404, message, -32_601)),
+                _ => self
+                    .question(message)
+                    .or_else(|| Some(error(404, message, -32_601))),
             };
         }
         if method == "initialize" {
@@ -159,7 +202,7 @@ impl Upstream {
             inner.opened += 1;
             let session = format!("session-{}", inner.opened);
             inner.sessions.insert(session.clone());
-            let result = json!({ "protocolVersion": LEGACY, "capabilities": {}, "serverInfo": { "name": "s", "version": "1" } });
+            let result = json!({ "protocolVersion": LEGACY, "capabilities": { "prompts": {} }, "serverInfo": { "name": "s", "version": "1" } });
             let mut response = json_of(message, &result);
             let session = session.parse().expect("a header");
             response.headers_mut().insert("mcp-session-id", session);
@@ -169,12 +212,15 @@ impl Upstream {
             return Some(error(400, message, -32_000));
         };
         if !self.lock().sessions.contains(session) {
-            return Some(error(404, message, -32_001));
+            let (status, code) = self.lock().unknown_session.unwrap_or((404, -32_001));
+            return Some(error(status, message, code));
         }
         match method {
             "notifications/initialized" => Some(StatusCode::ACCEPTED.into_response()),
             "tools/call" => None,
-            _ => Some(error(200, message, -32_601)),
+            _ => self
+                .question(message)
+                .or_else(|| Some(error(200, message, -32_601))),
         }
     }
 }
@@ -218,6 +264,10 @@ async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Byte
             events(&[first, whole(id, &second)])
         }
         Does::OtherId => axum::Json(whole(other, &result("other"))).into_response(),
+        Does::RefuseAnother => {
+            let other = json!({ "id": "another" });
+            error(400, &other, -32_600)
+        }
         Does::OtherIdInStream => events(&[whole(other, &result("other"))]),
         Does::StreamThenEnd(bytes) => stream_of(stream::iter([Bytes::from_static(bytes)])),
         Does::StreamThenHang => {

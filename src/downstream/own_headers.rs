@@ -1,0 +1,33 @@
+//! Headers of the gateway's own for a tool, from the configuration.
+
+use reqwest::header::{HeaderName, HeaderValue};
+
+/// A header of the tool's own, from the configuration. Its value is never printed.
+pub fn secret_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let name: HeaderName = name
+        .parse()
+        .map_err(|_| format!("{name:?} is no header name"))?;
+    if RESERVED.contains(&name.as_str()) {
+        return Err(format!("the header {name} is the gateway's own"));
+    }
+    let mut value =
+        HeaderValue::from_str(value).map_err(|_| "this is no header value".to_owned())?;
+    value.set_sensitive(true);
+    Ok((name, value))
+}
+
+/// What a tool's configuration may not set: the gateway sets it, or the connection does.
+const RESERVED: [&str; 12] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "fencing-token",
+    "host",
+    "idempotency-key",
+    "te",
+    "traceparent",
+    "tracestate",
+    "transfer-encoding",
+    "x-call-id",
+    "x-session-id",
+];

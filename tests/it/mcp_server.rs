@@ -1,0 +1,298 @@
+//! `POST /mcp/{upstream}`: one MCP server as its clients see it.
+
+use reqwest::RequestBuilder;
+use serde_json::{Value, json};
+
+use crate::support::mcp::{LEGACY, MODERN, meta};
+use crate::support::stores::{Stores, on_both_stores};
+use crate::support::upstream::{Does, Upstream, result};
+use crate::support::{Answer, Gateway};
+
+on_both_stores!(a_tool_that_no_section_names_has_one_effect_for_each_call);
+
+fn request(gateway: &Gateway, method: &str, mut params: Value) -> RequestBuilder {
+    let name = params.get("name").or_else(|| params.get("uri"));
+    let name = name.and_then(Value::as_str).map(str::to_owned);
+    params["_meta"] = meta(params.get("_meta").cloned().unwrap_or_else(|| json!({})));
+    let body = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
+    let request = gateway
+        .client
+        .post(gateway.url("/mcp/up"))
+        .body(body.to_string());
+    let request = request.header("accept", "application/json, text/event-stream");
+    let request = request
+        .header("mcp-protocol-version", MODERN)
+        .header("mcp-method", method);
+    match name {
+        Some(name) => request.header("mcp-name", name),
+        None => request,
+    }
+}
+
+async fn ask(gateway: &Gateway, method: &str, params: Value) -> Answer {
+    Answer::to(request(gateway, method, params)).await
+}
+
+async fn call(gateway: &Gateway, tool: &str, args: Value) -> Answer {
+    ask(
+        gateway,
+        "tools/call",
+        json!({ "name": tool, "arguments": args }),
+    )
+    .await
+}
+
+async fn ask_legacy(gateway: &Gateway, method: &str, params: Value) -> Answer {
+    let body = json!({ "jsonrpc": "2.0", "id": "seven", "method": method, "params": params });
+    let request = gateway
+        .client
+        .post(gateway.url("/mcp/up"))
+        .body(body.to_string());
+    Answer::to(request.header("mcp-protocol-version", LEGACY)).await
+}
+
+fn config(upstream: &Upstream, more: &str) -> String {
+    format!("[upstreams.up]\nurl = \"{}\"\n{more}\n", upstream.url())
+}
+
+fn tool(name: &str) -> Value {
+    json!({ "name": name, "inputSchema": { "type": "object" }, "new": 1.5 })
+}
+
+async fn a_tool_that_no_section_names_has_one_effect_for_each_call(stores: &Stores) {
+    let upstream = Upstream::modern().await;
+    upstream.list(&[tool("other"), tool("create.order")]);
+    let gateway = stores.gateway(&config(&upstream, "")).await;
+    let args = json!({ "n": 1, "idempotency_key": "the-tools-own" });
+    let first = call(&gateway, "create.order", args.clone())
+        .await
+        .expect_ok();
+    assert_eq!(first.meta("replayed"), Value::Null);
+    let replay = call(&gateway, "create.order", args.clone())
+        .await
+        .expect_ok();
+    assert_eq!(
+        replay.meta("replayed"),
+        true,
+        "{} {}",
+        first.text,
+        replay.text
+    );
+    assert_eq!(
+        replay.at("/result/structuredContent"),
+        first.at("/result/structuredContent")
+    );
+    assert_eq!(upstream.effects(), 1);
+    let (_, sent) = upstream.seen("tools/call").pop().expect("a call");
+    assert_eq!(sent["params"]["name"], "create.order");
+    assert_eq!(
+        sent["params"]["arguments"], args,
+        "nothing is taken out of them"
+    );
+    let listed = gateway.get("/v1/calls?tool=up.create.order").await;
+    assert_eq!(
+        listed.at("/calls/0/tool"),
+        "up.create.order",
+        "{}",
+        listed.text
+    );
+
+    upstream.then(Does::ExecuteThenNothing);
+    for _ in 0..3 {
+        let said = call(&gateway, "create.order", json!({ "n": 2 })).await;
+        assert!(said.is_error());
+        assert_eq!(said.meta("problem")["type"], "/problems/outcome-unknown");
+    }
+    assert_eq!(upstream.effects(), 2);
+    let unlisted = call(&gateway, "no.such", json!({})).await;
+    assert_eq!(unlisted.rpc_code(), -32602);
+    assert_eq!(upstream.effects(), 2);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_is_the_same_call_at_every_door() {
+    let upstream = Upstream::modern().await;
+    let more = "[tools.create]\nupstream = \"up\"\ntool = \"create_order\"";
+    let gateway = Gateway::start(&config(&upstream, more)).await;
+    let args = json!({ "n": 1 });
+    call(&gateway, "create_order", args.clone())
+        .await
+        .expect_ok();
+    let same = json!({ "name": "create", "arguments": args });
+    let replay = gateway.mcp("tools/call", same).await;
+    assert_eq!(replay.meta("replayed"), true, "{}", replay.text);
+    assert_eq!(upstream.effects(), 1);
+    assert!(upstream.seen("tools/list").is_empty(), "a section names it");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_is_the_servers_own_without_what_a_token_may_not_call() {
+    let upstream = Upstream::modern().await;
+    upstream.list(&[tool("b"), tool("no name for a URL"), tool("a")]);
+    let digest = |token: &str| hex::encode(<sha2::Sha256 as sha2::Digest>::digest(token));
+    let tokens = format!(
+        "[[auth.tokens]]\nname = \"narrow\"\ntenant = \"t\"\nsha256 = \"{}\"\nscopes = [\"call:up.a\"]\n\
+         [[auth.tokens]]\nname = \"wide\"\ntenant = \"t\"\nsha256 = \"{}\"\nscopes = [\"call\"]\n",
+        digest("narrow"),
+        digest("wide"),
+    );
+    let gateway = Gateway::start(&config(&upstream, &tokens)).await;
+    for (token, expected) in [
+        ("wide", vec![tool("b"), tool("a")]),
+        ("narrow", vec![tool("a")]),
+    ] {
+        let (mut seen, mut cursor) = (Vec::new(), json!({}));
+        loop {
+            let page = request(&gateway, "tools/list", cursor).bearer_auth(token);
+            let page = Answer::to(page).await.expect_ok();
+            assert_eq!(page.at("/result/cacheScope"), "private");
+            assert_eq!(page.at("/result/resultType"), "complete");
+            seen.extend(page.at("/result/tools").as_array().expect("tools").clone());
+            match page.at("/result/nextCursor") {
+                Value::Null => break,
+                next => cursor = json!({ "cursor": next }),
+            }
+        }
+        assert_eq!(seen, expected, "{token}");
+    }
+    let narrow =
+        |method, params| Answer::to(request(&gateway, method, params).bearer_auth("narrow"));
+    let said = narrow("tools/call", json!({ "name": "b", "arguments": {} })).await;
+    assert_eq!(said.meta("problem")["type"], "/problems/forbidden");
+    narrow("resources/read", json!({ "uri": "a:b" }))
+        .await
+        .expect_problem("forbidden");
+    narrow("tools/call", json!({ "name": "a", "arguments": {} }))
+        .await
+        .expect_ok();
+    assert_eq!(upstream.effects(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_server_has_beside_tools_is_passed_on() {
+    let upstream = Upstream::modern().await;
+    let gateway = Gateway::start(&config(&upstream, "")).await;
+    let about = ask(&gateway, "server/discover", json!({}))
+        .await
+        .expect_ok();
+    assert_eq!(
+        about.at("/result/capabilities"),
+        json!({ "tools": {}, "resources": {} })
+    );
+    let said = about.at("/result/instructions").to_string();
+    assert!(
+        said.contains("Be kind.") && said.contains("at most once"),
+        "{said}"
+    );
+    let asked = json!({ "uri": "a:b", "_meta": { "dev.oncegate/session": "s", "own": 1 } });
+    let read = ask(&gateway, "resources/read", asked).await.expect_ok();
+    assert_eq!(
+        read.at("/result/contents/0"),
+        json!({ "uri": "a:b", "text": "t" })
+    );
+    assert_eq!(
+        (read.at("/result/new"), read.at("/result/ttlMs")),
+        (json!(1.5), json!(0))
+    );
+    let (headers, sent) = upstream.seen("resources/read").pop().expect("a question");
+    assert_eq!(headers["mcp-name"], "a:b");
+    assert_eq!(
+        (
+            sent["params"]["_meta"].get("own"),
+            sent["params"]["_meta"].get("dev.oncegate/session")
+        ),
+        (None, None)
+    );
+    let error = ask(&gateway, "prompts/get", json!({ "name": "p" })).await;
+    assert_eq!((error.status, error.rpc_code()), (400, -32602));
+    for method in ["subscriptions/listen", "resources/subscribe", "x"] {
+        assert_eq!(
+            ask(&gateway, method, json!({})).await.rpc_code(),
+            -32601,
+            "{method}"
+        );
+    }
+    assert_eq!(upstream.effects(), 0);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn eras_meet_at_the_door() {
+    let upstream = Upstream::legacy().await;
+    upstream.list(&[tool("a")]);
+    let gateway = Gateway::start(&config(&upstream, "")).await;
+    let wanted = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "c", "version": "1" } });
+    let said = ask_legacy(&gateway, "initialize", wanted).await.expect_ok();
+    assert_eq!(said.at("/result/protocolVersion"), "2025-06-18");
+    assert_eq!(said.at("/result/capabilities"), json!({ "prompts": {} }));
+    let legacy = ask_legacy(&gateway, "tools/list", json!({}))
+        .await
+        .expect_ok();
+    assert_eq!(legacy.at("/result"), json!({ "tools": [tool("a")] }));
+    call(&gateway, "a", json!({})).await.expect_ok();
+    // A session that is lost is no error of a question.
+    upstream.forget_sessions(404, -32_001);
+    ask(&gateway, "tools/list", json!({})).await.expect_ok();
+    assert_eq!(upstream.effects(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn an_upstream_says_what_holds_for_tools_that_no_section_names() {
+    let upstream = Upstream::modern().await;
+    let mut read = tool("read");
+    read["annotations"] = json!({ "readOnlyHint": true });
+    upstream.list(&[read, tool("write")]);
+    for (more, effects) in [
+        ("", 2),
+        ("trust_annotations = true", 3),
+        ("unlisted = \"read\"", 4),
+        ("unlisted = \"deny\"", 0),
+    ] {
+        let before = upstream.effects();
+        let gateway = Gateway::start(&config(&upstream, more)).await;
+        for tool in ["read", "read", "write", "write"] {
+            upstream.then(Does::Json(result("done")));
+            let said = call(&gateway, tool, json!({})).await;
+            assert_eq!(
+                said.status == 200 && said.message().get("result").is_some(),
+                effects > 0,
+                "{}",
+                said.text
+            );
+        }
+        assert_eq!(upstream.effects() - before, effects, "{more}");
+        gateway.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn without_its_list_nothing_is_executed() {
+    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let url = format!("http://{}/mcp", nobody.local_addr().expect("an address"));
+    drop(nobody);
+    let gateway = Gateway::start(&format!("[upstreams.up]\nurl = \"{url}\"")).await;
+    let said = call(&gateway, "a", json!({})).await;
+    assert_eq!(said.meta("problem")["type"], "/problems/tool-unreachable");
+    assert!(
+        said.told().starts_with("Nothing was executed"),
+        "{}",
+        said.told()
+    );
+    assert_eq!(
+        ask(&gateway, "tools/list", json!({})).await.rpc_code(),
+        -32603
+    );
+    assert_eq!(
+        ask(&gateway, "server/discover", json!({})).await.rpc_code(),
+        -32603
+    );
+    let other = gateway.client.post(gateway.url("/mcp/none")).body("{}");
+    Answer::to(other).await.expect_problem("unknown-path");
+    gateway.stop().await;
+}
