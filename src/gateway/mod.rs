@@ -193,7 +193,7 @@ impl Gateway {
             runs,
             waiting,
             lines: Lines::default(),
-            memory,
+            memory: memory.clone(),
             large,
             base: base.clone(),
         });
@@ -244,7 +244,7 @@ impl Gateway {
             }),
             sessions: Sessions::new(base.clone()),
             refusals: Refusals::new(metrics),
-            upstreams: Upstreams::new(base.clone(), downstream.clone(), upstreams),
+            upstreams: Upstreams::new(base.clone(), downstream.clone(), memory, upstreams),
             base,
             engine,
             lost,
@@ -287,8 +287,7 @@ impl Gateway {
         let endpoints = of_tools.chain(upstreams.iter().map(|at| &at.endpoint));
         self.downstream.serve(endpoints)?;
         let tools = tools_after(&self.base.tools(), tools);
-        self.base.tools.store(Arc::new(tools));
-        self.upstreams.set(upstreams);
+        self.upstreams.set(upstreams, tools);
         Ok(())
     }
 

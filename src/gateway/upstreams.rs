@@ -1,22 +1,23 @@
 //! MCP servers whose tools no section of `[tools]` names: which there are, and what is asked of them beside calls.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as Guard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::base::Base;
+use super::calls::ResultMemory;
 use super::error::{Error, ErrorKind};
-use super::tools::ToolAt;
+use super::tools::{ToolAt, Tools};
+use crate::budget::attach;
 use crate::core::caller::Caller;
 use crate::core::mcp::evidence::{Reply, reply};
-use crate::core::mcp::members::Members;
 use crate::core::mcp::mirrored::{self, Mirrored};
 use crate::core::record::{Failure, FailureKind};
 use crate::core::tool::{Effect, Tool};
@@ -68,18 +69,34 @@ impl UpstreamAt {
 /// What is known of one server.
 struct Known {
     at: UpstreamAt,
-    /// Its tools, and when they were read.
-    listed: Mutex<Option<(Instant, BTreeMap<String, Listed>)>>,
+    /// Its tools, or why they could not be read; and since when that is known.
+    listed: Mutex<Option<(Instant, Result<List, String>)>>,
 }
 
+type List = BTreeMap<String, Listed>;
+
 /// A tool in a server's list, as far as the gateway goes by it.
-#[derive(Deserialize)]
 struct Listed {
+    is_read: bool,
+    /// Its arguments that stand in headers, too.
+    mirrored: Vec<Mirrored>,
+}
+
+#[derive(Deserialize)]
+struct ListPage<'a> {
+    #[serde(borrow)]
+    tools: Vec<ListedTool<'a>>,
+    #[serde(rename = "nextCursor")]
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ListedTool<'a> {
     name: String,
     #[serde(default)]
     annotations: Annotations,
-    #[serde(rename = "inputSchema", default)]
-    schema: Value,
+    #[serde(rename = "inputSchema", borrow)]
+    schema: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -88,43 +105,45 @@ struct Annotations {
     is_read: bool,
 }
 
-#[derive(Deserialize)]
-struct ListPage {
-    tools: Vec<Listed>,
-    #[serde(rename = "nextCursor")]
-    next: Option<String>,
+fn known(upstreams: Vec<UpstreamAt>) -> BTreeMap<String, Arc<Known>> {
+    let known = |at: UpstreamAt| {
+        let listed = Mutex::default();
+        (at.name.clone(), Arc::new(Known { at, listed }))
+    };
+    upstreams.into_iter().map(known).collect()
 }
 
 /// The MCP servers of the configuration.
 pub struct Upstreams {
     base: Arc<Base>,
     downstream: Arc<Downstream>,
+    memory: Arc<ResultMemory>,
     all: ArcSwap<BTreeMap<String, Arc<Known>>>,
+    /// Tools are added for the servers of now, and for no earlier ones.
+    changing: Guard<()>,
 }
 
 impl Upstreams {
     pub(super) fn new(
         base: Arc<Base>,
         downstream: Arc<Downstream>,
+        memory: Arc<ResultMemory>,
         upstreams: Vec<UpstreamAt>,
     ) -> Self {
-        let all = Self {
+        Self {
             base,
             downstream,
-            all: ArcSwap::default(),
-        };
-        all.set(upstreams);
-        all
+            memory,
+            all: ArcSwap::from_pointee(known(upstreams)),
+            changing: Guard::default(),
+        }
     }
 
-    /// From now on these are the servers.
-    pub(super) fn set(&self, upstreams: Vec<UpstreamAt>) {
-        let known = |at: UpstreamAt| {
-            let listed = Mutex::default();
-            (at.name.clone(), Arc::new(Known { at, listed }))
-        };
-        self.all
-            .store(Arc::new(upstreams.into_iter().map(known).collect()));
+    /// From now on these are the servers, and these the tools that sections name.
+    pub(super) fn set(&self, upstreams: Vec<UpstreamAt>, tools: Tools) {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.base.tools.store(Arc::new(tools));
+        self.all.store(Arc::new(known(upstreams)));
     }
 
     pub fn has(&self, upstream: &str) -> bool {
@@ -158,58 +177,64 @@ impl Upstreams {
         if self.base.tool_at(&here).is_some() || !is_plain(tool) {
             return Ok(());
         }
-        let listed = self.listed(caller, &known, tool).await.map_err(|why| {
-            let why = format!("its list of tools could not be read: {why}");
-            ErrorKind::ToolUnreachable(Failure::new(FailureKind::Unreachable, why)).alone()
-        })?;
-        let Some((is_read, mirrored)) = listed else {
-            return Ok(());
+        let mut list = known.listed.lock().await;
+        let is_fresh = |(read_at, list): &(Instant, Result<List, String>)| {
+            let has = list.as_ref().is_ok_and(|list| list.contains_key(tool));
+            has || read_at.elapsed() < FRESH
         };
-        let is_read = is_read && known.at.trusts_annotations;
+        if !list.as_ref().is_some_and(is_fresh) {
+            let read = self.read_list(caller, &known.at).await;
+            // A request that waited for a failed read does not repeat it.
+            *list = Some((Instant::now(), read));
+        }
+        match list.as_ref().map(|(_, list)| list) {
+            None => Ok(()),
+            Some(Err(why)) => {
+                Err(no_answer(format!("its list of tools could not be read: {why}")).alone())
+            }
+            Some(Ok(list)) => {
+                if let Some(listed) = list.get(tool) {
+                    self.add(&known, upstream, &here, tool, listed, effect);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn add(
+        &self,
+        known: &Arc<Known>,
+        upstream: &str,
+        here: &str,
+        tool: &str,
+        listed: &Listed,
+        effect: Effect,
+    ) {
+        let is_read = listed.is_read && known.at.trusts_annotations;
         let added = ToolAt::new(
             Tool {
                 effect: if is_read { Effect::Read } else { effect },
                 derived_window: Some(known.at.dedup_window),
                 lease_margin: self.base.limits.pace.lease_margin,
                 keeps_key_member: true,
-                ..Tool::new(&here)
+                ..Tool::new(here)
             },
-            known.at.endpoint_of(tool, mirrored, true),
+            known.at.endpoint_of(tool, listed.mirrored.clone(), true),
         );
-        if !self.base.add_unlisted(added, upstream, MAX_UNLISTED) {
+        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        // The configuration may have been read again meanwhile.
+        let all = self.all.load();
+        let is_current = all.get(upstream).is_some_and(|now| Arc::ptr_eq(now, known));
+        if is_current && !self.base.add_unlisted(added, upstream, MAX_UNLISTED) {
             tracing::warn!(
                 upstream,
                 "a server has more tools than are served without a section"
             );
         }
-        Ok(())
     }
 
-    /// What a server's list says of a tool: whether it reads, and which arguments stand in headers. `None`: it is not
-    /// there.
-    async fn listed(
-        &self,
-        caller: &Caller,
-        known: &Known,
-        tool: &str,
-    ) -> Result<Option<(bool, Vec<Mirrored>)>, String> {
-        let mut listed = known.listed.lock().await;
-        let is_fresh = |(read_at, tools): &(Instant, BTreeMap<String, Listed>)| {
-            tools.contains_key(tool) || read_at.elapsed() < FRESH
-        };
-        if !listed.as_ref().is_some_and(is_fresh) {
-            *listed = Some((Instant::now(), self.read_list(caller, &known.at).await?));
-        }
-        let found = listed.as_ref().and_then(|(_, tools)| tools.get(tool));
-        Ok(found.map(|one| (one.annotations.is_read, mirrored::mirrored(&one.schema))))
-    }
-
-    async fn read_list(
-        &self,
-        caller: &Caller,
-        at: &UpstreamAt,
-    ) -> Result<BTreeMap<String, Listed>, String> {
-        let (mut tools, mut cursor) = (BTreeMap::new(), None::<String>);
+    async fn read_list(&self, caller: &Caller, at: &UpstreamAt) -> Result<List, String> {
+        let (mut tools, mut cursor) = (List::new(), None::<String>);
         for _ in 0..MAX_PAGES {
             let params = match &cursor {
                 Some(cursor) => serde_json::json!({ "cursor": cursor }).to_string(),
@@ -221,14 +246,22 @@ impl Upstreams {
                 name: None,
                 params: &params,
             };
-            let answer = self.ask_at(caller, at, question).await?;
-            let page: ListPage = match &answer {
-                Reply::Result(result) => {
-                    serde_json::from_slice(result).map_err(|error| error.to_string())?
-                }
+            let answer = self.ask_at(caller, at, question).await;
+            let page = match answer.map_err(why)? {
+                Reply::Result(page) => page,
                 Reply::Error(_) => return Err("the server answered with an error".into()),
             };
-            tools.extend(page.tools.into_iter().map(|one| (one.name.clone(), one)));
+            let page: ListPage<'_> =
+                serde_json::from_slice(&page).map_err(|error| error.to_string())?;
+            for tool in page.tools {
+                let schema = tool.schema.map_or("{}", RawValue::get);
+                let schema: Value = serde_json::from_str(schema).unwrap_or_default();
+                let listed = Listed {
+                    is_read: tool.annotations.is_read,
+                    mirrored: mirrored::mirrored(&schema),
+                };
+                tools.insert(tool.name, listed);
+            }
             cursor = page.next;
             if cursor.is_none() || tools.len() > MAX_UNLISTED {
                 break;
@@ -246,9 +279,9 @@ impl Upstreams {
         caller: &Caller,
         upstream: &str,
         question: Question<'_>,
-    ) -> Result<Reply, String> {
+    ) -> Result<Reply, ErrorKind> {
         let known = self.all.load().get(upstream).cloned();
-        let known = known.ok_or("there is no such upstream")?;
+        let known = known.ok_or_else(|| no_answer("there is no such upstream".into()))?;
         self.ask_at(caller, &known.at, question).await
     }
 
@@ -257,15 +290,24 @@ impl Upstreams {
         caller: &Caller,
         at: &UpstreamAt,
         question: Question<'_>,
-    ) -> Result<Reply, String> {
+    ) -> Result<Reply, ErrorKind> {
+        let room = self.memory.reserve(&caller.tenant, 0);
+        let mut room = room.ok_or(ErrorKind::NoRoom)?;
         // No tool has such a name: what is asked here shares no connection with calls.
         let party = Party::tool(&caller.tenant, &at.name_of(""));
         let by = Instant::now() + PATIENCE;
         let asked = self.downstream.forward(&at.endpoint, party, question, by);
-        tokio::select! {
-            answer = asked => reply(&answer?),
-            () = self.base.draining.cancelled() => Err("the gateway is shutting down".into()),
-        }
+        let answer = tokio::select! {
+            answer = asked => answer.and_then(|answer| reply(&answer)).map_err(no_answer)?,
+            () = self.base.draining.cancelled() => return Err(ErrorKind::ShuttingDown),
+        };
+        let (Reply::Result(bytes) | Reply::Error(bytes)) = &answer;
+        room.shrink_to(bytes.len());
+        let room = Arc::new(room);
+        Ok(match answer {
+            Reply::Result(bytes) => Reply::Result(attach(bytes, &room)),
+            Reply::Error(bytes) => Reply::Error(attach(bytes, &room)),
+        })
     }
 
     /// What a server says of itself: an object with its capabilities.
@@ -281,23 +323,49 @@ impl Upstreams {
             .await
     }
 
-    /// Whether a tool in a list of the server may be shown to a caller.
-    pub fn may_see(&self, caller: &Caller, upstream: &str, tool: &RawValue) -> bool {
-        let Ok(Members(members)) = serde_json::from_str(tool.get()) else {
-            return false;
-        };
-        let name = members.into_iter().find(|(name, _)| name == "name");
-        let name = name.and_then(|(_, value)| serde_json::from_str::<String>(value.get()).ok());
-        name.is_some_and(|name| {
-            let here = self.name_of(upstream, &name);
-            let is_served = || {
-                let all = self.all.load();
-                let at = all.get(upstream).map(|known| &known.at);
-                at.is_some_and(|at| at.unlisted.is_some()) && is_plain(&name)
+    /// Which tools in a list of a server may be shown to a caller.
+    pub fn may_see(&self, caller: &Caller, upstream: &str) -> impl Fn(&RawValue) -> bool {
+        let tools = self.base.tools();
+        let named: BTreeMap<String, String> = tools
+            .values()
+            .filter_map(|at| {
+                let mcp = at.endpoint.mcp.as_ref()?;
+                (mcp.upstream == upstream).then(|| (mcp.name.clone(), at.tool.name.clone()))
+            })
+            .collect();
+        let all = self.all.load();
+        let at = all.get(upstream).map(|known| &known.at);
+        let serves_others = at.is_some_and(|at| at.unlisted.is_some());
+        move |tool| {
+            let Ok(Named { name }) = serde_json::from_str(tool.get()) else {
+                return false;
             };
-            caller.may_call(&here) && (self.base.tool_at(&here).is_some() || is_served())
-        })
+            match named.get(&name) {
+                Some(here) => caller.may_call(here),
+                None => {
+                    let here = format!("{upstream}.{name}");
+                    serves_others && is_plain(&name) && caller.may_call(&here)
+                }
+            }
+        }
     }
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+fn why(kind: ErrorKind) -> String {
+    match kind {
+        ErrorKind::ToolUnreachable(failure) => failure.why,
+        kind => kind.to_string(),
+    }
+}
+
+/// Nothing was executed.
+fn no_answer(why: String) -> ErrorKind {
+    ErrorKind::ToolUnreachable(Failure::new(FailureKind::Unreachable, why))
 }
 
 /// Whether a name can be a part of a tool's name here: it stands in URLs, labels and log lines.

@@ -18,7 +18,7 @@ use crate::core::caller::Caller;
 use crate::core::mcp::evidence::Reply;
 use crate::core::mcp::members::Members;
 use crate::core::mcp::revision::{Era, negotiated, supported};
-use crate::gateway::Question;
+use crate::gateway::{ErrorKind, Question};
 
 /// The methods that are passed on, and whether their results may be kept by clients.
 const METHODS: [(&str, bool); 7] = [
@@ -81,9 +81,12 @@ pub(super) async fn forward(
     let result = match upstreams.ask(caller, upstream, question).await {
         Ok(Reply::Result(result)) => result,
         Ok(Reply::Error(error)) => return Ok(RpcError::of_server(&error).answer(Some(id), era)),
-        Err(why) => return Ok(no_answer(&why).answer(Some(id), era)),
+        Err(ErrorKind::ToolUnreachable(failure)) => {
+            return Ok(no_answer(&failure.why).answer(Some(id), era));
+        }
+        Err(kind) => return Err(kind.into()),
     };
-    let may_see = |tool: &RawValue| upstreams.may_see(caller, upstream, tool);
+    let may_see = upstreams.may_see(caller, upstream);
     let may_see: Option<&dyn Fn(&RawValue) -> bool> = if is_list { Some(&may_see) } else { None };
     let written = written(&result, era, asked.is_cacheable, may_see);
     Ok(message::json(message::response(id, written)).into_response())
