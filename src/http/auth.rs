@@ -106,8 +106,8 @@ fn make_room(parts: &Parts, caller: &Caller, http: &Http) -> Result<(), Problem>
         .get::<MatchedPath>()
         .map_or("", MatchedPath::as_str);
     let room = match (&parts.method, door) {
-        // The gateway makes room for a result before it claims the call.
-        (&Method::POST, "/v1/tools/{tool}/calls" | "/mcp") => 0,
+        // The gateway makes room for a result before it claims the call, or asks a server.
+        (&Method::POST, "/v1/tools/{tool}/calls" | "/mcp" | "/mcp/{upstream}") => 0,
         (&Method::GET, "/v1/calls" | "/v1/sagas" | "/v1/reconciliations/{name}") => {
             (2 * PAGE_BYTES).min(http.gateway.engine.memory.budget.total() / 8)
         }

@@ -276,14 +276,14 @@ fn is_no_session(answer: &McpAnswer, code: Option<Option<i64>>) -> bool {
     answer.has_session && answer.status == 400 && code == Some(Some(-32_000))
 }
 
-/// Codes of JSON-RPC that say that the request was not understood.
+/// Codes of JSON-RPC that say that the request was not understood, and MCP's of a capability that the client lacks.
 fn is_unread(code: i64) -> bool {
-    matches!(code, -32_700 | -32_601 | -32_600)
+    matches!(code, -32_700 | -32_601 | -32_600 | -32_021)
 }
 
-/// Codes of MCP about headers, capabilities and revisions: they are found before a tool is executed.
+/// Codes of MCP about headers and revisions: they are found before a tool is executed.
 fn is_of_envelope(code: i64) -> bool {
-    matches!(code, -32_022..=-32_020)
+    matches!(code, -32_022 | -32_020)
 }
 
 /// A value inside of these bytes, not copied.

@@ -158,7 +158,7 @@ fn the_table() {
     error -32000: unknown
     error -32001: unknown
     error -32020: unavailable
-    error -32021: unavailable
+    error -32021: rejected
     error -32022: unavailable
     error -32042: unknown
     error 1: unknown
