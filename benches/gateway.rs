@@ -321,7 +321,7 @@ impl Bench {
         for (at, store) in ["sqlite:oncegate.db"].into_iter().chain(shared).enumerate() {
             let folder = folder.path().join(format!("gateway{at}"));
             let gateway = timeout(PATIENCE, Gateway::start(&folder, address, store)).await??;
-            let mut client = Client::connect(0, gateway.address, &counts).await?;
+            let mut client = Client::connect(REPLAY_KEYS, gateway.address, &counts).await?;
             // A Redis is looked at first, and nothing is claimed before.
             while client.ask(Row::Claim).await.is_err() {}
             for number in 0..REPLAY_KEYS {

@@ -175,6 +175,7 @@ impl App {
             Ok(()) | Err(RecipesError::Store(_)) => {}
             Err(error @ RecipesError::TooMany(_)) => return Err(Error::Recipes(error)),
         }
+        gateway.upstreams.remember();
 
         match gateway.pauses.look_at_pauses().await {
             // Nothing is claimed before it has been looked at.

@@ -19,14 +19,13 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Url};
-use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use self::body::{chain, read};
 pub use self::gate::Deadline;
 use self::gate::{Gate, GatedBody};
 use self::mcp::{ANOTHER, Agreed, McpCall, Settings};
-pub use self::mcp::{McpTool, Question};
+pub use self::mcp::{About, McpTool, Question};
 pub use self::own_headers::secret_header;
 pub use self::pools::{NoClient, Party};
 use self::pools::{Pool, Pools};
@@ -249,7 +248,7 @@ impl Downstream {
             .unwrap_or_else(|_| Err("it did not answer in time".into()))
     }
 
-    /// What an MCP server says of itself: an object with its capabilities.
+    /// What an MCP server says of itself.
     ///
     /// # Errors
     /// It did not answer.
@@ -258,7 +257,7 @@ impl Downstream {
         endpoint: &Endpoint,
         party: Party,
         by: Instant,
-    ) -> Result<Arc<Value>, String> {
+    ) -> Result<Arc<About>, String> {
         let (call, agreed) = self.call_to(endpoint, party, Bytes::new())?;
         timeout_at(by, call.about(&agreed))
             .await

@@ -37,7 +37,9 @@ pub(super) fn tool(
     warnings: &mut Vec<String>,
 ) -> Option<(ToolAt, Spot)> {
     let is_upstreams = section.has("upstream");
-    section.check_name(name, "a tool's");
+    if !is_upstreams || !name.contains('.') {
+        section.check_name(name, "a tool's");
+    }
     let default = Tool::new(name);
     let tool = Tool {
         name: name.to_owned(),

@@ -11,7 +11,7 @@ use super::compensations;
 use super::reader::{Section, Switch};
 use crate::core::mcp::mirrored;
 use crate::core::mcp::revision::Era;
-use crate::core::tool::{Effect, Errors, InvalidParams, Tool, ToolError};
+use crate::core::tool::{Effect, Errors, RequestErrors, Tool, ToolError};
 use crate::downstream::{Endpoint, McpTool, secret_header};
 use crate::gateway::{ToolAt, UpstreamAt};
 
@@ -119,7 +119,16 @@ pub(super) fn endpoint(
         section.check(!section.has(key) && !section.has_taken(key), key, why);
     }
     let upstream: String = section.need("upstream")?;
-    let name = section.get_or("tool", tool.name.clone());
+    let of_same_name = tool
+        .name
+        .strip_prefix(&format!("{upstream}."))
+        .map(str::to_owned);
+    let why = "a name with a dot is that of the upstream, a dot, and the tool's name there";
+    section.check(of_same_name.is_some() || !tool.name.contains('.'), "", why);
+    let name = section.get("tool");
+    let is_same = name.is_none() || of_same_name.is_none() || name == of_same_name;
+    section.check(is_same, "tool", why);
+    let name: String = name.or(of_same_name).unwrap_or_else(|| tool.name.clone());
     section.check(!name.is_empty(), "tool", "this is no name of a tool");
     let Some(upstream) = upstreams.get(&upstream) else {
         section.mistake("upstream", "there is no such section in [upstreams]");
@@ -189,20 +198,20 @@ pub(super) fn errors(section: &mut Section<'_, '_>) -> Errors {
     ];
     let tool_error = section.word("tool_error", &words);
     let words = [
-        ("rejected", InvalidParams::Rejected),
-        ("unknown", InvalidParams::Unknown),
+        ("rejected", RequestErrors::Rejected),
+        ("unknown", RequestErrors::Unknown),
     ];
-    let invalid_params = section.word("invalid_params", &words);
+    let request_errors = section.word("request_errors", &words);
     for (key, is_set) in [
         ("tool_error", tool_error.is_some()),
-        ("invalid_params", invalid_params.is_some()),
+        ("request_errors", request_errors.is_some()),
     ] {
         let why = "this is for tools of an upstream";
         section.check(!is_set || section.has("upstream"), key, why);
     }
     Errors {
         tool_error: tool_error.unwrap_or_default(),
-        invalid_params: invalid_params.unwrap_or_default(),
+        request_errors: request_errors.unwrap_or_default(),
     }
 }
 
@@ -223,9 +232,9 @@ pub(super) fn check(tool: &Tool, section: &Section<'_, '_>, warnings: &mut Vec<S
             "{name}: a result with isError is taken as proof that nothing was executed"
         ));
     }
-    if is_write && tool.errors.invalid_params == InvalidParams::Rejected {
+    if is_write && tool.errors.request_errors == RequestErrors::Rejected {
         warnings.push(format!(
-            "{name}: the error -32602 is taken as proof that nothing was executed"
+            "{name}: JSON-RPC errors about the request are taken as proof that nothing was executed"
         ));
     }
     if tool.errors.tool_error == ToolError::Remember && !tool.key.fields.is_empty() {

@@ -124,11 +124,6 @@ pub struct McpAnswer {
     pub body: Body,
     /// Whether the request named a session of the server.
     pub has_session: bool,
-}
-
-impl McpAnswer {
-    /// Whether the server has forgotten the session that the request named, and so did not look at the request.
-    pub fn is_expired_session(&self) -> bool {
-        self.status == 404 && self.has_session
-    }
+    /// Whether the body is the response to the request, by its id.
+    pub names_request: bool,
 }

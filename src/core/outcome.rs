@@ -11,14 +11,20 @@ use serde_json::{Value, json};
 pub use super::evidence::{Body, Evidence, Outcome, Sent};
 use super::mcp::evidence;
 use super::record::{Content, Failure, FailureKind};
-use super::tool::{Declared, Effect, Errors, SuccessTest, Tool, ToolError};
+use super::tool::{Declared, Effect, Errors, RequestErrors, SuccessTest, Tool, ToolError};
 
 /// Whether the tool is there and does its work, whatever that proves of the call.
 ///
 /// Also a refusal is a sign of life, but not "too many" or "too late".
 pub fn is_sign_of_life(evidence: &Evidence) -> bool {
     match evidence {
-        Evidence::Mcp(answer) => evidence::classify(answer, Errors::default()).0.is_healthy(),
+        Evidence::Mcp(answer) => {
+            let errors = Errors {
+                request_errors: RequestErrors::Rejected,
+                ..Errors::default()
+            };
+            evidence::classify(answer, errors).0.is_healthy()
+        }
         other => other
             .status()
             .is_some_and(|status| status < 500 && !matches!(status, 408 | 425 | 429)),

@@ -287,6 +287,7 @@ fn an_error_as_the_result_leaves_in_doubt_what_others_rely_on() {
         status: 200,
         body: Body::Whole(body.into()),
         has_session: false,
+        names_request: true,
     });
     let judged = |tool: &Tool, must_be_sure| {
         let sent = Sent {

@@ -60,9 +60,9 @@ pub enum ToolError {
     Unknown,
 }
 
-/// What the JSON-RPC error -32602 means for a tool that writes.
+/// What JSON-RPC errors about the request mean for a tool that writes: -32700, -32600 to -32602, and -32021.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum InvalidParams {
+pub enum RequestErrors {
     /// The operator says that the server finds all such errors before it executes.
     Rejected,
     #[default]
@@ -73,7 +73,7 @@ pub enum InvalidParams {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Errors {
     pub tool_error: ToolError,
-    pub invalid_params: InvalidParams,
+    pub request_errors: RequestErrors,
 }
 
 /// A probe that is a call of a tool that reads.

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use super::body::{chain, read};
 use super::gate::{Deadline, Gate, GatedBody};
 use crate::core::evidence::McpAnswer;
-use crate::core::mcp::evidence::{Match, matches};
+use crate::core::mcp::evidence::{Match, OWN_ID, ends_agreement, matches};
 use crate::core::mcp::members::Members;
 use crate::core::mcp::mirrored::{self, Mirrored};
 use crate::core::mcp::request::{self, Told};
@@ -71,7 +71,35 @@ pub(super) enum Spoken {
 #[derive(Debug, Clone)]
 pub(super) struct Agreement {
     spoken: Arc<Spoken>,
-    about: Arc<Value>,
+    about: Arc<About>,
+}
+
+/// What clients of a server are told of it.
+#[derive(Debug, Clone, Default)]
+pub struct About {
+    /// Of its capabilities, those that are passed on.
+    pub capabilities: Vec<&'static str>,
+    pub instructions: String,
+}
+
+/// What the gateway passes on beside the calls of tools.
+const PASSED_ON: [&str; 4] = ["tools", "resources", "prompts", "completions"];
+/// The longest instructions that are kept, in bytes.
+const MAX_INSTRUCTIONS: usize = 16 << 10;
+
+impl About {
+    fn of(result: &Value) -> Self {
+        let theirs = &result["capabilities"];
+        let passed_on = PASSED_ON
+            .into_iter()
+            .filter(|name| theirs[name].is_object());
+        let instructions = result["instructions"].as_str().unwrap_or_default();
+        let end = instructions.floor_char_boundary(MAX_INSTRUCTIONS);
+        Self {
+            capabilities: passed_on.collect(),
+            instructions: instructions[..end].to_owned(),
+        }
+    }
 }
 
 /// Why a body is broken that belongs to another request on the same connection.
@@ -114,7 +142,7 @@ impl McpCall {
         let text = |name: &str| self.headers.get(name).and_then(|value| value.to_str().ok());
         let call_id = text("x-call-id");
         let number = SENT.fetch_add(1, Ordering::Relaxed);
-        let id = format!("{}-{number}", call_id.unwrap_or("oncegate"));
+        let id = format!("{OWN_ID}{}-{number}", call_id.unwrap_or("probe"));
         let told = Told {
             key: text("idempotency-key"),
             call_id,
@@ -130,11 +158,7 @@ impl McpCall {
         }
         let body = reqwest::Body::wrap(GatedBody::new(gate, body, send_before));
         let response = self.post(headers, body).await?;
-        let answer = McpAnswer {
-            status: response.status().as_u16(),
-            has_session: spoken.has_session(),
-            body: response_body(response, &id, self.max_result).await,
-        };
+        let answer = self.answer(response, &spoken, &id).await;
         forget_if_refused(agreed, &spoken, &answer);
         Ok(answer)
     }
@@ -153,7 +177,7 @@ impl McpCall {
         let mut is_again = false;
         loop {
             let spoken = self.spoken(agreed).await?;
-            let id = format!("oncegate-{}", SENT.fetch_add(1, Ordering::Relaxed));
+            let id = format!("{OWN_ID}{}", SENT.fetch_add(1, Ordering::Relaxed));
             let is_modern = matches!(*spoken, Spoken::Modern);
             let mut headers = spoken.headers(method);
             if let Some(name) = name.filter(|_| is_modern) {
@@ -161,16 +185,23 @@ impl McpCall {
             }
             let body = request::forward(&id, method, params, is_modern);
             let response = self.post(headers, body.into()).await?;
-            let answer = McpAnswer {
-                status: response.status().as_u16(),
-                has_session: spoken.has_session(),
-                body: response_body(response, &id, self.max_result).await,
-            };
+            let answer = self.answer(response, &spoken, &id).await;
             forget_if_refused(agreed, &spoken, &answer);
-            if is_again || !answer.is_expired_session() {
+            if is_again || !ends_agreement(&answer) {
                 return Ok(answer);
             }
             is_again = true;
+        }
+    }
+
+    async fn answer(&self, response: reqwest::Response, spoken: &Spoken, id: &str) -> McpAnswer {
+        let status = response.status().as_u16();
+        let body = response_body(response, id, self.max_result).await;
+        McpAnswer {
+            status,
+            has_session: spoken.has_session(),
+            names_request: matches!(&body, Body::Whole(bytes) if matches(bytes, id) == Match::Ours),
+            body,
         }
     }
 
@@ -187,11 +218,11 @@ impl McpCall {
         }
     }
 
-    /// What the server says of itself: an object with its capabilities.
+    /// What the server says of itself.
     ///
     /// # Errors
     /// There is no answer.
-    pub(super) async fn about(&self, agreed: &Agreed) -> Result<Arc<Value>, String> {
+    pub(super) async fn about(&self, agreed: &Agreed) -> Result<Arc<About>, String> {
         Ok(self.agreement(agreed).await?.about)
     }
 
@@ -228,20 +259,20 @@ impl McpCall {
     async fn discover(&self) -> Result<Option<Agreement>, String> {
         let id = "oncegate-discover";
         let headers = Spoken::Modern.headers("server/discover");
-        let (_, mut answer) = self.ask(headers, request::discover(id), Some(id)).await?;
+        let (_, answer) = self.ask(headers, request::discover(id), Some(id)).await?;
         let versions = answer["result"]["supportedVersions"].as_array();
         let is_modern =
             versions.is_some_and(|versions| versions.iter().any(|version| version == MODERN));
         Ok(is_modern.then(|| Agreement {
             spoken: Arc::new(Spoken::Modern),
-            about: Arc::new(answer["result"].take()),
+            about: Arc::new(About::of(&answer["result"])),
         }))
     }
 
     /// Begins a conversation with a server of 2025-11-25 or before.
     async fn initialize(&self) -> Result<Agreement, String> {
         let id = "oncegate-initialize";
-        let (head, mut answer) = self
+        let (head, answer) = self
             .ask(HeaderMap::new(), request::initialize(id), Some(id))
             .await?;
         let version = answer["result"]["protocolVersion"].as_str();
@@ -255,7 +286,7 @@ impl McpCall {
         self.ask(headers, request::initialized(), None).await?;
         Ok(Agreement {
             spoken: Arc::new(spoken),
-            about: Arc::new(answer["result"].take()),
+            about: Arc::new(About::of(&answer["result"])),
         })
     }
 
@@ -306,7 +337,7 @@ impl McpCall {
 /// Another server may stand there by now, or one that has lost its sessions: what was agreed is agreed on again, unless
 /// another request has done so meanwhile.
 fn forget_if_refused(agreed: &Agreed, with: &Arc<Spoken>, answer: &McpAnswer) {
-    if !matches!(answer.status, 400 | 401 | 403 | 404) {
+    if !ends_agreement(answer) {
         return;
     }
     // If another request holds the lock, it agrees anew, or the next refusal finds the lock free.

@@ -156,7 +156,7 @@ impl Base {
 
     /// Adds a tool of an MCP server that no section names. False: the server has as many as it may.
     pub(super) fn add_unlisted(&self, added: ToolAt, upstream: &str, most: usize) -> bool {
-        let added = Arc::new(added);
+        let added = Arc::new(added.seen_before(&self.tools()));
         let mut is_added = false;
         self.tools.rcu(|tools| {
             let of_same = tools
@@ -166,10 +166,8 @@ impl Base {
             is_added = of_same < most || tools.contains_key(&added.tool.name);
             let mut tools = Tools::clone(tools);
             if is_added {
-                // One that was added meanwhile stays: its calls may run.
-                tools
-                    .entry(added.tool.name.clone())
-                    .or_insert_with(|| added.clone());
+                // Calls that run go on with what they began with.
+                tools.insert(added.tool.name.clone(), added.clone());
             }
             tools
         });

@@ -72,7 +72,7 @@ impl ToolAt {
     }
 
     /// What was seen of a tool counts on if it is still in the same place and judged in the same way.
-    fn seen_before(self, before: &Tools) -> Self {
+    pub(super) fn seen_before(self, before: &Tools) -> Self {
         let same = before.get(&self.tool.name).filter(|old| {
             old.endpoint.url == self.endpoint.url && old.tool.breaker == self.tool.breaker
         });

@@ -1,7 +1,7 @@
 //! MCP servers whose tools no section of `[tools]` names: which there are, and what is asked of them beside calls.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex as Guard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex as Guard, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -9,11 +9,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::base::Base;
 use super::calls::ResultMemory;
 use super::error::{Error, ErrorKind};
+use super::recipes::Recipes;
 use super::tools::{ToolAt, Tools};
 use crate::budget::attach;
 use crate::core::caller::Caller;
@@ -21,12 +22,14 @@ use crate::core::mcp::evidence::{Reply, reply};
 use crate::core::mcp::mirrored::{self, Mirrored};
 use crate::core::record::{Failure, FailureKind};
 use crate::core::tool::{Effect, Tool};
-use crate::downstream::{Downstream, Endpoint, McpTool, Party, Question};
+use crate::downstream::{About, Downstream, Endpoint, McpTool, Party, Question};
 
 /// How long a question to a server may take that executes nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a server's list of tools is taken for fresh when a tool is not in it.
 const FRESH: Duration = Duration::from_secs(5);
+/// How long it is taken for fresh when a tool is in it.
+const LISTED: Duration = Duration::from_mins(5);
 /// Tools of one server that no section names. Each has metrics and a stored recipe.
 const MAX_UNLISTED: usize = 500;
 /// Pages of one server's list.
@@ -76,6 +79,7 @@ struct Known {
 type List = BTreeMap<String, Listed>;
 
 /// A tool in a server's list, as far as the gateway goes by it.
+#[derive(Default)]
 struct Listed {
     is_read: bool,
     /// Its arguments that stand in headers, too.
@@ -118,6 +122,9 @@ pub struct Upstreams {
     base: Arc<Base>,
     downstream: Arc<Downstream>,
     memory: Arc<ResultMemory>,
+    recipes: Arc<Recipes>,
+    /// Tools of which calls may be stored; their server's list was not looked into.
+    remembered: Guard<BTreeSet<String>>,
     all: ArcSwap<BTreeMap<String, Arc<Known>>>,
     /// Tools are added for the servers of now, and for no earlier ones.
     changing: Guard<()>,
@@ -128,12 +135,15 @@ impl Upstreams {
         base: Arc<Base>,
         downstream: Arc<Downstream>,
         memory: Arc<ResultMemory>,
+        recipes: Arc<Recipes>,
         upstreams: Vec<UpstreamAt>,
     ) -> Self {
         Self {
             base,
             downstream,
             memory,
+            recipes,
+            remembered: Guard::default(),
             all: ArcSwap::from_pointee(known(upstreams)),
             changing: Guard::default(),
         }
@@ -141,9 +151,31 @@ impl Upstreams {
 
     /// From now on these are the servers, and these the tools that sections name.
     pub(super) fn set(&self, upstreams: Vec<UpstreamAt>, tools: Tools) {
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let changing = lock(&self.changing);
         self.base.tools.store(Arc::new(tools));
         self.all.store(Arc::new(known(upstreams)));
+        drop(changing);
+        self.remember();
+    }
+
+    /// Adds the tools that no section names and of which calls may be stored, from an earlier run or by another gateway:
+    /// what is known of a call is told although its server is down, or lists the tool no more.
+    pub fn remember(&self) {
+        let all = self.all.load_full();
+        for here in self.recipes.tools() {
+            let Some((upstream, tool)) = here.split_once('.') else {
+                continue;
+            };
+            let known = all.get(upstream);
+            let Some((known, effect)) = known.and_then(|known| Some((known, known.at.unlisted?)))
+            else {
+                continue;
+            };
+            if self.base.tool_at(&here).is_none() {
+                lock(&self.remembered).insert(here.clone());
+                self.add(known, upstream, &here, tool, &Listed::default(), effect);
+            }
+        }
     }
 
     pub fn has(&self, upstream: &str) -> bool {
@@ -174,31 +206,63 @@ impl Upstreams {
         let Some(effect) = known.at.unlisted else {
             return Ok(());
         };
-        if self.base.tool_at(&here).is_some() || !is_plain(tool) {
+        if !is_plain(tool) || !self.has_to_look(&known, &here) {
             return Ok(());
         }
         let mut list = known.listed.lock().await;
         let is_fresh = |(read_at, list): &(Instant, Result<List, String>)| {
             let has = list.as_ref().is_ok_and(|list| list.contains_key(tool));
-            has || read_at.elapsed() < FRESH
+            read_at.elapsed() < if has { LISTED } else { FRESH }
         };
         if !list.as_ref().is_some_and(is_fresh) {
-            let read = self.read_list(caller, &known.at).await;
+            let read = self.read_list(caller, &known.at);
+            let read = timeout(PATIENCE, read).await;
+            let read = read.unwrap_or_else(|_| Err("it did not answer in time".into()));
             // A request that waited for a failed read does not repeat it.
             *list = Some((Instant::now(), read));
         }
-        match list.as_ref().map(|(_, list)| list) {
-            None => Ok(()),
-            Some(Err(why)) => {
-                Err(no_answer(format!("its list of tools could not be read: {why}")).alone())
-            }
-            Some(Ok(list)) => {
-                if let Some(listed) = list.get(tool) {
-                    self.add(&known, upstream, &here, tool, listed, effect);
-                }
+        let found = match list.as_ref().map(|(_, list)| list) {
+            Some(Ok(list)) => Ok(list.get(tool)),
+            Some(Err(why)) => Err(why.clone()),
+            None => Ok(None),
+        };
+        match found {
+            Ok(Some(listed)) => {
+                lock(&self.remembered).remove(&here);
+                self.add(&known, upstream, &here, tool, listed, effect);
                 Ok(())
             }
+            // What is stored of it is told, and a call meets the server itself.
+            _ if self.base.tool_at(&here).is_some() => Ok(()),
+            Ok(None) => self.was_served(&here).await.map(drop),
+            Err(_) if self.was_served(&here).await? => Ok(()),
+            Err(why) => {
+                Err(no_answer(format!("its list of tools could not be read: {why}")).alone())
+            }
         }
+    }
+
+    /// Whether another gateway has served a tool, so that calls of it may be stored; then it is served here, too.
+    ///
+    /// # Errors
+    /// The store does not say.
+    async fn was_served(&self, here: &str) -> Result<bool, Error> {
+        if !self.base.store.is_shared() {
+            return Ok(false);
+        }
+        let learned = self.recipes.learn_recipes().await;
+        learned.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        self.remember();
+        Ok(self.base.tool_at(here).is_some())
+    }
+
+    /// Whether the server's list says more of a tool than is known: that it is there, or whether it reads still.
+    fn has_to_look(&self, known: &Known, here: &str) -> bool {
+        let Some(at) = self.base.tool_at(here) else {
+            return true;
+        };
+        let is_trusted = known.at.trusts_annotations && at.tool.effect == Effect::Read;
+        at.is_unlisted() && (is_trusted || lock(&self.remembered).contains(here))
     }
 
     fn add(
@@ -221,7 +285,7 @@ impl Upstreams {
             },
             known.at.endpoint_of(tool, listed.mirrored.clone(), true),
         );
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = lock(&self.changing);
         // The configuration may have been read again meanwhile.
         let all = self.all.load();
         let is_current = all.get(upstream).is_some_and(|now| Arc::ptr_eq(now, known));
@@ -256,17 +320,31 @@ impl Upstreams {
             for tool in page.tools {
                 let schema = tool.schema.map_or("{}", RawValue::get);
                 let schema: Value = serde_json::from_str(schema).unwrap_or_default();
-                let listed = Listed {
-                    is_read: tool.annotations.is_read,
-                    mirrored: mirrored::mirrored(&schema),
-                };
-                tools.insert(tool.name, listed);
+                let mirrored = mirrored::mirrored(&schema);
+                if let Some(why) = mirrored::mistake(&mirrored) {
+                    tracing::warn!(
+                        upstream = at.name,
+                        tool = tool.name,
+                        why,
+                        "a tool cannot be called: x-mcp-header"
+                    );
+                    continue;
+                }
+                let is_read = tool.annotations.is_read;
+                tools.insert(tool.name, Listed { is_read, mirrored });
             }
             cursor = page.next;
-            if cursor.is_none() || tools.len() > MAX_UNLISTED {
+            if cursor.is_none() {
+                return Ok(tools);
+            }
+            if tools.len() > MAX_UNLISTED {
                 break;
             }
         }
+        tracing::warn!(
+            upstream = at.name,
+            "a server's list of tools is not read to its end"
+        );
         Ok(tools)
     }
 
@@ -310,17 +388,19 @@ impl Upstreams {
         })
     }
 
-    /// What a server says of itself: an object with its capabilities.
+    /// What a server says of itself.
     ///
     /// # Errors
     /// There is no such server, or it did not answer.
-    pub async fn about(&self, caller: &Caller, upstream: &str) -> Result<Arc<Value>, String> {
+    pub async fn about(&self, caller: &Caller, upstream: &str) -> Result<Arc<About>, String> {
         let known = self.all.load().get(upstream).cloned();
         let at = &known.as_ref().ok_or("there is no such upstream")?.at;
         let party = Party::tool(&caller.tenant, &at.name_of(""));
-        self.downstream
-            .about(&at.endpoint, party, Instant::now() + PATIENCE)
-            .await
+        let by = Instant::now() + PATIENCE;
+        tokio::select! {
+            about = self.downstream.about(&at.endpoint, party, by) => about,
+            () = self.base.draining.cancelled() => Err("the gateway is shutting down".into()),
+        }
     }
 
     /// Which tools in a list of a server may be shown to a caller.
@@ -349,6 +429,10 @@ impl Upstreams {
             }
         }
     }
+}
+
+fn lock<T>(guard: &Guard<T>) -> MutexGuard<'_, T> {
+    guard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Deserialize)]

@@ -111,6 +111,64 @@ async fn a_tool_that_no_section_names_has_one_effect_for_each_call(stores: &Stor
 }
 
 #[tokio::test]
+async fn what_may_have_happened_is_told_though_the_server_lists_the_tool_no_more() {
+    let upstream = Upstream::modern().await;
+    upstream.list(&[tool("a")]);
+    let stores = Stores::Sqlite;
+    let gateway = stores.gateway(&config(&upstream, "")).await;
+    upstream.then(Does::ExecuteThenNothing);
+    let first = call(&gateway, "a", json!({})).await;
+    let is_unknown = |said: &Answer| {
+        assert_eq!(
+            said.meta("problem")["type"],
+            "/problems/outcome-unknown",
+            "{}",
+            said.text
+        );
+        assert_eq!(said.meta("call-id"), first.meta("call-id"));
+    };
+    is_unknown(&first);
+    upstream.list(&[]);
+    let gateway = stores.again(gateway, &config(&upstream, "")).await;
+    is_unknown(&call(&gateway, "a", json!({})).await);
+    assert!(
+        gateway
+            .reload(&config(&upstream, "dedup_window = \"20m\""))
+            .await
+    );
+    is_unknown(&call(&gateway, "a", json!({})).await);
+    // A section of the same name keeps the calls.
+    let section = "[tools.\"up.a\"]\nupstream = \"up\"\ndescription = \"d\"";
+    assert!(gateway.reload(&config(&upstream, section)).await);
+    is_unknown(&call(&gateway, "a", json!({})).await);
+    assert_eq!(upstream.effects(), 1);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_tool_that_the_server_no_longer_calls_a_read_is_one_no_more() {
+    let upstream = Upstream::modern().await;
+    let mut read = tool("a");
+    read["annotations"] = json!({ "readOnlyHint": true });
+    upstream.list(&[read]);
+    let gateway = Gateway::start(&config(&upstream, "trust_annotations = true")).await;
+    call(&gateway, "a", json!({})).await.expect_ok();
+    call(&gateway, "a", json!({})).await.expect_ok();
+    assert_eq!(upstream.effects(), 2);
+    upstream.list(&[tool("a")]);
+    // Its list is read again when the configuration is.
+    let again = config(
+        &upstream,
+        "trust_annotations = true\ndedup_window = \"20m\"",
+    );
+    assert!(gateway.reload(&again).await);
+    call(&gateway, "a", json!({})).await.expect_ok();
+    call(&gateway, "a", json!({})).await.expect_ok();
+    assert_eq!(upstream.effects(), 3);
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_call_is_the_same_call_at_every_door() {
     let upstream = Upstream::modern().await;
     let more = "[tools.create]\nupstream = \"up\"\ntool = \"create_order\"";

@@ -60,7 +60,7 @@ async fn what_may_have_happened_is_never_sent_again(stores: &Stores) {
     let gateway = stores
         .gateway(
             &upstream
-                .config("timeout = \"1s\"\ndeadline = \"3s\"\n[server]\nmax_result = \"64KiB\""),
+                .config("timeout = \"1s\"\ndeadline = \"3s\"\nbreaker = { failures = 1000 }\n[server]\nmax_result = \"64KiB\""),
         )
         .await;
     for (n, does) in [
@@ -74,7 +74,12 @@ async fn what_may_have_happened_is_never_sent_again(stores: &Stores) {
         Does::Long(1 << 20),
         Does::ExecuteThenError(-32_603),
         Does::ExecuteThenError(-32_000),
+        Does::ExecuteThenError(-32_600),
+        Does::ExecuteThenError(-32_601),
         Does::ExecuteThenError(-32_602),
+        Does::ExecuteThenError(-32_021),
+        Does::ExecuteThenRefuse(-32_602),
+        Does::ExecuteThenRefuse(-32_600),
         Does::RefuseAnother,
         Does::StreamThenEnd(b"data: {\"id\":null,\"error\":{\"code\":-32600}}\n\n"),
         Does::ExecuteThenNothing,
@@ -99,22 +104,36 @@ async fn what_may_have_happened_is_never_sent_again(stores: &Stores) {
 async fn what_was_surely_not_executed_may_run_again(stores: &Stores) {
     let upstream = Upstream::modern().await;
     let gateway = stores.gateway(&upstream.config(ONCE)).await;
-    for (n, does) in [
-        Does::Error(400, -32_600),
-        Does::Error(200, -32_601),
-        Does::Error(400, -32_602),
-        Does::Status(401),
-        Does::Status(403),
-        Does::Status(413),
+    for (n, (does, problem)) in [
+        (Does::Nameless(400, -32_600), "tool-rejected"),
+        (Does::Nameless(400, -32_602), "tool-rejected"),
+        (Does::Error(400, -32_020), "tool-unavailable"),
+        (Does::Status(401), "tool-rejected"),
+        (Does::Status(403), "tool-rejected"),
+        (Does::Status(413), "tool-rejected"),
     ]
     .into_iter()
     .enumerate()
     {
         upstream.then(does.clone());
         let key = format!("k{n}");
-        act(&gateway, &key).await.expect_problem("tool-rejected");
+        act(&gateway, &key).await.expect_problem(problem);
         act(&gateway, &key).await.expect_ok();
         assert_eq!(upstream.effects(), n + 1, "{does:?}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn errors_about_the_request_prove_what_the_operator_declares() {
+    let upstream = Upstream::modern().await;
+    let gateway = Gateway::start(&upstream.config("request_errors = \"rejected\"")).await;
+    for (n, code) in [-32_600, -32_601, -32_602, -32_021].into_iter().enumerate() {
+        upstream.then(Does::Error(200, code));
+        let key = format!("k{n}");
+        act(&gateway, &key).await.expect_problem("tool-rejected");
+        act(&gateway, &key).await.expect_ok();
+        assert_eq!(upstream.effects(), n + 1, "{code}");
     }
     gateway.stop().await;
 }
@@ -282,6 +301,9 @@ fn settings_of_upstreams_that_make_no_sense_are_refused() {
         [tools.a];upstream = "up";unknown = "probe";probe = { tool = "b", found = "/x", args = { a = "/args", r = "/result" } };[tools.b];upstream = "up";effect = "read" => a.probe: args: an unknown call has no result
         [tools.a];upstream = "up";input_schema = { type = "object", properties = { p = { x-mcp-header = "a b" } } } => tools.a.input_schema: x-mcp-header: "mcp-param-a b" is no header name
         [tools.a];upstream = "up";[tools.b];upstream = "up";tool = "a" => b: a is the tool a of this upstream, too
+        [tools."other.a"];upstream = "up" => a name with a dot is that of the upstream
+        [tools."up.a"];upstream = "up";tool = "b" => a name with a dot is that of the upstream
+        [tools."up.a"];url = "http://127.0.0.1:1/" => a tool's name has
         [upstreams.b];url = "http://127.0.0.1:1/";headers = { Mcp-Session-Id = "x" } => upstreams.b.headers
         [upstreams.b];url = "http://127.0.0.1:1/";unlisted = "maybe" => upstreams.b.unlisted
         [upstreams.b];url = "http://127.0.0.1:1/";dedup_window = "1s" => upstreams.b.dedup_window

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::core::evidence::{Body, McpAnswer, Outcome};
 use crate::core::record::{Content, Failure, FailureKind};
-use crate::core::tool::{Errors, InvalidParams, ToolError};
+use crate::core::tool::{Errors, RequestErrors, ToolError};
 
 /// A response of JSON-RPC, as far as it matters here.
 #[derive(Deserialize)]
@@ -41,14 +41,17 @@ struct Head<'a> {
     content: Option<&'a RawValue>,
 }
 
+/// How the ids begin that the gateway gives to its requests.
+pub const OWN_ID: &str = "oncegate-";
+
 /// How a message goes with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Match {
     /// It is the response.
     Ours,
-    /// It is the response to another request.
+    /// It is the response to another request of the gateway, or a result without its id.
     Another,
-    /// It is an error without an id: a server that could not read the request says so in a refusal.
+    /// It is an error that names no request of the gateway: a server says so that it could not read one.
     Nameless,
     /// It is no response: another kind of message, or none at all.
     None,
@@ -62,12 +65,13 @@ pub fn matches(message: &[u8], id: &str) -> Match {
     if response.result.is_some() == response.error.is_some() {
         return Match::None;
     }
-    let said = response.id.map(RawValue::get).filter(|id| *id != "null");
-    match said.map(serde_json::from_str::<Cow<'_, str>>) {
-        None if response.error.is_some() => Match::Nameless,
-        None => Match::Another,
-        Some(Ok(said)) if said == id => Match::Ours,
-        Some(_) => Match::Another,
+    let said = response.id.map(RawValue::get);
+    let said = said.and_then(|said| serde_json::from_str::<Cow<'_, str>>(said).ok());
+    match said {
+        Some(said) if said == id => Match::Ours,
+        Some(said) if said.starts_with(OWN_ID) => Match::Another,
+        _ if response.error.is_some() => Match::Nameless,
+        _ => Match::Another,
     }
 }
 
@@ -88,7 +92,7 @@ pub fn is_tool_result(result: &[u8]) -> bool {
 
 /// Whether a whole result has something there, in its structured content, or without that in a text that is JSON.
 ///
-/// Null, false and what is empty is nothing. `None`: the result says nothing in a form that can be read.
+/// Null, false and what is empty is nothing. `None`: not all that the result says can be read.
 pub fn has(result: &[u8], pointer: &str) -> Option<bool> {
     let result: Value = serde_json::from_slice(result).ok()?;
     let kind = result.get("resultType").and_then(Value::as_str);
@@ -109,13 +113,20 @@ pub fn has(result: &[u8], pointer: &str) -> Option<bool> {
         return Some(has(said));
     }
     let blocks = result.get("content")?.as_array()?;
-    let texts = blocks
-        .iter()
-        .filter_map(|block| block.get("text")?.as_str());
-    let said: Vec<Value> = texts
-        .filter_map(|text| serde_json::from_str(text).ok())
-        .collect();
-    (!said.is_empty()).then(|| said.iter().any(has))
+    let said = |block: &Value| {
+        let text = block
+            .get("text")
+            .filter(|_| block["type"] == "text")?
+            .as_str()?;
+        let said: Value = serde_json::from_str(text).ok()?;
+        (said.is_object() || said.is_array()).then_some(said)
+    };
+    let said: Vec<Option<Value>> = blocks.iter().map(said).collect();
+    if said.iter().flatten().any(has) {
+        return Some(true);
+    }
+    // What cannot be read may be what was asked for.
+    (!said.is_empty() && said.iter().all(Option::is_some)).then_some(false)
 }
 
 /// What a server says to a question that executes nothing.
@@ -182,7 +193,14 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
     let code = said
         .as_ref()
         .map(|error| object::<RpcError>(error).map(|error| error.code));
+    let is_internal = matches!(code, Some(Some(INTERNAL_ERROR) | None));
+    if result.is_none() && !is_internal && is_stale_agreement(answer, code.flatten()) {
+        return unavailable(
+            "the server does not know the session or the revision that was agreed on",
+        );
+    }
     match code {
+        None => {}
         // It may have happened, whatever the status says.
         Some(Some(INTERNAL_ERROR) | None) => {
             return unknown(
@@ -190,42 +208,30 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
                     .into(),
             );
         }
-        Some(Some(INVALID_PARAMS)) if (200..300).contains(status) => {
-            let why = format!("the server answered with the JSON-RPC error {INVALID_PARAMS}");
-            return match means.invalid_params {
-                InvalidParams::Rejected => rejected(
+        Some(Some(code)) if *status < 500 && is_about_request(code) && answer.names_request => {
+            let why = format!("the server answered with the JSON-RPC error {code}");
+            return match means.request_errors {
+                RequestErrors::Rejected => rejected(
                     said,
                     format!("{why}, which is declared to mean that nothing was executed"),
                 ),
-                InvalidParams::Unknown => unknown(format!(
-                    "{why}; servers say so also of a result that is wrong"
+                RequestErrors::Unknown => unknown(format!(
+                    "{why}; servers say so after they have executed, too"
                 )),
             };
         }
-        Some(Some(code)) if *status < 500 && is_of_envelope(code) => {
-            return unavailable("the server speaks another revision than was agreed on");
-        }
-        Some(Some(code)) if *status < 500 && is_unread(code) => {
-            return rejected(
-                said,
-                format!("the server answered with the JSON-RPC error {code}"),
-            );
-        }
-        _ if result.is_none() && (answer.is_expired_session() || is_no_session(answer, code)) => {
-            return unavailable("the server does not know its session any more");
-        }
-        _ if result.is_none() && matches!(status, 400 | 401 | 403..=406 | 413 | 415) => {
-            return rejected(
-                said,
-                format!("the server refused the request with {status}"),
-            );
-        }
-        Some(Some(code)) => {
+        Some(Some(code)) if answer.names_request || !is_refusal(*status) => {
             return unknown(format!(
                 "the server answered with the JSON-RPC error {code}; that does not prove that it was not executed"
             ));
         }
-        None => {}
+        Some(Some(_)) => {}
+    }
+    if result.is_none() && is_refusal(*status) {
+        return rejected(
+            said,
+            format!("the server refused the request with {status}"),
+        );
     }
     let Some(result) = result.filter(|_| (200..300).contains(status)) else {
         return unknown(format!(
@@ -268,22 +274,36 @@ fn object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
         .flatten()
 }
 
-/// Invalid params: an unknown tool, arguments that are wrong, and of some servers a result that does not fit its schema.
-const INVALID_PARAMS: i64 = -32_602;
-
-/// Some servers say 400 and -32000 of a session that they do not know.
-fn is_no_session(answer: &McpAnswer, code: Option<Option<i64>>) -> bool {
-    answer.has_session && answer.status == 400 && code == Some(Some(-32_000))
+/// Codes that find fault with a request. SDKs also give them to what a tool raises after its effect, and to a result
+/// that does not fit its schema.
+fn is_about_request(code: i64) -> bool {
+    matches!(code, -32_700 | -32_602..=-32_600 | -32_021)
 }
 
-/// Codes of JSON-RPC that say that the request was not understood, and MCP's of a capability that the client lacks.
-fn is_unread(code: i64) -> bool {
-    matches!(code, -32_700 | -32_601 | -32_600 | -32_021)
+/// Statuses by which a server refuses a request that it has not looked into.
+fn is_refusal(status: u16) -> bool {
+    matches!(status, 400 | 401 | 403..=406 | 413 | 415)
 }
 
-/// Codes of MCP about headers and revisions: they are found before a tool is executed.
-fn is_of_envelope(code: i64) -> bool {
-    matches!(code, -32_022 | -32_020)
+/// Whether a refusal says that another session or revision has to be agreed on: 404 to a request of a session, for
+/// which some say 400 and -32000, and MCP's codes of headers and revisions.
+fn is_stale_agreement(answer: &McpAnswer, code: Option<i64>) -> bool {
+    match (answer.status, code) {
+        (404, _) => answer.has_session,
+        (400, Some(-32_000)) => answer.has_session,
+        (400, Some(-32_022 | -32_020)) => true,
+        _ => false,
+    }
+}
+
+/// Whether what was agreed with a server is to be agreed on again after this answer.
+pub fn ends_agreement(answer: &McpAnswer) -> bool {
+    let error = match &answer.body {
+        Body::Whole(bytes) => object::<Response<'_>>(bytes).and_then(|response| response.error),
+        Body::Broken(_) => None,
+    };
+    let code = error.and_then(|error| object::<RpcError>(error.get().as_bytes()));
+    matches!(answer.status, 401 | 403) || is_stale_agreement(answer, code.map(|error| error.code))
 }
 
 /// A value inside of these bytes, not copied.

@@ -9,6 +9,7 @@ fn answer(status: u16, message: &Value) -> McpAnswer {
         status,
         body: Body::Whole(message.to_string().into()),
         has_session: false,
+        names_request: message.get("id").is_some(),
     }
 }
 
@@ -92,6 +93,7 @@ fn the_table() {
             status,
             body: Body::Whole("<html>".into()),
             has_session: false,
+            names_request: false,
         };
         row(
             &format!("{status} without a message"),
@@ -102,6 +104,22 @@ fn the_table() {
         has_session: true,
         ..answer(status, message)
     };
+    let nameless = |status, code| McpAnswer {
+        names_request: false,
+        ..answer(status, &error(code))
+    };
+    for (status, code) in [
+        (400, -32_700),
+        (400, -32_600),
+        (400, -32_602),
+        (400, -32_603),
+        (400, -32_000),
+        (200, -32_600),
+        (500, -32_600),
+    ] {
+        let what = format!("{status} with error {code} that names no request");
+        row(&what, word(&nameless(status, code), remember));
+    }
     for (what, said) in [
         (
             "400 of a session with -32000",
@@ -127,6 +145,7 @@ fn the_table() {
             status,
             body: Body::Broken("cut off".into()),
             has_session: true,
+            names_request: false,
         };
         row(&format!("{status} cut off"), word(&answer, remember));
     }
@@ -150,22 +169,22 @@ fn the_table() {
     isError Remember: executed
     isError Rejected: rejected
     isError Unknown: unknown
-    error -32700: rejected
-    error -32600: rejected
-    error -32601: rejected
+    error -32700: unknown
+    error -32600: unknown
+    error -32601: unknown
     error -32602: unknown
     error -32603: unknown
     error -32000: unknown
     error -32001: unknown
-    error -32020: unavailable
-    error -32021: rejected
-    error -32022: unavailable
+    error -32020: unknown
+    error -32021: unknown
+    error -32022: unknown
     error -32042: unknown
     error 1: unknown
-    400 with error -32000: rejected
+    400 with error -32000: unknown
     400 with error -32603: unknown
-    404 with error -32601: rejected
-    404 with error -32001: rejected
+    404 with error -32601: unknown
+    404 with error -32001: unknown
     500 with error -32000: unknown
     500 with error -32602: unknown
     500 with a result: unknown
@@ -191,6 +210,13 @@ fn the_table() {
     500 without a message: unknown
     502 without a message: unknown
     503 without a message: unknown
+    400 with error -32700 that names no request: rejected
+    400 with error -32600 that names no request: rejected
+    400 with error -32602 that names no request: rejected
+    400 with error -32603 that names no request: unknown
+    400 with error -32000 that names no request: rejected
+    200 with error -32600 that names no request: unknown
+    500 with error -32600 that names no request: unknown
     400 of a session with -32000: unavailable
     404 of a session with -32603: unknown
     404 of a session with a result: unknown
@@ -214,6 +240,7 @@ fn a_result_is_kept_byte_for_byte_without_its_envelope() {
         status: 200,
         body: Body::Whole(message.into()),
         has_session: false,
+        names_request: true,
     };
     let (outcome, _) = classify(&answer, Errors::default());
     assert_eq!(outcome, Outcome::Executed(Content::Kept(kept.into())));
@@ -236,13 +263,14 @@ fn only_the_response_to_our_request_is_ours() {
     for nameless in [
         json!({ "id": null, "error": { "code": -32_700 } }),
         json!({ "error": { "code": -32_700 } }),
+        json!({ "id": "server-error", "error": { "code": -32_600 } }),
     ] {
         assert_eq!(said(nameless.clone()), Match::Nameless, "{nameless}");
     }
     for another in [
         json!({ "id": "2", "result": {} }),
         json!({ "id": 1, "result": {} }),
-        json!({ "id": "2", "error": { "code": -32_600 } }),
+        json!({ "id": "oncegate-2", "error": { "code": -32_600 } }),
         json!({ "id": null, "result": {} }),
         json!({ "result": {} }),
     ] {
@@ -264,9 +292,9 @@ fn only_the_response_to_our_request_is_ours() {
 }
 
 #[test]
-fn invalid_params_prove_only_what_the_operator_declares() {
+fn errors_about_the_request_prove_only_what_the_operator_declares() {
     let declared = Errors {
-        invalid_params: InvalidParams::Rejected,
+        request_errors: RequestErrors::Rejected,
         ..Errors::default()
     };
     let said = answer(200, &error(-32_602));
@@ -301,6 +329,11 @@ fn something_is_found_in_structured_content_or_in_a_text_of_json() {
     assert_eq!(has(none), Some(false), "the text only repeats it");
     for unclear in [
         json!({ "content": [text("database is locked")] }),
+        json!({ "content": [text("null")] }),
+        json!({ "content": [text("404")] }),
+        json!({ "content": [text("\"timeout\"")] }),
+        json!({ "content": [text("{}"), text("timeout")] }),
+        json!({ "content": [text("{}"), { "type": "image", "data": "", "mimeType": "image/png" }] }),
         json!({ "content": [] }),
         json!({ "content": [], "structuredContent": null }),
         json!({ "content": [], "structuredContent": order, "resultType": "task" }),

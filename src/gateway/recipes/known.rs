@@ -73,6 +73,11 @@ impl Recipes {
         }
     }
 
+    /// The tools of which a recipe is stored: only of them calls can be.
+    pub(in crate::gateway) fn tools(&self) -> Vec<String> {
+        self.known.load().all.keys().cloned().collect()
+    }
+
     /// The recipes of a tool but today's, the newest first.
     pub(in crate::gateway) fn earlier(&self, at: &ToolAt) -> Vec<(RecipeId, Arc<Recipe>)> {
         let known = self.known.load();

@@ -1,7 +1,5 @@
 //! What is asked of one MCP server beside calls, passed on member for member.
 
-use std::sync::Arc;
-
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use serde_json::value::RawValue;
@@ -116,8 +114,8 @@ fn written(
     for (name, value) in &members {
         match (name.as_str(), may_see) {
             ("resultType" | "ttlMs" | "cacheScope", _) if !is_modern => {}
-            // What one token sees is not what another sees.
-            ("cacheScope", Some(_)) => written.text(name, "\"private\"".into()),
+            // What one token gets is not what another gets.
+            ("cacheScope", _) => written.text(name, "\"private\"".into()),
             ("tools", Some(may_see)) => {
                 let tools: Vec<&RawValue> = serde_json::from_str(value.get()).unwrap_or_default();
                 written.list(name, tools.into_iter().filter(|tool| may_see(tool)));
@@ -141,9 +139,13 @@ pub(super) async fn about(
         Ok(about) => about,
         Err(why) => return no_answer(&why).answer(Some(id), era),
     };
-    let theirs = about["instructions"].as_str().unwrap_or_default();
+    let theirs = &about.instructions;
+    let capabilities = about
+        .capabilities
+        .iter()
+        .map(|name| ((*name).to_owned(), json!({})));
     let mut result = json!({
-        "capabilities": capabilities(&about),
+        "capabilities": capabilities.collect::<Value>(),
         "instructions": format!("{theirs}\n\n{INSTRUCTIONS}").trim_start(),
     });
     let more = match wanted {
@@ -166,17 +168,6 @@ pub(super) async fn about(
     message::json(message::response(id, vec![result])).into_response()
 }
 
-/// Of what the server can do, what is passed on. Changes are not: nothing listens for them.
-fn capabilities(about: &Arc<Value>) -> Value {
-    let passed = ["tools", "resources", "prompts", "completions"];
-    let theirs = &about["capabilities"];
-    let passed = passed.into_iter().filter(|name| theirs[name].is_object());
-    passed.map(|name| (name.to_owned(), json!({}))).collect()
-}
-
 fn no_answer(why: &str) -> RpcError {
-    RpcError::new(
-        INTERNAL_ERROR,
-        format!("The server did not answer, and nothing was executed: {why}"),
-    )
+    RpcError::new(INTERNAL_ERROR, format!("The server did not answer: {why}"))
 }

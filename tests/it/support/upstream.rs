@@ -43,11 +43,15 @@ pub enum Does {
     Long(usize),
     /// Executes and answers with this error.
     ExecuteThenError(i64),
+    /// The same with status 400.
+    ExecuteThenRefuse(i64),
     ExecuteThenStatus(u16),
     /// Executes, answers with 200 and no body.
     ExecuteThenNothing,
     /// Executes nothing, and answers with this error and status.
     Error(u16, i64),
+    /// The same without the id of the request.
+    Nameless(u16, i64),
     Status(u16),
 }
 
@@ -213,7 +217,7 @@ impl Upstream {
         };
         if !self.lock().sessions.contains(session) {
             let (status, code) = self.lock().unknown_session.unwrap_or((404, -32_001));
-            return Some(error(status, message, code));
+            return Some(error(status, &json!({ "id": "server-error" }), code));
         }
         match method {
             "notifications/initialized" => Some(StatusCode::ACCEPTED.into_response()),
@@ -236,12 +240,12 @@ async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Byte
     }
     let does = upstream.lock().next.pop_front();
     let does = does.unwrap_or_else(|| Does::Json(result("done")));
-    if !matches!(does, Does::Error(..) | Does::Status(_)) {
+    if !matches!(does, Does::Error(..) | Does::Nameless(..) | Does::Status(_)) {
         let key = message["params"]["_meta"]["dev.oncegate/idempotency-key"].to_string();
         *upstream.lock().effects.entry(key).or_default() += 1;
     }
     let whole = |id: Value, result: &Value| json!({ "jsonrpc": "2.0", "id": id, "result": result });
-    let (id, other) = (message["id"].clone(), json!("another"));
+    let (id, other) = (message["id"].clone(), json!("oncegate-another"));
     match does {
         Does::Json(result) => json_of(&message, &result),
         Does::Stream(result) => {
@@ -265,7 +269,7 @@ async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Byte
         }
         Does::OtherId => axum::Json(whole(other, &result("other"))).into_response(),
         Does::RefuseAnother => {
-            let other = json!({ "id": "another" });
+            let other = json!({ "id": "oncegate-another" });
             error(400, &other, -32_600)
         }
         Does::OtherIdInStream => events(&[whole(other, &result("other"))]),
@@ -284,7 +288,9 @@ async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Byte
             stream_of(begin.chain(stream::repeat(piece).take(length >> 16)))
         }
         Does::ExecuteThenError(code) => error(200, &message, code),
+        Does::ExecuteThenRefuse(code) => error(400, &message, code),
         Does::Error(status, code) => error(status, &message, code),
+        Does::Nameless(status, code) => error(status, &Value::Null, code),
         Does::ExecuteThenNothing => StatusCode::OK.into_response(),
         Does::ExecuteThenStatus(status) | Does::Status(status) => StatusCode::from_u16(status)
             .expect("a status")
