@@ -1,24 +1,32 @@
 //! `POST /mcp/{upstream}`: one MCP server as its clients see it.
 
+use std::time::Duration;
+
+use futures_util::future::join_all;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
+use crate::support::binary::{Process, free_port};
 use crate::support::mcp::{LEGACY, MODERN, meta};
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::upstream::{Does, Upstream, result};
-use crate::support::{Answer, Gateway};
+use crate::support::{Answer, Gateway, client};
 
-on_both_stores!(a_tool_that_no_section_names_has_one_effect_for_each_call);
+on_both_stores!(
+    a_tool_that_no_section_names_has_one_effect_for_each_call,
+    the_same_call_at_once_by_all_gateways_has_one_effect,
+);
 
-fn request(gateway: &Gateway, method: &str, mut params: Value) -> RequestBuilder {
+fn request(gateway: &Gateway, method: &str, params: Value) -> RequestBuilder {
+    request_to(&gateway.url("/mcp/up"), method, params)
+}
+
+fn request_to(url: &str, method: &str, mut params: Value) -> RequestBuilder {
     let name = params.get("name").or_else(|| params.get("uri"));
     let name = name.and_then(Value::as_str).map(str::to_owned);
     params["_meta"] = meta(params.get("_meta").cloned().unwrap_or_else(|| json!({})));
     let body = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
-    let request = gateway
-        .client
-        .post(gateway.url("/mcp/up"))
-        .body(body.to_string());
+    let request = client().post(url).body(body.to_string());
     let request = request.header("accept", "application/json, text/event-stream");
     let request = request
         .header("mcp-protocol-version", MODERN)
@@ -108,6 +116,21 @@ async fn a_tool_that_no_section_names_has_one_effect_for_each_call(stores: &Stor
     assert_eq!(unlisted.rpc_code(), -32602);
     assert_eq!(upstream.effects(), 2);
     gateway.stop().await;
+}
+
+async fn the_same_call_at_once_by_all_gateways_has_one_effect(stores: &Stores) {
+    let upstream = Upstream::legacy().await;
+    upstream.list(&[tool("a")]);
+    let gateways = stores.gateways(&config(&upstream, "")).await;
+    upstream.then(Does::Late(Duration::from_millis(200), result("done")));
+    let asked = (0..20).map(|n| call(&gateways[n % gateways.len()], "a", json!({ "n": 1 })));
+    for said in join_all(asked).await {
+        assert_eq!(said.told(), "done", "{}", said.text);
+    }
+    assert_eq!(upstream.effects(), 1);
+    for gateway in gateways {
+        gateway.stop().await;
+    }
 }
 
 #[tokio::test]
@@ -353,4 +376,38 @@ async fn without_its_list_nothing_is_executed() {
     let other = gateway.client.post(gateway.url("/mcp/none")).body("{}");
     Answer::to(other).await.expect_problem("unknown-path");
     gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_dies_around_a_call_of_a_server_leaves_one_effect_at_most() {
+    for point in ["before_first_byte", "after_last_byte", "after_answer"] {
+        let upstream = Upstream::modern().await;
+        upstream.list(&[tool("a")]);
+        // It is looked all the time whether the last byte has left, and the answer must not be faster.
+        upstream.then(Does::Late(Duration::from_millis(500), result("late")));
+        let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
+        let config = config(&upstream, "");
+        let points = format!("{point}=1*return");
+        let dying = [("FAILPOINTS", points.as_str())];
+        let dies = Process::start_in(folder.path(), port, &config, &dying).await;
+        let args = json!({ "name": "a", "arguments": {} });
+        let url = dies.url("/mcp/up");
+        let ask = async || request_to(&url, "tools/call", args.clone()).send().await;
+        assert!(ask().await.is_err(), "it dies at {point}");
+        dies.ended().await;
+        let executed = upstream.effects();
+        assert!(executed <= 1, "{point}");
+        let again = Process::start_in(folder.path(), port, &config, &[]).await;
+        for _ in 0..3 {
+            let said = Answer::read(ask().await.expect("an answer")).await;
+            assert_eq!(
+                said.meta("problem")["type"],
+                "/problems/outcome-unknown",
+                "{}",
+                said.text
+            );
+        }
+        assert_eq!(upstream.effects(), executed, "{point}");
+        again.kill();
+    }
 }
