@@ -229,6 +229,7 @@ impl Client {
         }
         let answer = String::from_utf8_lossy(&self.answer);
         if !answer.starts_with("HTTP/1.1 200") || !answer.contains(proof) {
+            self.counts.asked[row as usize].fetch_sub(1, Relaxed);
             return Err(
                 format!("a 200 with \"{proof}\" was expected, but this came:\n{answer}").into(),
             );
@@ -322,8 +323,7 @@ impl Bench {
             let folder = folder.path().join(format!("gateway{at}"));
             let gateway = timeout(PATIENCE, Gateway::start(&folder, address, store)).await??;
             let mut client = Client::connect(REPLAY_KEYS, gateway.address, &counts).await?;
-            // A Redis is looked at first, and nothing is claimed before.
-            while client.ask(Row::Claim).await.is_err() {}
+            while client.ask(Row::Claim).await.is_err() {} // a Redis is looked at first
             for number in 0..REPLAY_KEYS {
                 client.number = number;
                 client.ask(Row::Claim).await?;
