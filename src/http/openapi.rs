@@ -150,12 +150,12 @@ pub fn document() -> OpenApi {
         Door::post("/mcp", "mcp", "The tools for clients that speak MCP: one JSON-RPC message a request")
             .body::<mcp::Message<'_>>()
             .problems(&[Slug::StoreUnavailable, Slug::ShuttingDown])
-            .any_json("The result of a request, or an error of JSON-RPC; of a long call a stream of events."),
+            .json_rpc("The result of a request, or an error of JSON-RPC; of a long call a stream of events."),
         Door::post("/mcp/{upstream}", "mcp_upstream", "One MCP server, for clients that speak MCP: its calls are claimed")
             .path("upstream", "The name of the server's section.")
             .body::<mcp::Message<'_>>()
             .problems(&[Slug::UnknownPath, Slug::StoreUnavailable, Slug::ShuttingDown])
-            .any_json("The result of a request, or an error of JSON-RPC; of a long call a stream of events."),
+            .json_rpc("The result of a request, or an error of JSON-RPC; of a long call a stream of events."),
         on_tool(
             Door::post("/v1/tools/{tool}/pause", "pause_tool", "Let no call of the tool begin, on any gateway")
                 .body::<read::Reason>(),

@@ -40,7 +40,11 @@ pub(super) struct Door {
     operation: OperationBuilder,
     schemas: Vec<(String, RefOr<Schema>)>,
     problems: BTreeMap<u16, Vec<Slug>>,
+    speaks_json_rpc: bool,
 }
+
+/// Statuses by which errors of JSON-RPC come, too.
+const RPC_ERRORS: [u16; 2] = [400, 404];
 
 impl Door {
     /// The document of these doors.
@@ -48,8 +52,10 @@ impl Door {
         let (mut paths, mut components) = (Paths::default(), Components::default());
         for door in doors {
             let responses = door.problems.iter();
-            let responses =
-                responses.map(|(status, slugs)| (status.to_string(), problem_response(slugs)));
+            let responses = responses.map(|(status, slugs)| {
+                let is_rpc = door.speaks_json_rpc && RPC_ERRORS.contains(status);
+                (status.to_string(), problem_response(slugs, is_rpc))
+            });
             let operation = responses.fold(door.operation, |operation, (status, response)| {
                 operation.response(status, response)
             });
@@ -97,6 +103,7 @@ impl Door {
             operation,
             schemas: Vec::new(),
             problems: BTreeMap::new(),
+            speaks_json_rpc: false,
         }
     }
 
@@ -229,6 +236,24 @@ impl Door {
         self
     }
 
+    /// Messages of JSON-RPC come and go.
+    pub(super) fn json_rpc(mut self, description: &str) -> Self {
+        self.speaks_json_rpc = true;
+        for status in RPC_ERRORS {
+            self.problems.entry(status).or_default();
+        }
+        let answer = ResponseBuilder::new()
+            .description(description)
+            .content("application/json", any(Type::Object))
+            .content("text/event-stream", any(Type::String));
+        let taken = ResponseBuilder::new().description("A notification was taken.");
+        self.operation = self
+            .operation
+            .response("200", answer)
+            .response("202", taken);
+        self
+    }
+
     pub(super) fn any_json(self, description: &str) -> Self {
         self.content("application/json", Type::Object, description)
     }
@@ -240,18 +265,25 @@ impl Door {
     fn content(mut self, content_type: &str, content: Type, description: &str) -> Self {
         let response = ResponseBuilder::new()
             .description(description)
-            .content(content_type, Content::new(Some(Object::with_type(content))));
+            .content(content_type, any(content));
         self.operation = self.operation.response("200", response);
         self
     }
 }
 
-fn problem_response(slugs: &[Slug]) -> ResponseBuilder {
-    let named: Vec<String> = slugs
+fn problem_response(slugs: &[Slug], is_rpc: bool) -> ResponseBuilder {
+    let named = slugs
         .iter()
-        .map(|slug| format!("`{}`: {}.", slug.as_str(), slug.row().title))
-        .collect();
-    let response = ResponseBuilder::new()
+        .map(|slug| format!("`{}`: {}.", slug.as_str(), slug.row().title));
+    let rpc = is_rpc.then(|| "An error of JSON-RPC.".to_owned());
+    let named: Vec<String> = named.chain(rpc).collect();
+    let response = ResponseBuilder::new();
+    let response = if is_rpc {
+        response.content("application/json", any(Type::Object))
+    } else {
+        response
+    };
+    let response = response
         .description(named.join(" "))
         .content("application/problem+json", refer::<problem::Body<'_>>())
         .header(title(GATEWAY_OUTCOME.as_str()), Header::default())
@@ -263,6 +295,10 @@ fn problem_response(slugs: &[Slug]) -> ResponseBuilder {
         return response.header(title(WWW_AUTHENTICATE.as_str()), Header::default());
     }
     response
+}
+
+fn any(of: Type) -> Content {
+    Content::new(Some(Object::with_type(of)))
 }
 
 fn refer<T: ToSchema>() -> Content {
