@@ -377,6 +377,8 @@ pub async fn store_is_free(folder: &Path) {
 async fn is_free(lock: &Path) {
     let lock = std::fs::File::open(lock).expect("a lock");
     until("the store is free", async || lock.try_lock().is_ok()).await;
+    // A process that another test starts at this moment has the file open, too: to close it here would not be enough.
+    lock.unlock().expect("unlocked");
 }
 
 /// A configuration over a folder. The address is any free one.
