@@ -48,7 +48,7 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
         ),
         Evidence::Lost { why } => (
             Outcome::Unknown,
-            format!("nobody has seen how the attempt ended: {why}"),
+            format!("no gateway has seen how the attempt ended: {why}"),
         ),
         Evidence::Answer {
             status,

@@ -60,7 +60,8 @@ pub enum ToolError {
     Unknown,
 }
 
-/// What JSON-RPC errors about the request mean for a tool that writes: -32700, -32600 to -32602, and -32021.
+/// What JSON-RPC errors about the request mean for a tool that writes: -32700, -32600 to
+/// -32602, and -32020 to -32022.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RequestErrors {
     /// The operator says that the server finds all such errors before it executes.

@@ -85,7 +85,7 @@ pub fn outcome_of(compensation: &Record) -> Result<(), Blocked> {
             failure.why
         )),
         State::Unknown(_) => {
-            let why = format!("nobody knows whether its compensation {call_id} was executed");
+            let why = format!("it is not known whether its compensation {call_id} was executed");
             Blocked::by(Blocker::Unknown, why)
         }
         State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
@@ -111,7 +111,7 @@ pub fn may_be_undone(record: &Record, tool: &Tool) -> Result<(), &'static str> {
     match record.state {
         State::Compensated(_) => Err("what the call did has been undone"),
         State::Unknown(_) if !undoes_unknown(tool) => {
-            Err("nobody knows whether the call was executed: resolve it first")
+            Err("it is not known whether the call was executed: resolve it first")
         }
         _ => Ok(()),
     }

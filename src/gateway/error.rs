@@ -44,7 +44,7 @@ pub enum ErrorKind {
     CallInProgress { retry_after: Duration },
     #[error("the call has just changed")]
     JustChanged,
-    #[error("nobody knows whether the call was executed")]
+    #[error("it is not known whether the call was executed")]
     OutcomeUnknown {
         /// When it is looked at next; `None`: not by itself.
         retry_after: Option<Duration>,

@@ -80,6 +80,8 @@ async fn what_may_have_happened_is_never_sent_again(stores: &Stores) {
         Does::ExecuteThenError(-32_021),
         Does::ExecuteThenRefuse(-32_602),
         Does::ExecuteThenRefuse(-32_600),
+        Does::ExecuteThenRefuse(-32_020),
+        Does::ExecuteThenRefuse(-32_022),
         Does::RefuseAnother,
         Does::StreamThenEnd(b"data: {\"id\":null,\"error\":{\"code\":-32600}}\n\n"),
         Does::ExecuteThenNothing,
@@ -107,7 +109,7 @@ async fn what_was_surely_not_executed_may_run_again(stores: &Stores) {
     for (n, (does, problem)) in [
         (Does::Nameless(400, -32_600), "tool-rejected"),
         (Does::Nameless(400, -32_602), "tool-rejected"),
-        (Does::Error(400, -32_020), "tool-unavailable"),
+        (Does::Nameless(400, -32_020), "tool-unavailable"),
         (Does::Status(401), "tool-rejected"),
         (Does::Status(403), "tool-rejected"),
         (Does::Status(413), "tool-rejected"),

@@ -194,7 +194,9 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
         .as_ref()
         .map(|error| object::<RpcError>(error).map(|error| error.code));
     let is_internal = matches!(code, Some(Some(INTERNAL_ERROR) | None));
-    if result.is_none() && !is_internal && is_stale_agreement(answer, code.flatten()) {
+    // A tool may raise the same codes after its effect, and then the error names the request.
+    let is_before = !answer.names_request && !is_internal;
+    if result.is_none() && is_before && is_stale_agreement(answer, code.flatten()) {
         return unavailable(
             "the server does not know the session or the revision that was agreed on",
         );
@@ -277,7 +279,7 @@ fn object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
 /// Codes that find fault with a request. SDKs also give them to what a tool raises after its effect, and to a result
 /// that does not fit its schema.
 fn is_about_request(code: i64) -> bool {
-    matches!(code, -32_700 | -32_602..=-32_600 | -32_021)
+    matches!(code, -32_700 | -32_602..=-32_600 | -32_022..=-32_020)
 }
 
 /// Statuses by which a server refuses a request that it has not looked into.

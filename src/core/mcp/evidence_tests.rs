@@ -123,7 +123,14 @@ fn the_table() {
     for (what, said) in [
         (
             "400 of a session with -32000",
-            in_session(400, &error(-32_000)),
+            McpAnswer {
+                names_request: false,
+                ..in_session(400, &error(-32_000))
+            },
+        ),
+        (
+            "404 of a session with -32001 that names the request",
+            in_session(404, &error(-32_001)),
         ),
         (
             "404 of a session with -32603",
@@ -151,6 +158,7 @@ fn the_table() {
     }
     let forgotten = McpAnswer {
         has_session: true,
+        names_request: false,
         ..answer(404, &error(-32_001))
     };
     row("404 of a session", word(&forgotten, remember));
@@ -218,6 +226,7 @@ fn the_table() {
     200 with error -32600 that names no request: unknown
     500 with error -32600 that names no request: unknown
     400 of a session with -32000: unavailable
+    404 of a session with -32001 that names the request: unknown
     404 of a session with -32603: unknown
     404 of a session with a result: unknown
     400 with a result: unknown

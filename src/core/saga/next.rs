@@ -57,7 +57,7 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
                 OnTimeout::Abort => overdue.aborted(by, "its deadline is over", now),
                 OnTimeout::Report => {
                     let detail =
-                        "its deadline is over; it stays open until somebody completes or aborts it";
+                        "its deadline is over; it stays open until a person completes or aborts it";
                     let told = Saga {
                         telling: Some(0),
                         ..overdue.due(Due::At(now))

@@ -94,7 +94,7 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
         return Step::Wait(
             record,
             Blocker::Unknown,
-            "nobody knows whether it was executed",
+            "it is not known whether it was executed",
         );
     }
     // What is not undone is not waited for, unless it would be sent again meanwhile.
