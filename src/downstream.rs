@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout_at};
 use self::body::{chain, read};
 pub use self::gate::Deadline;
 use self::gate::{Gate, GatedBody};
-use self::mcp::{ANOTHER, Agreed, McpCall, Settings};
+use self::mcp::{ANOTHER, Http, McpCall, Settings};
 pub use self::mcp::{About, McpTool, Question};
 pub use self::own_headers::secret_header;
 pub use self::pools::{NoClient, Party};
@@ -217,9 +217,9 @@ impl Downstream {
         args: Bytes,
         by: Instant,
     ) -> Result<McpAnswer, String> {
-        let (call, agreed) = self.call_to(endpoint, party, args)?;
+        let call = self.call_to(endpoint, party, args)?;
         let send_before = Deadline::after(by.saturating_duration_since(Instant::now()));
-        let asked = call.send(Gate::new(), send_before, &agreed);
+        let asked = call.send(Gate::new(), send_before);
         timeout_at(by, asked)
             .await
             .unwrap_or_else(|_| Err("it did not answer in time".into()))
@@ -241,8 +241,8 @@ impl Downstream {
             name,
             params,
         } = question;
-        let (call, agreed) = self.call_to(endpoint, party, Bytes::new())?;
-        let asked = call.forward(method, name, params, &agreed);
+        let call = self.call_to(endpoint, party, Bytes::new())?;
+        let asked = call.forward(method, name, params);
         timeout_at(by, asked)
             .await
             .unwrap_or_else(|_| Err("it did not answer in time".into()))
@@ -258,35 +258,44 @@ impl Downstream {
         party: Party,
         by: Instant,
     ) -> Result<Arc<About>, String> {
-        let (call, agreed) = self.call_to(endpoint, party, Bytes::new())?;
-        timeout_at(by, call.about(&agreed))
+        let call = self.call_to(endpoint, party, Bytes::new())?;
+        timeout_at(by, call.about())
             .await
             .unwrap_or_else(|_| Err("it did not answer in time".into()))
     }
 
-    fn call_to(
-        &self,
-        endpoint: &Endpoint,
-        party: Party,
-        args: Bytes,
-    ) -> Result<(McpCall, Arc<Agreed>), String> {
+    fn call_to(&self, endpoint: &Endpoint, party: Party, args: Bytes) -> Result<McpCall, String> {
         let tool = endpoint.mcp.clone().ok_or("it is no tool of an upstream")?;
         let pool = endpoint.pool(party);
-        let client = self
-            .pools
-            .client(&pool)
-            .map_err(|error| error.to_string())?;
-        let settings = settings(endpoint, &tool);
-        let agreed = self.pools.agreed(&pool, &settings);
-        let call = McpCall {
-            client,
-            settings,
+        let client = self.pools.client(&pool);
+        let client = client.map_err(|error| error.to_string())?;
+        Ok(McpCall {
+            server: self.server(endpoint, &tool, &pool, client),
             tool,
             headers: HeaderMap::new(),
             args,
             max_result: self.max_result,
+        })
+    }
+
+    /// The MCP server of an endpoint, asked by this client.
+    fn server(
+        &self,
+        endpoint: &Endpoint,
+        tool: &McpTool,
+        pool: &Pool,
+        client: reqwest::Client,
+    ) -> Http {
+        let settings = Settings {
+            url: endpoint.url.clone(),
+            own: endpoint.headers.clone(),
+            era: tool.era,
         };
-        Ok((call, agreed))
+        Http {
+            client,
+            agreed: self.pools.agreed(pool, &settings),
+            settings,
+        }
     }
 
     /// Begins an exchange. Nothing happens until it is awaited.
@@ -302,21 +311,15 @@ impl Downstream {
         let client = self.pools.client_for_call(&pool, call_id);
         let reply: Pin<Box<dyn Future<Output = _> + Send>> = match (client, &endpoint.mcp) {
             (Ok(client), Some(tool)) => {
-                let settings = settings(endpoint, tool);
-                let agreed = self.pools.agreed(&pool, &settings);
                 let call = McpCall {
-                    client,
-                    settings,
+                    server: self.server(endpoint, tool, &pool, client),
                     tool: tool.clone(),
                     headers,
                     args: body,
                     max_result: self.max_result,
                 };
                 let gate = gate.clone();
-                Box::pin(async move {
-                    let answer = call.send(gate, send_before, &agreed).await;
-                    answer.map(Reply::Mcp)
-                })
+                Box::pin(async move { call.send(gate, send_before).await.map(Reply::Mcp) })
             }
             (Ok(client), None) => {
                 let body = GatedBody::new(gate.clone(), body, send_before);
@@ -344,15 +347,6 @@ impl Downstream {
             pool,
             pools,
         }
-    }
-}
-
-/// By which settings an MCP server is asked.
-fn settings(endpoint: &Endpoint, tool: &McpTool) -> Settings {
-    Settings {
-        url: endpoint.url.clone(),
-        own: endpoint.headers.clone(),
-        era: tool.era,
     }
 }
 

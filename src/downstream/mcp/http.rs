@@ -1,0 +1,225 @@
+//! An MCP server over streamable HTTP: one POST for one request. There is no stream to resume.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use reqwest::Url;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+use super::super::body::{chain, read};
+use super::agreement::{Agreement, SESSION, Spoken};
+use crate::core::evidence::McpAnswer;
+use crate::core::mcp::evidence::{Match, ends_agreement, matches};
+use crate::core::mcp::request;
+use crate::core::mcp::revision::Era;
+use crate::core::mcp::sse::Decoder;
+use crate::core::outcome::Body;
+
+/// The longest answer to a question that executes nothing, in bytes.
+const MAX_SMALL: usize = 1 << 20;
+const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Why a body is broken that belongs to another request on the same connection.
+pub(in crate::downstream) const ANOTHER: &str = "the server answered another request";
+
+/// What was agreed on the connections of one pool; its lock is held while it is agreed.
+pub(in crate::downstream) type Agreed = Mutex<Option<Agreement>>;
+
+/// By which settings a server is asked.
+#[derive(Clone, PartialEq)]
+pub(in crate::downstream) struct Settings {
+    pub(in crate::downstream) url: Url,
+    /// The gateway's own headers for this server.
+    pub(in crate::downstream) own: HeaderMap,
+    pub(in crate::downstream) era: Option<Era>,
+}
+
+/// A server that is asked over HTTP.
+pub(in crate::downstream) struct Http {
+    pub(in crate::downstream) client: reqwest::Client,
+    pub(in crate::downstream) settings: Settings,
+    pub(in crate::downstream) agreed: Arc<Agreed>,
+}
+
+impl Http {
+    /// What is agreed with the server; if nothing is, it is asked.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub(super) async fn agreement(&self) -> Result<Agreement, String> {
+        let mut agreed = self.agreed.lock().await;
+        match &*agreed {
+            Some(agreement) => Ok(agreement.clone()),
+            None => Ok(agreed.insert(self.agree().await?).clone()),
+        }
+    }
+
+    /// Sends one request, and reads until the response to the message with this id.
+    ///
+    /// # Errors
+    /// There is no answer; whether the request was sent says the gate of its body.
+    pub(super) async fn send(
+        &self,
+        spoken: &Arc<Spoken>,
+        headers: HeaderMap,
+        body: reqwest::Body,
+        id: &str,
+        max_result: usize,
+    ) -> Result<McpAnswer, String> {
+        let response = self.post(headers, body).await?;
+        let status = response.status().as_u16();
+        let body = response_body(response, id, max_result).await;
+        let answer = McpAnswer {
+            status,
+            has_session: spoken.has_session(),
+            names_request: matches!(&body, Body::Whole(bytes) if matches(bytes, id) == Match::Ours),
+            body,
+        };
+        self.forget_if_refused(spoken, &answer);
+        Ok(answer)
+    }
+
+    /// Another server may stand there by now, or one that has lost its sessions: what was agreed is agreed on again,
+    /// unless another request has done so meanwhile.
+    fn forget_if_refused(&self, with: &Arc<Spoken>, answer: &McpAnswer) {
+        if !ends_agreement(answer) {
+            return;
+        }
+        // If another request holds the lock, it agrees anew, or the next refusal finds the lock free.
+        if let Ok(mut agreed) = self.agreed.try_lock()
+            && agreed
+                .as_ref()
+                .is_some_and(|agreement| Arc::ptr_eq(&agreement.spoken, with))
+        {
+            *agreed = None;
+        }
+    }
+
+    async fn agree(&self) -> Result<Agreement, String> {
+        if self.settings.era != Some(Era::Legacy)
+            && let Some(agreement) = self.discover().await?
+        {
+            return Ok(agreement);
+        }
+        if self.settings.era == Some(Era::Modern) {
+            return Err("the server does not speak 2026-07-28".into());
+        }
+        self.initialize().await
+    }
+
+    /// Asks for what a server of 2026-07-28 says. One that does not know the question speaks an earlier revision.
+    async fn discover(&self) -> Result<Option<Agreement>, String> {
+        let id = "oncegate-discover";
+        let headers = Spoken::Modern.headers("server/discover");
+        let (_, answer) = self.ask(headers, request::discover(id), Some(id)).await?;
+        Ok(Agreement::modern(&answer))
+    }
+
+    /// Begins a conversation with a server of 2025-11-25 or before.
+    async fn initialize(&self) -> Result<Agreement, String> {
+        let id = "oncegate-initialize";
+        let (head, answer) = self
+            .ask(HeaderMap::new(), request::initialize(id), Some(id))
+            .await?;
+        let agreement = Agreement::legacy(&answer, head.get(SESSION).cloned().map(secret))?;
+        let headers = agreement.spoken.headers("notifications/initialized");
+        self.ask(headers, request::initialized(), None).await?;
+        Ok(agreement)
+    }
+
+    /// Asks what executes nothing. Answers with the head and the message, which is null if the server does not know
+    /// the question, or has nothing to say.
+    ///
+    /// # Errors
+    /// It cannot be reached, refuses this gateway, or is not well.
+    async fn ask(
+        &self,
+        headers: HeaderMap,
+        body: Bytes,
+        id: Option<&str>,
+    ) -> Result<(HeaderMap, Value), String> {
+        let response = self.post(headers, body.into()).await?;
+        let (status, head) = (response.status().as_u16(), response.headers().clone());
+        if matches!(status, 401 | 403 | 429 | 500..) {
+            return Err(format!(
+                "the server answered {status} when a revision was to be agreed on"
+            ));
+        }
+        let Some(id) = id else {
+            return Ok((head, Value::Null));
+        };
+        match response_body(response, id, MAX_SMALL).await {
+            Body::Whole(bytes) => Ok((head, serde_json::from_slice(&bytes).unwrap_or_default())),
+            Body::Broken(why) if (200..300).contains(&status) => Err(why),
+            Body::Broken(_) => Ok((head, Value::Null)),
+        }
+    }
+
+    async fn post(
+        &self,
+        headers: HeaderMap,
+        body: reqwest::Body,
+    ) -> Result<reqwest::Response, String> {
+        let request = self.client.post(self.settings.url.clone());
+        let request = request.header(CONTENT_TYPE, JSON).header(ACCEPT, BOTH);
+        let request = request.headers(self.settings.own.clone()).headers(headers);
+        request
+            .body(body)
+            .send()
+            .await
+            .map_err(|error| chain(&error))
+    }
+}
+
+/// A value that is never printed.
+fn secret(mut value: HeaderValue) -> HeaderValue {
+    value.set_sensitive(true);
+    value
+}
+
+/// The response to the request with this id: a body of JSON, or an event of a stream.
+async fn response_body(response: reqwest::Response, id: &str, max: usize) -> Body {
+    let kind = response.headers().get(CONTENT_TYPE);
+    let kind = kind.map_or(&[][..], |kind| kind.as_bytes());
+    let (kind, stream) = (kind.to_ascii_lowercase(), b"text/event-stream");
+    let is_refusal = response.status().as_u16() >= 400;
+    if kind.starts_with(stream) {
+        return event(response, id, max).await;
+    }
+    let body = read(response, max).await;
+    let Body::Whole(bytes) = &body else {
+        return body;
+    };
+    match matches(bytes, id) {
+        Match::Ours => body,
+        Match::Another => Body::Broken(ANOTHER.into()),
+        // What refuses a request need not have read it, and may be no server of MCP.
+        Match::Nameless | Match::None if is_refusal => body,
+        Match::Nameless | Match::None => Body::Broken("this is no response to the request".into()),
+    }
+}
+
+/// Other messages of the stream are the server's own: progress, logs, and what it asks of clients that can do more.
+async fn event(mut response: reqwest::Response, id: &str, max: usize) -> Body {
+    let mut decoder = Decoder::default();
+    loop {
+        let events = match response.chunk().await {
+            Ok(None) => return Body::Broken("the stream ended without a response".into()),
+            Err(error) => return Body::Broken(chain(&error)),
+            Ok(Some(chunk)) => decoder.push(&chunk),
+        };
+        if decoder.held() > max || events.iter().any(|data| data.len() > max) {
+            return Body::Broken(format!("an event is longer than {max} bytes"));
+        }
+        for data in events {
+            match matches(&data, id) {
+                Match::Ours => return Body::Whole(data.into()),
+                Match::Another => return Body::Broken(ANOTHER.into()),
+                Match::Nameless | Match::None => {}
+            }
+        }
+    }
+}
