@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oncegate::core::key::Lookup;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::support::binary::{Process, free_port};
+use crate::support::binary::{Process, free_port, log};
 use crate::support::gateway::{count, one_tool};
-use crate::support::{Act, Answer, Tool, client, times, until};
+use crate::support::{Act, Answer, PATIENCE, Tool, client, times};
 
 const KILLS: usize = 50;
 const AGENTS: usize = 12;
@@ -27,6 +27,8 @@ struct Seen {
     acknowledged: Mutex<HashMap<String, String>>,
     unknown: AtomicUsize,
     replayed_after_restart: AtomicUsize,
+    /// What each agent was told last, for a run in which nothing goes on.
+    last: Mutex<HashMap<usize, String>>,
 }
 
 /// Numbers that look random; the seed says which.
@@ -42,17 +44,7 @@ async fn post(http: &reqwest::Client, port: u16, key: &str) -> Option<Answer> {
         .post(format!("http://127.0.0.1:{port}/v1/tools/act/calls"))
         .header("idempotency-key", key);
     let body = json!({ "args": { "key": key } }).to_string();
-    let response = timeout(Duration::from_secs(5), request.body(body).send())
-        .await
-        .ok()?
-        .ok()?;
-    let status = response.status().as_u16();
-    let headers = response.headers().clone();
-    Some(Answer {
-        status,
-        headers,
-        text: response.text().await.ok()?,
-    })
+    Answer::within(Duration::from_secs(5), request.body(body)).await
 }
 
 /// An agent: one intent after another, each repeated with its key until there is a definite answer;
@@ -68,7 +60,11 @@ async fn act(seen: Arc<Seen>, agent: usize, mut seed: u64) {
             |index| done[index as usize].clone(),
         );
         while !seen.over.load(Ordering::SeqCst) {
-            let Some(answer) = post(&http, seen.port.load(Ordering::SeqCst), &key).await else {
+            let answer = post(&http, seen.port.load(Ordering::SeqCst), &key).await;
+            let told = answer.as_ref().map_or("no answer", |answer| &answer.text);
+            let told = format!("{key}: {told}");
+            seen.last.lock().expect("unpoisoned").insert(agent, told);
+            let Some(answer) = answer else {
                 sleep(Duration::from_millis(3)).await;
                 continue;
             };
@@ -134,7 +130,7 @@ async fn kills_under_load_double_and_lose_nothing() {
         if round >= kills && is_enough() {
             break;
         }
-        let gateway = Process::start(
+        let mut gateway = Process::start(
             folder.path(),
             port,
             &one_tool(&tool, "[log]\nlevel = \"error\""),
@@ -142,7 +138,17 @@ async fn kills_under_load_double_and_lose_nothing() {
         .await;
         // After some calls, however long they take, and a moment more.
         let enough = tool.requests() + random(&mut seed, 16) as usize;
-        until("calls are run", async || tool.requests() >= enough).await;
+        let patience = Instant::now() + PATIENCE;
+        while tool.requests() < enough {
+            let is_over = Instant::now() > patience || gateway.has_ended();
+            assert!(
+                !is_over,
+                "{said}: no calls are run in round {round}; the agents were told {:#?}; the gateway said {}",
+                seen.last.lock().expect("unpoisoned"),
+                std::fs::read_to_string(log(folder.path())).unwrap_or_default()
+            );
+            sleep(Duration::from_millis(10)).await;
+        }
         sleep(Duration::from_millis(random(&mut seed, 8))).await;
         gateway.kill();
     }
@@ -207,4 +213,11 @@ async fn kills_under_load_double_and_lose_nothing() {
         seen.replayed_after_restart.load(Ordering::SeqCst) > 10,
         "{said}: hardly a replay"
     );
+}
+
+#[tokio::test]
+#[should_panic(expected = "cannot listen on")]
+async fn a_gateway_whose_port_another_server_has_is_not_taken_for_one_that_serves() {
+    let (other, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
+    Process::start(folder.path(), other.port, &one_tool(&other, "")).await;
 }

@@ -1,37 +1,22 @@
 //! The real binary as a process of its own, which can be killed.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+pub use super::ports::free_port;
 use super::{PATIENCE, until};
 
 /// A gateway process over a folder. Killed when dropped.
 pub struct Process {
     child: Child,
     pub port: u16,
-}
-
-/// A free port that no other test gets as long as these tests run: a process that is killed finds
-/// it again. Below those that the operating system gives out by itself.
-pub fn free_port() -> u16 {
-    const PORTS: std::ops::Range<u16> = 20_000..32_000;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first =
-        u16::try_from(std::process::id() % u32::from(PORTS.end - PORTS.start)).expect("small");
-    let count = PORTS.end - PORTS.start;
-    (0..count)
-        .map(|_| PORTS.start + (first + NEXT.fetch_add(1, Ordering::Relaxed) % count) % count)
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .expect("a port")
 }
 
 pub fn command(folder: &Path, arguments: &[&str]) -> Command {
@@ -96,7 +81,7 @@ pub fn spawn_with_points(folder: &Path, points: &str) -> Child {
 pub fn write_config(folder: &Path, port: u16, config: &str) {
     let server = format!("[server]\nlisten = \"127.0.0.1:{port}\"\nshutdown_grace = \"1s\"\n");
     let store = "[store]\nurl = \"sqlite:oncegate.db\"\n";
-    std::fs::write(
+    fs::write(
         folder.join("oncegate.toml"),
         format!("{server}{store}{config}"),
     )
@@ -201,16 +186,13 @@ impl Process {
 
     async fn wait_until_it_serves(&mut self, folder: &Path) {
         let patience = Instant::now() + PATIENCE;
-        while tokio::net::TcpStream::connect(("127.0.0.1", self.port))
-            .await
-            .is_err()
+        let address = ("127.0.0.1", self.port);
+        // Another server may have its port: then this one ends.
+        while tokio::net::TcpStream::connect(address).await.is_err()
+            || !listens(self.child.id(), self.port)
         {
-            let said = || std::fs::read_to_string(log(folder)).unwrap_or_default();
-            assert!(
-                self.child.try_wait().expect("a status").is_none(),
-                "it ended: {}",
-                said()
-            );
+            let said = || fs::read_to_string(log(folder)).unwrap_or_default();
+            assert!(!self.has_ended(), "it ended: {}", said());
             assert!(Instant::now() < patience, "it does not serve: {}", said());
             sleep(Duration::from_millis(2)).await;
         }
@@ -244,16 +226,34 @@ impl Process {
         assert!(status.success());
     }
 
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a status").is_some()
+    }
+
     /// Waits for its end; whether it was a good one.
     pub async fn ended(mut self) -> bool {
-        let mut status = None;
-        until("it ends", async || {
-            status = self.child.try_wait().expect("a status");
-            status.is_some()
-        })
-        .await;
-        status.is_some_and(|status| status.success())
+        until("it ends", async || self.has_ended()).await;
+        self.child.wait().is_ok_and(|status| status.success())
     }
+}
+
+/// Whether this process is the one that listens on a port. Where the system does not say, it is.
+fn listens(process: u32, port: u16) -> bool {
+    const LISTENING: &str = "0A";
+    let Ok(sockets) = fs::read_to_string("/proc/self/net/tcp") else {
+        return true;
+    };
+    let port = format!(":{port:04X}");
+    let listener = sockets.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_it = words.get(1)?.ends_with(&port) && words.get(3) == Some(&LISTENING);
+        is_it.then(|| words.get(9).map(|inode| format!("socket:[{inode}]")))?
+    });
+    let files = fs::read_dir(format!("/proc/{process}/fd")).into_iter();
+    let mut files = files.flatten().flatten();
+    listener.is_some_and(|listener| {
+        files.any(|file| fs::read_link(file.path()).is_ok_and(|to| to == Path::new(&listener)))
+    })
 }
 
 fn append_to(log: &Path) -> Stdio {

@@ -12,6 +12,7 @@ pub mod line; // a line to a server that can be cut
 pub mod mcp; // a client that speaks MCP
 pub mod memory; // a store in memory that can lose its newest writes
 pub mod pace; // how fast gateways look at things
+pub mod ports; // ports for servers that are killed
 pub mod redis; // real Redis servers
 pub mod stores; // a gateway on each store, and calls of one session
 pub mod tool; // a tool that counts its effects and misbehaves on request
@@ -56,14 +57,17 @@ impl Answer {
 
     /// The answer to a request, if it comes whole within this time.
     pub async fn within(time: Duration, request: reqwest::RequestBuilder) -> Option<Self> {
-        let response = timeout(time, request.send()).await.ok()?.ok()?;
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let text = response.text().await.ok()?;
-        Some(Self {
-            status,
-            headers,
-            text,
-        })
+        let whole = async {
+            let response = request.send().await.ok()?;
+            let (status, headers) = (response.status().as_u16(), response.headers().clone());
+            let text = response.text().await.ok()?;
+            Some(Self {
+                status,
+                headers,
+                text,
+            })
+        };
+        timeout(time, whole).await.ok()?
     }
 
     pub async fn read(response: reqwest::Response) -> Self {

@@ -5,10 +5,8 @@ mod kinds;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Child, Command, Stdio};
 use std::sync::{LazyLock, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +15,7 @@ use redis::{AsyncConnectionConfig, RedisResult, Value};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
+use super::ports::free_port;
 use super::{PATIENCE, until};
 
 pub use self::kinds::{Cluster, Sentinel, TlsRedis};
@@ -184,7 +183,7 @@ impl Redis {
         environment: &[(String, String)],
     ) -> Self {
         for _ in 0..10 {
-            let (port, other_port) = (spare_port(), spare_port());
+            let (port, other_port) = (free_port(), free_port());
             let folder = tempfile::tempdir().expect("a folder");
             fs::create_dir(folder.path().join("data")).expect("a folder");
             let settings = settings(other_port);
@@ -292,21 +291,6 @@ fn lines(settings: &[(String, String)]) -> String {
 
 fn text(value: &Value) -> String {
     redis::from_redis_value_ref(value).expect("a text")
-}
-
-/// A port that nobody listens on, and that this process gives out once: a killed server finds its own
-/// again. Below those that systems choose from for listeners on port 0 and for outgoing connections.
-fn spare_port() -> u16 {
-    static GIVEN: AtomicU32 = AtomicU32::new(0);
-    // Another test process starts elsewhere in the range.
-    let start = process::id().wrapping_mul(101);
-    loop {
-        let next = start.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
-        let port = 12_000 + u16::try_from(next % 20_000).expect("below 20,000");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 fn copy_folder(from: &Path, to: &Path) {
