@@ -14,18 +14,18 @@ mod pools; // which requests may share a connection
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, RETRY_AFTER};
 use reqwest::{Method, Url};
 use tokio::time::{Instant, timeout_at};
 
-use self::body::{chain, read};
+use self::body::{chain, read, retry_after};
 pub use self::gate::Deadline;
 use self::gate::{Gate, GatedBody};
-use self::mcp::{ANOTHER, Http, McpCall, Settings};
-pub use self::mcp::{About, McpTool, Question};
+use self::mcp::{ANOTHER, Http, McpCall, Programs, Settings, Way};
+pub use self::mcp::{About, McpTool, Program, Question};
 pub use self::own_headers::secret_header;
 pub use self::pools::{NoClient, Party};
 use self::pools::{Pool, Pools};
@@ -126,6 +126,7 @@ const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
 pub struct Downstream {
     /// They stay when tools are swapped.
     pools: Arc<Pools>,
+    programs: Programs,
     max_result: usize,
 }
 
@@ -140,6 +141,7 @@ impl Downstream {
     ) -> Result<Self, NoClient> {
         let downstream = Self {
             pools: Arc::default(),
+            programs: Programs::default(),
             max_result,
         };
         downstream.serve(endpoints)?;
@@ -151,7 +153,7 @@ impl Downstream {
         self.max_result
     }
 
-    /// From now on these can be asked, too.
+    /// From now on these can be asked. Programs that are not among them end.
     ///
     /// # Errors
     /// One needs TLS, and no roots to trust are found.
@@ -159,11 +161,14 @@ impl Downstream {
         &self,
         endpoints: impl IntoIterator<Item = &'a Endpoint>,
     ) -> Result<(), NoClient> {
-        if endpoints.into_iter().any(Endpoint::is_secure) {
-            self.pools.prepare_tls()
-        } else {
-            Ok(())
+        let endpoints: Vec<_> = endpoints.into_iter().collect();
+        if endpoints.iter().any(|endpoint| endpoint.is_secure()) {
+            self.pools.prepare_tls()?;
         }
+        let tools = endpoints.iter().filter_map(|at| at.mcp.as_ref());
+        let programs = tools.filter_map(|tool| tool.start(self.max_result));
+        self.programs.keep(&programs.collect::<Vec<_>>());
+        Ok(())
     }
 
     /// Asks a tool whether it knows this key: a GET with the tool's own credentials. Answers with status,
@@ -270,7 +275,7 @@ impl Downstream {
         let client = self.pools.client(&pool);
         let client = client.map_err(|error| error.to_string())?;
         Ok(McpCall {
-            server: self.server(endpoint, &tool, &pool, client),
+            way: self.way(endpoint, &tool, &pool, client),
             tool,
             headers: HeaderMap::new(),
             args,
@@ -278,24 +283,32 @@ impl Downstream {
         })
     }
 
-    /// The MCP server of an endpoint, asked by this client.
-    fn server(
+    /// The MCP server of an endpoint; one that has a URL is asked by this client.
+    fn way(
         &self,
         endpoint: &Endpoint,
         tool: &McpTool,
         pool: &Pool,
         client: reqwest::Client,
-    ) -> Http {
+    ) -> Way {
+        if let Some(start) = tool.start(self.max_result) {
+            return Way::Program(self.programs.server(start));
+        }
         let settings = Settings {
             url: endpoint.url.clone(),
             own: endpoint.headers.clone(),
             era: tool.era,
         };
-        Http {
+        Way::Http(Http {
             client,
             agreed: self.pools.agreed(pool, &settings),
             settings,
-        }
+        })
+    }
+
+    /// Ends the programs that were started.
+    pub async fn close(&self) {
+        self.programs.stop().await;
     }
 
     /// Begins an exchange. Nothing happens until it is awaited.
@@ -312,7 +325,7 @@ impl Downstream {
         let reply: Pin<Box<dyn Future<Output = _> + Send>> = match (client, &endpoint.mcp) {
             (Ok(client), Some(tool)) => {
                 let call = McpCall {
-                    server: self.server(endpoint, tool, &pool, client),
+                    way: self.way(endpoint, tool, &pool, client),
                     tool: tool.clone(),
                     headers,
                     args: body,
@@ -460,32 +473,4 @@ fn newest_token(response: &reqwest::Response) -> Option<u64> {
         .trim()
         .parse()
         .ok()
-}
-
-/// The longest wait that a tool may ask for.
-const MOST_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Seconds, or a date (RFC 9110 section 10.2.3); at most a day.
-fn retry_after(value: &HeaderValue) -> Option<Duration> {
-    read_retry_after(value).map(|wait| wait.min(MOST_RETRY_AFTER))
-}
-
-fn read_retry_after(value: &HeaderValue) -> Option<Duration> {
-    let text = value.to_str().ok()?.trim();
-    match text.parse() {
-        Ok(seconds) => Some(Duration::from_secs(seconds)),
-        Err(_) => {
-            let date = httpdate::parse_http_date(text).ok()?;
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "a date on the wire means nothing without the clock"
-            )]
-            let now = SystemTime::now();
-            // In whole seconds, like the header's other form: what is stored must come back as it was.
-            let wait = date.duration_since(now).unwrap_or_default();
-            Some(Duration::from_secs(
-                wait.as_secs() + u64::from(wait.subsec_nanos() > 0),
-            ))
-        }
-    }
 }

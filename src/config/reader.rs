@@ -301,6 +301,11 @@ impl<'r, 'a> Section<'r, 'a> {
         self.taken.contains_key(key)
     }
 
+    /// A variable of the environment.
+    pub(super) fn variable(&self, name: &str) -> Option<&'a String> {
+        self.reader.environment.get(name)
+    }
+
     pub(super) fn get_or<T: FromItem>(&mut self, key: &'static str, default: T) -> T {
         self.get(key).unwrap_or(default)
     }

@@ -1,10 +1,11 @@
 //! The section `[upstreams.NAME]`: MCP servers whose tools stand in `[tools]`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::Method;
 use reqwest::header::{HeaderName, HeaderValue};
+use reqwest::{Method, Url};
 
 use super::common::is_in_the_open;
 use super::compensations;
@@ -12,12 +13,20 @@ use super::reader::{Section, Switch};
 use crate::core::mcp::mirrored;
 use crate::core::mcp::revision::Era;
 use crate::core::tool::{Effect, Errors, RequestErrors, Tool, ToolError};
-use crate::downstream::{Endpoint, McpTool, secret_header};
+use crate::downstream::{Endpoint, McpTool, Program, secret_header};
 use crate::gateway::{ToolAt, UpstreamAt};
 
 /// How long derived keys of tools are remembered that no section names: a request that is sent again comes soon, and
 /// a later one is meant.
 const DEDUP_WINDOW: Duration = Duration::from_mins(10);
+
+/// How long a call of such a tool may take: nothing is known of it, and callers are told meanwhile that it still runs.
+const TIMEOUT: Duration = Duration::from_mins(2);
+
+/// What programs see of the environment in any case, as MCP's own clients hand it on.
+const ENVIRONMENT: [&str; 9] = [
+    "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER",
+];
 
 /// All of them by name; one that cannot be read is `None`, so that its tools are no further mistakes.
 pub(super) type Upstreams = BTreeMap<String, Option<UpstreamAt>>;
@@ -65,11 +74,18 @@ fn upstream(
     ];
     let unlisted = section.word("unlisted", &words);
     let trusts_annotations = section.get_or("trust_annotations", false);
+    let timeout = section.get_or("timeout", TIMEOUT);
     let window = section.get_or("dedup_window", DEDUP_WINDOW);
-    let lasts = Tool::new(name).deadline <= window;
+    let lasts = timeout <= window;
     let why = "a key would be forgotten before its call's deadline";
     section.check(lasts, "dedup_window", why);
-    let url = section.url(&[])?;
+    section.check(!timeout.is_zero(), "timeout", "no call ends in no time");
+    let repeatable: Vec<String> = section.get("repeatable").unwrap_or_default();
+    let program = section.has("command").then(|| program(&mut section));
+    let url = match &program {
+        Some(_) => of_program(name)?,
+        None => section.url(&[])?,
+    };
     if is_in_the_open(&url) {
         warnings.push(format!(
             "upstream {name}: its URL is plain http:// to another machine"
@@ -87,6 +103,7 @@ fn upstream(
                 upstream: name.to_owned(),
                 name: String::new(),
                 era,
+                program: program.map(Arc::new),
                 mirrored: Vec::new(),
                 is_unlisted: true,
             }),
@@ -94,8 +111,48 @@ fn upstream(
         },
         unlisted: unlisted.unwrap_or(Some(Effect::Write)),
         trusts_annotations,
+        timeout,
         dedup_window: window,
+        repeatable: BTreeSet::from_iter(repeatable),
     })
+}
+
+/// Settings that are for servers that have a URL.
+const OF_URL: [&str; 3] = ["url", "headers", "connection_reuse"];
+
+/// What stands in place of the URL of a program.
+fn of_program(name: &str) -> Option<Url> {
+    format!("program:{name}").parse().ok()
+}
+
+/// A server that is a program of this machine.
+fn program(section: &mut Section<'_, '_>) -> Program {
+    for key in OF_URL {
+        let why = "this is for servers that have a URL; this one is a program";
+        section.check(!section.has(key) && !section.has_taken(key), key, why);
+    }
+    let command: Vec<String> = section.get("command").unwrap_or_default();
+    let is_named = command.first().is_some_and(|name| !name.is_empty());
+    let why = "this is a list of texts: the program, and its arguments";
+    section.check(is_named, "command", why);
+    let is_text = command.iter().all(|text| !text.contains('\0'));
+    section.check(is_text, "command", "there is a NUL in it");
+    let variable = |name: &str, value: &str| {
+        let is_name = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
+        let variable = is_name.then(|| (name.to_owned(), value.to_owned()));
+        variable.ok_or_else(|| "this is no variable".to_owned())
+    };
+    let always = ENVIRONMENT
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), section.variable(name)?.clone())));
+    let mut environment: BTreeMap<String, String> = always.collect();
+    environment.extend(section.entries("env", variable));
+    let words = [("discard", false), ("inherit", true)];
+    Program {
+        command,
+        environment: environment.into_iter().collect(),
+        shows_errors: section.word("stderr", &words).unwrap_or_default(),
+    }
 }
 
 /// Settings that are for tools of their own URL.

@@ -3,6 +3,7 @@
 //! Source: the Model Context Protocol, revisions 2025-06-18, 2025-11-25 and 2026-07-28.
 
 pub mod evidence; // what the answer of an MCP server proves
+pub mod lines; // messages that are a line each
 pub mod members; // members of an object, as written
 pub mod mirrored; // arguments that a request repeats in its headers
 pub mod request; // requests to MCP servers

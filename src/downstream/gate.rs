@@ -44,7 +44,7 @@ impl Deadline {
 /// The time now, by a clock that counts suspension.
 ///
 /// `Instant` does not: it stands still then, while leases end elsewhere.
-fn since_boot() -> Duration {
+pub(super) fn since_boot() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let clock = ClockId::Boottime;
@@ -77,8 +77,19 @@ impl Gate {
         self.0.load(Ordering::SeqCst) == SENT
     }
 
-    fn send(&self) -> bool {
-        self.pass(SENT)
+    /// Passes the gate, unless it is withdrawn or too late; then nothing was sent, and nothing will be.
+    ///
+    /// # Errors
+    /// Says so.
+    pub(super) fn send(&self, before: &Deadline, since_boot: Duration) -> Result<(), &'static str> {
+        crate::crash::point("before_first_byte");
+        if before.is_over(since_boot) {
+            self.withdraw();
+        }
+        let is_sent = self.pass(SENT);
+        is_sent
+            .then_some(())
+            .ok_or("the call's deadline passed before the request could be sent")
     }
 
     fn pass(&self, direction: u8) -> bool {
@@ -120,17 +131,9 @@ impl Body for GatedBody {
         let Some(bytes) = self.bytes.take() else {
             return Poll::Ready(None);
         };
-        crate::crash::point("before_first_byte");
-        if self.send_before.is_over((self.since_boot)()) {
-            self.gate.withdraw();
-        }
-        Poll::Ready(Some(if self.gate.send() {
-            Ok(Frame::data(bytes))
-        } else {
-            Err(io::Error::other(
-                "the call's deadline passed before the request could be sent",
-            ))
-        }))
+        let is_sent = self.gate.send(&self.send_before, (self.since_boot)());
+        let frame = is_sent.map(|()| Frame::data(bytes));
+        Poll::Ready(Some(frame.map_err(io::Error::other)))
     }
 
     fn is_end_stream(&self) -> bool {

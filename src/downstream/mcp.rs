@@ -5,6 +5,9 @@
 
 mod agreement; // revision, session, and what there is
 mod http; // servers that have a URL
+mod pipe; // messages over standard input and output
+mod program; // servers that are programs of this machine
+mod programs; // which of them there are
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +18,11 @@ use serde_json::Value;
 
 pub use self::agreement::About;
 pub(super) use self::http::{ANOTHER, Agreed, Http, Settings};
+pub use self::program::Program;
+use self::program::{Running, Server, Start};
+pub(super) use self::programs::Programs;
 use super::gate::{Deadline, Gate, GatedBody};
-use crate::core::evidence::McpAnswer;
+use crate::core::evidence::{Body, McpAnswer};
 use crate::core::mcp::evidence::{OWN_ID, ends_agreement};
 use crate::core::mcp::members::Members;
 use crate::core::mcp::mirrored::{self, Mirrored};
@@ -26,7 +32,7 @@ use crate::core::mcp::revision::{Era, encode};
 /// Calls that were sent: no two requests of a process have the same id.
 static SENT: AtomicU64 = AtomicU64::new(1);
 
-/// A tool of an MCP server, whose URL is the endpoint's.
+/// A tool of an MCP server, whose URL is the endpoint's, if it is no program.
 #[derive(Debug, Clone)]
 pub struct McpTool {
     /// The name of the server's section.
@@ -35,10 +41,24 @@ pub struct McpTool {
     pub name: String,
     /// `None`: the server is asked.
     pub era: Option<Era>,
+    /// The server is a program of this machine.
+    pub program: Option<Arc<Program>>,
     /// Arguments that a request repeats in its headers.
     pub mirrored: Vec<Mirrored>,
     /// No section of `[tools]` names it.
     pub is_unlisted: bool,
+}
+
+impl McpTool {
+    /// What its server is started by, if that is a program.
+    pub(super) fn start(&self, max_line: usize) -> Option<Start> {
+        Some(Start {
+            name: self.upstream.clone(),
+            program: self.program.clone()?,
+            era: self.era,
+            max_line,
+        })
+    }
 }
 
 /// What a server is asked that executes nothing.
@@ -50,9 +70,15 @@ pub struct Question<'a> {
     pub params: &'a Members<'a>,
 }
 
+/// Where a server is asked.
+pub(super) enum Way {
+    Http(Http),
+    Program(Arc<Server>),
+}
+
 /// A request to a server.
 pub(super) struct McpCall {
-    pub(super) server: Http,
+    pub(super) way: Way,
     pub(super) tool: McpTool,
     pub(super) headers: HeaderMap,
     pub(super) args: Bytes,
@@ -65,7 +91,15 @@ impl McpCall {
     /// # Errors
     /// There is no answer; whether the call was sent says the gate.
     pub(super) async fn send(self, gate: Gate, send_before: Deadline) -> Result<McpAnswer, String> {
-        let agreement = self.server.agreement().await?;
+        let http = match &self.way {
+            Way::Http(http) => http,
+            Way::Program(server) => {
+                let running = server.ready().await?;
+                let (id, message) = self.message(running.agreement.is_modern());
+                return ask(&running, &id, &message, Some((gate, send_before))).await;
+            }
+        };
+        let agreement = http.agreement().await?;
         let (id, message) = self.message(agreement.is_modern());
         let mut headers = agreement.spoken.headers("tools/call");
         headers.extend(self.headers.clone());
@@ -73,9 +107,7 @@ impl McpCall {
             headers.extend(self.mirrored()?);
         }
         let body = reqwest::Body::wrap(GatedBody::new(gate, message, send_before));
-        let sent = self
-            .server
-            .send(&agreement.spoken, headers, body, &id, self.max_result);
+        let sent = http.send(&agreement.spoken, headers, body, &id, self.max_result);
         sent.await
     }
 
@@ -89,16 +121,25 @@ impl McpCall {
         name: Option<&str>,
         params: &Members<'_>,
     ) -> Result<McpAnswer, String> {
+        let id = format!("{OWN_ID}{}", SENT.fetch_add(1, Ordering::Relaxed));
+        let http = match &self.way {
+            Way::Http(http) => http,
+            Way::Program(server) => {
+                let running = server.ready().await?;
+                let is_modern = running.agreement.is_modern();
+                let message = request::forward(&id, method, params, is_modern);
+                return ask(&running, &id, &message, None).await;
+            }
+        };
         let mut is_again = false;
         loop {
-            let agreement = self.server.agreement().await?;
-            let id = format!("{OWN_ID}{}", SENT.fetch_add(1, Ordering::Relaxed));
+            let agreement = http.agreement().await?;
             let mut headers = agreement.spoken.headers(method);
             if let Some(name) = name.filter(|_| agreement.is_modern()) {
                 headers.insert("mcp-name", header(&encode(name))?);
             }
             let body = request::forward(&id, method, params, agreement.is_modern());
-            let sent = self.server.send(
+            let sent = http.send(
                 &agreement.spoken,
                 headers,
                 body.into(),
@@ -118,7 +159,10 @@ impl McpCall {
     /// # Errors
     /// There is no answer.
     pub(super) async fn about(&self) -> Result<Arc<About>, String> {
-        Ok(self.server.agreement().await?.about)
+        Ok(match &self.way {
+            Way::Http(http) => http.agreement().await?.about,
+            Way::Program(server) => server.ready().await?.agreement.about.clone(),
+        })
     }
 
     /// The message of the call, and its id, which no other message of this process has.
@@ -157,4 +201,20 @@ impl McpCall {
 
 fn header(text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_str(text).map_err(|error| error.to_string())
+}
+
+/// Asks a program. It has no status and no session; what it answers names the request.
+async fn ask(
+    running: &Running,
+    id: &str,
+    message: &Bytes,
+    gate: Option<(Gate, Deadline)>,
+) -> Result<McpAnswer, String> {
+    let body = running.pipe.ask(id, message, gate).await?;
+    Ok(McpAnswer {
+        status: 200,
+        has_session: false,
+        names_request: matches!(body, Body::Whole(_)),
+        body,
+    })
 }

@@ -326,6 +326,7 @@ impl Gateway {
     /// Writes down what has to outlive the process. Nothing can be asked any more.
     pub async fn close(&self) {
         self.duplicates.write_duplicates().await;
+        self.downstream.close().await;
         self.base.store.close().await;
     }
 

@@ -45,8 +45,12 @@ pub struct UpstreamAt {
     pub unlisted: Option<Effect>,
     /// Whether a tool reads if the server says so.
     pub trusts_annotations: bool,
+    /// How long a call of them may take.
+    pub timeout: Duration,
     /// How long their derived keys are remembered.
     pub dedup_window: Duration,
+    /// Names there of those that may be executed any number of times.
+    pub repeatable: BTreeSet<String>,
 }
 
 impl UpstreamAt {
@@ -274,10 +278,13 @@ impl Upstreams {
         listed: &Listed,
         effect: Effect,
     ) {
-        let is_read = listed.is_read && known.at.trusts_annotations;
+        let is_read =
+            (listed.is_read && known.at.trusts_annotations) || known.at.repeatable.contains(tool);
         let added = ToolAt::new(
             Tool {
                 effect: if is_read { Effect::Read } else { effect },
+                timeout: known.at.timeout,
+                deadline: known.at.timeout,
                 derived_window: Some(known.at.dedup_window),
                 lease_margin: self.base.limits.pace.lease_margin,
                 keeps_key_member: true,

@@ -304,11 +304,11 @@ fn the_reference_configuration_names_every_key() {
         )
         .replace("\non_timeout =", "\nx = 1\non_timeout =")
         .replace("\nlag =", "\nx = 1\nlag =")
-        .replace("\nera =", "\nx = 1\nera =")
+        .replace("\nstderr =", "\nx = 1\nstderr =")
         .replace("\ntool_error =", "\nx = 1\ntool_error =")
         .replace("\nmissing =", "\nx = 1\nmissing =");
     let mistakes = read(&wrong, &[]).expect_err("unknown keys");
-    assert_eq!(mistakes.len(), 25, "{mistakes:#?}");
+    assert_eq!(mistakes.len(), 26, "{mistakes:#?}");
     for mistake in &mistakes {
         let (_, known) = mistake
             .split_once("known here: ")

@@ -102,6 +102,7 @@ mod shares; // what tenants and tokens leave to each other
 mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order
 mod similar; // what looks like a call gets its result
+mod stdio; // MCP servers that are programs
 mod store; // a file, and a disk that fails
 mod tls; // HTTPS by its own certificate
 mod tokens; // they rise, whatever becomes of store and clock

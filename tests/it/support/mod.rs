@@ -13,6 +13,7 @@ pub mod mcp; // a client that speaks MCP
 pub mod memory; // a store in memory that can lose its newest writes
 pub mod pace; // how fast gateways look at things
 pub mod ports; // ports for servers that are killed
+pub mod program; // an MCP server that is a program, and counts its effects in a file
 pub mod redis; // real Redis servers
 pub mod stores; // a gateway on each store, and calls of one session
 pub mod tool; // a tool that counts its effects and misbehaves on request

@@ -1,0 +1,279 @@
+//! Messages to a program, a line each, and its answers, which come in any order.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::gate::{Deadline, Gate, since_boot};
+use crate::core::evidence::Body;
+use crate::core::mcp::evidence::{Match, matches};
+use crate::core::mcp::lines::{Line, Lines, Said, one_line};
+
+/// Messages that wait to be written.
+const QUEUE: usize = 64;
+/// What is read at once, in bytes.
+const PIECE: usize = 64 << 10;
+
+/// A message to write.
+pub(super) struct Message {
+    line: Vec<u8>,
+    /// Of a call: it is asked right before the first byte.
+    gate: Option<(Gate, Deadline)>,
+    /// Of a request.
+    id: Option<String>,
+}
+
+type Answer = Result<Body, String>;
+
+/// Requests that wait for their answers, by id.
+#[derive(Default)]
+pub(super) struct Waiting(Mutex<Waiters>);
+
+#[derive(Default)]
+struct Waiters {
+    by_id: HashMap<String, oneshot::Sender<Answer>>,
+    /// Why no answer will come any more.
+    ended: Option<String>,
+}
+
+/// A request that waits, until this is dropped.
+struct Waits<'a> {
+    waiting: &'a Waiting,
+    id: &'a str,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.waiting.lock().by_id.remove(self.id);
+    }
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, Waiters> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter<'a>(&'a self, id: &'a str) -> Result<(Waits<'a>, oneshot::Receiver<Answer>), String> {
+        let (answer, is_answered) = oneshot::channel();
+        let mut waiters = self.lock();
+        if let Some(why) = &waiters.ended {
+            return Err(why.clone());
+        }
+        waiters.by_id.insert(id.to_owned(), answer);
+        drop(waiters);
+        Ok((Waits { waiting: self, id }, is_answered))
+    }
+
+    /// Answers a request. One that waits no longer loses its answer.
+    fn answer(&self, id: &str, answer: Answer) {
+        if let Some(waits) = self.lock().by_id.remove(id) {
+            waits.send(answer).ok();
+        }
+    }
+
+    /// Tells every request that no answer will come. What was sent of them may have been executed.
+    pub(super) fn end(&self, why: &str) {
+        let mut waiters = self.lock();
+        waiters.ended.get_or_insert_with(|| why.to_owned());
+        for (_, waits) in waiters.by_id.drain() {
+            waits.send(Err(why.to_owned())).ok();
+        }
+    }
+
+    /// Those whose ids stand in what cannot be read: it may be their answer.
+    fn named_in(&self, line: &[u8]) -> Vec<String> {
+        let text = String::from_utf8_lossy(line);
+        let waiters = self.lock();
+        let ids = waiters.by_id.keys();
+        ids.filter(|id| text.contains(&format!("\"{id}\"")))
+            .cloned()
+            .collect()
+    }
+}
+
+/// The gateway's end of a program's standard input and output.
+///
+/// When the last one is dropped, and all is written, the program's input ends.
+#[derive(Clone)]
+pub(super) struct Pipe {
+    messages: mpsc::Sender<Message>,
+    waiting: Arc<Waiting>,
+}
+
+impl Pipe {
+    /// Also answers what reads, and what writes; they end when the program closes their end.
+    pub(super) fn new(
+        name: String,
+        input: impl AsyncWrite + Unpin + Send + 'static,
+        output: impl AsyncRead + Unpin + Send + 'static,
+        max_line: usize,
+    ) -> (
+        Self,
+        Arc<Waiting>,
+        impl Future<Output = ()> + Send + 'static,
+        impl Future<Output = ()> + Send + 'static,
+    ) {
+        let (messages, to_write) = mpsc::channel(QUEUE);
+        let waiting = Arc::<Waiting>::default();
+        let reading = read(
+            name,
+            output,
+            max_line,
+            waiting.clone(),
+            messages.downgrade(),
+        );
+        let writing = write(input, to_write, waiting.clone());
+        let pipe = Self {
+            messages,
+            waiting: waiting.clone(),
+        };
+        (pipe, waiting, reading, writing)
+    }
+
+    /// Whether the program answers no more.
+    pub(super) fn is_over(&self) -> bool {
+        self.messages.is_closed() || self.waiting.lock().ended.is_some()
+    }
+
+    /// Writes a request, and waits for its answer.
+    ///
+    /// # Errors
+    /// None will come. Whether the request was sent says its gate.
+    pub(super) async fn ask(
+        &self,
+        id: &str,
+        message: &Bytes,
+        gate: Option<(Gate, Deadline)>,
+    ) -> Answer {
+        let (_waits, is_answered) = self.waiting.enter(id)?;
+        let message = Message {
+            line: one_line(message),
+            gate,
+            id: Some(id.to_owned()),
+        };
+        self.write(message).await?;
+        is_answered
+            .await
+            .unwrap_or_else(|_| Err("the request was not answered".into()))
+    }
+
+    /// Writes what has no answer.
+    ///
+    /// # Errors
+    /// The program reads no more.
+    pub(super) async fn tell(&self, message: &Bytes) -> Result<(), String> {
+        let message = Message {
+            line: one_line(message),
+            gate: None,
+            id: None,
+        };
+        self.write(message).await
+    }
+
+    async fn write(&self, message: Message) -> Result<(), String> {
+        let sent = self.messages.send(message).await;
+        sent.map_err(|_| "the server's program reads no more".into())
+    }
+}
+
+/// Writes what is to be written, each message whole, until nothing can come any more or the program reads no more.
+async fn write(
+    mut input: impl AsyncWrite + Unpin,
+    mut messages: mpsc::Receiver<Message>,
+    waiting: Arc<Waiting>,
+) {
+    while let Some(Message { line, gate, id }) = messages.recv().await {
+        let is_open = match &gate {
+            Some((gate, send_before)) => gate.send(send_before, since_boot()),
+            None => Ok(()),
+        };
+        if let (Err(why), Some(id)) = (is_open, &id) {
+            waiting.answer(id, Err(why.into()));
+            continue;
+        }
+        if input.write_all(&line).await.is_err() || input.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads answers until the program says no more.
+async fn read(
+    name: String,
+    mut output: impl AsyncRead + Unpin,
+    max_line: usize,
+    waiting: Arc<Waiting>,
+    messages: mpsc::WeakSender<Message>,
+) {
+    let (mut lines, mut piece) = (Lines::new(max_line), vec![0; PIECE]);
+    loop {
+        let read = output.read(&mut piece).await.unwrap_or(0);
+        for line in lines.push(&piece[..read]) {
+            take(&name, line, &waiting, &messages);
+        }
+        if read == 0 {
+            // What has no end is not whole.
+            if let Some(Line::Whole(line) | Line::TooLong(line)) = lines.end() {
+                broken(&name, &line, "its last line does not end", &waiting);
+            }
+            return;
+        }
+    }
+}
+
+fn take(name: &str, line: Line, waiting: &Waiting, messages: &mpsc::WeakSender<Message>) {
+    let line = match line {
+        Line::Whole(line) => line,
+        Line::TooLong(ends) => return broken(name, &ends, "a line is too long", waiting),
+    };
+    match Said::read(&line) {
+        Said::Answers(Some(id)) => {
+            let id = id.into_owned();
+            let answer = match matches(&line, &id) {
+                Match::Ours => Body::Whole(line.into()),
+                _ => Body::Broken("this is no response to the request".into()),
+            };
+            waiting.answer(&id, Ok(answer));
+        }
+        Said::Answers(None) => {
+            tracing::debug!(upstream = name, "the server answered no request of ours");
+        }
+        Said::Asks { id, method } => {
+            let line = answer_to(id, &method);
+            // One that reads nothing gets no answer.
+            if let Some(messages) = messages.upgrade() {
+                let message = Message {
+                    line,
+                    gate: None,
+                    id: None,
+                };
+                messages.try_send(message).ok();
+            }
+        }
+        Said::Tells => {}
+        Said::Nothing => broken(name, &line, "a line cannot be read", waiting),
+    }
+}
+
+/// What cannot be read may be the answer to a request whose id stands in it. That one may have been executed.
+fn broken(name: &str, line: &[u8], why: &str, waiting: &Waiting) {
+    tracing::debug!(upstream = name, why, "the server's output");
+    for id in waiting.named_in(line) {
+        waiting.answer(&id, Ok(Body::Broken(why.to_owned())));
+    }
+}
+
+/// The server was told that this client can do nothing for it but answer `ping`.
+fn answer_to(id: &RawValue, method: &str) -> Vec<u8> {
+    let answer = if method == "ping" {
+        "\"result\":{}"
+    } else {
+        r#""error":{"code":-32601,"message":"Method not found: this client has no capabilities"}"#
+    };
+    let id = id.get();
+    one_line(format!(r#"{{"jsonrpc":"2.0","id":{id},{answer}}}"#).as_bytes())
+}

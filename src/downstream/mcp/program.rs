@@ -1,0 +1,375 @@
+//! An MCP server that is a program of this machine: it is started when it is needed first, asked over its standard
+//! input, started again after it has ended, and stopped.
+//!
+//! There is one process of it for all callers. No request is sent to two of them.
+
+use std::fmt;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::agreement::Agreement;
+use super::pipe::{Pipe, Waiting};
+use crate::core::evidence::Body;
+use crate::core::mcp::request;
+use crate::core::mcp::revision::Era;
+
+/// How long a program may take until it has said which revision it speaks; it may be fetched from a network first.
+const START: Duration = Duration::from_secs(120);
+/// How long to wait for what a program of 2026-07-28 says, before it is asked as one of an earlier revision, too.
+const DISCOVER: Duration = Duration::from_secs(10);
+/// After a first end, and at most, until it is started again.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+/// A program that has run for this long is no failure when it ends.
+const LIVED: Duration = Duration::from_secs(60);
+/// How long a program that was told to end may take, before it is told more firmly.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What to start.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Program {
+    /// The program, found by PATH if it has no slash, and its arguments.
+    pub command: Vec<String>,
+    /// All that it sees of the environment.
+    pub environment: Vec<(String, String)>,
+    /// Whether its standard error is that of the gateway. Else it is discarded.
+    pub shows_errors: bool,
+}
+
+/// Prints nothing: arguments may be secrets.
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").finish_non_exhaustive()
+    }
+}
+
+/// What a program is started by.
+#[derive(Clone, PartialEq)]
+pub(in crate::downstream) struct Start {
+    /// That of its section.
+    pub(in crate::downstream) name: String,
+    pub(in crate::downstream) program: Arc<Program>,
+    pub(in crate::downstream) era: Option<Era>,
+    /// The longest line that is read, in bytes.
+    pub(in crate::downstream) max_line: usize,
+}
+
+/// A process that has said which revision it speaks.
+pub(in crate::downstream) struct Running {
+    pub(super) pipe: Pipe,
+    pub(super) agreement: Agreement,
+}
+
+#[derive(Clone)]
+enum Status {
+    Starting,
+    Ready(Arc<Running>),
+    /// It is not started again before this time.
+    Down(String, Instant),
+}
+
+/// A program, whether it runs or not. When this is dropped, the program ends after its last answer.
+pub(in crate::downstream) struct Server {
+    pub(in crate::downstream) start: Start,
+    status: watch::Receiver<Status>,
+    wanted: Arc<Notify>,
+    at_once: CancellationToken,
+    kept: std::sync::Mutex<Option<JoinHandle<()>>>,
+    _retire: DropGuard,
+}
+
+impl Server {
+    /// Starts the program.
+    pub(in crate::downstream) fn new(start: Start) -> Self {
+        let (said, status) = watch::channel(Status::Starting);
+        let (retired, at_once) = (CancellationToken::new(), CancellationToken::new());
+        let wanted = Arc::<Notify>::default();
+        let keeper = Keeper {
+            start: start.clone(),
+            status: said,
+            wanted: wanted.clone(),
+            retired: retired.clone(),
+            at_once: at_once.clone(),
+        };
+        Self {
+            start,
+            status,
+            wanted,
+            at_once,
+            kept: std::sync::Mutex::new(Some(tokio::spawn(keeper.keep()))),
+            _retire: retired.drop_guard(),
+        }
+    }
+
+    /// The running process.
+    ///
+    /// # Errors
+    /// There is none, and it is too soon to start one. Nothing was sent.
+    pub(super) async fn ready(&self) -> Result<Arc<Running>, String> {
+        let mut status = self.status.clone();
+        loop {
+            let now = status.borrow_and_update().clone();
+            match now {
+                Status::Ready(running) if !running.pipe.is_over() => return Ok(running),
+                Status::Down(why, until) if Instant::now() < until => return Err(why),
+                Status::Down(..) => self.wanted.notify_one(),
+                Status::Ready(_) | Status::Starting => {}
+            }
+            let changed = status.changed().await;
+            changed.map_err(|_| "the server's program is stopped")?;
+        }
+    }
+
+    /// Ends the program, and waits until it has ended.
+    pub(in crate::downstream) async fn stop(&self) {
+        self.at_once.cancel();
+        let kept = self.kept.lock().ok().and_then(|mut kept| kept.take());
+        if let Some(kept) = kept {
+            kept.await.ok();
+        }
+    }
+}
+
+/// Keeps a program running while it is wanted.
+struct Keeper {
+    start: Start,
+    status: watch::Sender<Status>,
+    wanted: Arc<Notify>,
+    /// No request comes any more; those under way are answered.
+    retired: CancellationToken,
+    /// No more time.
+    at_once: CancellationToken,
+}
+
+impl Keeper {
+    async fn keep(self) {
+        let name = &self.start.name;
+        let (mut failures, mut discovers) = (0, true);
+        loop {
+            self.status.send_replace(Status::Starting);
+            let began = Instant::now();
+            let why = match Process::start(&self.start) {
+                Ok(process) => self.attend(process, &mut discovers).await,
+                Err(why) => why,
+            };
+            if self.is_over() {
+                return;
+            }
+            failures = if began.elapsed() < LIVED {
+                failures + 1
+            } else {
+                1
+            };
+            let wait = BACK_OFF.0 * 2_u32.saturating_pow(failures - 1);
+            let until = Instant::now() + wait.min(BACK_OFF.1);
+            tracing::warn!(upstream = name, why, "the program of a server has ended");
+            self.status.send_replace(Status::Down(why, until));
+            tokio::select! {
+                () = async { sleep_until(until).await; self.wanted.notified().await } => {}
+                () = self.retired.cancelled() => return,
+                () = self.at_once.cancelled() => return,
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.retired.is_cancelled() || self.at_once.is_cancelled()
+    }
+
+    /// Agrees with a process on a revision, and waits for its end. Answers why it has ended.
+    async fn attend(&self, mut process: Process, discovers: &mut bool) -> String {
+        let pipe = process.pipe.take();
+        let pipe = async { pipe.ok_or("the server's program has no input".to_owned()) };
+        let agreed = async {
+            let pipe = pipe.await?;
+            let agreement = timeout(START, agree(&pipe, self.start.era, *discovers)).await;
+            let agreement = agreement.unwrap_or_else(|_| Err("it says nothing".into()))?;
+            Ok((pipe, agreement))
+        };
+        let agreed = tokio::select! {
+            biased;
+            () = self.at_once.cancelled() => Err("the gateway stops".to_owned()),
+            () = self.retired.cancelled() => Err("it is needed no more".to_owned()),
+            agreed = agreed => agreed,
+            why = process.ended() => Err(why),
+        };
+        let why = match agreed {
+            Ok((pipe, agreement)) => {
+                let running = Arc::new(Running { pipe, agreement });
+                self.status.send_replace(Status::Ready(running));
+                let retired = async {
+                    self.retired.cancelled().await;
+                    // The pipe is closed with the last request under way.
+                    let gone = Status::Down("it is needed no more".into(), Instant::now());
+                    self.status.send_replace(gone);
+                    std::future::pending::<()>().await;
+                };
+                tokio::select! {
+                    why = process.ended() => why,
+                    () = self.at_once.cancelled() => "the gateway stops".to_owned(),
+                    () = retired => "it is needed no more".to_owned(),
+                }
+            }
+            Err(why) => {
+                // One that ends at a question that it does not know is not asked it the next time.
+                *discovers = !*discovers;
+                why
+            }
+        };
+        process.waiting.end(&why);
+        self.status
+            .send_replace(Status::Down(why.clone(), Instant::now() + BACK_OFF.0));
+        process.stop().await;
+        why
+    }
+}
+
+/// A process, and what reads and writes.
+struct Process {
+    child: tokio::process::Child,
+    pipe: Option<Pipe>,
+    waiting: Arc<Waiting>,
+    reading: JoinSet<()>,
+    writing: JoinSet<()>,
+}
+
+impl Process {
+    /// # Errors
+    /// The program cannot be started.
+    fn start(start: &Start) -> Result<Self, String> {
+        let program = &start.program;
+        let [name, arguments @ ..] = &program.command[..] else {
+            return Err("there is no command".into());
+        };
+        let errors = if program.shows_errors {
+            Stdio::inherit()
+        } else {
+            Stdio::null()
+        };
+        let mut command = Command::new(name);
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(
+                program
+                    .environment
+                    .iter()
+                    .map(|(name, value)| (name, value)),
+            )
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            // A signal from a terminal is for the gateway, which ends it after its calls.
+            .process_group(0)
+            .kill_on_drop(true);
+        let child = command.spawn();
+        let mut child = child.map_err(|error| format!("it cannot be started: {error}"))?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("it has no input or no output".into());
+        };
+        let (pipe, waiting, read, write) =
+            Pipe::new(start.name.clone(), input, output, start.max_line);
+        let (mut reading, mut writing) = (JoinSet::new(), JoinSet::new());
+        reading.spawn(read);
+        writing.spawn(write);
+        tracing::info!(
+            upstream = start.name,
+            pid = child.id(),
+            "the program of a server is started"
+        );
+        Ok(Self {
+            child,
+            pipe: Some(pipe),
+            waiting,
+            reading,
+            writing,
+        })
+    }
+
+    /// Waits until it has ended, closed its output, or reads no more. Its last answers are read.
+    async fn ended(&mut self) -> String {
+        let ended = tokio::select! {
+            status = self.child.wait() => match status {
+                Ok(status) => format!("it has ended: {status}"),
+                Err(error) => format!("it has ended: {error}"),
+            },
+            _ = self.reading.join_next() => return "it has closed its output".into(),
+            _ = self.writing.join_next() => "it reads no more".into(),
+        };
+        timeout(LAST_WORDS, self.reading.join_next()).await.ok();
+        ended
+    }
+
+    /// Ends it: its input ends, then SIGTERM, then SIGKILL.
+    async fn stop(mut self) {
+        self.writing.shutdown().await;
+        for signal in [Signal::TERM, Signal::KILL] {
+            if timeout(LAST_WORDS, self.child.wait()).await.is_ok() {
+                return;
+            }
+            let id = self.child.id().and_then(|id| i32::try_from(id).ok());
+            if let Some(group) = id.and_then(Pid::from_raw) {
+                kill_process_group(group, signal).ok();
+            }
+        }
+        self.child.wait().await.ok();
+    }
+}
+
+/// Agrees on a revision. A server of an earlier one may leave a question that it does not know unanswered.
+async fn agree(pipe: &Pipe, era: Option<Era>, discovers: bool) -> Result<Agreement, String> {
+    if era == Some(Era::Legacy) || (era.is_none() && !discovers) {
+        return initialize(pipe).await;
+    }
+    let asked = discover(pipe);
+    tokio::pin!(asked);
+    let modern = if era == Some(Era::Modern) {
+        asked.await?
+    } else {
+        match timeout(DISCOVER, &mut asked).await {
+            Ok(modern) => modern?,
+            Err(_) => {
+                return tokio::select! {
+                    Ok(Some(modern)) = &mut asked => Ok(modern),
+                    legacy = initialize(pipe) => legacy,
+                };
+            }
+        }
+    };
+    match modern {
+        Some(modern) => Ok(modern),
+        None if era == Some(Era::Modern) => Err("the server does not speak 2026-07-28".into()),
+        None => initialize(pipe).await,
+    }
+}
+
+async fn discover(pipe: &Pipe) -> Result<Option<Agreement>, String> {
+    let id = "oncegate-discover";
+    let answer = pipe.ask(id, &request::discover(id), None).await?;
+    Ok(Agreement::modern(&value(answer)?))
+}
+
+async fn initialize(pipe: &Pipe) -> Result<Agreement, String> {
+    let id = "oncegate-initialize";
+    let answer = pipe.ask(id, &request::initialize(id), None).await?;
+    let agreement = Agreement::legacy(&value(answer)?, None)?;
+    pipe.tell(&request::initialized()).await?;
+    Ok(agreement)
+}
+
+fn value(answer: Body) -> Result<Value, String> {
+    let bytes: Bytes = match answer {
+        Body::Whole(bytes) => bytes,
+        Body::Broken(why) => return Err(why),
+    };
+    serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+}
