@@ -1,7 +1,7 @@
 # What there is to do. CI runs `make test`, `check`, `loss`, `observe`, `fuzz` and `conformance`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: run test test-fast soak check otel loss observe fuzz conformance abuse bench bench-ledger breaks mutants audit
+.PHONY: run test test-fast soak check otel loss observe fuzz conformance clients abuse bench bench-ledger breaks mutants audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -70,6 +70,15 @@ conformance:
 	@scripts/setup conformance
 	cargo build --quiet --bin oncegate
 	@scripts/conformance
+
+# Clients and agent frameworks that others wrote, before a server that takes effect and then fails, straight and through a
+# real gateway: the effects are counted. And servers that others wrote: what comes through is what they say. Takes python3,
+# git, PyPI and npm's registry; four minutes.
+clients:
+	@scripts/setup clients
+	cargo build --quiet --bin oncegate
+	@scripts/clients
+	@scripts/fidelity
 
 # A gateway with a small memory budget under 5,000 slow clients for ten minutes, while another tenant calls; and HTTP/2,
 # spoken wrongly. Takes Linux and python3.

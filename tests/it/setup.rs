@@ -141,6 +141,7 @@ fn each_target_names_what_it_needs() {
         ("loss", "iproute2 nftables redis-server"),
         ("observe", "redis-server prometheus python3"),
         ("fuzz", "curl python3 python3-venv"),
+        ("clients", "git python3 python3-venv"),
         ("conformance", "python3 python3-venv"),
     ] {
         let machine = Machine::without_redis(0);

@@ -1,0 +1,74 @@
+"""An agent of LangChain with langchain-mcp-adapters. Its model asks for the order, and again if it was told of none.
+
+A run that an error ends is begun again, as an application or its queue does it.
+"""
+
+import asyncio
+import json
+import sys
+from datetime import timedelta
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import ToolRetryMiddleware
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_mcp_adapters.client import MultiServerMCPClient
+
+
+class ScriptedModel(BaseChatModel):
+    job: dict
+    told: list
+    before: int = 0
+
+    @property
+    def _llm_type(self):
+        return "scripted"
+
+    def bind_tools(self, tools, **named):
+        return self
+
+    def _generate(self, messages, stop=None, run_manager=None, **named):
+        if isinstance(messages[-1], ToolMessage):
+            self.told.append(messages[-1].text)
+        answer = AIMessage("Done.")
+        if not over(self.job, self.told[self.before :]):
+            call = {"order": self.job["order"], "fault": self.job["fault"]}
+            # A model makes a new id for each call.
+            answer = AIMessage("", tool_calls=[{"name": "create_order", "args": call, "id": f"call_{len(self.told)}"}])
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+def over(job, told):
+    return len(told) >= job["turns"] or any("order_id" in text for text in told)
+
+
+async def name_the_session(request, handler):
+    thread = request.runtime.config["configurable"]["thread_id"]
+    return await handler(request.override(headers={"x-session": thread}))
+
+
+async def run(url, model):
+    model.before = len(model.told)
+    # Without it a stream that ends without an answer is waited for without end.
+    timeout = {"read_timeout_seconds": timedelta(seconds=model.job["timeout_s"])}
+    shop = {"transport": "http", "url": url, "session_kwargs": timeout}
+    tools = await MultiServerMCPClient({"shop": shop}, tool_interceptors=[name_the_session]).get_tools()
+    agent = create_agent(model, tools=tools, middleware=[ToolRetryMiddleware(initial_delay=0.1)])
+    thread = {"configurable": {"thread_id": "conversation-1"}}
+    await agent.ainvoke({"messages": [{"role": "user", "content": "Order it."}]}, thread)
+
+
+async def main(url, jobs):
+    for job in jobs:
+        model = ScriptedModel(job=job, told=[])
+        for _ in range(job["turns"]):
+            try:
+                await run(url, model)
+                break
+            except Exception as error:
+                model.told.append(repr(error))
+        print(json.dumps({"order": job["order"], "told": model.told}), flush=True)
+
+
+asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))

@@ -1,0 +1,75 @@
+"""An agent of the OpenAI Agents SDK. Its model asks for the order, and again if it was told of none.
+
+A run that an error ends is begun again, as an application or its queue does it.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+
+from agents import Agent, Model, ModelResponse, Runner, Usage, set_tracing_disabled
+from agents.mcp import MCPServerStreamableHttp
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+
+class ScriptedModel(Model):
+    def __init__(self, job):
+        self.job, self.told, self.before = job, [], 0
+
+    async def get_response(self, system_instructions, input, *rest, **named):
+        last = input[-1]
+        if isinstance(last, dict) and last.get("type") == "function_call_output":
+            self.told.append(text_of(last["output"]))
+        return ModelResponse(output=[self.next()], usage=Usage(), response_id=None)
+
+    def next(self):
+        if over(self.job, self.told[self.before :]):
+            text = ResponseOutputText(annotations=[], text="Done.", type="output_text")
+            return ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
+        call = {"order": self.job["order"], "fault": self.job["fault"]}
+        # A model makes a new id for each call.
+        named = {"call_id": f"call_{len(self.told)}", "name": "create_order", "type": "function_call"}
+        return ResponseFunctionToolCall(arguments=json.dumps(call), **named)
+
+    def stream_response(self, *rest, **named):
+        raise NotImplementedError
+
+
+def text_of(output):
+    return output if isinstance(output, str) else "\n".join(part.get("text", "") for part in output)
+
+
+def over(job, told):
+    return len(told) >= job["turns"] or any("order_id" in text for text in told)
+
+
+async def run(url, model):
+    model.before = len(model.told)
+    server = MCPServerStreamableHttp(
+        params={"url": url},
+        client_session_timeout_seconds=model.job["timeout_s"],
+        max_retry_attempts=2,
+        retry_backoff_seconds_base=0.1,
+        tool_meta_resolver=lambda call: {"dev.oncegate/session": call.run_context.context["conversation"]},
+    )
+    async with server:
+        agent = Agent(name="clerk", model=model, mcp_servers=[server])
+        await Runner.run(agent, "Order it.", context={"conversation": "conversation-1"})
+
+
+async def main(url, jobs):
+    for job in jobs:
+        model = ScriptedModel(job)
+        for _ in range(job["turns"]):
+            try:
+                await run(url, model)
+                break
+            except Exception as error:
+                model.told.append(repr(error))
+        print(json.dumps({"order": job["order"], "told": model.told}), flush=True)
+
+
+logging.disable()
+set_tracing_disabled(True)
+asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))

@@ -1,0 +1,55 @@
+"""An agent of Pydantic AI. Its model asks for the order, and again if it was told of none.
+
+A run that an error ends is begun again, as an application or its queue does it.
+"""
+
+import asyncio
+import json
+import sys
+
+from pydantic_ai import Agent
+from pydantic_ai.mcp import MCPToolset
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import FunctionModel
+
+
+def over(job, told):
+    return len(told) >= job["turns"] or any("order_id" in text for text in told)
+
+
+async def name_the_session(context, call_tool, name, args):
+    return await call_tool(name, args, metadata={"dev.oncegate/session": context.deps["conversation"]})
+
+
+async def run(url, job, told):
+    before = len(told)
+
+    def model(messages, info):
+        told.extend(part.model_response_str() for part in messages[-1].parts if isinstance(part, ToolReturnPart))
+        if over(job, told[before:]):
+            return ModelResponse([TextPart("Done.")])
+        return ModelResponse([ToolCallPart("create_order", {"order": job["order"], "fault": job["fault"]})])
+
+    toolset = MCPToolset(
+        url,
+        read_timeout=job["timeout_s"],
+        tool_error_behavior="failed",
+        process_tool_call=name_the_session,
+    )
+    agent = Agent(FunctionModel(model), toolsets=[toolset], deps_type=dict)
+    await agent.run("Order it.", deps={"conversation": "conversation-1"})
+
+
+async def main(url, jobs):
+    for job in jobs:
+        told = []
+        for _ in range(job["turns"]):
+            try:
+                await run(url, job, told)
+                break
+            except Exception as error:
+                told.append(repr(error))
+        print(json.dumps({"order": job["order"], "told": told}), flush=True)
+
+
+asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))
