@@ -19,6 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, RETRY_AFTER};
 use reqwest::{Method, Url};
+use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use self::body::{chain, read, retry_after};
@@ -112,8 +113,17 @@ pub struct Request {
     pub headers: HeaderMap,
     /// One JSON object.
     pub body: Bytes,
+    /// The client that waits for it, if the tool is one of an MCP server.
+    pub client: Client,
     /// Right before the first byte the clock is asked once more; later than this nothing is sent.
     pub send_before: Deadline,
+}
+
+/// A client of MCP, as far as a server is told of it.
+#[derive(Debug, Default, Clone)]
+pub struct Client {
+    /// What it can answer, as it says itself; `None`: it cannot be asked.
+    pub can_answer: Option<Arc<Map<String, Value>>>,
 }
 
 /// In an answer: the newest token that the tool has seen of the session.
@@ -279,6 +289,7 @@ impl Downstream {
             tool,
             headers: HeaderMap::new(),
             args,
+            waiting: Client::default(),
             max_result: self.max_result,
         })
     }
@@ -318,6 +329,7 @@ impl Downstream {
             call_id,
             headers,
             body,
+            client: waiting,
             send_before,
         } = request;
         let (gate, pool) = (Gate::new(), endpoint.pool(party));
@@ -329,6 +341,7 @@ impl Downstream {
                     tool: tool.clone(),
                     headers,
                     args: body,
+                    waiting,
                     max_result: self.max_result,
                 };
                 let gate = gate.clone();

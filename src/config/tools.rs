@@ -55,6 +55,7 @@ pub(super) fn tool(
         lease_margin: default.lease_margin,
         derived_window: None,
         keeps_key_member: false,
+        may_ask: false,
         dedup_window: section.get("dedup_window"),
         retention: section.get_or("retention", default.retention),
         schema: section.get("input_schema").and_then(|text| {

@@ -64,6 +64,8 @@ pub struct Sent {
     pub fencing: Option<u64>,
     /// It matters to others whether it was executed: it is a call of a saga, or undoes another one.
     pub must_be_sure: bool,
+    /// It undoes another call: there is no client to answer questions.
+    pub undoes: bool,
 }
 
 impl Sent {
@@ -71,12 +73,13 @@ impl Sent {
     ///
     /// What is sent once more of a call that has succeeded settles nothing.
     pub fn of(record: &Record) -> Self {
+        let undoes = record.intent.key_source == Source::Compensation;
         Self {
             earlier_attempt_may_have_run: record.earlier_attempt_may_have_run
                 && !matches!(record.state, State::Succeeded(_)),
             fencing: record.fencing,
-            must_be_sure: !record.intent.saga_id.is_empty()
-                || record.intent.key_source == Source::Compensation,
+            must_be_sure: !record.intent.saga_id.is_empty() || undoes,
+            undoes,
         }
     }
 }

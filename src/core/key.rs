@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::json::canonical;
+use super::record::CallId;
 use super::secret::Secret;
 
 /// The longest key in bytes: what Stripe, ACP and most tools accept.
@@ -94,18 +95,23 @@ pub enum Source {
     /// The gateway itself: the key of a call that undoes something. It is never forgotten as long as its
     /// call is kept.
     Compensation,
+    /// The round that the call answers: each is answered once.
+    Round,
 }
 
 /// What the keys of the gateway's own calls begin with. Callers may not bring such a key.
 pub const COMPENSATION: &str = "compensate:";
+/// The same for calls that answer a round.
+pub const ROUND: &str = "oncegate-round:";
 
 impl Source {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Runtime,
         Self::Business,
         Self::Model,
         Self::Derived,
         Self::Compensation,
+        Self::Round,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -115,6 +121,7 @@ impl Source {
             Self::Model => "model",
             Self::Derived => "derived",
             Self::Compensation => "compensation",
+            Self::Round => "round",
         }
     }
 }
@@ -239,7 +246,7 @@ pub enum Refused {
     Invalid(&'static str, Invalid),
     #[error("the Idempotency-Key header and the body member idempotency_key differ")]
     Conflict,
-    #[error("keys that begin with {COMPENSATION} are the gateway's own")]
+    #[error("keys that begin with {COMPENSATION} or {ROUND} are the gateway's own")]
     Reserved,
     #[error("this tool takes no call without an idempotency key of its own")]
     Missing,
@@ -273,13 +280,20 @@ pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<
 
 /// Who could bring the key of a compensation could keep it from being made.
 fn not_ours(key: Option<Key>) -> Result<Option<Key>, Refused> {
-    if key
-        .as_ref()
-        .is_some_and(|key| key.as_str().starts_with(COMPENSATION))
-    {
+    let is_ours = |key: &Key| {
+        [COMPENSATION, ROUND]
+            .iter()
+            .any(|own| key.0.starts_with(own))
+    };
+    if key.as_ref().is_some_and(is_ours) {
         return Err(Refused::Reserved);
     }
     Ok(key)
+}
+
+/// The key of the call that answers the questions of another one.
+pub(super) fn of_round(asked_by: CallId) -> Key {
+    Key(format!("{ROUND}{asked_by}"))
 }
 
 /// The key that the model put into `args`.

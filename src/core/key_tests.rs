@@ -9,7 +9,14 @@ fn each_source_has_its_word() {
     let words = Source::ALL.map(Source::as_str);
     assert_eq!(
         words,
-        ["runtime", "business", "model", "derived", "compensation"]
+        [
+            "runtime",
+            "business",
+            "model",
+            "derived",
+            "compensation",
+            "round"
+        ]
     );
 }
 

@@ -8,6 +8,7 @@ pub mod members; // members of an object, as written
 pub mod mirrored; // arguments that a request repeats in its headers
 pub mod request; // requests to MCP servers
 pub mod revision; // which revision a request speaks
+pub mod round; // calls that answer what a server asks
 pub mod sse; // events of a stream
 
 use std::str::FromStr;

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 pub use super::evidence::{Body, Evidence, Outcome, Sent};
-use super::mcp::evidence;
+use super::mcp::{evidence, round};
 use super::record::{Content, Failure, FailureKind};
 use super::tool::{Declared, Effect, Errors, RequestErrors, SuccessTest, Tool, ToolError};
 
@@ -72,6 +72,14 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
             Outcome::Unknown,
             format!("{why}; but an earlier attempt may have been executed"),
         ),
+        Outcome::Executed(Content::Kept(json))
+            if (sent.earlier_attempt_may_have_run || sent.undoes)
+                && tool.may_ask
+                && round::asked(&json).is_some() =>
+        {
+            let why = format!("{why}, which do not prove that nothing was executed before them");
+            (Outcome::Unknown, why)
+        }
         outcome => (outcome, why),
     }
 }

@@ -30,6 +30,7 @@ fn word(tool: &Tool, evidence: &Evidence, doubted: bool) -> &'static str {
             earlier_attempt_may_have_run: doubted,
             fencing: None,
             must_be_sure: false,
+            undoes: false,
         },
     )
     .0
@@ -156,6 +157,7 @@ fn a_stale_token_is_told_from_other_conflicts() {
                 earlier_attempt_may_have_run: doubted,
                 fencing: ours,
                 must_be_sure: false,
+                undoes: false,
             },
         )
         .0
@@ -316,4 +318,31 @@ fn others_rely_on_calls_of_a_saga_and_on_those_that_undo() {
     assert!(!sure(|_| {}));
     assert!(sure(|intent| intent.saga_id = "s".into()));
     assert!(sure(|intent| intent.key_source = Source::Compensation));
+}
+
+#[test]
+fn questions_prove_nothing_after_an_attempt_that_may_have_run_and_never_undo() {
+    let body = r#"{"id":"1","result":{"resultType":"input_required","requestState":"s"}}"#;
+    let evidence = Evidence::Mcp(McpAnswer {
+        status: 200,
+        body: Body::Whole(body.into()),
+        has_session: false,
+        names_request: true,
+    });
+    let tool = Tool {
+        may_ask: true,
+        ..tool("t")
+    };
+    for (earlier_attempt_may_have_run, undoes, expected) in [
+        (false, false, "executed"),
+        (true, false, "unknown"),
+        (false, true, "unknown"),
+    ] {
+        let sent = Sent {
+            earlier_attempt_may_have_run,
+            undoes,
+            ..Sent::default()
+        };
+        assert_eq!(classify(&tool, &evidence, sent).0.as_str(), expected);
+    }
 }

@@ -235,8 +235,11 @@ pub fn admission(
             longest: LINE_LENGTH,
         }
     };
-    // A compensation is never kept back by a budget.
-    let spends = intent.key_source != key::Source::Compensation;
+    // A compensation is never kept back by a budget, and a round is paid for by the call that asked.
+    let spends = !matches!(
+        intent.key_source,
+        key::Source::Compensation | key::Source::Round
+    );
     let budget = tool.budget.filter(|_| spends).map(|budget| BudgetRule {
         group: budget_group(&budget, intent),
         max: budget.max,

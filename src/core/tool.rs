@@ -248,6 +248,8 @@ pub struct Tool {
     pub schema: Option<Schema>,
     /// The model is not asked for a key: an argument of that name is the tool's own.
     pub keeps_key_member: bool,
+    /// It is of an MCP server, which may answer a call with questions.
+    pub may_ask: bool,
 }
 
 impl Tool {
@@ -282,6 +284,7 @@ impl Tool {
             compensation: compensation::Policy::default(),
             schema: None,
             keeps_key_member: false,
+            may_ask: false,
         }
     }
 
@@ -302,7 +305,9 @@ impl Tool {
     /// brought is remembered for a read.
     pub fn window(&self, source: key::Source) -> Duration {
         let default = match (self.effect, source) {
-            (_, key::Source::Runtime | key::Source::Compensation) => Duration::from_hours(24),
+            (_, key::Source::Runtime | key::Source::Compensation | key::Source::Round) => {
+                Duration::from_hours(24)
+            }
             (Effect::Read, _) => Duration::ZERO,
             (Effect::Write, key::Source::Derived) => {
                 self.derived_window.unwrap_or(Duration::from_hours(1))
@@ -350,13 +355,13 @@ pub(crate) mod tests {
         let hours =
             |tool: &Tool| key::Source::ALL.map(|source| tool.window(source).as_secs() / 3600);
         let mut tool = tool("t");
-        assert_eq!(hours(&tool), [24, 24, 24, 1, 24]);
+        assert_eq!(hours(&tool), [24, 24, 24, 1, 24, 24]);
         tool.effect = Effect::Read;
-        assert_eq!(hours(&tool), [24, 0, 0, 0, 24]);
+        assert_eq!(hours(&tool), [24, 0, 0, 0, 24, 24]);
         tool.dedup_window = Some(Duration::from_hours(2));
         assert_eq!(
             hours(&tool),
-            [2, 2, 2, 2, 2],
+            [2, 2, 2, 2, 2, 2],
             "a configured window holds for every source"
         );
     }

@@ -9,6 +9,7 @@ use super::call::undoes_unknown;
 use super::compensation::{Policy, Template};
 use super::json;
 use super::key;
+use super::mcp::round;
 use super::record::{CallId, Content, Record, State};
 use super::tool::{Effect, Tool};
 use super::work::{Blocked, Blocker};
@@ -34,7 +35,8 @@ impl Template {
         let mut from = Map::new();
         from.insert("call".into(), about(record));
         if let Some(args) = read(&record.intent.args) {
-            from.insert("args".into(), args);
+            // What undoes a call answers no questions.
+            from.insert("args".into(), round::without(args));
         }
         if let Some(result) = result {
             from.insert("result".into(), result.clone());

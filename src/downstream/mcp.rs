@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub use self::agreement::About;
 pub(super) use self::http::{ANOTHER, Agreed, Http, Settings};
 pub use self::program::Program;
 use self::program::{Running, Server, Start};
 pub(super) use self::programs::Programs;
+use super::Client;
 use super::gate::{Deadline, Gate, GatedBody};
 use crate::core::evidence::{Body, McpAnswer};
 use crate::core::mcp::evidence::{OWN_ID, ends_agreement};
@@ -28,6 +29,7 @@ use crate::core::mcp::members::Members;
 use crate::core::mcp::mirrored::{self, Mirrored};
 use crate::core::mcp::request::{self, Told};
 use crate::core::mcp::revision::{Era, encode};
+use crate::core::mcp::round;
 
 /// Calls that were sent: no two requests of a process have the same id.
 static SENT: AtomicU64 = AtomicU64::new(1);
@@ -82,6 +84,8 @@ pub(super) struct McpCall {
     pub(super) tool: McpTool,
     pub(super) headers: HeaderMap,
     pub(super) args: Bytes,
+    /// Who waits for the call.
+    pub(super) waiting: Client,
     pub(super) max_result: usize,
 }
 
@@ -95,12 +99,12 @@ impl McpCall {
             Way::Http(http) => http,
             Way::Program(server) => {
                 let running = server.ready().await?;
-                let (id, message) = self.message(running.agreement.is_modern());
+                let (id, message) = self.message(running.agreement.is_modern())?;
                 return ask(&running, &id, &message, Some((gate, send_before))).await;
             }
         };
         let agreement = http.agreement().await?;
-        let (id, message) = self.message(agreement.is_modern());
+        let (id, message) = self.message(agreement.is_modern())?;
         let mut headers = agreement.spoken.headers("tools/call");
         headers.extend(self.headers.clone());
         if agreement.is_modern() {
@@ -166,19 +170,27 @@ impl McpCall {
     }
 
     /// The message of the call, and its id, which no other message of this process has.
-    fn message(&self, is_modern: bool) -> (String, Bytes) {
+    ///
+    /// # Errors
+    /// The call answers what the server asked, in a revision that it does not speak any more.
+    fn message(&self, is_modern: bool) -> Result<(String, Bytes), String> {
+        if !is_modern && round::is_answer(&self.args) {
+            return Err("the server does not speak the revision any more in which it asked".into());
+        }
         let text = |name: &str| self.headers.get(name).and_then(|value| value.to_str().ok());
         let call_id = text("x-call-id");
         let number = SENT.fetch_add(1, Ordering::Relaxed);
         let id = format!("{OWN_ID}{}-{number}", call_id.unwrap_or("probe"));
+        let nothing = Map::new();
         let told = Told {
             key: text("idempotency-key"),
             call_id,
             fencing_token: text("fencing-token").and_then(|token| token.parse().ok()),
             traceparent: text("traceparent"),
+            can_answer: self.waiting.can_answer.as_deref().unwrap_or(&nothing),
         };
         let message = request::call(&id, &self.tool.name, &self.args, told, is_modern);
-        (id, message)
+        Ok((id, message))
     }
 
     /// The headers that name the tool and repeat some of its arguments.

@@ -55,6 +55,10 @@ pub enum ErrorKind {
         reused: Reused,
         differs: Differs,
     },
+    #[error("the request answers no round that is known here")]
+    UnknownRound,
+    #[error("the tool asks for more, and this caller cannot be asked")]
+    InputRequired,
     #[error("the key is too old")]
     KeyExpired {
         /// The earlier call has the same arguments.
@@ -106,6 +110,8 @@ pub enum Reused {
     SameFields,
     /// It may be the same: the two cannot be compared.
     Unclear,
+    /// It answers questions that were answered otherwise.
+    Answered,
 }
 
 /// Where a request differs from the call that stands under its key: JSON Pointers.
@@ -191,6 +197,7 @@ impl ErrorKind {
             Self::InvalidArguments(_)
             | Self::InvalidRequest(_)
             | Self::KeyReused { .. }
+            | Self::UnknownRound
             | Self::KeyExpired { .. } => Blocker::Final,
             _ => Blocker::Failed,
         }

@@ -30,7 +30,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use self::base::{Base, Heard, Limits, ToolChanges};
-pub use self::calls::{Answer, Patience, Preview, Request, Stored, Would, identify};
+pub use self::calls::{Answer, Answers, Patience, Preview, Request, Stored, Would, identify};
 use self::calls::{
     Claimer, Duplicates, Engine, LargeRequests, Preparer, ResultMemory, Runner, Sender,
     SessionQueue, SharedRuns,
@@ -61,8 +61,8 @@ pub use self::trace::RequestSpan;
 pub use self::upstreams::{UpstreamAt, Upstreams};
 use self::webhook::Notifier;
 use crate::core::record::InstanceId;
-pub use crate::downstream::Question;
 use crate::downstream::outside::Webhook;
+pub use crate::downstream::{Client, Question};
 use crate::downstream::{Downstream, NoClient};
 pub use crate::metrics::Door;
 use crate::metrics::Metrics;

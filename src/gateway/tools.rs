@@ -25,7 +25,8 @@ pub struct ToolAt {
 }
 
 impl ToolAt {
-    pub fn new(tool: Tool, endpoint: Endpoint) -> Self {
+    pub fn new(mut tool: Tool, endpoint: Endpoint) -> Self {
+        tool.may_ask = endpoint.mcp.is_some();
         let health = Arc::new(Health::new(tool.breaker));
         let recipe = Arc::new(Recipe::of(&tool));
         let recipe_id = recipe.id();

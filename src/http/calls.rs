@@ -162,6 +162,7 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
         },
         patience: patience(headers),
         door: Door::Http,
+        ..Request::default()
     })
 }
 

@@ -166,6 +166,10 @@ struct Params<'a> {
     meta: Option<Map<String, Value>>,
     #[serde(borrow)]
     arguments: Option<&'a RawValue>,
+    #[serde(rename = "inputResponses", borrow)]
+    responses: Option<&'a RawValue>,
+    #[serde(rename = "requestState")]
+    state: Option<Cow<'a, str>>,
     #[serde(rename = "protocolVersion")]
     version: Option<String>,
     notifications: Option<Map<String, Value>>,
@@ -226,11 +230,13 @@ fn read(
                 Some(upstream) => (http.gateway.upstreams.name_of(upstream, &name), Some(name)),
                 None => (name.into_owned(), None),
             };
+            let answer = call::answer(params.state.as_deref(), params.responses);
             let asked = call::Asked {
                 tool,
                 args,
                 meta: &meta,
                 headers,
+                answer: answer.map_err(refused)?,
             };
             let request = call::request(http, caller, asked, era).map_err(refused)?;
             What::Call(Box::new(request), theirs.map(Cow::into_owned))

@@ -30,7 +30,7 @@ const OF_A_REQUEST: [Slug; 8] = [
     Slug::ShuttingDown,
 ];
 /// What is said of a call.
-const OF_A_CALL: [Slug; 16] = [
+const OF_A_CALL: [Slug; 17] = [
     Slug::CallInProgress,
     Slug::WrongState,
     Slug::OutcomeUnknown,
@@ -40,6 +40,7 @@ const OF_A_CALL: [Slug; 16] = [
     Slug::PossibleDuplicate,
     Slug::KeyExpired,
     Slug::KeyReused,
+    Slug::InputRequired,
     Slug::ToolRejected,
     Slug::RateLimited,
     Slug::BudgetExceeded,

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 pub(super) use self::body::Body;
+use crate::core::key;
 use crate::core::record::CallId;
 use crate::gateway::{Differs, ErrorKind};
 
@@ -71,6 +72,7 @@ slugs! {
     RequestTimeout = "request-timeout",
     BodyTooLarge = "body-too-large",
     KeyReused = "key-reused",
+    InputRequired = "input-required",
     InvalidArguments = "invalid-arguments",
     ToolRejected = "tool-rejected",
     RateLimited = "rate-limited",
@@ -195,6 +197,8 @@ impl Slug {
                 "Nothing was run."),
             Self::KeyReused => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The key stands for another call",
                 "This key was used with other arguments. A key names one intent: repeat it only with the same arguments, and use a new key for a new intent."),
+            Self::InputRequired => row(StatusCode::UNPROCESSABLE_ENTITY, None, Stop, "The tool asks for more",
+                "The tool's MCP server did not execute the call, but asked questions that this caller cannot be asked. A client of MCP 2026-07-28 that says what it can answer gets them."),
             Self::InvalidArguments => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The arguments do not fit the tool's schema",
                 "Nothing was run. The member errors names each mistake with its place."),
             Self::ToolRejected => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The tool rejected the call",
@@ -380,6 +384,12 @@ impl Problem {
     /// What the caller should do with its key.
     pub fn key_action(&self) -> KeyAction {
         self.key_action.unwrap_or(self.slug.row().key_action)
+    }
+
+    /// Whether it is about a request that answers a tool's questions.
+    pub fn is_of_round(&self) -> bool {
+        let key = self.key.as_deref();
+        key.is_some_and(|key| key.starts_with(key::ROUND))
     }
 
     /// What the tool answered.

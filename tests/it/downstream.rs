@@ -45,6 +45,7 @@ fn request_of(tenant: &str, send_before: Instant) -> Request {
         call_id,
         headers: HeaderMap::new(),
         body: "{}".into(),
+        client: Default::default(),
         send_before,
     }
 }

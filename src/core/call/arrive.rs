@@ -25,7 +25,11 @@ pub(super) fn keeps_key(record: &Record, intent: &Intent) -> bool {
             .all_names()
             .any(|name| record.intent.all_names().any(|own| own == name))
     };
-    record.intent.key_source == key::Source::Runtime && (record.aliases.is_empty() || is_own())
+    let outlives = matches!(
+        record.intent.key_source,
+        key::Source::Runtime | key::Source::Round
+    );
+    outlives && (record.aliases.is_empty() || is_own())
 }
 
 pub(super) fn arrive_again(

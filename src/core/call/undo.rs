@@ -7,6 +7,7 @@ use super::end::{finish, kept_unless_in_saga, kept_until, remembered_until};
 use super::event::UndoEnd;
 use crate::core::actor::Actor;
 use crate::core::compensation;
+use crate::core::mcp::round;
 use crate::core::outcome::Outcome;
 use crate::core::record::{
     Check, Compensation, Content, Failure, FailureKind, InstanceId, Record, State, Undo,
@@ -47,7 +48,7 @@ pub(super) fn to_compensate(
     let content = match &record.state {
         State::Running => return Err(Illegal::MayStillRun),
         State::Compensating(_) | State::Compensated(_) => return Err(Illegal::NothingToUndo),
-        State::Failed(_) => {
+        _ if has_no_effect(tool, record) => {
             let detail = format!("it surely never ran, so nothing is sent ({reason})");
             let undone = Record {
                 state: State::Compensated(None),
@@ -60,7 +61,7 @@ pub(super) fn to_compensate(
         // Its request may still reach the tool, after what would undo it.
         State::Unknown(_) if now < record.attempt.lease_until => return Err(Illegal::MayStillRun),
         State::Unknown(_) if !undoes_unknown(tool) => return Err(Illegal::StillUnknown),
-        State::Unknown(_) => None,
+        State::Unknown(_) | State::Failed(_) => None,
         State::Succeeded(content) => Some(content.clone()),
         State::Stuck(content) => content.clone(),
     };
@@ -82,6 +83,11 @@ pub(super) fn to_compensate(
         ..record.changed(now)
     };
     Ok(Change::new(undone, "compensating", by, detail))
+}
+
+/// Whether it surely has no effect: it never ran, or its server did nothing but ask.
+fn has_no_effect(tool: &Tool, record: &Record) -> bool {
+    matches!(record.state, State::Failed(_)) || tool.may_ask && round::asked_by(record).is_some()
 }
 
 /// Whether its calls are undone also if their outcome is unknown.

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::round;
 use crate::core::evidence::{Body, McpAnswer, Outcome};
 use crate::core::record::{Content, Failure, FailureKind};
 use crate::core::tool::{Errors, RequestErrors, ToolError};
@@ -86,7 +87,7 @@ pub fn is_tool_result(result: &[u8]) -> bool {
         let has_content = head
             .content
             .is_some_and(|content| content.get().starts_with('['));
-        has_content || head.kind.as_deref() == Some("task")
+        has_content || head.kind.as_deref() == Some("task") || round::asked(result).is_some()
     })
 }
 
@@ -260,7 +261,9 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
             "the server answered with an error as the tool's result; that does not prove that it was not executed"
                 .into(),
         ),
-        // The server was told that it cannot ask back.
+        (Some("input_required"), _, _) if round::asked(&json).is_some() => {
+            executed(json, "the server answered with questions")
+        }
         (Some(_), _, _) => unknown("the server answered with a result of an unknown type".into()),
     }
 }

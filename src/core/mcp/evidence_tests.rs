@@ -54,6 +54,15 @@ fn the_table() {
             word(&answer(200, &result(&said)), remember),
         );
     }
+    for member in ["requestState", "inputRequests"] {
+        let value = if member == "requestState" {
+            json!("s")
+        } else {
+            json!({})
+        };
+        let said = json!({ "resultType": "input_required", (member): value });
+        row(member, word(&answer(200, &result(&said)), remember));
+    }
     for tool_error in [remember, ToolError::Rejected, ToolError::Unknown] {
         let said = json!({ "content": text, "isError": true });
         row(
@@ -174,6 +183,8 @@ fn the_table() {
     result Some("task"): executed
     result Some("input_required"): unknown
     result Some("new"): unknown
+    requestState: executed
+    inputRequests: executed
     isError Remember: executed
     isError Rejected: rejected
     isError Unknown: unknown

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::members::Members;
 use super::revision::{self, MODERN};
+use super::round;
 use super::{CALL_ID, FENCING_TOKEN, KEY};
 
 /// What a server is told of a call in `_meta`, beside the arguments.
@@ -14,11 +15,14 @@ pub struct Told<'a> {
     pub call_id: Option<&'a str>,
     pub fencing_token: Option<u64>,
     pub traceparent: Option<&'a str>,
+    /// What the caller can answer.
+    pub can_answer: &'a Map<String, Value>,
 }
 
-/// A `tools/call`. The arguments are one JSON object, and stay byte for byte what they are.
+/// A `tools/call`. The arguments are one JSON object, and stay byte for byte what they are; only of a call that answers a
+/// round, the answers become parameters of their own.
 pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) -> Bytes {
-    let mut meta = meta(is_modern);
+    let mut meta = meta(is_modern, told.can_answer);
     for (name, text) in [
         (KEY, told.key),
         (CALL_ID, told.call_id),
@@ -30,27 +34,47 @@ pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) 
     meta.extend(token.map(|token| (FENCING_TOKEN.to_owned(), token.into())));
     let (id, tool) = (json!(id), json!(tool));
     let meta = Value::Object(meta);
-    let before = format!(
-        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":{tool},\"_meta\":{meta},\"arguments\":"
+    let (args, answers) = round::split(args);
+    let mut before = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":{tool},\"_meta\":{meta},"
     );
-    [before.as_bytes(), args, b"}}"].concat().into()
+    if let Some(answers) = answers {
+        for (name, value) in [
+            ("inputResponses", answers.responses),
+            ("requestState", answers.state),
+        ] {
+            let value = value.map(|value| format!("\"{name}\":{},", value.get()));
+            before.push_str(&value.unwrap_or_default());
+        }
+    }
+    before.push_str("\"arguments\":");
+    [before.as_bytes(), &args, b"}}"].concat().into()
 }
 
-/// A request that executes nothing, with the parameters of another client but its `_meta`.
+/// A request that executes nothing, with the parameters of another client; of its `_meta` only what it can answer.
 pub fn forward(id: &str, method: &str, params: &Members<'_>, is_modern: bool) -> Bytes {
     let mut written = String::from("{");
+    let mut can_answer = Map::new();
     for (name, value) in &params.0 {
-        if name != "_meta" {
+        if name == "_meta" {
+            let said: Value = serde_json::from_str(value.get()).unwrap_or_default();
+            can_answer = round::can_answer(said.get(revision::CAPABILITIES));
+        } else {
             written.push_str(&format!("{}:{},", json!(name), value.get()));
         }
     }
-    let (id, method, meta) = (json!(id), json!(method), Value::Object(meta(is_modern)));
+    let meta = Value::Object(meta(is_modern, &can_answer));
+    let (id, method) = (json!(id), json!(method));
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":{method},\"params\":{written}\"_meta\":{meta}}}}}").into()
 }
 
 /// Asks a server of 2026-07-28 what it is.
 pub fn discover(id: &str) -> Bytes {
-    request(id, "server/discover", json!({ "_meta": meta(true) }))
+    request(
+        id,
+        "server/discover",
+        json!({ "_meta": meta(true, &Map::new()) }),
+    )
 }
 
 /// Begins a conversation with a server of an earlier revision.
@@ -75,13 +99,13 @@ fn request(id: &str, method: &str, params: Value) -> Bytes {
 }
 
 /// Since 2026-07-28 each request says which revision it speaks, and who sends it.
-fn meta(is_modern: bool) -> Map<String, Value> {
+fn meta(is_modern: bool, can_answer: &Map<String, Value>) -> Map<String, Value> {
     if !is_modern {
         return Map::new();
     }
     Map::from_iter([
         (revision::VERSION.to_owned(), MODERN.into()),
-        (revision::CAPABILITIES.to_owned(), json!({})),
+        (revision::CAPABILITIES.to_owned(), json!(can_answer)),
         (
             "io.modelcontextprotocol/clientInfo".to_owned(),
             client_info(),
@@ -120,6 +144,7 @@ mod tests {
             call_id: Some("c"),
             fencing_token: Some(7),
             traceparent: None,
+            can_answer: &Map::new(),
         };
         let args = br#"{"b":1.50, "a":"\u00e9"}"#;
         let modern = call("1", "a \"tool\"", args, told, true);

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::prints::Prints;
 use super::{Recipe, RecipeId};
 use crate::core::key::{self, Chosen, Fingerprint, Key, Lookup, Per, Refused, Source};
+use crate::core::mcp::round;
 use crate::core::secret::Secrets;
 
 /// A request, as far as it decides which call it is.
@@ -113,6 +114,13 @@ impl Recipe {
 
     /// The key of a call, by the first source that has one. `counted` is without the model's key.
     fn choose(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
+        // Whatever key comes with it: a round is answered once.
+        if let Some(asked_by) = round::answered_by(asking.args) {
+            return Ok(Chosen {
+                key: key::of_round(asked_by),
+                source: Source::Round,
+            });
+        }
         let business = || self.business(asking, counted);
         if self.key.is_business() {
             return business();
@@ -147,7 +155,8 @@ impl Recipe {
 
     /// The runtime's key, where it is only a second name.
     fn second(&self, asking: &Asking<'_>) -> Option<Chosen> {
-        let key = asking.runtime.filter(|_| self.key.is_business())?;
+        let is_second = self.key.is_business() && round::answered_by(asking.args).is_none();
+        let key = asking.runtime.filter(|_| is_second)?;
         Some(Chosen {
             key: key.clone(),
             source: Source::Runtime,

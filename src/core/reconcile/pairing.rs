@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{Item, Join, Path, Root, Rules, Window, text};
+use crate::core::mcp::round;
 use crate::core::record::{CallId, Content, Record, State};
 use crate::core::time::before;
 use crate::core::{json, redact};
@@ -122,7 +123,10 @@ impl<'a> Pairing<'a> {
     pub fn add(&mut self, record: &Record) {
         self.mark_known(record);
         let standing = match (&record.state, self.is_judged(record)) {
-            (State::Succeeded(_), Some(true)) => Standing::Judged,
+            // A server that only asked has made nothing.
+            (State::Succeeded(_), Some(true)) if round::asked_by(record).is_none() => {
+                Standing::Judged
+            }
             (State::Succeeded(_), _) => Standing::Succeeded,
             (State::Unknown(_), _) => Standing::Unknown,
             (State::Running, _) => Standing::Running,

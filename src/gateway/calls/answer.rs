@@ -10,11 +10,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::prepared::Patience;
 use super::shared_run::Progress;
+use crate::core::mcp::round;
 use crate::core::recipe::identity::Name;
 use crate::core::record::{CallId, Content, FailureKind, Record, State};
 use crate::core::time::elapsed_ms;
 use crate::core::unknown;
 use crate::gateway::error::ErrorKind;
+use crate::gateway::tools::ToolAt;
 use crate::metrics::ArrivalKind;
 
 /// How long a caller waits for the claim, however short it wants to wait for the result.
@@ -147,6 +149,23 @@ pub(in crate::gateway) fn tell(
                 record.as_ref().and_then(id),
             ))
         }
+    }
+}
+
+/// Keeps questions from a caller that cannot be asked: it would take them for the tool's result.
+pub(in crate::gateway) fn unless_it_asks(
+    answer: Answer,
+    at: &ToolAt,
+    can_be_asked: bool,
+) -> Result<Answer, (ErrorKind, Option<CallId>)> {
+    match &answer {
+        Answer::Result(stored)
+            if !can_be_asked && at.is_of_upstream() && round::asked(&stored.json).is_some() =>
+        {
+            let call_id = stored.record.intent.call_id;
+            Err((ErrorKind::InputRequired, Some(call_id)))
+        }
+        _ => Ok(answer),
     }
 }
 

@@ -90,6 +90,7 @@ impl Sender {
             } else {
                 call.args.clone()
             },
+            client: call.client.clone(),
             send_before: deadline,
         };
         let mut exchange = self.downstream.dispatch(&call.at.endpoint, request);

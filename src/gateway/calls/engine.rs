@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::answer::{Answer, arrival_of, follow, tell};
+use super::answer::{Answer, arrival_of, follow, tell, unless_it_asks};
 use super::claim::{ClaimOutcome, Claimer};
 use super::duplicates::Duplicates;
 use super::large::LargeRequests;
@@ -76,7 +76,12 @@ impl Engine {
         let at = self.prepare.tool_for(caller, &request.tool)?;
         span.is_for(&at.tool.name);
         self.runner.count_request(&at.tool.name, request.door);
-        let prepared = self.prepare.prepare(at.clone(), caller, request, &span);
+        let can_be_asked = request.client.can_answer.is_some();
+        let prepared = async {
+            let request = self.with_answers(&at, caller, request).await?;
+            let prepared = self.prepare.prepare(at.clone(), caller, request, &span);
+            prepared.await
+        };
         let call = prepared.await.inspect_err(|_| {
             span.came_to(ArrivalKind::Refused.as_str(), None);
             self.runner
@@ -104,6 +109,7 @@ impl Engine {
         crash::point("before_reply");
         let retry_after = self.retry_after(&at, &progress);
         let told = tell(&progress, patience, is_first, retry_after, self.base.now());
+        let told = told.and_then(|answer| unless_it_asks(answer, &at, can_be_asked));
         told.map(|answer| answer.for_names(&names))
             .map_err(|(kind, call_id)| Error {
                 replayed: kind.is_outcome().then_some(!is_ours),

@@ -15,6 +15,7 @@ use crate::core::recipe::prints::Prints;
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::redact;
 use crate::core::session::{Brought, LINE_LENGTH};
+use crate::downstream::Client;
 use crate::gateway::error::ErrorKind;
 use crate::gateway::ids::new_call_id;
 use crate::gateway::trace::Trace;
@@ -106,6 +107,7 @@ impl Engine {
             brought,
             longest_line: LINE_LENGTH,
             new_keys: None,
+            client: Client::default(),
             trace,
         };
         let (progress, _) = self.join_or_begin(call, Instant::now());

@@ -13,6 +13,7 @@ mod preview; // what a request would meet
 mod queue; // wait for an exclusive session
 mod refusal; // what a request met, and begins nothing
 mod result_memory; // memory for results, kept before their calls are claimed
+mod rounds; // requests that answer what a server asked
 mod run; // attempts until core says enough; settle
 mod shared_run; // one run, many waiters
 mod similar; // a request that looks like an earlier call
@@ -27,7 +28,7 @@ pub(super) use self::large::LargeRequests;
 pub(super) use self::prepare::Preparer;
 pub use self::prepare::identify;
 pub(super) use self::prepared::PreparedCall;
-pub use self::prepared::{Patience, Request};
+pub use self::prepared::{Answers, Patience, Request};
 pub use self::preview::{Preview, Would};
 pub(super) use self::queue::SessionQueue;
 pub(super) use self::result_memory::ResultMemory;

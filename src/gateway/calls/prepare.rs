@@ -8,13 +8,14 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::large::LargeRequests;
-use super::prepared::{PreparedCall, ReadWith, Request, ids_of};
+use super::prepared::{Answers, PreparedCall, ReadWith, Request, ids_of, similar_group};
 use crate::core::caller::Caller;
+use crate::core::mcp::round;
 use crate::core::recipe::identity::Asking;
 use crate::core::recipe::{Recipe, RecipeId, identity};
 use crate::core::record::Intent;
 use crate::core::secret::{Secret, Secrets};
-use crate::core::session::{self, LINE_LENGTH};
+use crate::core::session::LINE_LENGTH;
 use crate::core::tool::Tool;
 use crate::core::{json, key, redact};
 use crate::gateway::base::Base;
@@ -139,6 +140,10 @@ fn read_request(
     if !args.is_object() {
         return Err(unreadable("args is no JSON object".into()));
     }
+    if !matches!(request.answers, Answers::InArgs) && args.get(round::MEMBER).is_some() {
+        let why = format!("the member {} of args is the gateway's own", round::MEMBER);
+        return Err(unreadable(why));
+    }
     let runtime = key::from_runtime(request.key_header.as_deref(), request.key_member.as_deref());
     let runtime = runtime.map_err(|why| ErrorKind::Key(why).alone())?;
     let asking = Asking {
@@ -173,11 +178,12 @@ fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Optio
         refused,
         Some(key::Refused::Invalid(..) | key::Refused::Reserved)
     );
-    let mistakes = tool
-        .schema
-        .as_ref()
-        .filter(|_| !is_bad_key)
-        .map(|schema| schema.mistakes(value));
+    let mistakes = tool.schema.as_ref().filter(|_| !is_bad_key).map(|schema| {
+        match round::answered_by(value) {
+            None => schema.mistakes(value),
+            Some(_) => schema.mistakes(&round::without(value.clone())),
+        }
+    });
     match mistakes.filter(|mistakes| !mistakes.is_empty()) {
         Some(mistakes) => Some(ErrorKind::InvalidArguments(mistakes)),
         None => refused.cloned().map(ErrorKind::Key),
@@ -225,12 +231,12 @@ fn prepare(
             ..kind.alone()
         });
     };
-    let similar = session::similar_group(
+    let similar = similar_group(
         &at.tool,
         &caller.tenant,
         &request.user_id,
         &value,
-        &by.secrets.today,
+        by.secrets,
     );
     let intent = Intent {
         call_id: new_call_id(&first.lookup),
@@ -278,6 +284,7 @@ fn prepare(
         brought: session,
         longest_line: LINE_LENGTH,
         new_keys,
+        client: request.client,
         trace,
     })
 }

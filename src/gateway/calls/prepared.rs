@@ -4,14 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde_json::Value;
 
+use crate::core::key::GroupKey;
+use crate::core::mcp::round::{self, Answer};
 use crate::core::recipe::identity::{Asking, Name};
 use crate::core::recipe::prints::Prints;
 use crate::core::recipe::{Recipe, RecipeId, identity};
 use crate::core::record::{Intent, Record};
 use crate::core::secret::Secrets;
 use crate::core::session::{self, Brought, LINE_LENGTH};
+use crate::core::tool::Tool;
 use crate::core::{json, key};
+use crate::downstream::Client;
 use crate::gateway::error::ErrorKind;
 use crate::gateway::throttle::NewKeys;
 use crate::gateway::tools::ToolAt;
@@ -39,6 +44,20 @@ pub struct Request {
     pub brought: Brought,
     pub patience: Patience,
     pub door: Door,
+    /// Who waits for it, if that is a client of MCP.
+    pub client: Client,
+    pub answers: Answers,
+}
+
+/// Whether a request answers what a server asked.
+#[derive(Debug, Default)]
+pub enum Answers {
+    #[default]
+    Nothing,
+    /// It says so.
+    Round(Answer),
+    /// It does, and its arguments have the answers.
+    InArgs,
 }
 
 /// How long a caller waits (RFC 7240).
@@ -80,6 +99,8 @@ pub(in crate::gateway) struct PreparedCall {
     pub longest_line: u32,
     /// The bound on new keys of its caller.
     pub new_keys: Option<Arc<NewKeys>>,
+    /// Who waits for it, if that is a client of MCP.
+    pub client: Client,
     /// Where what is done for it belongs.
     pub trace: Trace,
 }
@@ -111,6 +132,7 @@ impl PreparedCall {
             brought: Brought::default(),
             longest_line: LINE_LENGTH,
             new_keys: None,
+            client: Client::default(),
             trace,
         }
     }
@@ -135,7 +157,7 @@ impl PreparedCall {
         let identity = identity::identify(&self.at.recipe, earlier, &asking);
         let (first, key) = (identity.names.first()?, identity.keys.first()?);
         let value = identity.counted.as_ref().unwrap_or(&args);
-        let similar = session::similar_group(&self.at.tool, tenant, user_id, value, &secrets.today);
+        let similar = similar_group(&self.at.tool, tenant, user_id, value, &secrets);
         let intent = Intent {
             lookup: first.lookup,
             names: identity.names[1..].iter().map(|name| name.lookup).collect(),
@@ -156,6 +178,20 @@ impl PreparedCall {
             ..self.clone()
         })
     }
+}
+
+/// Where calls that look like this one are found. A call that answers a round looks like the one that asked.
+pub(in crate::gateway) fn similar_group(
+    tool: &Tool,
+    tenant: &str,
+    user_id: &str,
+    args: &Value,
+    secrets: &Secrets,
+) -> Option<GroupKey> {
+    if round::answered_by(args).is_some() {
+        return None;
+    }
+    session::similar_group(tool, tenant, user_id, args, &secrets.today)
 }
 
 pub(in crate::gateway) fn ids_of(recipes: &[(RecipeId, Arc<Recipe>)]) -> Arc<[RecipeId]> {

@@ -40,6 +40,7 @@ pub(in crate::gateway) fn reused(
     let is_business = intent.key_source == Source::Business
         && there.all_names().any(|name| *name == intent.lookup);
     let reused = match (is_unclear, is_business) {
+        (false, _) if intent.key_source == Source::Round => Reused::Answered,
         (true, _) => Reused::Unclear,
         (false, true) => Reused::SameFields,
         (false, false) => Reused::Other,

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::parts::{Part, Parts};
 use super::super::problem::{Body, Problem, Slug};
-use super::message::{self, RpcError};
+use super::message::{self, INVALID_PARAMS, RpcError};
 use super::passed;
 use super::text::text;
 use crate::budget::Elsewhere;
@@ -72,7 +72,11 @@ pub(super) fn told(
         },
         Err(error) => error,
     };
+    let is_malformed = matches!(error.kind, ErrorKind::UnknownRound);
     let problem = Problem::from(error);
+    if is_malformed {
+        return refused(id, &problem);
+    }
     if problem.slug() == Slug::UnknownTool {
         return no_such_tool(id);
     }
@@ -82,16 +86,17 @@ pub(super) fn told(
 /// The result of an MCP server; `None`: it is none, because the tool was another one then.
 fn passed(id: &RawValue, stored: &Stored, era: Era) -> Option<Told> {
     let mut notes = notes(stored);
+    let call_id = stored.record.intent.call_id.to_string();
     if let Some(age_ms) = stored.replayed_age_ms
         && is_error(&stored.json)
     {
-        let (seconds, call_id) = (age_ms.div_ceil(1_000), stored.record.intent.call_id);
+        let seconds = age_ms.div_ceil(1_000);
         notes.push(format!(
             "This error is the stored result of call {call_id}, {seconds} s old. It does not say that nothing was executed."
         ));
     }
     Some(Told {
-        body: passed::response(id, &stored.json, &notes, about(stored), era)?,
+        body: passed::response(id, &stored.json, &notes, about(stored), &call_id, era)?,
         shared: stored.json.len(),
         problem: None,
     })
@@ -243,6 +248,17 @@ fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> Told {
     let result = plain(serde_json::to_string(&failed).unwrap_or_default());
     Told {
         body: message::response(id, vec![result]),
+        shared: 0,
+        problem: Some(problem.slug()),
+    }
+}
+
+/// The error for a request whose state is not the gateway's. Nothing was run, and the request could be read.
+fn refused(id: &RawValue, problem: &Problem) -> Told {
+    let why = format!("Invalid params: {}", problem.detail());
+    let error = RpcError::new(INVALID_PARAMS, why);
+    Told {
+        body: Parts::of([plain(error.text(Some(id)))]),
         shared: 0,
         problem: Some(problem.slug()),
     }

@@ -17,13 +17,14 @@ use super::message::RpcError;
 use super::{answer, events};
 use crate::core::caller::Caller;
 use crate::core::mcp::mirrored::{self, Mirrored};
-use crate::core::mcp::revision::{Era, Malformed};
+use crate::core::mcp::revision::{CAPABILITIES, Era, Malformed};
+use crate::core::mcp::round::{self, Answer};
 use crate::core::mcp::{self, Source};
 use crate::core::record::CallId;
 use crate::core::session::Brought;
 use crate::core::tool::Effect;
 use crate::core::trace::Context;
-use crate::gateway::{Door, Patience, Request, RequestSpan};
+use crate::gateway::{Answers, Client, Door, Patience, Request, RequestSpan};
 
 /// What a request says.
 pub(super) struct Asked<'a> {
@@ -31,6 +32,27 @@ pub(super) struct Asked<'a> {
     pub(super) args: &'a str,
     pub(super) meta: &'a Map<String, Value>,
     pub(super) headers: &'a HeaderMap,
+    pub(super) answer: Option<Answer>,
+}
+
+/// The round that a request answers.
+///
+/// Answers without a state belong to no round: each has got one. Then the call is asked for anew, which asks anew.
+///
+/// # Errors
+/// The state is none of the gateway's.
+pub(super) fn answer(
+    state: Option<&str>,
+    responses: Option<&RawValue>,
+) -> Result<Option<Answer>, RpcError> {
+    if responses.is_some_and(|responses| !responses.get().starts_with('{')) {
+        return Err(RpcError::params("inputResponses must be an object"));
+    }
+    let read = |state| {
+        let unknown = || RpcError::params("requestState is none that was given here");
+        Answer::read(state, responses).ok_or_else(unknown)
+    };
+    state.map(read).transpose()
 }
 
 /// A request for a call. Its user, session and key stand where `[mcp]` says.
@@ -48,12 +70,15 @@ pub(super) fn request(
         args,
         meta,
         headers,
+        answer,
     } = asked;
+    let is_modern = era == Era::Modern;
+
     let refuse = |problem: Problem| RpcError::params(problem.detail());
     if !args.starts_with('{') {
         return Err(RpcError::params("arguments must be an object"));
     }
-    if era == Era::Modern {
+    if is_modern {
         check_mirrored(http, caller, &tool, args, headers)?;
     }
     let first = |sources: &[Source]| {
@@ -110,6 +135,13 @@ pub(super) fn request(
             ..Patience::default()
         },
         door: Door::Mcp,
+        client: Client {
+            can_answer: is_modern.then(|| round::can_answer(meta.get(CAPABILITIES)).into()),
+        },
+        // The older revisions know no rounds.
+        answers: answer
+            .filter(|_| is_modern)
+            .map_or(Answers::Nothing, Answers::Round),
     })
 }
 

@@ -9,19 +9,21 @@ use super::message;
 use crate::core::mcp::evidence::is_tool_result;
 use crate::core::mcp::members::Members;
 use crate::core::mcp::revision::Era;
+use crate::core::mcp::round;
 
 /// What begins the names of the gateway's own members of `_meta`.
 const OWN: &str = "dev.oncegate/";
 
 /// A response with a server's result. `None`: the result is none of a server's.
 ///
-/// Only the envelope differs: `resultType` by the era of the caller, the gateway's members of `_meta`, and at the end of
-/// `content` what a model should know.
+/// Only the envelope differs: `resultType` by the era of the caller, the gateway's members of `_meta`, at the end of
+/// `content` what a model should know, and of questions the state, which names the call that asked.
 pub(super) fn response(
     id: &RawValue,
     kept: &Bytes,
     notes: &[String],
     own: Map<String, Value>,
+    asked_by: &str,
     era: Era,
 ) -> Option<Parts> {
     if !is_tool_result(kept) {
@@ -30,6 +32,8 @@ pub(super) fn response(
     let Members(members) = serde_json::from_slice(kept).ok()?;
     let mut result = Written::new(kept);
     let mut meta = Written::new(kept);
+    // By it the answers are known to belong to these questions.
+    let asked = round::asked(kept).map(|asked| round::state(asked_by, asked.state.as_deref()));
     let has_kind = members.iter().any(|(name, _)| name == "resultType");
     if era == Era::Modern && !has_kind {
         result.text("resultType", "\"complete\"".into());
@@ -37,6 +41,7 @@ pub(super) fn response(
     for (name, value) in members {
         match name.as_str() {
             "resultType" if era == Era::Legacy => {}
+            "requestState" if asked.is_some() => {}
             "_meta" => {
                 let Members(theirs) =
                     serde_json::from_str(value.get()).unwrap_or(Members(Vec::new()));
@@ -48,6 +53,9 @@ pub(super) fn response(
             "content" if !notes.is_empty() => result.content(value, notes),
             _ => result.value(&name, value),
         }
+    }
+    if let Some(state) = asked {
+        result.text("requestState", json!(state).to_string());
     }
     for (name, value) in own {
         meta.text(&name, value.to_string());

@@ -112,6 +112,7 @@ fn key_reused(problem: &Problem) -> String {
         places => format!(" (they differ at {})", places.join(", ")),
     };
     match (problem.key_action(), problem.effect()) {
+        _ if problem.is_of_round() => problem.detail().to_owned(),
         (KeyAction::Rotate, _) => format!(
             "This request executed nothing: its key stands for an earlier call, {call_id}, with other arguments{differ}. That call may have been executed. If you mean the same, send exactly the arguments of that call: you get its result. Choose a new {MODEL_MEMBER} only for a new intent."
         ),

@@ -104,6 +104,26 @@ impl From<ErrorKind> for Problem {
                 )
             }
             .about(call_id),
+            ErrorKind::KeyReused { call_id, reused: Reused::Answered, differs } => Self {
+                key_action: Some(KeyAction::Stop),
+                ..Self::new(
+                    Slug::KeyReused,
+                    format!("This request was not run: the tool's questions were answered before, by the call that call_id names, and otherwise{}. That call may have been executed. Questions are answered once: send exactly those answers to get its result. For a new intent call the tool without answers, with a new key.", named(&differs)),
+                )
+            }
+            .differing(differs)
+            .about(call_id),
+            ErrorKind::UnknownRound => Self {
+                key_action: Some(KeyAction::Stop),
+                ..Self::new(
+                    Slug::KeyReused,
+                    "This request was not run: its requestState is none that was given for a call of this user with these arguments. Send requestState and arguments unchanged, or call the tool without answers.",
+                )
+            },
+            ErrorKind::InputRequired => Self::new(
+                Slug::InputRequired,
+                "Nothing was executed: the tool asks questions before it executes this call, and you cannot be asked them here. Sending the call again asks nothing else. Tell the user: it takes a client of MCP 2026-07-28 that can be asked.",
+            ),
             ErrorKind::WrongState(why) => Self::new(Slug::WrongState, format!("Nothing was changed: {why}.")),
             ErrorKind::ReplayUnsafe(why) => Self::new(Slug::ReplayUnsafe, format!("Nothing was sent: {why}. Look at the stored result instead.")),
             ErrorKind::KeyExpired { is_repetition: true } => Self {

@@ -64,6 +64,13 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
             reused: Reused::Unclear,
             differs: Differs::default(),
         },
+        ErrorKind::KeyReused {
+            call_id,
+            reused: Reused::Answered,
+            differs: Differs::default(),
+        },
+        ErrorKind::UnknownRound,
+        ErrorKind::InputRequired,
         ErrorKind::KeyExpired {
             is_repetition: true,
         },

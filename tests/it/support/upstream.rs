@@ -53,6 +53,18 @@ pub enum Does {
     /// The same without the id of the request.
     Nameless(u16, i64),
     Status(u16),
+    /// Executes nothing, and answers with this result, which asks.
+    Ask(Value),
+}
+
+/// A result that asks, with this state.
+pub fn asks(state: Option<&str>) -> Value {
+    let question = json!({ "method": "elicitation/create", "params": { "message": "Sure?" } });
+    let mut asks = json!({ "resultType": "input_required", "inputRequests": { "sure": question } });
+    if let Some(state) = state {
+        asks["requestState"] = state.into();
+    }
+    asks
 }
 
 #[derive(Default)]
@@ -240,14 +252,18 @@ async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Byte
     }
     let does = upstream.lock().next.pop_front();
     let does = does.unwrap_or_else(|| Does::Json(result("done")));
-    if !matches!(does, Does::Error(..) | Does::Nameless(..) | Does::Status(_)) {
+    let executes_nothing = matches!(
+        does,
+        Does::Error(..) | Does::Nameless(..) | Does::Status(_) | Does::Ask(_)
+    );
+    if !executes_nothing {
         let key = message["params"]["_meta"]["dev.oncegate/idempotency-key"].to_string();
         *upstream.lock().effects.entry(key).or_default() += 1;
     }
     let whole = |id: Value, result: &Value| json!({ "jsonrpc": "2.0", "id": id, "result": result });
     let (id, other) = (message["id"].clone(), json!("oncegate-another"));
     match does {
-        Does::Json(result) => json_of(&message, &result),
+        Does::Json(result) | Does::Ask(result) => json_of(&message, &result),
         Does::Stream(result) => {
             let progress =
                 json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": {} });
