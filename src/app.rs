@@ -2,6 +2,7 @@
 
 mod loops; // what is done again and again while the gateway runs
 mod reload; // the configuration, read again while the gateway runs
+mod wrap; // one MCP server, for one client on standard input
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,10 +14,13 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use self::reload::Reloader;
+pub use self::wrap::{Wrapped, wrap};
 use crate::budget::Budget;
-use crate::config::{Config, Server, StoreAt};
-use crate::core::caller::Caller;
+use crate::config::{Config, Server, StoreAt, Written};
+use crate::core::caller::{Caller, Token};
+use crate::core::mcp::Settings;
 use crate::core::pace::Pace;
+use crate::core::record::InstanceId;
 use crate::downstream::{Downstream, NoClient};
 use crate::gateway::{self, Gateway, Parts, RecipesError, ToolAt, UpstreamAt};
 use crate::http::{self, Http, MaxBody, Ops, Tokens};
@@ -56,6 +60,8 @@ pub enum Error {
     StoreFailed,
     #[error("the loss was not accepted: {0}")]
     NotAccepted(String),
+    #[error("{0}")]
+    Wrap(String),
 }
 
 /// Accepts a loss of data from the command line.
@@ -133,56 +139,20 @@ impl App {
     /// # Errors
     /// Says which part could not be had. Nothing was served.
     pub async fn build(config: Config) -> Result<Self, Error> {
-        // Only the first call of a process has an effect; any provider will do.
-        drop(rustls::crypto::ring::default_provider().install_default());
-        for warning in config.warnings_at(gateway::local_time()) {
-            tracing::warn!("{warning}");
-        }
         let memory = config.limits.memory.clone();
-        let (fatal, pace) = (CancellationToken::new(), config.limits.pace);
         let shutdown_grace = config.limits.shutdown_grace;
-        let instance = gateway::new_instance();
-        let store: Arc<dyn Store> = match &config.store {
-            StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &fatal)?),
-            StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(*settings.clone())).await?),
-        };
-        let store = encrypt(store, config.store_keys);
-        let downstream = downstream(&config.tools, &config.upstreams, config.server.max_result)?;
-        let gateway = Arc::new(Gateway::new(Parts {
-            store,
-            downstream,
-            tools: config.tools,
-            metrics: Arc::new(Metrics::new()),
+        let Opened {
+            gateway,
+            fatal,
+            left_over,
             instance,
-            limits: config.limits,
-            upstreams: config.upstreams,
-            reconciliations: config.reconciliations,
-            webhook: config.webhook,
-        }));
-        let settled = match gateway.lost.recover_all(gateway.now()).await {
-            Ok(settled) => settled,
-            // A Redis may come later; until then nothing is claimed.
-            Err(_) if matches!(config.store, StoreAt::Redis(_)) => 0,
-            // A disk may have room later.
-            Err(_) if !gateway.status.readiness().await.reasons.is_empty() => 0,
-            Err(error) => return Err(error.into()),
-        };
-        gateway.saga_worker.free_sagas().await;
-        gateway.anomalies.free_anomalies().await;
-
-        match gateway.recipes.learn_recipes().await {
-            // Nothing is claimed before they are written down; that is tried again and again.
-            Ok(()) | Err(RecipesError::Store(_)) => {}
-            Err(error @ RecipesError::TooMany(_)) => return Err(Error::Recipes(error)),
-        }
-        gateway.upstreams.remember();
-
-        match gateway.pauses.look_at_pauses().await {
-            // Nothing is claimed before it has been looked at.
-            Err(error) if !matches!(config.store, StoreAt::Redis(_)) => return Err(error.into()),
-            Ok(()) | Err(_) => {}
-        }
-
+            pace,
+            store,
+            server,
+            tokens,
+            mcp,
+            written,
+        } = open(config).await?;
         let listen =
             |address| serve::listen(address).map_err(|error| Error::Listen(address, error));
         let Server {
@@ -195,7 +165,7 @@ impl App {
             drain_delay,
             tls,
             ..
-        } = config.server;
+        } = server;
         let listener = listen(address)?;
         let ops_listener = ops_listen.map(listen).transpose()?;
         let wanted = bounds.max_connections;
@@ -206,16 +176,16 @@ impl App {
                 "this process may open too few files for server.max_connections; raise the limit (ulimit -n)"
             );
         }
-        let tokens = Tokens::new(config.tokens);
+        let tokens = Tokens::new(tokens);
         tracing::info!(
             listen = %listener.local_addr().unwrap_or(address),
             ops_listen = ops_listener.as_ref().and_then(|ops| ops.local_addr().ok()).map(|at| at.to_string()),
-            store = %config.store,
+            store = %store,
             ready = gateway.status.readiness().await.reasons.is_empty(),
             tls = tls.is_some(),
             tokens = tokens.now().len(),
             open_mode = tokens.now().is_empty(),
-            left_over_calls = settled,
+            left_over_calls = left_over,
             %instance,
             version = env!("CARGO_PKG_VERSION"),
             "oncegate starts",
@@ -224,7 +194,6 @@ impl App {
             .base
             .metrics
             .configured(gateway.base.wall_time().as_second());
-        let (store, written) = (config.store, config.written);
         let reloader = Reloader {
             gateway: gateway.clone(),
             tokens: tokens.clone(),
@@ -242,7 +211,7 @@ impl App {
             gateway: gateway.clone(),
             tokens,
             max_body,
-            mcp: Arc::new(config.mcp),
+            mcp: Arc::new(mcp),
             ops,
         };
         let own_ops = own_ops.map(|ops| Http {
@@ -410,6 +379,88 @@ impl App {
             Ok(())
         }
     }
+}
+
+/// A gateway over its open store, and the settings that are left.
+struct Opened {
+    gateway: Arc<Gateway>,
+    /// Cancelled by the store when the process must end at once.
+    fatal: CancellationToken,
+    /// Calls of an earlier run that were settled.
+    left_over: usize,
+    instance: InstanceId,
+    pace: Pace,
+    store: StoreAt,
+    server: Server,
+    tokens: Vec<Token>,
+    mcp: Settings,
+    written: Written,
+}
+
+/// Opens the store, and settles leftover calls.
+///
+/// # Errors
+/// Says which part could not be had.
+async fn open(config: Config) -> Result<Opened, Error> {
+    // Only the first call of a process has an effect; any provider will do.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    for warning in config.warnings_at(gateway::local_time()) {
+        tracing::warn!("{warning}");
+    }
+    let (fatal, pace) = (CancellationToken::new(), config.limits.pace);
+    let instance = gateway::new_instance();
+    let store: Arc<dyn Store> = match &config.store {
+        StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &fatal)?),
+        StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(*settings.clone())).await?),
+    };
+    let store = encrypt(store, config.store_keys);
+    let downstream = downstream(&config.tools, &config.upstreams, config.server.max_result)?;
+    let gateway = Arc::new(Gateway::new(Parts {
+        store,
+        downstream,
+        tools: config.tools,
+        metrics: Arc::new(Metrics::new()),
+        instance,
+        limits: config.limits,
+        upstreams: config.upstreams,
+        reconciliations: config.reconciliations,
+        webhook: config.webhook,
+    }));
+    let left_over = match gateway.lost.recover_all(gateway.now()).await {
+        Ok(settled) => settled,
+        // A Redis may come later; until then nothing is claimed.
+        Err(_) if matches!(config.store, StoreAt::Redis(_)) => 0,
+        // A disk may have room later.
+        Err(_) if !gateway.status.readiness().await.reasons.is_empty() => 0,
+        Err(error) => return Err(error.into()),
+    };
+    gateway.saga_worker.free_sagas().await;
+    gateway.anomalies.free_anomalies().await;
+
+    match gateway.recipes.learn_recipes().await {
+        // Nothing is claimed before they are written down; that is tried again and again.
+        Ok(()) | Err(RecipesError::Store(_)) => {}
+        Err(error @ RecipesError::TooMany(_)) => return Err(Error::Recipes(error)),
+    }
+    gateway.upstreams.remember();
+
+    match gateway.pauses.look_at_pauses().await {
+        // Nothing is claimed before it has been looked at.
+        Err(error) if !matches!(config.store, StoreAt::Redis(_)) => return Err(error.into()),
+        Ok(()) | Err(_) => {}
+    }
+    Ok(Opened {
+        gateway,
+        fatal,
+        left_over,
+        instance,
+        pace,
+        store: config.store,
+        server: config.server,
+        tokens: config.tokens,
+        mcp: config.mcp,
+        written: config.written,
+    })
 }
 
 /// The store with its texts encrypted, if there are keys.

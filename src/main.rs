@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use oncegate::app::{self, App};
-use oncegate::config::{Config, Environment, Log, Mistake, NewToken, SECRET_BYTES};
+use oncegate::app::{self, App, Wrapped};
+use oncegate::config::{Config, Environment, Log, LogFormat, Mistake, NewToken, SECRET_BYTES};
 use oncegate::gateway::AFTER_LOSS;
 use oncegate::telemetry::{self, Telemetry};
 use oncegate::{gateway, http};
@@ -60,6 +60,28 @@ enum Command {
         /// When it expires, like 2027-01-01T00:00:00Z. Default: never.
         #[arg(long)]
         expires: Option<String>,
+    },
+    /// Run an MCP server that is a program, and make it safe to repeat its calls: a prefix in a client's mcp.json.
+    /// Speaks MCP on standard input and output.
+    Wrap {
+        /// A file or a Redis instead of a file for this command and folder. A Redis needs --name.
+        #[arg(long)]
+        store: Option<String>,
+        /// The server's name in keys and in the ledger. Default: made of the command and the folder.
+        #[arg(long)]
+        name: Option<String>,
+        /// How long the same arguments count as a repetition.
+        #[arg(long, value_name = "TIME", default_value = "10m")]
+        dedup_window: String,
+        /// Take tools for writing that say they only read.
+        #[arg(long)]
+        distrust_annotations: bool,
+        /// What is logged to standard error.
+        #[arg(long, default_value = "warn")]
+        log_level: String,
+        /// The server's program and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
     },
     /// What a person does to the store.
     Store {
@@ -116,6 +138,21 @@ fn main() -> ExitCode {
             scopes,
             expires,
         }),
+        Command::Wrap {
+            store,
+            name,
+            dedup_window,
+            distrust_annotations,
+            log_level,
+            command,
+        } => wrapped(store, name, command).and_then(|wrapped| {
+            let wrapped = Wrapped {
+                dedup_window: Some(dedup_window),
+                trusts_annotations: !distrust_annotations,
+                ..wrapped
+            };
+            wrap(&wrapped, log_level)
+        }),
         Command::Store {
             act: StoreAct::AcceptLoss { config, reason },
         } => read(&config).and_then(|config| accept_loss(config, &reason)),
@@ -159,22 +196,26 @@ fn mistakes(count: usize) -> String {
 }
 
 /// The configuration, or each mistake.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one place where the environment is read"
-)]
 fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| vec![format!("{}: {error}", path.display())])?;
-    // A variable that is no text is meant for another program.
-    let readable = |variable: std::ffi::OsString| variable.into_string().ok();
-    let environment: Environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((readable(name)?, readable(value)?)))
-        .collect();
+    let environment = environment();
     let mistake = |mistake: &Mistake| format!("{}:{mistake}", path.display());
     Config::read(&text, &environment)
         .map(|config| at_test_pace(config, &environment))
         .map_err(|mistakes| mistakes.iter().map(mistake).collect())
+}
+
+/// A variable that is no text is meant for another program.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where the environment is read"
+)]
+fn environment() -> Environment {
+    let readable = |variable: std::ffi::OsString| variable.into_string().ok();
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((readable(name)?, readable(value)?)))
+        .collect()
 }
 
 /// The configuration with the times in `TEST_PACE`, which only test builds know.
@@ -191,6 +232,27 @@ fn at_test_pace(config: Config, _environment: &Environment) -> Config {
     config
 }
 
+/// Cancelled by the first signal that asks for an end, and by the second one.
+fn on_signals() -> Result<(CancellationToken, CancellationToken), String> {
+    // Before anything else: by itself a signal would end the process, or, where it is the first one of a container, be
+    // lost.
+    let listen = |kind| signal(kind).map_err(|error| error.to_string());
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
+    let on_signals = [stop.clone(), at_once.clone()];
+    tokio::spawn(async move {
+        for on_signal in on_signals {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            on_signal.cancel();
+        }
+    });
+    Ok((stop, at_once))
+}
+
 fn serve(config: Config, path: PathBuf) -> Result<(), String> {
     let Telemetry {
         set_level,
@@ -199,24 +261,8 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
     } = telemetry::start(&config.log, config.tracing.as_ref())?;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     let ended = runtime.block_on(async {
-        // Before anything else: by itself a signal would end the process, or, where it is the first one of a
-        // container, be lost.
-        let listen = |kind| signal(kind).map_err(|error| error.to_string());
-        let mut hang_up = listen(SignalKind::hangup())?;
-        let mut terminate = listen(SignalKind::terminate())?;
-        let mut interrupt = listen(SignalKind::interrupt())?;
-        let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
-        let on_signals = [stop.clone(), at_once.clone()];
-        tokio::spawn(async move {
-            // The second one ends it at once.
-            for on_signal in on_signals {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
-                on_signal.cancel();
-            }
-        });
+        let mut hang_up = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
+        let (stop, at_once) = on_signals()?;
         let app = tokio::select! {
             app = App::build(config) => app.map_err(|error| error.to_string())?,
             () = stop.cancelled() => return Ok(()),
@@ -238,6 +284,62 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
     runtime.shutdown_background();
     exporter.end();
     lines.flush();
+    ended
+}
+
+/// What to wrap, by the command line and the environment.
+fn wrapped(
+    store: Option<String>,
+    name: Option<String>,
+    command: Vec<String>,
+) -> Result<Wrapped, String> {
+    let is_redis = store.as_ref().is_some_and(|at| at.starts_with("redis"));
+    if is_redis && name.is_none() {
+        return Err("a Redis needs --name: by it other machines know the same server".into());
+    }
+    let environment = environment();
+    let folder = std::env::current_dir().map_err(|error| error.to_string())?;
+    let home = || environment.get("HOME").map(PathBuf::from);
+    let own = environment.get("XDG_DATA_HOME").map(PathBuf::from);
+    let data = own.filter(|folder| folder.is_absolute());
+    let data = data.or_else(|| {
+        let below = if cfg!(target_os = "macos") {
+            "Library/Application Support"
+        } else {
+            ".local/share"
+        };
+        Some(home()?.join(below))
+    });
+    let data = data.ok_or("neither XDG_DATA_HOME nor HOME is set; --store names a file")?;
+    Ok(Wrapped {
+        command,
+        environment: environment.into_iter().collect(),
+        folder,
+        name,
+        store,
+        data: data.join("oncegate/wrap"),
+        dedup_window: None,
+        trusts_annotations: true,
+    })
+}
+
+fn wrap(wrapped: &Wrapped, level: String) -> Result<(), String> {
+    let log = Log {
+        format: LogFormat::Pretty,
+        level,
+    };
+    let telemetry = telemetry::start(&log, None)?;
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+    let ended = runtime.block_on(async {
+        let (stop, at_once) = on_signals()?;
+        let streams = (tokio::io::stdin(), tokio::io::stdout());
+        let tell = |what| complain(format!("oncegate wrap: {what}\n"));
+        let ended = app::wrap(wrapped, streams, tell, stop, at_once).await;
+        ended.map_err(|error| error.to_string())
+    });
+    // A read of standard input may still be waiting.
+    runtime.shutdown_background();
+    telemetry.lines.flush();
     ended
 }
 

@@ -16,6 +16,7 @@ mod read; // what requests bring
 mod reconciliations; // what ledger and sources disagree on
 mod sagas; // groups of calls that are completed or undone as a whole
 mod sessions; // what a session is like, and what a person may do to it
+pub mod stdio; // one client on standard input and output
 mod tools; // the tools as callers and models see them
 
 use std::sync::Arc;
@@ -47,6 +48,13 @@ pub struct MaxBody {
     pub bytes: usize,
     /// From the head to the body's end.
     pub time: Duration,
+}
+
+/// The doors of MCP servers alone, for a client that has one of them to itself.
+pub fn upstream_router(http: Http) -> Router {
+    Router::new()
+        .route("/mcp/{upstream}", post(mcp::post_to_upstream))
+        .with_state(http)
 }
 
 /// Every route of the gateway.

@@ -111,3 +111,4 @@ mod tools; // what callers and models are told of the tools, and the document of
 mod traces; // which trace a call belongs to
 mod turns; // one's turn in a session, when something goes wrong
 mod unknown; // ambiguous outcomes
+mod wrap; // one MCP server for one client, made safe to repeat

@@ -129,6 +129,27 @@ pub fn era(headers: &Headers, said: Said<'_>) -> Result<Era, Malformed> {
     Ok(Era::Modern)
 }
 
+/// The headers that say what a message says, for one that came without any: over standard input, or none at all if it
+/// names no revision.
+pub fn headers_of(message: &Value) -> Vec<(&'static str, String)> {
+    let params = &message["params"];
+    let Some(version) = params["_meta"][VERSION].as_str() else {
+        return Vec::new();
+    };
+    let method = message["method"].as_str().unwrap_or_default();
+    let name = match method {
+        "tools/call" | "prompts/get" => params["name"].as_str(),
+        "resources/read" => params["uri"].as_str(),
+        _ => None,
+    };
+    let mut headers = vec![
+        ("mcp-protocol-version", encode(version)),
+        ("mcp-method", encode(method)),
+    ];
+    headers.extend(name.map(|name| ("mcp-name", encode(name))));
+    headers
+}
+
 /// A text as the value of a header: itself if it is plain, else in `=?base64?…?=`.
 pub fn encode(text: &str) -> String {
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));

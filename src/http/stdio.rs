@@ -1,0 +1,212 @@
+//! One client on standard input and output, which speaks MCP: a line is a request, and its answer a line.
+//!
+//! Each message goes to the same door as a request over HTTP, so that the same rules hold.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex as Guard, MutexGuard, PoisonError};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, HOST};
+use axum::http::{HeaderValue, Method, Request, Response, Uri};
+use http_body_util::BodyExt;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{Mutex, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+
+use crate::core::mcp::lines::{Line, Lines, one_line};
+use crate::core::mcp::revision::headers_of;
+use crate::core::mcp::sse::Decoder;
+
+/// Messages that are answered at once; more wait in the pipe.
+const AT_ONCE: usize = 64;
+/// What is read at once, in bytes.
+const PIECE: usize = 64 << 10;
+/// The code of JSON-RPC for what went wrong here.
+const INTERNAL_ERROR: i32 = -32_603;
+const INVALID_REQUEST: i32 = -32_600;
+
+/// The door, and the client's end of it.
+struct Client<W> {
+    door: Router,
+    path: Uri,
+    output: Mutex<W>,
+    /// Requests under way by their ids, as written.
+    under_way: Guard<HashMap<String, CancellationToken>>,
+    /// The client takes nothing any more.
+    gone: CancellationToken,
+}
+
+/// Answers messages until the input ends and all that came before is answered, or the client takes nothing any more.
+///
+/// `ended` is called when the input has ended.
+pub async fn serve(
+    door: Router,
+    path: Uri,
+    max_line: usize,
+    mut input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+    ended: impl FnOnce(),
+) {
+    let client = Arc::new(Client {
+        door,
+        path,
+        output: Mutex::new(output),
+        under_way: Guard::default(),
+        gone: CancellationToken::new(),
+    });
+    let (tasks, places) = (TaskTracker::new(), Arc::new(Semaphore::new(AT_ONCE)));
+    let (mut lines, mut piece) = (Lines::new(max_line), vec![0; PIECE]);
+    loop {
+        let read = tokio::select! {
+            read = input.read(&mut piece) => read.unwrap_or(0),
+            () = client.gone.cancelled() => 0,
+        };
+        for line in lines.push(&piece[..read]) {
+            let Ok(place) = places.clone().acquire_owned().await else {
+                break;
+            };
+            let client = client.clone();
+            tasks.spawn(async move {
+                client.take(line).await;
+                drop(place);
+            });
+        }
+        if read == 0 {
+            break;
+        }
+    }
+    ended();
+    tasks.close();
+    tasks.wait().await;
+}
+
+impl<W: AsyncWrite + Unpin> Client<W> {
+    async fn take(&self, line: Line) {
+        let line = match line {
+            Line::Whole(line) => line,
+            Line::TooLong(_) => {
+                let why = "Invalid request: the line is too long; nothing was run";
+                return self.refuse(None, INVALID_REQUEST, why).await;
+            }
+        };
+        // What is no JSON is told so at the door.
+        let message: Value = serde_json::from_slice(&line).unwrap_or_default();
+        if message["method"] == "notifications/cancelled" {
+            let id = message["params"]["requestId"].to_string();
+            if let Some(request) = self.under_way().get(&id) {
+                request.cancel();
+            }
+            return;
+        }
+        let id = message.get("id").map(Value::to_string);
+        let cancelled = self.gone.child_token();
+        if let Some(id) = &id {
+            self.under_way().insert(id.clone(), cancelled.clone());
+        }
+        self.answer(line, &message, &cancelled).await;
+        if let Some(id) = id {
+            self.under_way().remove(&id);
+        }
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the door, and writes what it answers. One that is cancelled is waited for no longer; its call goes on.
+    async fn answer(&self, line: Vec<u8>, message: &Value, cancelled: &CancellationToken) {
+        let asked = self.door.clone().oneshot(self.request(line, message));
+        let response = tokio::select! {
+            () = cancelled.cancelled() => return,
+            response = asked => match response {
+                Ok(response) => response,
+                Err(never) => match never {},
+            },
+        };
+        let kind = response.headers().get(CONTENT_TYPE);
+        let kind = kind.map_or(&[][..], HeaderValue::as_bytes).to_owned();
+        if kind.starts_with(b"text/event-stream") {
+            self.pass_events(response, cancelled).await;
+        } else if kind.starts_with(b"application/json") {
+            self.pass(response).await;
+        } else if !response.status().is_success() {
+            // It was refused before it was looked into.
+            let body = response.into_body().collect().await;
+            let problem = body.map(|body| body.to_bytes()).unwrap_or_default();
+            let problem: Value = serde_json::from_slice(&problem).unwrap_or_default();
+            let why = problem["detail"].as_str().unwrap_or("it was refused");
+            let id = message.get("id").map(Value::to_string);
+            self.refuse(id, INTERNAL_ERROR, why).await;
+        }
+    }
+
+    fn request(&self, line: Vec<u8>, message: &Value) -> Request<Body> {
+        let mut request = Request::new(Body::from(line));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.path.clone();
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_static("localhost"));
+        let both = HeaderValue::from_static("application/json, text/event-stream");
+        headers.insert(ACCEPT, both);
+        for (name, text) in headers_of(message) {
+            if let Ok(value) = text.parse() {
+                headers.insert(name, value);
+            }
+        }
+        request
+    }
+
+    /// A message, written piece by piece.
+    async fn pass(&self, response: Response<Body>) {
+        let mut body = response.into_body();
+        let mut output = self.output.lock().await;
+        while let Some(Ok(frame)) = body.frame().await {
+            let piece = frame.into_data().unwrap_or_default();
+            let mut piece = one_line(&piece);
+            piece.pop();
+            if output.write_all(&piece).await.is_err() {
+                return self.gone.cancel();
+            }
+        }
+        if output.write_all(b"\n").await.is_err() || output.flush().await.is_err() {
+            self.gone.cancel();
+        }
+    }
+
+    async fn pass_events(&self, response: Response<Body>, cancelled: &CancellationToken) {
+        let (mut body, mut events) = (response.into_body(), Decoder::default());
+        loop {
+            let frame = tokio::select! {
+                () = cancelled.cancelled() => return,
+                frame = body.frame() => frame,
+            };
+            let Some(Ok(frame)) = frame else { return };
+            let piece: Bytes = frame.into_data().unwrap_or_default();
+            for event in events.push(&piece) {
+                self.write(&event).await;
+            }
+        }
+    }
+
+    async fn refuse(&self, id: Option<String>, code: i32, why: &str) {
+        let id = id.and_then(|id| RawValue::from_string(id).ok());
+        let error = json!({ "code": code, "message": why });
+        let answer = json!({ "jsonrpc": "2.0", "id": id, "error": error });
+        self.write(answer.to_string().as_bytes()).await;
+    }
+
+    async fn write(&self, message: &[u8]) {
+        let mut output = self.output.lock().await;
+        let line = one_line(message);
+        if output.write_all(&line).await.is_err() || output.flush().await.is_err() {
+            self.gone.cancel();
+        }
+    }
+}
