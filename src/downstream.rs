@@ -20,6 +20,7 @@ use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, RETRY_AFTER};
 use reqwest::{Method, Url};
 use serde_json::{Map, Value};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use self::body::{chain, read, retry_after};
@@ -31,6 +32,7 @@ pub use self::own_headers::secret_header;
 pub use self::pools::{NoClient, Party};
 use self::pools::{Pool, Pools};
 use crate::core::evidence::McpAnswer;
+use crate::core::mcp::progress;
 use crate::core::outcome::{Body, Evidence};
 use crate::core::record::CallId;
 
@@ -124,6 +126,20 @@ pub struct Request {
 pub struct Client {
     /// What it can answer, as it says itself; `None`: it cannot be asked.
     pub can_answer: Option<Arc<Map<String, Value>>>,
+    /// Where it hears of the call's progress. What has no room there is lost.
+    pub progress: Option<mpsc::Sender<String>>,
+}
+
+impl Client {
+    /// Passes on what a server says of the progress of the request with this id.
+    fn hears(&self, message: &[u8], id: &str) {
+        if let Some(progress) = &self.progress
+            && let Some((token, params)) = progress::read(message)
+            && token == id
+        {
+            progress.try_send(params.to_owned()).ok();
+        }
+    }
 }
 
 /// In an answer: the newest token that the tool has seen of the session.

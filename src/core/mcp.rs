@@ -6,6 +6,7 @@ pub mod evidence; // what the answer of an MCP server proves
 pub mod lines; // messages that are a line each
 pub mod members; // members of an object, as written
 pub mod mirrored; // arguments that a request repeats in its headers
+pub mod progress; // how far a call is
 pub mod request; // requests to MCP servers
 pub mod revision; // which revision a request speaks
 pub mod round; // calls that answer what a server asks

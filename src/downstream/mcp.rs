@@ -100,7 +100,8 @@ impl McpCall {
             Way::Program(server) => {
                 let running = server.ready().await?;
                 let (id, message) = self.message(running.agreement.is_modern())?;
-                return ask(&running, &id, &message, Some((gate, send_before))).await;
+                let gate = Some((gate, send_before));
+                return ask(&running, &id, &message, gate, self.waiting).await;
             }
         };
         let agreement = http.agreement().await?;
@@ -111,7 +112,8 @@ impl McpCall {
             headers.extend(self.mirrored()?);
         }
         let body = reqwest::Body::wrap(GatedBody::new(gate, message, send_before));
-        let sent = http.send(&agreement.spoken, headers, body, &id, self.max_result);
+        let (request, max) = ((&*id, &self.waiting), self.max_result);
+        let sent = http.send(&agreement.spoken, headers, body, request, max);
         sent.await
     }
 
@@ -132,7 +134,7 @@ impl McpCall {
                 let running = server.ready().await?;
                 let is_modern = running.agreement.is_modern();
                 let message = request::forward(&id, method, params, is_modern);
-                return ask(&running, &id, &message, None).await;
+                return ask(&running, &id, &message, None, self.waiting).await;
             }
         };
         let mut is_again = false;
@@ -147,7 +149,7 @@ impl McpCall {
                 &agreement.spoken,
                 headers,
                 body.into(),
-                &id,
+                (&id, &self.waiting),
                 self.max_result,
             );
             let answer = sent.await?;
@@ -187,6 +189,7 @@ impl McpCall {
             call_id,
             fencing_token: text("fencing-token").and_then(|token| token.parse().ok()),
             traceparent: text("traceparent"),
+            with_progress: self.waiting.progress.is_some(),
             can_answer: self.waiting.can_answer.as_deref().unwrap_or(&nothing),
         };
         let message = request::call(&id, &self.tool.name, &self.args, told, is_modern);
@@ -221,8 +224,9 @@ async fn ask(
     id: &str,
     message: &Bytes,
     gate: Option<(Gate, Deadline)>,
+    client: Client,
 ) -> Result<McpAnswer, String> {
-    let body = running.pipe.ask(id, message, gate).await?;
+    let body = running.pipe.ask(id, message, gate, client).await?;
     Ok(McpAnswer {
         status: 200,
         has_session: false,

@@ -36,7 +36,6 @@ use super::problem::{Problem, unknown_path};
 use super::read::read_body;
 use crate::core::caller::Caller;
 use crate::core::mcp::revision::{self, Era, Headers, Said};
-use crate::gateway::Request;
 
 /// The caller of a request. A request that names an origin is refused unless that origin is allowed.
 pub(super) struct FromAllowedOrigin(Caller);
@@ -77,7 +76,7 @@ enum What {
     Discover,
     ListTools,
     /// A call; of one server, its tool's name there.
-    Call(Box<Request>, Option<String>),
+    Call(Box<call::Call>, Option<String>),
     Listen {
         tools: bool,
     },
@@ -142,7 +141,7 @@ async fn answered(
         What::Ping => list::ping(&id),
         What::Discover => list::discover(&id),
         What::ListTools => list::tools(&http, &caller, &id, era),
-        What::Call(request, theirs) => {
+        What::Call(call, theirs) => {
             let upstreams = &http.gateway.upstreams;
             if let (Some(upstream), Some(tool)) = (upstream, &theirs)
                 && let Err(error) = upstreams.admit(&caller, upstream, tool).await
@@ -151,7 +150,7 @@ async fn answered(
                     answer::told(&id, Err(error), era, http.gateway.now(), true).into_response()
                 );
             }
-            call::run(&http, caller, *request, id, era, &headers).await
+            call::run(&http, caller, *call, id, era, &headers).await
         }
         What::Listen { tools } => listen::listen(http, &caller, &headers, id, tools)?,
     })
@@ -238,8 +237,8 @@ fn read(
                 headers,
                 answer: answer.map_err(refused)?,
             };
-            let request = call::request(http, caller, asked, era).map_err(refused)?;
-            What::Call(Box::new(request), theirs.map(Cow::into_owned))
+            let call = call::read(http, caller, asked, era).map_err(refused)?;
+            What::Call(Box::new(call), theirs.map(Cow::into_owned))
         }
         ("subscriptions/listen", Era::Modern) if upstream.is_none() => {
             let wanted = params.notifications.unwrap_or_default();

@@ -46,6 +46,7 @@ mod limits; // how fast a token may be
 mod listing; // what every store promises about the ledger
 mod mcp; // calls by MCP
 mod mcp_listen; // what clients are told of the tools
+mod mcp_progress; // what a server says of the progress of a call
 mod mcp_rounds; // servers that ask before they execute
 mod mcp_server; // one MCP server as its clients see it
 mod mcp_told; // what a model is told where there is no result

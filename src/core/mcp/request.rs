@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::members::Members;
 use super::revision::{self, MODERN};
-use super::round;
 use super::{CALL_ID, FENCING_TOKEN, KEY};
+use super::{progress, round};
 
 /// What a server is told of a call in `_meta`, beside the arguments.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +15,8 @@ pub struct Told<'a> {
     pub call_id: Option<&'a str>,
     pub fencing_token: Option<u64>,
     pub traceparent: Option<&'a str>,
+    /// The caller wants to hear of its progress.
+    pub with_progress: bool,
     /// What the caller can answer.
     pub can_answer: &'a Map<String, Value>,
 }
@@ -30,6 +32,8 @@ pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) 
     ] {
         meta.extend(text.map(|text| (name.to_owned(), text.into())));
     }
+    let progress = told.with_progress.then(|| id.into());
+    meta.extend(progress.map(|token| (progress::TOKEN.to_owned(), token)));
     let token = told.fencing_token;
     meta.extend(token.map(|token| (FENCING_TOKEN.to_owned(), token.into())));
     let (id, tool) = (json!(id), json!(tool));
@@ -144,6 +148,7 @@ mod tests {
             call_id: Some("c"),
             fencing_token: Some(7),
             traceparent: None,
+            with_progress: true,
             can_answer: &Map::new(),
         };
         let args = br#"{"b":1.50, "a":"\u00e9"}"#;
@@ -157,6 +162,7 @@ mod tests {
             (&json!("k"), &json!("c"), &json!(7))
         );
         assert_eq!(meta[revision::VERSION], MODERN);
+        assert_eq!(meta[progress::TOKEN], "1", "not the caller's own");
         let legacy: Value =
             serde_json::from_slice(&call("1", "t", b"{}", told, false)).expect("JSON");
         assert_eq!(legacy["params"]["_meta"].get(revision::VERSION), None);

@@ -8,6 +8,7 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
+use super::super::Client;
 use super::super::body::{chain, read};
 use super::agreement::{Agreement, SESSION, Spoken};
 use crate::core::evidence::McpAnswer;
@@ -57,7 +58,8 @@ impl Http {
         }
     }
 
-    /// Sends one request, and reads until the response to the message with this id.
+    /// Sends one request, and reads until the response to the message with this id. Meanwhile the client hears of its
+    /// progress.
     ///
     /// # Errors
     /// There is no answer; whether the request was sent says the gate of its body.
@@ -66,12 +68,12 @@ impl Http {
         spoken: &Arc<Spoken>,
         headers: HeaderMap,
         body: reqwest::Body,
-        id: &str,
+        (id, waiting): (&str, &Client),
         max_result: usize,
     ) -> Result<McpAnswer, String> {
         let response = self.post(headers, body).await?;
         let status = response.status().as_u16();
-        let body = response_body(response, id, max_result).await;
+        let body = response_body(response, (id, waiting), max_result).await;
         let answer = McpAnswer {
             status,
             has_session: spoken.has_session(),
@@ -151,7 +153,7 @@ impl Http {
         let Some(id) = id else {
             return Ok((head, Value::Null));
         };
-        match response_body(response, id, MAX_SMALL).await {
+        match response_body(response, (id, &Client::default()), MAX_SMALL).await {
             Body::Whole(bytes) => Ok((head, serde_json::from_slice(&bytes).unwrap_or_default())),
             Body::Broken(why) if (200..300).contains(&status) => Err(why),
             Body::Broken(_) => Ok((head, Value::Null)),
@@ -181,13 +183,17 @@ fn secret(mut value: HeaderValue) -> HeaderValue {
 }
 
 /// The response to the request with this id: a body of JSON, or an event of a stream.
-async fn response_body(response: reqwest::Response, id: &str, max: usize) -> Body {
+async fn response_body(
+    response: reqwest::Response,
+    (id, waiting): (&str, &Client),
+    max: usize,
+) -> Body {
     let kind = response.headers().get(CONTENT_TYPE);
     let kind = kind.map_or(&[][..], |kind| kind.as_bytes());
     let (kind, stream) = (kind.to_ascii_lowercase(), b"text/event-stream");
     let is_refusal = response.status().as_u16() >= 400;
     if kind.starts_with(stream) {
-        return event(response, id, max).await;
+        return event(response, (id, waiting), max).await;
     }
     let body = read(response, max).await;
     let Body::Whole(bytes) = &body else {
@@ -202,8 +208,12 @@ async fn response_body(response: reqwest::Response, id: &str, max: usize) -> Bod
     }
 }
 
-/// Other messages of the stream are the server's own: progress, logs, and what it asks of clients that can do more.
-async fn event(mut response: reqwest::Response, id: &str, max: usize) -> Body {
+/// Of the other messages only progress is passed on. The rest are the server's own: logs, and what it asks of clients that can do more.
+async fn event(
+    mut response: reqwest::Response,
+    (id, waiting): (&str, &Client),
+    max: usize,
+) -> Body {
     let mut decoder = Decoder::default();
     loop {
         let events = match response.chunk().await {
@@ -218,7 +228,7 @@ async fn event(mut response: reqwest::Response, id: &str, max: usize) -> Body {
             match matches(&data, id) {
                 Match::Ours => return Body::Whole(data.into()),
                 Match::Another => return Body::Broken(ANOTHER.into()),
-                Match::Nameless | Match::None => {}
+                Match::Nameless | Match::None => waiting.hears(&data, id),
             }
         }
     }

@@ -8,10 +8,12 @@ use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
+use super::super::Client;
 use super::super::gate::{Deadline, Gate, since_boot};
 use crate::core::evidence::Body;
 use crate::core::mcp::evidence::{Match, matches};
 use crate::core::mcp::lines::{Line, Lines, Said, one_line};
+use crate::core::mcp::progress;
 
 /// Messages that wait to be written.
 const QUEUE: usize = 64;
@@ -35,7 +37,7 @@ pub(super) struct Waiting(Mutex<Waiters>);
 
 #[derive(Default)]
 struct Waiters {
-    by_id: HashMap<String, oneshot::Sender<Answer>>,
+    by_id: HashMap<String, (oneshot::Sender<Answer>, Client)>,
     /// Why no answer will come any more.
     ended: Option<String>,
 }
@@ -57,21 +59,34 @@ impl Waiting {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter<'a>(&'a self, id: &'a str) -> Result<(Waits<'a>, oneshot::Receiver<Answer>), String> {
+    fn enter<'a>(
+        &'a self,
+        id: &'a str,
+        client: Client,
+    ) -> Result<(Waits<'a>, oneshot::Receiver<Answer>), String> {
         let (answer, is_answered) = oneshot::channel();
         let mut waiters = self.lock();
         if let Some(why) = &waiters.ended {
             return Err(why.clone());
         }
-        waiters.by_id.insert(id.to_owned(), answer);
+        waiters.by_id.insert(id.to_owned(), (answer, client));
         drop(waiters);
         Ok((Waits { waiting: self, id }, is_answered))
     }
 
     /// Answers a request. One that waits no longer loses its answer.
     fn answer(&self, id: &str, answer: Answer) {
-        if let Some(waits) = self.lock().by_id.remove(id) {
+        if let Some((waits, _)) = self.lock().by_id.remove(id) {
             waits.send(answer).ok();
+        }
+    }
+
+    /// Tells a client of the progress of its request.
+    fn tell(&self, line: &[u8]) {
+        if let Some((id, _)) = progress::read(line)
+            && let Some((_, client)) = self.lock().by_id.get(&*id)
+        {
+            client.hears(line, &id);
         }
     }
 
@@ -79,7 +94,7 @@ impl Waiting {
     pub(super) fn end(&self, why: &str) {
         let mut waiters = self.lock();
         waiters.ended.get_or_insert_with(|| why.to_owned());
-        for (_, waits) in waiters.by_id.drain() {
+        for (_, (waits, _)) in waiters.by_id.drain() {
             waits.send(Err(why.to_owned())).ok();
         }
     }
@@ -148,8 +163,9 @@ impl Pipe {
         id: &str,
         message: &Bytes,
         gate: Option<(Gate, Deadline)>,
+        client: Client,
     ) -> Answer {
-        let (_waits, is_answered) = self.waiting.enter(id)?;
+        let (_waits, is_answered) = self.waiting.enter(id, client)?;
         let message = Message {
             line: one_line(message),
             gate,
@@ -254,7 +270,7 @@ fn take(name: &str, line: Line, waiting: &Waiting, messages: &mpsc::WeakSender<M
                 messages.try_send(message).ok();
             }
         }
-        Said::Tells => {}
+        Said::Tells => waiting.tell(&line),
         Said::Nothing => broken(name, &line, "a line cannot be read", waiting),
     }
 }

@@ -17,6 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::super::Client;
 use super::agreement::Agreement;
 use super::pipe::{Pipe, Waiting};
 use crate::core::evidence::Body;
@@ -354,13 +355,17 @@ async fn agree(pipe: &Pipe, era: Option<Era>, discovers: bool) -> Result<Agreeme
 
 async fn discover(pipe: &Pipe) -> Result<Option<Agreement>, String> {
     let id = "oncegate-discover";
-    let answer = pipe.ask(id, &request::discover(id), None).await?;
+    let answer = pipe
+        .ask(id, &request::discover(id), None, Client::default())
+        .await?;
     Ok(Agreement::modern(&value(answer)?))
 }
 
 async fn initialize(pipe: &Pipe) -> Result<Agreement, String> {
     let id = "oncegate-initialize";
-    let answer = pipe.ask(id, &request::initialize(id), None).await?;
+    let answer = pipe
+        .ask(id, &request::initialize(id), None, Client::default())
+        .await?;
     let agreement = Agreement::legacy(&value(answer)?, None)?;
     pipe.tell(&request::initialized()).await?;
     Ok(agreement)

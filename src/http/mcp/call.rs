@@ -6,17 +6,20 @@ use axum::http::header::ACCEPT;
 use axum::response::{IntoResponse, Response};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::super::Http;
 use super::super::calls::{FIRST_NO_TOKEN, IDEMPOTENCY_KEY, saga, session_id, traced};
 use super::super::problem::Problem;
 use super::super::read::identity;
+use super::events::Heard;
 use super::message::RpcError;
 use super::{answer, events};
 use crate::core::caller::Caller;
 use crate::core::mcp::mirrored::{self, Mirrored};
+use crate::core::mcp::progress;
 use crate::core::mcp::revision::{CAPABILITIES, Era, Malformed};
 use crate::core::mcp::round::{self, Answer};
 use crate::core::mcp::{self, Source};
@@ -34,6 +37,15 @@ pub(super) struct Asked<'a> {
     pub(super) headers: &'a HeaderMap,
     pub(super) answer: Option<Answer>,
 }
+
+/// A request for a call, and what is heard of its progress, if its caller wants to.
+pub(super) struct Call {
+    request: Request,
+    progress: Option<Heard>,
+}
+
+/// Notifications of progress that wait to be sent to a caller.
+const NOTES: usize = 16;
 
 /// The round that a request answers.
 ///
@@ -59,12 +71,12 @@ pub(super) fn answer(
 ///
 /// # Errors
 /// What is wrong with it; nothing was run.
-pub(super) fn request(
+pub(super) fn read(
     http: &Http,
     caller: &Caller,
     asked: Asked<'_>,
     era: Era,
-) -> Result<Request, RpcError> {
+) -> Result<Call, RpcError> {
     let Asked {
         tool,
         args,
@@ -119,7 +131,14 @@ pub(super) fn request(
             .transpose()?
             .map(CallId),
     };
-    Ok(Request {
+    // Only a stream has a place for it.
+    let asked = meta.get(progress::TOKEN).filter(|_| takes_stream(headers));
+    let heard = asked.and_then(progress::Asked::new).map(|asked| {
+        let (sender, notes) = mpsc::channel(NOTES);
+        (sender, Heard { asked, notes })
+    });
+    let (sender, progress) = heard.unzip();
+    let request = Request {
         tool,
         args: args.to_owned(),
         user_id,
@@ -136,13 +155,15 @@ pub(super) fn request(
         },
         door: Door::Mcp,
         client: Client {
+            progress: sender,
             can_answer: is_modern.then(|| round::can_answer(meta.get(CAPABILITIES)).into()),
         },
         // The older revisions know no rounds.
         answers: answer
             .filter(|_| is_modern)
             .map_or(Answers::Nothing, Answers::Round),
-    })
+    };
+    Ok(Call { request, progress })
 }
 
 /// What the caller says of its trace in `_meta`.
@@ -195,11 +216,15 @@ fn check_mirrored(
 pub(super) async fn run(
     http: &Http,
     caller: Caller,
-    request: Request,
+    call: Call,
     id: Box<RawValue>,
     era: Era,
     headers: &HeaderMap,
 ) -> Response {
+    let Call {
+        request,
+        mut progress,
+    } = call;
     let gateway = http.gateway.clone();
     let tools = gateway.base.tools();
     let is_passed = tools
@@ -212,10 +237,13 @@ pub(super) async fn run(
     if !takes_stream(headers) {
         return calling.await.into_response();
     }
-    match timeout(http.mcp.stream_after, &mut calling).await {
-        Ok(told) => told.into_response(),
-        Err(_) => events::one(async { calling.await.body }),
-    }
+    let note = tokio::select! {
+        biased;
+        note = events::heard(&mut progress) => Some(note),
+        told = &mut calling => return told.into_response(),
+        () = sleep(http.mcp.stream_after) => None,
+    };
+    events::one(async { calling.await.body }, note, progress)
 }
 
 fn takes_stream(headers: &HeaderMap) -> bool {

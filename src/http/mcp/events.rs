@@ -9,9 +9,11 @@ use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::super::parts::Parts;
+use crate::core::mcp::progress::Asked;
 
 /// How often a stream that waits says something, so that nothing between takes the connection for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -19,24 +21,61 @@ const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 /// How much of an answer is looked at for line ends, and perhaps copied, at once.
 const AT_ONCE: usize = 16 << 10;
 
-/// How far a stream of one event is.
+/// What a caller hears of the progress of its call.
+pub(super) struct Heard {
+    pub(super) asked: Asked,
+    pub(super) notes: mpsc::Receiver<String>,
+}
+
+/// The next notification of progress. For a caller that did not ask, or if there will be no more, it never comes.
+pub(super) async fn heard(heard: &mut Option<Heard>) -> String {
+    while let Some(Heard { asked, notes }) = heard {
+        match notes.recv().await {
+            None => *heard = None,
+            Some(params) => {
+                if let Some(note) = asked.told(&params) {
+                    return note;
+                }
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+/// How far a stream of one answer is.
 enum Sending<F> {
-    Waiting(Pin<Box<F>>),
+    /// A notification that is sent at once.
+    Note(String, Pin<Box<F>>, Option<Heard>),
+    Waiting(Pin<Box<F>>, Option<Heard>),
     /// What is left of one part, and the parts that follow.
     Body(Bytes, Parts),
     Ended,
 }
 
-/// A stream that waits, and ends with one event: what comes is sent piece by piece.
-pub(super) fn one(coming: impl Future<Output = Parts> + Send + 'static) -> Response {
-    let pieces = stream::unfold(Sending::Waiting(Box::pin(coming)), async |sending| {
+/// A stream that waits, tells of progress meanwhile, and ends with one answer: what comes is sent piece by piece.
+pub(super) fn one(
+    coming: impl Future<Output = Parts> + Send + 'static,
+    note: Option<String>,
+    progress: Option<Heard>,
+) -> Response {
+    let begin = match note {
+        Some(note) => Sending::Note(note, Box::pin(coming), progress),
+        None => Sending::Waiting(Box::pin(coming), progress),
+    };
+    let pieces = stream::unfold(begin, async |sending| {
         Some(match sending {
-            Sending::Waiting(mut coming) => tokio::select! {
+            Sending::Note(note, coming, progress) => {
+                (event(&note), Sending::Waiting(coming, progress))
+            }
+            Sending::Waiting(mut coming, mut progress) => tokio::select! {
+                // What was heard before the answer is told before it.
+                biased;
+                note = heard(&mut progress) => (event(&note), Sending::Waiting(coming, progress)),
                 body = &mut coming => {
                     let begun = Bytes::from_static(b"event: message\ndata: ");
                     (begun, Sending::Body(Bytes::new(), body))
                 }
-                () = sleep(KEEP_ALIVE) => (COMMENT, Sending::Waiting(coming)),
+                () = sleep(KEEP_ALIVE) => (COMMENT, Sending::Waiting(coming, progress)),
             },
             Sending::Body(part, mut body) => {
                 let part = if part.is_empty() {
@@ -61,10 +100,14 @@ pub(super) fn one(coming: impl Future<Output = Parts> + Send + 'static) -> Respo
 /// A stream of events, each of them JSON; `None` is a comment.
 pub(super) fn many(events: impl Stream<Item = Option<String>> + Send + 'static) -> Response {
     use futures_util::StreamExt;
-    response(events.map(|event| match event {
-        Some(json) => format!("event: message\ndata: {json}\n\n").into(),
+    response(events.map(|json| match json {
+        Some(json) => event(&json),
         None => COMMENT,
     }))
+}
+
+fn event(json: &str) -> Bytes {
+    format!("event: message\ndata: {json}\n\n").into()
 }
 
 fn response(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Response {
@@ -104,7 +147,9 @@ mod tests {
     async fn a_long_answer_is_sent_on_one_line_in_short_pieces() {
         let long = "[1,\r\n2]\n".repeat(AT_ONCE);
         let parts = Parts::new([long.clone().into(), Bytes::from_static(b"3")]);
-        let body = one(async { parts }).into_body().into_data_stream();
+        let body = one(async { parts }, None, None)
+            .into_body()
+            .into_data_stream();
         let pieces: Vec<Bytes> = body.map(|piece| piece.expect("bytes")).collect().await;
         assert!(pieces.iter().all(|piece| piece.len() <= AT_ONCE));
         let wanted = format!("{}3", long.replace(['\r', '\n'], " "));

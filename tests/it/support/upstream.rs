@@ -53,6 +53,8 @@ pub enum Does {
     /// The same without the id of the request.
     Nameless(u16, i64),
     Status(u16),
+    /// Tells of progress this often, under the token of the request and another, and then answers.
+    Progress(usize),
     /// Executes nothing, and answers with this result, which asks.
     Ask(Value),
 }
@@ -278,6 +280,17 @@ async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Byte
                 Bytes::from(last)
             });
             stream_of(first.chain(late))
+        }
+        Does::Progress(times) => {
+            let token = message["params"]["_meta"]["progressToken"].clone();
+            let note = |token: &Value, n: usize| {
+                let params = json!({ "progressToken": token, "progress": n, "message": "m" });
+                json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })
+            };
+            let notes = (0..times).flat_map(|n| [note(&json!("another"), n), note(&token, n)]);
+            let mut all: Vec<Value> = notes.collect();
+            all.push(whole(id, &result("done")));
+            events(&all)
         }
         Does::Twice(second) => {
             let first = whole(id.clone(), &result("first"));
