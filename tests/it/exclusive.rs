@@ -108,7 +108,7 @@ async fn branch(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exclusive_calls_of_many_sessions_never_overlap_though_a_gateway_of_redis_is_killed() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let many = times(15);
+    let many = times(10);
     let calls = many * BRANCHES * CALLS_OF_A_BRANCH;
     // When it is about to be killed, the calls of that gateway are held.
     let (hold, held) = Act::held(Act::Numbered);

@@ -13,7 +13,7 @@ use crate::support::{Act, Answer, client, times, until, until_ready};
 
 /// How often the process ends at each point.
 pub fn rounds() -> usize {
-    times(4)
+    times(3)
 }
 
 pub fn passes() -> impl Iterator<Item = usize> {

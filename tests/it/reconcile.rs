@@ -85,7 +85,7 @@ impl Gateway {
 }
 
 /// How many calls a test makes; one in a hundred goes wrong.
-const CALLS: usize = 2_000;
+const CALLS: usize = 1_000;
 
 /// What becomes of each call: of each hundred one is planted, and some more that are no anomaly at all.
 fn plan_of(n: usize) -> &'static str {

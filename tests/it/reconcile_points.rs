@@ -1,6 +1,9 @@
 //! The process ends where it hurts a reconciliation.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio::time::sleep;
 
 use crate::reconcile::{MENDS, config, run};
 use crate::support::binary::{Process, free_port};
@@ -92,6 +95,8 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     // What was taken by the dead one is left alone for a while.
     until(point, async || {
         let report = run(&again.url("")).await.expect_ok();
+        // Each run reads all that is in the books.
+        sleep(Duration::from_millis(100)).await;
         // What is undone is undone by the queue of compensations.
         report.at("/counts") == json!({}) && books.undone().len() >= 5
     })

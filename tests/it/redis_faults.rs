@@ -63,7 +63,7 @@ async fn kills_of_redis_lose_no_acknowledged_success_and_double_no_effect() {
     for _ in 0..8 {
         clients.spawn(load(gateways.clone(), stop.clone(), counter.clone()));
     }
-    let kills = times(6);
+    let kills = times(4);
     for round in 0..kills {
         let seen = tool.effects();
         until("calls are run", async || tool.effects() > seen + 20).await;

@@ -19,6 +19,7 @@ pub mod stores; // a gateway on each store, and calls of one session
 pub mod tool; // a tool that counts its effects and misbehaves on request
 pub mod upstream; // an MCP server that does so
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -27,15 +28,22 @@ use tokio::time::{Instant, sleep, timeout};
 pub use self::gateway::Gateway;
 pub use self::tool::{Act, Tool};
 
+/// Trusts no server. Read roots, or made for each client, it would take longer than many a test.
+static NO_TLS: LazyLock<rustls::ClientConfig> = LazyLock::new(|| {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let builder = rustls::ClientConfig::builder();
+    builder
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth()
+});
+
 /// A client without retries, redirects and proxies.
 #[expect(clippy::disallowed_methods, reason = "the agents of the tests")]
 pub fn client() -> reqwest::Client {
-    drop(rustls::crypto::ring::default_provider().install_default());
-    // No roots: to read them takes longer than many a test.
     let builder = reqwest::Client::builder()
         .retry(reqwest::retry::never())
         .no_proxy()
-        .tls_certs_only([]);
+        .tls_backend_preconfigured(NO_TLS.clone());
     builder
         .redirect(reqwest::redirect::Policy::none())
         .build()
