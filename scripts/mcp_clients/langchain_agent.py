@@ -48,23 +48,31 @@ async def name_the_session(request, handler):
     return await handler(request.override(headers={"x-session": thread}))
 
 
-async def run(url, model):
+def server_at(place):
+    """By its URL, or by its command as JSON."""
+    if place.startswith("http"):
+        return {"transport": "http", "url": place}
+    command, *rest = json.loads(place)
+    return {"transport": "stdio", "command": command, "args": rest}
+
+
+async def run(place, model):
     model.before = len(model.told)
     # Without it a stream that ends without an answer is waited for without end.
     timeout = {"read_timeout_seconds": timedelta(seconds=model.job["timeout_s"])}
-    shop = {"transport": "http", "url": url, "session_kwargs": timeout}
+    shop = server_at(place) | {"session_kwargs": timeout}
     tools = await MultiServerMCPClient({"shop": shop}, tool_interceptors=[name_the_session]).get_tools()
     agent = create_agent(model, tools=tools, middleware=[ToolRetryMiddleware(initial_delay=0.1)])
     thread = {"configurable": {"thread_id": "conversation-1"}}
     await agent.ainvoke({"messages": [{"role": "user", "content": "Order it."}]}, thread)
 
 
-async def main(url, jobs):
+async def main(place, jobs):
     for job in jobs:
         model = ScriptedModel(job=job, told=[])
         for _ in range(job["turns"]):
             try:
-                await run(url, model)
+                await run(place, model)
                 break
             except Exception as error:
                 model.told.append(repr(error))

@@ -9,7 +9,7 @@ import logging
 import sys
 
 from agents import Agent, Model, ModelResponse, Runner, Usage, set_tracing_disabled
-from agents.mcp import MCPServerStreamableHttp
+from agents.mcp import MCPServerStdio, MCPServerStreamableHttp
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 
@@ -44,10 +44,18 @@ def over(job, told):
     return len(told) >= job["turns"] or any("order_id" in text for text in told)
 
 
-async def run(url, model):
+def server_at(place, **settings):
+    """By its URL, or by its command as JSON."""
+    if place.startswith("http"):
+        return MCPServerStreamableHttp(params={"url": place}, **settings)
+    command, *rest = json.loads(place)
+    return MCPServerStdio(params={"command": command, "args": rest}, **settings)
+
+
+async def run(place, model):
     model.before = len(model.told)
-    server = MCPServerStreamableHttp(
-        params={"url": url},
+    server = server_at(
+        place,
         client_session_timeout_seconds=model.job["timeout_s"],
         max_retry_attempts=2,
         retry_backoff_seconds_base=0.1,
@@ -58,12 +66,12 @@ async def run(url, model):
         await Runner.run(agent, "Order it.", context={"conversation": "conversation-1"})
 
 
-async def main(url, jobs):
+async def main(place, jobs):
     for job in jobs:
         model = ScriptedModel(job)
         for _ in range(job["turns"]):
             try:
-                await run(url, model)
+                await run(place, model)
                 break
             except Exception as error:
                 model.told.append(repr(error))

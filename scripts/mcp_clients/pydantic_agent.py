@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 
+from fastmcp.client.transports import StdioTransport
 from pydantic_ai import Agent
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
@@ -21,7 +22,15 @@ async def name_the_session(context, call_tool, name, args):
     return await call_tool(name, args, metadata={"dev.oncegate/session": context.deps["conversation"]})
 
 
-async def run(url, job, told):
+def server_at(place):
+    """By its URL, or by its command as JSON."""
+    if place.startswith("http"):
+        return place
+    command, *rest = json.loads(place)
+    return StdioTransport(command, rest, keep_alive=False)
+
+
+async def run(place, job, told):
     before = len(told)
 
     def model(messages, info):
@@ -31,7 +40,7 @@ async def run(url, job, told):
         return ModelResponse([ToolCallPart("create_order", {"order": job["order"], "fault": job["fault"]})])
 
     toolset = MCPToolset(
-        url,
+        server_at(place),
         read_timeout=job["timeout_s"],
         tool_error_behavior="failed",
         process_tool_call=name_the_session,
@@ -40,12 +49,12 @@ async def run(url, job, told):
     await agent.run("Order it.", deps={"conversation": "conversation-1"})
 
 
-async def main(url, jobs):
+async def main(place, jobs):
     for job in jobs:
         told = []
         for _ in range(job["turns"]):
             try:
-                await run(url, job, told)
+                await run(place, job, told)
                 break
             except Exception as error:
                 told.append(repr(error))

@@ -4,21 +4,29 @@ import asyncio
 import json
 import sys
 
-from mcp import Client
+from mcp import Client, StdioServerParameters
 
 
-async def ask(url, job):
-    async with Client(url, read_timeout_seconds=job["timeout_s"]) as client:
+def server_at(place):
+    """By its URL, or by its command as JSON."""
+    if place.startswith("http"):
+        return place
+    command, *rest = json.loads(place)
+    return StdioServerParameters(command=command, args=rest)
+
+
+async def ask(place, job):
+    async with Client(server_at(place), read_timeout_seconds=job["timeout_s"]) as client:
         result = await client.call_tool("create_order", {"order": job["order"], "fault": job["fault"]})
         return result.is_error, "\n".join(block.text for block in result.content)
 
 
-async def main(url, jobs):
+async def main(place, jobs):
     for job in jobs:
         told = []
         for _ in range(job["turns"]):
             try:
-                failed, text = await ask(url, job)
+                failed, text = await ask(place, job)
             except Exception as error:
                 failed, text = True, repr(error)
             told.append(text)
