@@ -73,7 +73,7 @@ conformance:
 
 # Clients and agent frameworks that others wrote, before a server that takes effect and then fails, straight and through a
 # real gateway: the effects are counted. And servers that others wrote: what comes through is what they say. Takes python3,
-# git, PyPI and npm's registry; four minutes.
+# git, PyPI and npm's registry; six minutes.
 clients:
 	@scripts/setup clients
 	cargo build --quiet --bin oncegate
