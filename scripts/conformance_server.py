@@ -1,5 +1,6 @@
 """The MCP server that `make conformance` tests, straight and through the gateway: it has the tools, resources and
-prompts that the official suite asks for by name. Serves at /mcp; with `--tools` it prints its list of tools instead."""
+prompts that the official suite asks for by name. Serves at /mcp, or with `--stdio`
+on standard input; with `--tools` it prints its list of tools instead."""
 
 import argparse
 import asyncio
@@ -436,10 +437,13 @@ for method, params in {
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--port", type=int)
+arguments.add_argument("--stdio", action="store_true")
 arguments.add_argument("--tools", action="store_true")
 arguments = arguments.parse_args()
 if arguments.tools:
     tools = asyncio.run(server.list_tools())
     print(json.dumps([tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]))
+elif arguments.stdio:
+    server.run(transport="stdio")
 else:
     server.run(transport="streamable-http", host="127.0.0.1", port=arguments.port)

@@ -306,6 +306,22 @@ async fn tools_of_a_program_without_a_section_are_served_at_its_own_door() {
     gateway.stop().await;
 }
 
+#[tokio::test]
+async fn tools_without_a_section_may_be_called_at_once_for_the_first_time() {
+    let program = Program::new();
+    let gateway = Gateway::start(&program.upstream("legacy", "")).await;
+    let calls = ["act", "look", "environment"].map(|name| {
+        let params = json!({ "name": name, "arguments": {} });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let gateway = &gateway;
+        async move { gateway.post_to("/mcp/up", &body).await.json() }
+    });
+    for told in futures_util::future::join_all(calls).await {
+        assert_eq!(told["result"]["isError"], false, "{told}");
+    }
+    gateway.stop().await;
+}
+
 #[test]
 fn settings_of_programs_are_checked() {
     for [lines, said] in &cases(

@@ -77,15 +77,17 @@ impl Recipes {
         is_known()
     }
 
-    /// Whether another request has read the recipes since this one asked; and of a tool that is closed because one of
-    /// them cannot be read, whether that was a moment ago.
+    /// Whether another request has read the recipes since this one asked, those of this tool among them; and of a tool
+    /// that is closed because one of them cannot be read, whether that was a moment ago.
     fn is_just_read(&self, at: &ToolAt, asked: Instant) -> bool {
         let known = self.known.load();
         let is_closed = known.is_unreadable(&at.tool.name);
+        // A tool that has come meanwhile was not among those that the other request has learned.
+        let is_among_them = is_closed || known.served.contains(&at.recipe_id);
         let pause = self.base.limits.pace.ask_store_every;
-        known
-            .read_at
-            .is_some_and(|read_at| read_at >= asked || is_closed && read_at.elapsed() < pause)
+        known.read_at.is_some_and(|read_at| {
+            is_among_them && read_at >= asked || is_closed && read_at.elapsed() < pause
+        })
     }
 
     /// Whether the list of recipes is young enough to claim by: other gateways may have added to it.
