@@ -326,6 +326,7 @@ fn arrival(tool: &Tool, n: usize, calls: usize) -> Fallible<Change> {
         saga_id: String::new(),
         trace_id: format!("trace-{}", n / 8),
         made_by: "agent".into(),
+        client_ids: String::new(),
         similar: None,
         args: format!(
             "{{\"business_id\":\"B-{n}\",\"sku\":\"widget-7\",\"quantity\":2,\"amount_cents\":1999}}"

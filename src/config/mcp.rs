@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::reader::Section;
 pub(super) use crate::core::mcp::Settings;
-use crate::core::mcp::Source;
+use crate::core::mcp::{MAX_CLIENT_IDS, Source};
 
 /// The longest that a call is waited for: clients give up at some time.
 const MAX_WAIT: Duration = Duration::from_mins(10);
@@ -18,6 +18,7 @@ pub(super) fn mcp(mut section: Section<'_, '_>) -> Settings {
         session: sources(&mut section, "session", default.session),
         user: sources(&mut section, "user", default.user),
         key_meta: section.get("key_meta").unwrap_or_default(),
+        client_ids: section.get("client_ids").unwrap_or(default.client_ids),
     };
     let is_origin = |origin: &String| {
         let has_scheme = origin.starts_with("http://") || origin.starts_with("https://");
@@ -31,6 +32,10 @@ pub(super) fn mcp(mut section: Section<'_, '_>) -> Settings {
     let why = "these are names of members of _meta";
     let is_name = |name: &String| !name.is_empty();
     section.check(settings.key_meta.iter().all(is_name), "key_meta", why);
+    section.check(settings.client_ids.iter().all(is_name), "client_ids", why);
+    let why = format!("these are at most {MAX_CLIENT_IDS}");
+    let is_short = settings.client_ids.len() <= MAX_CLIENT_IDS;
+    section.check(is_short, "client_ids", &why);
     settings
 }
 

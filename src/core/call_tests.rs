@@ -60,6 +60,7 @@ fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
         saga_id: String::new(),
         trace_id: String::new(),
         made_by: "agent".into(),
+        client_ids: String::new(),
         similar: None,
         args: "{}".into(),
         created_at: at(0),

@@ -45,6 +45,8 @@ pub struct Settings {
     pub user: Vec<Source>,
     /// Members of `_meta` that bring an idempotency key, besides [`KEY`].
     pub key_meta: Vec<String>,
+    /// Members of `_meta` by which a client names a request. The ledger has them, and no key.
+    pub client_ids: Vec<String>,
 }
 
 impl Default for Settings {
@@ -59,6 +61,7 @@ impl Default for Settings {
             ],
             user: Vec::new(),
             key_meta: Vec::new(),
+            client_ids: vec!["claudecode/toolUseId".into()],
         }
     }
 }
@@ -92,6 +95,25 @@ impl FromStr for Source {
 fn is_header_name(name: &str) -> bool {
     let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(is_of_token)
+}
+
+/// The longest of these that is kept, in bytes, and how many of them are.
+const MAX_CLIENT_ID: usize = 256;
+pub const MAX_CLIENT_IDS: usize = 8;
+
+/// What a client calls a request, as one JSON object; empty if it says nothing that fits.
+pub fn client_ids(names: &[String], meta: &Map<String, Value>) -> String {
+    let id = |name: &String| {
+        let value = meta.get(name)?;
+        let is_id = value.is_string() || value.is_i64() || value.is_u64();
+        let is_short = is_id && value.to_string().len() <= MAX_CLIENT_ID;
+        is_short.then(|| (name.clone(), value.clone()))
+    };
+    let ids: Map<String, Value> = names.iter().take(MAX_CLIENT_IDS).filter_map(id).collect();
+    if ids.is_empty() {
+        return String::new();
+    }
+    Value::Object(ids).to_string()
 }
 
 /// The text at the first of these places that has one.
@@ -169,6 +191,16 @@ mod tests {
             twice,
             Err("the header x-user must be one line of text".into())
         );
+    }
+
+    #[test]
+    fn of_what_a_client_calls_a_request_only_what_is_listed_and_short_is_kept() {
+        let names = ["a", "b", "c", "d"].map(String::from);
+        let long = "a".repeat(MAX_CLIENT_ID);
+        let meta = object(json!({ "a": "toolu_1", "b": long, "c": { "x": 1 }, "d": 7, "e": "x" }));
+        assert_eq!(client_ids(&names, &meta), r#"{"a":"toolu_1","d":7}"#);
+        assert_eq!(client_ids(&names[1..3], &meta), "");
+        assert_eq!(client_ids(&[], &meta), "");
     }
 
     #[test]

@@ -91,6 +91,7 @@ fn call(id: u128, second: i64, state: State) -> Record {
         saga_id: String::new(),
         trace_id: String::new(),
         made_by: "agent".into(),
+        client_ids: String::new(),
         similar: None,
         args: format!("{{\"amount\":{id},\"business_id\":\"B{id}\"}}").into(),
         created_at: at(second),

@@ -84,6 +84,8 @@ pub struct Intent {
     pub trace_id: String,
     /// The name of the token with which it was made; empty for the gateway's own calls.
     pub made_by: String,
+    /// What its client calls the request, one JSON object; empty if nothing is known of that. It tells no calls apart.
+    pub client_ids: String,
     /// Where calls that look like this one are found, if the tool asks for that.
     pub similar: Option<GroupKey>,
     /// The arguments as the tool gets them: one JSON object.

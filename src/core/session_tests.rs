@@ -35,6 +35,7 @@ fn intent(session_id: &str, user_id: &str) -> Intent {
         saga_id: String::new(),
         trace_id: String::new(),
         made_by: "agent".into(),
+        client_ids: String::new(),
         similar: Some(GroupKey([7; 32])),
         args: "{}".into(),
         created_at: at(0),

@@ -166,7 +166,7 @@ pub(super) struct CallView<'a> {
     tool: &'a str,
     tenant: &'a str,
     key: &'a str,
-    #[schema(pattern = "^(runtime|business|model|derived|compensation)$")]
+    #[schema(pattern = "^(runtime|business|model|derived|compensation|round)$")]
     key_source: &'static str,
     /// The key as the tool has got it: what its own books have.
     tool_key: String,
@@ -182,6 +182,9 @@ pub(super) struct CallView<'a> {
     #[schema(required, format = Uuid)]
     compensation_call_id: Option<String>,
     trace_id: &'a str,
+    /// What its client calls the request: the members of `_meta` that `[mcp] client_ids` lists.
+    #[schema(required, value_type = Option<Object>)]
+    client_ids: Option<&'a RawValue>,
     #[schema(required, value_type = Option<Object>)]
     args: Option<&'a RawValue>,
     /// The tool's JSON.
@@ -239,6 +242,7 @@ impl<'a> CallView<'a> {
             saga_id: named(&intent.saga_id),
             compensation_call_id: compensation.map(|call| call.call_id.to_string()),
             trace_id: &intent.trace_id,
+            client_ids: serde_json::from_str(&intent.client_ids).ok(),
             args: raw(&intent.args),
             result: result.and_then(|json| raw(json)),
             error: ErrorView::of(&record.state),

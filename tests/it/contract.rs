@@ -248,6 +248,7 @@ pub(crate) fn intent(key: &str, session: &str, created_at: Timestamp) -> Intent 
         saga_id: String::new(),
         trace_id: "trace".into(),
         made_by: "agent".into(),
+        client_ids: String::new(),
         similar: None,
         args: "{\"a\":1}".into(),
         created_at,

@@ -15,6 +15,7 @@ use crate::support::{Answer, Gateway, client};
 on_both_stores!(
     a_tool_that_no_section_names_has_one_effect_for_each_call,
     the_same_call_at_once_by_all_gateways_has_one_effect,
+    what_a_client_calls_a_request_is_in_the_ledger_and_in_no_key,
 );
 
 fn request(gateway: &Gateway, method: &str, params: Value) -> RequestBuilder {
@@ -410,4 +411,29 @@ async fn a_gateway_that_dies_around_a_call_of_a_server_leaves_one_effect_at_most
         assert_eq!(upstream.effects(), executed, "{point}");
         again.kill();
     }
+}
+
+async fn what_a_client_calls_a_request_is_in_the_ledger_and_in_no_key(stores: &Stores) {
+    let upstream = Upstream::modern().await;
+    let config = upstream.config("[mcp]\nclient_ids = [\"claudecode/toolUseId\", \"run\"]");
+    let gateway = stores.gateway(&config).await;
+    let record = async |meta: Value| {
+        let params = json!({ "name": "act", "arguments": { "n": 1 }, "_meta": meta });
+        let said = ask(&gateway, "tools/call", params).await;
+        let id = said.meta("call-id");
+        let id = id.as_str().expect("an id").to_owned();
+        gateway.get(&format!("/v1/calls/{id}")).await.expect_ok()
+    };
+    let ids = json!({ "claudecode/toolUseId": "toolu_1", "run": 7 });
+    let meta = json!({ "claudecode/toolUseId": "toolu_1", "run": 7, "other": "x" });
+    assert_eq!(record(meta).await.at("/client_ids"), ids);
+    // A model's repetition has another id, and is the same call.
+    let again = record(json!({ "claudecode/toolUseId": "toolu_2" })).await;
+    assert_eq!(again.at("/client_ids"), ids);
+    assert_eq!(upstream.effects(), 1);
+    let (_, call) = upstream.seen("tools/call").pop().expect("a call");
+    assert_eq!(call["params"]["_meta"].get("claudecode/toolUseId"), None);
+    let other = gateway.call_with_key("other", json!({ "n": 2 })).await;
+    assert_eq!(gateway.record(&other).await.at("/client_ids"), Value::Null);
+    gateway.stop().await;
 }

@@ -360,6 +360,8 @@ fn settings_that_make_no_sense_are_refused() {
         user = ["cookie:a"] => mcp.user: "cookie:a" is no place in a request
         user = ["header:a b"] => mcp.user: "header:a b" is no place in a request
         key_meta = [""] => mcp.key_meta: these are names of members
+        client_ids = [""] => mcp.client_ids: these are names of members
+        client_ids = ["a", "b", "c", "d", "e", "f", "g", "h", "i"] => mcp.client_ids: these are at most 8
         tools = [] => mcp.tools
     "#,
     ) {

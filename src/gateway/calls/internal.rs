@@ -80,6 +80,7 @@ impl Engine {
             saga_id: own.saga_id,
             trace_id: own.trace_id,
             made_by: String::new(),
+            client_ids: String::new(),
             similar: None,
             args: redact::mask(&args, &at.tool.redact.args),
             created_at: self.base.now(),

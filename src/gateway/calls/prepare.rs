@@ -255,6 +255,7 @@ fn prepare(
             .trace_id
             .unwrap_or_else(|| Uuid::new_v4().simple().to_string()),
         made_by: caller.name.clone(),
+        client_ids: request.client_ids,
         similar,
         args: redact::mask(&args, &at.tool.redact.args),
         created_at: now,

@@ -47,6 +47,8 @@ pub struct Request {
     /// Who waits for it, if that is a client of MCP.
     pub client: Client,
     pub answers: Answers,
+    /// What the client calls it, one JSON object; empty: nothing is known of that.
+    pub client_ids: String,
 }
 
 /// Whether a request answers what a server asked.

@@ -55,6 +55,8 @@ struct StoredIntent {
     trace_id: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     made_by: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    client_ids: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     similar: Option<String>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -169,6 +171,7 @@ pub(super) fn intent(intent: &Intent) -> String {
         session_id: intent.session_id.clone(),
         trace_id: intent.trace_id.clone(),
         made_by: intent.made_by.clone(),
+        client_ids: intent.client_ids.clone(),
         similar: intent.similar.map(|group| hex::encode(group.0)),
         saga_id: intent.saga_id.clone(),
         created_at: intent.created_at.as_microsecond(),
@@ -296,6 +299,7 @@ pub(super) fn read(fields: Vec<Value>) -> Result<Option<Record>, Corrupt> {
         saga_id: intent.saga_id,
         trace_id: intent.trace_id,
         made_by: intent.made_by,
+        client_ids: intent.client_ids,
         similar: intent
             .similar
             .as_deref()

@@ -6,7 +6,7 @@ use rusqlite::ErrorCode;
 
 /// The layout of the tables: `user_version` of every file that is served from. It rises with each change of the schema, and where
 /// an older gateway would misread a document.
-pub(super) const LAYOUT: i64 = 11;
+pub(super) const LAYOUT: i64 = 12;
 
 /// Why the file is not served from.
 #[derive(Debug, thiserror::Error)]

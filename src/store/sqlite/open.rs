@@ -419,6 +419,6 @@ mod tests {
             .map(code)
             .collect();
         let digest = hex::encode(&Sha256::digest(text)[..8]);
-        assert_eq!((LAYOUT, digest.as_str()), (11, "7347c1a8d38b4a61"));
+        assert_eq!((LAYOUT, digest.as_str()), (12, "be4bcc5b326248e1"));
     }
 }

@@ -22,7 +22,7 @@ macro_rules! columns {
     () => {
         concat!(
             "SELECT call_id, lookup, names, recipe, tenant, tool, key, key_source, fingerprint, user_id, session_id, trace_id, made_by,
-                args, created_at, similar, version, state, attempt_id, owner, attempt_number, run_started_at,
+                client_ids, args, created_at, similar, version, state, attempt_id, owner, attempt_number, run_started_at,
                 lease_until, attempts, doubted, fencing, similar_to, latency_ms, result, failure, why, tool_status,
                 retry_after_ms, updated_at, expires_at, retain_until, check_at, check_since, checks, saga_id, undo, aliases"
         )
@@ -101,10 +101,10 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
     let intent = &record.intent;
     let mut insert = connection.prepare_cached(
         "INSERT INTO calls (call_id, lookup, names, recipe, tenant, tool, key, key_source, fingerprint, user_id,
-            session_id, trace_id, made_by, args, created_at, version, state, attempt_id, owner, attempt_number,
+            session_id, trace_id, made_by, client_ids, args, created_at, version, state, attempt_id, owner, attempt_number,
             run_started_at, lease_until, attempts, doubted, fencing, updated_at, similar, similar_to, saga_id)
          VALUES (:call_id, :lookup, :names, :recipe, :tenant, :tool, :key, :key_source, :fingerprint, :user_id, :session_id,
-            :trace_id, :made_by, :args, :created_at, :version, :state, :attempt_id, :owner, :attempt_number,
+            :trace_id, :made_by, :client_ids, :args, :created_at, :version, :state, :attempt_id, :owner, :attempt_number,
             :run_started_at, :lease_until, :attempts, :doubted, :fencing, :updated_at, :similar, :similar_to, :saga_id)",
     )?;
     insert.execute(named_params! {
@@ -121,6 +121,7 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
         ":session_id": intent.session_id,
         ":trace_id": intent.trace_id,
         ":made_by": intent.made_by,
+        ":client_ids": intent.client_ids,
         ":args": intent.args.as_ref(),
         ":created_at": intent.created_at.as_microsecond(),
         ":version": integer(record.version),
@@ -279,6 +280,7 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         saga_id: String::new(),
         trace_id: columns.read()?,
         made_by: columns.read()?,
+        client_ids: columns.read()?,
         args: columns.read::<Vec<u8>>()?.into(),
         created_at: columns.time()?,
         similar: columns.read::<Option<[u8; 32]>>()?.map(GroupKey),

@@ -17,6 +17,7 @@ CREATE TABLE calls (
   session_id     TEXT NOT NULL,
   trace_id       TEXT NOT NULL,
   made_by        TEXT NOT NULL DEFAULT '',  -- the name of the token with which it was made
+  client_ids     TEXT NOT NULL DEFAULT '',  -- what its client calls the request, as JSON
   args           BLOB NOT NULL,
   created_at     INTEGER NOT NULL,
   version        INTEGER NOT NULL,
