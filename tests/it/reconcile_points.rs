@@ -61,8 +61,18 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     ready(&dying).await;
     let call = async |gateway: &Process, n: usize, plan: &str| {
         let body = json!({ "args": { "amount": n, "plan": plan } }).to_string();
-        let request = client().post(gateway.url("/v1/tools/act/calls")).body(body);
-        Answer::to(request.header("idempotency-key", format!("k{n}"))).await
+        let mut answer = None;
+        // A busy store may take longer than a call waits for it.
+        until("the call is taken", async || {
+            let request = client().post(gateway.url("/v1/tools/act/calls"));
+            let request = request.header("idempotency-key", format!("k{n}"));
+            let told = Answer::to(request.body(body.clone())).await;
+            let is_taken = told.problem() != "store-unavailable";
+            answer = Some(told);
+            is_taken
+        })
+        .await;
+        answer.expect("an answer")
     };
     let plans = [
         "",
