@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::gateway::one_tool;
 use crate::support::stores::{Stores, on_both_stores};
+use crate::support::upstream::{Does, Upstream, result};
 use crate::support::{Act, Answer, Gateway, Tool};
 
 on_both_stores! {
@@ -209,4 +210,39 @@ async fn what_a_person_has_said_is_not_checked_with_a_tool_that_may_never_have_s
         .await
         .expect_problem("session-frozen");
     assert_eq!(tool.requests(), 2);
+}
+
+#[tokio::test]
+async fn what_a_server_says_today_is_compared_with_what_it_said_then() {
+    for upstream in [Upstream::modern().await, Upstream::legacy().await] {
+        upstream.then(Does::Json(result("then")));
+        let rules = "dedup = \"key\"\nreplay = { ignore = [\"/content\"] }";
+        let gateway = Gateway::start(&upstream.config(rules)).await;
+        let call = gateway.act("k", json!({ "args": {} })).await.expect_ok();
+        for (says, differs) in [
+            (Does::Stream(result("then")), json!([])),
+            (
+                Does::Json(result("now")),
+                json!(["/structuredContent/said"]),
+            ),
+        ] {
+            upstream.then(says);
+            let compared = replay(&gateway, &call, "verify").await.expect_ok();
+            assert_eq!(compared.at("/differences"), differs, "{}", compared.text);
+        }
+        // What says nothing is compared with nothing.
+        upstream.then(Does::ExecuteThenError(-32_603));
+        let unclear = replay(&gateway, &call, "verify").await;
+        unclear.expect_problem("wrong-state");
+        let again = gateway.act("k", json!({ "args": {} })).await.expect_ok();
+        assert_eq!(again.result(), call.result(), "the stored result stays");
+        gateway.stop().await;
+    }
+    let upstream = Upstream::modern().await;
+    let gateway = Gateway::start(&upstream.config("")).await;
+    let call = gateway.act("k", json!({ "args": {} })).await.expect_ok();
+    let unsafe_one = replay(&gateway, &call, "verify").await;
+    unsafe_one.expect_problem("replay-unsafe");
+    assert_eq!(upstream.effects(), 1);
+    gateway.stop().await;
 }
