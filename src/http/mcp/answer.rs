@@ -139,7 +139,7 @@ fn notes(stored: &Stored) -> Vec<String> {
     let mut notes = Vec::new();
     let record = &stored.record;
     if let Some(age_ms) = stored.replayed_age_ms
-        && record.intent.key_source == Source::Derived
+        && matches!(record.intent.key_source, Source::Derived | Source::Round)
     {
         let seconds = age_ms.div_ceil(1_000);
         notes.push(format!(
