@@ -9,7 +9,7 @@ use crate::core::json;
 use crate::core::mcp::round::{self, Answer};
 use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::record::{Intent, Record};
-use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::error::{Error, ErrorKind, unavailable};
 use crate::gateway::tools::ToolAt;
 
 impl Engine {
@@ -27,12 +27,24 @@ impl Engine {
         let Answers::Round(answer) = std::mem::take(&mut request.answers) else {
             return Ok(request);
         };
-        let asked = self.base.store.load(answer.asked_by).await;
-        let asked = asked.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
-        let asked = asked.filter(|asked| is_its_round(asked, at, caller, &request, &answer));
-        let asked = asked.ok_or_else(|| ErrorKind::UnknownRound.alone())?;
+        let (store, unknown) = (&self.base.store, || ErrorKind::UnknownRound.alone());
+        // First: another tenant's call must take as long as one that is not there.
+        let maker = store.maker(answer.asked_by).await.map_err(unavailable)?;
+        maker
+            .filter(|by| by.tenant == caller.tenant && by.tool == at.tool.name)
+            .ok_or_else(unknown)?;
+        // Of what is read from here on, until it is compared.
+        let room = self.memory.reserve(&caller.tenant, request.args.len());
+        let _room = room.ok_or_else(|| ErrorKind::NoRoom.alone())?;
+        let asked = store.load(answer.asked_by).await.map_err(unavailable)?;
+        let asked = asked.filter(|asked| is_its_round(asked, at, &request, &answer));
+        let asked = asked.ok_or_else(unknown)?;
         if !self.asks_for_the_same(at, &request, &asked)? {
-            return Err(ErrorKind::UnknownRound.alone());
+            return Err(unknown());
+        }
+        // What is undone with the call that asked is undone with what it did in the end.
+        if request.saga_id.is_empty() {
+            request.saga_id.clone_from(&asked.intent.saga_id);
         }
         Ok(Request {
             args: answer.added_to(&request.args),
@@ -65,15 +77,8 @@ impl Engine {
     }
 }
 
-fn is_its_round(
-    asked: &Record,
-    at: &ToolAt,
-    caller: &Caller,
-    request: &Request,
-    answer: &Answer,
-) -> bool {
-    let intent = &asked.intent;
-    let is_callers = intent.tenant == caller.tenant && intent.user_id == request.user_id;
-    let has_asked = round::asked_by(asked).is_some_and(|round| round.state == answer.state);
-    is_callers && intent.tool == at.tool.name && at.is_of_upstream() && has_asked
+fn is_its_round(asked: &Record, at: &ToolAt, request: &Request, answer: &Answer) -> bool {
+    at.is_of_upstream()
+        && asked.intent.user_id == request.user_id
+        && round::asked_by(asked).is_some_and(|round| round.state == answer.state)
 }
