@@ -5,6 +5,7 @@ import json
 import sys
 
 from mcp import Client, StdioServerParameters
+from mcp.types import ElicitResult
 
 
 def server_at(place):
@@ -15,8 +16,13 @@ def server_at(place):
     return StdioServerParameters(command=command, args=rest)
 
 
+async def answer(context, question):
+    return ElicitResult(action="accept", content={"sure": True})
+
+
 async def ask(place, job):
-    async with Client(server_at(place), read_timeout_seconds=job["timeout_s"]) as client:
+    settings = {"read_timeout_seconds": job["timeout_s"], "elicitation_callback": answer}
+    async with Client(server_at(place), **settings) as client:
         result = await client.call_tool("create_order", {"order": job["order"], "fault": job["fault"]})
         return result.is_error, "\n".join(block.text for block in result.content)
 

@@ -27,6 +27,14 @@ CREATE_ORDER = {
         "properties": {"order": {"type": "string"}, "fault": {"type": "string"}},
     },
 }
+QUESTION = {
+    "method": "elicitation/create",
+    "params": {
+        "mode": "form",
+        "message": "Order it?",
+        "requestedSchema": {"type": "object", "required": ["sure"], "properties": {"sure": {"type": "boolean"}}},
+    },
+}
 # Longer than a client and the gateway wait, and longer than a client waits.
 HANG_S, SLOW_S = 12, 3.5
 
@@ -46,9 +54,13 @@ def answer(request):
     modern = params.get("_meta", {}).get("io.modelcontextprotocol/protocolVersion") == MODERN
     cached = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if modern else {}
     if method == "tools/call":
-        outcome = call(params["arguments"])
-        if modern and "result" in outcome:
-            outcome["result"]["resultType"] = "complete"
+        if params["arguments"]["fault"] == "asks" and "inputResponses" not in params:
+            asks = {"resultType": "input_required", "inputRequests": {"sure": QUESTION}, "requestState": "asked"}
+            outcome = {"result": asks}
+        else:
+            outcome = call(params["arguments"])
+            if modern and "result" in outcome:
+                outcome["result"]["resultType"] = "complete"
     elif method == "tools/list":
         outcome = {"result": cached | {"tools": [CREATE_ORDER]}}
     elif method == "server/discover" and modern:
@@ -75,7 +87,7 @@ def call(asked):
     if fault in ("hang", "slow"):
         time.sleep(HANG_S if fault == "hang" else SLOW_S)
     elif fault != "none":
-        raise NoAnswer(fault)
+        raise NoAnswer("drop" if fault == "asks" else fault)
     order = {"order_id": f"o-{count}"}
     content = [{"type": "text", "text": json.dumps(order)}]
     return {"result": {"content": content, "structuredContent": order, "isError": False}}
