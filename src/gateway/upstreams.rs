@@ -26,6 +26,8 @@ use crate::downstream::{About, Downstream, Endpoint, McpTool, Party, Question};
 
 /// How long a question to a server may take that executes nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server may take to say what it is: a program may have to be fetched from a network first.
+const FIRST_PATIENCE: Duration = Duration::from_secs(100);
 /// How long a server's list of tools is taken for fresh when a tool is not in it.
 const FRESH: Duration = Duration::from_secs(5);
 /// How long it is taken for fresh when a tool is in it.
@@ -403,7 +405,7 @@ impl Upstreams {
         let known = self.all.load().get(upstream).cloned();
         let at = &known.as_ref().ok_or("there is no such upstream")?.at;
         let party = Party::tool(&caller.tenant, &at.name_of(""));
-        let by = Instant::now() + PATIENCE;
+        let by = Instant::now() + FIRST_PATIENCE;
         tokio::select! {
             about = self.downstream.about(&at.endpoint, party, by) => about,
             () = self.base.draining.cancelled() => Err("the gateway is shutting down".into()),
