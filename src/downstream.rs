@@ -5,6 +5,7 @@
 //! byte was and none will be. Must not know what an observation means: that is `core::outcome`'s.
 
 mod body; // reading what came back
+mod client; // who waits for a call of an MCP server
 mod gate; // whether the first byte may leave, and whether it did
 mod mcp; // tools of MCP servers
 pub mod outside; // systems that are no tools
@@ -19,11 +20,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, RETRY_AFTER};
 use reqwest::{Method, Url};
-use serde_json::{Map, Value};
-use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use self::body::{chain, read, retry_after};
+pub use self::client::Client;
 pub use self::gate::Deadline;
 use self::gate::{Gate, GatedBody};
 use self::mcp::{ANOTHER, Http, McpCall, Programs, Settings, Way};
@@ -32,7 +32,6 @@ pub use self::own_headers::secret_header;
 pub use self::pools::{NoClient, Party};
 use self::pools::{Pool, Pools};
 use crate::core::evidence::McpAnswer;
-use crate::core::mcp::progress;
 use crate::core::outcome::{Body, Evidence};
 use crate::core::record::CallId;
 
@@ -119,27 +118,6 @@ pub struct Request {
     pub client: Client,
     /// Right before the first byte the clock is asked once more; later than this nothing is sent.
     pub send_before: Deadline,
-}
-
-/// A client of MCP, as far as a server is told of it.
-#[derive(Debug, Default, Clone)]
-pub struct Client {
-    /// What it can answer, as it says itself; `None`: it cannot be asked.
-    pub can_answer: Option<Arc<Map<String, Value>>>,
-    /// Where it hears of the call's progress. What has no room there is lost.
-    pub progress: Option<mpsc::Sender<String>>,
-}
-
-impl Client {
-    /// Passes on what a server says of the progress of the request with this id.
-    fn hears(&self, message: &[u8], id: &str) {
-        if let Some(progress) = &self.progress
-            && let Some((token, params)) = progress::read(message)
-            && token == id
-        {
-            progress.try_send(params.to_owned()).ok();
-        }
-    }
 }
 
 /// In an answer: the newest token that the tool has seen of the session.
@@ -333,9 +311,11 @@ impl Downstream {
         })
     }
 
-    /// Ends the programs that were started.
+    /// Ends the programs that were started, and the sessions that were opened. Nothing is asked any more.
     pub async fn close(&self) {
-        self.programs.stop().await;
+        let sessions = self.pools.take_agreed().into_iter().map(Http::end);
+        let ending = async { drop(futures_util::future::join_all(sessions).await) };
+        tokio::join!(ending, self.programs.stop());
     }
 
     /// Begins an exchange. Nothing happens until it is awaited.

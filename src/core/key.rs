@@ -7,9 +7,9 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 use super::json::canonical;
-use super::record::CallId;
 use super::secret::Secret;
 
 /// The longest key in bytes: what Stripe, ACP and most tools accept.
@@ -292,7 +292,7 @@ fn not_ours(key: Option<Key>) -> Result<Option<Key>, Refused> {
 }
 
 /// The key of the call that answers the questions of another one.
-pub(super) fn of_round(asked_by: CallId) -> Key {
+pub(super) fn of_round(asked_by: Uuid) -> Key {
     Key(format!("{ROUND}{asked_by}"))
 }
 

@@ -21,7 +21,7 @@ pub(super) use self::http::{ANOTHER, Agreed, Http, Settings};
 pub use self::program::Program;
 use self::program::{Running, Server, Start};
 pub(super) use self::programs::Programs;
-use super::Client;
+use super::client::Client;
 use super::gate::{Deadline, Gate, GatedBody};
 use crate::core::evidence::{Body, McpAnswer};
 use crate::core::mcp::evidence::{OWN_ID, ends_agreement};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustls_platform_verifier::ConfigVerifierExt as _;
 use tokio::time::Instant;
 
-use super::mcp::{Agreed, Settings};
+use super::mcp::{Agreed, Http, Settings};
 use crate::core::record::CallId;
 
 /// How long to try for a connection. Shorter than any sensible attempt, so that another attempt fits.
@@ -124,6 +124,21 @@ impl Pools {
                 agreed
             }
         }
+    }
+
+    /// The MCP servers with which something was agreed. Nothing is agreed with them by these pools any more.
+    pub(super) fn take_agreed(&self) -> Vec<Http> {
+        let mut clients = self.lock();
+        let kept = clients.by_pool.values_mut();
+        let server = |kept: &mut Kept| {
+            let (settings, agreed) = kept.agreed.take()?;
+            Some(Http {
+                client: kept.client.clone(),
+                settings,
+                agreed,
+            })
+        };
+        kept.filter_map(server).collect()
     }
 
     /// Whether a call is among the newest of this pool.

@@ -52,9 +52,11 @@ pub struct MaxBody {
 
 /// The doors of MCP servers alone, for a client that has one of them to itself.
 pub fn upstream_router(http: Http) -> Router {
-    Router::new()
-        .route("/mcp/{upstream}", post(mcp::post_to_upstream))
-        .with_state(http)
+    upstreams().with_state(http)
+}
+
+fn upstreams() -> Router<Http> {
+    Router::new().route("/mcp/{upstream}", post(mcp::post_to_upstream))
 }
 
 /// Every route of the gateway.
@@ -65,7 +67,7 @@ pub fn router(http: Http) -> Router {
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/tools/{tool}/key", post(tools::key))
         .route("/mcp", post(mcp::post))
-        .route("/mcp/{upstream}", post(mcp::post_to_upstream))
+        .merge(upstreams())
         .route("/v1/calls", get(listing::list))
         .route("/v1/tools/{tool}/pause", post(pause::pause))
         .route("/v1/tools/{tool}/resume", post(pause::resume))

@@ -457,3 +457,15 @@ async fn what_a_caller_says_of_the_gateway_goes_no_further() {
     assert_eq!(meta.get("secret"), None);
     gateway.stop().await;
 }
+
+#[tokio::test]
+async fn sessions_are_ended_with_the_gateway() {
+    let upstream = Upstream::legacy().await;
+    let gateway = Gateway::start(&upstream.config("[tools.other]\nupstream = \"up\"")).await;
+    act(&gateway, "k").await.expect_ok();
+    let other = gateway.post("other", &json!({ "args": {} }), &[]).await;
+    other.expect_ok();
+    assert_eq!(upstream.sessions(), 2, "one for each tool");
+    gateway.stop().await;
+    assert_eq!(upstream.sessions(), 0);
+}

@@ -117,7 +117,7 @@ impl Recipe {
         // Whatever key comes with it: a round is answered once.
         if let Some(asked_by) = round::answered_by(asking.args) {
             return Ok(Chosen {
-                key: key::of_round(asked_by),
+                key: key::of_round(asked_by.0),
                 source: Source::Round,
             });
         }

@@ -1,15 +1,17 @@
 //! An MCP server over streamable HTTP: one POST for one request. There is no stream to resume.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::Url;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde_json::Value;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
-use super::super::Client;
 use super::super::body::{chain, read};
+use super::super::client::Client;
 use super::agreement::{Agreement, SESSION, Spoken};
 use crate::core::evidence::McpAnswer;
 use crate::core::mcp::evidence::{Match, ends_agreement, matches};
@@ -18,6 +20,8 @@ use crate::core::mcp::revision::Era;
 use crate::core::mcp::sse::Decoder;
 use crate::core::outcome::Body;
 
+/// How long the end of a session may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The longest answer to a question that executes nothing, in bytes.
 const MAX_SMALL: usize = 1 << 20;
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
@@ -82,6 +86,18 @@ impl Http {
         };
         self.forget_if_refused(spoken, &answer);
         Ok(answer)
+    }
+
+    /// Ends the session, if there is one. A server that does not answer ends it by itself at some time.
+    pub(in crate::downstream) async fn end(self) {
+        let agreement = self.agreed.lock().await.take();
+        let Some(agreement) = agreement.filter(|with| with.spoken.has_session()) else {
+            return;
+        };
+        let ending = self.client.delete(self.settings.url.clone());
+        let ending = ending.headers(self.settings.own.clone());
+        let ending = ending.headers(agreement.spoken.headers("")).send();
+        timeout(LAST_WORDS, ending).await.ok();
     }
 
     /// Another server may stand there by now, or one that has lost its sessions: what was agreed is agreed on again,

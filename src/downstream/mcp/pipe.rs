@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::Client;
+use super::super::client::Client;
 use super::super::gate::{Deadline, Gate, since_boot};
 use crate::core::evidence::Body;
 use crate::core::mcp::evidence::{Match, matches};

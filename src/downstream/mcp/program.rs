@@ -17,7 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::super::Client;
+use super::super::client::Client;
 use super::agreement::Agreement;
 use super::pipe::{Pipe, Waiting};
 use crate::core::evidence::Body;

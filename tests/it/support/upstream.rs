@@ -113,7 +113,7 @@ impl Upstream {
             inner: Arc::default(),
         };
         let router = Router::new()
-            .route("/mcp", post(answer))
+            .route("/mcp", post(answer).delete(end))
             .with_state(upstream.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         upstream
@@ -146,6 +146,11 @@ impl Upstream {
     /// How often something was executed.
     pub fn effects(&self) -> usize {
         self.lock().effects.values().sum()
+    }
+
+    /// How many sessions are open.
+    pub fn sessions(&self) -> usize {
+        self.lock().sessions.len()
     }
 
     /// Forgets all sessions, and says so with this status and error.
@@ -241,6 +246,14 @@ impl Upstream {
                 .or_else(|| Some(error(200, message, -32_601))),
         }
     }
+}
+
+async fn end(State(upstream): State<Upstream>, headers: HeaderMap) -> StatusCode {
+    let session = headers["mcp-session-id"].to_str().expect("text");
+    assert_eq!(headers["mcp-protocol-version"], LEGACY);
+    let is_there = upstream.lock().sessions.remove(session);
+    assert!(is_there, "it was opened");
+    StatusCode::NO_CONTENT
 }
 
 async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Bytes) -> Response {
