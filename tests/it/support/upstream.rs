@@ -296,11 +296,12 @@ async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Byte
         }
         Does::Progress(times) => {
             let token = message["params"]["_meta"]["progressToken"].clone();
-            let note = |token: &Value, n: usize| {
-                let params = json!({ "progressToken": token, "progress": n, "message": "m" });
+            let note = |token: &Value, n: usize, said: &str| {
+                let params = json!({ "progressToken": token, "progress": n, "message": said });
                 json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })
             };
-            let notes = (0..times).flat_map(|n| [note(&json!("another"), n), note(&token, n)]);
+            let notes = (0..times)
+                .flat_map(|n| [note(&json!("another"), n, "theirs"), note(&token, n, "m")]);
             let mut all: Vec<Value> = notes.collect();
             all.push(whole(id, &result("done")));
             events(&all)
