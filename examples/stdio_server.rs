@@ -4,6 +4,12 @@
 //! its argument `does`. ERA is modern, legacy, silent (legacy, and leaves `server/discover` unanswered) or fragile
 //! (legacy, and ends at it).
 
+#![expect(
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a server of the tests, which ends if something is wrong"
+)]
+
 use std::fs::OpenOptions;
 use std::io::{Write, stdin, stdout};
 use std::process::exit;
