@@ -293,3 +293,49 @@ fn answer_to(id: &RawValue, method: &str) -> Vec<u8> {
     let id = id.get();
     one_line(format!(r#"{{"jsonrpc":"2.0","id":{id},{answer}}}"#).as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_hears_of_the_progress_of_its_own_request() {
+        let (ours, _program_reads) = duplex(1 << 10);
+        let (mut program, output) = duplex(1 << 10);
+        let (pipe, _, reading, writing) = Pipe::new("up".into(), ours, output, 1 << 10);
+        tokio::spawn(async { tokio::join!(reading, writing) });
+        let (progress, mut heard) = mpsc::channel(4);
+        let client = Client {
+            progress: Some(progress),
+            ..Client::default()
+        };
+        let message = Bytes::from_static(b"{}");
+        let asked = pipe.ask("a", &message, None, client);
+        let other = pipe.ask("b", &message, None, Client::default());
+        let said = async {
+            for token in ["b", "a", "unknown"] {
+                let line = format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":"{token}","progress":1}}}}"#
+                );
+                program
+                    .write_all(format!("{line}\n").as_bytes())
+                    .await
+                    .expect("read");
+            }
+            for id in ["a", "b"] {
+                let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{id}\",\"result\":{{}}}}\n");
+                program.write_all(line.as_bytes()).await.expect("read");
+            }
+        };
+        let (asked, other, ()) = tokio::join!(asked, other, said);
+        assert!(matches!(
+            (asked, other),
+            (Ok(Body::Whole(_)), Ok(Body::Whole(_)))
+        ));
+        let said = heard.recv().await.expect("progress");
+        assert!(said.contains(r#""progressToken":"a""#), "{said}");
+        assert!(heard.recv().await.is_none(), "of nothing else");
+    }
+}
